@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from deepvm.checkpoint.files.version_dir import check_job
+from deepvm.checkpoint.files.file_names import check_job
 from deepvm.checkpoint.snapshot.mmap_snapshot import IntoFile
 from deepvm.checkpoint.snapshot.strategies import CloneFirst, Strategy
 from deepvm.checkpoint.tiers.base import Tier

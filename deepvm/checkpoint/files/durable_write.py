@@ -34,17 +34,14 @@ _LOCAL = ("ext2", "ext3", "ext4", "xfs", "f2fs", "tmpfs")
 
 
 def write_file(path: Path, data: memoryview, final: Iterable[int], *, direct: bool, what: str) -> None:
-    """Write these bytes to a new or old file; they are on disk when this returns.
+    """Write a file; it is on disk when this returns. Raises OSError.
 
     Args:
-        path: the file; nobody else may use it.
+        path: the file, new or old; nobody else may use it.
         data: all its bytes, of format ``B``.
-        final: yields how many bytes from the start are final, in the end all; its work overlaps with writing.
+        final: yields how many bytes from the start are final, in the end all; overlaps with writing.
         direct: try to write past the page cache.
-        what: prefix of the labels of :func:`deepvm.checkpoint.files.failpoints.point`.
-
-    Raises:
-        OSError: not written, or only in part.
+        what: prefix of the failpoints' labels.
     """
     with contextlib.ExitStack() as open_files:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -52,9 +49,11 @@ def write_file(path: Path, data: memoryview, final: Iterable[int], *, direct: bo
         point(f"{what}.before-write")
         # No posix_fallocate: it gains nothing, and where a file system lacks it, libc writes into every block.
         os.ftruncate(descriptor, len(data))
-        straight = _open_direct(path) if direct and len(data) >= PIECE else None
-        if straight is not None:
-            open_files.callback(os.close, straight)
+        straight: int | None = None
+        if direct and len(data) >= PIECE:
+            with _if_supported():
+                straight = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_DIRECT)
+                open_files.callback(os.close, straight)
         _write_pieces(lambda piece, at: _write_piece(descriptor, straight, piece, at, what), data, final)
         point(f"{what}.before-sync")
         os.fsync(descriptor)
@@ -66,7 +65,7 @@ class Medium:
     """The file system of a folder; empty if unknown.
 
     Attributes:
-        kind: type, such as ``ext4``. options: mount options.
+        kind: such as ``ext4``. options: of the mount.
     """
 
     kind: str = ""
@@ -118,13 +117,13 @@ def medium(folder: Path) -> Medium:
 
 
 def can_reuse(folder: Path) -> bool:
-    """Whether the file system of a folder reveals that nobody reads a file."""
+    """Whether :func:`is_unused` can be trusted in a folder."""
     return medium(folder).kind in _LOCAL
 
 
 @contextlib.contextmanager
 def failing(path: Path, what: str = "written") -> Iterator[None]:
-    """Turn an OSError into a CheckpointError that says what could not be done to a file or folder."""
+    """Turn an OSError into a CheckpointError."""
     try:
         yield
     except OSError as error:
@@ -132,10 +131,7 @@ def failing(path: Path, what: str = "written") -> Iterator[None]:
 
 
 def sync_file(path: Path) -> None:
-    """Sync a file to its medium, including writes through a mapping (on Linux fsync covers both).
-
-    Not ``mmap.flush``, which in most releases holds the GIL while the disk works.
-    """
+    """Sync a file, including writes through a mapping: unlike ``mmap.flush``, fsync always releases the GIL."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -144,9 +140,9 @@ def sync_file(path: Path) -> None:
 
 
 def is_unused(path: Path) -> bool:
-    """Whether a file has one name, and no process has it open or mapped: it may be overwritten in place.
+    """Whether a file may be overwritten in place: it has one name, and no process has it open or mapped.
 
-    A program that maps an old version (``torch.load(..., mmap=True)``) would otherwise see its weights change.
+    A program that maps an old version (``torch.load(..., mmap=True)``) would see its weights change.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -169,26 +165,17 @@ def is_unused(path: Path) -> bool:
 
 
 def sync_folder(path: Path) -> None:
-    """Sync the names in a folder, so that renames survive a crash."""
+    """Sync the names in a folder."""
     sync_file(path)
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and its parents durably: a version must not be lost with its folder's name."""
+    """Make a folder and its parents durably."""
     if path.is_dir():
         return
     make_folder(path.parent)
     path.mkdir(exist_ok=True)
     sync_folder(path.parent)
-
-
-def _open_direct(path: Path) -> int | None:
-    try:
-        return os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_DIRECT)
-    except OSError as error:
-        if error.errno in _NOT_DIRECT:
-            return None
-        raise
 
 
 def _write_pieces(write: Callable[[memoryview, int], None], data: memoryview, final: Iterable[int]) -> None:
@@ -238,13 +225,20 @@ def _write_straight(descriptor: int, data: memoryview, offset: int) -> int:
     """Write whole blocks past the page cache; returns how many bytes were written, 0 if not possible."""
     whole = len(data) // _BLOCK * _BLOCK
     done = 0
-    try:
+    with _if_supported():
         while done < whole:
             count = os.pwrite(descriptor, data[done:whole], offset + done)
             done += count // _BLOCK * _BLOCK
             if not count or count % _BLOCK:  # no direct writes after a partial block
                 break
+    return done
+
+
+@contextlib.contextmanager
+def _if_supported() -> Iterator[None]:
+    """Do without direct writes where the file system has none."""
+    try:
+        yield
     except OSError as error:
         if error.errno not in _NOT_DIRECT:
             raise
-    return done

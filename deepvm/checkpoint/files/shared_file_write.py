@@ -1,7 +1,7 @@
 """Several ranks write one file in a folder that all of them see: each its own bytes, and rank 0 completes it.
 
-A rank says that its bytes are on the disk by a small hidden file with their checksums. When all have said so, rank 0
-verifies them, fills in the checksums of the file, and commits. A rank that dies leaves a hidden file behind, no more.
+A rank reports that its bytes are on disk by a small hidden file with their checksums. When all have reported, rank 0
+verifies the bytes, fills in the file's checksums and commits. A rank that dies leaves no more than a hidden file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from pathlib import Path
 from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.checksums import crc32, seal
-from deepvm.checkpoint.format.layout import CHUNK_BYTES, Segment
 from deepvm.checkpoint.format.manifest import SUFFIX, Manifest
 from deepvm.checkpoint.format.shard import Shard
 from deepvm.errors import CheckpointError
@@ -35,7 +34,7 @@ def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float =
     Args:
         folder: where; the same for all ranks.
         shard: the part.
-        session: a random name of this run, the same on all ranks; what an earlier run left is not taken for ours.
+        session: a random name of this run, the same on all ranks: tells our files from an earlier run's.
         limit_s: how long to wait for the other ranks, beside the time for the bytes (see ``Shard.moving_s``).
 
     Raises:
@@ -66,8 +65,7 @@ def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float =
     except OSError as error:
         raise CheckpointError(f"{target}: cannot be written: {error.strerror or error}") from error
     finally:
-        # The file has another name by now, or this rank gives the version up, which is then none for the others either:
-        # what it wrote when rank 0 was gone nobody else would remove.
+        # Either the file has another name by now, or this rank gives the version up: nobody else would remove these.
         for left in (hidden, parts[shard.rank]):
             with contextlib.suppress(OSError):
                 left.unlink(missing_ok=True)
@@ -97,7 +95,7 @@ def _checksums(shard: Shard) -> list[int]:
 
 
 def _say(part: Path, crcs: list[int]) -> None:
-    """Whole or not at all: the others look for the name."""
+    """Write atomically: the others look for the name."""
     draft = part.with_name(part.name.replace(".tmp", "")[:-8] + secrets.token_hex(4) + ".tmp")
     draft.write_text(json.dumps(crcs))
     os.replace(draft, part)
@@ -116,18 +114,10 @@ def _complete(hidden: Path, shard: Shard, parts: list[Path]) -> Manifest:
     with hidden.open("r+b") as file, mmap.mmap(file.fileno(), layout.size) as memory, memoryview(memory) as image:
         for rank, part in enumerate(parts):
             for (offset, length), crc in zip(layout.shards[rank], json.loads(part.read_text()), strict=True):
-                if _crc(image, Segment(offset, length)) != crc:
+                if crc32(image[offset : offset + length]) != crc:
                     raise CheckpointError(f"{hidden}: the bytes of rank {rank} at {offset} are not what it wrote")
         for _ in seal(image, layout, crcs):
             pass
         memory.flush()
         os.fsync(file.fileno())
     return shard.manifest(crcs)
-
-
-def _crc(image: memoryview, segment: Segment) -> int:
-    crc = 0
-    for start in range(segment.offset, segment.offset + segment.length, CHUNK_BYTES):
-        with image[start : min(start + CHUNK_BYTES, segment.offset + segment.length)] as piece:
-            crc = crc32(piece, crc)
-    return crc

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from deepvm.errors import CheckpointError
+
 WRITERS, NODE = ".deepvm-writers.lock", ".deepvm-node.lock"
 """Names of the lock files; they stay, empty."""
 _LIMIT_S, _PAUSE_S = 10.0, 0.01
@@ -29,7 +31,7 @@ class FileLock:
     """
 
     def __init__(self, path: Path) -> None:
-        """Nothing is created before the lock is first taken; the folder must exist."""
+        """Create nothing before the lock is first taken; the folder must exist."""
         self._path, self._descriptor = path, -1
         self.held = False
 
@@ -65,9 +67,9 @@ class FileLock:
 
 
 class WriterLock:
-    """Marks a process as a writer of a folder, so that its hidden files are not taken for those of a killed one.
+    """Marks a process as a writer of a folder, so that its hidden files are not taken for a killed one's.
 
-    Writing works without it: if locks are unavailable, a warning is logged once.
+    Writing works without: if locks are unavailable, a warning is logged once.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -75,12 +77,13 @@ class WriterLock:
         self._lock, self._guard = FileLock(folder / WRITERS), threading.Lock()
         self._said = False
 
-    def enter(self, clear_up: Callable[[], None] = lambda: None) -> None:
+    def enter(self, clear_up: Callable[[], object] = lambda: None) -> None:
         """Start writing in the folder, which must exist. If no other process does, ``clear_up`` is called first."""
         with self._guard:
             if not self._lock.held:
                 if self._take(shared=False):
-                    clear_up()
+                    with contextlib.suppress(CheckpointError):  # writing may work all the same
+                        clear_up()
                 self._take(shared=True, limit_s=_LIMIT_S)
 
     @contextlib.contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from deepvm.checkpoint.files.version_dir import check_job
+from deepvm.checkpoint.files.file_names import check_job
 from deepvm.checkpoint.format.crc_combine import Atom, seal_by_parts
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import Manifest

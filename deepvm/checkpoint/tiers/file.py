@@ -16,11 +16,11 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from deepvm.checkpoint.files import durable_write
-from deepvm.checkpoint.files import set_aside as aside
+from deepvm.checkpoint.files.commit_record import read_manifest, verify
 from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.files.retention import kept, kept_of, outdated
 from deepvm.checkpoint.files.shared_file_write import put_part
-from deepvm.checkpoint.files.version_dir import YOUNG_S, VersionFolder, read_manifest, verify
+from deepvm.checkpoint.files.version_dir import YOUNG_S, VersionFolder
 from deepvm.checkpoint.files.writer_lock import NODE, FileLock
 from deepvm.checkpoint.format.checksums import seal
 from deepvm.checkpoint.format.manifest import Damage, Manifest
@@ -229,7 +229,7 @@ class FileTier(Store):
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
         """See :meth:`Tier.set_aside`: files and records get names that end in ``.aside``."""
-        aside.set_aside(self.folder, job, versions)
+        self.folder.set_aside(job, versions)
 
     def fetch(self, manifest: Manifest, folder: Path) -> Path:
         """See :meth:`Tier.fetch`."""

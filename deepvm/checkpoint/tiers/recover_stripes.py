@@ -6,9 +6,10 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from deepvm.checkpoint.files.commit_record import verify
 from deepvm.checkpoint.files.file_names import whole_job
 from deepvm.checkpoint.files.stripe import join
-from deepvm.checkpoint.files.version_dir import Found, VersionFolder, verify
+from deepvm.checkpoint.files.version_dir import Found, VersionFolder
 from deepvm.checkpoint.format.manifest import Damage, JoinedManifest, Manifest
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.tiers.base import Tier

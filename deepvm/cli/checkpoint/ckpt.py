@@ -74,7 +74,7 @@ def verify_versions(
 
     Example: deepvm ckpt verify /mnt/ckpt
     """
-    from deepvm.checkpoint.files.version_dir import verify
+    from deepvm.checkpoint.files.commit_record import verify
 
     where = where_is(place)
     if isinstance(where, str):
@@ -179,7 +179,7 @@ def restore(
 
 def _get(where: Path | str, job: str, version: int | None, folder: Path, more: list[Path]) -> tuple[Path, Manifest]:
     """A verified file of the version that is wanted, and its record; one that had to be made lies in ``folder``."""
-    from deepvm.checkpoint.files.version_dir import verify
+    from deepvm.checkpoint.files.commit_record import verify
 
     if isinstance(where, Path) and not where.is_dir():
         there(where)
@@ -227,8 +227,8 @@ def _copy(source: Path, manifest: Manifest, target: Path, *, own: bool) -> None:
     import secrets
     import shutil
 
+    from deepvm.checkpoint.files.commit_record import verify
     from deepvm.checkpoint.files.durable_write import sync_folder
-    from deepvm.checkpoint.files.version_dir import verify
 
     hidden = source if own else target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -251,7 +251,7 @@ def _rows_in(folder: Path, job: str) -> list[dict[str, Any]]:
 
 
 def _remote_rows(place: str, job: str) -> list[dict[str, Any]]:
-    from deepvm.checkpoint.files.version_dir import file_name
+    from deepvm.checkpoint.files.file_names import file_name
 
     tier = open_place(place)
     try:

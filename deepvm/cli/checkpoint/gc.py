@@ -188,7 +188,7 @@ def removed(row: Found) -> bool:
 
 def damage(row: Found) -> str:
     """What is the matter with a file, empty when nothing is. Every byte is read."""
-    from deepvm.checkpoint.files.version_dir import verify
+    from deepvm.checkpoint.files.commit_record import verify
 
     if row.problem:
         return f"{row.path}: {row.problem}"

@@ -28,7 +28,8 @@ from support.checkpoint.memory_nodes import (
     until,
 )
 
-from deepvm.checkpoint.files.version_dir import VersionFolder, verify
+from deepvm.checkpoint.files.commit_record import verify
+from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format import crc_combine
 from deepvm.checkpoint.format.checksums import chunk_crcs
 from deepvm.checkpoint.format.crc_combine import Cuts, seal_by_parts, total

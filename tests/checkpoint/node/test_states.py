@@ -27,7 +27,8 @@ from hypothesis.stateful import (
 from support.checkpoint.images import chunk_crcs
 from support.checkpoint.memory_nodes import finished, make_layout
 
-from deepvm.checkpoint.files.version_dir import VersionFolder, verify
+from deepvm.checkpoint.files.commit_record import verify
+from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format import checksums as image
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import Manifest
