@@ -1,7 +1,7 @@
 """The layout of a checkpoint file before its first byte exists: its size, who sends what, its checksums; byte ranges.
 
-The trainer makes it once (:mod:`deepvm.checkpoint.format.torch_zip`); it stays the same until the structure of the
-state changes. It is all that a memory node needs, which moves bytes without knowing what they mean.
+The trainer makes it once per structure of the state (:mod:`deepvm.checkpoint.format.torch_zip`). It is all that a
+memory node needs to know of a file.
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ class Layout:
     Attributes:
         size: bytes of the file.
         shards: the sorted ranges that each rank sends; together they cover the file once.
-        fields: checksums filled in when the file is complete (see
-            :func:`deepvm.checkpoint.format.checksums.finish`).
+        fields: checksums to fill in when the file is complete.
     """
 
     size: int
@@ -119,7 +118,7 @@ class Layout:
         """
         try:
             document = json.loads(data)
-            if document["schema_version"] != LAYOUT_VERSION:
+            if document["schema_version"] != LAYOUT_VERSION or not isinstance(document["fields"], list):
                 raise ValueError("another document")
             shards = tuple(tuple(Segment(*segment) for segment in shard) for shard in document["shards"])
             fields = tuple(ChecksumField(*field) for field in document["fields"])
@@ -146,13 +145,19 @@ def _entangled(fields: Sequence[ChecksumField]) -> bool:
 
 def runs(shard: Iterable[Segment]) -> tuple[Segment, ...]:
     """The segments of a shard, sorted, neighbours joined: a message may span tensors that lie side by side."""
-    joined: list[Segment] = []
-    for segment in sorted(shard):
-        if joined and joined[-1].offset + joined[-1].length == segment.offset:
-            joined[-1] = Segment(joined[-1].offset, joined[-1].length + segment.length)
-        else:
-            joined.append(segment)
-    return tuple(joined)
+    joined = Ranges((segment.offset, segment.offset + segment.length) for segment in sorted(shard))
+    return tuple(Segment(start, end - start) for start, end in joined)
+
+
+def within(part: Segment, shares: Iterable[Segment]) -> list[tuple[int, int]]:
+    """The ranges ``[start, end)`` of a part, from its own start, that lie in the shares."""
+    found = []
+    for share in shares:
+        start = max(part.offset, share.offset)
+        end = min(part.offset + part.length, share.offset + share.length)
+        if start < end:
+            found.append((start - part.offset, end - part.offset))
+    return found
 
 
 class Ranges:

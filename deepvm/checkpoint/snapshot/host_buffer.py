@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 
 from deepvm.checkpoint.format.checksums import crc32, seal
-from deepvm.checkpoint.format.layout import Layout, Segment
+from deepvm.checkpoint.format.layout import Layout, Segment, within
 from deepvm.checkpoint.format.torch_zip import Image
 from deepvm.errors import CheckpointError
 
@@ -40,20 +40,9 @@ def pieces_of(image: Image, layout: Layout, rank: int) -> tuple[Piece, ...]:
     return tuple(
         Piece(number, at, min(GROUP_BYTES, stop - at))
         for number in order
-        for start, stop in _within(Segment(image.storages[number], image.sizes[number]), layout.shards[rank])
+        for start, stop in within(Segment(image.storages[number], image.sizes[number]), layout.shards[rank])
         for at in range(start, stop, GROUP_BYTES)
     )
-
-
-def _within(part: Segment, shares: Sequence[Segment]) -> list[tuple[int, int]]:
-    """The ranges of a part, relative to its start, that lie in the shares."""
-    found = []
-    for share in shares:
-        start = max(part.offset, share.offset)
-        stop = min(part.offset + part.length, share.offset + share.length)
-        if start < stop:
-            found.append((start - part.offset, stop - part.offset))
-    return found
 
 
 def _anonymous(size: int) -> mmap.mmap:
@@ -97,7 +86,7 @@ class Slot:
         self._memory = _anonymous(image.size) if memory is None else memory
         self.view = memoryview(self._memory)[: image.size]
         for offset, data in image.pieces:
-            for start, stop in _within(Segment(offset, len(data)), layout.shards[rank]):
+            for start, stop in within(Segment(offset, len(data)), layout.shards[rank]):
                 self.view[offset + start : offset + stop] = data[start:stop]
         self.targets = [
             torch.frombuffer(

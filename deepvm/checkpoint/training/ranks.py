@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from deepvm.checkpoint.format.layout import Segment, runs
+from deepvm.checkpoint.format.layout import Ranges, Segment, runs
 from deepvm.errors import CheckpointError
 
 T = TypeVar("T")
@@ -155,23 +155,17 @@ def shards(size: int, world: int, owned: Sequence[tuple[Segment, int]] = ()) -> 
     Returns:
         For each rank its ranges, sorted; neighbours are joined.
     """
-    found: list[list[Segment]] = [[] for _ in range(world)]
-    free: list[Segment] = []
-    position = 0
-    for segment, rank in sorted(owned):
-        if segment.length:
-            found[rank].append(segment)
-            free.append(Segment(position, segment.offset - position))
-            position = segment.offset + segment.length
-    free.append(Segment(position, size - position))
-    total = sum(s.length for s in free)
+    found = [[segment for segment, owner in owned if owner == rank and segment.length] for rank in range(world)]
+    taken = Ranges((segment.offset, segment.offset + segment.length) for segment, _ in owned)
+    free = list(taken.missing([Segment(0, size)]))
+    total = sum(end - start for start, end in free)
     ends = [total * (rank + 1) // world for rank in range(world)]
     rank = done = 0
-    for offset, length in free:
-        while length:
+    for start, end in free:
+        while start < end:
             while done == ends[rank]:
                 rank += 1
-            part = min(length, ends[rank] - done)
-            found[rank].append(Segment(offset, part))
-            offset, length, done = offset + part, length - part, done + part
+            part = min(end - start, ends[rank] - done)
+            found[rank].append(Segment(start, part))
+            start, done = start + part, done + part
     return tuple(runs(segments) for segments in found)
