@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 from deepvm.checkpoint.files.file_names import check_job
-from deepvm.checkpoint.snapshot.mmap_snapshot import IntoFile
-from deepvm.checkpoint.snapshot.strategies import CloneFirst, Strategy
+from deepvm.checkpoint.snapshot.strategies import CloneFirst, IntoFile, Strategy
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.checkpoint.tiers.registry import open_tier

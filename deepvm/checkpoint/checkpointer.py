@@ -17,10 +17,10 @@ import torch
 from deepvm.checkpoint import arguments
 from deepvm.checkpoint.format.flatten import flatten
 from deepvm.checkpoint.restore import restore_newest
+from deepvm.checkpoint.snapshot.copying import Copying
 from deepvm.checkpoint.snapshot.layer_slots import LayerSlots
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
 from deepvm.checkpoint.snapshot.snapshotter import COMPARE_EVERY, WAIT_S, Snapshotter
-from deepvm.checkpoint.snapshot.strategies import Copying
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.training.announce import without_secrets
 from deepvm.checkpoint.training.hooks import Hook, StepHook, close_at_exit, is_nested_step, without_autograd

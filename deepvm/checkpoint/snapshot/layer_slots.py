@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from deepvm.checkpoint.snapshot.copying import Copying
 from deepvm.checkpoint.snapshot.host_buffer import Slot, as_bytes
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
-from deepvm.checkpoint.snapshot.strategies import Copying, Strategy
+from deepvm.checkpoint.snapshot.strategies import Strategy
 from deepvm.checkpoint.training.layerwise import LayerUpdates
 from deepvm.checkpoint.training.ranks import Ranks
 from deepvm.checkpoint.training.state import TrainingState

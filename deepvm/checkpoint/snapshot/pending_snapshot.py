@@ -12,8 +12,8 @@ import torch
 from deepvm.checkpoint.format.flatten import FlatState
 from deepvm.checkpoint.format.layout import Layout, Segment
 from deepvm.checkpoint.format.torch_zip import Image, lay_out
+from deepvm.checkpoint.snapshot.copying import Copying
 from deepvm.checkpoint.snapshot.host_buffer import Filling, Piece, Slot, pieces_of
-from deepvm.checkpoint.snapshot.strategies import Copying
 from deepvm.checkpoint.training.ranks import Ranks, shards
 from deepvm.checkpoint.training.save_handle import Handle
 from deepvm.checkpoint.training.state import Owned, TrainingState, tensors_of

@@ -18,6 +18,7 @@ import torch
 
 from deepvm.checkpoint.format.flatten import FlatState, flatten
 from deepvm.checkpoint.format.shard import Shard
+from deepvm.checkpoint.snapshot.copying import Copying, StorageBytes
 from deepvm.checkpoint.snapshot.host_buffer import Slot, as_bytes, checksum
 from deepvm.checkpoint.snapshot.layer_slots import LayerSlots
 from deepvm.checkpoint.snapshot.pending_snapshot import (
@@ -30,7 +31,7 @@ from deepvm.checkpoint.snapshot.pending_snapshot import (
     seen_now,
 )
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
-from deepvm.checkpoint.snapshot.strategies import Copying, StorageBytes, Strategy
+from deepvm.checkpoint.snapshot.strategies import Strategy
 from deepvm.checkpoint.training.hooks import without_autograd
 from deepvm.checkpoint.training.journal import Journal
 from deepvm.checkpoint.training.ranks import Ranks, compare_replicas
