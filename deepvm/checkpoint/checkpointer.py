@@ -24,9 +24,8 @@ from deepvm.checkpoint.snapshot.snapshotter import COMPARE_EVERY, WAIT_S, Snapsh
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.training.announce import without_secrets
 from deepvm.checkpoint.training.hooks import Hook, StepHook, close_at_exit, is_nested_step, without_autograd
-from deepvm.checkpoint.training.journal import Journal
 from deepvm.checkpoint.training.ranks import Ranks, SaveRequests
-from deepvm.checkpoint.training.save_handle import Handle
+from deepvm.checkpoint.training.save_handle import Handle, Journal
 from deepvm.checkpoint.training.state import Stateful, TrainingState
 from deepvm.checkpoint.training.unseen_steps import UnseenSteps
 from deepvm.core.preemption.savepolicy import EverySteps, Never, SaveContext, SaveFacts
@@ -152,7 +151,7 @@ class Checkpointer:
         Oldest first: all that are in flight, and the last few that are done. A version is sent when the next forward
         or step begins; to stop training instead, call :meth:`save`, which returns the same handle.
         """
-        return self._snapshotter.handles.now
+        return self._snapshotter.handles
 
     @property
     def metrics(self) -> dict[str, float]:

@@ -25,13 +25,7 @@ class LayerSlots:
     """The layers of a layerwise training, and the slots taken before their version."""
 
     def __init__(self, strategy: Strategy, pipeline: Pipeline, state: TrainingState) -> None:
-        """Not layerwise yet.
-
-        Args:
-            strategy: how memory is copied.
-            pipeline: has the slots.
-            state: what is saved.
-        """
+        """Not layerwise yet."""
         self.updates: LayerUpdates | None = None
         self.copies: dict[torch.Tensor, Copying] = {}
         self._strategy, self._pipeline, self._state = strategy, pipeline, state
@@ -56,12 +50,12 @@ class LayerSlots:
         def gate(layer: Sequence[torch.Tensor]) -> None:
             before([self.copies[p] for p in layer if p in self.copies])
 
-        self.updates = LayerUpdates(model, self._state.optimizer, gate, self._copy, world)
+        def copy(layer: Sequence[torch.Tensor]) -> None:
+            if self._next is not None:
+                copying = self._next.copy([*layer, *self._state.optimizer_tensors(layer)])
+                self.copies |= dict.fromkeys(layer, copying)
 
-    def _copy(self, layer: Sequence[torch.Tensor]) -> None:
-        if self._next is not None:
-            copying = self._next.copy([*layer, *self._state.optimizer_tensors(layer)])
-            self.copies |= dict.fromkeys(layer, copying)
+        self.updates = LayerUpdates(model, self._state.optimizer, gate, copy, world)
 
     @property
     def has_slot(self) -> bool:
@@ -74,12 +68,7 @@ class LayerSlots:
         self._filled, self._next = self._next, None
 
     def prepare(self, storages: Sequence[torch.UntypedStorage], ranks: Ranks) -> None:
-        """Take a slot for the next step, if all ranks can; collective.
-
-        Args:
-            storages: of the previous version, in file order.
-            ranks: this process among the others.
-        """
+        """Take a slot for the next step, if all ranks can; collective. The storages are the previous version's."""
         if self._next is not None:
             return
         slot = self._pipeline.take()
@@ -96,7 +85,6 @@ class LayerSlots:
         """The finished step is not saved: give its layers' slot back."""
         if self._filled is not None:
             self.give_back(self._filled.slot)
-        self._filled = None
 
     def give_back(self, slot: Slot | None) -> None:
         """Give a slot back, if there is one, once the copies into it are done."""

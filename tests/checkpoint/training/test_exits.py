@@ -20,7 +20,7 @@ from support.checkpoint.trainings import Slow  # noqa: E402
 from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.snapshot.pipeline import Pipeline  # noqa: E402
 from deepvm.checkpoint.training import hooks  # noqa: E402
-from deepvm.checkpoint.training.journal import Journal  # noqa: E402
+from deepvm.checkpoint.training.save_handle import Journal  # noqa: E402
 from deepvm.errors import CheckpointError  # noqa: E402
 
 
