@@ -16,13 +16,12 @@ import torch
 
 from deepvm.checkpoint import arguments
 from deepvm.checkpoint.format.flatten import flatten
-from deepvm.checkpoint.restore import restore_newest
+from deepvm.checkpoint.restore import restore_newest, without_secrets
 from deepvm.checkpoint.snapshot.copying import Copying
 from deepvm.checkpoint.snapshot.layer_slots import LayerSlots
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
 from deepvm.checkpoint.snapshot.snapshotter import COMPARE_EVERY, WAIT_S, Snapshotter
 from deepvm.checkpoint.tiers.base import Tier
-from deepvm.checkpoint.training.announce import without_secrets
 from deepvm.checkpoint.training.hooks import Hook, StepHook, close_at_exit, is_nested_step, without_autograd
 from deepvm.checkpoint.training.ranks import Ranks, SaveRequests
 from deepvm.checkpoint.training.save_handle import Handle, Journal
