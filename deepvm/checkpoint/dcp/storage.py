@@ -15,17 +15,20 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import mmap
 import os
 import pickle
 import re
 import secrets
+import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import torch
+from torch.distributed.checkpoint import metadata as dcp_metadata
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import (
@@ -41,7 +44,6 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
-from deepvm.checkpoint.dcp.dcp_record import Piece, seal, unseal
 from deepvm.checkpoint.files.durable_write import failing, make_folder, sync_folder, write_file
 from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.format.checksums import crc32, finish
@@ -50,15 +52,78 @@ from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 METADATA = ".metadata"
 _NAME = re.compile(r"__(?P<rank>[0-9]+)_(?P<save>[0-9a-f]{16})\.distcp", re.ASCII)
+T = TypeVar("T")
 _VERSION = "1.0.0"
 """Of the layout, as torch counts."""
+_MAGIC = b"deepvm.dcp/1\n"
+_TRAILER = struct.Struct("<QI")
+_HARMLESS = {
+    ("torch", "Size"),
+    ("torch", "device"),
+    ("torch.serialization", "_get_layout"),
+    ("collections", "OrderedDict"),
+    ("builtins", "set"),
+    ("pathlib", "Path"),
+    ("pathlib", "PosixPath"),
+}
 
 
-@dataclass(frozen=True)
-class _Part:
-    """What a rank is told by the coordinator: which one it is."""
+class Piece(NamedTuple):
+    """An item in a data file, and the CRC-32 of its bytes."""
 
-    rank: int
+    name: str
+    offset: int
+    length: int
+    crc: int
+
+
+def seal(pickled: bytes, pieces: list[Piece]) -> bytes:
+    """A commit record: the pickle, the checksums of all items, and a trailer with the CRC-32 of both."""
+    names = sorted({p.name for p in pieces})
+    rows = {name: [[p.offset, p.length, p.crc] for p in pieces if p.name == name] for name in names}
+    body = pickled + json.dumps({"pieces": rows}, separators=(",", ":")).encode()
+    trailer = _TRAILER.pack(len(pickled), crc32(body))
+    return body + trailer + struct.pack("<I", crc32(trailer)) + _MAGIC
+
+
+def unseal(data: bytes, path: Path) -> tuple[Metadata, dict[tuple[str, int, int], int]]:
+    """The metadata in a file of :func:`seal`, and the CRC-32 of each item by its file, offset and length.
+
+    Raises:
+        DamagedError: the bytes are not those that were written, or hold what does not belong in metadata.
+    """
+    end = len(data) - len(_MAGIC) - 4 - _TRAILER.size
+    if end < 0 or not data.endswith(_MAGIC):
+        raise DamagedError(f"{path}: it has no checksums: it is damaged, or was written by something else")
+    trailer = data[end : end + _TRAILER.size]
+    length, crc = _TRAILER.unpack(trailer)
+    own = struct.unpack_from("<I", data, end + _TRAILER.size)[0]
+    if crc32(trailer) != own or crc32(memoryview(data)[:end]) != crc or length > end:
+        raise DamagedError(f"{path}: it is damaged")
+    try:
+        rows = json.loads(data[length:end])["pieces"]
+        crcs = {(name, int(o), int(n)): int(c) for name, own in rows.items() for o, n, c in own}
+        metadata = _Unpickler(io.BytesIO(data[:length])).load()
+    except (ValueError, TypeError, KeyError, AttributeError, pickle.UnpicklingError) as error:
+        raise DamagedError(f"{path}: it cannot be read: {error}") from None
+    if not isinstance(metadata, Metadata):
+        raise DamagedError(f"{path}: it holds something else than metadata")
+    return metadata, crcs
+
+
+class _Unpickler(pickle.Unpickler):
+    """Loads metadata and nothing that could run other code: a checksum says nothing about who wrote."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == dcp_metadata.__name__ and isinstance(found := getattr(dcp_metadata, name, None), type):
+            return found
+        if (module, name) == (_StorageInfo.__module__, _StorageInfo.__name__):
+            return _StorageInfo
+        if module == "torch" and isinstance(found := getattr(torch, name, None), torch.dtype):
+            return found
+        if (module, name) in _HARMLESS:
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"{module}.{name} does not belong in metadata")
 
 
 class DeepVMWriter(StorageWriter):
@@ -100,7 +165,7 @@ class DeepVMWriter(StorageWriter):
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """See :class:`StorageWriter`."""
-        return [replace(plan, storage_data=_Part(rank)) for rank, plan in enumerate(plans)]
+        return [replace(plan, storage_data=rank) for rank, plan in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Write this rank's items into one file, durably.
@@ -109,26 +174,25 @@ class DeepVMWriter(StorageWriter):
             CheckpointError: it could not be written.
         """
         # A new name here, because a planner may reuse a plan for several saves.
-        name = f"__{plan.storage_data.rank}_{secrets.token_hex(8)}.distcp"
+        name = f"__{plan.storage_data}_{secrets.token_hex(8)}.distcp"
         # Other items than tensors are small, and their size is known only from their bytes.
-        texts = {i: _bytes_of(planner, item) for i, item in enumerate(plan.items) if item.type is WriteItemType.BYTE_IO}
-        images = {i: self._image(item) for i, item in enumerate(plan.items) if item.type is not WriteItemType.BYTE_IO}
-        offsets, size = [], 0
-        for number in range(len(plan.items)):
-            offsets.append(size)
-            length = images[number].size if number in images else len(texts[number])
+        rows: list[tuple[int, WriteItem, Image | memoryview]] = []
+        size = 0
+        for item in plan.items:
+            made = _bytes_of(planner, item) if item.type is WriteItemType.BYTE_IO else self._image(item)
+            rows.append((size, item, made))
+            length = made.size if isinstance(made, Image) else len(made)
             size += -(-length // ALIGNMENT) * ALIGNMENT
         found: list[WriteResult] = []
 
         def fill(view: memoryview) -> Iterator[int]:
-            for number, (item, offset) in enumerate(zip(plan.items, offsets, strict=True)):
-                if number in images:
-                    image = images[number]
-                    part = view[offset : offset + image.size]
-                    _fill(part, image, planner.resolve_data(item), item)
+            for offset, item, made in rows:
+                if isinstance(made, Image):
+                    part = view[offset : offset + made.size]
+                    _fill(part, made, planner.resolve_data(item), item)
                 else:
-                    part = view[offset : offset + len(texts[number])]
-                    part[:] = texts[number]
+                    part = view[offset : offset + len(made)]
+                    part[:] = made
                 piece = Piece(name, offset, len(part), crc32(part))
                 found.append(WriteResult(item.index, len(part), piece))
                 yield offset + len(part)
@@ -136,12 +200,8 @@ class DeepVMWriter(StorageWriter):
 
         if size:
             view = self._room(size)
-            with failing(self._path / name):
-                make_folder(self._path)
-                self._place(self._path / name, view, fill(view), "dcp.data")
-        done: Future[list[WriteResult]] = Future()
-        done.set_result(found)
-        return done
+            self._place(self._path / name, view, fill(view), "dcp.data")
+        return _done(found)
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Commit: write the metadata and checksums, then remove the files of earlier saves.
@@ -156,9 +216,8 @@ class DeepVMWriter(StorageWriter):
         if hasattr(metadata, "version"):
             metadata.version = _VERSION
         data = memoryview(seal(pickle.dumps(metadata), sorted(set(pieces.values()))))
-        with failing(self._path / METADATA):
-            make_folder(self._path)
-            self._place(self._path / METADATA, data, (len(data),), "dcp.metadata")
+        self._place(self._path / METADATA, data, (len(data),), "dcp.metadata")
+        with failing(self._path):
             self._sweep({p.name for p in pieces.values()})
 
     def storage_meta(self) -> StorageMeta | None:
@@ -187,17 +246,19 @@ class DeepVMWriter(StorageWriter):
 
     def _place(self, target: Path, data: memoryview, final: Any, what: str) -> None:
         hidden = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-        try:
-            write_file(hidden, data, final, direct=self._direct, what=what)
-            point(f"{what}.before-rename")
-            os.replace(hidden, target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                hidden.unlink()
-            raise
-        point(f"{what}.before-folder-sync")
-        sync_folder(target.parent)
-        point(f"{what}.after-folder-sync")
+        with failing(target):
+            make_folder(target.parent)
+            try:
+                write_file(hidden, data, final, direct=self._direct, what=what)
+                point(f"{what}.before-rename")
+                os.replace(hidden, target)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    hidden.unlink()
+                raise
+            point(f"{what}.before-folder-sync")
+            sync_folder(target.parent)
+            point(f"{what}.after-folder-sync")
 
     def _check_files(self, pieces: Any) -> None:
         ends: dict[str, int] = {}
@@ -283,9 +344,7 @@ class DeepVMReader(StorageReader):
                 if tensor is None:
                     tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
                 _put(planner, item, tensor)
-        done: Future[None] = Future()
-        done.set_result(None)
-        return done
+        return _done(None)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
@@ -308,6 +367,12 @@ class DeepVMReader(StorageReader):
         if len(data) != length or crc32(data) != crc:
             raise DamagedError(f"{path}: item {item}, bytes {offset} to {offset + length - 1}, is damaged")
         return data
+
+
+def _done(result: T) -> Future[T]:
+    done: Future[T] = Future()
+    done.set_result(result)
+    return done
 
 
 def _bytes_of(planner: SavePlanner, item: WriteItem) -> memoryview:
