@@ -93,7 +93,8 @@ class Checkpointer:
         self.job, named = arguments.name_of(job)
         self._ranks = Ranks()
         self._state = TrainingState(model, optimizer, extra)
-        first, *others = self._steppers = self._state.steppers()
+        steppers = self._state.steppers()
+        first = self._stepper = steppers.pop("optimizer")
         with without_autograd():  # what cannot be saved is refused now, not at step 100
             flatten(self._state.tree(0, self._state.early()))
         self._schedule, self._words = arguments.parse_every(every), (every, strategy)
@@ -115,10 +116,8 @@ class Checkpointer:
         self._thread: threading.Thread | None = None
         if strategy == "layerwise":
             self._layers.divide(model, self._ranks.world, self._before_layer)
-        named_others = dict(zip(self._state.stepper_names()[1:], others, strict=True))
-        self._unseen = UnseenSteps(
-            first, named_others, tells=not (self._ranks.rank or isinstance(self._schedule, Never))
-        )
+        tells = not (self._ranks.rank or isinstance(self._schedule, Never))
+        self._unseen = UnseenSteps(first, steppers, tells)
         self._hooks: list[Any] = [
             first.register_step_pre_hook(StepHook(self._before_step)),
             first.register_step_post_hook(StepHook(self._after_step)),
@@ -126,7 +125,7 @@ class Checkpointer:
             first.register_load_state_dict_pre_hook(Hook(self._before_load)),
             self._state.model.register_load_state_dict_pre_hook(Hook(self._before_load)),
         ]
-        for other in others:
+        for other in steppers.values():
             self._hooks.append(other.register_step_pre_hook(StepHook(self._before_change)))
             self._hooks.append(other.register_load_state_dict_pre_hook(Hook(self._before_change)))
         unknown = self._state.unknown_parameters()
@@ -319,7 +318,7 @@ class Checkpointer:
         self._unseen.forget()
 
     def _before_step(self) -> None:
-        if not is_nested_step(self._steppers[0]):
+        if not is_nested_step(self._stepper):
             # After a step that raised, the state is unknown until the next step.
             self._stepping, self._thread = True, threading.current_thread()
         if self._layers.updates is None:  # else each layer has waited for its own copy
@@ -330,7 +329,7 @@ class Checkpointer:
         self._snapshotter.gate(*copies)
 
     def _after_step(self) -> None:
-        if is_nested_step(self._steppers[0]):
+        if is_nested_step(self._stepper):
             return
         snapshots = self._snapshotter
         self._stepping = False

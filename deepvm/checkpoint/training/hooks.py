@@ -21,6 +21,7 @@ _WHY = (
     "the checkpointer copies between optimizer steps, so it cannot be part of a graph: compile optimizer.step without "
     "fullgraph=True"
 )
+_STEPS = torch.optim.Optimizer.step.__code__.co_filename
 _DEEPEST = 8
 EXIT_S = 30.0
 """Seconds that the end of a program waits for tiers that do not answer."""
@@ -63,10 +64,7 @@ class StepHook(Hook):
 
 
 def never_compiled(method: Callable[..., None]) -> Callable[..., None]:
-    """Exclude a method from compilation: the graph around it is split in two.
-
-    With ``fullgraph=True``, torch refuses to compile and gives the reason.
-    """
+    """Exclude a method from compilation: it splits the graph, or with ``fullgraph=True`` torch refuses and says why."""
     known = "reason" in inspect.signature(torch.compiler.disable).parameters  # since torch 2.8
     options: dict[str, Any] = {"reason": _WHY} if known else {}
     found: Callable[..., None] = torch.compiler.disable(method, **options)  # type: ignore[no-untyped-call]
@@ -76,26 +74,20 @@ def never_compiled(method: Callable[..., None]) -> Callable[..., None]:
 def stepper(optimizer: Any, name: str = "optimizer") -> torch.optim.Optimizer:
     """The optimizer whose ``step`` can be hooked: this one, or one inside a wrapper (Accelerate, Lightning).
 
-    Args:
-        optimizer: the training's optimizer.
-        name: its name in errors.
-
     Raises:
-        RequestError: there is none.
+        RequestError: there is none; with the ``name`` of the argument.
     """
     found = optimizer
     for _ in range(_DEEPEST):
-        if isinstance(found, torch.optim.Optimizer) and _can_be_hooked(found):
-            return found
+        if isinstance(found, torch.optim.Optimizer):
+            # Torch's constructor sets up hooks and has the class's step call them.
+            ran = "_optimizer_step_pre_hooks" in vars(found)
+            if ran and getattr(type(found).step, "hooked", False):
+                return found
         found = getattr(found, "optimizer", None)
     raise RequestError(
         name, type(optimizer).__name__, "a torch.optim.Optimizer, or a wrapper with one as its attribute 'optimizer'"
     )
-
-
-def _can_be_hooked(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether torch's constructor ran, which sets up hooks and has the class's ``step`` call them."""
-    return "_optimizer_step_pre_hooks" in vars(optimizer) and bool(getattr(type(optimizer).step, "hooked", False))
 
 
 def is_nested_step(optimizer: torch.optim.Optimizer) -> bool:
@@ -115,9 +107,6 @@ def callers() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-_STEPS = torch.optim.Optimizer.step.__code__.co_filename
-
-
 @contextmanager
 def without_autograd() -> Iterator[None]:
     """No gradients and no inference tensors inside, whatever mode the training is in."""
@@ -128,8 +117,7 @@ def without_autograd() -> Iterator[None]:
 def close_at_exit(close: Callable[[float], None]) -> None:
     """Call this method when the program ends, if its object still exists, with a limit in seconds.
 
-    A checkpointer that was never closed must not lose what is in flight. In this process only: a forked child inherits
-    the handler, but neither the threads nor the right to stop them.
+    In this process only: a forked child inherits the handler, but neither the threads nor the right to stop them.
     """
     atexit.register(_close, weakref.WeakMethod(close), os.getpid())
 

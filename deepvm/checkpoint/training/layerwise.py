@@ -104,17 +104,11 @@ class LayerUpdates:
         return bool(self._fired)
 
     def reset(self) -> None:
-        """Forget what an unfinished step has updated, before a version is loaded.
-
-        Needed after an error in backward or ``optimizer.step()``.
-        """
+        """Forget what a failed step has updated, before a version is loaded."""
         for future in self._reducing:  # an update in progress must not come after loading
             with contextlib.suppress(Exception):  # an error of the failed step
                 future.wait()
         self._forget()
-
-    def _forget(self) -> None:
-        self._fired, self._updated, self._options, self._reducing = set(), {}, [], []
 
     def close(self) -> None:
         """Unhook from backward: ``optimizer.step()`` updates everything again.
@@ -220,7 +214,8 @@ class LayerUpdates:
     def _before_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if any(a is not None for a in (*args[1:], *kwargs.values())):
             raise _refused("a closure", "optimizer.step() without arguments")
-        if _scaled():
+        # A GradScaler's changes to gradients do not show in their version counters.
+        if any(frame.f_code is torch.amp.GradScaler.step.__code__ for frame in callers()):
             raise _refused("a GradScaler", "training without one, as with bfloat16")
         if sum(len(group["params"]) for group in optimizer.param_groups) != len(self._place):
             raise _refused("parameters that were added", "a new Checkpointer behind add_param_group")
@@ -240,10 +235,8 @@ class LayerUpdates:
             p.grad = gradient
         self._forget()
 
-
-def _scaled() -> bool:
-    """Whether a GradScaler is calling: its changes to gradients do not show in their version counters."""
-    return any(frame.f_code is torch.amp.GradScaler.step.__code__ for frame in callers())
+    def _forget(self) -> None:
+        self._fired, self._updated, self._options, self._reducing = set(), {}, [], []
 
 
 def _refused(value: str, allowed: str) -> RequestError:

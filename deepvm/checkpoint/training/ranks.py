@@ -98,9 +98,7 @@ class SaveRequests:
     def due(self, version: int, wish: bool = False) -> bool:
         """Whether this version was requested. Collective: every rank asks after every step.
 
-        Args:
-            version: the step that has ended.
-            wish: this process wants it; of several ranks only the first counts, by its clock.
+        A ``wish`` of this process counts as a request; of several ranks only that of the first, by its clock.
         """
         if self._ranks.world > 1 and version < self._next:
             return False
@@ -119,17 +117,10 @@ class SaveRequests:
 
 
 def compare_replicas(ranks: Ranks, seen: tuple[int, int, int]) -> int:
-    """Compare neighbours' replicas of a version; collective. Differences are logged.
+    """Compare neighbours' replicas of a version, log differences, and return how many pairs differ; collective.
 
-    Each rank sends a part of what all hold: a rank whose replica has drifted would silently put a part of another model
-    into the file.
-
-    Args:
-        ranks: this process among the others.
-        seen: a version (0 for none), the checksum of this rank's own part, and that of the next rank's part here.
-
-    Returns:
-        How many pairs differ.
+    Each rank sends a part of what all hold: one whose replica has drifted would put a part of another model into the
+    file. ``seen``: a version (0 for none), the checksum of this rank's own part, and that of the next rank's part here.
     """
     rows, count = ranks.gather(seen), 0
     for rank, (version, _, neighbour) in enumerate(rows):
@@ -145,12 +136,7 @@ def compare_replicas(ranks: Ranks, seen: tuple[int, int, int]) -> int:
 
 
 def shards(size: int, world: int, owned: Sequence[tuple[Segment, int]] = ()) -> tuple[tuple[Segment, ...], ...]:
-    """Share the bytes of a file evenly (ACUTE's Check-Trans), except those that belong to one rank.
-
-    Args:
-        size: bytes of the file.
-        world: how many ranks.
-        owned: ranges that belong to a rank; they do not overlap.
+    """Share the bytes of a file evenly (ACUTE's Check-Trans), except disjoint ranges that belong to one rank.
 
     Returns:
         For each rank its ranges, sorted; neighbours are joined.

@@ -17,20 +17,13 @@ import torch
 from deepvm.checkpoint.training.hooks import StepHook, without_autograd
 from deepvm.errors import CheckpointError
 
-_FIRST = 8
-"""Backward passes without a step before the first comparison; the first pass is the baseline."""
-_TRAINING = 4
-"""So many backward passes, or steps of another optimizer, count as a training when it ends unsaved."""
-_DIFFERENT = 2
-"""Differing comparisons in a row; weights swapped back after backward, or at the step, cause only one."""
-_SAMPLE = 256
-"""Elements compared per parameter."""
-_PER_GROUP, _HOOKED = 3, 24
-"""Hooked parameters per group and in all: not every expert or head takes part in every backward."""
-_FORWARDS = 16
-"""Forward passes without a seen backward after which hooks are renewed: parameters were frozen or replaced."""
-_BESIDE = 128
-"""Steps of another optimizer without one of the first; the critic of a GAN often takes 100."""
+_FIRST = 8  # backward passes without a step before the first comparison; the first pass is the baseline
+_TRAINING = 4  # so many backward passes, or steps of another optimizer, are a training when it ends unsaved
+_DIFFERENT = 2  # differing comparisons in a row; weights swapped back after backward, or at the step, cause only one
+_SAMPLE = 256  # elements compared per parameter
+_PER_GROUP, _HOOKED = 3, 24  # hooked parameters: not every expert or head takes part in every backward
+_FORWARDS = 16  # forward passes without a backward after which hooks are renewed: parameters were frozen or replaced
+_BESIDE = 128  # steps of another optimizer without one of the first; the critic of a GAN often takes 100
 
 log = logging.getLogger("deepvm.checkpoint")
 
@@ -45,13 +38,7 @@ class UnseenSteps:
     def __init__(
         self, optimizer: torch.optim.Optimizer, others: Mapping[str, torch.optim.Optimizer], tells: bool
     ) -> None:
-        """Hook into backward, and into the steps of the others.
-
-        Args:
-            optimizer: its steps make versions.
-            others: the optimizers in ``extra``, by name.
-            tells: whether to warn: on rank 0, if there is a schedule.
-        """
+        """Hook into backward, and into the steps of the others, which are in ``extra``; ``tells``: whether to warn."""
         self._optimizer, self._tells = optimizer, tells
         self._usual = self._usual_beside = 0
         self._warned: set[str] = set()
@@ -69,9 +56,8 @@ class UnseenSteps:
         """The problem, and what to do."""
         kind = type(self._optimizer).__name__
         return (
-            f"the parameters change, but step() of the {kind} that the checkpointer was given is not called; "
-            "give it the optimizer that steps, not a copy of it, and make an update by hand a "
-            "torch.optim.Optimizer"
+            f"the parameters change, but step() of the {kind} that the checkpointer was given is not called; give it "
+            "the optimizer that steps, not a copy of it, and make an update by hand a torch.optim.Optimizer"
         )
 
     def reset(self) -> None:
@@ -114,11 +100,7 @@ class UnseenSteps:
         return self._noticed or (self._never and self._beside > 0)
 
     def end(self) -> None:
-        """The training ended, and nothing was saved although there is a schedule.
-
-        Raises:
-            CheckpointError: there was something to save.
-        """
+        """Nothing was saved although there is a schedule. Raises CheckpointError: there was something to save."""
         if self._noticed and self._backwards >= _TRAINING:
             raise CheckpointError(f"no version was saved: {self}")
         if self._noticed:
@@ -193,7 +175,11 @@ class UnseenSteps:
 
     def _sample(self) -> torch.Tensor | None:
         """Some bytes of each parameter; None if they cannot be read now."""
-        parameters = [p for p in _parameters(self._optimizer) if _is_plain(p)]
+        parameters = [
+            p
+            for p in _parameters(self._optimizer)
+            if type(p) in (torch.nn.Parameter, torch.Tensor) and p.layout is torch.strided
+        ]
         if not parameters or (parameters[0].is_cuda and torch.cuda.is_current_stream_capturing()):
             return None
         try:
@@ -225,7 +211,3 @@ def _differ(before: torch.Tensor | None, now: torch.Tensor | None) -> bool:
 def _some(parameter: torch.Tensor) -> torch.Tensor:
     flat = parameter.detach().reshape(-1)
     return flat[:: max(1, len(flat) // _SAMPLE)].cpu().contiguous().view(torch.uint8).clone()
-
-
-def _is_plain(parameter: Any) -> bool:
-    return type(parameter) in (torch.nn.Parameter, torch.Tensor) and parameter.layout is torch.strided
