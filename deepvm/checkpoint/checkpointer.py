@@ -22,7 +22,7 @@ from deepvm.checkpoint.snapshot.layer_slots import LayerSlots
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
 from deepvm.checkpoint.snapshot.snapshotter import COMPARE_EVERY, WAIT_S, Snapshotter
 from deepvm.checkpoint.tiers.base import Tier
-from deepvm.checkpoint.training.hooks import Hook, StepHook, close_at_exit, is_nested_step, without_autograd
+from deepvm.checkpoint.training.hooks import Hook, close_at_exit, is_nested_step, without_autograd
 from deepvm.checkpoint.training.ranks import Ranks, SaveRequests
 from deepvm.checkpoint.training.save_handle import Handle, Journal
 from deepvm.checkpoint.training.state import Stateful, TrainingState
@@ -119,14 +119,14 @@ class Checkpointer:
         tells = not (self._ranks.rank or isinstance(self._schedule, Never))
         self._unseen = UnseenSteps(first, steppers, tells)
         self._hooks: list[Any] = [
-            first.register_step_pre_hook(StepHook(self._before_step)),
-            first.register_step_post_hook(StepHook(self._after_step)),
+            first.register_step_pre_hook(Hook(self._before_step, step=True)),
+            first.register_step_post_hook(Hook(self._after_step, step=True)),
             self._state.model.register_forward_pre_hook(Hook(self._before_forward)),
             first.register_load_state_dict_pre_hook(Hook(self._before_load)),
             self._state.model.register_load_state_dict_pre_hook(Hook(self._before_load)),
         ]
         for other in steppers.values():
-            self._hooks.append(other.register_step_pre_hook(StepHook(self._before_change)))
+            self._hooks.append(other.register_step_pre_hook(Hook(self._before_change, step=True)))
             self._hooks.append(other.register_load_state_dict_pre_hook(Hook(self._before_change)))
         unknown = self._state.unknown_parameters()
         if unknown:
@@ -172,7 +172,16 @@ class Checkpointer:
             RequestError: called during ``optimizer.step``, from another thread than the one that trains, or (layerwise)
                 between backward and step; use :meth:`request_save` there.
         """
-        self._refuse_unless_still()
+        if self._closed:
+            raise CheckpointError("the checkpointer is closed")
+        later = "request_save(), which has the state saved behind the next step"
+        if self._stepping:
+            raise RequestError("save()", "during optimizer.step", later)
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread() and thread.is_alive():
+            raise RequestError("save()", "by another thread than that which trains", later)
+        if self._layers.updates is not None and self._layers.updates.ahead:
+            raise RequestError("save()", "between backward and step, when some layers are a step ahead", later)
         unseen = self._unseen.look()
         snapshots = self._snapshotter
         with without_autograd():
@@ -204,13 +213,13 @@ class Checkpointer:
         Raises:
             CheckpointError: the copy does not finish.
         """
+        pending = self._snapshotter.pending
+        if pending is not None and pending.slot is None:  # nothing of it is copied yet
+            self._snapshotter.finish()
         self._wait()
         self._unseen.forget()  # the change is announced
 
     def _wait(self) -> None:
-        pending = self._snapshotter.pending
-        if pending is not None and pending.slot is None:  # nothing of it is copied yet
-            self._snapshotter.finish()
         self._snapshotter.gate(*self._layers.copies.values())
         self._snapshotter.bytes.forget()
 
@@ -243,10 +252,7 @@ class Checkpointer:
         return self._version
 
     def close(self, limit_s: float = WAIT_S) -> None:
-        """Finish what is in flight and unhook from the optimizer. Calling it twice is harmless.
-
-        Args:
-            limit_s: seconds to wait for the tiers.
+        """Finish what is in flight, within ``limit_s``, and unhook from the optimizer. Calling it twice is harmless.
 
         Raises:
             CheckpointError: not finished in time; or nothing was saved although ``every`` asks for it, because the
@@ -295,19 +301,6 @@ class Checkpointer:
                 raise
             log.error("%s", problem)
 
-    def _refuse_unless_still(self) -> None:
-        """Refuse to save while the state is between two versions."""
-        if self._closed:
-            raise CheckpointError("the checkpointer is closed")
-        later = "request_save(), which has the state saved behind the next step"
-        if self._stepping:
-            raise RequestError("save()", "during optimizer.step", later)
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread() and thread.is_alive():
-            raise RequestError("save()", "by another thread than that which trains", later)
-        if self._layers.updates is not None and self._layers.updates.ahead:
-            raise RequestError("save()", "between backward and step, when some layers are a step ahead", later)
-
     def _before_change(self) -> None:
         """Something other than the step changes the state: finish the pending version first."""
         self._snapshotter.finish()
@@ -336,7 +329,11 @@ class Checkpointer:
         self._version += 1
         self._unseen.stepped()
         self._layers.turn()
-        due = self._is_due()
+        due = self._schedule.due(self._context())
+        if self._ranks.world == 1 or isinstance(self._schedule, (EverySteps, Never)):
+            due = self._requests.due(self._version) or due or self._layers.has_slot
+        else:  # only one rank's clock counts
+            due = self._requests.due(self._version, due)
         with without_autograd():
             if self._ranks.world > 1:
                 if due:
@@ -347,13 +344,6 @@ class Checkpointer:
                 snapshots.begin(self._version, 0.0)
             elif snapshots.plan is None and not isinstance(self._schedule, Never):
                 snapshots.lay_out(self._version)
-
-    def _is_due(self) -> bool:
-        """Whether this version is to be saved; the same on all ranks."""
-        due = self._schedule.due(self._context())
-        if self._ranks.world == 1 or isinstance(self._schedule, (EverySteps, Never)):
-            return self._requests.due(self._version) or due or self._layers.has_slot
-        return self._requests.due(self._version, due)
 
     def _look_ahead(self) -> None:
         """Layerwise: take a slot for the next version, if one is due, before backward begins. Collective."""
@@ -368,7 +358,7 @@ class Checkpointer:
             self._layers.prepare(snapshots.bytes.storages, self._ranks)
 
     def _context(self) -> SaveContext:
-        """What a policy may know; ``last`` is the version started last, even if it was skipped."""
+        """What a policy may know."""
         snapshots, last = self._snapshotter, self._snapshotter.last
         busy = max(last.times.values(), default=0.0) if last is not None else 0.0
         stall = max(last.stall_s - snapshots.plan_s, 0.0) if last is not None else 0.0  # a layout is made once

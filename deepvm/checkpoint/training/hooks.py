@@ -32,35 +32,18 @@ log = logging.getLogger("deepvm.checkpoint")
 class Hook:
     """Calls a method without arguments; a copied or pickled hook does nothing."""
 
-    def __init__(self, method: Callable[[], None] | None = None) -> None:
-        """Remember the method."""
-        self._method = method
+    def __init__(self, method: Callable[[], None] = lambda: None, *, step: bool = False) -> None:
+        """Remember the method; a ``step`` hook also runs, between two graphs, when the code around it is compiled."""
+        self._method, self._step = never_compiled(method) if step else method, step
 
     def __call__(self, *_: Any, **__: Any) -> None:
         """Call it, unless torch.compile is tracing."""
-        if not torch.compiler.is_compiling() and self._method is not None:
+        if self._step or not torch.compiler.is_compiling():
             self._method()
-
-    def __deepcopy__(self, memo: Any) -> Hook:
-        """A copied model is not saved."""
-        return Hook()
 
     def __reduce__(self) -> tuple[type[Hook], tuple[()]]:
-        """Nor is a pickled one."""
+        """Copies of a model or an optimizer are not saved."""
         return (Hook, ())
-
-
-class StepHook(Hook):
-    """A hook into an optimizer's step that also runs when the code around it is compiled."""
-
-    def __init__(self, method: Callable[[], None] | None = None) -> None:
-        """Remember the method."""
-        super().__init__(None if method is None else never_compiled(method))
-
-    def __call__(self, *_: Any, **__: Any) -> None:
-        """Call it, between two graphs."""
-        if self._method is not None:
-            self._method()
 
 
 def never_compiled(method: Callable[..., None]) -> Callable[..., None]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from deepvm.checkpoint.training.hooks import StepHook, without_autograd
+from deepvm.checkpoint.training.hooks import Hook, without_autograd
 from deepvm.errors import CheckpointError
 
 _FIRST = 8  # backward passes without a step before the first comparison; the first pass is the baseline
@@ -47,7 +47,7 @@ class UnseenSteps:
         self.reset()
         own = {id(p) for p in _parameters(optimizer)}
         self._beside_hooks = [
-            other.register_step_post_hook(StepHook(partial(self._stepped_beside, name, shared)))
+            other.register_step_post_hook(Hook(partial(self._stepped_beside, name, shared), step=True))
             for name, other in others.items()
             for shared in [any(id(p) in own for p in _parameters(other))]
         ]
@@ -68,16 +68,19 @@ class UnseenSteps:
         self._before = self._sample()
         self._install()
 
-    def forget(self) -> None:
-        """Parameters are about to be changed on purpose."""
-        self._restart(1)
+    def forget(self, first: int = 1) -> None:
+        """Parameters are about to be changed on purpose: count anew, compare at this backward pass."""
+        self._before = None
+        self._counts: dict[int, int] = {}
+        self._backwards = self._forwards = self._differing = 0
+        self._next = first
 
     def stepped(self) -> None:
         """A step was seen."""
         self._usual = max(self._usual, self._backwards)
         self._usual_beside = max(self._usual_beside, self._beside)
         self._never, self._noticed, self._beside = False, False, 0
-        self._restart(max(_FIRST, 2 * self._usual))
+        self.forget(max(_FIRST, 2 * self._usual))
 
     def forwarded(self) -> None:
         """A forward pass of the training begins."""
@@ -94,7 +97,7 @@ class UnseenSteps:
             if _differ(self._before, now):
                 self._noticed = True
                 if self._backwards:  # weights that are set by hand are no training
-                    self._tell(str(self), "unseen")
+                    self._tell(str(self))
             if self._before is None:
                 self._before = now
         return self._noticed or (self._never and self._beside > 0)
@@ -104,21 +107,14 @@ class UnseenSteps:
         if self._noticed and self._backwards >= _TRAINING:
             raise CheckpointError(f"no version was saved: {self}")
         if self._noticed:
-            self._tell(str(self), "unseen")
+            self._tell(str(self))
         elif self._never and self._beside >= _TRAINING:
-            self._tell_beside()
+            self._tell(self._wrong_one())
 
     def close(self) -> None:
         """Remove all hooks."""
         for hook in [*self._hooks, *self._beside_hooks]:
             hook.remove()
-
-    def _restart(self, first: int) -> None:
-        """Count from 0; compare at the given number of backward passes."""
-        self._before = None
-        self._counts: dict[int, int] = {}
-        self._backwards = self._forwards = self._differing = 0
-        self._next = first
 
     def _install(self) -> None:
         """Hook into some of the currently trainable parameters."""
@@ -147,7 +143,7 @@ class UnseenSteps:
         self._differing = self._differing + 1 if differ else 0
         if self._differing == _DIFFERENT:
             self._noticed = True
-            self._tell(str(self), "unseen")
+            self._tell(str(self))
 
     def _stepped_beside(self, name: str, shared: bool) -> None:
         """An optimizer in ``extra`` stepped, perhaps with the same parameters."""
@@ -155,23 +151,21 @@ class UnseenSteps:
         if shared:
             self.forget()
         if self._beside == max(_BESIDE, 2 * self._usual_beside):
-            self._tell_beside()
+            self._tell(self._wrong_one())
 
-    def _tell_beside(self) -> None:
-        self._tell(
-            f"{self._beside_name} steps, the optimizer given as optimizer= does not; versions follow its "
-            "steps: give the one that steps last",
-            "beside",
+    def _wrong_one(self) -> str:
+        return (
+            f"{self._beside_name} steps, the optimizer given as optimizer= does not; versions follow its steps: give "
+            "the one that steps last"
         )
 
-    def _tell(self, text: str, kind: str) -> None:
-        """Warn once per kind."""
-        if not self._tells or kind in self._warned:
-            return
-        self._warned.add(kind)
-        text = f"no version is saved by itself: {text}"
-        log.warning("%s", text)
-        warnings.warn(text, RuntimeWarning, stacklevel=2)
+    def _tell(self, text: str) -> None:
+        """Warn, once for each problem."""
+        if self._tells and text not in self._warned:
+            self._warned.add(text)
+            text = f"no version is saved by itself: {text}"
+            log.warning("%s", text)
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def _sample(self) -> torch.Tensor | None:
         """Some bytes of each parameter; None if they cannot be read now."""
