@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch.distributed.checkpoint import metadata as dcp_metadata
-from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import (
     LoadItemType,
@@ -41,7 +41,7 @@ from torch.distributed.checkpoint.planner import (
     WriteItem,
     WriteItemType,
 )
-from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from deepvm.checkpoint.files.durable_write import failing, make_folder, sync_folder, write_file
@@ -278,21 +278,19 @@ class DeepVMWriter(StorageWriter):
                     path.unlink()
 
 
-class DeepVMReader(StorageReader):
+class DeepVMReader(FileSystemReader):
     """Reads what :class:`DeepVMWriter` wrote, on any number of ranks; verifies each item before use."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Remember the folder; ``checkpoint_id`` of a load replaces it."""
-        self._path = Path(path)
-        self._places: Mapping[Any, _StorageInfo] = {}
+        super().__init__(path)
         self._crcs: Mapping[tuple[str, int, int], int] = {}
         self._metadata: Metadata | None = None
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """See :class:`StorageReader`."""
-        if checkpoint_id:
-            self._path = Path(checkpoint_id)
-        self._places, self._crcs, self._metadata = {}, {}, None
+        super().reset(checkpoint_id)
+        self._crcs, self._metadata = {}, None
 
     def read_metadata(self, *args: Any, **_: Any) -> Metadata:
         """See :class:`StorageReader`.
@@ -300,11 +298,12 @@ class DeepVMReader(StorageReader):
         Raises:
             DamagedError: the checkpoint is incomplete, or its commit record is damaged.
         """
-        path = self._path / METADATA
+        folder = Path(self.path)
+        path = folder / METADATA
         try:
             data = path.read_bytes()
         except FileNotFoundError:
-            raise DamagedError(f"{self._path}: it has no {METADATA}: no save here was completed") from None
+            raise DamagedError(f"{folder}: it has no {METADATA}: no save here was completed") from None
         except OSError as error:
             raise DamagedError(f"{path}: cannot be read: {error.strerror or error}") from None
         self._metadata, self._crcs = unseal(data, path)
@@ -312,17 +311,9 @@ class DeepVMReader(StorageReader):
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **_: Any) -> None:
         """See :class:`StorageReader`; metadata may come from another rank, checksums are read here."""
-        self._places = metadata.storage_data
+        self.storage_data = metadata.storage_data
         if metadata is not self._metadata:
             self.read_metadata()
-
-    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """See :class:`StorageReader`."""
-        return plan
-
-    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """See :class:`StorageReader`."""
-        return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Read this rank's items.
@@ -332,7 +323,7 @@ class DeepVMReader(StorageReader):
         """
         by_place: dict[tuple[str, int, int], list[ReadItem]] = {}
         for item in plan.items:
-            place = self._places[item.storage_index]
+            place = self.storage_data[item.storage_index]
             by_place.setdefault((place.relative_path, place.offset, place.length), []).append(item)
         for (name, offset, length), items in sorted(by_place.items(), key=lambda pair: pair[0]):
             data = self._read(name, offset, length, items[0].storage_index.fqn)
@@ -346,13 +337,8 @@ class DeepVMReader(StorageReader):
                 _put(planner, item, tensor)
         return _done(None)
 
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """See :class:`StorageReader`; folders only."""
-        return "://" not in str(checkpoint_id)
-
     def _read(self, name: str, offset: int, length: int, item: str) -> bytes:
-        path = self._path / name
+        path = Path(self.path) / name
         crc = self._crcs.get((name, offset, length))
         if crc is None or not _NAME.fullmatch(name):
             raise DamagedError(f"{path}: item {item} has no checksum")

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.checksums import crc32, seal
@@ -46,24 +47,22 @@ def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float =
     parts = [_name(target, SUFFIX, session, rank) for rank in range(shard.layout.world)]
     deadline = time.monotonic() + limit_s + shard.moving_s
     try:
-        folder.enter()
-        _write_part(hidden, shard)
-        point("joint.before-part")
-        _say(parts[shard.rank], _checksums(shard))
-        if shard.rank:
-            _await(lambda: not parts[shard.rank].exists(), deadline, f"{target}: rank 0 did not commit it")
-            if not any(
-                m.version == shard.version and m.layout == shard.layout.digest for m in folder.manifests(shard.job)
-            ):
-                raise CheckpointError(f"{target}: rank 0 did not commit it")
-            return
-        _await(lambda: all(p.exists() for p in parts), deadline, f"{target}: not all ranks wrote their part")
-        point("joint.before-commit")
-        folder.adopt(hidden, _complete(hidden, shard, parts))
-        for part in parts:
-            part.unlink(missing_ok=True)  # a rank that gave up has taken its own away
-    except OSError as error:
-        raise CheckpointError(f"{target}: cannot be written: {error.strerror or error}") from error
+        with failing(target):
+            folder.enter()
+            _write_part(hidden, shard)
+            point("joint.before-part")
+            _say(parts[shard.rank], _checksums(shard))
+            if shard.rank:
+                _await(lambda: not parts[shard.rank].exists(), deadline, f"{target}: rank 0 did not commit it")
+                manifests = folder.manifests(shard.job)
+                if not any(m.version == shard.version and m.layout == shard.layout.digest for m in manifests):
+                    raise CheckpointError(f"{target}: rank 0 did not commit it")
+                return
+            _await(lambda: all(p.exists() for p in parts), deadline, f"{target}: not all ranks wrote their part")
+            point("joint.before-commit")
+            folder.adopt(hidden, _complete(hidden, shard, parts))
+            for part in parts:
+                part.unlink(missing_ok=True)  # a rank that gave up has taken its own away
     finally:
         # Either the file has another name by now, or this rank gives the version up: nobody else would remove these.
         for left in (hidden, parts[shard.rank]):
@@ -77,17 +76,14 @@ def _name(target: Path, suffix: str, session: str, rank: int) -> Path:
 
 
 def _write_part(hidden: Path, shard: Shard) -> None:
-    descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        os.ftruncate(descriptor, shard.layout.size)
+    with open(os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644), "wb", buffering=0) as file:
+        file.truncate(shard.layout.size)
         for offset, length in shard.layout.shards[shard.rank]:
             shard.ready(offset + length)
             done = 0
             while done < length:
-                done += os.pwrite(descriptor, shard.image[offset + done : offset + length], offset + done)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+                done += os.pwrite(file.fileno(), shard.image[offset + done : offset + length], offset + done)
+        os.fsync(file.fileno())
 
 
 def _checksums(shard: Shard) -> list[int]:

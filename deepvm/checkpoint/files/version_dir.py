@@ -69,12 +69,7 @@ class VersionFolder:
     """Versions in one folder of a local or mounted file system."""
 
     def __init__(self, path: Path, *, direct: bool = True) -> None:
-        """Create nothing before the first write.
-
-        Args:
-            path: the folder.
-            direct: write past the page cache (O_DIRECT) where the file system can.
-        """
+        """Create nothing before the first write; ``direct``: past the page cache where the file system can."""
         self.path, self._direct = path, direct
         self._warned: set[tuple[Path, str]] = set()
         self.writer_lock = WriterLock(path)
