@@ -52,12 +52,7 @@ def check(model: Any, tiers: Any, slots: Any, keep: Any, keep_every: Any, journa
 
 
 def open_all(tiers: Sequence[str | Tier], session: str, keep: int, keep_every: int) -> list[Tier]:
-    """Open the tiers, and check that each can take versions, as far as that can be told now.
-
-    Raises:
-        RequestError: unknown kind of tier, or no token for it.
-        CheckpointError: a tier takes nothing.
-    """
+    """Open the tiers and check that each takes versions, as far as possible. Raises RequestError, CheckpointError."""
     opened = [t if isinstance(t, Tier) else open_tier(t, session, keep, keep_every) for t in tiers]
     for tier in opened:
         tier.prove()

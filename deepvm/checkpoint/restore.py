@@ -29,14 +29,8 @@ def restore_newest(
     """Restore the newest version that every rank can read; damaged and unreachable ones are skipped and logged.
 
     Unreadable checkpoints raise; training never silently restarts: what is left of a version, a record or a file of its
-    name, is evidence (see :meth:`Tier.damaged`), and only the user may start anew beside it. Collective.
-
-    Args:
-        state: the objects to restore.
-        tiers: where versions are; the same on all ranks.
-        job: name of the training.
-        ranks: this process among the others.
-        allow_fresh: if all versions are damaged, set them aside and start at 0.
+    name, is evidence (see :meth:`Tier.damaged`), and only the user may start anew beside it (``allow_fresh``: it is set
+    aside). Collective.
 
     Returns:
         The version, 0 if there is none.

@@ -87,11 +87,7 @@ def seal(pickled: bytes, pieces: list[Piece]) -> bytes:
 
 
 def unseal(data: bytes, path: Path) -> tuple[Metadata, dict[tuple[str, int, int], int]]:
-    """The metadata in a file of :func:`seal`, and the CRC-32 of each item by its file, offset and length.
-
-    Raises:
-        DamagedError: the bytes are not those that were written, or hold what does not belong in metadata.
-    """
+    """The metadata in a file of :func:`seal`, and the CRC-32s by file, offset and length. Raises DamagedError."""
     end = len(data) - len(_MAGIC) - 4 - _TRAILER.size
     if end < 0 or not data.endswith(_MAGIC):
         raise DamagedError(f"{path}: it has no checksums: it is damaged, or was written by something else")
@@ -150,11 +146,7 @@ class DeepVMWriter(StorageWriter):
             self._path = Path(checkpoint_id)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """See :class:`StorageWriter`.
-
-        Raises:
-            RequestError: collectives are off, so nobody could commit.
-        """
+        """See :class:`StorageWriter`. Raises RequestError: collectives are off, so nobody could commit."""
         if not kwargs.get("use_collectives", True):
             raise RequestError("use_collectives", False, "True: one commit record stands for all ranks")
         self._save_id = secrets.token_hex(8)
@@ -168,11 +160,7 @@ class DeepVMWriter(StorageWriter):
         return [replace(plan, storage_data=rank) for rank, plan in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Write this rank's items into one file, durably.
-
-        Raises:
-            CheckpointError: it could not be written.
-        """
+        """Write this rank's items into one file, durably. Raises CheckpointError: it could not be written."""
         # A new name here, because a planner may reuse a plan for several saves.
         name = f"__{plan.storage_data}_{secrets.token_hex(8)}.distcp"
         # Other items than tensors are small, and their size is known only from their bytes.
@@ -204,11 +192,7 @@ class DeepVMWriter(StorageWriter):
         return _done(found)
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Commit: write the metadata and checksums, then remove the files of earlier saves.
-
-        Raises:
-            CheckpointError: it could not be written, or a rank's file is not here.
-        """
+        """Commit: write metadata and checksums, then remove the files of earlier saves. Raises CheckpointError."""
         pieces = {result.index: result.storage_data for rank in results for result in rank}
         self._check_files(pieces.values())
         metadata.storage_data = {i: _StorageInfo(p.name, p.offset, p.length) for i, p in pieces.items()}
@@ -293,11 +277,7 @@ class DeepVMReader(FileSystemReader):
         self._crcs, self._metadata = {}, None
 
     def read_metadata(self, *args: Any, **_: Any) -> Metadata:
-        """See :class:`StorageReader`.
-
-        Raises:
-            DamagedError: the checkpoint is incomplete, or its commit record is damaged.
-        """
+        """See :class:`StorageReader`. Raises DamagedError: the checkpoint is incomplete or damaged."""
         folder = Path(self.path)
         path = folder / METADATA
         try:
@@ -316,11 +296,7 @@ class DeepVMReader(FileSystemReader):
             self.read_metadata()
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Read this rank's items.
-
-        Raises:
-            DamagedError: bytes differ from what was saved; names the file and the item.
-        """
+        """Read this rank's items. Raises DamagedError: bytes differ from what was saved; names file and item."""
         by_place: dict[tuple[str, int, int], list[ReadItem]] = {}
         for item in plan.items:
             place = self.storage_data[item.storage_index]

@@ -36,11 +36,7 @@ def upcoming_of(path: Path) -> Path:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The commit record of a version's file; if there are two, the file is read to find the matching one.
-
-    Raises:
-        FileNotFoundError: there is none. DamagedError: it cannot be read.
-    """
+    """The commit record that matches a version's file. Raises FileNotFoundError: there is none. DamagedError."""
     try:
         upcoming = _read(upcoming_of(path))
     except (FileNotFoundError, DamagedError):
@@ -73,11 +69,7 @@ def settle(path: Path) -> None:
 
 
 def verify(path: Path, manifest: Manifest | None = None) -> Manifest:
-    """Verify a version's file against its commit record, by default the one beside it.
-
-    Raises:
-        DamagedError: they differ; names the damaged bytes.
-    """
+    """Verify a file against its commit record, by default the one beside it. Raises DamagedError, naming bytes."""
     try:
         expected = read_manifest(path) if manifest is None else manifest
     except FileNotFoundError:

@@ -57,11 +57,7 @@ def write_file(path: Path, data: memoryview, final: Iterable[int], *, direct: bo
 
 @dataclass(frozen=True)
 class Medium:
-    """The file system of a folder; empty if unknown.
-
-    Attributes:
-        kind: such as ``ext4``. options: of the mount.
-    """
+    """The file system of a folder, such as ``ext4``, and its mount options; empty if unknown."""
 
     kind: str = ""
     options: tuple[str, ...] = ()
@@ -78,10 +74,7 @@ class Medium:
 
     @property
     def mappable(self) -> bool:
-        """Whether an allocated file can be written through a mapping without running out of space.
-
-        Where writing allocates new blocks (btrfs, or xfs after a reflink), a full disk kills the process (SIGBUS).
-        """
+        """Whether allocated files can be mapped; if writing takes new blocks, a full disk kills us (SIGBUS)."""
         return self.kind in ("ext2", "ext3", "ext4", "tmpfs") or (self.kind == "xfs" and self.dax)
 
     def __str__(self) -> str:
@@ -135,10 +128,7 @@ def sync_file(path: Path) -> None:
 
 
 def is_unused(path: Path) -> bool:
-    """Whether a file may be overwritten in place: it has one name, and no process has it open or mapped.
-
-    A program that maps an old version (``torch.load(..., mmap=True)``) would see its weights change.
-    """
+    """Whether nobody would see a file overwritten in place: it has one name, and no process has it open or mapped."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

@@ -36,10 +36,7 @@ def kept(versions: Sequence[int], keep: int = 2, every: int = 0, best: Collectio
 
 
 def outdated(complete: Collection[int], unrecorded: Collection[int], keep: int = 2, every: int = 0) -> set[int]:
-    """Of versions whose file exists without its record, as an interrupted removal leaves it, those not worth keeping.
-
-    That is those that :func:`kept` would drop of the complete ones: they are no evidence of a loss.
-    """
+    """Of versions whose record an interrupted removal took, those that :func:`kept` would drop: no sign of a loss."""
     return {v for v in unrecorded if v not in kept([*complete, v], keep, every)}
 
 

@@ -30,16 +30,13 @@ _PAUSE_S = 0.01
 
 
 def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float = LIMIT_S) -> None:
-    """Write one rank's part of a version, and wait until the whole version is committed.
+    """Write one rank's part of a version, and wait until the whole is committed. Raises CheckpointError.
 
     Args:
         folder: where; the same for all ranks.
         shard: the part.
         session: a random name of this run, the same on all ranks: tells our files from an earlier run's.
         limit_s: how long to wait for the other ranks, beside the time for the bytes (see ``Shard.moving_s``).
-
-    Raises:
-        CheckpointError: the version was not committed.
     """
     target = folder.file(shard.job, shard.version)
     session = f"{session} {shard.attempt}"  # a rank may still be at the save before, of the same number

@@ -52,12 +52,7 @@ class Part:
 
 @dataclass(frozen=True)
 class PartPlan:
-    """The layout of a part's file.
-
-    Attributes:
-        part: its description, with empty marks. layout: of its own file, with the ranks of the whole.
-        head, tail: its bytes before and after the range. marks: where the marks are in the head.
-    """
+    """The layout of a part's file, with the ranks of the whole: what is around its range, and where the marks are."""
 
     part: Part
     layout: Layout
@@ -173,11 +168,7 @@ def plan_part(whole: Layout, number: int, of: int) -> PartPlan:
 
 
 def read_part(data: bytes | bytearray | memoryview) -> Part | None:
-    """The description in the first bytes of a part's file; None if more of them are needed.
-
-    Raises:
-        DamagedError: it is no part, or inconsistent.
-    """
+    """The description in the first bytes of a part's file; None if more are needed. Raises DamagedError: it is none."""
     at = bytes(data[:_MOST_BEGIN]).find(_BEGIN)
     if at < 0 or at + _ABOUT_BYTES > len(data):
         if len(data) < _MOST_BEGIN:
@@ -236,15 +227,12 @@ def belong_together(parts: Sequence[Part]) -> str:
 
 
 def join(paths: Sequence[Path], target: Path, drop: Callable[[Path], None] = lambda path: None) -> Layout:
-    """Join the parts of a version to one plain torch file; returns its layout.
+    """Join the parts of a version to one plain torch file; returns its layout. Raises CheckpointError.
 
     Args:
         paths: all its parts in order, verified.
         target: the new file; removed on failure.
         drop: called with each part when its bytes have been copied.
-
-    Raises:
-        CheckpointError: they do not belong together, or it cannot be written.
     """
     parts = [read_part_file(path) for path in paths]
     problem = belong_together(parts)

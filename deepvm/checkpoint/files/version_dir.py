@@ -108,10 +108,7 @@ class VersionFolder:
         return target
 
     def enter(self) -> None:
-        """Make the folder and mark this process as a writer there, until ``writer_lock.leave()``.
-
-        If no other process is writing there, what killed writers left is removed first.
-        """
+        """Make the folder and mark this process as a writer there; if it is alone, sweep what killed writers left."""
         durable_write.make_folder(self.path)
         self.writer_lock.enter(self.sweep)
 
@@ -277,11 +274,7 @@ class VersionFolder:
         return {f.version for f in self.found(job) if f.problem == UNRECORDED}
 
     def delete(self, job: str, version: int, *, spare: bool = False) -> None:
-        """Remove a version, if it exists, its record first; as a ``spare`` the next version overwrites its file.
-
-        Raises:
-            CheckpointError: it cannot be removed.
-        """
+        """Remove a version, if any, its record first; the next one overwrites a ``spare``. Raises CheckpointError."""
         target = self.file(job, version)
         with failing(target, "removed"), contextlib.suppress(FileNotFoundError):
             self._withdraw(upcoming_of(target))
@@ -292,11 +285,7 @@ class VersionFolder:
                 target.unlink()
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
-        """Rename versions of a job, and all damaged ones, so that they no longer count as versions.
-
-        Raises:
-            CheckpointError: they could not all be renamed.
-        """
+        """Rename versions of a job, and all damaged ones, to names that no longer count. Raises CheckpointError."""
         suffix = aside_suffix()
         numbers = {*versions, *(d.version for d in self.damaged(job))}
         for version in sorted(numbers):

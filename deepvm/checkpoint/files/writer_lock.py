@@ -24,11 +24,7 @@ log = logging.getLogger("deepvm.checkpoint")
 
 
 class FileLock:
-    """A shared or exclusive lock on a file; for one thread at a time.
-
-    Attributes:
-        held: whether it is held.
-    """
+    """A shared or exclusive lock on a file; ``held`` by one thread at a time."""
 
     def __init__(self, path: Path) -> None:
         """Create nothing before the lock is first taken; the folder must exist."""
@@ -36,11 +32,7 @@ class FileLock:
         self.held = False
 
     def take(self, *, shared: bool, limit_s: float = 0.0) -> bool:
-        """Take it, or change its mode; returns whether that worked within the time.
-
-        Raises:
-            OSError: the file cannot be opened, or the file system has no locks.
-        """
+        """Take it, or change its mode; returns whether that worked in time. Raises OSError: there are no locks here."""
         if self._descriptor < 0:
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         deadline = time.monotonic() + limit_s
@@ -67,10 +59,7 @@ class FileLock:
 
 
 class WriterLock:
-    """Marks a process as a writer of a folder, so that its hidden files are not taken for a killed one's.
-
-    Writing works without: if locks are unavailable, a warning is logged once.
-    """
+    """Marks a process as a writer of a folder, whose hidden files are then not taken for a killed one's."""
 
     def __init__(self, folder: Path) -> None:
         """Nothing is created yet."""

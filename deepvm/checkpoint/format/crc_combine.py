@@ -73,17 +73,7 @@ def total(atoms: Iterable[Atom]) -> int:
 
 
 def seal_by_parts(image: memoryview, layout: Layout, cuts: Cuts, pieces: Iterable[Atom]) -> tuple[int, ...]:
-    """Fill in a file's checksums, and make those of its chunks.
-
-    Args:
-        image: the whole file, writable.
-        layout: which checksums stand where.
-        cuts: of this layout.
-        pieces: what was verified, in any order.
-
-    Returns:
-        CRC-32 of each chunk of ``CHUNK_BYTES``.
-    """
+    """Fill in a file's checksums from verified pieces, in any order; returns the CRC-32 of each ``CHUNK_BYTES``."""
     atoms = sorted(pieces) if cuts.usable else []
     starts = [a.start for a in atoms]
     if [0, *(a.end for a in atoms)] != [*starts, len(image)]:  # something is missing, or came twice

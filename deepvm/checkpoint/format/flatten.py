@@ -25,8 +25,7 @@ class FlatState:
     """A flattened tree.
 
     Attributes:
-        structure: equal for equal layouts. tensors: in the order in which pickle visits them.
-        numbers: whole numbers and floats, in that order too.
+        structure: equal for equal layouts. tensors, numbers: in the order in which pickle visits them.
         storages: the memory behind the tensors, each once; several tensors may share one.
     """
 

@@ -35,11 +35,7 @@ class Segment(NamedTuple):
 
 
 class ChecksumField(NamedTuple):
-    """Four bytes of the file, little-endian, that hold the CRC-32 of a range of it.
-
-    Attributes:
-        position: of the four bytes. offset, length: the range, which must not contain them.
-    """
+    """Four bytes, little-endian, at ``position``: the CRC-32 of the range at ``offset``, which excludes them."""
 
     position: int
     offset: int
@@ -48,24 +44,14 @@ class ChecksumField(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """The plan of a file.
-
-    Attributes:
-        size: bytes of the file.
-        shards: the sorted ranges that each rank sends; together they cover the file once.
-        fields: checksums to fill in when the file is complete.
-    """
+    """The plan of a file: its bytes, the sorted ranges that each rank sends, and the checksums to fill in last."""
 
     size: int
     shards: tuple[tuple[Segment, ...], ...]
     fields: tuple[ChecksumField, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse impossible layouts: a memory node gets them from whoever has its token.
-
-        Raises:
-            RequestError: naming the attribute.
-        """
+        """Refuse impossible layouts: a memory node gets them from whoever has its token. Raises RequestError."""
         if not 0 < self.size <= MOST_BYTES:
             raise RequestError("size", self.size, f"1 to {MOST_BYTES} bytes")
         if not 1 <= len(self.shards) <= _MOST_RANKS:
@@ -111,11 +97,7 @@ class Layout:
 
     @classmethod
     def from_json(cls, data: bytes) -> Layout:
-        """Read an untrusted layout.
-
-        Raises:
-            RequestError: it is none.
-        """
+        """Read an untrusted layout. Raises RequestError: it is none."""
         try:
             document = json.loads(data)
             if document["schema_version"] != LAYOUT_VERSION or not isinstance(document["fields"], list):

@@ -68,11 +68,7 @@ class Image:
 
 
 def plan_image(tree: Any, parts: FlatState | None = None) -> Image:
-    """Lay out the file of a state.
-
-    Args:
-        tree: the state.
-        parts: the flattened state, if there is one already.
+    """Lay out the file of a state, flattened to ``parts``.
 
     Raises:
         CheckpointError: this release of torch writes files that are not understood here, or there is no room to test
@@ -96,15 +92,8 @@ def plan_image(tree: Any, parts: FlatState | None = None) -> Image:
 def lay_out(tree: Any, parts: FlatState, world: int) -> Image:
     """:func:`plan_image`, or the saved file where that is not possible; the log says so once.
 
-    Saving is slower, and training stands still meanwhile; the file is verified and restored like any other.
-
-    Args:
-        tree: the state.
-        parts: the flattened state.
-        world: ranks that share the file; what torch.save writes differs between them.
-
-    Raises:
-        CheckpointError: it is not possible, and there are several ranks.
+    Saving is slower, and training stands still meanwhile; the file is verified and restored like any other. Raises
+    CheckpointError with several ranks: what torch.save writes differs between them.
     """
     try:
         return plan_image(tree, parts)
@@ -209,11 +198,7 @@ def _records(file: IO[bytes]) -> dict[str, tuple[Segment, tuple[int, ...]]]:
 
 
 def _test(image: Image, parts: FlatState, descriptor: int, path: str) -> None:
-    """Write a mark into every storage of the sparse file, load it with torch, and find the marks where they belong.
-
-    Raises:
-        CheckpointError: torch reads something else.
-    """
+    """Mark every storage in the sparse file, load it with torch, and find the marks. Raises CheckpointError."""
     marks = [struct.pack("<Q", 0x5A00000000000000 + n)[: min(8, size)] for n, size in enumerate(image.sizes)]
     for offset, mark in zip(image.storages, marks, strict=True):
         os.pwrite(descriptor, mark, offset)
@@ -228,11 +213,7 @@ def _test(image: Image, parts: FlatState, descriptor: int, path: str) -> None:
 
 @contextmanager
 def _sparse_file(size: int) -> Iterator[tuple[IO[bytes], str]]:
-    """A file with room for so many bytes that goes away, and its path: in memory, else in the temporary folder.
-
-    Raises:
-        CheckpointError: it cannot be made or written; names the folder.
-    """
+    """A file with room for so many bytes that goes away, and its path: in memory, else in the temporary folder."""
     place = "memory"
     try:
         with ExitStack() as stack:

@@ -19,13 +19,10 @@ from deepvm.errors import CheckpointError
 
 
 class Copying:
-    """A copy that the training thread starts and the background finishes.
+    """A copy that the training thread starts and the background finishes; ``error``: why it did not.
 
     The state must not change while it is copied. Whether it did since :meth:`watch` is checked once: at the end of the
     copy, or by whoever passes the gate before that.
-
-    Attributes:
-        error: why :meth:`run` failed.
     """
 
     def __init__(
@@ -171,10 +168,7 @@ class Copying:
 
 
 class StorageBytes:
-    """The state's storages as tensors of bytes, reused from version to version.
-
-    A storage kept here stays in memory until the next version, or until :meth:`forget`.
-    """
+    """The storages of the last version as tensors of bytes, which keeps them in memory until :meth:`forget`."""
 
     def __init__(self) -> None:
         """Start empty."""

@@ -98,10 +98,7 @@ class Slot:
     def __init__(
         self, image: Image, layout: Layout | None = None, rank: int = 0, *, memory: mmap.mmap | None = None
     ) -> None:
-        """Take memory, unless given, and write everything but tensors and numbers into it.
-
-        Without a layout, one rank sends all.
-        """
+        """Take memory, unless given, and write everything but tensors and numbers into it."""
         self.image = image
         self.home: Path | None = None
         self.on_release: Callable[[], None] = lambda: None
@@ -146,12 +143,9 @@ class Slot:
             self._memory.close()
 
     def copy(self, sources: Sources, which: Sequence[int], reached: Callable[[int], None] = lambda end: None) -> None:
-        """Copy pieces into place; releases the GIL meanwhile.
+        """Copy pieces (ascending) into place; releases the GIL meanwhile.
 
-        Args:
-            sources: what to copy from.
-            which: the numbers of the pieces, ascending.
-            reached: called before each group, and at the end, with the file offset below which these are copied.
+        ``reached`` is called before each group, and at the end, with the file offset below which these are copied.
         """
         for numbers, parts in groups(self.pieces, sources, which):
             reached(self.offset(numbers[0]))
@@ -165,11 +159,8 @@ class Filling:
     def __init__(self, image: memoryview, layout: Layout, *, shared: bool) -> None:
         """Nothing is filled yet.
 
-        Args:
-            image: the slot's memory.
-            layout: of the version.
-            shared: several tiers read it; the file's checksums are then filled in here, so that no tier sees bytes
-                change that it has read.
+        If several tiers read the image (``shared``), the file's checksums are filled in here: no tier sees bytes change
+        that it has read.
         """
         self._change = threading.Condition()
         self._copied = self._sealed = 0

@@ -33,16 +33,7 @@ class LayerSlots:
         self._filled: LayerSlot | None = None
 
     def divide(self, model: torch.nn.Module, world: int, before: Callable[[Sequence[Copying]], None]) -> None:
-        """Update and copy layer by layer from now on.
-
-        Args:
-            model: whose layers.
-            world: how many ranks there are.
-            before: called before a layer is updated, with the copies to wait for.
-
-        Raises:
-            RequestError: that cannot be done here, see :mod:`deepvm.checkpoint.training.layerwise`.
-        """
+        """Update and copy layer by layer; ``before`` gets the copies an update must wait for. Raises RequestError."""
         for name, value in self._state.extra.items():
             if isinstance(value, torch.amp.GradScaler):
                 raise RequestError(f"extra[{name!r}]", "GradScaler", 'with another strategy than "layerwise"')
@@ -95,12 +86,7 @@ class LayerSlots:
         self._pipeline.background(lambda: self._pipeline.give_back(slot))
 
     def done(self, storages: Sequence[torch.UntypedStorage]) -> tuple[set[int], Callable[[], None]]:
-        """Use the slot for this version.
-
-        Returns:
-            Which storages need no copy any more, and a check to call after the layers' copies, which raises if one
-            failed.
-        """
+        """Use the slot: the storages that need no copy any more, and a check that raises if a layer's copy failed."""
         filled, self._filled = self._filled, None
         return (set(), lambda: None) if filled is None else (filled.done(storages), filled.check)
 
@@ -115,14 +101,7 @@ class LayerSlot:
         storages: Sequence[torch.UntypedStorage],
         background: Callable[[Callable[[], None]], None],
     ) -> None:
-        """Nothing is copied yet.
-
-        Args:
-            strategy: how.
-            slot: of the version.
-            storages: of the previous version, in file order; replaced ones are left out.
-            background: queues work for the thread that copies.
-        """
+        """Nothing is copied yet; the storages are the previous version's, in file order; replaced ones are left out."""
         self.slot = slot
         self._strategy, self._storages, self._background = strategy, storages, background
         self._numbers = {storage._cdata: number for number, storage in enumerate(storages)}

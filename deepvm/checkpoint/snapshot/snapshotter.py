@@ -86,11 +86,7 @@ class Snapshotter:
         self._print: Any = None
 
     def gate(self, *copies: Copying) -> None:
-        """Wait until the state may change: for the copy in progress, and for these.
-
-        Raises:
-            CheckpointError: a copy does not finish.
-        """
+        """Wait until the state may change: for the copy in progress, and for these. Raises CheckpointError."""
         waiting = [c for c in (self._copying, *copies) if c is not None and not c.open]
         if not waiting:
             return
@@ -106,11 +102,7 @@ class Snapshotter:
             handle.stall_s += took_s
 
     def settle(self) -> None:
-        """Wait until the tiers have what was sent: it must not arrive after a restore. Collective.
-
-        Raises:
-            CheckpointError: they do not have it in time; on all ranks.
-        """
+        """Wait until the tiers have what was sent: it must not follow a restore. Collective; raises CheckpointError."""
         for _ in range(SETTLE_ROUNDS):
             if self._ranks.minimum([self._pipeline.settle(WAIT_S / SETTLE_ROUNDS)])[0]:
                 return
@@ -324,11 +316,7 @@ class Snapshotter:
         return handle
 
     def agree(self, version: int, patience_s: float) -> None:
-        """Take a slot for :meth:`begin` if every rank can; all ranks save this version or none. Collective.
-
-        Raises:
-            CheckpointError: the ranks do not hold the same state.
-        """
+        """Take a slot for :meth:`begin` if every rank can. Collective. Raises CheckpointError: their states differ."""
         self.disagreements += compare_replicas(self._ranks, self._seen)
         self._seen = (0, 0, 0)
         slot, record, renewed, whole = None, b"", False, True

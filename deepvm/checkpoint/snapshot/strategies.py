@@ -173,11 +173,7 @@ class IntoFile(Strategy):
     """Strategy D: the file itself, for one rank."""
 
     def __init__(self, folder: VersionFolder, job: str) -> None:
-        """Log what the folder of the tier lies on; create nothing before the first version.
-
-        Raises:
-            RequestError: a mapped file there may run out of space, which would kill the process.
-        """
+        """Create nothing yet. Raises RequestError: a mapped file may run out of space there: SIGBUS."""
         super().__init__()
         self._folder, self._job = folder, job
         self._files: set[Path] = set()

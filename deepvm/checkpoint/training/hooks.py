@@ -55,11 +55,7 @@ def never_compiled(method: Callable[..., None]) -> Callable[..., None]:
 
 
 def stepper(optimizer: Any, name: str = "optimizer") -> torch.optim.Optimizer:
-    """The optimizer whose ``step`` can be hooked: this one, or one inside a wrapper (Accelerate, Lightning).
-
-    Raises:
-        RequestError: there is none; with the ``name`` of the argument.
-    """
+    """The optimizer whose ``step`` can be hooked: this one, or one in a wrapper (Accelerate). Raises RequestError."""
     found = optimizer
     for _ in range(_DEEPEST):
         if isinstance(found, torch.optim.Optimizer):

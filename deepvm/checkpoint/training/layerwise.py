@@ -56,18 +56,7 @@ class LayerUpdates:
         after: Callable[[Parameters], None],
         world: int,
     ) -> None:
-        """Hook into backward.
-
-        Args:
-            model: with the layers; the DistributedDataParallel if there is one.
-            optimizer: of all its parameters.
-            before: called before parameters are updated: the gate.
-            after: called after that.
-            world: how many ranks there are.
-
-        Raises:
-            RequestError: a requirement above is not met.
-        """
+        """Hook into backward; ``before`` and ``after`` surround updates. Raises RequestError: see the requirements."""
         self._optimizer, self._before, self._after = optimizer, before, after
         self._place = {p: n for n, group in enumerate(optimizer.param_groups) for p in group["params"]}
         self._check(model, world)
@@ -111,10 +100,7 @@ class LayerUpdates:
         self._forget()
 
     def close(self) -> None:
-        """Unhook from backward: ``optimizer.step()`` updates everything again.
-
-        The hook in DistributedDataParallel cannot be removed; from now on it only averages gradients.
-        """
+        """Unhook from backward; the hook in DistributedDataParallel stays, and only averages gradients from now on."""
         self._closed = True
         for hook in self._hooks:
             hook.remove()

@@ -96,10 +96,7 @@ class SaveRequests:
         self._next, self._since, self._since_s = version, version, time.monotonic()
 
     def due(self, version: int, wish: bool = False) -> bool:
-        """Whether this version was requested. Collective: every rank asks after every step.
-
-        A ``wish`` of this process counts as a request; of several ranks only that of the first, by its clock.
-        """
+        """Whether this version was requested; of wishes only that of rank 0 counts. Collective, after every step."""
         if self._ranks.world > 1 and version < self._next:
             return False
         asked = self._asked

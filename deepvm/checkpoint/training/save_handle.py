@@ -50,10 +50,7 @@ class Handle:
     _start: float = field(default_factory=time.perf_counter)
 
     def reached(self, level: Level, *, away: bool = True) -> None:
-        """A tier has the version, at this level; ``away``: where the end of this machine does no harm.
-
-        Durable is remote too, if away, and both are local.
-        """
+        """A tier has the version at this level; durable is remote too, if ``away`` from here, and both are local."""
         self._tell_timed(level.value)  # before anybody who waits for it goes on
         if level is Level.DURABLE:
             self._resolve("durable", self.durable)
@@ -77,15 +74,7 @@ class Handle:
         return self.local_done.done() and self.local_done.exception() is not None
 
     def await_safe(self, local: bool, limit_s: float) -> None:
-        """Wait until a tier has acknowledged it: one away from this machine, if there is any.
-
-        Args:
-            local: the tiers survive no more than the end of this process.
-            limit_s: seconds.
-
-        Raises:
-            CheckpointError: no tier took it, or not in time.
-        """
+        """Wait until a tier has the version, one away from this machine unless ``local``. Raises CheckpointError."""
         future = self.local_done if local else self.remote_done
         if not wait([future], limit_s).done:  # before Python 3.11 a future's TimeoutError is none of the language's
             raise CheckpointError(f"no tier has acknowledged the version after {limit_s:.0f} s")

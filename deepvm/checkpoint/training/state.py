@@ -58,11 +58,7 @@ class TrainingState:
     def __init__(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapping[str, Stateful] | None = None
     ) -> None:
-        """Remember them; the model may be inside DistributedDataParallel, DataParallel or ``torch.compile``.
-
-        Raises:
-            RequestError: an extra lacks ``state_dict`` or ``load_state_dict``, or has a reserved name.
-        """
+        """Remember them; the model may be wrapped. Raises RequestError: an extra lacks methods or has our name."""
         self.model: Any = unwrap(model)
         self.optimizer = optimizer
         self.extra = dict(extra or {})
@@ -99,11 +95,7 @@ class TrainingState:
         }
 
     def record(self) -> bytes:
-        """This rank's own state as a torch file: :meth:`early`, and buffers, which ranks do not share.
-
-        Raises:
-            RequestError: an extra holds something that torch would not load safely.
-        """
+        """This rank's own state as a torch file: :meth:`early`, and buffers. Raises RequestError."""
         early = self.early()
         flatten({"extra": early})
         buffers = {name: buffer.detach() for name, buffer in self.model.named_buffers()}
