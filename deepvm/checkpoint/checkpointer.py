@@ -271,7 +271,6 @@ class Checkpointer:
             if self._layers.updates is not None:
                 self._layers.updates.close()
             ended = self._pipeline.close(limit_s)
-            self._strategy.close()
             self._journal.closed(self.metrics)
         if not ended:
             raise CheckpointError(f"versions under way were not finished in {limit_s:.0f} s")

@@ -34,11 +34,9 @@ COMPARE_EVERY = 10
 """With several ranks, one version in so many is compared with the neighbour's replica."""
 WAIT_S = 600.0
 """Seconds after which waiting for a copy is an error."""
-SETTLE_ROUNDS = 10
-"""Ranks that wait for tiers meet so often in that time: the process group cuts off one that waits alone."""
-RENEW_S = 5.0
-"""Seconds that a version of a new layout waits for a slot: its slot of the old layout is freed at once."""
-CHANGED = (
+_SETTLE_ROUNDS = 10  # ranks that wait for tiers meet so often: the process group cuts off one that waits alone
+_RENEW_S = 5.0  # a version of a new layout waits for a slot: its slot of the old layout is freed at once
+_CHANGED = (
     "{} tensors were changed in forward or backward, otherwise than by an optimizer, while they were copied; from now "
     "on training waits for their copies"
 )
@@ -103,8 +101,8 @@ class Snapshotter:
 
     def settle(self) -> None:
         """Wait until the tiers have what was sent: it must not follow a restore. Collective; raises CheckpointError."""
-        for _ in range(SETTLE_ROUNDS):
-            if self._ranks.minimum([self._pipeline.settle(WAIT_S / SETTLE_ROUNDS)])[0]:
+        for _ in range(_SETTLE_ROUNDS):
+            if self._ranks.minimum([self._pipeline.settle(WAIT_S / _SETTLE_ROUNDS)])[0]:
                 return
         late = ", ".join(str(handle.version) for handle in self.handles if not handle.done) or "of other ranks"
         raise CheckpointError(f"versions {late} are under way after {WAIT_S:.0f} s; nothing was restored: try again")
@@ -117,7 +115,7 @@ class Snapshotter:
 
     def lay_out(self, version: int) -> None:
         """Prepare layout and memory before the first version needs them."""
-        tree = self._state.tree(version, self._state.early())
+        tree = self._tree(version)[1]
         self._renew(tree, flatten(tree))
         self._pipeline.warm()
 
@@ -129,8 +127,7 @@ class Snapshotter:
         self.handles = with_newest(self.handles, handle)
         self.last_step, self.last_s, self.plan_s = version, time.monotonic(), 0.0
         try:
-            early = {RECORDS: self._records} if self._ranks.world > 1 else self._state.early()
-            tree = self._state.tree(version, early)
+            early, tree = self._tree(version)
             parts = flatten(tree)
             owned = self._state.owned()
             seen = seen_now(parts, owned.gated | owned.buffers)
@@ -222,7 +219,7 @@ class Snapshotter:
 
     def _start_again(self, pending: PendingSnapshot, tree: Any, parts: FlatState) -> None:
         """The layout changed since the step, or there was none."""
-        patience_s = pending.patience_s if pending.slot is None else RENEW_S  # its own slot is freed at once
+        patience_s = pending.patience_s if pending.slot is None else _RENEW_S  # its own slot is freed at once
         self._drop(pending)
         if self._ranks.world > 1:  # all ranks must agree on a layout, which they do in the next step
             reserved, self._reserved = self._reserved, None
@@ -242,7 +239,7 @@ class Snapshotter:
             stray = found - self._state.updated()
             if stray:
                 self._restless |= stray
-                raise CheckpointError(CHANGED.format(len(stray)))
+                raise CheckpointError(_CHANGED.format(len(stray)))
         if found:
             self.gate(*self._layers.copies.values())
             sources = [as_bytes(now.get(s._cdata, s)) if s._cdata in found else None for s in pending.storages]
@@ -254,7 +251,7 @@ class Snapshotter:
         def changed() -> str:
             strange = changed_since(seen)
             self._restless |= strange
-            return CHANGED.format(len(strange)) if strange else ""
+            return _CHANGED.format(len(strange)) if strange else ""
 
         pending.copying.watch(changed)
 
@@ -295,10 +292,14 @@ class Snapshotter:
         last = self.last
         if last is None or last.version != version or last.skipped or last.lost or self._print is None:
             return False
-        early = {RECORDS: self._records} if self._ranks.world > 1 else self._state.early()
-        parts = flatten(self._state.tree(version, early))
+        parts = flatten(self._tree(version)[1])
         structure, numbers, seen = self._print
         return parts.structure == structure and parts.numbers == numbers and not changed_since(seen)
+
+    def _tree(self, version: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What is read right after the step, and with it the state as it is saved."""
+        early = {RECORDS: self._records} if self._ranks.world > 1 else self._state.early()
+        return early, self._state.tree(version, early)
 
     def _fits(self, parts: FlatState) -> bool:
         return self.plan is not None and parts.structure == self.plan.structure
@@ -322,7 +323,7 @@ class Snapshotter:
         slot, record, renewed, whole = None, b"", False, True
         try:
             record = self._state.record()
-            parts = flatten(self._state.tree(version, {RECORDS: self._records}))
+            parts = flatten(self._tree(version)[1])
             renewed = not self._fits(parts)
             if renewed:
                 bare = flatten(self._state.tree(version, {})).structure
@@ -344,7 +345,7 @@ class Snapshotter:
             # Room to grow: a layout costs more than a few bytes.
             room = -size + -size // 4 + 1024
             self._records = [torch.zeros(room, dtype=torch.uint8, device="cpu") for _ in range(self._ranks.world)]
-            tree = self._state.tree(version, {RECORDS: self._records})
+            tree = self._tree(version)[1]
             self._renew(tree, flatten(tree))
             slot = self._pipeline.take(patience_s)
             (ready,) = self._ranks.minimum([slot is not None])

@@ -109,9 +109,6 @@ class Strategy:
         """Memory on the sources' devices to copy these pieces into first; None to copy straight to the host."""
         return None
 
-    def close(self) -> None:
-        """Remove what was prepared for later versions."""
-
     def _pinned(self, slot: Slot) -> Slot:
         """The slot, page-locked where a GPU is used and the system allows it."""
         if self._pins and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -176,8 +173,6 @@ class IntoFile(Strategy):
         """Create nothing yet. Raises RequestError: a mapped file may run out of space there: SIGBUS."""
         super().__init__()
         self._folder, self._job = folder, job
-        self._files: set[Path] = set()
-        self._process = os.getpid()
         medium = durable_write.medium(folder.path)
         if not medium.mappable:
             where = f"{folder.path} is on {medium.kind or 'another'}"
@@ -186,28 +181,19 @@ class IntoFile(Strategy):
 
     def slot(self, image: Image, layout: Layout, rank: int) -> Slot:
         """Map a hidden file, a new one or a deleted version's. Raises CheckpointError: there is no space now."""
-        hidden: Path | None = None
-        try:
-            hidden = self._folder.reserve(self._job)
-            self._files.add(hidden)
-            memory = _map(hidden, image.size)
-        except OSError as error:
-            if hidden is not None:
-                _remove(hidden)
-            raise CheckpointError(
-                f"{self._folder.path}: no file of {image.size} bytes for strategy D: {error.strerror or error}"
-            ) from error
-        slot = self._pinned(Slot(image, layout, rank, memory=memory))
-        slot.home = hidden
-        for file in [*self._files]:  # a copy: slots are made by several threads
-            if not file.exists():  # it has become a version
-                self._files.discard(file)
+        with contextlib.ExitStack() as undo:
+            try:
+                hidden = self._folder.reserve(self._job)
+                undo.callback(_remove, hidden)
+                memory = _map(hidden, image.size)
+            except OSError as error:
+                raise CheckpointError(
+                    f"{self._folder.path}: no file of {image.size} bytes for strategy D: {error.strerror or error}"
+                ) from error
+            slot = self._pinned(Slot(image, layout, rank, memory=memory))
+            undo.callback(slot.on_release)
+            slot.home, slot.on_release = hidden, undo.pop_all().close  # removes it, unless it has become a version
         return slot
-
-    def close(self) -> None:
-        """Remove the files that became no version; a forked child has none of its own."""
-        for path in [*self._files] if os.getpid() == self._process else ():
-            _remove(path)
 
 
 def _map(path: Path, size: int) -> mmap.mmap:

@@ -38,11 +38,7 @@ class Ranks:
 
     def minimum(self, values: Sequence[int]) -> list[int]:
         """The minimum of each value over all ranks; collective."""
-        if self.world == 1:
-            return list(values)
-        own = torch.tensor(values, dtype=torch.int64, device="cpu")
-        torch.distributed.all_reduce(own, torch.distributed.ReduceOp.MIN, group=self._group)
-        return [int(value) for value in own]
+        return [min(column) for column in zip(*self.gather(values), strict=True)]
 
     def gather(self, values: Sequence[int]) -> list[list[int]]:
         """The values of every rank; collective."""
