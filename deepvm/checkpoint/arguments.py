@@ -20,13 +20,10 @@ from deepvm.core.preemption.savepolicy import POLICIES, Auto, EverySeconds, Ever
 from deepvm.core.units import parse_seconds
 from deepvm.errors import RequestError
 
-JOB = "DEEPVM_JOB"
-"""Environment variable with the name of the training."""
-MTBF = "DEEPVM_MTBF"
-"""Environment variable with the cluster's mean time between failures, such as ``2h``, for policies that weigh saves."""
-MTBF_S = 3600.0
-"""The default."""
-_DEFAULT = "job"
+JOB, _DEFAULT = "DEEPVM_JOB", "job"
+"""Environment variable with the name of the training, and the name without it."""
+MTBF, MTBF_S = "DEEPVM_MTBF", 3600.0
+"""Environment variable with the cluster's mean time between failures, such as ``2h``, and the default."""
 
 log = logging.getLogger("deepvm.checkpoint")
 

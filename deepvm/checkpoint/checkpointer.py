@@ -37,13 +37,13 @@ class Checkpointer:
     """Saves the training state in the background every so many optimizer steps, and restores the newest good version.
 
     Version v is the state at the end of the iteration with optimizer step v (ACUTE IV-D, Check-Mem): random states and
-    samplers as the step left them, everything else as the next forward in training mode finds it. So schedulers,
-    GradScalers, moving averages and weight clipping that follow the step are included. Copying parameters and optimizer
-    state starts after the step, and the next step waits until it has finished (``layerwise`` copies during backward).
+    samplers as the step left them, everything else as the next forward in training mode finds it, so with schedulers,
+    GradScalers, moving averages and weight clipping that follow the step. Copying starts after the step, and the next
+    step waits until it has finished (``layerwise`` copies during backward).
 
     Parameters changed in forward or backward by anything but an optimizer are detected: that version is dropped, and
-    from then on training waits for their copies. Changes through ``.data`` are not detected: call :meth:`wait` first.
-    Only :meth:`request_save` may be called from other threads than the one that trains.
+    from then on training waits for their copies. Changes through ``.data`` are not: call :meth:`wait` first. Only
+    :meth:`request_save` may be called from other threads than the one that trains.
     """
 
     def __init__(
@@ -80,10 +80,9 @@ class Checkpointer:
             slots: versions in flight at once; each takes as much memory as the state.
             journal: a file to which rank 0 appends a line of JSON per event.
             strategy: how a version leaves the training's memory (LightCheck III-A): ``C`` into host memory; ``G`` into
-                a device copy first; ``D`` straight into a file of the first ``file://`` tier (one rank; worth it
-                on tmpfs or persistent memory, not on disks); ``layerwise``: each layer is updated during backward and
-                copied at once. See :mod:`deepvm.checkpoint.snapshot.strategies`, and
-                :mod:`deepvm.checkpoint.training.layerwise` for what that needs of the training.
+                a device copy first; ``D`` straight into a file of the first ``file://`` tier (one rank; for tmpfs or
+                persistent memory, not for disks); ``layerwise``: each layer is updated during backward and copied at
+                once, if the training meets the requirements of :mod:`deepvm.checkpoint.training.layerwise`.
 
         Raises:
             RequestError: an argument is invalid.
@@ -144,10 +143,9 @@ class Checkpointer:
 
     @property
     def handles(self) -> tuple[Handle, ...]:
-        """Handles of the newest versions, scheduled and requested ones included; any thread may read it.
+        """Handles of all versions in flight and the last few that are done, oldest first; any thread may read it.
 
-        Oldest first: all that are in flight, and the last few that are done. A version is sent when the next forward
-        or step begins; to stop training instead, call :meth:`save`, which returns the same handle.
+        A version is sent when the next forward or step begins; to stop training instead, call :meth:`save`.
         """
         return self._snapshotter.handles
 
@@ -208,11 +206,7 @@ class Checkpointer:
         self._requests.ask()
 
     def wait(self) -> None:
-        """Wait for the copy in progress; call it before changing parameters other than by an optimizer.
-
-        Raises:
-            CheckpointError: the copy does not finish.
-        """
+        """Wait for the copy in progress; call it before changing parameters by hand. Raises CheckpointError."""
         pending = self._snapshotter.pending
         if pending is not None and pending.slot is None:  # nothing of it is copied yet
             self._snapshotter.finish()

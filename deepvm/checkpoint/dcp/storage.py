@@ -22,7 +22,7 @@ import pickle
 import re
 import secrets
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -194,7 +194,13 @@ class DeepVMWriter(StorageWriter):
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Commit: write metadata and checksums, then remove the files of earlier saves. Raises CheckpointError."""
         pieces = {result.index: result.storage_data for rank in results for result in rank}
-        self._check_files(pieces.values())
+        ends: dict[str, int] = {}
+        for piece in pieces.values():
+            ends[piece.name] = max(ends.get(piece.name, 0), piece.offset + piece.length)
+        for name, end in ends.items():
+            path = self._path / name
+            if not path.is_file() or path.stat().st_size < end:
+                raise CheckpointError(f"{path}: the rank that wrote it has another folder; all ranks must share one")
         metadata.storage_data = {i: _StorageInfo(p.name, p.offset, p.length) for i, p in pieces.items()}
         metadata.storage_meta = self.storage_meta()
         if hasattr(metadata, "version"):
@@ -202,7 +208,7 @@ class DeepVMWriter(StorageWriter):
         data = memoryview(seal(pickle.dumps(metadata), sorted(set(pieces.values()))))
         self._place(self._path / METADATA, data, (len(data),), "dcp.metadata")
         with failing(self._path):
-            self._sweep({p.name for p in pieces.values()})
+            self._sweep(ends.keys())
 
     def storage_meta(self) -> StorageMeta | None:
         """See :class:`StorageWriter`."""
@@ -244,16 +250,7 @@ class DeepVMWriter(StorageWriter):
             sync_folder(target.parent)
             point(f"{what}.after-folder-sync")
 
-    def _check_files(self, pieces: Any) -> None:
-        ends: dict[str, int] = {}
-        for piece in pieces:
-            ends[piece.name] = max(ends.get(piece.name, 0), piece.offset + piece.length)
-        for name, end in ends.items():
-            path = self._path / name
-            if not path.is_file() or path.stat().st_size < end:
-                raise CheckpointError(f"{path}: the rank that wrote it has another folder; all ranks must share one")
-
-    def _sweep(self, used: set[str]) -> None:
+    def _sweep(self, used: Collection[str]) -> None:
         """Remove data files of other saves, killed ones included, which nothing refers to any more."""
         for path in self._path.iterdir():
             left = path.name.endswith(".tmp") and path.name.startswith((".__", f".{METADATA}."))

@@ -52,7 +52,10 @@ class Pipeline:
     def take(self, timeout_s: float = 0) -> Slot | None:
         """A free slot, or None if there is none in time."""
         with self._change:
-            if not self._change.wait_for(self._has_room, timeout_s):
+            # Slots of an earlier layout take memory until they are free.
+            if not self._change.wait_for(
+                lambda: self._under_way < self._most and (self._free or len(self._slots) < self._most), timeout_s
+            ):
                 return None
             if self._free:
                 return self._free.pop()
@@ -63,10 +66,6 @@ class Pipeline:
                 return None
             self._slots.append(slot)
             return slot
-
-    def _has_room(self) -> bool:
-        # Slots of an earlier layout take memory until they are free.
-        return self._under_way < self._most and (bool(self._free) or len(self._slots) < self._most)
 
     def warm(self) -> None:
         """In the background: allocate memory before the first version needs it."""

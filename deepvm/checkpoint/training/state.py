@@ -180,11 +180,12 @@ class TrainingState:
     def _compare_optimizers(self, tree: Mapping[str, Any]) -> None:
         for (place, optimizer), state in zip(self.optimizers.items(), self._saved_optimizers(tree), strict=True):
             groups = state.get("param_groups", ()) if isinstance(state, Mapping) else ()
-            there, here = ([len(g["params"]) for g in found] for found in (groups, optimizer.param_groups))
+            both = ([str(len(g["params"])) for g in found] for found in (groups, optimizer.param_groups))
+            there, here = (", ".join(lengths) or "no" for lengths in both)
             if there != here:
                 raise CheckpointError(
-                    f"it is of another model or optimizer: groups of its {place} have {_listed(there)} "
-                    f"parameters, here they have {_listed(here)}; {_NEXT}"
+                    f"it is of another model or optimizer: groups of its {place} have {there} parameters, here they "
+                    f"have {here}; {_NEXT}"
                 )
 
 
@@ -231,10 +232,6 @@ def unwrap(model: torch.nn.Module) -> torch.nn.Module:
             model = inner
         else:
             return model
-
-
-def _listed(numbers: Iterable[int]) -> str:
-    return ", ".join(map(str, numbers)) or "no"
 
 
 def _is_early(extra: Any) -> bool:

@@ -138,9 +138,8 @@ class UnseenSteps:
         if now is None:
             return
         # Weights are often set between the start and the first backward.
-        differ = count > 1 and _differ(self._before, now)
+        self._differing = self._differing + 1 if count > 1 and _differ(self._before, now) else 0
         self._before = now
-        self._differing = self._differing + 1 if differ else 0
         if self._differing == _DIFFERENT:
             self._noticed = True
             self._tell(str(self))
@@ -178,7 +177,9 @@ class UnseenSteps:
             return None
         try:
             with without_autograd():
-                return torch.cat([_some(p) for p in parameters])
+                flat = [p.detach().reshape(-1) for p in parameters]
+                some = (f[:: max(1, len(f) // _SAMPLE)] for f in flat)
+                return torch.cat([s.cpu().contiguous().view(torch.uint8).clone() for s in some])
         except Exception as error:  # in a transformation, or with tensors that are none
             log.debug("parameters cannot be compared now: %s", error)
             return None
@@ -197,11 +198,4 @@ def _spread(found: list[Any], most: int) -> list[Any]:
 
 def _differ(before: torch.Tensor | None, now: torch.Tensor | None) -> bool:
     """Whether values differ; False if the parameters themselves do."""
-    if before is None or now is None or len(before) != len(now):
-        return False
-    return not torch.equal(before, now)
-
-
-def _some(parameter: torch.Tensor) -> torch.Tensor:
-    flat = parameter.detach().reshape(-1)
-    return flat[:: max(1, len(flat) // _SAMPLE)].cpu().contiguous().view(torch.uint8).clone()
+    return before is not None and now is not None and len(before) == len(now) and not torch.equal(before, now)
