@@ -16,6 +16,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from support.checkpoint.trainings import Slow  # noqa: E402
+from support.pace import soon  # noqa: E402
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.snapshot.pipeline import Pipeline  # noqa: E402
@@ -38,9 +39,9 @@ def test_the_time_to_close_is_one_for_all_tiers() -> None:
     saver = Checkpointer(model=model, optimizer=torch.optim.SGD(model.parameters()), tiers=tiers)
     saver.save()
     start = time.monotonic()
-    with pytest.raises(CheckpointError, match="not finished in 1 s"):
+    with soon(3), pytest.raises(CheckpointError, match="not finished in 1 s"):  # four tiers, each twice: 8 seconds
         saver.close(1.0)
-    assert 0.9 < time.monotonic() - start < 3  # four tiers, each twice: 8 seconds
+    assert time.monotonic() - start > 0.9
     for tier in tiers:
         tier.go.set()
 
