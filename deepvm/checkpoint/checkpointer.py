@@ -324,7 +324,7 @@ class Checkpointer:
         self._layers.turn()
         due = self._schedule.due(self._context())
         if self._ranks.world == 1 or isinstance(self._schedule, (EverySteps, Never)):
-            due = self._requests.due(self._version) or due or self._layers.has_slot
+            due = self._requests.due(self._version) or due or self._layers.filled is not None
         else:  # only one rank's clock counts
             due = self._requests.due(self._version, due)
         with without_autograd():

@@ -94,7 +94,7 @@ class Copying:
                 reached(min(end, last))
 
             queued, plain = self._split(self._later)
-            progress = (lambda end: None) if queued else partly
+            progress = (lambda end: None) if queued or self._events else partly  # what is queued is not there yet
             # On our stream: torch may hand out memory there that the training's stream still uses.
             with self._api.within([*self._streams.values()]):
                 clones = self._strategy.clones(self._slot.pieces, sources, self._later)

@@ -124,11 +124,6 @@ class Slot:
         """Address of the memory."""
         return torch.frombuffer(self._memory, dtype=torch.uint8, count=1).data_ptr()
 
-    @property
-    def spent(self) -> bool:
-        """Whether its file became a version, which must not change any more."""
-        return self.home is not None and not self.home.exists()
-
     def touch(self) -> None:
         """Fault every page in, which takes as long as a copy, but not the training's time."""
         torch.frombuffer(self._memory, dtype=torch.uint8)[:: mmap.PAGESIZE].bitwise_or_(0)

@@ -22,7 +22,7 @@ from deepvm.errors import RequestError
 
 
 class LayerSlots:
-    """The layers of a layerwise training, and the slots taken before their version."""
+    """The layers of a layerwise training, and their slots: ``filled`` during the finished step, or the next one's."""
 
     def __init__(self, strategy: Strategy, pipeline: Pipeline, state: TrainingState) -> None:
         """Not layerwise yet."""
@@ -30,7 +30,7 @@ class LayerSlots:
         self.copies: dict[torch.Tensor, Copying] = {}
         self._strategy, self._pipeline, self._state = strategy, pipeline, state
         self._next: LayerSlot | None = None
-        self._filled: LayerSlot | None = None
+        self.filled: LayerSlot | None = None
 
     def divide(self, model: torch.nn.Module, world: int, before: Callable[[Sequence[Copying]], None]) -> None:
         """Update and copy layer by layer; ``before`` gets the copies an update must wait for. Raises RequestError."""
@@ -48,15 +48,10 @@ class LayerSlots:
 
         self.updates = LayerUpdates(model, self._state.optimizer, gate, copy, world)
 
-    @property
-    def has_slot(self) -> bool:
-        """Whether the layers of the finished step were copied."""
-        return self._filled is not None
-
     def turn(self) -> None:
         """A step has finished."""
         self.drop()
-        self._filled, self._next = self._next, None
+        self.filled, self._next = self._next, None
 
     def prepare(self, storages: Sequence[torch.UntypedStorage], ranks: Ranks) -> None:
         """Take a slot for the next step, if all ranks can; collective. The storages are the previous version's."""
@@ -70,24 +65,24 @@ class LayerSlots:
 
     def take(self, patience_s: float) -> Slot | None:
         """A slot for the finished step: that of its layers, or a free one."""
-        return self._pipeline.take(patience_s) if self._filled is None else self._filled.slot
+        return self._pipeline.take(patience_s) if self.filled is None else self.filled.slot
 
     def drop(self) -> None:
         """The finished step is not saved: give its layers' slot back."""
-        if self._filled is not None:
-            self.give_back(self._filled.slot)
+        if self.filled is not None:
+            self.give_back(self.filled.slot)
 
     def give_back(self, slot: Slot | None) -> None:
         """Give a slot back, if there is one, once the copies into it are done."""
         if slot is None:
             return
-        if self._filled is not None and self._filled.slot is slot:
-            self._filled = None
+        if self.filled is not None and self.filled.slot is slot:
+            self.filled = None
         self._pipeline.background(lambda: self._pipeline.give_back(slot))
 
     def done(self, storages: Sequence[torch.UntypedStorage]) -> tuple[set[int], Callable[[], None]]:
         """Use the slot: the storages that need no copy any more, and a check that raises if a layer's copy failed."""
-        filled, self._filled = self._filled, None
+        filled, self.filled = self.filled, None
         return (set(), lambda: None) if filled is None else (filled.done(storages), filled.check)
 
 

@@ -122,7 +122,8 @@ class Pipeline:
         """Take back an unused slot; one whose memory became a version is replaced."""
         with self._change:
             known = any(slot is s for s in self._slots)
-            if known and not slot.spent:
+            spent = slot.home is not None and not slot.home.exists()  # its file became a version, which must not change
+            if known and not spent:
                 self._free.append(slot)
                 self._change.notify_all()
                 return

@@ -169,13 +169,14 @@ class LayerUpdates:
     def _update(self, layer: Any) -> None:
         self._before(layer)
         with self._lock:
-            part = self._part(layer)
-            self._options = self._options or self._now()
+            options = self._now()
+            part = self._part(layer, options)
+            self._options = self._options or options
             self._updated |= dict.fromkeys(layer, (None, 0))
         type(part).step(part)  # a scheduler may have wrapped the instance's own step
         self._after(layer)
 
-    def _part(self, layer: Parameters) -> torch.optim.Optimizer:
+    def _part(self, layer: Parameters, options: Sequence[dict[str, Any]]) -> torch.optim.Optimizer:
         """The optimizer of a layer, with the state and current options of the whole."""
         key = tuple(map(id, layer))
         part = self._parts.get(key)
@@ -185,8 +186,7 @@ class LayerUpdates:
             part.param_groups = [{"number": n, "params": [p for p in layer if self._place[p] == n]} for n in numbers]
         part.state = self._optimizer.state
         for group in part.param_groups:
-            whole = self._optimizer.param_groups[group["number"]]
-            group.update({k: v for k, v in whole.items() if k != "params"})
+            group.update(options[group["number"]])
         return part
 
     def _now(self) -> list[dict[str, Any]]:
