@@ -50,21 +50,19 @@ from deepvm.checkpoint.format.checksums import crc32, finish
 from deepvm.checkpoint.format.torch_zip import ALIGNMENT, Image, plan_image
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
-METADATA = ".metadata"
-_NAME = re.compile(r"__(?P<rank>[0-9]+)_(?P<save>[0-9a-f]{16})\.distcp", re.ASCII)
 T = TypeVar("T")
-_VERSION = "1.0.0"
-"""Of the layout, as torch counts."""
+METADATA = ".metadata"
+_NAME = re.compile(r"__[0-9]+_[0-9a-f]{16}\.distcp", re.ASCII)
+_VERSION = "1.0.0"  # of the layout, as torch counts
 _MAGIC = b"deepvm.dcp/1\n"
 _TRAILER = struct.Struct("<QI")
 _HARMLESS = {
-    ("torch", "Size"),
-    ("torch", "device"),
-    ("torch.serialization", "_get_layout"),
-    ("collections", "OrderedDict"),
-    ("builtins", "set"),
-    ("pathlib", "Path"),
-    ("pathlib", "PosixPath"),
+    "torch": ("Size", "device"),
+    "torch.serialization": ("_get_layout",),
+    "collections": ("OrderedDict",),
+    "builtins": ("set",),
+    "pathlib": ("Path", "PosixPath"),
+    _StorageInfo.__module__: (_StorageInfo.__name__,),
 }
 
 
@@ -77,10 +75,11 @@ class Piece(NamedTuple):
     crc: int
 
 
-def seal(pickled: bytes, pieces: list[Piece]) -> bytes:
+def seal(pickled: bytes, pieces: Collection[Piece]) -> bytes:
     """A commit record: the pickle, the checksums of all items, and a trailer with the CRC-32 of both."""
-    names = sorted({p.name for p in pieces})
-    rows = {name: [[p.offset, p.length, p.crc] for p in pieces if p.name == name] for name in names}
+    rows: dict[str, list[tuple[int, ...]]] = {}
+    for name, *numbers in sorted(pieces):
+        rows.setdefault(name, []).append(tuple(numbers))
     body = pickled + json.dumps({"pieces": rows}, separators=(",", ":")).encode()
     trailer = _TRAILER.pack(len(pickled), crc32(body))
     return body + trailer + struct.pack("<I", crc32(trailer)) + _MAGIC
@@ -113,11 +112,9 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module == dcp_metadata.__name__ and isinstance(found := getattr(dcp_metadata, name, None), type):
             return found
-        if (module, name) == (_StorageInfo.__module__, _StorageInfo.__name__):
-            return _StorageInfo
         if module == "torch" and isinstance(found := getattr(torch, name, None), torch.dtype):
             return found
-        if (module, name) in _HARMLESS:
+        if name in _HARMLESS.get(module, ()):
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"{module}.{name} does not belong in metadata")
 
@@ -205,7 +202,7 @@ class DeepVMWriter(StorageWriter):
         metadata.storage_meta = self.storage_meta()
         if hasattr(metadata, "version"):
             metadata.version = _VERSION
-        data = memoryview(seal(pickle.dumps(metadata), sorted(set(pieces.values()))))
+        data = memoryview(seal(pickle.dumps(metadata), set(pieces.values())))
         self._place(self._path / METADATA, data, (len(data),), "dcp.metadata")
         with failing(self._path):
             self._sweep(ends.keys())
