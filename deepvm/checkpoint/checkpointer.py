@@ -17,8 +17,7 @@ import torch
 from deepvm.checkpoint import arguments
 from deepvm.checkpoint.format.flatten import flatten
 from deepvm.checkpoint.restore import restore_newest, without_secrets
-from deepvm.checkpoint.snapshot.copying import Copying
-from deepvm.checkpoint.snapshot.layer_slots import LayerSlots
+from deepvm.checkpoint.snapshot.copying import Copying, LayerSlots
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
 from deepvm.checkpoint.snapshot.snapshotter import COMPARE_EVERY, WAIT_S, Snapshotter
 from deepvm.checkpoint.tiers.base import Tier

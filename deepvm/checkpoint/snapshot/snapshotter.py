@@ -18,9 +18,8 @@ import torch
 
 from deepvm.checkpoint.format.flatten import FlatState, flatten
 from deepvm.checkpoint.format.shard import Shard
-from deepvm.checkpoint.snapshot.copying import Copying, StorageBytes
+from deepvm.checkpoint.snapshot.copying import Copying, LayerSlots, StorageBytes
 from deepvm.checkpoint.snapshot.host_buffer import Slot, as_bytes, checksum
-from deepvm.checkpoint.snapshot.layer_slots import LayerSlots
 from deepvm.checkpoint.snapshot.pending_snapshot import PendingSnapshot, Plan, changed_since, make_plan, seen_now
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
 from deepvm.checkpoint.snapshot.strategies import Strategy

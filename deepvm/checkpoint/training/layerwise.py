@@ -4,7 +4,7 @@ The optimizer is split: one per layer, of the same class with the same options a
 ``optimizer.state_dict()``, schedulers and the saved file stay those of the whole. A layer is a module's own parameters,
 updated when backward has accumulated the last of their gradients; in DistributedDataParallel it is a bucket, updated in
 the communication hook once its gradients are averaged. ``optimizer.step()`` updates the rest and ends the step. The
-next update of a layer waits only for the copy of that layer (:mod:`deepvm.checkpoint.snapshot.layer_slots`).
+next update of a layer waits only for the copy of that layer (:mod:`deepvm.checkpoint.snapshot.copying`).
 
 Requirements, all else being refused:
 
