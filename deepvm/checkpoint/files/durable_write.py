@@ -74,7 +74,7 @@ class Medium:
 
     @property
     def mappable(self) -> bool:
-        """Whether allocated files can be mapped; if writing takes new blocks, a full disk kills us (SIGBUS)."""
+        """Whether allocated files can be mapped safely: elsewhere writes take new blocks, and may end in SIGBUS."""
         return self.kind in ("ext2", "ext3", "ext4", "tmpfs") or (self.kind == "xfs" and self.dax)
 
     def __str__(self) -> str:
@@ -129,6 +129,7 @@ def sync_file(path: Path) -> None:
 
 def is_unused(path: Path) -> bool:
     """Whether nobody would see a file overwritten in place: it has one name, and no process has it open or mapped."""
+    # A program that maps an old version (torch.load(..., mmap=True)) must not see its weights change.
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -150,12 +151,12 @@ def is_unused(path: Path) -> bool:
 
 
 def sync_folder(path: Path) -> None:
-    """Sync the names in a folder."""
+    """Sync the names in a folder, so that renames survive a crash."""
     sync_file(path)
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and its parents durably."""
+    """Make a folder and its parents durably: a version must not be lost with its folder's name."""
     if path.is_dir():
         return
     make_folder(path.parent)

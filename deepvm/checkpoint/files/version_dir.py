@@ -108,7 +108,7 @@ class VersionFolder:
         return target
 
     def enter(self) -> None:
-        """Make the folder and mark this process as a writer there; if it is alone, sweep what killed writers left."""
+        """Make the folder and mark this process as a writer there, until ``writer_lock.leave()``; if alone, sweep."""
         durable_write.make_folder(self.path)
         self.writer_lock.enter(self.sweep)
 
@@ -277,6 +277,7 @@ class VersionFolder:
         """Remove a version, if any, its record first; the next one overwrites a ``spare``. Raises CheckpointError."""
         target = self.file(job, version)
         with failing(target, "removed"), contextlib.suppress(FileNotFoundError):
+            # The records first: a part of the file must never be taken for the whole.
             self._withdraw(upcoming_of(target))
             self._withdraw(record_of(target))
             if spare and self._reuses:

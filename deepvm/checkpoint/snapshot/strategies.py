@@ -170,7 +170,7 @@ class IntoFile(Strategy):
     """Strategy D: the file itself, for one rank."""
 
     def __init__(self, folder: VersionFolder, job: str) -> None:
-        """Create nothing yet. Raises RequestError: a mapped file may run out of space there: SIGBUS."""
+        """Create nothing yet. Raises RequestError: on this file system a full disk would kill us (SIGBUS)."""
         super().__init__()
         self._folder, self._job = folder, job
         medium = durable_write.medium(folder.path)

@@ -100,7 +100,7 @@ class LayerUpdates:
         self._forget()
 
     def close(self) -> None:
-        """Unhook from backward; the hook in DistributedDataParallel stays, and only averages gradients from now on."""
+        """Unhook from backward; the hook in DistributedDataParallel cannot be removed: from now on it only averages."""
         self._closed = True
         for hook in self._hooks:
             hook.remove()

@@ -58,7 +58,7 @@ class TrainingState:
     def __init__(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapping[str, Stateful] | None = None
     ) -> None:
-        """Remember them; the model may be wrapped. Raises RequestError: an extra lacks methods or has our name."""
+        """Remember them, the model unwrapped. Raises RequestError: an extra lacks methods or has a reserved name."""
         self.model: Any = unwrap(model)
         self.optimizer = optimizer
         self.extra = dict(extra or {})
