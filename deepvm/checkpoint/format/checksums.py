@@ -46,7 +46,6 @@ def seal(
     image: memoryview,
     layout: Layout,
     crcs: list[int] | None = None,
-    chunk_bytes: int | None = None,
     ready: Callable[[int], None] = lambda end: None,
     summed: Callable[[int, int], int] | None = None,
 ) -> Iterator[int]:
@@ -56,18 +55,17 @@ def seal(
         image: the whole file, writable.
         layout: which checksums stand where.
         crcs: gets the CRC-32 of each chunk.
-        chunk_bytes: bytes of a chunk, by default ``CHUNK_BYTES``.
         ready: waits until so many bytes from the start are filled in, except for checksums.
         summed: the CRC-32 at an offset, of a length, where it is known already.
 
     Yields:
         How many bytes from the start are final.
     """
-    chunk_bytes = CHUNK_BYTES if chunk_bytes is None else chunk_bytes
     summed = summed or (lambda offset, length: crc32(image[offset : offset + length]))
     fields = iter(sorted(layout.fields))
     field = next(fields, None)
     known: dict[tuple[int, int], int] = {}
+    chunk_bytes = CHUNK_BYTES  # as it is now: campaigns make it small
     for start in range(0, len(image), chunk_bytes):
         end = min(start + chunk_bytes, len(image))
         ready(end)
