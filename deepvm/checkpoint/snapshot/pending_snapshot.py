@@ -60,11 +60,10 @@ class PendingSnapshot:
     Attributes:
         handle: the user's. model: the state_dict after the step; the tensors are the model's own.
         early: samplers and random states after the step, or the records of the ranks.
-        patience_s: how long it may wait for a slot. parts: of the whole state after the step.
+        patience_s: how long it may wait for a slot. parts: of the whole state, as it is copied.
         owned: whose memory was whose after the step. seen: the tensors of model and optimizers.
         slot, filling, copying: where it is copied to, and progress; None before that starts.
-        storages: of the whole state, in file order. still: those copied at once, by ``_cdata``.
-        late: numbers of the storages that the training thread copies last.
+        still: storages copied at once, by ``_cdata``. late: numbers of those that the training thread copies last.
     """
 
     handle: Handle
@@ -77,7 +76,6 @@ class PendingSnapshot:
     slot: Slot | None = None
     filling: Filling | None = None
     copying: Copying | None = None
-    storages: Sequence[torch.UntypedStorage] = ()
     still: set[int] = field(default_factory=set)
     late: set[int] = field(default_factory=set)
 
@@ -86,7 +84,7 @@ class PendingSnapshot:
         """The storages of ``model`` and ``early``, by ``_cdata``."""
         return {tensor.untyped_storage()._cdata for tensor in tensors_of((self.model, self.early))}
 
-    def divide(self, parts: FlatState, restless: Collection[int]) -> tuple[set[int], set[int], set[int]]:
+    def divide(self, restless: Collection[int]) -> tuple[set[int], set[int], set[int]]:
         """The numbers of the whole state's storages, by when they are copied.
 
         Args:
@@ -98,7 +96,7 @@ class PendingSnapshot:
             forward, copied at once; and those that follow the step: schedulers, moving averages.
         """
         own, gated = self.own, self.owned.gated
-        cdata = {number: storage._cdata for number, storage in enumerate(parts.storages)}
+        cdata = {number: storage._cdata for number, storage in enumerate(self.parts.storages)}
         background = {n for n, c in cdata.items() if c in gated and c not in restless}
         at_once = {n for n, c in cdata.items() if n not in background and (c in own or c in gated)}
         return background, at_once, cdata.keys() - background - at_once

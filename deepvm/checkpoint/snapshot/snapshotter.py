@@ -131,7 +131,7 @@ class Snapshotter:
             owned = self._state.owned()
             seen = seen_now(parts, owned.gated | owned.buffers)
             pending = PendingSnapshot(handle, tree["model"], early, patience_s, parts, owned, seen)
-            if self._fits(parts) and not self._copy(pending, parts, patience_s):
+            if self._fits(parts) and not self._copy(pending, patience_s):
                 return self._skipped(handle)
         except RequestError as error:  # an extra can no longer be saved
             return self._failed(handle, error)
@@ -144,7 +144,7 @@ class Snapshotter:
         self._stalled(start, handle)
         return handle
 
-    def _copy(self, pending: PendingSnapshot, parts: FlatState, patience_s: float) -> bool:
+    def _copy(self, pending: PendingSnapshot, patience_s: float) -> bool:
         """Start copying into a slot, if there is one."""
         assert self.plan is not None
         # No rank takes a slot alone: all save this version or none.
@@ -153,9 +153,10 @@ class Snapshotter:
         if slot is None:
             return False
         try:
-            sources = self.bytes.of(parts.storages)
-            background, at_once, pending.late = pending.divide(parts, self._restless)
-            done, check = self._layers.done(parts.storages)
+            storages = pending.parts.storages
+            sources = self.bytes.of(storages)
+            background, at_once, pending.late = pending.divide(self._restless)
+            done, check = self._layers.done(storages)
             waiting = background - done
             later = [n for n, piece in enumerate(slot.pieces) if piece.storage in waiting]
             now = [n for n, piece in enumerate(slot.pieces) if piece.storage in at_once]
@@ -173,8 +174,8 @@ class Snapshotter:
                 check()
                 copying.run(reached, also)
 
-            pending.slot, pending.copying, pending.storages = slot, copying, parts.storages
-            pending.still = {parts.storages[n]._cdata for n in at_once}
+            pending.slot, pending.copying = slot, copying
+            pending.still = {storages[n]._cdata for n in at_once}
             pending.filling = self._pipeline.fill(slot, self.plan.layout, copy)
         except BaseException:
             self._layers.give_back(slot)
@@ -225,7 +226,8 @@ class Snapshotter:
             self._layers.give_back(reserved)
             raise CheckpointError("what is saved has changed behind the step")
         self._renew(tree, parts)
-        if not self._copy(pending, parts, patience_s):
+        pending.parts = parts
+        if not self._copy(pending, patience_s):
             self._skipped(pending.handle)
 
     def _copy_again(self, pending: PendingSnapshot, in_step: bool) -> None:
@@ -241,7 +243,7 @@ class Snapshotter:
                 raise CheckpointError(_CHANGED.format(len(stray)))
         if found:
             self.gate(*self._layers.copies.values())
-            sources = [as_bytes(now.get(s._cdata, s)) if s._cdata in found else None for s in pending.storages]
+            sources = [as_bytes(now.get(s._cdata, s)) if s._cdata in found else None for s in pending.parts.storages]
             again = [n for n, piece in enumerate(pending.slot.pieces) if sources[piece.storage] is not None]
             pending.slot.copy(sources, again)
         still = pending.owned.buffers.union(pending.still)
