@@ -78,7 +78,7 @@ class Manifest:
         """Read a record. Raises RequestError: it is damaged, or none."""
         try:
             facts = json.loads(data)
-            check, version = facts.pop("check"), facts.pop("schema_version")
+            check, version = facts.pop("check", None), facts.pop("schema_version", None)
             if version != MANIFEST_VERSION:
                 raise RequestError("manifest", version, f"a commit record of {MANIFEST_VERSION}")
             manifest = cls(**{**facts, "crcs": tuple(facts["crcs"])})
