@@ -10,34 +10,26 @@ from typing import Any
 
 import torch
 
-from deepvm.checkpoint.files.version_dir import check_job
-from deepvm.checkpoint.snapshot.mmap_snapshot import IntoFile
-from deepvm.checkpoint.snapshot.strategies import CloneFirst, Strategy
+from deepvm.checkpoint.files.file_names import check_job
+from deepvm.checkpoint.restore import without_secrets
+from deepvm.checkpoint.snapshot.strategies import CloneFirst, IntoFile, Strategy
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.checkpoint.tiers.registry import open_tier
-from deepvm.checkpoint.training.announce import without_secrets
 from deepvm.core.preemption.savepolicy import POLICIES, Auto, EverySeconds, EverySteps, Never, SavePolicy, parse_policy
 from deepvm.core.units import parse_seconds
 from deepvm.errors import RequestError
 
-JOB = "DEEPVM_JOB"
-"""Environment variable with the name of the training."""
-MTBF = "DEEPVM_MTBF"
-"""Environment variable with the cluster's mean time between failures, such as ``2h``, for policies that weigh saves."""
-MTBF_S = 3600.0
-"""The default."""
-_DEFAULT = "job"
+JOB, _DEFAULT = "DEEPVM_JOB", "job"
+"""Environment variable with the name of the training, and the name without it."""
+MTBF, MTBF_S = "DEEPVM_MTBF", 3600.0
+"""Environment variable with the cluster's mean time between failures, such as ``2h``, and the default."""
 
 log = logging.getLogger("deepvm.checkpoint")
 
 
 def check(model: Any, tiers: Any, slots: Any, keep: Any, keep_every: Any, journal: Any) -> list[str | Tier]:
-    """Check these arguments; returns the tiers as a list of URLs and tiers, paths as folders.
-
-    Raises:
-        RequestError: one is invalid; names it.
-    """
+    """Check these arguments by name; returns the tiers as a list, paths as URLs. Raises RequestError."""
     if not isinstance(model, torch.nn.Module):
         raise RequestError("model", model, "a torch.nn.Module")
     _whole("slots", slots, 1, "2 overlap one version with the next")
@@ -57,12 +49,7 @@ def check(model: Any, tiers: Any, slots: Any, keep: Any, keep_every: Any, journa
 
 
 def open_all(tiers: Sequence[str | Tier], session: str, keep: int, keep_every: int) -> list[Tier]:
-    """Open the tiers, and check that each can take versions, as far as that can be told now.
-
-    Raises:
-        RequestError: unknown kind of tier, or no token for it.
-        CheckpointError: a tier takes nothing.
-    """
+    """Open the tiers and check that each takes versions, as far as possible. Raises RequestError, CheckpointError."""
     opened = [t if isinstance(t, Tier) else open_tier(t, session, keep, keep_every) for t in tiers]
     for tier in opened:
         tier.prove()
@@ -70,11 +57,7 @@ def open_all(tiers: Sequence[str | Tier], session: str, keep: int, keep_every: i
 
 
 def name_of(job: Any) -> tuple[str, bool]:
-    """The name of the training, and whether it was given one.
-
-    Raises:
-        RequestError: not a valid name.
-    """
+    """The name of the training, and whether it was given one. Raises RequestError."""
     name = job or os.environ.get(JOB)
     if name and not isinstance(name, str):
         raise RequestError("job", name, "a text")
@@ -82,7 +65,7 @@ def name_of(job: Any) -> tuple[str, bool]:
 
 
 def warn_of_no_name(tiers: Sequence[Tier]) -> None:
-    """Warn if an unnamed training uses a shared tier, where another unnamed one would be taken for it."""
+    """Warn if a training without a name uses a shared tier, where another one would be taken for it."""
     places = [without_secrets(tier.url) for tier in tiers if tier.shared]
     if places:
         log.warning(
@@ -93,11 +76,7 @@ def warn_of_no_name(tiers: Sequence[Tier]) -> None:
 
 
 def parse_every(every: int | str | None) -> SavePolicy:
-    """Read ``every``: None, steps (100), a time ("30s", "10min", "1h"), "auto", or a policy as the simulator names it.
-
-    Raises:
-        RequestError: anything else.
-    """
+    """Read ``every``: None, steps (100), a time ("30s", "10min"), "auto", or a policy of the simulator by name."""
     names = ", ".join(f'"{name}"' for name in (*POLICIES, "static:100", "every:10min") if name != "none")
     allowed = f'a whole number of steps from 1, a time such as "30s", "10min" or "1h", or one of {names}'
     if every is None:
@@ -118,36 +97,18 @@ def parse_every(every: int | str | None) -> SavePolicy:
 
 
 def mtbf_of(policy: SavePolicy) -> float:
-    """The mean time between failures for a policy; not looked up if it needs none.
-
-    Raises:
-        RequestError: the variable is not a time.
-    """
+    """The mean time between failures for a policy; not looked up if it needs none."""
     return MTBF_S if isinstance(policy, (Never, EverySteps, EverySeconds)) else mtbf_s()
 
 
 def mtbf_s() -> float:
-    """The cluster's mean time between failures, as :data:`MTBF` says, seconds.
-
-    Raises:
-        RequestError: the variable is not a time.
-    """
-    said = os.environ.get(MTBF, "").strip()
-    return parse_seconds(said, MTBF, allowed="a time such as 2h") if said else MTBF_S
+    """The cluster's mean time between failures, seconds. Raises RequestError: :data:`MTBF` is not a time."""
+    given = os.environ.get(MTBF, "").strip()
+    return parse_seconds(given, MTBF, allowed="a time such as 2h") if given else MTBF_S
 
 
 def choose_strategy(name: str, tiers: Sequence[Tier], job: str, world: int) -> Strategy:
-    """The strategy of this name; see :mod:`deepvm.checkpoint.snapshot.strategies`.
-
-    Args:
-        name: ``C``, ``G``, ``D``, or ``layerwise``, which copies as C does, layer by layer.
-        tiers: where versions go.
-        job: whose they are.
-        world: how many ranks there are.
-
-    Raises:
-        RequestError: there is none of this name, or it cannot be used here.
-    """
+    """The strategy of this name. Raises RequestError: there is none, or it cannot be used here."""
     if name in ("C", "layerwise"):
         return Strategy()
     if name == "G":

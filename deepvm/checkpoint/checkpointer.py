@@ -16,17 +16,14 @@ import torch
 
 from deepvm.checkpoint import arguments
 from deepvm.checkpoint.format.flatten import flatten
-from deepvm.checkpoint.restore import restore_newest
-from deepvm.checkpoint.snapshot.layer_slots import LayerSlots
+from deepvm.checkpoint.restore import restore_newest, without_secrets
+from deepvm.checkpoint.snapshot.copying import Copying, LayerSlots
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
 from deepvm.checkpoint.snapshot.snapshotter import COMPARE_EVERY, WAIT_S, Snapshotter
-from deepvm.checkpoint.snapshot.strategies import Copying
 from deepvm.checkpoint.tiers.base import Tier
-from deepvm.checkpoint.training.announce import without_secrets
-from deepvm.checkpoint.training.hooks import Hook, StepHook, close_at_exit, is_nested_step, without_autograd
-from deepvm.checkpoint.training.journal import Journal
+from deepvm.checkpoint.training.hooks import Hook, close_at_exit, is_nested_step, without_autograd
 from deepvm.checkpoint.training.ranks import Ranks, SaveRequests
-from deepvm.checkpoint.training.save_handle import Handle
+from deepvm.checkpoint.training.save_handle import Handle, Journal
 from deepvm.checkpoint.training.state import Stateful, TrainingState
 from deepvm.checkpoint.training.unseen_steps import UnseenSteps
 from deepvm.core.preemption.savepolicy import EverySteps, Never, SaveContext, SaveFacts
@@ -39,13 +36,13 @@ class Checkpointer:
     """Saves the training state in the background every so many optimizer steps, and restores the newest good version.
 
     Version v is the state at the end of the iteration with optimizer step v (ACUTE IV-D, Check-Mem): random states and
-    samplers as the step left them, everything else as the next forward in training mode finds it. So schedulers,
-    GradScalers, moving averages and weight clipping that follow the step are included. Copying parameters and optimizer
-    state starts after the step, and the next step waits until it has finished (``layerwise`` copies during backward).
+    samplers as the step left them, everything else as the next forward in training mode finds it, so with schedulers,
+    GradScalers, moving averages and weight clipping that follow the step. Copying starts after the step, and the next
+    step waits until it has finished (``layerwise`` copies during backward).
 
     Parameters changed in forward or backward by anything but an optimizer are detected: that version is dropped, and
-    from then on training waits for their copies. Changes through ``.data`` are not detected: call :meth:`wait` first.
-    Only :meth:`request_save` may be called from other threads than the one that trains.
+    from then on training waits for their copies. Changes through ``.data`` are not: call :meth:`wait` first. Only
+    :meth:`request_save` may be called from other threads than the one that trains.
     """
 
     def __init__(
@@ -82,10 +79,9 @@ class Checkpointer:
             slots: versions in flight at once; each takes as much memory as the state.
             journal: a file to which rank 0 appends a line of JSON per event.
             strategy: how a version leaves the training's memory (LightCheck III-A): ``C`` into host memory; ``G`` into
-                a device copy first; ``D`` straight into a file of the first ``file://`` tier (one rank; worth it
-                on tmpfs or persistent memory, not on disks); ``layerwise``: each layer is updated during backward and
-                copied at once. See :mod:`deepvm.checkpoint.snapshot.strategies`, and
-                :mod:`deepvm.checkpoint.training.layerwise` for what that needs of the training.
+                a device copy first; ``D`` straight into a file of the first ``file://`` tier (one rank; for tmpfs or
+                persistent memory, not for disks); ``layerwise``: each layer is updated during backward and copied at
+                once, if the training meets the requirements of :mod:`deepvm.checkpoint.training.layerwise`.
 
         Raises:
             RequestError: an argument is invalid.
@@ -95,7 +91,8 @@ class Checkpointer:
         self.job, named = arguments.name_of(job)
         self._ranks = Ranks()
         self._state = TrainingState(model, optimizer, extra)
-        first, *others = self._steppers = self._state.steppers()
+        steppers = self._state.steppers()
+        first = self._stepper = steppers.pop("optimizer")
         with without_autograd():  # what cannot be saved is refused now, not at step 100
             flatten(self._state.tree(0, self._state.early()))
         self._schedule, self._words = arguments.parse_every(every), (every, strategy)
@@ -117,19 +114,17 @@ class Checkpointer:
         self._thread: threading.Thread | None = None
         if strategy == "layerwise":
             self._layers.divide(model, self._ranks.world, self._before_layer)
-        named_others = dict(zip(self._state.stepper_names()[1:], others, strict=True))
-        self._unseen = UnseenSteps(
-            first, named_others, tells=not (self._ranks.rank or isinstance(self._schedule, Never))
-        )
+        tells = not (self._ranks.rank or isinstance(self._schedule, Never))
+        self._unseen = UnseenSteps(first, steppers, tells)
         self._hooks: list[Any] = [
-            first.register_step_pre_hook(StepHook(self._before_step)),
-            first.register_step_post_hook(StepHook(self._after_step)),
+            first.register_step_pre_hook(Hook(self._before_step, step=True)),
+            first.register_step_post_hook(Hook(self._after_step, step=True)),
             self._state.model.register_forward_pre_hook(Hook(self._before_forward)),
             first.register_load_state_dict_pre_hook(Hook(self._before_load)),
             self._state.model.register_load_state_dict_pre_hook(Hook(self._before_load)),
         ]
-        for other in others:
-            self._hooks.append(other.register_step_pre_hook(StepHook(self._before_change)))
+        for other in steppers.values():
+            self._hooks.append(other.register_step_pre_hook(Hook(self._before_change, step=True)))
             self._hooks.append(other.register_load_state_dict_pre_hook(Hook(self._before_change)))
         unknown = self._state.unknown_parameters()
         if unknown:
@@ -147,12 +142,11 @@ class Checkpointer:
 
     @property
     def handles(self) -> tuple[Handle, ...]:
-        """Handles of the newest versions, scheduled and requested ones included; any thread may read it.
+        """Handles of all versions in flight and the last few that are done, oldest first; any thread may read it.
 
-        Oldest first: all that are in flight, and the last few that are done. A version is sent when the next forward
-        or step begins; to stop training instead, call :meth:`save`, which returns the same handle.
+        A version is sent when the next forward or step begins; to stop training instead, call :meth:`save`.
         """
-        return self._snapshotter.handles.now
+        return self._snapshotter.handles
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -175,7 +169,16 @@ class Checkpointer:
             RequestError: called during ``optimizer.step``, from another thread than the one that trains, or (layerwise)
                 between backward and step; use :meth:`request_save` there.
         """
-        self._refuse_unless_still()
+        if self._closed:
+            raise CheckpointError("the checkpointer is closed")
+        later = "request_save(), which has the state saved behind the next step"
+        if self._stepping:
+            raise RequestError("save()", "during optimizer.step", later)
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread() and thread.is_alive():
+            raise RequestError("save()", "by another thread than that which trains", later)
+        if self._layers.updates is not None and self._layers.updates.ahead:
+            raise RequestError("save()", "between backward and step, when some layers are a step ahead", later)
         unseen = self._unseen.look()
         snapshots = self._snapshotter
         with without_autograd():
@@ -202,18 +205,14 @@ class Checkpointer:
         self._requests.ask()
 
     def wait(self) -> None:
-        """Wait for the copy in progress; call it before changing parameters other than by an optimizer.
-
-        Raises:
-            CheckpointError: the copy does not finish.
-        """
+        """Wait for the copy in progress; call it before changing parameters by hand. Raises CheckpointError."""
+        pending = self._snapshotter.pending
+        if pending is not None and pending.slot is None:  # nothing of it is copied yet
+            self._snapshotter.finish()
         self._wait()
         self._unseen.forget()  # the change is announced
 
     def _wait(self) -> None:
-        pending = self._snapshotter.pending
-        if pending is not None and pending.slot is None:  # nothing of it is copied yet
-            self._snapshotter.finish()
         self._snapshotter.gate(*self._layers.copies.values())
         self._snapshotter.bytes.forget()
 
@@ -246,10 +245,7 @@ class Checkpointer:
         return self._version
 
     def close(self, limit_s: float = WAIT_S) -> None:
-        """Finish what is in flight and unhook from the optimizer. Calling it twice is harmless.
-
-        Args:
-            limit_s: seconds to wait for the tiers.
+        """Finish what is in flight, within ``limit_s``, and unhook from the optimizer. Calling it twice is harmless.
 
         Raises:
             CheckpointError: not finished in time; or nothing was saved although ``every`` asks for it, because the
@@ -268,7 +264,6 @@ class Checkpointer:
             if self._layers.updates is not None:
                 self._layers.updates.close()
             ended = self._pipeline.close(limit_s)
-            self._strategy.close()
             self._journal.closed(self.metrics)
         if not ended:
             raise CheckpointError(f"versions under way were not finished in {limit_s:.0f} s")
@@ -298,19 +293,6 @@ class Checkpointer:
                 raise
             log.error("%s", problem)
 
-    def _refuse_unless_still(self) -> None:
-        """Refuse to save while the state is between two versions."""
-        if self._closed:
-            raise CheckpointError("the checkpointer is closed")
-        later = "request_save(), which has the state saved behind the next step"
-        if self._stepping:
-            raise RequestError("save()", "during optimizer.step", later)
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread() and thread.is_alive():
-            raise RequestError("save()", "by another thread than that which trains", later)
-        if self._layers.updates is not None and self._layers.updates.ahead:
-            raise RequestError("save()", "between backward and step, when some layers are a step ahead", later)
-
     def _before_change(self) -> None:
         """Something other than the step changes the state: finish the pending version first."""
         self._snapshotter.finish()
@@ -321,7 +303,7 @@ class Checkpointer:
         self._unseen.forget()
 
     def _before_step(self) -> None:
-        if not is_nested_step(self._steppers[0]):
+        if not is_nested_step(self._stepper):
             # After a step that raised, the state is unknown until the next step.
             self._stepping, self._thread = True, threading.current_thread()
         if self._layers.updates is None:  # else each layer has waited for its own copy
@@ -332,14 +314,18 @@ class Checkpointer:
         self._snapshotter.gate(*copies)
 
     def _after_step(self) -> None:
-        if is_nested_step(self._steppers[0]):
+        if is_nested_step(self._stepper):
             return
         snapshots = self._snapshotter
         self._stepping = False
         self._version += 1
         self._unseen.stepped()
         self._layers.turn()
-        due = self._is_due()
+        due = self._schedule.due(self._context())
+        if self._ranks.world == 1 or isinstance(self._schedule, (EverySteps, Never)):
+            due = self._requests.due(self._version) or due or self._layers.filled is not None
+        else:  # only one rank's clock counts
+            due = self._requests.due(self._version, due)
         with without_autograd():
             if self._ranks.world > 1:
                 if due:
@@ -350,13 +336,6 @@ class Checkpointer:
                 snapshots.begin(self._version, 0.0)
             elif snapshots.plan is None and not isinstance(self._schedule, Never):
                 snapshots.lay_out(self._version)
-
-    def _is_due(self) -> bool:
-        """Whether this version is to be saved; the same on all ranks."""
-        due = self._schedule.due(self._context())
-        if self._ranks.world == 1 or isinstance(self._schedule, (EverySteps, Never)):
-            return self._requests.due(self._version) or due or self._layers.has_slot
-        return self._requests.due(self._version, due)
 
     def _look_ahead(self) -> None:
         """Layerwise: take a slot for the next version, if one is due, before backward begins. Collective."""
@@ -371,7 +350,7 @@ class Checkpointer:
             self._layers.prepare(snapshots.bytes.storages, self._ranks)
 
     def _context(self) -> SaveContext:
-        """What a policy may know; ``last`` is the version started last, even if it was skipped."""
+        """What a policy may know."""
         snapshots, last = self._snapshotter, self._snapshotter.last
         busy = max(last.times.values(), default=0.0) if last is not None else 0.0
         stall = max(last.stall_s - snapshots.plan_s, 0.0) if last is not None else 0.0  # a layout is made once

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+import re
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 
 import torch
 
 from deepvm.checkpoint.format.manifest import Manifest
 from deepvm.checkpoint.tiers.base import Tier
-from deepvm.checkpoint.training.announce import tell_fresh, tell_resumed
 from deepvm.checkpoint.training.ranks import Ranks
 from deepvm.checkpoint.training.state import TrainingState
+from deepvm.core.units import format_bytes
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 _MOST_SHOWN, _LONGEST = 4, 300
@@ -27,21 +29,15 @@ def restore_newest(
     """Restore the newest version that every rank can read; damaged and unreachable ones are skipped and logged.
 
     Unreadable checkpoints raise; training never silently restarts: what is left of a version, a record or a file of its
-    name, is evidence (see :meth:`Tier.damaged`), and only the user may start anew beside it. Collective.
-
-    Args:
-        state: the objects to restore.
-        tiers: where versions are; the same on all ranks.
-        job: name of the training.
-        ranks: this process among the others.
-        allow_fresh: if all versions are damaged, set them aside and start at 0.
+    name, is evidence (see :meth:`Tier.damaged`), and only the user may start anew beside it (``allow_fresh``: it is set
+    aside). Collective.
 
     Returns:
-        The version, 0 when there is none.
+        The version, 0 if there is none.
 
     Raises:
-        CheckpointError: no tier answers, the version is of another model, or versions exist but none can be read now,
-            or at all; all ranks raise.
+        CheckpointError: on all ranks: no tier answers, the version is of another model, or none that exists can be
+            read.
     """
     found = ranks.by_first(lambda: _candidates(tiers, job))
     withheld: Exception | None = None
@@ -66,7 +62,9 @@ def restore_newest(
             except CheckpointError as error:
                 raise CheckpointError(f"version {manifest.version} of {job} on {tier.url}: {error}") from error
             if not ranks.rank:
-                tell_resumed(manifest, tier)
+                place, when = without_secrets(tier.url), _day_and_time(manifest.created)
+                size = format_bytes(manifest.size)
+                _tell(f"resumed from version {manifest.version} of {place} (job {job}, saved {when}, {size})")
             return version
     # A node that dies meanwhile comes back with what it acknowledged: starting at 0 now would lose all of it.
     if not ranks.minimum([withheld is None])[0]:
@@ -74,7 +72,7 @@ def restore_newest(
     damaged |= ranks.by_first(lambda: _evidence(tiers, job))
     if ranks.minimum([not damaged])[0]:
         if not ranks.rank:
-            tell_fresh(job, tiers)
+            _tell(f"no version at {', '.join(without_secrets(tier.url) for tier in tiers)} (job {job}): starts at 0")
         return 0
     text = _described(damaged)
     if not allow_fresh:
@@ -90,7 +88,7 @@ def restore_newest(
 
 
 def _evidence(tiers: Sequence[Tier], job: str) -> dict[tuple[int, str], str]:
-    """Problems of the damaged versions, by version and tier URL."""
+    """The problems of damaged versions, by version and tier URL."""
     try:
         return {(d.version, tier.url): d.problem for tier in tiers for d in tier.damaged(job)}
     except (CheckpointError, RequestError) as error:
@@ -98,7 +96,7 @@ def _evidence(tiers: Sequence[Tier], job: str) -> dict[tuple[int, str], str]:
 
 
 def _described(damaged: Mapping[tuple[int, str], str]) -> str:
-    """Describe the newest of them."""
+    """The newest of them, for people."""
     rows = sorted(damaged.items(), key=lambda row: (-row[0][0], row[0][1]))
     shown = [f"version {version} on {url}: {problem[:_LONGEST]}" for (version, url), problem in rows[:_MOST_SHOWN]]
     more = f", and {len(rows) - _MOST_SHOWN} more" if len(rows) > _MOST_SHOWN else ""
@@ -130,3 +128,25 @@ def _candidates(tiers: Sequence[Tier], job: str) -> list[tuple[Manifest, int]]:
     for problem in silent:
         log.warning("a newer version may exist where nobody answers: %s", problem)
     return sorted(found, key=lambda pair: -pair[0].version)
+
+
+def without_secrets(url: str) -> str:
+    """A URL without passwords and tokens."""
+    begin = "://" if url.startswith("file:") else "://|,"  # a list of nodes has one for each
+    return re.sub(r"([?&][^=&#]*=)[^&#]*", r"\1***", re.sub(rf"({begin})[^/@,]*@", r"\1***@", url))
+
+
+def _tell(text: str) -> None:
+    """Log what users want to read at the start; without a handler INFO would be lost, so write to stderr."""
+    if log.hasHandlers():
+        log.info("%s", text)
+    else:
+        logging.StreamHandler().emit(logging.makeLogRecord({"msg": f"deepvm: {text}"}))
+
+
+def _day_and_time(created: str) -> str:
+    try:
+        when = datetime.fromisoformat(created.replace("Z", "+00:00"))
+    except ValueError:
+        return "at a time that is not known"
+    return f"{when.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"

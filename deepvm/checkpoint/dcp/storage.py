@@ -15,18 +15,21 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import mmap
 import os
 import pickle
 import re
 import secrets
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+import struct
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint import metadata as dcp_metadata
+from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import (
     LoadItemType,
@@ -38,28 +41,82 @@ from torch.distributed.checkpoint.planner import (
     WriteItem,
     WriteItemType,
 )
-from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
-from deepvm.checkpoint.dcp.dcp_record import Piece, seal, unseal
 from deepvm.checkpoint.files.durable_write import failing, make_folder, sync_folder, write_file
 from deepvm.checkpoint.files.failpoints import point
-from deepvm.checkpoint.format.checksums import finish
-from deepvm.checkpoint.format.crc import crc32
+from deepvm.checkpoint.format.checksums import crc32, finish
 from deepvm.checkpoint.format.torch_zip import ALIGNMENT, Image, plan_image
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
+T = TypeVar("T")
 METADATA = ".metadata"
-_NAME = re.compile(r"__(?P<rank>[0-9]+)_(?P<save>[0-9a-f]{16})\.distcp", re.ASCII)
-_VERSION = "1.0.0"
-"""Of the layout, as torch counts."""
+_NAME = re.compile(r"__[0-9]+_[0-9a-f]{16}\.distcp", re.ASCII)
+_VERSION = "1.0.0"  # of the layout, as torch counts
+_MAGIC = b"deepvm.dcp/1\n"
+_TRAILER = struct.Struct("<QI")
+_HARMLESS = {
+    "torch": ("Size", "device"),
+    "torch.serialization": ("_get_layout",),
+    "collections": ("OrderedDict",),
+    "builtins": ("set",),
+    "pathlib": ("Path", "PosixPath"),
+    _StorageInfo.__module__: (_StorageInfo.__name__,),
+}
 
 
-@dataclass(frozen=True)
-class _Part:
-    """What a rank is told by the coordinator: which one it is."""
+class Piece(NamedTuple):
+    """An item in a data file, and the CRC-32 of its bytes."""
 
-    rank: int
+    name: str
+    offset: int
+    length: int
+    crc: int
+
+
+def seal(pickled: bytes, pieces: Collection[Piece]) -> bytes:
+    """A commit record: the pickle, the checksums of all items, and a trailer with the CRC-32 of both."""
+    rows: dict[str, list[tuple[int, ...]]] = {}
+    for name, *numbers in sorted(pieces):
+        rows.setdefault(name, []).append(tuple(numbers))
+    body = pickled + json.dumps({"pieces": rows}, separators=(",", ":")).encode()
+    trailer = _TRAILER.pack(len(pickled), crc32(body))
+    return body + trailer + struct.pack("<I", crc32(trailer)) + _MAGIC
+
+
+def unseal(data: bytes, path: Path) -> tuple[Metadata, dict[tuple[str, int, int], int]]:
+    """The metadata in a file of :func:`seal`, and the CRC-32s by file, offset and length. Raises DamagedError."""
+    end = len(data) - len(_MAGIC) - 4 - _TRAILER.size
+    if end < 0 or not data.endswith(_MAGIC):
+        raise DamagedError(f"{path}: it has no checksums: it is damaged, or was written by something else")
+    trailer = data[end : end + _TRAILER.size]
+    length, crc = _TRAILER.unpack(trailer)
+    own = struct.unpack_from("<I", data, end + _TRAILER.size)[0]
+    if crc32(trailer) != own or crc32(memoryview(data)[:end]) != crc or length > end:
+        raise DamagedError(f"{path}: it is damaged")
+    try:
+        rows = json.loads(data[length:end])["pieces"]
+        crcs = {(name, int(o), int(n)): int(c) for name, own in rows.items() for o, n, c in own}
+        metadata = _Unpickler(io.BytesIO(data[:length])).load()
+    except (ValueError, TypeError, KeyError, AttributeError, pickle.UnpicklingError) as error:
+        raise DamagedError(f"{path}: it cannot be read: {error}") from None
+    if not isinstance(metadata, Metadata):
+        raise DamagedError(f"{path}: it holds something else than metadata")
+    return metadata, crcs
+
+
+class _Unpickler(pickle.Unpickler):
+    """Loads metadata and nothing that could run other code: a checksum says nothing about who wrote."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == dcp_metadata.__name__ and isinstance(found := getattr(dcp_metadata, name, None), type):
+            return found
+        if module == "torch" and isinstance(found := getattr(torch, name, None), torch.dtype):
+            return found
+        if name in _HARMLESS.get(module, ()):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"{module}.{name} does not belong in metadata")
 
 
 class DeepVMWriter(StorageWriter):
@@ -86,11 +143,7 @@ class DeepVMWriter(StorageWriter):
             self._path = Path(checkpoint_id)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """See :class:`StorageWriter`.
-
-        Raises:
-            RequestError: collectives are off, so nobody could commit.
-        """
+        """See :class:`StorageWriter`. Raises RequestError: collectives are off, so nobody could commit."""
         if not kwargs.get("use_collectives", True):
             raise RequestError("use_collectives", False, "True: one commit record stands for all ranks")
         self._save_id = secrets.token_hex(8)
@@ -101,35 +154,30 @@ class DeepVMWriter(StorageWriter):
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """See :class:`StorageWriter`."""
-        return [replace(plan, storage_data=_Part(rank)) for rank, plan in enumerate(plans)]
+        return [replace(plan, storage_data=rank) for rank, plan in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Write this rank's items into one file, durably.
-
-        Raises:
-            CheckpointError: it could not be written.
-        """
+        """Write this rank's items into one file, durably. Raises CheckpointError: it could not be written."""
         # A new name here, because a planner may reuse a plan for several saves.
-        name = f"__{plan.storage_data.rank}_{secrets.token_hex(8)}.distcp"
+        name = f"__{plan.storage_data}_{secrets.token_hex(8)}.distcp"
         # Other items than tensors are small, and their size is known only from their bytes.
-        texts = {i: _bytes_of(planner, item) for i, item in enumerate(plan.items) if item.type is WriteItemType.BYTE_IO}
-        images = {i: self._image(item) for i, item in enumerate(plan.items) if item.type is not WriteItemType.BYTE_IO}
-        offsets, size = [], 0
-        for number in range(len(plan.items)):
-            offsets.append(size)
-            length = images[number].size if number in images else len(texts[number])
+        rows: list[tuple[int, WriteItem, Image | memoryview]] = []
+        size = 0
+        for item in plan.items:
+            made = _bytes_of(planner, item) if item.type is WriteItemType.BYTE_IO else self._image(item)
+            rows.append((size, item, made))
+            length = made.size if isinstance(made, Image) else len(made)
             size += -(-length // ALIGNMENT) * ALIGNMENT
         found: list[WriteResult] = []
 
         def fill(view: memoryview) -> Iterator[int]:
-            for number, (item, offset) in enumerate(zip(plan.items, offsets, strict=True)):
-                if number in images:
-                    image = images[number]
-                    part = view[offset : offset + image.size]
-                    _fill(part, image, planner.resolve_data(item), item)
+            for offset, item, made in rows:
+                if isinstance(made, Image):
+                    part = view[offset : offset + made.size]
+                    _fill(part, made, planner.resolve_data(item), item)
                 else:
-                    part = view[offset : offset + len(texts[number])]
-                    part[:] = texts[number]
+                    part = view[offset : offset + len(made)]
+                    part[:] = made
                 piece = Piece(name, offset, len(part), crc32(part))
                 found.append(WriteResult(item.index, len(part), piece))
                 yield offset + len(part)
@@ -137,30 +185,27 @@ class DeepVMWriter(StorageWriter):
 
         if size:
             view = self._room(size)
-            with failing(self._path / name):
-                make_folder(self._path)
-                self._place(self._path / name, view, fill(view), "dcp.data")
-        done: Future[list[WriteResult]] = Future()
-        done.set_result(found)
-        return done
+            self._place(self._path / name, view, fill(view), "dcp.data")
+        return _done(found)
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Commit: write the metadata and checksums, then remove the files of earlier saves.
-
-        Raises:
-            CheckpointError: it could not be written, or a rank's file is not here.
-        """
+        """Commit: write metadata and checksums, then remove the files of earlier saves. Raises CheckpointError."""
         pieces = {result.index: result.storage_data for rank in results for result in rank}
-        self._check_files(pieces.values())
+        ends: dict[str, int] = {}
+        for piece in pieces.values():
+            ends[piece.name] = max(ends.get(piece.name, 0), piece.offset + piece.length)
+        for name, end in ends.items():
+            path = self._path / name
+            if not path.is_file() or path.stat().st_size < end:
+                raise CheckpointError(f"{path}: the rank that wrote it has another folder; all ranks must share one")
         metadata.storage_data = {i: _StorageInfo(p.name, p.offset, p.length) for i, p in pieces.items()}
         metadata.storage_meta = self.storage_meta()
         if hasattr(metadata, "version"):
             metadata.version = _VERSION
-        data = memoryview(seal(pickle.dumps(metadata), sorted(set(pieces.values()))))
-        with failing(self._path / METADATA):
-            make_folder(self._path)
-            self._place(self._path / METADATA, data, (len(data),), "dcp.metadata")
-            self._sweep({p.name for p in pieces.values()})
+        data = memoryview(seal(pickle.dumps(metadata), set(pieces.values())))
+        self._place(self._path / METADATA, data, (len(data),), "dcp.metadata")
+        with failing(self._path):
+            self._sweep(ends.keys())
 
     def storage_meta(self) -> StorageMeta | None:
         """See :class:`StorageWriter`."""
@@ -188,28 +233,21 @@ class DeepVMWriter(StorageWriter):
 
     def _place(self, target: Path, data: memoryview, final: Any, what: str) -> None:
         hidden = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-        try:
-            write_file(hidden, data, final, direct=self._direct, what=what)
-            point(f"{what}.before-rename")
-            os.replace(hidden, target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                hidden.unlink()
-            raise
-        point(f"{what}.before-folder-sync")
-        sync_folder(target.parent)
-        point(f"{what}.after-folder-sync")
+        with failing(target):
+            make_folder(target.parent)
+            try:
+                write_file(hidden, data, final, direct=self._direct, what=what)
+                point(f"{what}.before-rename")
+                os.replace(hidden, target)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    hidden.unlink()
+                raise
+            point(f"{what}.before-folder-sync")
+            sync_folder(target.parent)
+            point(f"{what}.after-folder-sync")
 
-    def _check_files(self, pieces: Any) -> None:
-        ends: dict[str, int] = {}
-        for piece in pieces:
-            ends[piece.name] = max(ends.get(piece.name, 0), piece.offset + piece.length)
-        for name, end in ends.items():
-            path = self._path / name
-            if not path.is_file() or path.stat().st_size < end:
-                raise CheckpointError(f"{path}: the rank that wrote it has another folder; all ranks must share one")
-
-    def _sweep(self, used: set[str]) -> None:
+    def _sweep(self, used: Collection[str]) -> None:
         """Remove data files of other saves, killed ones included, which nothing refers to any more."""
         for path in self._path.iterdir():
             left = path.name.endswith(".tmp") and path.name.startswith((".__", f".{METADATA}."))
@@ -218,33 +256,28 @@ class DeepVMWriter(StorageWriter):
                     path.unlink()
 
 
-class DeepVMReader(StorageReader):
+class DeepVMReader(FileSystemReader):
     """Reads what :class:`DeepVMWriter` wrote, on any number of ranks; verifies each item before use."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Remember the folder; ``checkpoint_id`` of a load replaces it."""
-        self._path = Path(path)
-        self._places: Mapping[Any, _StorageInfo] = {}
+        super().__init__(path)
         self._crcs: Mapping[tuple[str, int, int], int] = {}
         self._metadata: Metadata | None = None
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """See :class:`StorageReader`."""
-        if checkpoint_id:
-            self._path = Path(checkpoint_id)
-        self._places, self._crcs, self._metadata = {}, {}, None
+        super().reset(checkpoint_id)
+        self._crcs, self._metadata = {}, None
 
     def read_metadata(self, *args: Any, **_: Any) -> Metadata:
-        """See :class:`StorageReader`.
-
-        Raises:
-            DamagedError: the checkpoint is incomplete, or its commit record is damaged.
-        """
-        path = self._path / METADATA
+        """See :class:`StorageReader`. Raises DamagedError: the checkpoint is incomplete or damaged."""
+        folder = Path(self.path)
+        path = folder / METADATA
         try:
             data = path.read_bytes()
         except FileNotFoundError:
-            raise DamagedError(f"{self._path}: it has no {METADATA}: no save here was completed") from None
+            raise DamagedError(f"{folder}: it has no {METADATA}: no save here was completed") from None
         except OSError as error:
             raise DamagedError(f"{path}: cannot be read: {error.strerror or error}") from None
         self._metadata, self._crcs = unseal(data, path)
@@ -252,27 +285,15 @@ class DeepVMReader(StorageReader):
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **_: Any) -> None:
         """See :class:`StorageReader`; metadata may come from another rank, checksums are read here."""
-        self._places = metadata.storage_data
+        self.storage_data = metadata.storage_data
         if metadata is not self._metadata:
             self.read_metadata()
 
-    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """See :class:`StorageReader`."""
-        return plan
-
-    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """See :class:`StorageReader`."""
-        return plans
-
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Read this rank's items.
-
-        Raises:
-            DamagedError: bytes differ from what was saved; names the file and the item.
-        """
+        """Read this rank's items. Raises DamagedError: bytes differ from what was saved; names file and item."""
         by_place: dict[tuple[str, int, int], list[ReadItem]] = {}
         for item in plan.items:
-            place = self._places[item.storage_index]
+            place = self.storage_data[item.storage_index]
             by_place.setdefault((place.relative_path, place.offset, place.length), []).append(item)
         for (name, offset, length), items in sorted(by_place.items(), key=lambda pair: pair[0]):
             data = self._read(name, offset, length, items[0].storage_index.fqn)
@@ -284,17 +305,10 @@ class DeepVMReader(StorageReader):
                 if tensor is None:
                     tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
                 _put(planner, item, tensor)
-        done: Future[None] = Future()
-        done.set_result(None)
-        return done
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """See :class:`StorageReader`; folders only."""
-        return "://" not in str(checkpoint_id)
+        return _done(None)
 
     def _read(self, name: str, offset: int, length: int, item: str) -> bytes:
-        path = self._path / name
+        path = Path(self.path) / name
         crc = self._crcs.get((name, offset, length))
         if crc is None or not _NAME.fullmatch(name):
             raise DamagedError(f"{path}: item {item} has no checksum")
@@ -309,6 +323,12 @@ class DeepVMReader(StorageReader):
         if len(data) != length or crc32(data) != crc:
             raise DamagedError(f"{path}: item {item}, bytes {offset} to {offset + length - 1}, is damaged")
         return data
+
+
+def _done(result: T) -> Future[T]:
+    done: Future[T] = Future()
+    done.set_result(result)
+    return done
 
 
 def _bytes_of(planner: SavePlanner, item: WriteItem) -> memoryview:

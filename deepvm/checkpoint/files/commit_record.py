@@ -1,8 +1,8 @@
 """Commit records on disk: which one belongs to a file, and whether the file matches it.
 
-A version's record is written before its file is renamed, under a hidden name: the *upcoming* record, which gets the
-usual name afterwards. A version that replaces one of the same number has two records in between. At each moment one of
-the two matches the file, so a complete version always exists; reading the file tells which.
+A record is written before its version's file is renamed, under a hidden name: the *upcoming* record. A version that
+replaces one of the same number has two records for a moment; one of them always matches the file, and reading it tells
+which.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from deepvm.checkpoint.files import durable_write
-from deepvm.checkpoint.format.crc import crc32
+from deepvm.checkpoint.format.checksums import crc32
 from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, Manifest
 from deepvm.errors import DamagedError, RequestError
 
 UPCOMING = ".next"
-"""Suffix of the hidden name of a record whose file is about to be renamed."""
+"""Suffix of an upcoming record's hidden name."""
 _MOST_RECORD = 64 * 2**20
 _MOST_NAMED = 10
 
@@ -36,13 +36,7 @@ def upcoming_of(path: Path) -> Path:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The commit record of a version's file.
-
-    If the version is being replaced, or its writer was killed meanwhile, the file is read to find the matching one.
-
-    Raises:
-        FileNotFoundError: there is none. DamagedError: it cannot be read.
-    """
+    """The commit record that matches a version's file. Raises FileNotFoundError: there is none. DamagedError."""
     try:
         upcoming = _read(upcoming_of(path))
     except (FileNotFoundError, DamagedError):
@@ -59,11 +53,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def settle(path: Path) -> None:
-    """Finish a replacement that its writer did not: keep the record that matches the file, under the usual name.
-
-    Raises:
-        OSError: it could not be done.
-    """
+    """Finish a killed writer's replacement: the record that matches the file stays, under its usual name."""
     upcoming = upcoming_of(path)
     if not os.path.lexists(upcoming):
         return
@@ -79,15 +69,7 @@ def settle(path: Path) -> None:
 
 
 def verify(path: Path, manifest: Manifest | None = None) -> Manifest:
-    """Verify a whole file against its commit record.
-
-    Args:
-        path: the file of a version.
-        manifest: its record; by default the one beside it.
-
-    Raises:
-        DamagedError: it differs from its record; names the damaged bytes.
-    """
+    """Verify a file against its commit record, by default the one beside it. Raises DamagedError, naming bytes."""
     try:
         expected = read_manifest(path) if manifest is None else manifest
     except FileNotFoundError:
@@ -101,10 +83,7 @@ def verify(path: Path, manifest: Manifest | None = None) -> Manifest:
 
 
 def not_a_file(status: os.stat_result) -> str:
-    """What is there instead of a regular file; empty if it is one.
-
-    A link is not: its target is kept, removed and synced by someone else.
-    """
+    """What is there instead of a regular file; a link's target is removed and synced by someone else."""
     if stat.S_ISREG(status.st_mode):
         return ""
     kinds = {stat.S_IFDIR: "a folder", stat.S_IFLNK: "a symbolic link", stat.S_IFIFO: "a pipe"}
@@ -113,11 +92,7 @@ def not_a_file(status: os.stat_result) -> str:
 
 
 def _open(path: Path) -> int:
-    """Open a file for reading, without blocking on a pipe.
-
-    Raises:
-        FileNotFoundError: there is none. DamagedError: it is something else. OSError: it cannot be opened.
-    """
+    """Open a regular file for reading, without blocking on a pipe. Raises OSError, DamagedError."""
     problem = not_a_file(path.lstat())
     if problem:
         raise DamagedError(f"{path}: {problem}")
@@ -154,7 +129,12 @@ def _damaged(descriptor: int, expected: Manifest) -> Iterator[tuple[int, int]]:
     for number, crc in enumerate(expected.crcs):
         start = number * expected.chunk_bytes
         chunk = buffer[: min(expected.chunk_bytes, expected.size - start)]
-        _read_into(descriptor, chunk, start)
+        done = 0
+        while done < len(chunk):
+            count = os.preadv(descriptor, [chunk[done:]], start + done)
+            if not count:
+                raise OSError(errno.EIO, "the file became shorter while it was read")
+            done += count
         good = crc32(chunk) == crc
         if not good and begin < 0:
             begin = start
@@ -163,12 +143,3 @@ def _damaged(descriptor: int, expected: Manifest) -> Iterator[tuple[int, int]]:
             begin = -1
     if begin >= 0:
         yield begin, expected.size
-
-
-def _read_into(descriptor: int, buffer: memoryview, offset: int) -> None:
-    done = 0
-    while done < len(buffer):
-        count = os.preadv(descriptor, [buffer[done:]], offset + done)
-        if not count:
-            raise OSError(errno.EIO, "the file became shorter while it was read")
-        done += count

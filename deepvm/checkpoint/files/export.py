@@ -13,14 +13,10 @@ from deepvm.errors import CheckpointError, MissingExtraError
 
 
 def export_safetensors(source: Path, target: Path) -> int:
-    """Write a version's model, without optimizer and everything else, as safetensors; returns how many tensors.
+    """Write the model of a verified version as safetensors, whole or not at all; returns how many tensors.
 
-    Names are those of ``state_dict()``, levels of nested ones joined by dots. A tensor with two names
-    (tied weights) is written twice, because the format has no sharing.
-
-    Args:
-        source: the file of a version, verified.
-        target: the file to be written; it is there when it is whole, and replaces one of that name.
+    Names are those of ``state_dict()``, levels of nested ones joined by dots. A tensor with two names (tied weights) is
+    written twice, because the format has no sharing.
 
     Raises:
         MissingExtraError: torch or safetensors is not installed.

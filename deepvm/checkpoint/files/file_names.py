@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import secrets
+import time
 from pathlib import Path
 
 from deepvm.checkpoint.files.commit_record import UPCOMING, upcoming_of
@@ -18,11 +20,7 @@ MOST_PARTS = 64
 
 
 def check_job(name: str) -> str:
-    """Return the name if it can be that of a job: it becomes part of file names.
-
-    Raises:
-        RequestError: it cannot.
-    """
+    """Return the name of a job if it can be part of file names. Raises RequestError."""
     if not _JOB.fullmatch(name):
         raise RequestError("job", name, "1 to 64 letters, digits, dots, hyphens and underscores, the first no mark")
     return name
@@ -34,7 +32,7 @@ def file_name(job: str, version: int) -> str:
 
 
 def parse_name(name: str) -> tuple[str, int] | None:
-    """Job and version of a file of this name, None when it is not that of a version."""
+    """Job and version in the name of a version's file, else None."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
@@ -44,22 +42,23 @@ def parse_name(name: str) -> tuple[str, int] | None:
 
 
 def replaced(name: str) -> str:
-    """The version's file whose record a hidden file of this name was to become; empty when that is none."""
+    """The version's file if this is the name of its upcoming record, else empty."""
     file = name.removeprefix(".").removesuffix(SUFFIX + UPCOMING)
     return file if parse_name(file) is not None and upcoming_of(Path(file)).name == name else ""
 
 
 def is_leftover(name: str) -> bool:
-    """Whether a file of this name is no version, but on its way to one, or kept to be overwritten by one."""
+    """Whether this is the name of an unfinished version or of a spare."""
     return bool(_HIDDEN.fullmatch(name) or replaced(name))
 
 
-def part_job(job: str, number: int, of: int) -> str:
-    """The name under which a node keeps part ``number`` (from 1) of ``of``.
+def aside_suffix() -> str:
+    """A unique suffix for what is set aside."""
+    return f".{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(4)}.aside"
 
-    Raises:
-        RequestError: the job's name is too long to be added to, or none.
-    """
+
+def part_job(job: str, number: int, of: int) -> str:
+    """The job of part ``number`` (from 1) of ``of`` on a node. Raises RequestError: the name is too long."""
     suffix = f".part-{number}-of-{of}"
     if len(check_job(job)) + len(suffix) > 64:
         raise RequestError("job", job, f"at most {64 - len(suffix)} characters: {suffix} is added on {of} memory nodes")
@@ -67,7 +66,7 @@ def part_job(job: str, number: int, of: int) -> str:
 
 
 def whole_job(name: str) -> tuple[str, int, int] | None:
-    """Job, number and count of a name that :func:`part_job` made, None for others."""
+    """Job, number and count in a name of :func:`part_job`, None for others."""
     match = _PART.fullmatch(name)
     if match is None or not 1 <= int(match["number"]) <= int(match["of"]) <= MOST_PARTS:
         return None  # a job that happens to be called so

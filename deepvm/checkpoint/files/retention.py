@@ -9,20 +9,17 @@ from deepvm.errors import RequestError
 
 
 def kept(versions: Sequence[int], keep: int = 2, every: int = 0, best: Collection[int] = ()) -> set[int]:
-    """The versions to keep; all others may go.
-
-    A version dropped once is never wanted later: with newer versions, no other old one is kept.
+    """The versions to keep. One that was dropped is never wanted later, when there are newer ones.
 
     Args:
         versions: complete versions, in any order.
         keep: the newest so many, at least one.
-        every: for each multiple of this number, from the first on, also the first version that reaches it: of saves
-            at 100, 200, ... steps and ``every=1000`` those at 1000, 2000, ..., and of saves at odd times (every so many
-            seconds, or before a preemption) those closest behind. 0 for none.
-        best: versions that the user wants kept.
+        every: also the first version that reaches each multiple of this number: of saves every 100 steps and
+            ``every=1000`` those at 1000, 2000, ...; of saves at odd times the next ones after these. 0 for none.
+        best: versions to keep in any case.
 
     Raises:
-        RequestError: ``keep`` or ``every`` cannot be used.
+        RequestError: ``keep`` or ``every`` is invalid.
     """
     if keep < 1:
         raise RequestError("keep", keep, "a whole number from 1: the newest version always stays")
@@ -39,21 +36,11 @@ def kept(versions: Sequence[int], keep: int = 2, every: int = 0, best: Collectio
 
 
 def outdated(complete: Collection[int], unrecorded: Collection[int], keep: int = 2, every: int = 0) -> set[int]:
-    """Of versions that lost their commit record, those that would not be kept if they still had it.
-
-    An interrupted removal leaves such a file; it is needed as evidence no more than the version itself.
-
-    Args:
-        complete: the complete versions; the policy counts only those.
-        unrecorded: those whose file exists and whose record does not.
-        keep: see :func:`kept`.
-        every: see there.
-    """
+    """Of versions whose record an interrupted removal took, those that :func:`kept` would drop: no sign of a loss."""
     return {v for v in unrecorded if v not in kept([*complete, v], keep, every)}
 
 
 def kept_of(manifests: Sequence[Manifest], keep: int = 2, every: int = 0) -> set[int]:
-    """As :func:`kept`, and the newest of those marked as best."""
-    return kept(
-        [m.version for m in manifests], keep, every, {max((m.version for m in manifests if m.best), default=-1)}
-    )
+    """As :func:`kept`, with the newest of those marked as best."""
+    best = max((m.version for m in manifests if m.best), default=-1)
+    return kept([m.version for m in manifests], keep, every, {best})

@@ -1,7 +1,7 @@
 """Several ranks write one file in a folder that all of them see: each its own bytes, and rank 0 completes it.
 
-A rank says that its bytes are on the disk by a small hidden file with their checksums. When all have said so, rank 0
-verifies them, fills in the checksums of the file, and commits. A rank that dies leaves a hidden file behind, no more.
+A rank reports that its bytes are on disk by a small hidden file with their checksums. When all have reported, rank 0
+verifies the bytes, fills in the file's checksums and commits. A rank that dies leaves no more than a hidden file.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.files.version_dir import VersionFolder
-from deepvm.checkpoint.format.checksums import seal
-from deepvm.checkpoint.format.crc import crc32
-from deepvm.checkpoint.format.layout import CHUNK_BYTES, Segment
+from deepvm.checkpoint.format.checksums import crc32, seal
 from deepvm.checkpoint.format.manifest import SUFFIX, Manifest
 from deepvm.checkpoint.format.shard import Shard
 from deepvm.errors import CheckpointError
@@ -31,16 +30,13 @@ _PAUSE_S = 0.01
 
 
 def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float = LIMIT_S) -> None:
-    """Write one rank's part of a version, and wait until the whole version is committed.
+    """Write one rank's part of a version, and wait until the whole is committed. Raises CheckpointError.
 
     Args:
         folder: where; the same for all ranks.
         shard: the part.
-        session: a random name of this run, the same on all ranks; what an earlier run left is not taken for ours.
+        session: a random name of this run, the same on all ranks: tells our files from an earlier run's.
         limit_s: how long to wait for the other ranks, beside the time for the bytes (see ``Shard.moving_s``).
-
-    Raises:
-        CheckpointError: the version was not committed.
     """
     target = folder.file(shard.job, shard.version)
     session = f"{session} {shard.attempt}"  # a rank may still be at the save before, of the same number
@@ -48,27 +44,24 @@ def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float =
     parts = [_name(target, SUFFIX, session, rank) for rank in range(shard.layout.world)]
     deadline = time.monotonic() + limit_s + shard.moving_s
     try:
-        folder.enter()
-        _write_part(hidden, shard)
-        point("joint.before-part")
-        _say(parts[shard.rank], _checksums(shard))
-        if shard.rank:
-            _await(lambda: not parts[shard.rank].exists(), deadline, f"{target}: rank 0 did not commit it")
-            if not any(
-                m.version == shard.version and m.layout == shard.layout.digest for m in folder.manifests(shard.job)
-            ):
-                raise CheckpointError(f"{target}: rank 0 did not commit it")
-            return
-        _await(lambda: all(p.exists() for p in parts), deadline, f"{target}: not all ranks wrote their part")
-        point("joint.before-commit")
-        folder.adopt(hidden, _complete(hidden, shard, parts))
-        for part in parts:
-            part.unlink(missing_ok=True)  # a rank that gave up has taken its own away
-    except OSError as error:
-        raise CheckpointError(f"{target}: cannot be written: {error.strerror or error}") from error
+        with failing(target):
+            folder.enter()
+            _write_part(hidden, shard)
+            point("joint.before-part")
+            _say(parts[shard.rank], _checksums(shard))
+            if shard.rank:
+                _await(lambda: not parts[shard.rank].exists(), deadline, f"{target}: rank 0 did not commit it")
+                manifests = folder.manifests(shard.job)
+                if not any(m.version == shard.version and m.layout == shard.layout.digest for m in manifests):
+                    raise CheckpointError(f"{target}: rank 0 did not commit it")
+                return
+            _await(lambda: all(p.exists() for p in parts), deadline, f"{target}: not all ranks wrote their part")
+            point("joint.before-commit")
+            folder.adopt(hidden, _complete(hidden, shard, parts))
+            for part in parts:
+                part.unlink(missing_ok=True)  # a rank that gave up has taken its own away
     finally:
-        # The file has another name by now, or this rank gives the version up, which is then none for the others either:
-        # what it wrote when rank 0 was gone nobody else would remove.
+        # Either the file has another name by now, or this rank gives the version up: nobody else would remove these.
         for left in (hidden, parts[shard.rank]):
             with contextlib.suppress(OSError):
                 left.unlink(missing_ok=True)
@@ -80,17 +73,14 @@ def _name(target: Path, suffix: str, session: str, rank: int) -> Path:
 
 
 def _write_part(hidden: Path, shard: Shard) -> None:
-    descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        os.ftruncate(descriptor, shard.layout.size)
+    with open(os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644), "wb", buffering=0) as file:
+        file.truncate(shard.layout.size)
         for offset, length in shard.layout.shards[shard.rank]:
             shard.ready(offset + length)
             done = 0
             while done < length:
-                done += os.pwrite(descriptor, shard.image[offset + done : offset + length], offset + done)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+                done += os.pwrite(file.fileno(), shard.image[offset + done : offset + length], offset + done)
+        os.fsync(file.fileno())
 
 
 def _checksums(shard: Shard) -> list[int]:
@@ -98,7 +88,7 @@ def _checksums(shard: Shard) -> list[int]:
 
 
 def _say(part: Path, crcs: list[int]) -> None:
-    """Whole or not at all: the others look for the name."""
+    """Write atomically: the others look for the name."""
     draft = part.with_name(part.name.replace(".tmp", "")[:-8] + secrets.token_hex(4) + ".tmp")
     draft.write_text(json.dumps(crcs))
     os.replace(draft, part)
@@ -117,18 +107,10 @@ def _complete(hidden: Path, shard: Shard, parts: list[Path]) -> Manifest:
     with hidden.open("r+b") as file, mmap.mmap(file.fileno(), layout.size) as memory, memoryview(memory) as image:
         for rank, part in enumerate(parts):
             for (offset, length), crc in zip(layout.shards[rank], json.loads(part.read_text()), strict=True):
-                if _crc(image, Segment(offset, length)) != crc:
+                if crc32(image[offset : offset + length]) != crc:
                     raise CheckpointError(f"{hidden}: the bytes of rank {rank} at {offset} are not what it wrote")
         for _ in seal(image, layout, crcs):
             pass
         memory.flush()
         os.fsync(file.fileno())
     return shard.manifest(crcs)
-
-
-def _crc(image: memoryview, segment: Segment) -> int:
-    crc = 0
-    for start in range(segment.offset, segment.offset + segment.length, CHUNK_BYTES):
-        with image[start : min(start + CHUNK_BYTES, segment.offset + segment.length)] as piece:
-            crc = crc32(piece, crc)
-    return crc

@@ -1,9 +1,8 @@
 """A version in parts, each a plain torch file of its own: what several memory nodes keep (ACUTE's Check-Trans).
 
-Part k of K holds the k-th of K near-equal ranges of the version's file, cut anywhere, and in front of it what is needed
-to put the file together again: where the range belongs, the layout of the whole, and a mark of each rank. It is made
-of the rank's bytes in all parts; parts belong together when all their marks are equal, so that a version that was sent
-twice under one number is never joined from parts of both, unless they are the same.
+Part k of K holds the k-th of K near-equal ranges of the version's file, cut anywhere, and before it what joining needs:
+where the range belongs, the layout of the whole, and a mark of each rank, a digest of its bytes in all parts. Parts
+belong together if all marks are equal: a version that was sent twice under one number is not joined from both.
 """
 
 from __future__ import annotations
@@ -18,11 +17,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.file_names import part_job
-from deepvm.checkpoint.format.checksums import finish
-from deepvm.checkpoint.format.crc import crc32
-from deepvm.checkpoint.format.interval_set import runs
-from deepvm.checkpoint.format.layout import CHUNK_BYTES, Layout, Segment
+from deepvm.checkpoint.format.checksums import crc32, finish
+from deepvm.checkpoint.format.layout import CHUNK_BYTES, Layout, Ranges, Segment, runs, within
 from deepvm.checkpoint.format.shard import Shard
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
@@ -36,11 +34,11 @@ _MOST_BEGIN = 2**16
 
 @dataclass(frozen=True)
 class Part:
-    """What a part's file says of itself.
+    """The description in a part's file.
 
     Attributes:
         number, of: which part, from 1. start, length: its range of the whole file, in bytes.
-        offset: where that range stands in the part's file. marks: of all ranks. whole: layout of the whole file.
+        offset: of that range in the part's file. marks: of all ranks. whole: layout of the whole file.
     """
 
     number: int
@@ -54,12 +52,7 @@ class Part:
 
 @dataclass(frozen=True)
 class PartPlan:
-    """How a part's file looks.
-
-    Attributes:
-        part: what it says, with empty marks. layout: of its own file, with the ranks of the whole.
-        head: its bytes before the range. marks: where in these the marks stand. tail: the bytes behind the range.
-    """
+    """The layout of a part's file, with the ranks of the whole: what is around its range, and where the marks are."""
 
     part: Part
     layout: Layout
@@ -68,12 +61,7 @@ class PartPlan:
     tail: bytes
 
     def shard(self, shard: Shard, mark: Callable[[], bytes]) -> Shard:
-        """A rank's part of this part.
-
-        Args:
-            shard: its part of the whole.
-            mark: :func:`mark_of` that; asked when the bytes around it are read, not before.
-        """
+        """A rank's part of this part, from its part of the whole; ``mark`` is called when its bytes are read."""
         part = self.part
         head = bytearray(self.head)
         at = self.marks + shard.rank * MARK_BYTES
@@ -97,10 +85,7 @@ class PartPlan:
 
 
 class _Window:
-    """A file in three pieces of memory, of which slices are taken without copying the large one.
-
-    One range is filled in when it is read.
-    """
+    """A file in three pieces of memory, sliced without copying the large one; one range is filled in when read."""
 
     def __init__(self, pieces: Sequence[memoryview], late: tuple[int, int], fill: Callable[[], None]) -> None:
         self._pieces, self._late, self._fill = pieces, late, fill
@@ -122,12 +107,9 @@ class _Window:
 
 
 def mark_of(shard: Shard) -> bytes:
-    """What tells a rank's bytes from others, a digest of the checksums of their chunks; waits until all are there.
+    """Digest of the CRC-32s of a rank's chunks; waits until all bytes are ready. Raises CheckpointError.
 
-    As good as those: two versions that differ in one chunk alone have the same mark once in 2**32 times.
-
-    Raises:
-        CheckpointError: they will never be there.
+    As good as a CRC-32: two versions that differ in one chunk have the same mark once in 2**32 times.
     """
     digest = hashlib.blake2b(digest_size=MARK_BYTES)
     for offset, length in runs(shard.layout.shards[shard.rank]):
@@ -139,19 +121,13 @@ def mark_of(shard: Shard) -> bytes:
 
 
 def plan_part(whole: Layout, number: int, of: int) -> PartPlan:
-    """Lay out a part's file.
-
-    Args:
-        whole: layout of the whole file.
-        number: which part, from 1.
-        of: how many there are.
-    """
+    """Lay out the file of part ``number`` (from 1) of ``of``."""
     import torch  # here: whoever only joins parts need not have it
 
     from deepvm.checkpoint.format.torch_zip import plan_image
 
-    start, end = whole.size * (number - 1) // of, whole.size * number // of
-    length, document = end - start, whole.to_json()
+    start = whole.size * (number - 1) // of
+    length, document = whole.size * number // of - start, whole.to_json()
     tree = {
         "about": torch.zeros(_ABOUT_BYTES, dtype=torch.uint8, device="cpu"),
         "marks": torch.zeros(MARK_BYTES * whole.world, dtype=torch.uint8, device="cpu"),
@@ -162,10 +138,11 @@ def plan_part(whole: Layout, number: int, of: int) -> PartPlan:
     }
     image = plan_image(tree)
     about, marks, layout, offset = image.storages
-    head, tail = bytearray(offset), bytearray(image.size - offset - length)
+    around = bytearray(image.size - length)  # the file without the range, which no piece overlaps
     for at, data in image.pieces:
-        _overlay(head, 0, at, data)
-        _overlay(tail, offset + length, at, data)
+        at -= length if at > offset else 0
+        around[at : at + len(data)] = data
+    head, tail = around[:offset], around[offset:]
     image.write_numbers(memoryview(head), [number, of])
     facts = {
         "schema_version": _SCHEMA,
@@ -175,10 +152,12 @@ def plan_part(whole: Layout, number: int, of: int) -> PartPlan:
     head[about : about + _ABOUT_BYTES] = json.dumps(facts).encode().ljust(_ABOUT_BYTES)
     head[layout : layout + len(document)] = document
     shards = [
-        [Segment(marks + rank * MARK_BYTES, MARK_BYTES), *_shifted(segments, start, end, offset)]
+        [Segment(marks + rank * MARK_BYTES, MARK_BYTES), *(Segment(a + offset, b - a) for a, b in overlaps)]
         for rank, segments in enumerate(whole.shards)
+        for overlaps in [within(Segment(start, length), segments)]
     ]
-    shards[0] += _gaps(sorted(s for shard in shards for s in shard), image.size)
+    taken = Ranges((s.offset, s.offset + s.length) for shard in shards for s in shard)
+    shards[0] += [Segment(a, b - a) for a, b in taken.missing([Segment(0, image.size)])]
     return PartPlan(
         Part(number, of, start, length, offset, b"", whole),
         Layout(image.size, tuple(runs(shard) for shard in shards), image.fields),
@@ -188,34 +167,8 @@ def plan_part(whole: Layout, number: int, of: int) -> PartPlan:
     )
 
 
-def _overlay(into: bytearray, start: int, at: int, data: bytes) -> None:
-    """Copy what of ``data``, which stands at ``at`` in the file, lies in ``into``, which stands at ``start``."""
-    low, high = max(at, start), min(at + len(data), start + len(into))
-    if low < high:
-        into[low - start : high - start] = data[low - at : high - at]
-
-
-def _shifted(segments: Sequence[Segment], start: int, end: int, offset: int) -> list[Segment]:
-    """What of these lies in the range, and where that is in the part's file."""
-    found = [(max(at, start), min(at + length, end)) for at, length in segments]
-    return [Segment(low - start + offset, high - low) for low, high in found if low < high]
-
-
-def _gaps(taken: Sequence[Segment], size: int) -> list[Segment]:
-    found, at = [], 0
-    for offset, length in [*taken, Segment(size, 0)]:
-        if offset > at:
-            found.append(Segment(at, offset - at))
-        at = offset + length
-    return found
-
-
 def read_part(data: bytes | bytearray | memoryview) -> Part | None:
-    """What a part's file says of itself, from its first bytes; None when more of them are needed.
-
-    Raises:
-        DamagedError: it is no part, or says what cannot be.
-    """
+    """The description in the first bytes of a part's file; None if more are needed. Raises DamagedError: it is none."""
     at = bytes(data[:_MOST_BEGIN]).find(_BEGIN)
     if at < 0 or at + _ABOUT_BYTES > len(data):
         if len(data) < _MOST_BEGIN:
@@ -243,11 +196,7 @@ def read_part(data: bytes | bytearray | memoryview) -> Part | None:
 
 
 def read_part_file(path: Path) -> Part:
-    """:func:`read_part` of a file.
-
-    Raises:
-        DamagedError: it is no part. OSError: it cannot be read.
-    """
+    """:func:`read_part` of a file. Raises DamagedError, OSError."""
     size = _MOST_BEGIN
     with path.open("rb", buffering=0) as stream:
         while True:
@@ -265,7 +214,7 @@ def read_part_file(path: Path) -> Part:
 
 
 def belong_together(parts: Sequence[Part]) -> str:
-    """Why these are not all parts of one version, empty when they are; in order of their numbers."""
+    """Why these parts, in order of their numbers, are not all of one version; empty if they are."""
     first = parts[0]
     if [p.number for p in parts] != list(range(1, first.of + 1)) or any(p.of != first.of for p in parts):
         return f"of {first.of} parts these are here: {', '.join(str(p.number) for p in parts)}"
@@ -278,18 +227,12 @@ def belong_together(parts: Sequence[Part]) -> str:
 
 
 def join(paths: Sequence[Path], target: Path, drop: Callable[[Path], None] = lambda path: None) -> Layout:
-    """Put a version together: one plain torch file with the checksums that zip wants.
+    """Join the parts of a version to one plain torch file; returns its layout. Raises CheckpointError.
 
     Args:
         paths: all its parts in order, verified.
-        target: the new file; gone again when this fails.
+        target: the new file; removed on failure.
         drop: called with each part when its bytes have been copied.
-
-    Returns:
-        The layout of the file.
-
-    Raises:
-        CheckpointError: they do not belong together, or it cannot be written.
     """
     parts = [read_part_file(path) for path in paths]
     problem = belong_together(parts)
@@ -297,17 +240,14 @@ def join(paths: Sequence[Path], target: Path, drop: Callable[[Path], None] = lam
         raise CheckpointError(f"{paths[0]}: {problem}")
     whole = parts[0].whole
     try:
-        try:
-            with target.open("x+b", buffering=0) as file:
-                file.truncate(whole.size)
-                for path, part in zip(paths, parts, strict=True):
-                    with path.open("rb", buffering=0) as source:
-                        _copy(source.fileno(), part, file.fileno())
-                    drop(path)
-                with mmap.mmap(file.fileno(), whole.size) as memory, memoryview(memory) as image:
-                    finish(image, whole)
-        except OSError as error:
-            raise CheckpointError(f"{target}: cannot be written: {error.strerror or error}") from error
+        with failing(target), target.open("x+b", buffering=0) as file:
+            file.truncate(whole.size)
+            for path, part in zip(paths, parts, strict=True):
+                with path.open("rb", buffering=0) as source:
+                    _copy(source.fileno(), part, file.fileno())
+                drop(path)
+            with mmap.mmap(file.fileno(), whole.size) as memory, memoryview(memory) as image:
+                finish(image, whole)
     except BaseException:
         with contextlib.suppress(OSError):
             target.unlink()
@@ -316,7 +256,7 @@ def join(paths: Sequence[Path], target: Path, drop: Callable[[Path], None] = lam
 
 
 def _copy(source: int, part: Part, target: int) -> None:
-    """In the kernel: the bytes do not come by here."""
+    """Copy a part's range inside the kernel."""
     os.lseek(target, part.start, os.SEEK_SET)
     at, left = part.offset, part.length
     while left:

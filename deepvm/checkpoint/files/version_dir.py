@@ -1,16 +1,15 @@
 """A folder of versions: written whole or not at all, listed by their commit records, verified before use.
 
-Every write goes: the bytes into a hidden file, fsync; its record into another one, the *upcoming* record, fsync, fsync
-of the folder; then the file gets its name, fsync of the folder, and only then the record. A commit record vouches for
-the bytes. While a version is replaced, the old or the new one is complete at each moment, see
-:mod:`deepvm.checkpoint.files.commit_record`.
+A write: the bytes into a hidden file, fsync; the record into another, the *upcoming* record, fsync, fsync of the
+folder; then the file gets its name, fsync of the folder, and only then the record. While a version is replaced, the old
+or the new one is complete at each moment, see :mod:`deepvm.checkpoint.files.commit_record`.
 
-So no writer that fails or is killed leaves a named file without a record: such a file has lost it, and is evidence of a
-version (see :meth:`VersionFolder.damaged`), as is a record without its file. Hidden files alone are no evidence:
-nothing was acknowledged. They are removed by the writer that fails, and by the next one that is alone in the folder.
+So no failed or killed writer leaves a named file without a record: such a file has lost its record, and is evidence of
+a version (see :meth:`VersionFolder.damaged`), as is a record without its file. Hidden files are no evidence: nothing
+was acknowledged. They are removed by the writer that fails, or by the next one that is alone in the folder.
 
 A deleted version's file may be kept under a hidden name as a *spare*, which the next version overwrites in place, like
-LightCheck's two slots: a disk need not find new blocks, and a full disk has room. See :func:`durable_write.is_unused`.
+LightCheck's two slots: no new blocks are needed, even on a full disk. See :func:`durable_write.is_unused`.
 """
 
 from __future__ import annotations
@@ -20,26 +19,27 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from deepvm.checkpoint.files import durable_write
-from deepvm.checkpoint.files.commit_record import UPCOMING, not_a_file, record_of, settle, upcoming_of
 from deepvm.checkpoint.files.commit_record import (
-    read_manifest as read_manifest,  # who has a folder reads and verifies its versions
+    UPCOMING,
+    not_a_file,
+    read_manifest,
+    record_of,
+    settle,
+    upcoming_of,
+    verify,
 )
-from deepvm.checkpoint.files.commit_record import verify as verify
 from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.failpoints import point
-from deepvm.checkpoint.files.file_names import check_job as check_job
-from deepvm.checkpoint.files.file_names import file_name as file_name
-from deepvm.checkpoint.files.file_names import is_leftover, replaced
-from deepvm.checkpoint.files.file_names import parse_name as parse_name
+from deepvm.checkpoint.files.file_names import aside_suffix, check_job, file_name, is_leftover, parse_name, replaced
 from deepvm.checkpoint.files.writer_lock import WriterLock
 from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, Damage, Manifest
-from deepvm.errors import CheckpointError, DamagedError, RequestError
+from deepvm.errors import DamagedError, RequestError
 
 YOUNG_S = 3600.0
 """Seconds for which a file without a record may belong to an active writer."""
@@ -49,12 +49,12 @@ log = logging.getLogger("deepvm.checkpoint")
 
 @dataclass(frozen=True)
 class Found:
-    """A file of a version.
+    """A version's file.
 
     Attributes:
         path: the file. job, version: from its name. size: bytes.
         manifest: its commit record, None if there is none that can be read.
-        problem: why it is not complete, empty if it is (its bytes are not verified).
+        problem: why it is not complete, empty if it is; bytes are not verified.
     """
 
     path: Path
@@ -69,12 +69,7 @@ class VersionFolder:
     """Versions in one folder of a local or mounted file system."""
 
     def __init__(self, path: Path, *, direct: bool = True) -> None:
-        """Create nothing before the first write.
-
-        Args:
-            path: the folder.
-            direct: write past the page cache (O_DIRECT) where the file system can.
-        """
+        """Create nothing before the first write; ``direct``: past the page cache where the file system can."""
         self.path, self._direct = path, direct
         self._warned: set[tuple[Path, str]] = set()
         self.writer_lock = WriterLock(path)
@@ -84,15 +79,7 @@ class VersionFolder:
         return self.path / file_name(job, version)
 
     def write(self, image: memoryview, manifest: Manifest) -> Path:
-        """Write a version and its commit record durably: it survives a crash of the machine.
-
-        Args:
-            image: the bytes of the file; best in memory that starts at a page.
-            manifest: what they are.
-
-        Raises:
-            CheckpointError: not written; nothing of it is visible.
-        """
+        """:meth:`write_filling` of an image that is final."""
         if len(image) != manifest.size:
             raise RequestError("image", f"{len(image)} bytes", f"the {manifest.size} bytes of its manifest")
         return self.write_filling(image, manifest.job, manifest.version, [len(image)], lambda: manifest)
@@ -100,7 +87,7 @@ class VersionFolder:
     def write_filling(
         self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], Manifest]
     ) -> Path:
-        """Like :meth:`write`, while the image is still being filled in.
+        """Write a version and its commit record durably, while its image is being filled in.
 
         Args:
             image: the bytes of the file; best in memory that starts at a page.
@@ -115,45 +102,37 @@ class VersionFolder:
         target = self.file(job, version)
         with failing(target):
             hidden = self.reserve(job, version)
-            self._publish(hidden, target, lambda: self._write(hidden, image.cast("B"), final, "data"), manifest)
+            data = image.cast("B")
+            write = partial(durable_write.write_file, hidden, data, final, direct=self._direct, what="data")
+            self._publish(hidden, target, write, manifest)
         return target
 
     def enter(self) -> None:
-        """Make the folder and mark this process as a writer there, until ``writer_lock.leave()``.
-
-        If no other process is writing there, what killed writers left is removed first.
-        """
+        """Make the folder and mark this process as a writer there, until ``writer_lock.leave()``; if alone, sweep."""
         durable_write.make_folder(self.path)
-        self.writer_lock.enter(self._clear_up)
-
-    def _clear_up(self) -> None:
-        with contextlib.suppress(CheckpointError):  # writing may work all the same
-            self.sweep()
+        self.writer_lock.enter(self.sweep)
 
     def reserve(self, job: str, version: int = 0) -> Path:
-        """Name of a hidden file for :meth:`adopt`; it exists only if there was a spare that nobody reads."""
+        """Name of a hidden file for :meth:`adopt`; it exists if there was a spare that nobody reads."""
         self.enter()
         hidden = self._hidden(self.file(job, version))
-        self._claim_spare(job, hidden)
+        try:
+            os.rename(self._spare(job), hidden)  # only one writer can get it
+        except OSError:
+            return hidden
+        if not (self._reuses and durable_write.is_unused(hidden)):
+            hidden.unlink()
         return hidden
 
     def adopt(self, hidden: Path, manifest: Manifest) -> Path:
-        """Turn a hidden file of this folder, complete and durable, into a version.
-
-        Args:
-            hidden: the file; it loses its name.
-            manifest: what its bytes are.
-
-        Raises:
-            CheckpointError: its record could not be written.
-        """
+        """Turn a hidden file of this folder, complete and durable, into a version. Raises CheckpointError."""
         target = self.file(manifest.job, manifest.version)
         with failing(target):
             self._publish(hidden, target, lambda: None, lambda: manifest)
         return target
 
     def _publish(self, hidden: Path, target: Path, write: Callable[[], None], manifest: Callable[[], Manifest]) -> None:
-        """Write a hidden file, rename it, and commit it; on failure nothing of it stays."""
+        """Write a hidden file, rename it and commit it; on failure nothing of it stays."""
         record, upcoming, ours = record_of(target), upcoming_of(target), [hidden]
         try:
             settle(target)
@@ -182,7 +161,7 @@ class VersionFolder:
             self._rename(upcoming, record_of(target), "replaced")
         except FileNotFoundError:  # another writer of this version took it for a killed one's
             try:
-                verify(target)  # it may have replaced our bytes too, with a record of its own
+                verify(target)  # the other may have replaced our bytes too, with a record of its own
             except DamagedError:
                 self._commit(record_of(target), manifest())
 
@@ -197,18 +176,15 @@ class VersionFolder:
     def _commit(self, record: Path, manifest: Manifest) -> None:
         data, hidden = memoryview(manifest.to_json()), self._hidden(record)
         try:
-            self._write(hidden, data, [len(data)], "record")
+            durable_write.write_file(hidden, data, [len(data)], direct=self._direct, what="record")
             self._rename(hidden, record, "record")
             self._sync("record")
         except BaseException:
-            # Its name may be there and not last; nobody may see what this caller was refused.
+            # The name may be there without being durable; nobody may see what this caller was refused.
             for name in (hidden, record):
                 with contextlib.suppress(OSError):
                     self._withdraw(name)
             raise
-
-    def _write(self, hidden: Path, data: memoryview, final: Iterable[int], what: str) -> None:
-        durable_write.write_file(hidden, data, final, direct=self._direct, what=what)
 
     @staticmethod
     def _rename(hidden: Path, target: Path, what: str) -> None:
@@ -239,25 +215,11 @@ class VersionFolder:
     def _reuses(self) -> bool:
         return durable_write.can_reuse(self.path)
 
-    def _claim_spare(self, job: str, hidden: Path) -> None:
-        """Take the spare as the file to write into, if nobody reads it; only one writer can get it."""
-        spare = self._spare(job)
-        try:
-            os.rename(spare, hidden)
-        except OSError:
-            return
-        if not (self._reuses and durable_write.is_unused(hidden)):
-            hidden.unlink()
-
     def found(self, job: str = "") -> tuple[Found, ...]:
         """Every file named like a version, complete or not, of one job or all; by job, newest first."""
-        names = self._names()
-        # A record without its file: someone removed a complete version, or the file system lost it.
-        known = set(names)
-        names += [n for n in (name.removesuffix(SUFFIX) for name in names) if n not in known]
-        if job:  # the records of others need not be read
-            names = [n for n in names if n.startswith(f"{job}-")]
-        rows = [row for name in names if (row := self._look(name)) is not None and job in ("", row.job)]
+        # Also the names of records: one without its file was a complete version once.
+        names = {name.removesuffix(SUFFIX) for name in self._names()}
+        rows = [row for name in names if (row := self._look(name, job)) is not None]
         return tuple(sorted(rows, key=lambda f: (f.job, -f.version)))
 
     def _names(self) -> list[str]:
@@ -265,9 +227,9 @@ class VersionFolder:
             return sorted(os.listdir(self.path))
         return []
 
-    def _look(self, name: str) -> Found | None:
+    def _look(self, name: str, wanted: str) -> Found | None:
         parsed = parse_name(name)
-        if parsed is None:
+        if parsed is None or wanted not in ("", parsed[0]):
             return None
         path, (job, version) = self.path / name, parsed
         manifest: Manifest | None = None
@@ -312,24 +274,30 @@ class VersionFolder:
         return {f.version for f in self.found(job) if f.problem == UNRECORDED}
 
     def delete(self, job: str, version: int, *, spare: bool = False) -> None:
-        """Remove a version, its record first, so that half of it is never taken for the whole.
-
-        Args:
-            job: whose it is.
-            version: its number; it need not exist.
-            spare: keep the file, hidden, for the next version to overwrite.
-
-        Raises:
-            CheckpointError: it cannot be removed.
-        """
+        """Remove a version, if any, its record first; the next one overwrites a ``spare``. Raises CheckpointError."""
         target = self.file(job, version)
         with failing(target, "removed"), contextlib.suppress(FileNotFoundError):
+            # The records first: a part of the file must never be taken for the whole.
             self._withdraw(upcoming_of(target))
             self._withdraw(record_of(target))
             if spare and self._reuses:
                 os.replace(target, self._spare(job))
             else:
                 target.unlink()
+
+    def set_aside(self, job: str, versions: Collection[int]) -> None:
+        """Rename versions of a job, and all damaged ones, to names that no longer count. Raises CheckpointError."""
+        suffix = aside_suffix()
+        numbers = {*versions, *(d.version for d in self.damaged(job))}
+        for version in sorted(numbers):
+            target = self.file(job, version)
+            # The file last: without its records it still counts as what is left of a version.
+            for path in (upcoming_of(target), record_of(target), target):
+                with failing(path, "set aside"), contextlib.suppress(FileNotFoundError):
+                    os.rename(path, path.with_name(path.name + suffix))
+        with failing(self.path):
+            if numbers and self.path.is_dir():
+                durable_write.sync_folder(self.path)
 
     def drop_spare(self, job: str) -> None:
         """Free the spare: nothing more will be written for this job."""
@@ -338,7 +306,7 @@ class VersionFolder:
 
     def leftovers(self, older_than_s: float = 0) -> tuple[Path, ...]:
         """Spares, and what killed writers left: hidden files and upcoming records."""
-        return tuple(p for n in filter(is_leftover, self._names()) if age_s(p := self.path / n) >= older_than_s)
+        return tuple(p for n in filter(is_leftover, self._names()) if _age_s(p := self.path / n) >= older_than_s)
 
     def clear(self, left: Path) -> None:
         """Settle or remove one of :meth:`leftovers`. Raises OSError."""
@@ -349,11 +317,7 @@ class VersionFolder:
             left.unlink(missing_ok=True)
 
     def sweep(self, older_than_s: float = 0) -> int:
-        """Clear all :meth:`leftovers`; returns how many. Without an age, only while nobody writes.
-
-        Raises:
-            CheckpointError: the folder cannot be read.
-        """
+        """Clear all :meth:`leftovers`, without an age only while nobody writes; returns how many."""
         count = 0
         for path in self.leftovers(older_than_s):
             with contextlib.suppress(OSError):
@@ -362,7 +326,7 @@ class VersionFolder:
         return count
 
 
-def age_s(path: Path) -> float:
+def _age_s(path: Path) -> float:
     """Seconds since a file was last written or renamed; negative if it is gone."""
     try:
         status = path.lstat()

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from deepvm.errors import CheckpointError
+
 WRITERS, NODE = ".deepvm-writers.lock", ".deepvm-node.lock"
 """Names of the lock files; they stay, empty."""
 _LIMIT_S, _PAUSE_S = 10.0, 0.01
@@ -22,23 +24,15 @@ log = logging.getLogger("deepvm.checkpoint")
 
 
 class FileLock:
-    """A shared or exclusive lock on a file; for one thread at a time.
-
-    Attributes:
-        held: whether it is held.
-    """
+    """A shared or exclusive lock on a file; ``held`` by one thread at a time."""
 
     def __init__(self, path: Path) -> None:
-        """Nothing is created before the lock is first taken; the folder must exist."""
+        """Create nothing before the lock is first taken; the folder must exist."""
         self._path, self._descriptor = path, -1
         self.held = False
 
     def take(self, *, shared: bool, limit_s: float = 0.0) -> bool:
-        """Take it, or change its mode; returns whether that worked within the time.
-
-        Raises:
-            OSError: the file cannot be opened, or the file system has no locks.
-        """
+        """Take it, or change its mode; returns whether that worked in time. Raises OSError: there are no locks here."""
         if self._descriptor < 0:
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         deadline = time.monotonic() + limit_s
@@ -65,22 +59,20 @@ class FileLock:
 
 
 class WriterLock:
-    """Marks a process as a writer of a folder, so that its hidden files are not taken for those of a killed one.
-
-    Writing works without it: if locks are unavailable, a warning is logged once.
-    """
+    """Marks a process as a writer of a folder, whose hidden files are then not taken for a killed one's."""
 
     def __init__(self, folder: Path) -> None:
         """Nothing is created yet."""
         self._lock, self._guard = FileLock(folder / WRITERS), threading.Lock()
         self._said = False
 
-    def enter(self, clear_up: Callable[[], None] = lambda: None) -> None:
+    def enter(self, clear_up: Callable[[], object] = lambda: None) -> None:
         """Start writing in the folder, which must exist. If no other process does, ``clear_up`` is called first."""
         with self._guard:
             if not self._lock.held:
                 if self._take(shared=False):
-                    clear_up()
+                    with contextlib.suppress(CheckpointError):  # writing may work all the same
+                        clear_up()
                 self._take(shared=True, limit_s=_LIMIT_S)
 
     @contextlib.contextmanager

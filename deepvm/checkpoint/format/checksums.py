@@ -1,21 +1,38 @@
-"""The bytes of one version in memory: filling in its checksums, and hashing it chunk by chunk."""
+"""CRC-32 as zip files have it: of any bytes, of a version's chunks, and those that the file itself holds.
+
+On one core of a 2024 Xeon: zlib 4 GB/s, isal 27 GB/s, zlib-ng 28 GB/s; all of them release the GIL.
+"""
 
 from __future__ import annotations
 
+import importlib
 import struct
+import zlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
-from deepvm.checkpoint.format.crc import crc32
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, Layout
 
 
-def finish(image: memoryview, layout: Layout) -> None:
-    """Fill in the checksums that the file itself holds (zip's CRC-32 of each record); doing it twice changes nothing.
+def _fastest() -> Callable[[Any, int], int]:
+    for name in ("isal.isal_zlib", "zlib_ng.zlib_ng"):
+        try:
+            return importlib.import_module(name).crc32  # type: ignore[no-any-return]
+        except ImportError:
+            continue
+    return zlib.crc32
 
-    Args:
-        image: the whole file, writable.
-        layout: which checksums stand where.
-    """
+
+_crc32 = _fastest()
+
+
+def crc32(data: bytes | bytearray | memoryview, start: int = 0) -> int:
+    """CRC-32 of bytes, or of what came before (``start``) and these bytes; by the fastest library installed."""
+    return _crc32(data, start)
+
+
+def finish(image: memoryview, layout: Layout) -> None:
+    """Fill in the checksums that the file itself holds (zip's CRC-32 of each record); idempotent."""
     for _ in seal(image, layout):
         pass
 
@@ -29,7 +46,6 @@ def seal(
     image: memoryview,
     layout: Layout,
     crcs: list[int] | None = None,
-    chunk_bytes: int | None = None,
     ready: Callable[[int], None] = lambda end: None,
     summed: Callable[[int, int], int] | None = None,
 ) -> Iterator[int]:
@@ -39,28 +55,27 @@ def seal(
         image: the whole file, writable.
         layout: which checksums stand where.
         crcs: gets the CRC-32 of each chunk.
-        chunk_bytes: bytes of a chunk, ``CHUNK_BYTES`` unless given.
-        ready: waits until so many bytes from the start were filled in, but for checksums; all were unless given.
-        summed: the CRC-32 of so many bytes (the second number) from a place on, where somebody knows it already.
+        ready: waits until so many bytes from the start are filled in, except for checksums.
+        summed: the CRC-32 at an offset, of a length, where it is known already.
 
     Yields:
-        How many bytes from the start are what they will be.
+        How many bytes from the start are final.
     """
-    chunk_bytes = CHUNK_BYTES if chunk_bytes is None else chunk_bytes
     summed = summed or (lambda offset, length: crc32(image[offset : offset + length]))
     fields = iter(sorted(layout.fields))
     field = next(fields, None)
     known: dict[tuple[int, int], int] = {}
+    chunk_bytes = CHUNK_BYTES  # as it is now: campaigns make it small
     for start in range(0, len(image), chunk_bytes):
         end = min(start + chunk_bytes, len(image))
         ready(end)
-        # Layout sees to it that no range holds a checksum: the order in which they are filled in does not matter.
+        # No range contains a checksum (see Layout), so the order does not matter.
         while field is not None and field.position < end:
             position, offset, length = field
-            ready(min(position + 4, len(image)))  # what comes later must not come over the end of a checksum
-            # Each record has its checksum twice in a zip file: behind its data and in the directory at the end.
+            ready(min(position + 4, len(image)))  # what arrives later must not overwrite the end of a checksum
+            # A zip file has each checksum twice: behind the record and in the directory at the end.
             if (offset, length) not in known:
-                ready(offset + length)  # a checksum may stand before its record
+                ready(offset + length)  # a checksum may precede its record
                 known[offset, length] = summed(offset, length)
             struct.pack_into("<I", image, position, known[offset, length])
             field = next(fields, None)

@@ -7,16 +7,16 @@ ends; what was verified on its way is then what the manifest vouches for. The re
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from deepvm.checkpoint.format.checksums import chunk_crcs, finish
-from deepvm.checkpoint.format.crc import crc32
+from deepvm.checkpoint.format.checksums import chunk_crcs, crc32, finish
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, Layout
 
 _LEAST_PIECE = 1024
@@ -31,15 +31,9 @@ class Atom(NamedTuple):
     crc: int
 
 
-def _find_combine() -> Callable[[int, int, int], int] | None:
-    try:
-        found = getattr(importlib.import_module("isal.isal_zlib"), "crc32_combine", None)
-    except ImportError:
-        return None
-    return found if callable(found) else None
-
-
-_combine = _find_combine()
+_combine: Callable[[int, int, int], int] | None = None
+with contextlib.suppress(ImportError, AttributeError):  # older releases of isal cannot
+    _combine = importlib.import_module("isal.isal_zlib").crc32_combine
 
 
 @dataclass(frozen=True)
@@ -70,33 +64,21 @@ class Cuts:
 
 def total(atoms: Iterable[Atom]) -> int:
     """CRC-32 of neighbours together."""
-    crc, first = 0, True
-    for start, end, part in atoms:
-        if first:
-            crc, first = part, False
-        else:
-            assert _combine is not None
-            crc = _combine(crc, part, end - start)
+    left = iter(atoms)
+    crc = next(left, Atom(0, 0, 0)).crc
+    for start, end, part in left:
+        assert _combine is not None
+        crc = _combine(crc, part, end - start)
     return crc
 
 
 def seal_by_parts(image: memoryview, layout: Layout, cuts: Cuts, pieces: Iterable[Atom]) -> tuple[int, ...]:
-    """Fill in a file's checksums, and make those of its chunks.
-
-    Args:
-        image: the whole file, writable.
-        layout: which checksums stand where.
-        cuts: of this layout.
-        pieces: what was verified, in any order.
-
-    Returns:
-        CRC-32 of each chunk of ``CHUNK_BYTES``.
-    """
+    """Fill in a file's checksums from verified pieces, in any order; returns the CRC-32 of each ``CHUNK_BYTES``."""
     atoms = sorted(pieces) if cuts.usable else []
-    if not _tile(atoms, len(image)):
+    starts = [a.start for a in atoms]
+    if [0, *(a.end for a in atoms)] != [*starts, len(image)]:  # something is missing, or came twice
         finish(image, layout)
         return chunk_crcs(image)
-    starts = [a.start for a in atoms]
     known: dict[tuple[int, int], int] = {}
     changed: set[int] = set()
     for position, offset, length in layout.fields:
@@ -109,18 +91,5 @@ def seal_by_parts(image: memoryview, layout: Layout, cuts: Cuts, pieces: Iterabl
     for number in changed:
         start, end, _ = atoms[number]
         atoms[number] = Atom(start, end, crc32(image[start:end]))
-    return tuple(total(chunk) for chunk in _by_chunk(atoms, starts, len(image)))
-
-
-def _tile(atoms: Sequence[Atom], size: int) -> bool:
-    at = 0
-    for atom in atoms:
-        if atom.start != at:
-            return False
-        at = atom.end
-    return at == size
-
-
-def _by_chunk(atoms: Sequence[Atom], starts: Sequence[int], size: int) -> Iterator[Sequence[Atom]]:
-    for start in range(0, size, CHUNK_BYTES):
-        yield atoms[bisect_left(starts, start) : bisect_left(starts, start + CHUNK_BYTES)]
+    chunks = range(0, len(image), CHUNK_BYTES)
+    return tuple(total(atoms[bisect_left(starts, at) : bisect_left(starts, at + CHUNK_BYTES)]) for at in chunks)

@@ -1,13 +1,13 @@
 """Flatten a state into structure, tensors and numbers, and rebuild it with others.
 
-Two versions of equal structure have the same file layout. Tensors are copied, numbers are patched into the file's
-pickle. What ``torch.load(weights_only=True)`` would refuse is refused here, with its place.
+Versions of equal structure have the same file layout: tensors are copied, numbers are patched into the file's pickle.
+What ``torch.load(weights_only=True)`` would refuse is refused here, with its place.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,8 +25,7 @@ class FlatState:
     """A flattened tree.
 
     Attributes:
-        structure: equal for equal layouts. tensors: in the order in which pickle visits them.
-        numbers: whole numbers and floats, in that order too.
+        structure: equal for equal layouts. tensors, numbers: in the order in which pickle visits them.
         storages: the memory behind the tensors, each once; several tensors may share one.
     """
 
@@ -39,11 +38,7 @@ class FlatState:
 
 
 def flatten(tree: Any) -> FlatState:
-    """Flatten a tree of containers, tensors, numbers and texts.
-
-    Raises:
-        RequestError: something that torch would not load safely; names its place.
-    """
+    """Flatten a tree. Raises RequestError: torch would not load something in it safely; names its place."""
     parts = FlatState()
     _visit(tree, parts, ())
     return parts
@@ -75,21 +70,16 @@ def _visit(tree: Any, parts: FlatState, place: _Place) -> None:
     kind = type(tree)
     if isinstance(tree, torch.Tensor):
         _visit_tensor(tree, parts, place)
-    elif kind is float:
-        parts.structure.append("float")
-        parts.numbers.append(tree)
-    elif kind is int and tree in _INT64:
-        parts.structure.append("int")
+    elif kind is float or (kind is int and tree in _INT64):
+        parts.structure.append(kind.__name__)
         parts.numbers.append(tree)
     elif kind in _CONSTANTS or kind is int:
         parts.structure.append((kind.__name__, tree))
     elif kind in _MAPPINGS:
-        parts.structure.append((kind.__name__, len(tree), _metadata(tree)))
+        parts.structure.append((kind.__name__, len(tree), repr(getattr(tree, "_metadata", ""))))
         for key, value in tree.items():
             if type(key) not in (str, int):
-                raise RequestError(
-                    _path(place) or "state", key, f"keys that are texts or whole numbers; at {_at(place)}"
-                )
+                raise _refused(place, key, "keys that are texts or whole numbers; at {at}")
             parts.structure.append(key)
             _visit(value, parts, (place, key))
     elif kind in (list, tuple):
@@ -97,14 +87,16 @@ def _visit(tree: Any, parts: FlatState, place: _Place) -> None:
         for number, value in enumerate(tree):
             _visit(value, parts, (place, number))
     else:
-        raise RequestError(_path(place) or "state", kind.__name__, _advice(tree, place))
+        hint = ""
+        if kind.__module__ == "numpy":
+            hint = f": {'torch.from_numpy(...)' if kind.__name__ == 'ndarray' else '.item()'} makes one of it"
+        raise _refused(place, kind.__name__, "tensors, numbers, texts, lists, tuples and dicts of them; at {at}" + hint)
 
 
 def _visit_tensor(tensor: torch.Tensor, parts: FlatState, place: _Place) -> None:
     problem = _problem(tensor)
     if problem is not None:
-        allowed = f"dense tensors with memory; at {_at(place)}: {problem[1]}"
-        raise RequestError(_path(place) or "state", problem[0], allowed)
+        raise _refused(place, problem[0], "dense tensors with memory; at {at}: " + problem[1])
     storage = tensor.untyped_storage()
     key = storage._cdata
     index = parts._known.get(key)
@@ -114,11 +106,8 @@ def _visit_tensor(tensor: torch.Tensor, parts: FlatState, place: _Place) -> None
         parts._first.append((tensor.dtype, place))
     dtype, first = parts._first[index]
     if dtype is not tensor.dtype:
-        raise RequestError(
-            _path(place),
-            f"{tensor.dtype} in the memory of {dtype}",
-            f"one type for one memory; {_at(place)} is a view of {_at(first)}: .clone() gives it a memory of its own",
-        )
+        allowed = f"one type for one memory; {{at}} is a view of state{_path(first)}: .clone() gives it its own memory"
+        raise _refused(place, f"{tensor.dtype} in the memory of {dtype}", allowed)
     shape, stride, views = tuple(tensor.shape), tensor.stride(), (tensor.is_conj(), tensor.is_neg())
     parts.structure.append((tensor.dtype, shape, stride, tensor.storage_offset(), index, storage.nbytes(), *views))
     parts.tensors.append(tensor)
@@ -126,7 +115,7 @@ def _visit_tensor(tensor: torch.Tensor, parts: FlatState, place: _Place) -> None
 
 def _problem(tensor: torch.Tensor) -> tuple[str, str] | None:
     """What a tensor is that cannot be saved as it is, and what to do about it."""
-    if type(tensor) not in _TENSORS:
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         return type(tensor).__name__, "a state_dict that gives plain tensors"
     if tensor.is_meta:
         return "a tensor on the device meta", "to_empty(device=...) and values, or a buffer with persistent=False"
@@ -139,25 +128,10 @@ def _problem(tensor: torch.Tensor) -> tuple[str, str] | None:
     return None
 
 
-_TENSORS = (torch.Tensor, torch.nn.Parameter)
-
-
-def _metadata(tree: Mapping[Any, Any]) -> str:
-    found = getattr(tree, "_metadata", None)
-    return "" if found is None else repr(found)
-
-
 def _path(place: _Place) -> str:
     return f"{_path(place[0])}[{place[1]!r}]" if place else ""
 
 
-def _at(place: _Place) -> str:
-    return f"state{_path(place)}"
-
-
-def _advice(value: Any, place: _Place) -> str:
-    kind = type(value)
-    if kind.__module__ == "numpy":
-        hint = "torch.from_numpy(...)" if kind.__name__ == "ndarray" else ".item()"
-        return f"tensors, numbers, texts, lists and dicts; at {_at(place)}: {hint} makes one of it"
-    return f"tensors, numbers, texts, lists, tuples and dicts of them; at {_at(place)}"
+def _refused(place: _Place, value: object, allowed: str) -> RequestError:
+    path = _path(place)
+    return RequestError(path or "state", value, allowed.replace("{at}", f"state{path}"))

@@ -1,19 +1,19 @@
-"""The layout of a checkpoint file before its first byte exists: its size, who sends what, its checksums.
+"""The layout of a checkpoint file before its first byte exists: its size, who sends what, its checksums; byte ranges.
 
-The trainer makes it once (:mod:`deepvm.checkpoint.format.torch_zip`); it stays the same until the structure of the
-state changes. It is all that a memory node needs, which moves bytes without knowing what they mean.
+The trainer makes it once per structure of the state (:mod:`deepvm.checkpoint.format.torch_zip`). It is all that a
+memory node needs to know of a file.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
-from typing import Any, NamedTuple
+from itertools import chain, pairwise
+from typing import NamedTuple
 
 from deepvm.errors import RequestError
 
@@ -35,11 +35,7 @@ class Segment(NamedTuple):
 
 
 class ChecksumField(NamedTuple):
-    """Four bytes of the file, little-endian, that hold the CRC-32 of a range of it.
-
-    Attributes:
-        position: of the four bytes. offset, length: the range, which must not contain them.
-    """
+    """Four bytes, little-endian, at ``position``: the CRC-32 of the range at ``offset``, which excludes them."""
 
     position: int
     offset: int
@@ -48,25 +44,14 @@ class ChecksumField(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """The plan of a file.
-
-    Attributes:
-        size: bytes of the file.
-        shards: the sorted ranges that each rank sends; together they cover the file once.
-        fields: checksums filled in when the file is complete (see
-            :func:`deepvm.checkpoint.format.checksums.finish`).
-    """
+    """The plan of a file: its bytes, the sorted ranges that each rank sends, and the checksums to fill in last."""
 
     size: int
     shards: tuple[tuple[Segment, ...], ...]
     fields: tuple[ChecksumField, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse impossible layouts: a memory node gets them from whoever has its token.
-
-        Raises:
-            RequestError: naming the attribute.
-        """
+        """Refuse impossible layouts: a memory node gets them from whoever has its token. Raises RequestError."""
         if not 0 < self.size <= MOST_BYTES:
             raise RequestError("size", self.size, f"1 to {MOST_BYTES} bytes")
         if not 1 <= len(self.shards) <= _MOST_RANKS:
@@ -112,23 +97,19 @@ class Layout:
 
     @classmethod
     def from_json(cls, data: bytes) -> Layout:
-        """Read an untrusted layout.
-
-        Raises:
-            RequestError: it is none.
-        """
+        """Read an untrusted layout. Raises RequestError: it is none."""
         try:
             document = json.loads(data)
-        except (ValueError, RecursionError):
-            raise RequestError("layout", f"{len(data)} bytes", "JSON") from None
-        if not isinstance(document, Mapping) or document.get("schema_version") != LAYOUT_VERSION:
-            raise RequestError("layout", "another document", LAYOUT_VERSION)
-        shards = _rows(document.get("shards"), "shards")
-        return cls(
-            size=_whole(document.get("size"), "size"),
-            shards=tuple(tuple(Segment(*_numbers(s, 2, "shards")) for s in _rows(shard, "shards")) for shard in shards),
-            fields=tuple(ChecksumField(*_numbers(f, 3, "fields")) for f in _rows(document.get("fields"), "fields")),
-        )
+            if document["schema_version"] != LAYOUT_VERSION or not isinstance(document["fields"], list):
+                raise ValueError("another document")
+            shards = tuple(tuple(Segment(*segment) for segment in shard) for shard in document["shards"])
+            fields = tuple(ChecksumField(*field) for field in document["fields"])
+            size = document["size"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise RequestError("layout", f"{len(data)} bytes", f"a document of {LAYOUT_VERSION}") from None
+        if any(type(number) is not int for row in (*chain(*shards), *fields, (size,)) for number in row):
+            raise RequestError("layout", "something else", "whole numbers")
+        return cls(size, shards, fields)
 
 
 def _entangled(fields: Sequence[ChecksumField]) -> bool:
@@ -144,19 +125,79 @@ def _entangled(fields: Sequence[ChecksumField]) -> bool:
     return False
 
 
-def _rows(value: Any, option: str) -> Sequence[Any]:
-    if not isinstance(value, list):
-        raise RequestError(option, type(value).__name__, "a list")
-    return value
+def runs(shard: Iterable[Segment]) -> tuple[Segment, ...]:
+    """The segments of a shard, sorted, neighbours joined: a message may span tensors that lie side by side."""
+    joined = Ranges((segment.offset, segment.offset + segment.length) for segment in sorted(shard))
+    return tuple(Segment(start, end - start) for start, end in joined)
 
 
-def _numbers(value: Any, count: int, option: str) -> list[int]:
-    if not isinstance(value, list) or len(value) != count:
-        raise RequestError(option, type(value).__name__, f"lists of {count} whole numbers")
-    return [_whole(v, option) for v in value]
+def within(part: Segment, shares: Iterable[Segment]) -> list[tuple[int, int]]:
+    """The ranges ``[start, end)`` of a part, from its own start, that lie in the shares."""
+    found = []
+    for share in shares:
+        start = max(part.offset, share.offset)
+        end = min(part.offset + part.length, share.offset + share.length)
+        if start < end:
+            found.append((start - part.offset, end - part.offset))
+    return found
 
 
-def _whole(value: Any, option: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise RequestError(option, type(value).__name__, "whole numbers")
-    return value
+class Ranges:
+    """A set of bytes as sorted, disjoint, non-adjacent ranges ``[start, end)``."""
+
+    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        """Start with some ranges, in any order."""
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        for start, end in ranges:
+            self.add(start, end)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """The ranges, sorted."""
+        return iter(zip(self._starts, self._ends, strict=True))
+
+    def __len__(self) -> int:
+        """How many ranges."""
+        return len(self._starts)
+
+    @property
+    def total(self) -> int:
+        """Bytes in the set."""
+        return sum(self._ends) - sum(self._starts)
+
+    def add(self, start: int, end: int) -> None:
+        """Put a range in; an empty one changes nothing."""
+        if start >= end:
+            return
+        first, last = bisect_left(self._ends, start), bisect_right(self._starts, end)
+        if first < last:
+            start, end = min(start, self._starts[first]), max(end, self._ends[last - 1])
+        self._starts[first:last], self._ends[first:last] = [start], [end]
+
+    def covers(self, start: int, end: int) -> bool:
+        """Whether all bytes of a range are in the set."""
+        at = bisect_right(self._starts, start) - 1
+        return start >= end or (at >= 0 and self._ends[at] >= end)
+
+    def reach(self, start: int) -> int:
+        """The end of the range that holds byte ``start``; ``start`` where none does."""
+        at = bisect_right(self._starts, start) - 1
+        return max(start, self._ends[at]) if at >= 0 else start
+
+    def touches(self, start: int, end: int) -> bool:
+        """Whether any byte of a range is in the set."""
+        at = bisect_right(self._ends, start)
+        return start < end and at < len(self._starts) and self._starts[at] < end
+
+    def missing(self, within: Iterable[Segment]) -> Iterator[tuple[int, int]]:
+        """The ranges of ``within`` that are not in the set."""
+        for offset, length in within:
+            start, end = offset, offset + length
+            for at in range(bisect_right(self._ends, start), len(self._starts)):
+                if self._starts[at] >= end:
+                    break
+                if self._starts[at] > start:
+                    yield start, self._starts[at]
+                start = max(start, self._ends[at])
+            if start < end:
+                yield start, end

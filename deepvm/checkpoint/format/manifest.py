@@ -1,7 +1,6 @@
 """The commit record: a small JSON file beside each version. A version without one is not complete, whatever its bytes.
 
-``torch.load`` and safetensors accept flipped bits silently; the manifest's checksums are verified before anything is
-loaded.
+``torch.load`` and safetensors accept flipped bits silently; these checksums are verified before anything is loaded.
 """
 
 from __future__ import annotations
@@ -12,17 +11,15 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from deepvm.checkpoint.format.crc import crc32
+from deepvm.checkpoint.format.checksums import crc32
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, MOST_BYTES, Layout
 from deepvm.errors import DamagedError, RequestError
 
 MANIFEST_VERSION = "deepvm.checkpoint/1"
 SUFFIX = ".json"
 """Suffix of the record's name, after that of its file."""
-
 UNRECORDED = "it has no commit record"
-"""The problem of a file alone; a killed writer leaves none, only an interrupted removal."""
-
+"""The problem of a file alone, as an interrupted removal leaves it; a killed writer leaves none."""
 _MOST_CHUNK_BYTES = 2**30
 
 
@@ -54,11 +51,7 @@ class Manifest:
         return cls(job, version, layout.world, layout.size, tuple(crcs), CHUNK_BYTES, layout.digest, now, best)
 
     def __post_init__(self) -> None:
-        """Refuse inconsistent values.
-
-        Raises:
-            RequestError: naming the attribute.
-        """
+        """Refuse inconsistent values. Raises RequestError."""
         if not all(isinstance(text, str) for text in (self.job, self.layout, self.created)):
             raise RequestError("manifest", "something else", "texts for job, layout and created")
         numbers = (self.version, self.world, self.size, self.chunk_bytes, *self.crcs)
@@ -82,40 +75,26 @@ class Manifest:
 
     @classmethod
     def from_json(cls, data: bytes) -> Manifest:
-        """Read a record.
-
-        Raises:
-            RequestError: it is damaged, or none.
-        """
+        """Read a record. Raises RequestError: it is damaged, or none."""
         try:
-            document = json.loads(data)
-            if not isinstance(document, Mapping):
-                raise ValueError("not an object")
-            facts: dict[str, Any] = dict(document)
-            check, version = facts.pop("check", None), facts.get("schema_version")
+            facts = json.loads(data)
+            check, version = facts.pop("check", None), facts.pop("schema_version", None)
             if version != MANIFEST_VERSION:
                 raise RequestError("manifest", version, f"a commit record of {MANIFEST_VERSION}")
-            if check != _check(facts):
-                raise ValueError("its checksum is another")
-            del facts["schema_version"]
             manifest = cls(**{**facts, "crcs": tuple(facts["crcs"])})
-            # Damage in white space is harmless, but should be noticed all the same.
-            if manifest.to_json() != data:
-                raise ValueError("not one byte of it may be another")
+            # Also damage in white space, which is harmless, should be noticed.
+            if check != _check({"schema_version": version, **facts}) or manifest.to_json() != data:
+                raise ValueError("its checksum is another")
             return manifest
-        except RequestError:
-            raise
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            if isinstance(error, RequestError):
+                raise
             raise RequestError("manifest", f"{len(data)} bytes", f"an undamaged commit record ({error})") from None
 
 
 @dataclass(frozen=True)
 class JoinedManifest(Manifest):
-    """A version in parts with their own checksums; those of the whole are known once it is joined.
-
-    Attributes:
-        parts: in order.
-    """
+    """A version in parts, in order, with their own checksums; those of the whole are known once it is joined."""
 
     parts: tuple[Manifest, ...] = ()
 
@@ -126,11 +105,7 @@ class JoinedManifest(Manifest):
 
 @dataclass(frozen=True)
 class Damage:
-    """A version that existed once and cannot be restored, such as a record without its file.
-
-    Attributes:
-        version: its number. problem: for people. size: bytes of what is left.
-    """
+    """A version that existed once and cannot be restored: its number, a problem for people, bytes of what is left."""
 
     version: int
     problem: str
@@ -146,11 +121,7 @@ class ChunkChecks:
         self._at = self._crc = 0
 
     def add(self, data: memoryview) -> None:
-        """Take the next bytes.
-
-        Raises:
-            DamagedError: they end a chunk whose checksum is another.
-        """
+        """Take the next bytes. Raises DamagedError: they end a chunk whose checksum is another."""
         size, done = self._manifest.chunk_bytes, 0
         while done < len(data):
             number = self._at // size

@@ -16,7 +16,7 @@ class Level(str, Enum):
     """What an acknowledged version survives, weakest first; each level includes those before it.
 
     LOCAL: the end of this process, not that of this machine (a folder in memory, such as ``/dev/shm``). REMOTE: the
-    loss of this machine, while the memory node lives. DURABLE: that as well; a folder is as durable as what it lies on.
+    loss of this machine, while the memory node lives. DURABLE: that of both; a folder is as durable as its disk.
     """
 
     LOCAL = "local"
@@ -28,14 +28,6 @@ LEAST_BYTES_S = 50e6
 """The slowest bandwidth, in bytes/s, that time limits allow for: they grow with the version's size."""
 
 
-def _filled(end: int) -> None:
-    """Nothing to wait for."""
-
-
-def _unheard(reason: CheckpointError) -> None:
-    """Nobody asks."""
-
-
 @dataclass(frozen=True)
 class Shard:
     """One rank's part of a version, in the trainer's memory; what is ready does not change until the tier has returned.
@@ -43,14 +35,14 @@ class Shard:
     Attributes:
         job: whose it is. version: optimizer steps that it contains. rank: whose part.
         layout: of the whole version. image: the whole file's address space; only the rank's own segments are filled.
-        ready: waits until the own bytes below a position are what they will be; to be called before they are read.
-            Raises CheckpointError when they will never be.
-        home: the hidden file that ``image`` is a mapping of, where a tier is to make a version of that (strategy D).
+        ready: waits until the own bytes below a position are final; to be called before they are read. Raises
+            CheckpointError: they will never be.
+        home: the hidden file that ``image`` maps, of which a tier is to make a version (strategy D).
         best: the training calls it the best so far.
-        attempt: grows with every save of a run, and is the same on all ranks: a number may be saved twice with other
-            bytes, and parts of both are no version.
-        lost: a tier that has returned from ``put`` tells here, with the reason, that it will acknowledge nothing more;
-            one that has acknowledged all levels, or raised, need not.
+        attempt: grows with every save of a run, the same on all ranks: a number may be saved twice with other bytes,
+            and parts of both are no version.
+        lost: called by a tier that will acknowledge nothing more after ``put``, with the reason; not after all levels
+            were acknowledged, or an error raised.
     """
 
     job: str
@@ -58,15 +50,15 @@ class Shard:
     rank: int
     layout: Layout
     image: memoryview
-    ready: Callable[[int], None] = _filled
+    ready: Callable[[int], None] = lambda end: None
     home: Path | None = None
     best: bool = False
     attempt: int = 0
-    lost: Callable[[CheckpointError], None] = _unheard
+    lost: Callable[[CheckpointError], None] = lambda reason: None
 
     @property
     def moving_s(self) -> float:
-        """Seconds that copying, sending and writing the whole version may take beside every other wait."""
+        """Seconds that copying, sending and writing the whole version may take beside other waits."""
         return self.layout.size / LEAST_BYTES_S
 
     def check(self) -> None:

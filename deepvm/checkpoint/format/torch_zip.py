@@ -1,7 +1,7 @@
 """Memory laid out as the file: a zip that plain ``torch.load`` reads, planned once and then only filled in.
 
-``torch.save`` with ``skip_data`` writes everything but the tensors' bytes and shows, by seeking, where these belong.
-Storages are copied there, numbers are patched into the pickle, and zip's checksums are left to
+``torch.save`` with ``skip_data`` writes everything but the tensors' bytes, into a sparse file that shows where these
+belong. Storages are copied there, numbers are patched into the pickle, and zip's checksums are left to
 :func:`deepvm.checkpoint.format.checksums.finish`. So no version is ever pickled, packed or repacked (ACUTE's
 Check-Pack), and tensors lie at multiples of 128 bytes (LightCheck III-D).
 """
@@ -9,16 +9,16 @@ Check-Pack), and tensors lie at multiples of 128 bytes (LightCheck III-D).
 from __future__ import annotations
 
 import io
+import itertools
 import logging
 import os
 import struct
 import tempfile
 import zipfile
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import torch
 
@@ -62,83 +62,38 @@ class Image:
         return Layout(self.size, ((Segment(0, self.size),),), self.fields)
 
     def write_numbers(self, image: memoryview, numbers: Sequence[int | float]) -> None:
-        """Patch the numbers of a version into its pickle."""
-        for offset, is_float, value in zip(self.numbers, self.floats, numbers, strict=True):
+        """Patch the numbers of a version into its pickle; one that is not lasting has them."""
+        for offset, is_float, value in zip(self.numbers, self.floats, numbers, strict=self.lasting):
             struct.pack_into(">d" if is_float else "<q", image, offset, value)
 
 
-class _Sink(io.RawIOBase):
-    """A file that records what is written, and where data was skipped."""
-
-    def __init__(self) -> None:
-        self.position = 0
-        self.pieces: list[tuple[int, bytes]] = []
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        # Long runs of zeros are padding between records as well; they are kept, because they are few.
-        self.pieces.append((self.position, bytes(data)))
-        self.position += len(data)
-        return len(data)
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        if whence != os.SEEK_CUR or offset < 0:
-            raise CheckpointError("torch.save moves in its file in a way that is not known here")
-        self.position += offset
-        return self.position
-
-    def tell(self) -> int:
-        return self.position
-
-
-class SavedImage(Image):
-    """The file of one version as ``torch.save`` wrote it: nothing is left to be copied, patched or filled in."""
-
-    def write_numbers(self, image: memoryview, numbers: Sequence[int | float]) -> None:
-        """They are in it."""
-
-
 def plan_image(tree: Any, parts: FlatState | None = None) -> Image:
-    """Lay out the file of a state.
-
-    Args:
-        tree: the state.
-        parts: the flattened state, if there is one already.
+    """Lay out the file of a state, flattened to ``parts``.
 
     Raises:
         CheckpointError: this release of torch writes files that are not understood here, or there is no room to test
             the layout.
         RequestError: the state holds something that torch would not load.
     """
-    parts = parts or flatten(tree)
-    twins = [torch.UntypedStorage(s.nbytes(), device="cpu") for s in parts.storages]  # type: ignore[no-untyped-call]
-    template = _template(tree, parts, twins)
-    sink = _Sink()
     from torch.utils.serialization import config
 
+    parts = parts or flatten(tree)
+    sizes = [s.nbytes() for s in parts.storages]
     aligned = config.patch("save.storage_alignment", ALIGNMENT)  # type: ignore[attr-defined]
-    with torch.serialization.skip_data(), aligned:
-        torch.save(template, cast("IO[bytes]", sink))
-    del template
-    image = _read_image(sink, [s.nbytes() for s in parts.storages], parts)
-    _test(image, parts)
+    with _sparse_file(sum(sizes)) as (file, path):
+        with torch.serialization.skip_data(), aligned:
+            torch.save(_template(tree, parts), file)
+        file.flush()
+        image = _read_image(file, parts, sizes)
+        _test(image, parts, file.fileno(), path)
     return image
 
 
 def lay_out(tree: Any, parts: FlatState, world: int) -> Image:
     """:func:`plan_image`, or the saved file where that is not possible; the log says so once.
 
-    Saving is slower, and training stands still meanwhile; the file is verified and restored like any other.
-
-    Args:
-        tree: the state.
-        parts: the flattened state.
-        world: ranks that share the file; the files that several of them save are not the same.
-
-    Raises:
-        CheckpointError: it is not possible, and there are several ranks.
+    Saving is slower, and training stands still meanwhile; the file is verified and restored like any other. Raises
+    CheckpointError with several ranks: what torch.save writes differs between them.
     """
     try:
         return plan_image(tree, parts)
@@ -151,65 +106,56 @@ def lay_out(tree: Any, parts: FlatState, world: int) -> Image:
     stream = io.BytesIO()
     torch.save(tree, stream)
     data = stream.getvalue()
-    return SavedImage(len(data), ((0, data),), (), (), (), (), Segment(0, 0), (), lasting=False)
+    return Image(len(data), ((0, data),), (), (), (), (), Segment(0, 0), (), lasting=False)
 
 
-def _template(tree: Any, parts: FlatState, twins: Sequence[torch.UntypedStorage]) -> Any:
-    index = {storage._cdata: number for number, storage in enumerate(parts.storages)}
-    count = 0
+def _template(tree: Any, parts: FlatState) -> Any:
+    """The state with memory that nobody touches, and with numbers that can be found in the pickle."""
+    twins = {
+        s._cdata: torch.UntypedStorage(s.nbytes(), device="cpu")  # type: ignore[no-untyped-call]
+        for s in parts.storages
+    }
+    count = itertools.count(1)
 
     def twin(tensor: torch.Tensor) -> torch.Tensor:
-        storage = twins[index[tensor.untyped_storage()._cdata]]
         made = torch.empty(0, dtype=tensor.dtype, device="cpu")
+        storage = twins[tensor.untyped_storage()._cdata]
         made = made.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
         made = made.conj() if tensor.is_conj() else made  # views: the file holds the bytes of what they look at
         return torch._neg_view(made) if tensor.is_neg() else made
 
     def mark(value: int | float) -> int | float:
-        nonlocal count
-        count += 1
-        return _marked_float(count) if isinstance(value, float) else _INT_MARK + count
+        number = next(count)
+        if isinstance(value, float):
+            return float(struct.unpack(">d", struct.pack(">Q", _FLOAT_MARK + number))[0])
+        return _INT_MARK + number
 
     return map_leaves(tree, twin, mark)
 
 
-def _marked_float(number: int) -> float:
-    return float(struct.unpack(">d", struct.pack(">Q", _FLOAT_MARK + number))[0])
-
-
-@dataclass(frozen=True)
-class _Record:
-    """A file inside the zip: where its bytes are, and the places of its CRC-32."""
-
-    name: str
-    offset: int
-    size: int
-    crc_places: tuple[int, ...]
-
-
-def _read_image(sink: _Sink, sizes: Sequence[int], parts: FlatState) -> Image:
-    view = _Sparse(sink.pieces, sink.position)
-    records = {r.name.partition("/")[2]: r for r in _records(view)}
-    pickle = records["data.pkl"]
-    offsets = []
-    changing = [pickle]
-    for number, size in enumerate(sizes):
-        record = records.get(f"data/{number}")
-        if record is None or record.size != size:
+def _read_image(file: IO[bytes], parts: FlatState, sizes: Sequence[int]) -> Image:
+    """Find everything in the file that torch wrote, holes in place of tensors."""
+    size, records = file.tell(), _records(file)
+    pickle, _ = records["data.pkl"]
+    storages, changing = [], ["data.pkl"]
+    for number, length in enumerate(sizes):
+        record, _ = records.get(name := f"data/{number}", (None, ()))
+        if record is None or record.length != length:
             raise CheckpointError(f"torch.save wrote storage {number} in a way that is not known here")
-        offsets.append(record.offset)
-        if size:
-            changing.append(record)
+        storages.append(record.offset)
+        changing += [name] if length else []
+    holes = sorted((offset, offset + length) for offset, length in zip(storages, sizes, strict=True) if length)
+    between = zip([0, *(end for _, end in holes)], [*(start for start, _ in holes), size], strict=True)
     floats = tuple(isinstance(n, float) for n in parts.numbers)
     return Image(
-        size=sink.position,
-        pieces=_merged(sink.pieces),
-        storages=tuple(offsets),
+        size=size,
+        pieces=tuple((start, os.pread(file.fileno(), end - start, start)) for start, end in between if start < end),
+        storages=tuple(storages),
         sizes=tuple(sizes),
-        numbers=_number_places(view.at(pickle.offset, pickle.size), pickle.offset, floats),
+        numbers=_number_places(os.pread(file.fileno(), pickle.length, pickle.offset), pickle.offset, floats),
         floats=floats,
-        pickle=Segment(pickle.offset, pickle.size),
-        fields=tuple(ChecksumField(place, r.offset, r.size) for r in changing for place in r.crc_places),
+        pickle=pickle,
+        fields=tuple(ChecksumField(place, *records[name][0]) for name in changing for place in records[name][1]),
     )
 
 
@@ -228,107 +174,60 @@ def _number_places(pickle: bytes, start: int, floats: Sequence[bool]) -> tuple[i
     return tuple(places)
 
 
-class _Sparse:
-    """A file of which only pieces are there, as :class:`zipfile.ZipFile` reads it."""
-
-    def __init__(self, pieces: Sequence[tuple[int, bytes]], size: int) -> None:
-        self._pieces, self._size, self._position = _merged(pieces), size, 0
-        self._starts = [start for start, _ in self._pieces]
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._position = offset + (0, self._position, self._size)[whence]
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def read(self, length: int = -1) -> bytes:
-        found = self.at(self._position, self._size - self._position if length < 0 else length)
-        self._position += len(found)
-        return found
-
-    def at(self, offset: int, length: int) -> bytes:
-        start, data = self._pieces[max(bisect_right(self._starts, offset) - 1, 0)]
-        if not start <= offset <= offset + length <= start + len(data):
-            raise CheckpointError("torch.save left a hole where none is expected")
-        return data[offset - start : offset - start + length]
-
-
-def _merged(pieces: Sequence[tuple[int, bytes]]) -> tuple[tuple[int, bytes], ...]:
-    """Pieces that follow one another, joined."""
-    found: list[tuple[int, bytearray]] = []
-    for offset, data in sorted(pieces):
-        if found and found[-1][0] + len(found[-1][1]) == offset:
-            found[-1][1].extend(data)
-        elif data:
-            found.append((offset, bytearray(data)))
-    return tuple((offset, bytes(data)) for offset, data in found)
-
-
-def _records(view: _Sparse) -> Iterator[_Record]:
-    """The files in the zip; the places of their checksums are those of PKWARE APPNOTE 4.3, which zipfile hides."""
+def _records(file: IO[bytes]) -> dict[str, tuple[Segment, tuple[int, ...]]]:
+    """Where the bytes of each file in the zip are, and its CRC-32 (PKWARE APPNOTE 4.3; zipfile hides these places)."""
     try:
-        archive = zipfile.ZipFile(cast("IO[bytes]", view))
+        archive = zipfile.ZipFile(file)
     except zipfile.BadZipFile as error:
         raise CheckpointError(f"torch.save writes its directory in a way that is not known here: {error}") from error
+    found = {}
     position = archive.start_dir
     for info in archive.infolist():
-        local = view.at(info.header_offset, 30)
+        local = os.pread(file.fileno(), 30, info.header_offset)
         offset = info.header_offset + 30 + sum(struct.unpack("<HH", local[26:30]))
         places = [position + 16]
         if info.flag_bits & 8:
-            if view.at(offset + info.file_size, 4) != _DESCRIPTOR:
+            if os.pread(file.fileno(), 4, offset + info.file_size) != _DESCRIPTOR:
                 raise CheckpointError("torch.save describes its records in a way that is not known here")
             places.append(offset + info.file_size + 4)
         elif info.file_size:
             places.append(info.header_offset + 14)
-        yield _Record(info.filename, offset, info.file_size, tuple(places))
+        found[info.filename.partition("/")[2]] = Segment(offset, info.file_size), tuple(places)
         position += 46 + len(info.orig_filename.encode()) + len(info.extra) + len(info.comment)
+    return found
 
 
-def _test(image: Image, parts: FlatState) -> None:
-    """Write a mark into every storage of a sparse file, load it with torch, and find the marks where they belong.
-
-    Raises:
-        CheckpointError: torch reads something else, or there is no place for the file.
-    """
+def _test(image: Image, parts: FlatState, descriptor: int, path: str) -> None:
+    """Mark every storage in the sparse file, load it with torch, and find the marks. Raises CheckpointError."""
     marks = [struct.pack("<Q", 0x5A00000000000000 + n)[: min(8, size)] for n, size in enumerate(image.sizes)]
-    with _sparse_file(image.size) as (descriptor, path):
-        for offset, data in image.pieces:
-            os.pwrite(descriptor, data, offset)
-        for offset, mark in zip(image.storages, marks, strict=True):
-            os.pwrite(descriptor, mark, offset)
-        try:
-            loaded = flatten(torch.load(path, map_location="cpu", mmap=True, weights_only=True))
-        except Exception as error:
-            raise CheckpointError(f"torch cannot load what it laid out itself: {error}") from error
+    for offset, mark in zip(image.storages, marks, strict=True):
+        os.pwrite(descriptor, mark, offset)
+    try:
+        loaded = flatten(torch.load(path, map_location="cpu", mmap=True, weights_only=True))
+    except Exception as error:
+        raise CheckpointError(f"torch cannot load what it laid out itself: {error}") from error
     same = len(loaded.storages) == len(marks) and loaded.structure == parts.structure
     if not same or any(bytes(s[: len(m)]) != m for s, m in zip(loaded.storages, marks, strict=True)):
         raise CheckpointError("torch loads another state than the one it laid out")
 
 
 @contextmanager
-def _sparse_file(size: int) -> Iterator[tuple[int, str]]:
-    """An empty file of this size that goes away: in memory where the system has that, else in the temporary folder.
-
-    Raises:
-        CheckpointError: it cannot be made or written; names the folder.
-    """
+def _sparse_file(size: int) -> Iterator[tuple[IO[bytes], str]]:
+    """A file with room for so many bytes that goes away, and its path: in memory, else in the temporary folder."""
     place = "memory"
     try:
         with ExitStack() as stack:
             try:
-                descriptor = os.memfd_create("deepvm-layout")
-                stack.callback(os.close, descriptor)
-                path = f"/proc/self/fd/{descriptor}"
+                file: Any = stack.enter_context(open(os.memfd_create("deepvm-layout"), "w+b"))
+                path = f"/proc/self/fd/{file.fileno()}"
                 os.stat(path)
             except (AttributeError, OSError):  # not on Linux, forbidden, or no /proc
                 place = "the folder for temporary files (TMPDIR)"
                 place = tempfile.gettempdir()
                 file = stack.enter_context(tempfile.NamedTemporaryFile(prefix="deepvm-", suffix=".pt"))
-                descriptor, path = file.fileno(), file.name
-            os.ftruncate(descriptor, size)
-            yield descriptor, path
+                path = file.name
+            os.ftruncate(file.fileno(), size)  # a limit is met here, not in the middle of torch.save
+            yield file, path
     except OSError as error:
         raise CheckpointError(
             f"{place}: a sparse file of {size} bytes, to see that torch reads this layout, cannot be written: "

@@ -26,7 +26,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from deepvm.checkpoint.files.failpoints import point
-from deepvm.checkpoint.format.crc import crc32
+from deepvm.checkpoint.format.checksums import crc32
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.errors import CheckpointError
 

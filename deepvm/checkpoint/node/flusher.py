@@ -12,8 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from deepvm.checkpoint.format.checksums import seal
-from deepvm.checkpoint.format.crc import crc32
+from deepvm.checkpoint.format.checksums import crc32, seal
 from deepvm.checkpoint.format.crc_combine import Atom, total
 from deepvm.checkpoint.format.manifest import Manifest
 from deepvm.checkpoint.node.eviction import VersionMemory

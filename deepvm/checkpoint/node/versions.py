@@ -10,8 +10,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from deepvm.checkpoint.format.crc_combine import Atom, Cuts
-from deepvm.checkpoint.format.interval_set import Ranges, runs
-from deepvm.checkpoint.format.layout import Layout, Segment
+from deepvm.checkpoint.format.layout import Layout, Ranges, Segment, runs
 from deepvm.checkpoint.format.manifest import Manifest
 
 REMEMBERED = 256

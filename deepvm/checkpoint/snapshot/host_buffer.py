@@ -1,6 +1,6 @@
 """Host memory laid out as the file itself: page-aligned, filled in the background, one slot per version in flight.
 
-What is copied is sent while the rest is still being copied; :class:`Filling` tracks how far that is.
+What is copied is sent while the rest is still being copied; :class:`Filling` tracks the progress.
 """
 
 from __future__ import annotations
@@ -10,21 +10,23 @@ import ctypes
 import mmap
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-from deepvm.checkpoint.format.checksums import seal
-from deepvm.checkpoint.format.crc import crc32
-from deepvm.checkpoint.format.layout import Layout, Segment
+from deepvm.checkpoint.format.checksums import crc32, seal
+from deepvm.checkpoint.format.layout import Layout, Segment, within
 from deepvm.checkpoint.format.torch_zip import Image
 from deepvm.errors import CheckpointError
 
 GROUP_BYTES = 8 * 2**20
 """Bytes per copy: few enough that a tier can start soon, many enough to hide the overhead."""
 _COPY_S = 600.0
+
+Sources = Sequence[torch.Tensor | None]
+"""Each storage as a tensor of bytes, None where it has none."""
 
 
 class Piece(NamedTuple):
@@ -34,6 +36,12 @@ class Piece(NamedTuple):
     start: int
     length: int
 
+    def of(self, sources: Sources) -> torch.Tensor:
+        """Its bytes."""
+        source = sources[self.storage]
+        assert source is not None
+        return source[self.start : self.start + self.length]
+
 
 def pieces_of(image: Image, layout: Layout, rank: int) -> tuple[Piece, ...]:
     """The parts of storages in a rank's share of the file, in file order, none larger than a group."""
@@ -41,28 +49,36 @@ def pieces_of(image: Image, layout: Layout, rank: int) -> tuple[Piece, ...]:
     return tuple(
         Piece(number, at, min(GROUP_BYTES, stop - at))
         for number in order
-        for start, stop in _within(Segment(image.storages[number], image.sizes[number]), layout.shards[rank])
+        for start, stop in within(Segment(image.storages[number], image.sizes[number]), layout.shards[rank])
         for at in range(start, stop, GROUP_BYTES)
     )
 
 
-def _within(part: Segment, shares: Sequence[Segment]) -> list[tuple[int, int]]:
-    """The ranges of a part, relative to its start, that lie in the shares."""
-    found = []
-    for share in shares:
-        start = max(part.offset, share.offset)
-        stop = min(part.offset + part.length, share.offset + share.length)
-        if start < stop:
-            found.append((start - part.offset, stop - part.offset))
-    return found
+def groups(
+    pieces: Sequence[Piece], sources: Sources, which: Iterable[int]
+) -> Iterator[tuple[list[int], list[torch.Tensor]]]:
+    """Consecutive pieces of one device, together no larger than a group: their numbers and bytes."""
+    numbers: list[int] = []
+    parts: list[torch.Tensor] = []
+    size = 0
+    for number in which:
+        part = pieces[number].of(sources)
+        if numbers and (part.device != parts[0].device or size + len(part) > GROUP_BYTES):
+            yield numbers, parts
+            numbers, parts, size = [], [], 0
+        numbers.append(number)
+        parts.append(part)
+        size += len(part)
+    if numbers:
+        yield numbers, parts
 
 
 def _anonymous(size: int) -> mmap.mmap:
-    """Memory for a file of this size.
+    """Memory for a file of this size, in whole pages, so that the file can be written past the page cache.
 
-    Whole pages, so that the file can be written past the page cache. Private, which is a third faster to copy into than
-    Python's default; the workers of a DataLoader must then not inherit it, or each write would copy a page first. No
-    huge pages: finding them takes half a second where memory is fragmented, and gains nothing.
+    Private, which is a third faster to copy into than Python's default; DataLoader workers must then not inherit it, or
+    each write would copy a page first. No huge pages: finding them takes half a second in fragmented memory, and gains
+    nothing.
     """
     whole = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
     memory = mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -75,21 +91,14 @@ class Slot:
 
     Attributes:
         image: how the file looks. pieces: what this rank copies. targets: where each piece goes, as a tensor of bytes.
-        view: the memory. home: the hidden file that it is a mapping of, None for most.
+        view: the memory. home: the hidden file that it maps, if any.
         on_release: called before the memory is given back.
     """
 
     def __init__(
         self, image: Image, layout: Layout | None = None, rank: int = 0, *, memory: mmap.mmap | None = None
     ) -> None:
-        """Take memory and write everything but tensors and numbers into it.
-
-        Args:
-            image: how the file looks.
-            layout: who sends what; one rank sends all unless given.
-            rank: whose slot it is.
-            memory: what to use in place of memory of its own; as long as the image at least.
-        """
+        """Take memory, unless given, and write everything but tensors and numbers into it."""
         self.image = image
         self.home: Path | None = None
         self.on_release: Callable[[], None] = lambda: None
@@ -98,24 +107,22 @@ class Slot:
         self._memory = _anonymous(image.size) if memory is None else memory
         self.view = memoryview(self._memory)[: image.size]
         for offset, data in image.pieces:
-            for start, stop in _within(Segment(offset, len(data)), layout.shards[rank]):
+            for start, stop in within(Segment(offset, len(data)), layout.shards[rank]):
                 self.view[offset + start : offset + stop] = data[start:stop]
         self.targets = [
-            torch.frombuffer(
-                self._memory, dtype=torch.uint8, count=p.length, offset=image.storages[p.storage] + p.start
-            )
-            for p in self.pieces
+            torch.frombuffer(self._memory, dtype=torch.uint8, count=piece.length, offset=self.offset(number))
+            for number, piece in enumerate(self.pieces)
         ]
+
+    def offset(self, number: int) -> int:
+        """Where a piece goes in the file."""
+        piece = self.pieces[number]
+        return self.image.storages[piece.storage] + piece.start
 
     @property
     def address(self) -> int:
         """Address of the memory."""
         return torch.frombuffer(self._memory, dtype=torch.uint8, count=1).data_ptr()
-
-    @property
-    def spent(self) -> bool:
-        """Whether its file became a version, which must not change any more."""
-        return self.home is not None and not self.home.exists()
 
     def touch(self) -> None:
         """Fault every page in, which takes as long as a copy, but not the training's time."""
@@ -126,39 +133,18 @@ class Slot:
         self.on_release()
         self.on_release = lambda: None
         self.targets = []
-        with contextlib.suppress(BufferError):  # else when its last reader goes
+        with contextlib.suppress(BufferError):  # somebody still reads it
             self.view.release()
             self._memory.close()
 
-    def copy(
-        self,
-        sources: Sequence[torch.Tensor | None],
-        which: Sequence[int],
-        reached: Callable[[int], None] = lambda end: None,
-    ) -> None:
-        """Copy pieces into place; releases the GIL meanwhile.
+    def copy(self, sources: Sources, which: Sequence[int], reached: Callable[[int], None] = lambda end: None) -> None:
+        """Copy pieces (ascending) into place; releases the GIL meanwhile.
 
-        Args:
-            sources: each storage as bytes, None where it has none.
-            which: the numbers of the pieces to copy, ascending.
-            reached: called after each group with the file offset below which these pieces are copied.
+        ``reached`` is called before each group, and at the end, with the file offset below which these are copied.
         """
-        into: list[torch.Tensor] = []
-        out: list[torch.Tensor] = []
-        size = 0
-        for number in which:
-            piece = self.pieces[number]
-            source = sources[piece.storage]
-            assert source is not None
-            if size + piece.length > GROUP_BYTES:
-                torch._foreach_copy_(into, out)
-                into, out, size = [], [], 0
-                reached(self.image.storages[piece.storage] + piece.start)
-            into.append(self.targets[number])
-            out.append(source[piece.start : piece.start + piece.length])
-            size += piece.length
-        if into:
-            torch._foreach_copy_(into, out)
+        for numbers, parts in groups(self.pieces, sources, which):
+            reached(self.offset(numbers[0]))
+            torch._foreach_copy_([self.targets[number] for number in numbers], parts)
         reached(len(self.view))
 
 
@@ -168,11 +154,8 @@ class Filling:
     def __init__(self, image: memoryview, layout: Layout, *, shared: bool) -> None:
         """Nothing is filled yet.
 
-        Args:
-            image: the slot's memory.
-            layout: of the version.
-            shared: several tiers read it; the file's checksums are then filled in here, so that no tier sees bytes
-                change that it has read.
+        If several tiers read the image (``shared``), the file's checksums are filled in here: no tier sees bytes change
+        that it has read.
         """
         self._change = threading.Condition()
         self._copied = self._sealed = 0
@@ -215,13 +198,11 @@ class Filling:
                 self._sealed = sealed
 
 
-def checksum(sources: Sequence[torch.Tensor | None], pieces: Sequence[Piece]) -> int:
+def checksum(sources: Sources, pieces: Sequence[Piece]) -> int:
     """CRC-32 of parts of storages, in order, on any device."""
     crc = 0
     for piece in pieces:
-        source = sources[piece.storage]
-        assert source is not None
-        part = source[piece.start : piece.start + piece.length].cpu()
+        part = piece.of(sources).cpu()
         # Without numpy there is no other way to the bytes of a tensor that does not copy them.
         crc = crc32(memoryview((ctypes.c_ubyte * piece.length).from_address(part.data_ptr())).cast("B"), crc)
     return crc

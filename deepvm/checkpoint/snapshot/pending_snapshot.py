@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence, Set
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -12,17 +12,14 @@ import torch
 from deepvm.checkpoint.format.flatten import FlatState
 from deepvm.checkpoint.format.layout import Layout, Segment
 from deepvm.checkpoint.format.torch_zip import Image, lay_out
+from deepvm.checkpoint.snapshot.copying import Copying
 from deepvm.checkpoint.snapshot.host_buffer import Filling, Piece, Slot, pieces_of
-from deepvm.checkpoint.snapshot.strategies import Copying
 from deepvm.checkpoint.training.ranks import Ranks, shards
 from deepvm.checkpoint.training.save_handle import Handle
 from deepvm.checkpoint.training.state import Owned, TrainingState, tensors_of
 
 Seen = list[tuple[torch.Tensor, int]]
-CHANGED = (
-    "{} tensors were changed in forward or backward, otherwise than by an optimizer, while they were copied; from now "
-    "on training waits for their copies"
-)
+"""Tensors with their version counters."""
 
 
 @dataclass(frozen=True)
@@ -40,21 +37,9 @@ class Plan:
     layout: Layout
     compare: tuple[tuple[Piece, ...], ...] = ()
 
-    def compared(self, storages: Set[int]) -> list[list[Piece]]:
-        """The part of ``compare`` in these storages."""
-        return [[piece for piece in pieces if piece.storage in storages] for pieces in self.compare]
-
 
 def make_plan(tree: Any, parts: FlatState, state: TrainingState, ranks: Ranks, records: Sequence[torch.Tensor]) -> Plan:
-    """Lay the file out.
-
-    Args:
-        tree: the state.
-        parts: the flattened state.
-        state: its buffers belong to rank 0.
-        ranks: share the rest.
-        records: of each rank, if there are several.
-    """
+    """Lay the file of a (flattened) state out; ``records`` are those of several ranks."""
     image = lay_out(tree, parts, ranks.world)
     if ranks.world == 1:
         return Plan(parts.structure if image.lasting else [], image, image.layout())
@@ -75,12 +60,10 @@ class PendingSnapshot:
     Attributes:
         handle: the user's. model: the state_dict after the step; the tensors are the model's own.
         early: samplers and random states after the step, or the records of the ranks.
-        patience_s: how long it may wait for a slot. parts: of the whole state after the step.
-        seen: the tensors of model and optimizers, with their version counters.
-        owned: whose memory was whose after the step.
+        patience_s: how long it may wait for a slot. parts: of the whole state, as it is copied.
+        owned: whose memory was whose after the step. seen: the tensors of model and optimizers.
         slot, filling, copying: where it is copied to, and progress; None before that starts.
-        storages: of the whole state, in file order. still: those copied at once, by ``_cdata``.
-        late: numbers of the storages that the training thread copies last.
+        still: storages copied at once, by ``_cdata``. late: numbers of those that the training thread copies last.
     """
 
     handle: Handle
@@ -93,43 +76,30 @@ class PendingSnapshot:
     slot: Slot | None = None
     filling: Filling | None = None
     copying: Copying | None = None
-    storages: Sequence[torch.UntypedStorage] = ()
-    still: Collection[int] = ()
-    late: Sequence[int] = ()
+    still: set[int] = field(default_factory=set)
+    late: set[int] = field(default_factory=set)
 
     @cached_property
     def own(self) -> set[int]:
         """The storages of ``model`` and ``early``, by ``_cdata``."""
         return {tensor.untyped_storage()._cdata for tensor in tensors_of((self.model, self.early))}
 
-
-@dataclass(frozen=True)
-class Division:
-    """When each storage of a version is copied.
-
-    Attributes:
-        background: only an optimizer changes them. at_once: anything may, such as the next forward.
-        late: what follows the step: schedulers, moving averages.
-    """
-
-    background: set[int]
-    at_once: set[int]
-    late: Sequence[int]
-
-    @classmethod
-    def of(cls, parts: FlatState, pending: PendingSnapshot, restless: Collection[int]) -> Division:
-        """Divide.
+    def divide(self, restless: Collection[int]) -> tuple[set[int], set[int], set[int]]:
+        """The numbers of the whole state's storages, by when they are copied.
 
         Args:
-            parts: of the whole state.
-            pending: the version.
+            parts: the whole state.
             restless: storages that only an optimizer should change, but others do; by ``_cdata``.
+
+        Returns:
+            Those that only an optimizer changes, copied in the background; those that anything may, such as the next
+            forward, copied at once; and those that follow the step: schedulers, moving averages.
         """
-        own, gated = pending.own, pending.owned.gated
-        cdata = [storage._cdata for storage in parts.storages]
-        background = {n for n, c in enumerate(cdata) if c in gated and c not in restless}
-        at_once = {n for n, c in enumerate(cdata) if n not in background and (c in own or c in gated)}
-        return cls(background, at_once, [n for n in range(len(cdata)) if n not in background and n not in at_once])
+        own, gated = self.own, self.owned.gated
+        cdata = {number: storage._cdata for number, storage in enumerate(self.parts.storages)}
+        background = {n for n, c in cdata.items() if c in gated and c not in restless}
+        at_once = {n for n, c in cdata.items() if n not in background and (c in own or c in gated)}
+        return background, at_once, cdata.keys() - background - at_once
 
 
 def seen_now(parts: FlatState, storages: Collection[int]) -> Seen:

@@ -25,17 +25,11 @@ log = logging.getLogger("deepvm.checkpoint")
 
 
 class Pipeline:
-    """The background threads of a checkpointer, and its slots."""
+    """The background threads of a checkpointer, and its slots: as many as versions may be in flight."""
 
     def __init__(self, tiers: Sequence[Tier], slots: int = 2) -> None:
-        """Start nothing yet.
-
-        Args:
-            tiers: where versions go.
-            slots: how many versions may be in flight.
-        """
+        """Start nothing yet."""
         self.tiers = tuple(tiers)
-        self._away = any(tier.away for tier in self.tiers)
         self.counts = {"saved": 0, "skipped": 0, "failed": 0, "bytes": 0}
         self._most = slots
         self._slots: list[Slot] = []
@@ -58,8 +52,10 @@ class Pipeline:
     def take(self, timeout_s: float = 0) -> Slot | None:
         """A free slot, or None if there is none in time."""
         with self._change:
-            ready = self._change.wait_for(self._has_room, timeout_s)
-            if not ready:
+            # Slots of an earlier layout take memory until they are free.
+            if not self._change.wait_for(
+                lambda: self._under_way < self._most and (self._free or len(self._slots) < self._most), timeout_s
+            ):
                 return None
             if self._free:
                 return self._free.pop()
@@ -84,21 +80,15 @@ class Pipeline:
 
     def background(self, work: Callable[[], None]) -> None:
         """Queue work for the thread that copies."""
-        self._start()
+        if not self._threads:
+            for name, queue in zip(("copy", *(tier.url for tier in self.tiers)), self._queues, strict=True):
+                thread = threading.Thread(target=_serve, args=(queue,), name=f"deepvm-{name}", daemon=True)
+                thread.start()
+                self._threads.append(thread)
         self._queues[0].put(work)
 
-    def _has_room(self) -> bool:
-        # Slots of an earlier layout take memory until they are free.
-        return self._under_way < self._most and (bool(self._free) or len(self._slots) < self._most)
-
     def fill(self, slot: Slot, layout: Layout, copy: Callable[[Callable[[int], None]], None]) -> Filling:
-        """Fill a slot in the background.
-
-        Args:
-            slot: memory for a version.
-            layout: of the version.
-            copy: called in the background with a function to report progress to.
-        """
+        """Fill a slot in the background; ``copy`` is called there with a function to report progress to."""
         # Where each rank has a part, whoever joins them fills in the checksums.
         filling = Filling(slot.view, layout, shared=len(self.tiers) > 1 and layout.world == 1)
 
@@ -113,105 +103,26 @@ class Pipeline:
         return filling
 
     def send(self, slot: Slot, shard: Shard, handle: Handle, filling: Filling) -> None:
-        """Send a slot to every tier while it is being filled; it is freed when all are done.
-
-        Args:
-            slot: the memory of ``shard``.
-            shard: what the tiers get.
-            handle: reports progress to the user.
-            filling: from :meth:`fill`.
-        """
+        """Send a slot, the memory of ``shard``, to every tier while it is being filled; frees it when all are done."""
         self._sent.append(handle)
         with self._change:
             self._under_way += 1
-        shard = replace(shard, ready=filling.ready)
-        state = _Sending(len(self.tiers) + 1)
-        self.background(lambda: self._copied(filling, slot, shard, handle, state))
-        for number, tier in enumerate(self.tiers, start=1):
-            sent = replace(shard, lost=lambda reason, n=number: self._lost(state, handle, n, reason))  # type: ignore[misc]
-            self._queues[number].put(lambda tier=tier, sent=sent: self._send_one(tier, slot, sent, handle, state))  # type: ignore[misc]
+        sending = _Sending(self, slot, replace(shard, ready=filling.ready), handle)
+        self.background(partial(sending.copied, filling))
+        for number, queue in enumerate(self._queues[1:]):
+            queue.put(partial(sending.send, number))
 
-    def _copied(self, filling: Filling, slot: Slot, shard: Shard, handle: Handle, state: _Sending) -> None:
-        if filling.error is None:
-            handle.copied()
-        else:
-            handle.failed(CheckpointError(f"version {shard.version}: {filling.error}"))
-        self._done(state, slot, shard, handle)
-
-    def _send_one(self, tier: Tier, slot: Slot, shard: Shard, handle: Handle, state: _Sending) -> None:
-        error: CheckpointError | None = None
-        start = time.perf_counter()
-        try:
-            if not tier.streams:
-                shard.ready(shard.layout.size)
-            near = self._away and not tier.away
-            tier.put(shard, partial(handle.reached, away=not near))
-            own = sum(segment.length for segment in shard.layout.shards[shard.rank])
-            handle.tell("sent", tier=tier.url, bytes=own, took_s=round(time.perf_counter() - start, 6))
-            if near:
-                why = f"version {shard.version} is on {tier.url} alone, which may be lost with this machine"
-                shard.lost(CheckpointError(why))
-        except TierBusyError as busy:
-            error = busy
-            log.info("version %d is skipped by %s: %s", shard.version, tier.url, busy)
-        except CheckpointError as failure:
-            error = failure
-            log.warning("version %d is not on %s: %s", shard.version, tier.url, failure)
-        except Exception as failure:  # a bug in a tier must not end a thread that others wait for
-            error = CheckpointError(f"{tier.url}: {type(failure).__name__}: {failure}")
-            log.exception("version %d is not on %s", shard.version, tier.url)
-        if error is not None:
-            shard.lost(error)
-        self._done(state, slot, shard, handle, error)
-
-    def _lost(self, state: _Sending, handle: Handle, tier: int, reason: CheckpointError) -> None:
-        """A tier will acknowledge nothing more; when no tier will, fail what is still awaited."""
-        with state.lock:
-            state.lost[tier] = reason
-            if state.left or len(state.lost) < len(self.tiers):
-                return
-            reason = self._why(state)
-        handle.failed(reason)
-
-    def _why(self, state: _Sending) -> CheckpointError:
-        """The reason to report: that of a tier away from this machine, if any, which could have promised most."""
-        return min(state.lost.items(), key=lambda found: not self.tiers[found[0] - 1].away)[1]
-
-    def _done(
-        self, state: _Sending, slot: Slot, shard: Shard, handle: Handle, error: CheckpointError | None = None
-    ) -> None:
-        """The copy, or a tier, no longer needs the slot."""
-        with state.lock:
-            state.errors += [] if error is None else [error]
-            state.left -= 1
-            if state.left:
-                return
+    def sent(self) -> None:
+        """One version less is in flight."""
         with self._change:
             self._under_way -= 1
             self._change.notify_all()
-        self._conclude(handle, shard, state)
-        self.give_back(slot)
-
-    def _conclude(self, handle: Handle, shard: Shard, state: _Sending) -> None:
-        errors = state.errors
-        if len(errors) == len(self.tiers):
-            busy = all(isinstance(e, TierBusyError) for e in errors)
-            self.counts["skipped" if busy else "failed"] += 1
-            handle.skipped = busy
-            handle.failed(errors[0])
-        else:
-            self.counts["saved"] += 1
-            self.counts["bytes"] += shard.layout.size
-            with state.lock:
-                reason = self._why(state) if len(state.lost) == len(self.tiers) else None
-            if reason is not None:
-                handle.failed(reason)
 
     def give_back(self, slot: Slot) -> None:
         """Take back an unused slot; one whose memory became a version is replaced."""
         with self._change:
             known = any(slot is s for s in self._slots)
-            spent = slot.spent
+            spent = slot.home is not None and not slot.home.exists()  # its file became a version, which must not change
             if known and not spent:
                 self._free.append(slot)
                 self._change.notify_all()
@@ -225,21 +136,13 @@ class Pipeline:
             except CheckpointError as error:
                 log.warning("%s", error)
         with self._change:
+            new = [] if fresh is None else [fresh]
             if any(slot is s for s in self._slots):
-                self._slots = [s for s in self._slots if s is not slot] + ([] if fresh is None else [fresh])
-                self._free += [] if fresh is None else [fresh]
+                self._slots = [s for s in self._slots if s is not slot] + new
+                self._free += new
             elif fresh is not None:  # the layout changed meanwhile
                 fresh.release()
             self._change.notify_all()
-
-    def _start(self) -> None:
-        if self._threads:
-            return
-        for number, queue in enumerate(self._queues):
-            name = f"deepvm-{'copy' if not number else self.tiers[number - 1].url}"
-            thread = threading.Thread(target=_serve, args=(queue,), name=name, daemon=True)
-            thread.start()
-            self._threads.append(thread)
 
     def settle(self, limit_s: float) -> bool:
         """Wait until every version is copied and sent, so that a restore finds it; returns whether all were in time.
@@ -253,9 +156,8 @@ class Pipeline:
         """Finish what is in flight, then stop; returns whether that was done within the time, shared by all tiers."""
         deadline = time.monotonic() + timeout_s
         self._closing = True
-        for queue in self._queues[:1]:
-            queue.put(None)
         done = True
+        self._queues[0].put(None)
         for number, thread in enumerate(self._threads):
             thread.join(max(deadline - time.monotonic(), 0.0))
             done = done and not thread.is_alive()
@@ -276,12 +178,84 @@ class Pipeline:
 
 
 class _Sending:
-    """Who still works on a version (its copy, the tiers), and which tiers will acknowledge nothing more, and why."""
+    """A version on its way: who still works on it (its copy, the tiers), and which tiers acknowledge nothing more."""
 
-    def __init__(self, count: int) -> None:
-        self.lock, self.left = threading.Lock(), count
-        self.errors: list[CheckpointError] = []
-        self.lost: dict[int, CheckpointError] = {}
+    def __init__(self, pipeline: Pipeline, slot: Slot, shard: Shard, handle: Handle) -> None:
+        self._pipeline, self._slot, self._shard, self._handle = pipeline, slot, shard, handle
+        self._tiers = pipeline.tiers
+        self._lock, self._left = threading.Lock(), len(self._tiers) + 1
+        self._errors: list[CheckpointError] = []
+        self._lost: dict[int, CheckpointError] = {}
+
+    def copied(self, filling: Filling) -> None:
+        """The copy has ended."""
+        if filling.error is None:
+            self._handle.copied()
+        else:
+            self._handle.failed(CheckpointError(f"version {self._shard.version}: {filling.error}"))
+        self._done()
+
+    def send(self, number: int) -> None:
+        """Send the version to a tier."""
+        tier, handle = self._tiers[number], self._handle
+        shard = replace(self._shard, lost=partial(self._lose, number))
+        error: CheckpointError | None = None
+        start = time.perf_counter()
+        try:
+            if not tier.streams:
+                shard.ready(shard.layout.size)
+            near = not tier.away and any(other.away for other in self._tiers)
+            tier.put(shard, partial(handle.reached, away=not near))
+            own = sum(segment.length for segment in shard.layout.shards[shard.rank])
+            handle.tell("sent", tier=tier.url, bytes=own, took_s=round(time.perf_counter() - start, 6))
+            if near:
+                why = f"version {shard.version} is on {tier.url} alone, which may be lost with this machine"
+                shard.lost(CheckpointError(why))
+        except TierBusyError as busy:
+            error = busy
+            log.info("version %d is skipped by %s: %s", shard.version, tier.url, busy)
+        except CheckpointError as failure:
+            error = failure
+            log.warning("version %d is not on %s: %s", shard.version, tier.url, failure)
+        except Exception as failure:  # a bug in a tier must not end a thread that others wait for
+            error = CheckpointError(f"{tier.url}: {type(failure).__name__}: {failure}")
+            log.exception("version %d is not on %s", shard.version, tier.url)
+        if error is not None:
+            shard.lost(error)
+        self._done(error)
+
+    def _lose(self, number: int, reason: CheckpointError) -> None:
+        """A tier will acknowledge nothing more; when no tier will, fail what is still awaited."""
+        with self._lock:
+            self._lost[number] = reason
+            if self._left or len(self._lost) < len(self._tiers):
+                return
+        self._fail()
+
+    def _fail(self) -> None:
+        """With the reason of a tier away from this machine, if any, which could have promised most."""
+        self._handle.failed(min(self._lost.items(), key=lambda lost: not self._tiers[lost[0]].away)[1])
+
+    def _done(self, error: CheckpointError | None = None) -> None:
+        """The copy, or a tier, no longer needs the slot."""
+        with self._lock:
+            self._errors += [] if error is None else [error]
+            self._left -= 1
+            if self._left:
+                return
+            all_lost = len(self._lost) == len(self._tiers)
+        self._pipeline.sent()
+        counts = self._pipeline.counts
+        if len(self._errors) == len(self._tiers):
+            self._handle.skipped = all(isinstance(e, TierBusyError) for e in self._errors)
+            counts["skipped" if self._handle.skipped else "failed"] += 1
+            self._handle.failed(self._errors[0])
+        else:
+            counts["saved"] += 1
+            counts["bytes"] += self._shard.layout.size
+            if all_lost:
+                self._fail()
+        self._pipeline.give_back(self._slot)
 
 
 def _serve(queue: SimpleQueue[Callable[[], None] | None]) -> None:

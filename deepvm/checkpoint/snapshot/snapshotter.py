@@ -11,30 +11,21 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from deepvm.checkpoint.format.flatten import FlatState, flatten
 from deepvm.checkpoint.format.shard import Shard
+from deepvm.checkpoint.snapshot.copying import Copying, LayerSlots, StorageBytes
 from deepvm.checkpoint.snapshot.host_buffer import Slot, as_bytes, checksum
-from deepvm.checkpoint.snapshot.layer_slots import LayerSlots
-from deepvm.checkpoint.snapshot.pending_snapshot import (
-    CHANGED,
-    Division,
-    PendingSnapshot,
-    Plan,
-    changed_since,
-    make_plan,
-    seen_now,
-)
+from deepvm.checkpoint.snapshot.pending_snapshot import PendingSnapshot, Plan, changed_since, make_plan, seen_now
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
-from deepvm.checkpoint.snapshot.strategies import Copying, StorageBytes, Strategy
+from deepvm.checkpoint.snapshot.strategies import Strategy
 from deepvm.checkpoint.training.hooks import without_autograd
-from deepvm.checkpoint.training.journal import Journal
 from deepvm.checkpoint.training.ranks import Ranks, compare_replicas
-from deepvm.checkpoint.training.save_handle import Handle, Handles
+from deepvm.checkpoint.training.save_handle import Handle, Journal, with_newest
 from deepvm.checkpoint.training.state import RECORDS, TrainingState, pack
 from deepvm.errors import CheckpointError, RequestError
 
@@ -42,10 +33,12 @@ COMPARE_EVERY = 10
 """With several ranks, one version in so many is compared with the neighbour's replica."""
 WAIT_S = 600.0
 """Seconds after which waiting for a copy is an error."""
-SETTLE_ROUNDS = 10
-"""Ranks that wait for tiers meet so often in that time: the process group cuts off one that waits alone."""
-RENEW_S = 5.0
-"""Seconds that a version of a new layout waits for a slot: its slot of the old layout is freed at once."""
+_SETTLE_ROUNDS = 10  # ranks that wait for tiers meet so often: the process group cuts off one that waits alone
+_RENEW_S = 5.0  # a version of a new layout waits for a slot: its slot of the old layout is freed at once
+_CHANGED = (
+    "{} tensors were changed in forward or backward, otherwise than by an optimizer, while they were copied; from now "
+    "on training waits for their copies"
+)
 
 log = logging.getLogger("deepvm.checkpoint")
 
@@ -55,7 +48,7 @@ class Snapshotter:
 
     Attributes:
         last: handle of the version started last. pending: the version not sent yet.
-        handles: of the newest versions.
+        handles: of the newest versions, oldest first; replaced with every change, so that any thread may read it.
         bytes: the storages of the last version. disagreements: how many replicas differed.
         last_step, last_s: the version started (even if skipped) or restored last, and when.
         plan_s: seconds of it spent on a new layout.
@@ -72,22 +65,12 @@ class Snapshotter:
         journal: Journal,
         job: str,
     ) -> None:
-        """Start nothing yet.
-
-        Args:
-            state: what is saved.
-            pipeline: where it goes.
-            ranks: who shares the work.
-            strategy: how it leaves the training's memory.
-            layers: what is copied before the step ends.
-            journal: records each version.
-            job: name of the training.
-        """
+        """Start nothing yet."""
         self._state, self._pipeline, self._ranks, self._strategy = state, pipeline, ranks, strategy
         self._layers, self._journal, self._job = layers, journal, job
         self.plan: Plan | None = None
         self.last: Handle | None = None
-        self.handles = Handles()
+        self.handles: tuple[Handle, ...] = ()
         self.pending: PendingSnapshot | None = None
         self.bytes = StorageBytes()
         self.taken = self.disagreements = self._digest = self._attempt = 0
@@ -100,32 +83,27 @@ class Snapshotter:
         self._print: Any = None
 
     def gate(self, *copies: Copying) -> None:
-        """Wait until the state may change: for the copy in progress, and for these.
-
-        Raises:
-            CheckpointError: a copy does not finish.
-        """
+        """Wait until the state may change: for the copy in progress, and for these. Raises CheckpointError."""
         waiting = [c for c in (self._copying, *copies) if c is not None and not c.open]
         if not waiting:
             return
         start = time.perf_counter()
         if not all(c.wait(WAIT_S) for c in waiting):
             raise CheckpointError(f"the copy of a version did not end in {WAIT_S:.0f} s")
-        waited = time.perf_counter() - start
-        self.stall_s += waited
-        if self.last is not None:
-            self.last.stall_s += waited
+        self._stalled(start, self.last)
+
+    def _stalled(self, start: float, handle: Handle | None) -> None:
+        took_s = time.perf_counter() - start
+        self.stall_s += took_s
+        if handle is not None:
+            handle.stall_s += took_s
 
     def settle(self) -> None:
-        """Wait until the tiers have what was sent: it must not arrive after a restore. Collective.
-
-        Raises:
-            CheckpointError: they do not have it in time; on all ranks.
-        """
-        for _ in range(SETTLE_ROUNDS):
-            if self._ranks.minimum([self._pipeline.settle(WAIT_S / SETTLE_ROUNDS)])[0]:
+        """Wait until the tiers have what was sent: it must not follow a restore. Collective; raises CheckpointError."""
+        for _ in range(_SETTLE_ROUNDS):
+            if self._ranks.minimum([self._pipeline.settle(WAIT_S / _SETTLE_ROUNDS)])[0]:
                 return
-        late = ", ".join(str(handle.version) for handle in self.handles.now if not handle.done) or "of other ranks"
+        late = ", ".join(str(handle.version) for handle in self.handles if not handle.done) or "of other ranks"
         raise CheckpointError(f"versions {late} are under way after {WAIT_S:.0f} s; nothing was restored: try again")
 
     def forget(self, version: int) -> None:
@@ -136,31 +114,24 @@ class Snapshotter:
 
     def lay_out(self, version: int) -> None:
         """Prepare layout and memory before the first version needs them."""
-        tree = self._state.tree(version, self._state.early())
+        tree = self._tree(version)[1]
         self._renew(tree, flatten(tree))
         self._pipeline.warm()
 
     def begin(self, version: int, patience_s: float, best: bool = False) -> Handle:
-        """Take a slot and start copying the result of the step; :meth:`finish` reads numbers and the rest.
-
-        Args:
-            version: its number.
-            patience_s: how long to wait for a slot.
-            best: the training marks it as the best.
-        """
+        """Take a slot, for at most ``patience_s``, and start copying the result of the step; see :meth:`finish`."""
         self.gate()
         start = time.perf_counter()
-        handle = Handle(version, best=best, tell=self._journal.of(version))
-        self.handles.add(handle)
+        handle = Handle(version, best=best, tell=partial(self._journal, version=version))
+        self.handles = with_newest(self.handles, handle)
         self.last_step, self.last_s, self.plan_s = version, time.monotonic(), 0.0
         try:
-            early = {RECORDS: self._records} if self._ranks.world > 1 else self._state.early()
-            tree = self._state.tree(version, early)
+            early, tree = self._tree(version)
             parts = flatten(tree)
             owned = self._state.owned()
             seen = seen_now(parts, owned.gated | owned.buffers)
             pending = PendingSnapshot(handle, tree["model"], early, patience_s, parts, owned, seen)
-            if self._fits(parts) and not self._copy(pending, parts, patience_s):
+            if self._fits(parts) and not self._copy(pending, patience_s):
                 return self._skipped(handle)
         except RequestError as error:  # an extra can no longer be saved
             return self._failed(handle, error)
@@ -170,11 +141,10 @@ class Snapshotter:
             kept = {k: v.clone() for k, v in tree["model"].items() if _is_on(v, pending.owned.buffers)}
             tree["model"].update(kept)  # the dict is ours, only its tensors are the model's
         self.pending, self.last = pending, handle
-        took_s = time.perf_counter() - start
-        handle.stall_s, self.stall_s = handle.stall_s + took_s, self.stall_s + took_s
+        self._stalled(start, handle)
         return handle
 
-    def _copy(self, pending: PendingSnapshot, parts: FlatState, patience_s: float) -> bool:
+    def _copy(self, pending: PendingSnapshot, patience_s: float) -> bool:
         """Start copying into a slot, if there is one."""
         assert self.plan is not None
         # No rank takes a slot alone: all save this version or none.
@@ -183,14 +153,16 @@ class Snapshotter:
         if slot is None:
             return False
         try:
-            sources = self.bytes.of(parts.storages)
-            division = Division.of(parts, pending, self._restless)
-            done, check = self._layers.done(parts.storages)
-            waiting = division.background - done
+            storages = pending.parts.storages
+            sources = self.bytes.of(storages)
+            background, at_once, pending.late = pending.divide(self._restless)
+            done, check = self._layers.done(storages)
+            waiting = background - done
             later = [n for n, piece in enumerate(slot.pieces) if piece.storage in waiting]
-            now = [n for n, piece in enumerate(slot.pieces) if piece.storage in division.at_once]
+            now = [n for n, piece in enumerate(slot.pieces) if piece.storage in at_once]
             self.taken += 1
-            compare = self.plan.compared(division.background) if self.taken % COMPARE_EVERY == 1 else []
+            due = self.taken % COMPARE_EVERY == 1
+            compare = [[p for p in pieces if p.storage in background] for pieces in self.plan.compare] if due else []
             copying = self._copying = Copying(self._strategy, slot, sources, later, now, hold=bool(compare))
 
             def also() -> None:
@@ -202,8 +174,8 @@ class Snapshotter:
                 check()
                 copying.run(reached, also)
 
-            pending.slot, pending.late, pending.copying, pending.storages = slot, division.late, copying, parts.storages
-            pending.still = {parts.storages[n]._cdata for n in division.at_once}
+            pending.slot, pending.copying = slot, copying
+            pending.still = {storages[n]._cdata for n in at_once}
             pending.filling = self._pipeline.fill(slot, self.plan.layout, copy)
         except BaseException:
             self._layers.give_back(slot)
@@ -243,19 +215,19 @@ class Snapshotter:
                 handle.failed(CheckpointError(f"version {handle.version} was interrupted: {type(error).__name__}"))
                 raise
         self.pending = None
-        took_s = time.perf_counter() - start
-        handle.stall_s, self.stall_s = handle.stall_s + took_s, self.stall_s + took_s
+        self._stalled(start, handle)
 
     def _start_again(self, pending: PendingSnapshot, tree: Any, parts: FlatState) -> None:
         """The layout changed since the step, or there was none."""
-        patience_s = pending.patience_s if pending.slot is None else RENEW_S  # its own slot is freed at once
+        patience_s = pending.patience_s if pending.slot is None else _RENEW_S  # its own slot is freed at once
         self._drop(pending)
         if self._ranks.world > 1:  # all ranks must agree on a layout, which they do in the next step
             reserved, self._reserved = self._reserved, None
             self._layers.give_back(reserved)
             raise CheckpointError("what is saved has changed behind the step")
         self._renew(tree, parts)
-        if not self._copy(pending, parts, patience_s):
+        pending.parts = parts
+        if not self._copy(pending, patience_s):
             self._skipped(pending.handle)
 
     def _copy_again(self, pending: PendingSnapshot, in_step: bool) -> None:
@@ -264,14 +236,14 @@ class Snapshotter:
         now = {c: p.untyped_storage() for c, p in pending.owned.parameters.items()}
         found = changed_since(pending.seen) | {c for c, storage in now.items() if storage._cdata != c}
         if in_step and found:
-            found -= set(pending.still)  # what forward changed belongs to the next version
+            found -= pending.still  # what forward changed belongs to the next version
             stray = found - self._state.updated()
             if stray:
                 self._restless |= stray
-                raise CheckpointError(CHANGED.format(len(stray)))
+                raise CheckpointError(_CHANGED.format(len(stray)))
         if found:
             self.gate(*self._layers.copies.values())
-            sources = [as_bytes(now.get(s._cdata, s)) if s._cdata in found else None for s in pending.storages]
+            sources = [as_bytes(now.get(s._cdata, s)) if s._cdata in found else None for s in pending.parts.storages]
             again = [n for n, piece in enumerate(pending.slot.pieces) if sources[piece.storage] is not None]
             pending.slot.copy(sources, again)
         still = pending.owned.buffers.union(pending.still)
@@ -280,20 +252,24 @@ class Snapshotter:
         def changed() -> str:
             strange = changed_since(seen)
             self._restless |= strange
-            return CHANGED.format(len(strange)) if strange else ""
+            return _CHANGED.format(len(strange)) if strange else ""
 
         pending.copying.watch(changed)
 
     def _send(self, pending: PendingSnapshot, parts: FlatState) -> None:
         assert self.plan is not None and pending.slot is not None and pending.filling is not None
-        slot, handle, late = pending.slot, pending.handle, set(pending.late)
+        slot, handle, late = pending.slot, pending.handle, pending.late
         if not self._ranks.rank:
             slot.image.write_numbers(slot.view, parts.numbers)
         sources = [as_bytes(s) if n in late else None for n, s in enumerate(parts.storages)]
         slot.copy(sources, [n for n, piece in enumerate(slot.pieces) if piece.storage in late])
         rank, layout = self._ranks.rank, self.plan.layout
-        shard = Shard(self._job, handle.version, rank, layout, slot.view, home=slot.home, best=handle.best)
-        shard = replace(shard, attempt=self._attempt)
+        shard = Shard(
+            *(self._job, handle.version, rank, layout, slot.view),
+            home=slot.home,
+            best=handle.best,
+            attempt=self._attempt,
+        )
         self._pipeline.send(slot, shard, handle, pending.filling)
         pending.slot = None
         self._print = self._printed(parts, pending)
@@ -317,10 +293,14 @@ class Snapshotter:
         last = self.last
         if last is None or last.version != version or last.skipped or last.lost or self._print is None:
             return False
-        early = {RECORDS: self._records} if self._ranks.world > 1 else self._state.early()
-        parts = flatten(self._state.tree(version, early))
+        parts = flatten(self._tree(version)[1])
         structure, numbers, seen = self._print
         return parts.structure == structure and parts.numbers == numbers and not changed_since(seen)
+
+    def _tree(self, version: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What is read right after the step, and with it the state as it is saved."""
+        early = {RECORDS: self._records} if self._ranks.world > 1 else self._state.early()
+        return early, self._state.tree(version, early)
 
     def _fits(self, parts: FlatState) -> bool:
         return self.plan is not None and parts.structure == self.plan.structure
@@ -338,21 +318,13 @@ class Snapshotter:
         return handle
 
     def agree(self, version: int, patience_s: float) -> None:
-        """Take a slot for :meth:`begin` if every rank can; all ranks save this version or none. Collective.
-
-        Args:
-            version: its number.
-            patience_s: how long to wait for a slot.
-
-        Raises:
-            CheckpointError: the ranks do not hold the same state.
-        """
+        """Take a slot for :meth:`begin` if every rank can. Collective. Raises CheckpointError: their states differ."""
         self.disagreements += compare_replicas(self._ranks, self._seen)
         self._seen = (0, 0, 0)
         slot, record, renewed, whole = None, b"", False, True
         try:
             record = self._state.record()
-            parts = flatten(self._state.tree(version, {RECORDS: self._records}))
+            parts = flatten(self._tree(version)[1])
             renewed = not self._fits(parts)
             if renewed:
                 bare = flatten(self._state.tree(version, {})).structure
@@ -374,7 +346,7 @@ class Snapshotter:
             # Room to grow: a layout costs more than a few bytes.
             room = -size + -size // 4 + 1024
             self._records = [torch.zeros(room, dtype=torch.uint8, device="cpu") for _ in range(self._ranks.world)]
-            tree = self._state.tree(version, {RECORDS: self._records})
+            tree = self._tree(version)[1]
             self._renew(tree, flatten(tree))
             slot = self._pipeline.take(patience_s)
             (ready,) = self._ranks.minimum([slot is not None])

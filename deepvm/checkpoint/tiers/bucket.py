@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from deepvm.checkpoint.files.file_names import check_job, file_name, parse_name
-from deepvm.checkpoint.format.crc import crc32
+from deepvm.checkpoint.format.checksums import crc32
 from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, Damage, Manifest
 from deepvm.checkpoint.tiers.base import fulfil
 from deepvm.errors import CheckpointError, DamagedError, RequestError

@@ -16,7 +16,6 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from deepvm.checkpoint.files import durable_write
-from deepvm.checkpoint.files import set_aside as aside
 from deepvm.checkpoint.files.commit_record import read_manifest, verify
 from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.files.retention import kept
@@ -191,7 +190,7 @@ class FileTier(Store):
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
         """See :meth:`Tier.set_aside`: files and records get names that end in ``.aside``."""
-        aside.set_aside(self.folder, job, versions)
+        self.folder.set_aside(job, versions)
 
     def fetch(self, manifest: Manifest, folder: Path) -> Path:
         """See :meth:`Tier.fetch`."""

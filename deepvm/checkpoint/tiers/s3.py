@@ -27,10 +27,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from deepvm.checkpoint.files.file_names import aside_suffix
 from deepvm.checkpoint.files.retention import kept
-from deepvm.checkpoint.files.set_aside import ending
-from deepvm.checkpoint.format.checksums import seal
-from deepvm.checkpoint.format.crc import crc32
+from deepvm.checkpoint.format.checksums import crc32, seal
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.manifest import SUFFIX, Damage, Manifest
 from deepvm.checkpoint.format.shard import Level, Shard
@@ -260,7 +259,7 @@ class S3Tier(Store):
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
         """See :meth:`Tier.set_aside`: objects and records get names that end in ``.aside``; they are copied for it."""
-        added = ending()
+        added = aside_suffix()
         sizes, _ = self._bucket.objects(job)
         for version in sorted({*versions, *(d.version for d in self.damaged(job))}):
             key = self._bucket.key(job, version)

@@ -18,8 +18,7 @@ from typing import Any
 
 from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.files.file_names import check_job
-from deepvm.checkpoint.format.interval_set import Ranges, runs
-from deepvm.checkpoint.format.layout import CHUNK_BYTES
+from deepvm.checkpoint.format.layout import CHUNK_BYTES, Ranges, runs
 from deepvm.checkpoint.format.manifest import Damage, Manifest
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.ack_poller import AckPoller, Pending

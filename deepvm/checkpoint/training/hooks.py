@@ -21,6 +21,7 @@ _WHY = (
     "the checkpointer copies between optimizer steps, so it cannot be part of a graph: compile optimizer.step without "
     "fullgraph=True"
 )
+_STEPS = torch.optim.Optimizer.step.__code__.co_filename
 _DEEPEST = 8
 EXIT_S = 30.0
 """Seconds that the end of a program waits for tiers that do not answer."""
@@ -31,42 +32,22 @@ log = logging.getLogger("deepvm.checkpoint")
 class Hook:
     """Calls a method without arguments; a copied or pickled hook does nothing."""
 
-    def __init__(self, method: Callable[[], None] | None = None) -> None:
-        """Remember the method."""
-        self._method = method
+    def __init__(self, method: Callable[[], None] = lambda: None, *, step: bool = False) -> None:
+        """Remember the method; a ``step`` hook also runs, between two graphs, when the code around it is compiled."""
+        self._method, self._step = never_compiled(method) if step else method, step
 
     def __call__(self, *_: Any, **__: Any) -> None:
         """Call it, unless torch.compile is tracing."""
-        if not torch.compiler.is_compiling() and self._method is not None:
+        if self._step or not torch.compiler.is_compiling():
             self._method()
 
-    def __deepcopy__(self, memo: Any) -> Hook:
-        """A copied model is not saved."""
-        return Hook()
-
     def __reduce__(self) -> tuple[type[Hook], tuple[()]]:
-        """Nor is a pickled one."""
+        """Copies of a model or an optimizer are not saved."""
         return (Hook, ())
 
 
-class StepHook(Hook):
-    """A hook into an optimizer's step that also runs when the code around it is compiled."""
-
-    def __init__(self, method: Callable[[], None] | None = None) -> None:
-        """Remember the method."""
-        super().__init__(None if method is None else never_compiled(method))
-
-    def __call__(self, *_: Any, **__: Any) -> None:
-        """Call it, between two graphs."""
-        if self._method is not None:
-            self._method()
-
-
 def never_compiled(method: Callable[..., None]) -> Callable[..., None]:
-    """Exclude a method from compilation: the graph around it is split in two.
-
-    With ``fullgraph=True``, torch refuses to compile and gives the reason.
-    """
+    """Exclude a method from compilation: it splits the graph, or with ``fullgraph=True`` torch refuses and says why."""
     known = "reason" in inspect.signature(torch.compiler.disable).parameters  # since torch 2.8
     options: dict[str, Any] = {"reason": _WHY} if known else {}
     found: Callable[..., None] = torch.compiler.disable(method, **options)  # type: ignore[no-untyped-call]
@@ -74,28 +55,18 @@ def never_compiled(method: Callable[..., None]) -> Callable[..., None]:
 
 
 def stepper(optimizer: Any, name: str = "optimizer") -> torch.optim.Optimizer:
-    """The optimizer whose ``step`` can be hooked: this one, or one inside a wrapper (Accelerate, Lightning).
-
-    Args:
-        optimizer: the training's optimizer.
-        name: its name in errors.
-
-    Raises:
-        RequestError: there is none.
-    """
+    """The optimizer whose ``step`` can be hooked: this one, or one in a wrapper (Accelerate). Raises RequestError."""
     found = optimizer
     for _ in range(_DEEPEST):
-        if isinstance(found, torch.optim.Optimizer) and _can_be_hooked(found):
-            return found
+        if isinstance(found, torch.optim.Optimizer):
+            # Torch's constructor sets up hooks and has the class's step call them.
+            ran = "_optimizer_step_pre_hooks" in vars(found)
+            if ran and getattr(type(found).step, "hooked", False):
+                return found
         found = getattr(found, "optimizer", None)
     raise RequestError(
         name, type(optimizer).__name__, "a torch.optim.Optimizer, or a wrapper with one as its attribute 'optimizer'"
     )
-
-
-def _can_be_hooked(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether torch's constructor ran, which sets up hooks and has the class's ``step`` call them."""
-    return "_optimizer_step_pre_hooks" in vars(optimizer) and bool(getattr(type(optimizer).step, "hooked", False))
 
 
 def is_nested_step(optimizer: torch.optim.Optimizer) -> bool:
@@ -115,9 +86,6 @@ def callers() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-_STEPS = torch.optim.Optimizer.step.__code__.co_filename
-
-
 @contextmanager
 def without_autograd() -> Iterator[None]:
     """No gradients and no inference tensors inside, whatever mode the training is in."""
@@ -128,8 +96,7 @@ def without_autograd() -> Iterator[None]:
 def close_at_exit(close: Callable[[float], None]) -> None:
     """Call this method when the program ends, if its object still exists, with a limit in seconds.
 
-    A checkpointer that was never closed must not lose what is in flight. In this process only: a forked child inherits
-    the handler, but neither the threads nor the right to stop them.
+    In this process only: a forked child inherits the handler, but neither the threads nor the right to stop them.
     """
     atexit.register(_close, weakref.WeakMethod(close), os.getpid())
 

@@ -4,7 +4,7 @@ The optimizer is split: one per layer, of the same class with the same options a
 ``optimizer.state_dict()``, schedulers and the saved file stay those of the whole. A layer is a module's own parameters,
 updated when backward has accumulated the last of their gradients; in DistributedDataParallel it is a bucket, updated in
 the communication hook once its gradients are averaged. ``optimizer.step()`` updates the rest and ends the step. The
-next update of a layer waits only for the copy of that layer (:mod:`deepvm.checkpoint.snapshot.layer_slots`).
+next update of a layer waits only for the copy of that layer (:mod:`deepvm.checkpoint.snapshot.copying`).
 
 Requirements, all else being refused:
 
@@ -56,18 +56,7 @@ class LayerUpdates:
         after: Callable[[Parameters], None],
         world: int,
     ) -> None:
-        """Hook into backward.
-
-        Args:
-            model: with the layers; the DistributedDataParallel if there is one.
-            optimizer: of all its parameters.
-            before: called before parameters are updated: the gate.
-            after: called after that.
-            world: how many ranks there are.
-
-        Raises:
-            RequestError: a requirement above is not met.
-        """
+        """Hook into backward; ``before`` and ``after`` surround updates. Raises RequestError: see the requirements."""
         self._optimizer, self._before, self._after = optimizer, before, after
         self._place = {p: n for n, group in enumerate(optimizer.param_groups) for p in group["params"]}
         self._check(model, world)
@@ -104,23 +93,14 @@ class LayerUpdates:
         return bool(self._fired)
 
     def reset(self) -> None:
-        """Forget what an unfinished step has updated, before a version is loaded.
-
-        Needed after an error in backward or ``optimizer.step()``.
-        """
+        """Forget what a failed step has updated, before a version is loaded."""
         for future in self._reducing:  # an update in progress must not come after loading
             with contextlib.suppress(Exception):  # an error of the failed step
                 future.wait()
         self._forget()
 
-    def _forget(self) -> None:
-        self._fired, self._updated, self._options, self._reducing = set(), {}, [], []
-
     def close(self) -> None:
-        """Unhook from backward: ``optimizer.step()`` updates everything again.
-
-        The hook in DistributedDataParallel cannot be removed; from now on it only averages gradients.
-        """
+        """Unhook from backward; the hook in DistributedDataParallel cannot be removed: from now on it only averages."""
         self._closed = True
         for hook in self._hooks:
             hook.remove()
@@ -189,13 +169,14 @@ class LayerUpdates:
     def _update(self, layer: Any) -> None:
         self._before(layer)
         with self._lock:
-            part = self._part(layer)
-            self._options = self._options or self._now()
+            options = self._now()
+            part = self._part(layer, options)
+            self._options = self._options or options
             self._updated |= dict.fromkeys(layer, (None, 0))
         type(part).step(part)  # a scheduler may have wrapped the instance's own step
         self._after(layer)
 
-    def _part(self, layer: Parameters) -> torch.optim.Optimizer:
+    def _part(self, layer: Parameters, options: Sequence[dict[str, Any]]) -> torch.optim.Optimizer:
         """The optimizer of a layer, with the state and current options of the whole."""
         key = tuple(map(id, layer))
         part = self._parts.get(key)
@@ -205,8 +186,7 @@ class LayerUpdates:
             part.param_groups = [{"number": n, "params": [p for p in layer if self._place[p] == n]} for n in numbers]
         part.state = self._optimizer.state
         for group in part.param_groups:
-            whole = self._optimizer.param_groups[group["number"]]
-            group.update({k: v for k, v in whole.items() if k != "params"})
+            group.update(options[group["number"]])
         return part
 
     def _now(self) -> list[dict[str, Any]]:
@@ -220,7 +200,8 @@ class LayerUpdates:
     def _before_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if any(a is not None for a in (*args[1:], *kwargs.values())):
             raise _refused("a closure", "optimizer.step() without arguments")
-        if _scaled():
+        # A GradScaler's changes to gradients do not show in their version counters.
+        if any(frame.f_code is torch.amp.GradScaler.step.__code__ for frame in callers()):
             raise _refused("a GradScaler", "training without one, as with bfloat16")
         if sum(len(group["params"]) for group in optimizer.param_groups) != len(self._place):
             raise _refused("parameters that were added", "a new Checkpointer behind add_param_group")
@@ -240,10 +221,8 @@ class LayerUpdates:
             p.grad = gradient
         self._forget()
 
-
-def _scaled() -> bool:
-    """Whether a GradScaler is calling: its changes to gradients do not show in their version counters."""
-    return any(frame.f_code is torch.amp.GradScaler.step.__code__ for frame in callers())
+    def _forget(self) -> None:
+        self._fired, self._updated, self._options, self._reducing = set(), {}, [], []
 
 
 def _refused(value: str, allowed: str) -> RequestError:

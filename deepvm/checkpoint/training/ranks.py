@@ -15,8 +15,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from deepvm.checkpoint.format.interval_set import runs
-from deepvm.checkpoint.format.layout import Segment
+from deepvm.checkpoint.format.layout import Ranges, Segment, runs
 from deepvm.errors import CheckpointError
 
 T = TypeVar("T")
@@ -39,11 +38,7 @@ class Ranks:
 
     def minimum(self, values: Sequence[int]) -> list[int]:
         """The minimum of each value over all ranks; collective."""
-        if self.world == 1:
-            return list(values)
-        own = torch.tensor(values, dtype=torch.int64, device="cpu")
-        torch.distributed.all_reduce(own, torch.distributed.ReduceOp.MIN, group=self._group)
-        return [int(value) for value in own]
+        return [min(column) for column in zip(*self.gather(values), strict=True)]
 
     def gather(self, values: Sequence[int]) -> list[list[int]]:
         """The values of every rank; collective."""
@@ -97,12 +92,7 @@ class SaveRequests:
         self._next, self._since, self._since_s = version, version, time.monotonic()
 
     def due(self, version: int, wish: bool = False) -> bool:
-        """Whether this version was requested. Collective: every rank asks after every step.
-
-        Args:
-            version: the step that has ended.
-            wish: this process wants it; of several ranks only the first counts, by its clock.
-        """
+        """Whether this version was requested; of wishes only that of rank 0 counts. Collective, after every step."""
         if self._ranks.world > 1 and version < self._next:
             return False
         asked = self._asked
@@ -120,17 +110,10 @@ class SaveRequests:
 
 
 def compare_replicas(ranks: Ranks, seen: tuple[int, int, int]) -> int:
-    """Compare neighbours' replicas of a version; collective. Differences are logged.
+    """Compare neighbours' replicas of a version, log differences, and return how many pairs differ; collective.
 
-    Each rank sends a part of what all hold: a rank whose replica has drifted would silently put a part of another model
-    into the file.
-
-    Args:
-        ranks: this process among the others.
-        seen: a version (0 for none), the checksum of this rank's own part, and that of the next rank's part here.
-
-    Returns:
-        How many pairs differ.
+    Each rank sends a part of what all hold: one whose replica has drifted would put a part of another model into the
+    file. ``seen``: a version (0 for none), the checksum of this rank's own part, and that of the next rank's part here.
     """
     rows, count = ranks.gather(seen), 0
     for rank, (version, _, neighbour) in enumerate(rows):
@@ -146,33 +129,22 @@ def compare_replicas(ranks: Ranks, seen: tuple[int, int, int]) -> int:
 
 
 def shards(size: int, world: int, owned: Sequence[tuple[Segment, int]] = ()) -> tuple[tuple[Segment, ...], ...]:
-    """Share the bytes of a file evenly (ACUTE's Check-Trans), except those that belong to one rank.
-
-    Args:
-        size: bytes of the file.
-        world: how many ranks.
-        owned: ranges that belong to a rank; they do not overlap.
+    """Share the bytes of a file evenly (ACUTE's Check-Trans), except disjoint ranges that belong to one rank.
 
     Returns:
         For each rank its ranges, sorted; neighbours are joined.
     """
-    found: list[list[Segment]] = [[] for _ in range(world)]
-    free: list[Segment] = []
-    position = 0
-    for segment, rank in sorted(owned):
-        if segment.length:
-            found[rank].append(segment)
-            free.append(Segment(position, segment.offset - position))
-            position = segment.offset + segment.length
-    free.append(Segment(position, size - position))
-    total = sum(s.length for s in free)
+    found = [[segment for segment, owner in owned if owner == rank and segment.length] for rank in range(world)]
+    taken = Ranges((segment.offset, segment.offset + segment.length) for segment, _ in owned)
+    free = list(taken.missing([Segment(0, size)]))
+    total = sum(end - start for start, end in free)
     ends = [total * (rank + 1) // world for rank in range(world)]
     rank = done = 0
-    for offset, length in free:
-        while length:
+    for start, end in free:
+        while start < end:
             while done == ends[rank]:
                 rank += 1
-            part = min(length, ends[rank] - done)
-            found[rank].append(Segment(offset, part))
-            offset, length, done = offset + part, length - part, done + part
+            part = min(end - start, ends[rank] - done)
+            found[rank].append(Segment(start, part))
+            start, done = start + part, done + part
     return tuple(runs(segments) for segments in found)

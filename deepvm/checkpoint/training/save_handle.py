@@ -1,12 +1,17 @@
-"""The progress of a version: what ``save()`` returns and ``handles`` lists."""
+"""The progress of versions: the handles that ``save()`` returns and ``handles`` lists, and a journal of JSON lines."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import logging
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError, wait
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
 
 from deepvm.checkpoint.format.shard import Level
 from deepvm.errors import CheckpointError
@@ -14,8 +19,10 @@ from deepvm.errors import CheckpointError
 KEPT = 16
 """Handles that are kept; more only while more versions are in flight."""
 
+log = logging.getLogger("deepvm.checkpoint")
 
-@dataclass
+
+@dataclass(eq=False)
 class Handle:
     """A version in flight.
 
@@ -43,12 +50,7 @@ class Handle:
     _start: float = field(default_factory=time.perf_counter)
 
     def reached(self, level: Level, *, away: bool = True) -> None:
-        """Note that a tier has the version; durable is remote too, and both are local.
-
-        Args:
-            level: how safe it is there.
-            away: whether the end of this machine does no harm there; else it is not remote, whatever the level.
-        """
+        """A tier has the version at this level; durable is remote too, if ``away`` from here, and both are local."""
         self._tell_timed(level.value)  # before anybody who waits for it goes on
         if level is Level.DURABLE:
             self._resolve("durable", self.durable)
@@ -57,7 +59,7 @@ class Handle:
         self._resolve("local", self.local_done)
 
     def copied(self) -> None:
-        """Note that the snapshot is whole."""
+        """The snapshot is whole."""
         self._tell_timed("snapshot")
         self._resolve("snapshot", self.snapshot_done)
 
@@ -72,15 +74,7 @@ class Handle:
         return self.local_done.done() and self.local_done.exception() is not None
 
     def await_safe(self, local: bool, limit_s: float) -> None:
-        """Wait until a tier has acknowledged it: one away from this machine, if there is any.
-
-        Args:
-            local: the tiers survive no more than the end of this process.
-            limit_s: seconds.
-
-        Raises:
-            CheckpointError: no tier took it, or not in time.
-        """
+        """Wait until a tier has the version, one away from this machine unless ``local``. Raises CheckpointError."""
         future = self.local_done if local else self.remote_done
         if not wait([future], limit_s).done:  # before Python 3.11 a future's TimeoutError is none of the language's
             raise CheckpointError(f"no tier has acknowledged the version after {limit_s:.0f} s")
@@ -106,20 +100,43 @@ class Handle:
         self.tell(event, seconds=round(time.perf_counter() - self._start, 6), stall_s=round(self.stall_s, 6))
 
 
-class Handles:
-    """The handles of the newest versions: all in flight, and the last done, up to :data:`KEPT`.
+def with_newest(handles: tuple[Handle, ...], newest: Handle) -> tuple[Handle, ...]:
+    """These and the newest; the oldest that are done go where there are more than :data:`KEPT`."""
+    rows = (*handles, newest)
+    gone = [row for row in rows if row.done][: max(len(rows) - KEPT, 0)]
+    return tuple(row for row in rows if row not in gone)
 
-    Attributes:
-        now: oldest first; replaced with every change, so that any thread may read it.
-    """
 
-    def __init__(self) -> None:
-        """None yet."""
-        self.now: tuple[Handle, ...] = ()
+class Journal:
+    """A file that grows by whole lines, one per event; a full disk costs lines, not the training."""
 
-    def add(self, handle: Handle) -> None:
-        """Add the newest version."""
-        rows = [*self.now, handle]
-        done = [n for n, row in enumerate(rows) if row.done]
-        gone = set(done[: max(len(rows) - KEPT, 0)])
-        self.now = tuple(row for n, row in enumerate(rows) if n not in gone)
+    def __init__(self, path: Path | str | None, job: str) -> None:
+        """Remember the file, if any; only rank 0 writes one."""
+        self._path = None if path is None else Path(path)
+        self._facts = {"job": job, "rank": 0}
+
+    def __call__(self, event: str, **facts: object) -> None:
+        """Add a line."""
+        path = self._path
+        if path is None:
+            return
+        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        line = json.dumps({"time": now, "event": event, **self._facts, **facts}).encode() + b"\n"
+        # One O_APPEND write is atomic without a lock, on which a signal handler that also logs would deadlock.
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                os.write(descriptor, line)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            log.warning("%s: cannot be written: %s; no more is told there", path, error.strerror or error)
+            self._path = None
+
+    def closed(self, counts: Mapping[str, float]) -> None:
+        """Summarise, here and in the log."""
+        self("closed", **counts)
+        log.info(
+            "%d versions of %s saved, %d skipped, %d failed; training stood still for %.3f s",
+            *(counts["saved"], self._facts["job"], counts["skipped"], counts["failed"], counts["stall_s"]),
+        )

@@ -24,11 +24,11 @@ _NEXT = f"build all as it was when the version was saved, or {_ANEW}"
 
 
 class Owned(NamedTuple):
-    """Storages by their role, identified by ``_cdata``.
+    """Storages by their role, as ``_cdata``.
 
     Attributes:
-        parameters: of the model, by storage. buffers: storages of its buffers.
-        gated: storages that only steps change: parameters and optimizer state.
+        parameters: of the model, by storage. buffers: of the model.
+        gated: those that only steps change: parameters and optimizer state.
     """
 
     parameters: Mapping[int, torch.nn.Parameter]
@@ -52,22 +52,13 @@ class TrainingState:
 
     Attributes:
         model: unwrapped, so that a file has the names of the plain model.
-        optimizers: all of them; those after the first are among the extras.
+        optimizers: by the argument that they are; those after the first are among the extras.
     """
 
     def __init__(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapping[str, Stateful] | None = None
     ) -> None:
-        """Remember them.
-
-        Args:
-            model: a module, also inside DistributedDataParallel, DataParallel or ``torch.compile``.
-            optimizer: of its parameters, or of some of them; more optimizers may be extras.
-            extra: whatever has ``state_dict`` and ``load_state_dict``, by name.
-
-        Raises:
-            RequestError: an extra lacks these methods, or has a reserved name.
-        """
+        """Remember them, the model unwrapped. Raises RequestError: an extra lacks methods or has a reserved name."""
         self.model: Any = unwrap(model)
         self.optimizer = optimizer
         self.extra = dict(extra or {})
@@ -76,40 +67,25 @@ class TrainingState:
                 raise RequestError("extra", name, "other names: this one is taken by the random states")
             if not isinstance(value, Stateful):
                 raise RequestError(f"extra[{name!r}]", type(value).__name__, "objects with state_dict, load_state_dict")
+        more = {f"extra[{n!r}]": v for n, v in self.extra.items() if isinstance(v, torch.optim.Optimizer)}
+        self.optimizers = {"optimizer": optimizer, **more}
 
-        self.optimizers = (optimizer, *(v for v in self.extra.values() if isinstance(v, torch.optim.Optimizer)))
-
-    def steppers(self) -> tuple[torch.optim.Optimizer, ...]:
-        """The optimizers whose steps can be hooked, in the order of :attr:`optimizers`.
-
-        Raises:
-            RequestError: one of them cannot be.
-        """
-        return tuple(stepper(found, name) for found, name in zip(self.optimizers, self.stepper_names(), strict=True))
-
-    def stepper_names(self) -> list[str]:
-        """The arguments under which :meth:`steppers` were given."""
-        extra = (f"extra[{name!r}]" for name, v in self.extra.items() if isinstance(v, torch.optim.Optimizer))
-        return ["optimizer", *extra]
+    def steppers(self) -> dict[str, torch.optim.Optimizer]:
+        """:attr:`optimizers` whose steps can be hooked. Raises RequestError."""
+        return {name: stepper(optimizer, name) for name, optimizer in self.optimizers.items()}
 
     def early(self) -> dict[str, Any]:
         """Copies of what must be read right after a step: random states, samplers and loaders.
 
         The next batch advances these before the next forward. Everything else belongs to the step although it moves
         after it, and is read when the next forward begins: schedulers, GradScalers, moving averages, and whatever is no
-        torch sampler and has no ``__iter__``, or is a module. A file has one of these for all ranks; state of a single
-        rank must be in a sampler or loader.
+        torch sampler and has no ``__iter__``, or is a module. Of that a file has one for all ranks.
         """
         found = {name: v.state_dict() for name, v in self.extra.items() if _is_early(v)}
         return {**_copied(found), RANDOM: random_state()}
 
     def tree(self, version: int, early: Mapping[str, Any]) -> dict[str, Any]:
-        """The state as it is saved: ``{"model", "optimizer", "extra", "version"}``.
-
-        Args:
-            version: optimizer steps done.
-            early: what :meth:`early` returned after the last of them; with several ranks, the records of all.
-        """
+        """The state as it is saved, with what :meth:`early` returned, or the records of several ranks."""
         late = {name: v.state_dict() for name, v in self.extra.items() if not _is_early(v)}
         return {
             "model": self.model.state_dict(),
@@ -119,11 +95,7 @@ class TrainingState:
         }
 
     def record(self) -> bytes:
-        """This rank's own state as a torch file: :meth:`early`, and buffers, which ranks do not share.
-
-        Raises:
-            RequestError: an extra holds something that torch would not load safely.
-        """
+        """This rank's own state as a torch file: :meth:`early`, and buffers. Raises RequestError."""
         early = self.early()
         flatten({"extra": early})
         buffers = {name: buffer.detach() for name, buffer in self.model.named_buffers()}
@@ -137,7 +109,7 @@ class TrainingState:
         return [v for values in found for v in values.values() if isinstance(v, torch.Tensor)]
 
     def owned(self) -> Owned:
-        """The current roles of storages; one walk, because every version needs all of it."""
+        """The current roles of storages."""
         modules = [*self.model.modules()]
         parameters = {p.untyped_storage()._cdata: p for m in modules for p in m._parameters.values() if p is not None}
         buffers = {b.untyped_storage()._cdata for m in modules for b in m._buffers.values() if b is not None}
@@ -145,7 +117,8 @@ class TrainingState:
 
     def updated(self) -> set[int]:
         """Storages that steps change, by ``_cdata``: the optimizers' parameters and state."""
-        found = [*self._updated(), *(t for optimizer in self.optimizers for t in tensors_of(optimizer.state))]
+        states = (optimizer.state for optimizer in self.optimizers.values())
+        found = [*self._updated(), *(t for state in states for t in tensors_of(state))]
         return {tensor.untyped_storage()._cdata for tensor in found}
 
     def unknown_parameters(self) -> list[str]:
@@ -154,7 +127,7 @@ class TrainingState:
         return [name for name, p in self.model.named_parameters() if p.requires_grad and p not in known]
 
     def _updated(self) -> Iterator[torch.Tensor]:
-        for optimizer in self.optimizers:
+        for optimizer in self.optimizers.values():
             for group in optimizer.param_groups:
                 yield from group["params"]
 
@@ -163,11 +136,6 @@ class TrainingState:
 
         If the number of ranks has changed, extras of single ranks (samplers) come from rank 0, and random states are
         restored only on ranks that saved one.
-
-        Args:
-            tree: as torch loaded it.
-            rank: this process.
-            world: how many ranks there are now.
 
         Raises:
             CheckpointError: the version is of another model, optimizer or set of extras.
@@ -195,7 +163,7 @@ class TrainingState:
             if not isinstance(value, torch.optim.Optimizer):
                 back.callback(value.load_state_dict, _on_cpu(value.state_dict()))
                 value.load_state_dict(_copied(tree["extra"][name]))
-        for optimizer, state in self._saved_optimizers(tree).values():
+        for optimizer, state in zip(self.optimizers.values(), self._saved_optimizers(tree), strict=True):
             # Loading replaces these, and leaves the old ones unchanged.
             back.callback(setattr, optimizer, "state", optimizer.state)
             back.callback(setattr, optimizer, "param_groups", optimizer.param_groups)
@@ -205,21 +173,19 @@ class TrainingState:
             back.callback(self.model.load_state_dict, _on_cpu(present))
         self.model.load_state_dict(tree["model"])  # copies
 
-    def _saved_optimizers(self, tree: Mapping[str, Any]) -> dict[str, tuple[torch.optim.Optimizer, Any]]:
-        found = {"optimizer": (self.optimizer, tree["optimizer"])}
-        for name, value in self.extra.items():
-            if isinstance(value, torch.optim.Optimizer):
-                found[f"extra[{name!r}]"] = (value, tree["extra"][name])
-        return found
+    def _saved_optimizers(self, tree: Mapping[str, Any]) -> list[Any]:
+        extra = [tree["extra"][name] for name, v in self.extra.items() if isinstance(v, torch.optim.Optimizer)]
+        return [tree["optimizer"], *extra]
 
     def _compare_optimizers(self, tree: Mapping[str, Any]) -> None:
-        for place, (optimizer, state) in self._saved_optimizers(tree).items():
+        for (place, optimizer), state in zip(self.optimizers.items(), self._saved_optimizers(tree), strict=True):
             groups = state.get("param_groups", ()) if isinstance(state, Mapping) else ()
-            there, here = ([len(g["params"]) for g in found] for found in (groups, optimizer.param_groups))
+            both = ([str(len(g["params"])) for g in found] for found in (groups, optimizer.param_groups))
+            there, here = (", ".join(lengths) or "no" for lengths in both)
             if there != here:
                 raise CheckpointError(
-                    f"it is of another model or optimizer: groups of its {place} have {_listed(there)} "
-                    f"parameters, here they have {_listed(here)}; {_NEXT}"
+                    f"it is of another model or optimizer: groups of its {place} have {there} parameters, here they "
+                    f"have {here}; {_NEXT}"
                 )
 
 
@@ -229,21 +195,19 @@ RECORDS = "ranks"
 
 def pack(record: bytes, capacity: int) -> torch.Tensor:
     """A rank's record in a tensor of ``capacity`` bytes."""
-    tensor = torch.zeros(capacity, dtype=torch.uint8, device="cpu")
     data = struct.pack("<Q", len(record)) + record
-    tensor[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    return tensor
+    return torch.frombuffer(bytearray(data.ljust(capacity, b"\0")), dtype=torch.uint8)
 
 
 def unpack(tensor: torch.Tensor) -> dict[str, Any]:
     """The record in a tensor of :func:`pack`."""
-    (length,) = struct.unpack("<Q", bytes(tensor[:8].tolist()))
-    data = tensor[8 : 8 + length].numpy().tobytes() if length else b""
-    return dict(torch.load(io.BytesIO(data), map_location="cpu", weights_only=True))
+    data = tensor.numpy().tobytes()
+    (length,) = struct.unpack_from("<Q", data)
+    return dict(torch.load(io.BytesIO(data[8 : 8 + length]), map_location="cpu", weights_only=True))
 
 
 def _with_record(tree: Mapping[str, Any], rank: int, world: int) -> tuple[Mapping[str, Any], bool]:
-    """The state with a rank's own record merged in, and whether its random state is this rank's own."""
+    """The state with a rank's own record merged in, and whether its random state is this rank's."""
     records = tree["extra"].get(RECORDS)
     if records is None:  # saved by one process
         return tree, rank == 0
@@ -268,10 +232,6 @@ def unwrap(model: torch.nn.Module) -> torch.nn.Module:
             model = inner
         else:
             return model
-
-
-def _listed(numbers: Iterable[int]) -> str:
-    return ", ".join(map(str, numbers)) or "no"
 
 
 def _is_early(extra: Any) -> bool:
@@ -305,7 +265,7 @@ def _on_cpu(tree: Any) -> Any:
 
 
 def random_state() -> dict[str, Any]:
-    """The state of every random generator that this process uses, as tensors and numbers."""
+    """The random generators that this process uses, as tensors and numbers."""
     version, words, gauss = random.getstate()
     found: dict[str, Any] = {
         "torch": torch.get_rng_state(),

@@ -14,23 +14,16 @@ from typing import Any
 
 import torch
 
-from deepvm.checkpoint.training.hooks import StepHook, without_autograd
+from deepvm.checkpoint.training.hooks import Hook, without_autograd
 from deepvm.errors import CheckpointError
 
-_FIRST = 8
-"""Backward passes without a step before the first comparison; the first pass is the baseline."""
-_TRAINING = 4
-"""So many backward passes, or steps of another optimizer, count as a training when it ends unsaved."""
-_DIFFERENT = 2
-"""Differing comparisons in a row; weights swapped back after backward, or at the step, cause only one."""
-_SAMPLE = 256
-"""Elements compared per parameter."""
-_PER_GROUP, _HOOKED = 3, 24
-"""Hooked parameters per group and in all: not every expert or head takes part in every backward."""
-_FORWARDS = 16
-"""Forward passes without a seen backward after which hooks are renewed: parameters were frozen or replaced."""
-_BESIDE = 128
-"""Steps of another optimizer without one of the first; the critic of a GAN often takes 100."""
+_FIRST = 8  # backward passes without a step before the first comparison; the first pass is the baseline
+_TRAINING = 4  # so many backward passes, or steps of another optimizer, are a training when it ends unsaved
+_DIFFERENT = 2  # differing comparisons in a row; weights swapped back after backward, or at the step, cause only one
+_SAMPLE = 256  # elements compared per parameter
+_PER_GROUP, _HOOKED = 3, 24  # hooked parameters: not every expert or head takes part in every backward
+_FORWARDS = 16  # forward passes without a backward after which hooks are renewed: parameters were frozen or replaced
+_BESIDE = 128  # steps of another optimizer without one of the first; the critic of a GAN often takes 100
 
 log = logging.getLogger("deepvm.checkpoint")
 
@@ -45,13 +38,7 @@ class UnseenSteps:
     def __init__(
         self, optimizer: torch.optim.Optimizer, others: Mapping[str, torch.optim.Optimizer], tells: bool
     ) -> None:
-        """Hook into backward, and into the steps of the others.
-
-        Args:
-            optimizer: its steps make versions.
-            others: the optimizers in ``extra``, by name.
-            tells: whether to warn: on rank 0, if there is a schedule.
-        """
+        """Hook into backward, and into the steps of the others, which are in ``extra``; ``tells``: whether to warn."""
         self._optimizer, self._tells = optimizer, tells
         self._usual = self._usual_beside = 0
         self._warned: set[str] = set()
@@ -60,7 +47,7 @@ class UnseenSteps:
         self.reset()
         own = {id(p) for p in _parameters(optimizer)}
         self._beside_hooks = [
-            other.register_step_post_hook(StepHook(partial(self._stepped_beside, name, shared)))
+            other.register_step_post_hook(Hook(partial(self._stepped_beside, name, shared), step=True))
             for name, other in others.items()
             for shared in [any(id(p) in own for p in _parameters(other))]
         ]
@@ -69,9 +56,8 @@ class UnseenSteps:
         """The problem, and what to do."""
         kind = type(self._optimizer).__name__
         return (
-            f"the parameters change, but step() of the {kind} that the checkpointer was given is not called; "
-            "give it the optimizer that steps, not a copy of it, and make an update by hand a "
-            "torch.optim.Optimizer"
+            f"the parameters change, but step() of the {kind} that the checkpointer was given is not called; give it "
+            "the optimizer that steps, not a copy of it, and make an update by hand a torch.optim.Optimizer"
         )
 
     def reset(self) -> None:
@@ -82,16 +68,19 @@ class UnseenSteps:
         self._before = self._sample()
         self._install()
 
-    def forget(self) -> None:
-        """Parameters are about to be changed on purpose."""
-        self._restart(1)
+    def forget(self, first: int = 1) -> None:
+        """Parameters are about to be changed on purpose: count anew, compare at this backward pass."""
+        self._before = None
+        self._counts: dict[int, int] = {}
+        self._backwards = self._forwards = self._differing = 0
+        self._next = first
 
     def stepped(self) -> None:
         """A step was seen."""
         self._usual = max(self._usual, self._backwards)
         self._usual_beside = max(self._usual_beside, self._beside)
         self._never, self._noticed, self._beside = False, False, 0
-        self._restart(max(_FIRST, 2 * self._usual))
+        self.forget(max(_FIRST, 2 * self._usual))
 
     def forwarded(self) -> None:
         """A forward pass of the training begins."""
@@ -108,35 +97,24 @@ class UnseenSteps:
             if _differ(self._before, now):
                 self._noticed = True
                 if self._backwards:  # weights that are set by hand are no training
-                    self._tell(str(self), "unseen")
+                    self._tell(str(self))
             if self._before is None:
                 self._before = now
         return self._noticed or (self._never and self._beside > 0)
 
     def end(self) -> None:
-        """The training ended, and nothing was saved although there is a schedule.
-
-        Raises:
-            CheckpointError: there was something to save.
-        """
+        """Nothing was saved although there is a schedule. Raises CheckpointError: there was something to save."""
         if self._noticed and self._backwards >= _TRAINING:
             raise CheckpointError(f"no version was saved: {self}")
         if self._noticed:
-            self._tell(str(self), "unseen")
+            self._tell(str(self))
         elif self._never and self._beside >= _TRAINING:
-            self._tell_beside()
+            self._tell(self._wrong_one())
 
     def close(self) -> None:
         """Remove all hooks."""
         for hook in [*self._hooks, *self._beside_hooks]:
             hook.remove()
-
-    def _restart(self, first: int) -> None:
-        """Count from 0; compare at the given number of backward passes."""
-        self._before = None
-        self._counts: dict[int, int] = {}
-        self._backwards = self._forwards = self._differing = 0
-        self._next = first
 
     def _install(self) -> None:
         """Hook into some of the currently trainable parameters."""
@@ -160,12 +138,11 @@ class UnseenSteps:
         if now is None:
             return
         # Weights are often set between the start and the first backward.
-        differ = count > 1 and _differ(self._before, now)
+        self._differing = self._differing + 1 if count > 1 and _differ(self._before, now) else 0
         self._before = now
-        self._differing = self._differing + 1 if differ else 0
         if self._differing == _DIFFERENT:
             self._noticed = True
-            self._tell(str(self), "unseen")
+            self._tell(str(self))
 
     def _stepped_beside(self, name: str, shared: bool) -> None:
         """An optimizer in ``extra`` stepped, perhaps with the same parameters."""
@@ -173,32 +150,36 @@ class UnseenSteps:
         if shared:
             self.forget()
         if self._beside == max(_BESIDE, 2 * self._usual_beside):
-            self._tell_beside()
+            self._tell(self._wrong_one())
 
-    def _tell_beside(self) -> None:
-        self._tell(
-            f"{self._beside_name} steps, the optimizer given as optimizer= does not; versions follow its "
-            "steps: give the one that steps last",
-            "beside",
+    def _wrong_one(self) -> str:
+        return (
+            f"{self._beside_name} steps, the optimizer given as optimizer= does not; versions follow its steps: give "
+            "the one that steps last"
         )
 
-    def _tell(self, text: str, kind: str) -> None:
-        """Warn once per kind."""
-        if not self._tells or kind in self._warned:
-            return
-        self._warned.add(kind)
-        text = f"no version is saved by itself: {text}"
-        log.warning("%s", text)
-        warnings.warn(text, RuntimeWarning, stacklevel=2)
+    def _tell(self, text: str) -> None:
+        """Warn, once for each problem."""
+        if self._tells and text not in self._warned:
+            self._warned.add(text)
+            text = f"no version is saved by itself: {text}"
+            log.warning("%s", text)
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def _sample(self) -> torch.Tensor | None:
         """Some bytes of each parameter; None if they cannot be read now."""
-        parameters = [p for p in _parameters(self._optimizer) if _is_plain(p)]
+        parameters = [
+            p
+            for p in _parameters(self._optimizer)
+            if type(p) in (torch.nn.Parameter, torch.Tensor) and p.layout is torch.strided
+        ]
         if not parameters or (parameters[0].is_cuda and torch.cuda.is_current_stream_capturing()):
             return None
         try:
             with without_autograd():
-                return torch.cat([_some(p) for p in parameters])
+                flat = [p.detach().reshape(-1) for p in parameters]
+                some = (f[:: max(1, len(f) // _SAMPLE)] for f in flat)
+                return torch.cat([s.cpu().contiguous().view(torch.uint8).clone() for s in some])
         except Exception as error:  # in a transformation, or with tensors that are none
             log.debug("parameters cannot be compared now: %s", error)
             return None
@@ -217,15 +198,4 @@ def _spread(found: list[Any], most: int) -> list[Any]:
 
 def _differ(before: torch.Tensor | None, now: torch.Tensor | None) -> bool:
     """Whether values differ; False if the parameters themselves do."""
-    if before is None or now is None or len(before) != len(now):
-        return False
-    return not torch.equal(before, now)
-
-
-def _some(parameter: torch.Tensor) -> torch.Tensor:
-    flat = parameter.detach().reshape(-1)
-    return flat[:: max(1, len(flat) // _SAMPLE)].cpu().contiguous().view(torch.uint8).clone()
-
-
-def _is_plain(parameter: Any) -> bool:
-    return type(parameter) in (torch.nn.Parameter, torch.Tensor) and parameter.layout is torch.strided
+    return before is not None and now is not None and len(before) == len(now) and not torch.equal(before, now)

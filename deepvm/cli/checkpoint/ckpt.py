@@ -11,9 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal
 
-from deepvm.checkpoint.files import version_dir
+from deepvm.checkpoint.files import commit_record
 from deepvm.checkpoint.files.durable_write import sync_folder
-from deepvm.checkpoint.files.file_names import whole_job
+from deepvm.checkpoint.files.file_names import file_name, whole_job
 from deepvm.checkpoint.format.manifest import Manifest
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.striped import RecoveryTier, jobs_in
@@ -89,7 +89,7 @@ def list_versions(
             rows = [_row(job, m.version, tier.url, m.size, "", m.created) for m in tier.versions(job)]
             rows += [_row(job, d.version, tier.url, d.size, d.problem, "") for d in tier.damaged(job)]
         for row in rows:
-            row["path"] += f"/{version_dir.file_name(job, row['version'])}"
+            row["path"] += f"/{file_name(job, row['version'])}"
         rows.sort(key=lambda row: -row["version"])
     columns = [
         Column("job", drop=1),
@@ -130,7 +130,7 @@ def verify_versions(
     """
     where = versions.where_is(place)
     if isinstance(where, Path) and not where.is_dir():
-        manifest = version_dir.verify(versions.there(where))
+        manifest = commit_record.verify(versions.there(where))
         sys.stdout.write(f"{where}: good, version {manifest.version} of {manifest.job}\n")
         return
     if isinstance(where, Path):
@@ -226,7 +226,7 @@ def restore(
 def _get(where: Path | str, job: str, version: int | None, folder: Path, more: list[str]) -> tuple[Path, Manifest]:
     """A verified file of the version that is wanted, and its record; one that had to be made lies in ``folder``."""
     if isinstance(where, Path) and not where.is_dir():
-        manifest = version_dir.verify(versions.there(where))
+        manifest = commit_record.verify(versions.there(where))
         if version not in (None, manifest.version):
             raise RequestError("version", version, f"{manifest.version}, which this file holds")
         if job not in ("", manifest.job):
@@ -264,7 +264,7 @@ def _copy(source: Path, manifest: Manifest, target: Path, *, own: bool) -> None:
     try:
         if not own:
             shutil.copyfile(source, hidden)
-            version_dir.verify(hidden, manifest)  # what was read the second time need not be what was verified
+            commit_record.verify(hidden, manifest)  # what was read the second time need not be what was verified
         with hidden.open("rb+") as stream:
             os.fsync(stream.fileno())
         hidden.replace(target)

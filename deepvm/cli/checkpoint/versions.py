@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-from deepvm.checkpoint.files import version_dir
+from deepvm.checkpoint.files import commit_record
 from deepvm.checkpoint.files.commit_record import record_of
 from deepvm.checkpoint.files.file_names import whole_job
 from deepvm.checkpoint.files.retention import kept, kept_of, outdated
@@ -132,7 +132,7 @@ def damage(row: Found) -> str:
     if row.problem:
         return f"{row.path}: {row.problem}"
     try:
-        version_dir.verify(row.path, row.manifest)
+        commit_record.verify(row.path, row.manifest)
     except DamagedError as error:
         return str(error)
     return ""

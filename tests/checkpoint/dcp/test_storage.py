@@ -19,9 +19,8 @@ import torch
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
-from deepvm.checkpoint.dcp.dcp_record import _MAGIC, Piece, _Unpickler, seal, unseal
-from deepvm.checkpoint.dcp.storage import METADATA, DeepVMReader, DeepVMWriter
-from deepvm.checkpoint.format.crc import crc32
+from deepvm.checkpoint.dcp.storage import _MAGIC, METADATA, DeepVMReader, DeepVMWriter, Piece, _Unpickler, seal, unseal
+from deepvm.checkpoint.format.checksums import crc32
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 

@@ -22,8 +22,8 @@ from support.checkpoint.memory_nodes import make_image, make_layout, put, runnin
 from support.checkpoint.object_store import BUCKET, Store
 
 from deepvm.checkpoint.files import durable_write
-from deepvm.checkpoint.files.commit_record import UPCOMING
-from deepvm.checkpoint.files.version_dir import VersionFolder, verify
+from deepvm.checkpoint.files.commit_record import UPCOMING, verify
+from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.manifest import SUFFIX
 from deepvm.checkpoint.format.shard import Level
 from deepvm.checkpoint.node import flusher

@@ -11,7 +11,8 @@ import pytest
 from support.checkpoint.images import names
 
 from deepvm.checkpoint.files import shared_file_write
-from deepvm.checkpoint.files.version_dir import VersionFolder, verify
+from deepvm.checkpoint.files.commit_record import verify
+from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format import shard as shard_module
 from deepvm.checkpoint.format.checksums import finish
 from deepvm.checkpoint.format.layout import ChecksumField, Layout, Segment

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from support.checkpoint.images import manifest_of, names, noise
 
 from deepvm.checkpoint.files import durable_write
-from deepvm.checkpoint.files.version_dir import VersionFolder, check_job, parse_name, read_manifest, verify
+from deepvm.checkpoint.files.commit_record import read_manifest, verify
+from deepvm.checkpoint.files.file_names import check_job, parse_name
+from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.manifest import SUFFIX
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 

@@ -20,7 +20,8 @@ from support.checkpoint.images import FOLDER_LABELS, REPLACED, aligned, manifest
 from support.checkpoint.killed_writers import PIECE, WRITER, killed_writer
 
 from deepvm.checkpoint.files import durable_write
-from deepvm.checkpoint.files.version_dir import VersionFolder, verify
+from deepvm.checkpoint.files.commit_record import verify
+from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.manifest import SUFFIX, Manifest
 from deepvm.errors import CheckpointError, DamagedError
 

@@ -21,8 +21,8 @@ from support.checkpoint.memory_nodes import tier as node_tier
 
 from deepvm.checkpoint.files import version_dir as folder_module
 from deepvm.checkpoint.files import writer_lock
-from deepvm.checkpoint.files.commit_record import UPCOMING, settle
-from deepvm.checkpoint.files.version_dir import VersionFolder, verify
+from deepvm.checkpoint.files.commit_record import UPCOMING, settle, verify
+from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.files.writer_lock import NODE, WRITERS, FileLock, WriterLock
 from deepvm.checkpoint.format.manifest import SUFFIX
 from deepvm.checkpoint.format.shard import Level

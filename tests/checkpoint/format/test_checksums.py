@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.checkpoint.images import noise, zip_shard
 
-from deepvm.checkpoint.format.checksums import chunk_crcs, finish, seal
-from deepvm.checkpoint.format.crc import crc32
+from deepvm.checkpoint.format import checksums
+from deepvm.checkpoint.format.checksums import chunk_crcs, crc32, finish, seal
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, ChecksumField, Layout, Segment
 
 
@@ -36,20 +36,23 @@ def test_a_zip_file_gets_its_checksums(records: tuple[int, ...], chunk_bytes: in
     # The same in small steps, each of which leaves alone what was declared final.
     crcs: list[int] = []
     last = 0
-    for end in seal(other.image, other.layout, crcs, chunk_bytes):
-        assert last < end <= len(other.image)
-        assert bytes(other.image[:end]) == once[:end]
-        last = end
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checksums, "CHUNK_BYTES", chunk_bytes)
+        for end in seal(other.image, other.layout, crcs):
+            assert last < end <= len(other.image)
+            assert bytes(other.image[:end]) == once[:end]
+            last = end
     assert last == len(once)
     assert tuple(crcs) == chunk_crcs(memoryview(once), chunk_bytes)
 
 
-def test_a_checksum_over_the_border_of_two_chunks() -> None:
+def test_a_checksum_over_the_border_of_two_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     data = noise(40)
     layout = Layout(40, ((Segment(0, 40),),), (ChecksumField(18, 0, 18), ChecksumField(36, 22, 14)))
     for chunk_bytes in range(1, 41):
-        image, crcs = bytearray(data), []
-        seen = [bytes(image[:end]) for end in seal(memoryview(image), layout, crcs, chunk_bytes)]
+        monkeypatch.setattr(checksums, "CHUNK_BYTES", chunk_bytes)
+        image = bytearray(data)
+        seen = [bytes(image[:end]) for end in seal(memoryview(image), layout)]
         assert all(bytes(image).startswith(part) for part in seen)
         assert image[18:22] == zlib.crc32(data[:18]).to_bytes(4, "little")
         assert image[36:] == zlib.crc32(data[22:36]).to_bytes(4, "little")

@@ -12,7 +12,8 @@ torch = pytest.importorskip("torch")
 
 from support.checkpoint.trainings import Job, Slow, contents, fill_and_save, simple  # noqa: E402
 
-from deepvm.checkpoint.files.version_dir import VersionFolder, verify  # noqa: E402
+from deepvm.checkpoint.files.commit_record import verify  # noqa: E402
+from deepvm.checkpoint.files.version_dir import VersionFolder  # noqa: E402
 from deepvm.checkpoint.format import torch_zip  # noqa: E402
 from deepvm.checkpoint.format.flatten import flatten  # noqa: E402
 from deepvm.errors import CheckpointError  # noqa: E402

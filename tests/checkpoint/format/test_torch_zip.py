@@ -20,7 +20,8 @@ torch = pytest.importorskip("torch")
 
 from support.checkpoint.zip_images import write  # noqa: E402
 
-from deepvm.checkpoint.files.version_dir import VersionFolder, verify  # noqa: E402
+from deepvm.checkpoint.files.commit_record import verify  # noqa: E402
+from deepvm.checkpoint.files.version_dir import VersionFolder  # noqa: E402
 from deepvm.checkpoint.format.flatten import flatten, map_leaves  # noqa: E402
 from deepvm.checkpoint.format.shard import Level, Shard  # noqa: E402
 from deepvm.checkpoint.format.torch_zip import plan_image  # noqa: E402

@@ -17,7 +17,8 @@ from support.checkpoint.images import noise
 from support.checkpoint.memory_nodes import MIB, TOKEN
 from support.places import TESTS
 
-from deepvm.checkpoint.files.version_dir import VersionFolder, verify
+from deepvm.checkpoint.files.commit_record import verify
+from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.errors import MissingExtraError, RequestError
 
 HERE = TESTS / "support" / "checkpoint"

@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.pace import soon
 
-from deepvm.checkpoint.format.interval_set import Ranges, runs
-from deepvm.checkpoint.format.layout import CHUNK_BYTES, Segment
+from deepvm.checkpoint.format.layout import CHUNK_BYTES, Ranges, Segment, runs
 from deepvm.checkpoint.network import protocol
 from deepvm.checkpoint.network.protocol import BrokenError, Channel, Kind, Refused, admit, introduce
 

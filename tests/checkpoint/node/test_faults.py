@@ -33,7 +33,8 @@ from support.checkpoint.memory_nodes import (
 from support.pace import soon
 from support.places import TESTS
 
-from deepvm.checkpoint.files.version_dir import VersionFolder, verify
+from deepvm.checkpoint.files.commit_record import verify
+from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format import shard as shard_module
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.shard import Level, Shard

@@ -29,10 +29,10 @@ from support.checkpoint.memory_nodes import (
 from support.effort import examples
 
 from deepvm.checkpoint.files import durable_write
-from deepvm.checkpoint.files.version_dir import VersionFolder, verify
+from deepvm.checkpoint.files.commit_record import verify
+from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format import checksums, crc_combine
-from deepvm.checkpoint.format.interval_set import runs
-from deepvm.checkpoint.format.layout import ChecksumField, Layout, Segment
+from deepvm.checkpoint.format.layout import ChecksumField, Layout, Segment, runs
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.node import flusher
 from deepvm.checkpoint.node import version_registry as rules

@@ -29,12 +29,12 @@ from support.checkpoint.memory_nodes import (
 )
 from support.pace import soon
 
-from deepvm.checkpoint.files.version_dir import VersionFolder, verify
+from deepvm.checkpoint.files.commit_record import verify
+from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format import crc_combine
 from deepvm.checkpoint.format.checksums import chunk_crcs
 from deepvm.checkpoint.format.crc_combine import Cuts, seal_by_parts, total
-from deepvm.checkpoint.format.interval_set import runs
-from deepvm.checkpoint.format.layout import CHUNK_BYTES
+from deepvm.checkpoint.format.layout import CHUNK_BYTES, runs
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.endpoint import Address
 from deepvm.checkpoint.network.protocol import Channel, Kind, Refused, tune, within_machine

@@ -55,7 +55,7 @@ def test_a_version_holds_the_numbers_of_one_step(strategy: str, mappable: Path) 
 @pytest.mark.parametrize("strategy", ["C", "G"])
 def test_without_the_gate_that_test_fails(strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutation; the copy is held back on its own stream, so that the next steps come meanwhile."""
-    from deepvm.checkpoint.snapshot.cuda_streams import Cuda
+    from deepvm.checkpoint.snapshot.strategies import Cuda
 
     copy = Cuda.copy
 
@@ -101,7 +101,7 @@ def test_the_processor_does_not_wait_for_the_copy(tmp_path: Path) -> None:
 
 def test_layer_by_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same numbers as without, and versions of one step each although the copies are late."""
-    from deepvm.checkpoint.snapshot.cuda_streams import Cuda
+    from deepvm.checkpoint.snapshot.strategies import Cuda
 
     copy = Cuda.copy
 

@@ -23,11 +23,13 @@ from support.checkpoint.trainings import Fill, contents, fill_and_save, model_of
 from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.arguments import choose_strategy  # noqa: E402
 from deepvm.checkpoint.files import durable_write  # noqa: E402
+from deepvm.checkpoint.files.commit_record import verify  # noqa: E402
 from deepvm.checkpoint.files.durable_write import Medium  # noqa: E402
-from deepvm.checkpoint.files.version_dir import VersionFolder, verify  # noqa: E402
+from deepvm.checkpoint.files.version_dir import VersionFolder  # noqa: E402
 from deepvm.checkpoint.snapshot import snapshotter  # noqa: E402
+from deepvm.checkpoint.snapshot.copying import Copying  # noqa: E402
 from deepvm.checkpoint.snapshot.host_buffer import Slot  # noqa: E402
-from deepvm.checkpoint.snapshot.strategies import CloneFirst, Copying  # noqa: E402
+from deepvm.checkpoint.snapshot.strategies import CloneFirst  # noqa: E402
 from deepvm.errors import CheckpointError, RequestError  # noqa: E402
 
 

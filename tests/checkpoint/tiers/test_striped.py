@@ -30,9 +30,10 @@ from support.checkpoint.memory_nodes import (  # noqa: E402
 )
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
+from deepvm.checkpoint.files.commit_record import verify  # noqa: E402
 from deepvm.checkpoint.files.file_names import part_job, whole_job  # noqa: E402
 from deepvm.checkpoint.files.stripe import belong_together, join, mark_of, plan_part, read_part, read_part_file  # noqa: E402
-from deepvm.checkpoint.files.version_dir import VersionFolder, verify  # noqa: E402
+from deepvm.checkpoint.files.version_dir import VersionFolder  # noqa: E402
 from deepvm.checkpoint.format.layout import Layout, Segment  # noqa: E402
 from deepvm.checkpoint.format.manifest import Manifest  # noqa: E402
 from deepvm.checkpoint.format.shard import Level, Shard  # noqa: E402

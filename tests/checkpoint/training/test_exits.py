@@ -16,11 +16,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from support.checkpoint.trainings import Slow  # noqa: E402
+from support.pace import soon  # noqa: E402
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.snapshot.pipeline import Pipeline  # noqa: E402
 from deepvm.checkpoint.training import hooks  # noqa: E402
-from deepvm.checkpoint.training.journal import Journal  # noqa: E402
+from deepvm.checkpoint.training.save_handle import Journal  # noqa: E402
 from deepvm.errors import CheckpointError  # noqa: E402
 
 
@@ -38,9 +39,9 @@ def test_the_time_to_close_is_one_for_all_tiers() -> None:
     saver = Checkpointer(model=model, optimizer=torch.optim.SGD(model.parameters()), tiers=tiers)
     saver.save()
     start = time.monotonic()
-    with pytest.raises(CheckpointError, match="not finished in 1 s"):
+    with soon(3), pytest.raises(CheckpointError, match="not finished in 1 s"):  # four tiers, each twice: 8 seconds
         saver.close(1.0)
-    assert 0.9 < time.monotonic() - start < 3  # four tiers, each twice: 8 seconds
+    assert time.monotonic() - start > 0.9
     for tier in tiers:
         tier.go.set()
 
@@ -71,24 +72,6 @@ def in_child(work: Callable[[], None]) -> int:
     return os.waitpid(pid, 0)[1]
 
 
-def test_slots_that_are_made_at_once(mappable: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tier's thread renews a slot while the trainer's makes another: each looks through the files of both."""
-    model = torch.nn.Linear(64, 64)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with Checkpointer(model=model, optimizer=optimizer, tiers=[mappable.as_uri()], strategy="D") as saver:
-        files: set[Path] = saver._strategy._files  # type: ignore[attr-defined]
-        exists, others = Path.exists, iter(range(10**6))
-
-        def meanwhile(path: Path) -> bool:
-            files.add(mappable / f".other-{next(others)}")
-            return exists(path)
-
-        monkeypatch.setattr(Path, "exists", meanwhile)
-        assert saver.save(block=True).durable.result(10) == 0
-        assert len([s for s in (saver._pipeline.take(30.0), saver._pipeline.take(30.0)) if s is not None]) == 2
-        monkeypatch.undo()
-
-
 @pytest.mark.parametrize("strategy", ["C", "D"])
 def test_a_forked_child_leaves_its_parents_files_alone(
     strategy: str, mappable: Path, monkeypatch: pytest.MonkeyPatch
@@ -109,7 +92,6 @@ def test_a_forked_child_leaves_its_parents_files_alone(
     def end() -> None:
         call(*arguments)
         assert not saver._closed
-        saver._strategy.close()
 
     assert in_child(end) == 0
     assert sorted(mappable.iterdir()) == before and (strategy == "C" or {s.home for s in slots} <= {*before})

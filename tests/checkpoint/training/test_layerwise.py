@@ -23,8 +23,8 @@ from support.checkpoint.trainings import Fill, contents  # noqa: E402
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.snapshot import snapshotter  # noqa: E402
+from deepvm.checkpoint.snapshot.copying import LayerSlot  # noqa: E402
 from deepvm.checkpoint.snapshot.host_buffer import Slot  # noqa: E402
-from deepvm.checkpoint.snapshot.layer_slots import LayerSlot  # noqa: E402
 from deepvm.checkpoint.training.layerwise import LayerUpdates  # noqa: E402
 from deepvm.errors import RequestError  # noqa: E402
 

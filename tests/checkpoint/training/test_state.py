@@ -87,7 +87,7 @@ def test_every_optimizer_gates_what_it_changes() -> None:
         second.step(closure)
         third.step()
     state = TrainingState(model, first, {"other": other, "second": second, "n": Counter(), "third": third})
-    assert state.optimizers == (first, second, third)
+    assert tuple(state.optimizers.values()) == (first, second, third)
     kept = [*first.state[model.weight].values(), third.state[loose]["momentum_buffer"]]
     history = second.state[other.weight]["old_dirs"]
     assert history

@@ -21,7 +21,7 @@ from support.checkpoint.object_store import BUCKET, CREDENTIALS, running
 from support.checkpoint.version_files import flip, left, put
 from support.command import Run
 
-from deepvm.checkpoint.files import version_dir as folder_module
+from deepvm.checkpoint.files import commit_record
 from deepvm.checkpoint.files.commit_record import UPCOMING
 from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.manifest import SUFFIX
@@ -168,7 +168,7 @@ class TestVerify:
         self, folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch, left: str
     ) -> None:
         """Between the removal of a record and of its file the disk is synchronised: that is no damage yet."""
-        real, path = folder_module.verify, folder / "job-000000000001.pt"
+        real, path = commit_record.verify, folder / "job-000000000001.pt"
 
         def slow(looked: Path, *more: Any) -> Any:
             if looked == path:
@@ -178,7 +178,7 @@ class TestVerify:
                 raise DamagedError(f"{path}: its commit record cannot be read")
             return real(looked, *more)
 
-        monkeypatch.setattr(folder_module, "verify", slow)
+        monkeypatch.setattr(commit_record, "verify", slow)
         code, out, err = run("verify", folder)
         if left == "nothing":
             assert (code, out) == (0, f"{folder}: 2 good\n") and f"{path}: removed meanwhile" in err

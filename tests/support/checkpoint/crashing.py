@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from deepvm.checkpoint.files.commit_record import UPCOMING
-from deepvm.checkpoint.files.version_dir import VersionFolder, verify
+from deepvm.checkpoint.files.commit_record import UPCOMING, verify
+from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.manifest import SUFFIX
 from deepvm.errors import DamagedError
 

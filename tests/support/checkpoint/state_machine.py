@@ -21,7 +21,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from deepvm.checkpoint.files.version_dir import VersionFolder, verify
+from deepvm.checkpoint.files.commit_record import verify
+from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import Manifest
 from deepvm.checkpoint.network.protocol import Refused

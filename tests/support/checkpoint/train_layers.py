@@ -12,7 +12,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from deepvm.checkpoint import Checkpointer
-from deepvm.checkpoint.snapshot.layer_slots import LayerSlot
+from deepvm.checkpoint.snapshot.copying import LayerSlot
 from deepvm.errors import RequestError
 
 STEPS = 14

@@ -15,8 +15,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
-from deepvm.checkpoint.training.announce import without_secrets  # noqa: E402
-from deepvm.checkpoint.training.save_handle import KEPT, Handle, Handles  # noqa: E402
+from deepvm.checkpoint.restore import without_secrets  # noqa: E402
+from deepvm.checkpoint.training.save_handle import KEPT, Handle, with_newest  # noqa: E402
 from deepvm.core.units import format_bytes  # noqa: E402
 from deepvm.errors import CheckpointError, DeepVMError, RequestError  # noqa: E402
 
@@ -62,20 +62,21 @@ def test_a_version_that_was_requested_has_one_too(tmp_path: Path) -> None:
 
 def test_handles_of_weeks_take_little_memory() -> None:
     """All that are under way stay; of those that are done a few."""
-    handles, pending = Handles(), []
+    handles: tuple[Handle, ...] = ()
+    pending = []
     for version in range(1, 5 * KEPT):
         handle = Handle(version)
         if version % KEPT == 1:
             pending.append(handle)
         else:
             handle.failed(CheckpointError("no"))
-        handles.add(handle)
-    assert len(handles.now) == KEPT
-    assert [h for h in handles.now if not h.done] == pending and handles.now[-1].version == 5 * KEPT - 1
-    assert [h.version for h in handles.now] == sorted(h.version for h in handles.now)
+        handles = with_newest(handles, handle)
+    assert len(handles) == KEPT
+    assert [h for h in handles if not h.done] == pending and handles[-1].version == 5 * KEPT - 1
+    assert [h.version for h in handles] == sorted(h.version for h in handles)
     for _ in range(2 * KEPT):
-        handles.add(Handle(0))
-    assert len(handles.now) >= 2 * KEPT
+        handles = with_newest(handles, Handle(0))
+    assert len(handles) >= 2 * KEPT
 
 
 SCRIPT = """

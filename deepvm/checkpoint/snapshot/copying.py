@@ -1,0 +1,322 @@
+"""A version's copy into its slot, in the background or layer by layer, and the gate that the next step waits at.
+
+On a GPU (LightCheck III-C) a stream of our own per device copies groups, each followed by an event. The gate is an
+event too: the training's stream waits for it, the CPU does not. The times of a handle are CPU times: they do not
+include how long the GPU's stream waits.
+
+Layers are copied during backward, into the slot of a version whose step has not ended yet: what only a layer's update
+changes as soon as the layer is updated, the rest after the step. A storage that was changed or replaced since its copy,
+as its version counter tells, is copied again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+
+from deepvm.checkpoint.files.failpoints import point
+from deepvm.checkpoint.snapshot.host_buffer import Slot, Sources, as_bytes, groups
+from deepvm.checkpoint.snapshot.pipeline import Pipeline
+from deepvm.checkpoint.snapshot.strategies import Strategy
+from deepvm.checkpoint.training.layerwise import LayerUpdates
+from deepvm.checkpoint.training.ranks import Ranks
+from deepvm.checkpoint.training.state import TrainingState
+from deepvm.errors import CheckpointError, RequestError
+
+
+class Copying:
+    """A copy that the training thread starts and the background finishes; ``error``: why it did not.
+
+    The state must not change while it is copied. Whether it did since :meth:`watch` is checked once: at the end of the
+    copy, or by whoever passes the gate before that.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        slot: Slot,
+        sources: Sources,
+        later: Sequence[int],
+        now: Sequence[int],
+        hold: bool = False,
+    ) -> None:
+        """Copy at once what may change at any time, and mark the training's place in its streams.
+
+        Args:
+            strategy: how memory is copied.
+            slot: memory for the version.
+            sources: what to copy from.
+            later: pieces that only the optimizer changes, copied by :meth:`run`.
+            now: pieces that anything may change.
+            hold: keep the gate shut until :meth:`run` even if nothing is left to copy.
+        """
+        self._strategy, self._slot, self._sources, self._later = strategy, slot, sources, later
+        self.error: BaseException | None = None
+        self._asking, self._ended, self._change = threading.Lock(), not later, ""
+        self._changed: Callable[[], str] | None = None
+        self._opened = threading.Event()
+        if not later and not hold:
+            self._opened.set()
+        self._events: list[tuple[torch.device, torch.cuda.Event]] = []
+        self._gate: list[tuple[torch.device, torch.cuda.Event]] = []
+        self._api, self._streams = strategy.api, strategy.streams(sources)
+        for device, stream in self._streams.items():
+            stream.wait_event(self._api.mark(self._api.current(device)))
+        queued, plain = self._split(now)
+        for _, device, event in self._queue(sources, queued):
+            self._api.current(device).wait_event(event)
+            self._events.append((device, event))
+        slot.copy(sources, plain)
+
+    @property
+    def open(self) -> bool:
+        """Whether the gate is open."""
+        if not self._opened.is_set() or self._changed is not None:  # first: the gate's events come before it opens
+            return False
+        return all(event.query() for _, event in self._gate)  # type: ignore[no-untyped-call]
+
+    def wait(self, limit_s: float) -> bool:
+        """Wait until this thread, or its stream, may change the state; returns whether that was in time."""
+        if not self._opened.wait(limit_s):
+            return False
+        self._ask()
+        for device, event in self._gate:
+            self._api.current(device).wait_event(event)
+        return True
+
+    def run(self, reached: Callable[[int], None], also: Callable[[], None] = lambda: None) -> None:
+        """In the background: copy what only the optimizer changes, and open the gate.
+
+        Args:
+            reached: called with the file offset below which all is copied; never with the end of the file.
+            also: what else to do before the state may change.
+        """
+        try:
+            point("snapshot.before-copy")
+            sources = self._sources
+            last = len(self._slot.view) - 1  # held back until all is known to be right
+
+            def partly(end: int) -> None:
+                reached(min(end, last))
+
+            queued, plain = self._split(self._later)
+            progress = (lambda end: None) if queued or self._events else partly  # what is queued is not there yet
+            # On our stream: torch may hand out memory there that the training's stream still uses.
+            with self._api.within([*self._streams.values()]):
+                clones = self._strategy.clones(self._slot.pieces, sources, self._later)
+            if clones is not None:
+                self._clone(clones, sources, [*queued, *plain])
+                sources = clones
+            copied = self._queue(sources, queued)
+            if clones is None:
+                self._gate = [(device, event) for _, device, event in copied]
+                self._slot.copy(sources, plain, progress)
+            with self._api.within([*self._streams.values()]):
+                also()
+            self._opened.set()
+            if clones is not None:
+                self._slot.copy(sources, plain, progress)
+            for _, event in self._events:
+                event.synchronize()
+            for number, (_, _, event) in enumerate(copied, start=1):
+                event.synchronize()
+                partly(copied[number][0] if number < len(copied) else last)
+            self._ask(ended=True)
+            if self._change:
+                raise CheckpointError(self._change)
+            point("snapshot.after-copy")
+        except BaseException as error:
+            self.error = error
+            raise
+        finally:
+            self._sources = ()  # the training may free its memory
+            self._opened.set()
+
+    def watch(self, changed: Callable[[], str]) -> None:
+        """Fail if the state changes between now and the end of its copy; ``changed`` says what did, or nothing."""
+        with self._asking:
+            if not self._ended:
+                self._changed = changed
+
+    def _ask(self, ended: bool = False) -> None:
+        with self._asking:
+            if self._changed is not None:
+                self._change, self._changed = self._changed(), None
+            self._ended = self._ended or ended
+
+    def _split(self, which: Iterable[int]) -> tuple[list[int], list[int]]:
+        """Pieces that a stream copies, and the rest."""
+        queued: list[int] = []
+        plain: list[int] = []
+        for number in which:
+            device = self._slot.pieces[number].of(self._sources).device
+            (queued if device in self._streams else plain).append(number)
+        return queued, plain
+
+    def _queue(self, sources: Sources, which: Sequence[int]) -> list[tuple[int, torch.device, torch.cuda.Event]]:
+        """Queue copies in groups; for each its file offset, its device, and the event after it."""
+        found: list[tuple[int, torch.device, torch.cuda.Event]] = []
+        for numbers, parts in groups(self._slot.pieces, sources, which):
+            device = parts[0].device
+            self._api.copy(self._streams[device], [self._slot.targets[number] for number in numbers], parts)
+            found.append((self._slot.offset(numbers[0]), device, self._api.mark(self._streams[device])))
+        return found
+
+    def _clone(self, clones: Sources, sources: Sources, which: Sequence[int]) -> None:
+        for numbers, parts in groups(self._slot.pieces, sources, which):
+            into = [self._slot.pieces[number].of(clones) for number in numbers]
+            stream = self._streams.get(parts[0].device)
+            if stream is None:
+                torch._foreach_copy_(into, parts)
+            else:
+                self._api.copy(stream, into, parts)
+        self._gate = [(device, self._api.mark(stream)) for device, stream in self._streams.items()]
+
+
+class StorageBytes:
+    """The storages of the last version as tensors of bytes, which keeps them in memory until :meth:`forget`."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.storages: list[torch.UntypedStorage] = []
+        self._known: dict[int, tuple[int, torch.Tensor | None]] = {}
+
+    def of(self, storages: list[torch.UntypedStorage]) -> list[torch.Tensor | None]:
+        """Each as a tensor of bytes that shares its memory, None where it is empty."""
+        found = {}
+        for storage in storages:
+            # The tensor keeps its storage alive, so its number is unique. But it may have grown.
+            number, size = storage._cdata, storage.nbytes()
+            known = self._known.get(number)
+            found[number] = known if known is not None and known[0] == size else (size, as_bytes(storage))
+        self.storages, self._known = storages, found
+        return [found[storage._cdata][1] for storage in storages]
+
+    def forget(self) -> None:
+        """Let go of the storages."""
+        self.storages, self._known = [], {}
+
+
+class LayerSlots:
+    """The layers of a layerwise training, and their slots: ``filled`` during the finished step, or the next one's."""
+
+    def __init__(self, strategy: Strategy, pipeline: Pipeline, state: TrainingState) -> None:
+        """Not layerwise yet."""
+        self.updates: LayerUpdates | None = None
+        self.copies: dict[torch.Tensor, Copying] = {}
+        self._strategy, self._pipeline, self._state = strategy, pipeline, state
+        self._next: LayerSlot | None = None
+        self.filled: LayerSlot | None = None
+
+    def divide(self, model: torch.nn.Module, world: int, before: Callable[[Sequence[Copying]], None]) -> None:
+        """Update and copy layer by layer; ``before`` gets the copies an update must wait for. Raises RequestError."""
+        for name, value in self._state.extra.items():
+            if isinstance(value, torch.amp.GradScaler):
+                raise RequestError(f"extra[{name!r}]", "GradScaler", 'with another strategy than "layerwise"')
+
+        def gate(layer: Sequence[torch.Tensor]) -> None:
+            before([self.copies[p] for p in layer if p in self.copies])
+
+        def copy(layer: Sequence[torch.Tensor]) -> None:
+            if self._next is not None:
+                copying = self._next.copy([*layer, *self._state.optimizer_tensors(layer)])
+                self.copies |= dict.fromkeys(layer, copying)
+
+        self.updates = LayerUpdates(model, self._state.optimizer, gate, copy, world)
+
+    def turn(self) -> None:
+        """A step has finished."""
+        self.drop()
+        self.filled, self._next = self._next, None
+
+    def prepare(self, storages: Sequence[torch.UntypedStorage], ranks: Ranks) -> None:
+        """Take a slot for the next step, if all ranks can; collective. The storages are the previous version's."""
+        if self._next is not None:
+            return
+        slot = self._pipeline.take()
+        if ranks.minimum([slot is not None])[0] and slot is not None:
+            self._next = LayerSlot(self._strategy, slot, storages, self._pipeline.background)
+        elif slot is not None:
+            self._pipeline.give_back(slot)
+
+    def take(self, patience_s: float) -> Slot | None:
+        """A slot for the finished step: that of its layers, or a free one."""
+        return self._pipeline.take(patience_s) if self.filled is None else self.filled.slot
+
+    def drop(self) -> None:
+        """The finished step is not saved: give its layers' slot back."""
+        if self.filled is not None:
+            self.give_back(self.filled.slot)
+
+    def give_back(self, slot: Slot | None) -> None:
+        """Give a slot back, if there is one, once the copies into it are done."""
+        if slot is None:
+            return
+        if self.filled is not None and self.filled.slot is slot:
+            self.filled = None
+        self._pipeline.background(lambda: self._pipeline.give_back(slot))
+
+    def done(self, storages: Sequence[torch.UntypedStorage]) -> tuple[set[int], Callable[[], None]]:
+        """Use the slot: the storages that need no copy any more, and a check that raises if a layer's copy failed."""
+        filled, self.filled = self.filled, None
+        return (set(), lambda: None) if filled is None else (filled.done(storages), filled.check)
+
+
+class LayerSlot:
+    """The slot of the next version, into which layers are copied during backward."""
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        slot: Slot,
+        storages: Sequence[torch.UntypedStorage],
+        background: Callable[[Callable[[], None]], None],
+    ) -> None:
+        """Nothing is copied yet; the storages are the previous version's, in file order; replaced ones are left out."""
+        self.slot = slot
+        self._strategy, self._storages, self._background = strategy, storages, background
+        self._numbers = {storage._cdata: number for number, storage in enumerate(storages)}
+        self._pieces: dict[int, list[int]] = {}
+        for number, piece in enumerate(slot.pieces):
+            self._pieces.setdefault(piece.storage, []).append(number)
+        self._copied: dict[int, list[tuple[torch.Tensor, int]]] = {}
+        self._twice: set[int] = set()
+        self._copyings: list[Copying] = []
+        self._lock = threading.Lock()
+
+    def copy(self, tensors: Sequence[torch.Tensor]) -> Copying:
+        """Copy the memory of these tensors, which only their layer's update changes; returns its gate."""
+        sources: list[torch.Tensor | None] = [None] * len(self._storages)
+        with self._lock:
+            found: dict[int, list[tuple[torch.Tensor, int]]] = {}
+            for tensor in tensors:
+                number = self._numbers.get(tensor.untyped_storage()._cdata)
+                if number in self._copied:
+                    self._twice.add(number)  # two layers share it, and the second was updated after its copy
+                elif number is not None:
+                    found.setdefault(number, []).append((tensor, tensor._version))
+                    sources[number] = as_bytes(self._storages[number])
+            self._copied |= found
+        which = sorted(p for n in found if sources[n] is not None for p in self._pieces.get(n, ()))
+        copying = Copying(self._strategy, self.slot, sources, which, ())
+        self._copyings.append(copying)
+        self._background(lambda: copying.run(lambda end: None))
+        return copying
+
+    def check(self) -> None:
+        """After all copies: raise what one of them raised."""
+        for copying in self._copyings:
+            if copying.error is not None:
+                raise copying.error
+
+    def done(self, storages: Sequence[torch.UntypedStorage]) -> set[int]:
+        """The storages of a version that need no copy any more: unchanged since theirs began."""
+        return {
+            number
+            for number, seen in self._copied.items()
+            if number not in self._twice
+            and storages[number]._cdata == self._storages[number]._cdata
+            and all(tensor._version == version for tensor, version in seen)
+        }
