@@ -59,10 +59,10 @@ def next_zone(cluster: Cluster, tier: MemoryTier, sender_n_sat: int) -> Cluster 
         enough = zip(tier.types, counts.tolist(), (counts <= tier.max_count).tolist(), strict=True)
         nodes = [NodeGroup(t, Market.ON_DEMAND, m) for t, m, allowed in enough if allowed]
     moved = [
-        replace(cluster, gpu=cluster.gpu.in_zone(zone), memory=group)
-        for zone in zones
+        replace(cluster, gpu=gpu, memory=group)
+        for zone, gpu in [(z.zone, cluster.gpu.in_zone(z)) for z in zones]  # once a zone: making a type checks it all
         for group in nodes
-        if group is None or not group.instance.zones or zone.zone in group.instance.zones
+        if group is None or not group.instance.zones or zone in group.instance.zones
     ]
     return min(moved, key=_by_price, default=None)
 
