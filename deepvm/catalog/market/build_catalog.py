@@ -275,6 +275,5 @@ def _days(request: MarketRequest) -> str:
 
 
 def _quota(row: Mapping[str, Any], cloud: Cloud) -> Quota:
-    family = cloud.quota_families.get(row["family"])
-    title = family.title(Market(row["market"])) if family else ""
-    return Quota(row["family"], row["market"], row["vcpus"], row["in_use"], row["code"], title)
+    name = cloud.quota_names.get((row["family"], Market(row["market"])))
+    return Quota(row["family"], row["market"], row["vcpus"], row["in_use"], row["code"], name.title if name else "")

@@ -25,23 +25,11 @@ class Region(NamedTuple):
     where: str
 
 
-@dataclass(frozen=True)
-class QuotaFamily:
-    """The vCPU quotas of one ``InstanceType.quota_family``: the cloud's codes and names, empty where there is none."""
+class QuotaName(NamedTuple):
+    """What a cloud calls a vCPU quota."""
 
-    name: str
-    on_demand_code: str
-    spot_code: str
-    on_demand_name: str
-    spot_name: str
-
-    def code(self, market: Market) -> str:
-        """The code of the quota in a market, empty where there is none."""
-        return self.spot_code if market is Market.SPOT else self.on_demand_code
-
-    def title(self, market: Market) -> str:
-        """The cloud's name of the quota in a market."""
-        return self.spot_name if market is Market.SPOT else self.on_demand_name
+    code: str
+    title: str
 
 
 @dataclass(frozen=True)
@@ -63,12 +51,12 @@ class Cloud(ABC):
     Attributes:
         name: of its catalogs and of its folder in ``data/``: ``aws`` gives ``aws-us-east-1``.
         title: in messages.
-        quota_families: its vCPU quotas by family; empty where nothing limits.
+        quota_names: its vCPU quotas by ``InstanceType.quota_family`` and market; empty where nothing limits.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
-    quota_families: Mapping[str, QuotaFamily] = {}
+    quota_names: Mapping[tuple[str, Market], QuotaName] = {}
 
     @abstractmethod
     def quota_family(self, type_name: str) -> str:

@@ -5,8 +5,7 @@ Signals are fetched and cached independently: one that fails never fails the run
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -144,26 +143,34 @@ class Signal:
         return len(self.data)
 
 
-class Provider(ABC):
-    """Fetches one kind of signal. Thread-safe.
+class Reading(NamedTuple):
+    """What a source says: the ``data`` of a signal, and rows that were refused, counted by reason."""
+
+    data: Any
+    refused: Mapping[str, int] = {}
+
+
+@dataclass
+class Provider:
+    """Fetches one kind of signal from one source. Thread-safe.
 
     Attributes:
-        kind: what it fetches, with its parameter if it has one.
+        read: asks about a region at a time (UTC). Blocks for a few minutes at most; raises a CloudError unless it has
+            the whole answer.
     """
 
     kind: str
+    source: str
+    read: Callable[[str, datetime], Reading]
 
-    @abstractmethod
     def fetch(self, region: str, now: datetime) -> Signal:
-        """Ask the source. Blocks for at most a few minutes, never longer: each request has a time-out.
-
-        Args:
-            region: such as ``us-east-1``.
-            now: the time of asking, UTC; becomes ``observed_at`` unless the source names its own.
+        """Ask the source.
 
         Raises:
-            CloudError: no answer, or none that can be used; partial answers are never returned.
+            CloudError: no answer, or none that can be used.
         """
+        reading = self.read(region, now)
+        return Signal(self.kind, region, now, self.source, reading.data, reading.refused)
 
 
 def reason(why: str) -> str:

@@ -15,7 +15,7 @@ from configparser import RawConfigParser
 from datetime import datetime
 from pathlib import Path
 
-from deepvm.catalog.clouds.aws.quota_codes import FAMILIES, quota_family
+from deepvm.catalog.clouds.aws.quota_codes import QUOTA_NAMES, quota_family
 from deepvm.catalog.signals.cloud import Check, Cloud, Region
 from deepvm.catalog.signals.signal import ADVISOR, HISTORY, Provider
 from deepvm.core.spelling import did_you_mean
@@ -44,7 +44,7 @@ class AwsCloud(Cloud):
 
     name = "aws"
     title = "AWS"
-    quota_families = FAMILIES
+    quota_names = QUOTA_NAMES
 
     def quota_family(self, type_name: str) -> str:
         """See :meth:`Cloud.quota_family`."""

@@ -13,7 +13,7 @@ from typing import Any
 from deepvm.catalog.clouds.aws.client import Aws, clock_skew_s
 from deepvm.catalog.clouds.aws.errors import MOST_SKEW_S, Question
 from deepvm.catalog.clouds.aws.providers import PRICING_REGION, aws_providers
-from deepvm.catalog.clouds.aws.quota_codes import FAMILIES
+from deepvm.catalog.clouds.aws.quota_codes import QUOTA_NAMES
 from deepvm.catalog.clouds.aws.spot_advisor import AdvisorProvider
 from deepvm.catalog.signals.cloud import Check
 from deepvm.catalog.signals.signal import QUOTAS
@@ -23,10 +23,10 @@ from deepvm.errors import CloudError, DeepVMError
 WARNING_SKEW_S = 60.0
 """A clock that is off by so much soon will be off by too much."""
 
-_FAMILIES = (FAMILIES["Standard"], FAMILIES["G and VT"], FAMILIES["P"])
+_FAMILIES = ("Standard", "G and VT", "P")
 _ALLOWED = "DryRunOperation"
 _NO_QUOTA = "NoSuchResourceException"
-_A_QUOTA = {"ServiceCode": "ec2", "QuotaCode": FAMILIES["G and VT"].spot_code}
+_A_QUOTA = {"ServiceCode": "ec2", "QuotaCode": QUOTA_NAMES["G and VT", Market.SPOT].code}
 _THREE_TYPES = ["t3.micro", "t3.small", "t3.medium"]
 
 _PROBES: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
@@ -113,8 +113,8 @@ def _quotas(aws: Aws, region: str, now: datetime) -> list[Check]:
         return [Check("quotas", None, error.detail, error.advice)]
     checks = []
     for family, market in product(_FAMILIES, (Market.SPOT, Market.ON_DEMAND)):
-        code = family.code(market)
-        name, quota, row = f"quota {family.name}, {market.value}", f"{family.title(market)} ({code})", rows.get(code)
+        code, title = QUOTA_NAMES[family, market]
+        name, quota, row = f"quota {family}, {market.value}", f"{title} ({code})", rows.get(code)
         if row is None:
             checks.append(Check(name, None, f"AWS knows no quota {quota} in {region}"))
             continue
