@@ -34,10 +34,7 @@ class QuotaName(NamedTuple):
 
 @dataclass(frozen=True)
 class Check:
-    """One result of ``deepvm doctor``: what was checked and found, and what to do, if anything.
-
-    ``ok`` is False where something that deepvm needs is missing, None for a warning or what could not be checked.
-    """
+    """One result of ``deepvm doctor``; ``ok`` is None for a warning or what could not be checked."""
 
     name: str
     ok: bool | None

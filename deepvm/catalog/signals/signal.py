@@ -17,19 +17,15 @@ FAILURES = "failures"
 """Recent failures, see :func:`deepvm.catalog.signals.fetching.recent_failures`; never fetched."""
 
 MOST_HISTORY_DAYS = 90
-"""AWS keeps spot prices for so long."""
+"""How long AWS keeps spot prices."""
 
 _HOUR, _DAY = 3600, 86_400
 
 
 class Kind(NamedTuple):
-    """What the signals of one kind have in common.
+    """What signals of one kind have in common: the types of their ``data`` and of each ``entry`` there.
 
-    Attributes:
-        ttl_s: seconds for which they count as fresh.
-        data, entry: the types of their data and of each entry there.
-        of_account: whether accounts differ: AWS shuffles the names of zones for each, and quotas are an account's.
-        may_be_empty: whether nothing is an answer.
+    Accounts differ in kinds ``of_account``: AWS shuffles the names of zones for each.
     """
 
     title: str
@@ -83,7 +79,7 @@ def title(kind: str) -> str:
 
 
 def form_problem(kind: str, data: Any) -> str:
-    """What is wrong with the outermost form of a kind's data, in a few words; empty if nothing is."""
+    """What is wrong with the types of a kind's data and its entries, empty if nothing is."""
     form = KINDS[base(kind)]
     if type(data) is not form.data:
         return f"{type(data).__name__} in place of {form.data.__name__}"
@@ -102,8 +98,7 @@ class Signal:
         kind: a key of ``KINDS``; ``history:30`` carries its days, ``placement:9-1a2b3c4d`` its question.
         region: the provider's region, such as ``us-east-1``.
         observed_at: when the source said so, in UTC.
-        source: who said so, in words.
-        data: the facts, plain JSON; the form of each kind is below.
+        data: plain JSON; the form of each kind is below.
         refused: rows that could not be trusted, counted by reason (``zero price``).
         origin: ``live``, ``cache``, ``expired`` (a cache past its time) or ``snapshot`` (came with deepvm).
         fetched_at: when it was written to the cache, UTC; None if it does not come from there.
