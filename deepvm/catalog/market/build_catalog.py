@@ -36,10 +36,10 @@ _PRICES = (ON_DEMAND, SPOT)
 
 
 class SignalMissingError(MissingDataError):
-    """A region's catalog lacks something (``what``, in words) that signals of some ``kinds`` would tell."""
+    """A region's catalog lacks something (``what``) that signals of some ``kinds`` would tell."""
 
     def __init__(self, what: str, kinds: Sequence[str], region: str) -> None:
-        """Keep the facts; the message is made from them, and says how to fetch the signals."""
+        """Make the message, which says how to fetch the signals."""
         self.what, self.kinds = what, tuple(kinds)
         days = next((f" --days {k.partition(':')[2]}" for k in kinds if base(k) == HISTORY), "")
         command = f"deepvm catalog refresh --region {region}{days}"
@@ -52,9 +52,10 @@ class MarketRequest:
 
     Attributes:
         prices: ``auto`` (fresh cache, cloud, old cache, snapshot), ``live`` (the cloud must answer) or ``snapshot``.
-        offline: never open a socket. profile: of the cloud's configuration, empty for the default.
-        zone: id or name of the only zone to use; empty for the cheapest zone of each type.
-        price_basis: the spot price now, or one over time. days: how far back that looks.
+        offline: never open a socket.
+        profile: of the cloud's configuration; empty for the default.
+        zone: id or name; empty for the cheapest zone of each type.
+        days: how far back a ``price_basis`` over time looks.
         network: which bandwidths count, ``baseline`` or ``peak`` (also None).
     """
 
@@ -101,18 +102,9 @@ def assemble(
     notes: Sequence[str] = (),
     cloud: Cloud = DEFAULT_CLOUD,
 ) -> Catalog:
-    """Join what is known of a region.
+    """Join a region's signals; ``now`` (UTC) ends the window of a history, ``notes`` become part of the provenance.
 
-    Implausible prices are left out, counted and noted. So are types without a price in any market; ``Catalog.absent``
-    says why.
-
-    Args:
-        region: of the cloud.
-        signals: what could be had, by kind.
-        request: which spot price counts.
-        now: the end of a history's window, UTC.
-        notes: what went wrong on the way, for the provenance.
-        cloud: whose region it is.
+    Implausible prices are left out, counted and noted; so are types without a price, see ``Catalog.absent``.
 
     Raises:
         SignalMissingError: no specifications, no prices at all, or what ``request`` needs is not there.
@@ -185,12 +177,9 @@ def _instance(
         on_demand_usd_per_hour=None if on_demand is None else Decimal(on_demand),
         spot_usd_per_hour=zones[0].usd_per_hour if zones else None,
         gpu=gpu,
-        eflops=known.eflops,
-        speedups=known.speedups,
+        **known._asdict(),
         quota_family=cloud.quota_family(name),
         network_baseline_gbps=baseline,
-        eflops_basis=known.eflops_basis,
-        speedup_basis=known.speedup_basis,
         cpu_architecture=spec.get("arch", ""),
         burstable=spec.get("burstable", False),
         current_generation=spec.get("current", True),
@@ -202,7 +191,7 @@ def _instance(
 
 
 def _zone_id(wanted: str, region: str, signals: Mapping[str, Signal]) -> str:
-    """The id of a zone that was asked for by id or by name; an error where there is none, or no zones are known."""
+    """The id of a zone, which may be given by name."""
     if not wanted:
         return ""
     names: Mapping[str, str] = _data(signals, ZONES)

@@ -302,8 +302,8 @@ def test_without_any_region_the_first_error_counts(
 @pytest.mark.parametrize(
     ("request_", "has_keys", "expected", "why"),
     [
-        (OFFLINE, True, [REGION, "us-west-2"], "AWS is not asked"),
-        (SNAPSHOT, True, [REGION], "AWS is not asked"),
+        (OFFLINE, True, [REGION, "us-west-2"], "offline"),
+        (SNAPSHOT, True, [REGION], "only the snapshot is used"),
         (AUTO, False, [REGION, "us-west-2"], "no AWS credentials were found"),
     ],
     ids=["offline", "snapshot", "no credentials"],

@@ -21,7 +21,7 @@ from deepvm.core.cluster.instances import Market
 from deepvm.errors import CloudError, DeepVMError
 
 WARNING_SKEW_S = 60.0
-"""A clock that is off by so much soon will be off by too much."""
+"""From here on the clock is worth a warning."""
 
 _FAMILIES = ("Standard", "G and VT", "P")
 _ALLOWED = "DryRunOperation"
@@ -48,13 +48,7 @@ _PROBES: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
 
 
 def check_aws(aws: Aws, region: str, now: datetime) -> tuple[Check, ...]:
-    """Check everything that live data needs in a region. Blocks for at most a few minutes; what fails is no exception.
-
-    Args:
-        aws: the account.
-        region: where to look.
-        now: the time, UTC.
-    """
+    """Check all that live data of a region needs. Blocks for a few minutes at most; failures are results."""
     try:
         identity = aws.call(Question("sts", "GetCallerIdentity", region))
     except CloudError as error:
@@ -97,7 +91,7 @@ def _permission(aws: Aws, region: str, service: str, operation: str, parameters:
         try:
             aws.call(question, (_ALLOWED, _NO_QUOTA), **parameters, **({"DryRun": True} if dry else {}))
         except CloudError as error:
-            # Some places do not know dry runs; scores are then left alone, because the real call is rationed.
+            # Some endpoints know no dry runs; placement scores are not really asked for: AWS rations them.
             if not dry or error.why != "reply" or operation == "GetSpotPlacementScores":
                 raise
             aws.call(question, **parameters)

@@ -1,4 +1,4 @@
-"""Every way in which a request to AWS fails, as one error with a reason and a next step, and without secrets.
+"""Failed requests to AWS as CloudErrors: a reason, a next step, and no secrets.
 
 botocore's exceptions are told apart by name, so this module loads no botocore and works with versions that lack some.
 """
@@ -103,7 +103,7 @@ _LONGEST_DETAIL = 240
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked: boto3's name of a service (``ec2``), AWS's of an operation (``DescribeInstances``), a region."""
+    """What is asked where: boto3's name of a service (``ec2``), AWS's of an operation (``DescribeInstances``)."""
 
     service: str
     operation: str
@@ -120,11 +120,11 @@ class Question:
         return f"{_IAM_PREFIX.get(self.service, self.service)}:{self.operation}"
 
     def timed_out(self, seconds: float) -> CloudError:
-        """The error for an answer that takes too long, or has no end of pages."""
+        """The error for an answer that takes too long."""
         return CloudError(self.what, "timeout", f"the answer was not complete after {seconds:.0f} s", _WAIT)
 
     def unusable(self, detail: str) -> CloudError:
-        """The error for an answer that came and cannot be used."""
+        """The error for an answer that cannot be used."""
         return CloudError(self.what, "reply", detail, "check --region, then try again later")
 
 
@@ -137,15 +137,9 @@ def cloud_error(
     skew_s: float | None = None,
     regions: Collection[str] = (),
 ) -> CloudError:
-    """The error to raise for what boto3 raised: short, on one line, free of secrets.
+    """The error for what boto3 raised: short, on one line, free of ``secrets``.
 
-    Args:
-        error: what boto3 raised.
-        question: what was asked.
-        profile: that the user named.
-        secrets: values that must not be shown.
-        skew_s: seconds by which the local clock is ahead of AWS's, None when unknown.
-        regions: those that boto3 knows, if it was loaded.
+    ``skew_s`` is by how much the local clock is ahead of AWS's; ``regions`` are those that boto3, if loaded, knows.
     """
     if error_code(error):
         why, detail, advice = _refusal(error, question, skew_s or 0.0)
@@ -166,7 +160,7 @@ def _said(error: BaseException, part: str = "Error") -> Mapping[str, Any]:
 
 
 def _refusal(error: BaseException, question: Question, skew_s: float) -> tuple[str, str, str]:
-    """Why, in words, and what to do, for an error that AWS itself sent."""
+    """Why, detail and advice for an error that AWS itself sent."""
     code, message = error_code(error), str(_said(error).get("Message") or "no reason given")
     status = _said(error, "ResponseMetadata").get("HTTPStatusCode", 0)
     # A number is no code of AWS but the status of a web page, whose words help nobody.
@@ -204,7 +198,7 @@ def _refusal(error: BaseException, question: Question, skew_s: float) -> tuple[s
 def _exception(
     error: BaseException, question: Question, profile: str, regions: Collection[str]
 ) -> tuple[str, str, str]:
-    """Why, in words, and what to do, for an error of boto3 or of the network."""
+    """Why, detail and advice for an error of boto3 or of the network."""
     names = {kind.__name__ for kind in type(error).__mro__}
     given = getattr(error, "kwargs", {})
     near = ", ".join(nearest(question.region, sorted(regions), 3))
@@ -241,12 +235,8 @@ def secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:
 def redact(text: object, secrets: Iterable[str] = ()) -> str:
     """One short line of a foreign message, without secrets.
 
-    Removes the given values, whatever looks like the id of a key, user and password of URLs, mark-up, and the encoded
-    part of AWS's refusals, which is long and of no use to a reader.
-
-    Args:
-        text: the message, or the exception that has it.
-        secrets: values to remove.
+    Removes the given values, whatever looks like the id of a key, user and password of URLs, mark-up, and the long
+    encoded part of AWS's refusals.
     """
     line = str(text)
     for value in sorted(set(secrets), key=len, reverse=True):
