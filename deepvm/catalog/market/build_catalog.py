@@ -68,11 +68,7 @@ class MarketRequest:
     network: str | None = None
 
     def __post_init__(self) -> None:
-        """Check the values; ``days`` becomes a number and ``price_basis`` a plain string.
-
-        Raises:
-            RequestError: naming the field, the value and what is allowed.
-        """
+        """Check the values, else raise a RequestError; ``days`` becomes a number, ``price_basis`` a plain string."""
         for option, value, allowed in (
             ("prices", self.prices, ["auto", "live", "snapshot"]),
             ("price_basis", self.price_basis, [b.value for b in PriceBasis]),

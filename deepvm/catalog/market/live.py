@@ -71,8 +71,8 @@ def placement(
         progress(f"asking {market.cloud.title} for {what}")
         signal = provider.fetch(catalog.region, market.now)
         cache.write(signal, market.now)
-    rows = sorted(signal.data, key=lambda row: (-row["score"], row["zone"]))
-    return Placement(catalog.region, names, count, {r["zone"]: r["score"] for r in rows}, signal.observed_at)
+    scores = {row["zone"]: row["score"] for row in signal.data}
+    return Placement(catalog.region, names, count, scores, signal.observed_at)
 
 
 def open_markets(
@@ -163,18 +163,18 @@ class _Market:
 
     def catalogs(self, regions: Sequence[str]) -> tuple[Catalog, ...]:
         """The catalogs of regions; those that cannot be had become notes of the others, or the first one's error."""
-        history = self.request.history
+        history, not_asked = self.request.history, self.not_asked
         kinds = (*KINDS, history) if history else KINDS
         resolved = resolve_regions(
             regions,
             kinds,
             self.request.prices,
             cache=self.cache,
-            providers=None if self.not_asked else lambda: self.cloud.providers(kinds, self.request.profile),
+            providers=None if not_asked else lambda: self.cloud.providers(kinds, self.request.profile),
             snapshot=self.cloud.snapshot,
             now=self.now,
             progress=self.progress,
-            not_asked=self.not_asked,
+            not_asked=not_asked,
         )
         found: list[Catalog] = []
         failed: list[DeepVMError] = []
@@ -187,10 +187,7 @@ class _Market:
                 catalog = assemble(region, signals.signals, self.request, self.now, signals.notes, self.cloud)
                 found.append(catalog.sustained() if self.request.network == "baseline" else catalog)
             except (RequestError, MissingDataError) as error:
-                if isinstance(error, SignalMissingError):
-                    failed.append(self._explained(error, region, signals.failures))
-                else:
-                    failed.append(error)
+                failed.append(self._explained(error, region, signals.failures))
                 lost += signals.notes
         if not found:
             raise failed[0]
@@ -198,8 +195,10 @@ class _Market:
         found[0] = _noted(found[0], *lost, *(str(e) for e in failed))
         return tuple(found)
 
-    def _explained(self, error: SignalMissingError, region: str, failures: Mapping[str, CloudError]) -> DeepVMError:
-        """Add why something is missing: what the cloud answered, or a region of a similar name."""
+    def _explained(self, error: DeepVMError, region: str, failures: Mapping[str, CloudError]) -> DeepVMError:
+        """Add why a signal is missing: what the cloud answered, or a region of a similar name."""
+        if not isinstance(error, SignalMissingError):
+            return error
         refused = next((failures[k] for k in error.kinds if k in failures), None)
         if refused is not None:
             return CloudError(error.what, refused.why, f"{refused.what}: {refused.detail}", refused.advice)

@@ -61,19 +61,11 @@ class Cloud(ABC):
 
     @abstractmethod
     def check_region(self, name: str, option: str = "region") -> str:
-        """Return the name if it has the form of a region's.
-
-        Raises:
-            RequestError: it has not; ``option`` says where it was written.
-        """
+        """The name, if it has the form of a region's; else a RequestError about ``option``, where it was written."""
 
     @abstractmethod
     def own_region(self, profile: str, environ: Mapping[str, str]) -> Region:
-        """The region to use where none is named: the user's own, else the cloud's default.
-
-        Raises:
-            RequestError: what was found cannot be the name of a region.
-        """
+        """The user's own region, else the cloud's default; a RequestError if it cannot be a region's name."""
 
     @abstractmethod
     def known_regions(self) -> Collection[str]:
@@ -81,11 +73,7 @@ class Cloud(ABC):
 
     @abstractmethod
     def account_regions(self, profile: str) -> tuple[str, ...]:
-        """The regions that the account may use, sorted.
-
-        Raises:
-            CloudError: no answer.
-        """
+        """The regions that the account may use, sorted; a CloudError without an answer."""
 
     @abstractmethod
     def credentials_may_exist(self, profile: str, environ: Mapping[str, str]) -> bool:

@@ -69,16 +69,8 @@ def fetch(
     Its locks let processes that want the same do the work once. An interrupt ends it at once: requests under way finish
     in the background and are dropped. After ``give_up_s`` without a single answer the rest counts as failed.
 
-    Args:
-        wishes: each once.
-        providers: called only if something is left to ask.
-        cache: where answers are kept.
-        now: UTC.
-        progress: gets a line for every event, in this thread.
-        give_up_s: patience in seconds.
-
     Returns:
-        An outcome for each wish, in their order; what providers raise is in there.
+        An outcome for each wish, in their order; errors of providers are in there, none are raised.
     """
     outcomes: dict[Wish, Outcome] = {}
     stamps = {w: cache.stamp(w.region, w.kind) for w in wishes}

@@ -92,9 +92,8 @@ def resolve_regions(
         give_up_s = PATIENCE_S if mode == "auto" else GIVE_UP_S
         answered = fetch(asked, providers, cache=cache, now=now, progress=progress, give_up_s=give_up_s)
         outcomes = (*answered, *outcomes)
-    failed: dict[str, CloudError] = {}
-    if mode == "live":
-        failed = {r: e for r in regions if (e := _not_live(r, wishes, outcomes, not_asked)) is not None}
+    not_live = {r: _not_live(r, wishes, outcomes, not_asked) for r in regions if mode == "live"}
+    failed = {region: error for region, error in not_live.items() if error is not None}
     found = {r: {k: kept[r, k] for k in kinds if (r, k) in fresh} for r in regions}
     instead: dict[Wish, Signal | None] = {}
     fetched = {o.wish: o.signal for o in outcomes if o.signal is not None}

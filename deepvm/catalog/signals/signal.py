@@ -116,7 +116,7 @@ class Signal:
       first may lie before the window, for it says what held at its beginning
     - advisor: ``{type: band}``, 0-4: below 5, 5-10, 10-15, 15-20, above 20 % interrupted a month
     - quotas: ``[{"family": "G and VT", "market": "spot", "code": "L-3819A6DF", "vcpus": 64, "in_use": 8}]``
-    - placement: ``[{"zone": zone id, "score": 1-10}]``
+    - placement: ``[{"zone": zone id, "score": 1-10}]``, best first
     """
 
     kind: str
@@ -159,11 +159,7 @@ class Provider:
     read: Callable[[str, datetime], Reading]
 
     def fetch(self, region: str, now: datetime) -> Signal:
-        """Ask the source.
-
-        Raises:
-            CloudError: no answer, or none that can be used.
-        """
+        """Ask the source; a CloudError if it gives no answer, or none that can be used."""
         reading = self.read(region, now)
         return Signal(self.kind, region, now, self.source, reading.data, reading.refused)
 

@@ -85,15 +85,13 @@ def read_zones(rows: Iterable[Mapping[str, Any]]) -> Reading:
 
 
 def read_running(reservations: Iterable[Mapping[str, Any]]) -> list[tuple[str, Market, int | None]]:
-    """Type, market and vCPUs (None: those of the type) of VMs in DescribeInstances that count against vCPU quotas.
-
-    VMs on Dedicated Hosts and in Capacity Blocks do not: these have limits of their own.
-    """
+    """Type, market and vCPUs (None: those of the type) of VMs in DescribeInstances that count against vCPU quotas."""
     running = []
     for row in (r for reservation in reservations for r in reservation.get("Instances") or ()):
         lifecycle = row.get("InstanceLifecycle")
         state = (row.get("State") or {}).get("Name", "running")
         on_host = (row.get("Placement") or {}).get("Tenancy") == "host"
+        # Dedicated Hosts and Capacity Blocks have limits of their own.
         if on_host or lifecycle == "capacity-block" or state not in ("pending", "running"):
             continue
         options = row.get("CpuOptions") or {}
@@ -134,7 +132,7 @@ def read_on_demand(rows: Iterable[Any]) -> Reading:
 
 
 def read_spot(rows: Iterable[Mapping[str, Any]], zone_ids: Mapping[str, str]) -> Reading:
-    """The ``spot`` prices: the newest of each type and zone, and since when; arguments as of :func:`read_history`."""
+    """The ``spot`` prices: the newest of each type and zone; see :func:`read_history`."""
     history = read_history(rows, zone_ids)
     for zones in history.data.values():
         for zone, changes in zones.items():
@@ -144,12 +142,7 @@ def read_spot(rows: Iterable[Mapping[str, Any]], zone_ids: Mapping[str, str]) ->
 
 
 def read_history(rows: Iterable[Mapping[str, Any]], zone_ids: Mapping[str, str]) -> Reading:
-    """The ``history`` of rows of DescribeSpotPriceHistory: the change points of each type and zone, oldest first.
-
-    Args:
-        rows: as AWS gives them, in any order.
-        zone_ids: zone ids by this account's names, for rows without an id.
-    """
+    """The ``history`` of rows of DescribeSpotPriceHistory in any order; ``zone_ids`` (by name) are for rows without."""
     refused: Counter[str] = Counter()
     points: dict[tuple[str, str], dict[int, Decimal]] = {}
     for row in rows:

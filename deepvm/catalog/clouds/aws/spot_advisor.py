@@ -41,11 +41,7 @@ class AdvisorProvider(Provider):
     timeout_s, total_s = 10.0, 60.0  # for a connection and between two pieces of the file; for the whole file
 
     def __init__(self) -> None:
-        """Take the file from ``DEEPVM_ADVISOR_URL`` in the environment, else from AWS.
-
-        Raises:
-            RequestError: the variable holds no web address.
-        """
+        """Take the file from ``DEEPVM_ADVISOR_URL``, else from AWS; a RequestError if that is no web address."""
         super().__init__(ADVISOR, "AWS Spot Advisor", self._read_bands)
         self._url = os.environ.get(URL_VARIABLE) or ADVISOR_URL
         self._what = f"Spot Advisor at {_shown(self._url)}"
