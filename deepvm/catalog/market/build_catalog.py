@@ -213,7 +213,7 @@ def _spot_prices(
             needs = f"--price-basis {request.price_basis} needs the spot prices of the last {_days(request)}"
             raise SignalMissingError(f"{needs} in {region}, which are not at hand", (request.history,), region)
         end, start = int(now.timestamp()), int((now - timedelta(days=int(request.days))).timestamp())
-        # Whoever has a price today has capacity; an old price of one that has none is no offer.
+        # A zone without a price today sells none, whatever it cost before.
         today = signals[SPOT].data if SPOT in signals and signals[SPOT].origin in ("live", "cache") else None
         for name, zones in signals[request.history].data.items():
             for z, changes in zones.items():

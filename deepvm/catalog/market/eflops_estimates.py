@@ -102,5 +102,5 @@ def performance_table() -> PerformanceTable:
 
 
 def _rounded(value: float) -> float:
-    """Four digits: more would pretend to a precision that an estimate does not have."""
+    """Four digits: estimates are no better."""
     return float(f"{value:.4g}")

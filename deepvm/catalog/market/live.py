@@ -109,7 +109,7 @@ def open_markets(
 
 @dataclass(frozen=True)
 class _Market:
-    """A request and what surrounds it."""
+    """The catalogs that a request gets from a cloud."""
 
     cloud: Cloud
     request: MarketRequest
@@ -132,7 +132,7 @@ class _Market:
         return self.cloud.cache(self.request.profile, os.environ)
 
     def own_catalog(self) -> Catalog:
-        """The user's region; where nobody could be asked about one that nobody named, a snapshot's."""
+        """The user's region; if nothing is known of it and the request is not particular, a snapshot's."""
         own = self.cloud.own_region(self.request.profile, os.environ)
         try:
             (catalog,) = self.catalogs([own.name])
@@ -191,7 +191,7 @@ class _Market:
                 lost += signals.notes
         if not found:
             raise failed[0]
-        # What was said of regions that are left out may concern all of them.
+        # Notes of regions that are left out may concern all of them.
         found[0] = _noted(found[0], *lost, *(str(e) for e in failed))
         return tuple(found)
 

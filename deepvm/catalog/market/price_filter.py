@@ -13,7 +13,7 @@ from deepvm.core.cluster.plausibility import Doubt, Plausibility, PricedType
 from deepvm.core.units import counted
 
 IMPLAUSIBLE = "implausible price"
-"""Under which such rows are counted, as zero prices are."""
+"""The reason under which such rows are counted in ``Signal.refused``."""
 
 _NAMED = 4
 

@@ -145,7 +145,7 @@ class Cache:
             return False
         try:
             self._make_folders(path.parent)
-            if path.is_symlink():  # a link would be followed, to wherever it leads
+            if path.is_symlink():  # write_bytes() would follow it
                 path.unlink()
             write_bytes(path, data)
             path.chmod(0o600)
@@ -173,7 +173,7 @@ class Cache:
             self._make_folders(folder)
             descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError:
-            return None  # the write that follows fails as well, and says so
+            return None  # the write that follows fails too, and says so
         end, waited = time.monotonic() + wait_s, False
         with ExitStack() as held:
             held.callback(os.close, descriptor)
@@ -229,7 +229,7 @@ class Cache:
 
     def _make_folders(self, folder: Path) -> None:
         assert self.folder is not None
-        # The folders above the cache's own get the usual permissions; those of the cache are the user's alone.
+        # Only the user may read the cache's own folders; those above get the usual permissions.
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         for part in (self.folder, *(f for f in reversed(folder.parents) if self.folder in f.parents), folder):
             part.mkdir(mode=0o700, exist_ok=True)

@@ -77,7 +77,7 @@ class Cloud(ABC):
 
     @abstractmethod
     def credentials_may_exist(self, profile: str, environ: Mapping[str, str]) -> bool:
-        """Whether asking is worth a try; opens no socket."""
+        """Whether there may be credentials; opens no socket."""
 
     @abstractmethod
     def account_tag(self, profile: str, environ: Mapping[str, str]) -> str:
@@ -85,7 +85,7 @@ class Cloud(ABC):
 
     @abstractmethod
     def providers(self, kinds: Sequence[str], profile: str) -> Mapping[str, Provider]:
-        """What fetches each kind of signal, public ones included."""
+        """Providers of these and the usual kinds of signals, public ones included, by kind."""
 
     def public_providers(self) -> Mapping[str, Provider]:
         """Providers that need no credentials."""
@@ -96,7 +96,7 @@ class Cloud(ABC):
         """Scores how likely each zone can give ``count`` spot VMs of any of some types."""
 
     def secrets_of(self, environ: Mapping[str, str]) -> tuple[str, ...]:
-        """The values in the environment that must never be shown."""
+        """Secrets in the environment, which no message may show."""
         return ()
 
     def policy(self) -> str:

@@ -80,11 +80,11 @@ def fetch(
         region = outcome.wish.region
         outcomes[outcome.wish] = outcome
         if region in locks and all(w in outcomes for w in wishes if w.region == region):
-            locks[region].close()  # whoever waits for one region need not wait for all of them
+            locks[region].close()  # who waits for this region need not wait for the others
 
     with ExitStack() as stack:
         end = time.monotonic() + LOCK_WAIT_S
-        # Always in the same order: two processes that want the same two regions must not wait for each other.
+        # Sorted: two processes that want the same two regions must not deadlock.
         for region in sorted({w.region for w in wishes}):
             left_s = max(0.0, end - time.monotonic())
             wait = f"{region}: another deepvm is fetching it; waiting for that, at most {left_s:.0f} s"
@@ -92,13 +92,13 @@ def fetch(
             if lock is not None:
                 locks[region] = stack.enter_context(lock)
         for wish in wishes:
-            # Of what is wanted anew, only what was written since we looked can spare us the work.
+            # What is wanted anew comes from the cache only if another process has just written it.
             if not wish.anew or cache.stamp(wish.region, wish.kind) != stamps[wish]:
                 kept = cache.read(wish.region, wish.kind, now)
                 if kept is not None and kept.origin == "cache":
                     done(Outcome(wish, kept))
         left = [w for w in wishes if w not in outcomes]
-        # Closed by hand: a traceback may keep the generator alive, and its threads at work, after an interrupt.
+        # Closed explicitly: after an interrupt a traceback may keep the generator, and so its threads, alive.
         for outcome in stack.enter_context(closing(_ask(left, providers, now, progress, give_up_s))):
             what = f"{outcome.wish.region}: {title(outcome.wish.kind)}"
             if outcome.signal is not None:
@@ -137,7 +137,7 @@ def _ask(
         known = None if wish.kind in PUBLIC else refusals.get(wish.region)
         outcome = Outcome(wish, None, known) if known is not None else _fetched(wish, asked[wish.kind], now)
         if outcome.error is not None and outcome.error.why in CREDENTIAL_REASONS:
-            refusals[wish.region] = outcome.error  # the rest would be refused alike, each after its own tries
+            refusals[wish.region] = outcome.error  # the rest would be refused too, each after its own retries
         return outcome
 
     left = dict(zip(run_in_daemons(ask, wishes, AT_ONCE, "fetch"), wishes, strict=True))

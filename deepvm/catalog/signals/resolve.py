@@ -36,7 +36,7 @@ from deepvm.errors import CloudError
 
 _PRICES = frozenset({ON_DEMAND, SPOT, HISTORY})
 _ALWAYS_NEEDED = frozenset({SPECS, ON_DEMAND, SPOT})
-# Reasons that signals share: one line for all of them, with the details of the first.
+# Failures for these reasons share one note, with the details of the first.
 _ALIKE = CREDENTIAL_REASONS | SLOW_REASONS
 _ADVICE_HELPS = CREDENTIAL_REASONS | {"permission", "region", "throttled"}
 
@@ -144,7 +144,7 @@ def describe_failure(failed: Sequence[Outcome]) -> str:
     error = failed[0].error
     assert error is not None
     which = _which([o.wish for o in failed])
-    # Errors of our own name the signal, which stands there already; those of AWS name the call.
+    # AWS's errors name the call; ours name the signal, which the sentence already does.
     what = "" if error.what == _which([failed[0].wish]) else error.what
     return f"{which}: {reason(error.why)} ({': '.join(p for p in (what, error.detail) if p)})"
 

@@ -1,4 +1,4 @@
-"""Signals: one kind of fact about one region, from one source, with its age; and who can fetch one.
+"""Signals: one kind of fact about one region, from one source, with its age; and their providers.
 
 Signals are fetched and cached independently: one that fails never fails the run.
 """
@@ -170,10 +170,10 @@ def reason(why: str) -> str:
 
 
 def age(then: datetime, now: datetime) -> str:
-    """How old something is, rounded down: ``12 s``, ``5 min``, ``2 h``, ``3 d``; the future counts as now."""
+    """An age, rounded down: ``12 s``, ``5 min``, ``2 h``, ``3 d``; the future counts as now."""
     seconds = max(0, int((now - then).total_seconds()))
     for unit, length in (("d", _DAY), ("h", _HOUR), ("min", 60)):
-        # From two of a unit on: "1 d" would hide whether 25 or 47 hours have passed.
+        # At least two of a unit: "1 d" would hide whether 25 or 47 hours have passed.
         if seconds >= 2 * length:
             return f"{seconds // length} {unit}"
     return f"{seconds} s"

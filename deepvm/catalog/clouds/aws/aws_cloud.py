@@ -89,7 +89,7 @@ class AwsCloud(Cloud):
 
     def credentials_may_exist(self, profile: str, environ: Mapping[str, str]) -> bool:
         """See :meth:`Cloud.credentials_may_exist`: false only where boto3's whole search must end empty."""
-        # A named profile counts even if it does not exist: its owner wants to be told so.
+        # A named profile counts even if it does not exist: the user must be told.
         if profile or any(environ.get(variable) for variable in _CREDENTIAL_VARIABLES):
             return True
         old = (environ["BOTO_CONFIG"],) if environ.get("BOTO_CONFIG") else ("/etc/boto.cfg", "~/.boto")
@@ -175,7 +175,7 @@ def _section(file: str, environ: Mapping[str, str], *names: str) -> _Section:
     """The first of these sections that a file has."""
     home = environ.get("HOME")
     path = Path(home, file[2:]) if home and file.startswith("~/") else Path(os.path.expanduser(file))
-    # AWS has no section of defaults, and its tools accept a profile that stands twice.
+    # AWS has no section of defaults, and its tools accept duplicate profiles.
     parser = RawConfigParser(strict=False, default_section="")
     try:
         if path.is_file():

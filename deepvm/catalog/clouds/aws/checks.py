@@ -21,7 +21,7 @@ from deepvm.core.cluster.instances import Market
 from deepvm.errors import CloudError, DeepVMError
 
 WARNING_SKEW_S = 60.0
-"""From here on the clock is worth a warning."""
+"""A clock that is off by more is worth a warning."""
 
 _FAMILIES = ("Standard", "G and VT", "P")
 _ALLOWED = "DryRunOperation"
@@ -30,7 +30,7 @@ _A_QUOTA = {"ServiceCode": "ec2", "QuotaCode": QUOTA_NAMES["G and VT", Market.SP
 _THREE_TYPES = ["t3.micro", "t3.small", "t3.medium"]
 
 _PROBES: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
-    # the smallest request that needs a permission: service, operation, parameters; ec2 is asked for dry runs
+    # the smallest request for each permission: service, operation, parameters; those to ec2 are dry runs
     ("ec2", "DescribeInstanceTypes", {"InstanceTypes": ["t3.micro"]}),
     ("ec2", "DescribeInstanceTypeOfferings", {"MaxResults": 5}),
     ("ec2", "DescribeAvailabilityZones", {}),

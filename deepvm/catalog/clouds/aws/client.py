@@ -20,7 +20,7 @@ from deepvm.errors import CloudError
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
-# Where botocore's credentials keep what must not be shown; reading the public properties could ask the network anew.
+# Where botocore's credentials keep secrets; reading the public properties could refresh them over the network.
 _SECRET_ATTRIBUTES = ("access_key", "secret_key", "token", "_access_key", "_secret_key", "_token")
 
 _REFUSED_XML = (
@@ -96,7 +96,7 @@ class Aws:
             return future.result()
         except CloudError:
             raise
-        except Exception as error:  # credential sources and parsers of replies raise anything
+        except Exception as error:  # credential sources and parsers may raise anything
             kept = vars(self._credentials) if self._credentials is not None else {}
             known = (kept.get(name) for name in _SECRET_ATTRIBUTES)
             raise cloud_error(
@@ -128,7 +128,7 @@ class Aws:
 
     def _client(self, question: Question) -> Any:
         place = question.service, question.region
-        with self._lock:  # sessions of boto3 are not safe while they make a client
+        with self._lock:  # boto3's sessions are not thread-safe while they make a client
             if place not in self._made:
                 self._made[place] = self._make_client(*place)
             return self._made[place]
@@ -145,21 +145,21 @@ class Aws:
             try:
                 self._credentials = session.get_credentials()
             except (OSError, ValueError, LookupError, TypeError) as error:
-                # What a credential process starts or writes is parsed as it is.
+                # botocore parses the output of a credential process unchecked.
                 raise CredentialRetrievalError(provider="the profile", error_msg=type(error).__name__) from None
             self._session = session
         if self._credentials is None:
-            # boto3 would search again for each client, which takes seconds where it asks the machine's metadata.
+            # boto3 would search again for each client, for seconds where it asks the metadata service.
             raise NoCredentialsError
         config = Config(
-            # Not "adaptive": after one refusal it holds back all requests of a client, for a minute in all.
+            # Not "adaptive": after one refusal it slows down all requests of a client for a minute.
             retries={"mode": "standard", "total_max_attempts": self.attempts},
             connect_timeout=self.connect_s,
             read_timeout=self.read_s,
             user_agent_extra=f"deepvm/{__version__}",
         )
         client = self._session.client(service, region_name=region, config=config)
-        client.meta.events.register("before-parse", give_words)
+        client.meta.events.register("before-parse", add_error_code)
         return client
 
 
@@ -169,8 +169,8 @@ def _method(question: Question) -> str:
     return str(xform_name(question.operation))
 
 
-def give_words(operation_model: Any, response_dict: MutableMapping[str, Any], **_: object) -> None:
-    """Give a 429 or 503 without AWS's error code, such as a proxy's web page, one for which boto3 tries again.
+def add_error_code(operation_model: Any, response_dict: MutableMapping[str, Any], **_: object) -> None:
+    """Add the error code of throttling to a 429 or 503 without one, such as a proxy's web page, so that boto3 retries.
 
     A handler of boto3's event ``before-parse``; replaces the answer's ``body``.
     """

@@ -15,10 +15,10 @@ from deepvm.core.spelling import nearest
 from deepvm.errors import CloudError
 
 MOST_SKEW_S = 300.0
-"""AWS refuses requests whose time is further away from its own."""
+"""AWS refuses requests whose time is further from its own."""
 
 NO_WORDS = "no words of AWS's"
-"""The message of a refusal that came without one, see :func:`deepvm.catalog.clouds.aws.client.give_words`."""
+"""The message of a refusal that had none, see :func:`deepvm.catalog.clouds.aws.client.add_error_code`."""
 
 _IAM_PREFIX = {"service-quotas": "servicequotas"}
 
@@ -30,7 +30,7 @@ _ALWAYS_ENABLED = {
 }
 
 _CODES = {
-    # why: AWS's error codes; others are a "reply" that cannot be used
+    # why: AWS's error codes; all others mean "reply"
     "clock": "RequestTimeTooSkewed|RequestInTheFuture",
     "expired": "ExpiredToken|ExpiredTokenException|RequestExpired|TokenRefreshRequired|ExpiredTokenError",
     "permission": "UnauthorizedOperation|UnauthorizedException|AuthorizationError|NotAuthorized|AccessDenied.*",
@@ -54,12 +54,12 @@ _CHECK_NETWORK = "check the network, the proxy settings (HTTPS_PROXY) and AWS_EN
 _NOT_AWS = "see that AWS itself answers: check the proxy settings (HTTPS_PROXY) and AWS_ENDPOINT_URL"
 
 _EXCEPTIONS = (
-    # names of exceptions or of their bases, why, what was found (empty: their own words), advice; the first counts
+    # names of exceptions or their bases, why, detail (empty: the exception's text), advice; the first match counts
     (
         "LoginError|LoginRefreshRequired|SSOError|SSOTokenLoadError|TokenRetrievalError|UnauthorizedSSOTokenError",
         *("expired", "", "sign in again: aws sso login{profile} (or aws login{profile})"),
     ),
-    # What a credential process writes may hold anything, so its words are not repeated.
+    # A credential process may write anything, secrets too, so its words are not repeated.
     ("CredentialRetrievalError", "credentials", "the credentials could not be had from {provider}", _CHECK_KEYS),
     (
         "BaseEndpointResolverError|EndpointProviderError|InvalidRegionError|NoRegionError|UnknownRegionError",
@@ -82,7 +82,7 @@ _EXCEPTIONS = (
         "ResponseParserError|PaginationError|UnicodeDecodeError|JSONDecodeError",
         *("reply", "the answer cannot be read ({name})", _NOT_AWS),
     ),
-    # boto3 takes what comes for what AWS sends; a list or a string in the place of an object breaks it anywhere.
+    # boto3 trusts replies: a list or a string in place of an object breaks it anywhere.
     (
         "AttributeError|LookupError|RecursionError|TypeError|ValueError",
         *("reply", "the answer does not have the form of AWS's", _NOT_AWS),
@@ -94,7 +94,7 @@ _SECRET_VARIABLES = (
     "AWS_CONTAINER_AUTHORIZATION_TOKEN",
 )
 _PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
-# Shorter values are no keys; replacing every "x" of a message would only make it unreadable.
+# Shorter values are no keys, and replacing every "x" would make a message unreadable.
 _SHORTEST_SECRET = 4
 _KEY_ID = re.compile(r"\b(AKIA|ASIA)[A-Z0-9]{12,}\b")
 _USER_IN_URL = re.compile(r"://[^\s\"']*@")
@@ -163,7 +163,7 @@ def _refusal(error: BaseException, question: Question, skew_s: float) -> tuple[s
     """Why, detail and advice for an error that AWS itself sent."""
     code, message = error_code(error), str(_said(error).get("Message") or "no reason given")
     status = _said(error, "ResponseMetadata").get("HTTPStatusCode", 0)
-    # A number is no code of AWS but the status of a web page, whose words help nobody.
+    # A number is not AWS's code but the status of a web page, whose text helps nobody.
     said = f"the answer was an HTTP error, {code}" if code.isdigit() else f"AWS says {code}: {message}"
     why = next((w for w, codes in _CODES.items() if re.fullmatch(codes, code.removeprefix("Client."))), "reply")
     asked = getattr(error, "operation_name", question.operation)
@@ -226,7 +226,7 @@ def _exception(
 
 
 def secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The values in the environment that must never be shown."""
+    """Secrets in the environment: keys, tokens, passwords of proxies."""
     keys = [environ[name] for name in _SECRET_VARIABLES if environ.get(name)]
     users = [environ[name].rpartition("@")[0].rpartition("//")[2] for name in _PROXIES if environ.get(name)]
     return (*keys, *(user.partition(":")[2] for user in users if ":" in user))

@@ -30,7 +30,7 @@ from deepvm.catalog.signals.signal import Provider, Reading
 from deepvm.core.cluster.instances import Market
 
 PRICING_REGION = "us-east-1"
-"""The price list of all regions is served in few of them."""
+"""Few regions serve the price list, each of them for all."""
 
 _TYPES_IN_A_CHUNK = 8
 _TYPES_IN_A_CALL = 100
@@ -66,7 +66,7 @@ def history_provider(aws: Aws, days: int) -> Provider:
 def placement_provider(aws: Aws, types: Sequence[str], count: int) -> Provider:
     """Placement scores of ``count`` spot VMs of any of some types; AWS scores fewer than three types low."""
     wanted = sorted(set(types))
-    # Another question has another answer, so it must not be found under the same name.
+    # The cache must not answer one question with the scores of another.
     digest = hashlib.sha256(" ".join(wanted).encode()).hexdigest()[:8]
     kind = f"{kinds.PLACEMENT}:{count}-{digest}"
     return Provider(kind, "AWS EC2 spot placement scores", partial(_placement, aws, wanted, count))
@@ -152,7 +152,7 @@ def _quotas(aws: Aws, region: str, _: datetime) -> Reading:
 def _limit(aws: Aws, region: str, code: str) -> float | None:
     """The account's limit, else AWS's default; None where this region has no such quota."""
     for operation in ("GetServiceQuota", "GetAWSDefaultServiceQuota"):
-        # A quota that was never raised may exist as a default alone.
+        # A quota that was never raised may exist only as a default.
         question = Question("service-quotas", operation, region)
         reply = aws.call(question, (_NO_QUOTA,), ServiceCode="ec2", QuotaCode=code)
         if reply == _NO_QUOTA:
@@ -160,7 +160,7 @@ def _limit(aws: Aws, region: str, code: str) -> float | None:
         quota = reply.get("Quota")
         value = quota.get("Value") if isinstance(quota, Mapping) else None
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            # The page of a proxy, or a value that AWS could not find out: the default may be far off.
+            # A proxy's page, or a value that AWS could not find out: the default may be far off.
             raise question.unusable(f"the answer holds no value of quota {code}")
         if value >= 0:
             return float(value)

@@ -1,4 +1,4 @@
-"""AWS's vCPU quotas: which family of types counts against which quota, and the code by which AWS knows it.
+"""AWS's vCPU quotas: their codes, and which types count against which quota.
 
 Source: AWS's Service Quotas documentation, "Amazon EC2 service quotas", as of 2026. There is one quota for each family
 and market in each region; High Memory and HPC types have no spot market.

@@ -24,11 +24,11 @@ from deepvm.io.times import format_time
 
 _MIB_PER_GIB = 1024
 
-# "100 Gigabit", "Up to 12.5 Gigabit", "4x 100 Gigabit"; the words "Low" to "High" have no figure.
+# "100 Gigabit", "Up to 12.5 Gigabit", "4x 100 Gigabit"; "Low" to "High" have no figure.
 _NETWORK_WORDS = re.compile(r"(up to )?(?:(\d+)x )?(\d+(?:\.\d+)?) (gigabit|megabit)", re.IGNORECASE)
 
 _ACCELERATORS = (
-    # where AWS lists what is no GPU; older types with Inferentia stand in two of them, the first says it best
+    # where AWS lists other accelerators; older types with Inferentia are in two places, the first is the better one
     ("NeuronInfo", "NeuronDevices"),
     ("InferenceAcceleratorInfo", "Accelerators"),
     ("FpgaInfo", "Fpgas"),
@@ -42,7 +42,7 @@ OTHER_OPERATION = "other operation than RunInstances"
 OTHER_PRODUCT, UNKNOWN_ZONE = "other product than Linux/UNIX", "unknown zone"
 
 LINUX = "Linux/UNIX"
-"""The product whose spot prices are meant; accounts from before 2013 know it as ``Linux/UNIX (Amazon VPC)`` as well."""
+"""The product whose spot prices count; accounts from before 2013 also see ``Linux/UNIX (Amazon VPC)``."""
 
 _MICRO = Decimal("0.000001")
 
@@ -111,7 +111,7 @@ class _RowRefusedError(Exception):
 
 
 def price_text(price: Decimal) -> str:
-    """A price above 0 $ as Signals carry it: exact, at most six decimals, rounded up, without trailing zeros."""
+    """A positive price as Signals carry it: at most six decimals, rounded up, without trailing zeros."""
     return f"{price.quantize(_MICRO, rounding=ROUND_CEILING):f}".rstrip("0").rstrip(".")
 
 
@@ -206,7 +206,7 @@ def _gib(mib: float) -> float:
 
 
 def _bandwidths(network: Mapping[str, Any]) -> dict[str, float]:
-    """``baseline_gbps`` and ``peak_gbps`` over all network cards, else as the words say; absent where unknown."""
+    """``baseline_gbps`` and ``peak_gbps`` summed over network cards, else as worded; absent where unknown."""
     words = _NETWORK_WORDS.fullmatch(str(network.get("NetworkPerformance") or "").strip())
     worded = {}
     if words is not None:
@@ -222,7 +222,7 @@ def _bandwidths(network: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _why_unusable(row: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> str:
-    """Why no cluster can have this type, empty when one can."""
+    """Why no cluster can use this type; empty if one can."""
     for gpu in gpus:
         share = gpu.get("GpuPartitionSize")
         if not gpu.get("Count") or (share is not None and share < 1):
@@ -254,7 +254,7 @@ def _product(row: Any) -> tuple[str, list[Decimal]]:
         raise _RowRefusedError(UNPARSABLE) from None
     if not isinstance(name, str) or not name:
         raise _RowRefusedError(UNPARSABLE)
-    # RunInstances:0002 and the like are Windows, SQL Server or BYOL machines under the same name.
+    # RunInstances:0002 and the like are Windows, SQL Server or BYOL under the same name.
     if operation != "RunInstances":
         raise _RowRefusedError(OTHER_OPERATION)
     if not texts:
@@ -263,7 +263,7 @@ def _product(row: Any) -> tuple[str, list[Decimal]]:
 
 
 def _change(row: Mapping[str, Any], zone_ids: Mapping[str, str]) -> tuple[tuple[str, str], int, Decimal]:
-    """Type and zone of a row of DescribeSpotPriceHistory, since when its price holds (s since 1970), and the price."""
+    """Type and zone, time of the change (s since 1970) and price of a row of DescribeSpotPriceHistory."""
     name, since = row.get("InstanceType"), row.get("Timestamp")
     if not name or not isinstance(since, datetime) or since.tzinfo is None:
         raise _RowRefusedError(UNPARSABLE)

@@ -26,7 +26,7 @@ ADVISOR_URL = "https://spot-bid-advisor.s3.amazonaws.com/spot-advisor-data.json"
 URL_VARIABLE = "DEEPVM_ADVISOR_URL"
 
 MOST_BYTES = 64 * 2**20
-"""The real file has some 10 MiB."""
+"""The real file has about 10 MiB."""
 
 _AGAIN = "try again later; without it, types are not marked by how often they are interrupted"
 _NETWORK = f"check the network and the proxy settings (HTTPS_PROXY), or set {URL_VARIABLE} to a copy"
@@ -102,7 +102,7 @@ class AdvisorProvider(Provider):
     def _read(self, reply: HTTPResponse, end: float) -> bytes:
         """The whole body, within limits of size and time."""
         body = bytearray()
-        # read1() gives what has come, where read() would wait for a full piece from a server that drips.
+        # read1() returns what has come, where read() would wait for a full block from a slow server.
         while piece := reply.read1(2**16):
             body += piece
             if len(body) > MOST_BYTES:
@@ -151,7 +151,7 @@ def _on_the_web(url: str) -> bool:
         _ = parts.port
     except ValueError:
         return False
-    # urllib would take a user and password for the host's name, and show them in its error.
+    # urllib would take user and password for a part of the host's name, and show them in its error.
     plain = "@" not in parts.netloc and url.isprintable() and " " not in url
     return parts.scheme.lower() in ("https", "http") and bool(parts.hostname) and plain
 
