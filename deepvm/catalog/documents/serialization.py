@@ -87,8 +87,8 @@ def build_quotas(rows: Iterable[Document]) -> tuple[Quota, ...]:
 
 
 def _quota(family: str, market: str, vcpus: int, in_use: int = 0) -> Quota:
-    sold, known = Market(market), DEFAULT_CLOUD.quota_families.get(family)
-    return Quota(family, sold, vcpus, in_use, known.code(sold) if known else "", known.title(sold) if known else "")
+    sold = Market(market)
+    return Quota(family, sold, vcpus, in_use, *DEFAULT_CLOUD.quota_names.get((family, sold), ("", "")))
 
 
 def document_of(catalog: Catalog) -> dict[str, Any]:

@@ -36,10 +36,10 @@ _PRICES = (ON_DEMAND, SPOT)
 
 
 class SignalMissingError(MissingDataError):
-    """A region's catalog lacks something (``what``, in words) that signals of some ``kinds`` would tell."""
+    """A region's catalog lacks something (``what``) that signals of some ``kinds`` would tell."""
 
     def __init__(self, what: str, kinds: Sequence[str], region: str) -> None:
-        """Keep the facts; the message is made from them, and says how to fetch the signals."""
+        """Make the message, which says how to fetch the signals."""
         self.what, self.kinds = what, tuple(kinds)
         days = next((f" --days {k.partition(':')[2]}" for k in kinds if base(k) == HISTORY), "")
         command = f"deepvm catalog refresh --region {region}{days}"
@@ -52,9 +52,10 @@ class MarketRequest:
 
     Attributes:
         prices: ``auto`` (fresh cache, cloud, old cache, snapshot), ``live`` (the cloud must answer) or ``snapshot``.
-        offline: never open a socket. profile: of the cloud's configuration, empty for the default.
-        zone: id or name of the only zone to use; empty for the cheapest zone of each type.
-        price_basis: the spot price now, or one over time. days: how far back that looks.
+        offline: never open a socket.
+        profile: of the cloud's configuration; empty for the default.
+        zone: id or name; empty for the cheapest zone of each type.
+        days: how far back a ``price_basis`` over time looks.
         network: which bandwidths count, ``baseline`` or ``peak`` (also None).
     """
 
@@ -67,11 +68,7 @@ class MarketRequest:
     network: str | None = None
 
     def __post_init__(self) -> None:
-        """Check the values; ``days`` becomes a number and ``price_basis`` a plain string.
-
-        Raises:
-            RequestError: naming the field, the value and what is allowed.
-        """
+        """Check the values, else raise a RequestError; ``days`` becomes a number, ``price_basis`` a plain string."""
         for option, value, allowed in (
             ("prices", self.prices, ["auto", "live", "snapshot"]),
             ("price_basis", self.price_basis, [b.value for b in PriceBasis]),
@@ -101,18 +98,9 @@ def assemble(
     notes: Sequence[str] = (),
     cloud: Cloud = DEFAULT_CLOUD,
 ) -> Catalog:
-    """Join what is known of a region.
+    """Join a region's signals; ``now`` (UTC) ends the window of a history, ``notes`` become part of the provenance.
 
-    Implausible prices are left out, counted and noted. So are types without a price in any market; ``Catalog.absent``
-    says why.
-
-    Args:
-        region: of the cloud.
-        signals: what could be had, by kind.
-        request: which spot price counts.
-        now: the end of a history's window, UTC.
-        notes: what went wrong on the way, for the provenance.
-        cloud: whose region it is.
+    Implausible prices are left out, counted and noted; so are types without a price, see ``Catalog.absent``.
 
     Raises:
         SignalMissingError: no specifications, no prices at all, or what ``request`` needs is not there.
@@ -185,12 +173,9 @@ def _instance(
         on_demand_usd_per_hour=None if on_demand is None else Decimal(on_demand),
         spot_usd_per_hour=zones[0].usd_per_hour if zones else None,
         gpu=gpu,
-        eflops=known.eflops,
-        speedups=known.speedups,
+        **known._asdict(),
         quota_family=cloud.quota_family(name),
         network_baseline_gbps=baseline,
-        eflops_basis=known.eflops_basis,
-        speedup_basis=known.speedup_basis,
         cpu_architecture=spec.get("arch", ""),
         burstable=spec.get("burstable", False),
         current_generation=spec.get("current", True),
@@ -202,7 +187,7 @@ def _instance(
 
 
 def _zone_id(wanted: str, region: str, signals: Mapping[str, Signal]) -> str:
-    """The id of a zone that was asked for by id or by name; an error where there is none, or no zones are known."""
+    """The id of a zone, which may be given by name."""
     if not wanted:
         return ""
     names: Mapping[str, str] = _data(signals, ZONES)
@@ -228,7 +213,7 @@ def _spot_prices(
             needs = f"--price-basis {request.price_basis} needs the spot prices of the last {_days(request)}"
             raise SignalMissingError(f"{needs} in {region}, which are not at hand", (request.history,), region)
         end, start = int(now.timestamp()), int((now - timedelta(days=int(request.days))).timestamp())
-        # Whoever has a price today has capacity; an old price of one that has none is no offer.
+        # A zone without a price today sells none, whatever it cost before.
         today = signals[SPOT].data if SPOT in signals and signals[SPOT].origin in ("live", "cache") else None
         for name, zones in signals[request.history].data.items():
             for z, changes in zones.items():
@@ -275,6 +260,5 @@ def _days(request: MarketRequest) -> str:
 
 
 def _quota(row: Mapping[str, Any], cloud: Cloud) -> Quota:
-    family = cloud.quota_families.get(row["family"])
-    title = family.title(Market(row["market"])) if family else ""
-    return Quota(row["family"], row["market"], row["vcpus"], row["in_use"], row["code"], title)
+    name = cloud.quota_names.get((row["family"], Market(row["market"])))
+    return Quota(row["family"], row["market"], row["vcpus"], row["in_use"], row["code"], name.title if name else "")

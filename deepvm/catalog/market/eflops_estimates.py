@@ -1,12 +1,12 @@
 """Speed of a type: measured on itself, on one with the same GPU, or estimated; each answer says which.
 
-Measured are three types of the embedded catalog ``paper``. The rest follows from them:
+Three types of the embedded catalog ``paper`` are measured. The rest follows from them:
 
-- the same GPU once: its eFLOPS, and its curves, which are those of another size and say so;
-- the same GPU several times: as many times its eFLOPS (an estimate until somebody profiles the VM). In data-parallel
-  training each GPU keeps its batch, so a step takes as long and the curve remains;
-- another NVIDIA GPU: eFLOPS in proportion to its memory bandwidth, and a ring whose costs are scaled: both are counted
-  in step times, so they grow with the GPU's eFLOPS, and c shrinks with the network that the VM sustains.
+- the same GPU: its eFLOPS and its curves, and both say so;
+- the same GPU several times: as many times its eFLOPS. In data-parallel training each GPU keeps its batch, so a step
+  takes as long and the curve remains;
+- another NVIDIA GPU: eFLOPS in proportion to its memory bandwidth, and a ring with scaled costs: both are counted in
+  step times, so they grow with the GPU's eFLOPS, and c shrinks with the network that the VM sustains.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from deepvm.core.cluster.speedup import RingSpeedup, SpeedupCurve
 from deepvm.io.user_dirs import data_folder
 
 _FAR = 4
-"""GPUs so many times as fast as any measured one are out of what the scaling can be trusted for."""
+"""How many times as fast as any measured GPU another may be before the scaling is called a guess."""
 
 
 class Performance(NamedTuple):
@@ -36,21 +36,12 @@ class Performance(NamedTuple):
 
 
 class PerformanceTable:
-    """All that is known.
+    """Profiled types by name (``measured``), why well-known types are gone, by glob (``absent``), and estimates."""
 
-    Attributes:
-        measured: the types somebody profiled, by name.
-        eflops_unit: what eFLOPS count, in words.
-        absent: why types that people know are no longer offered, by glob.
-    """
-
-    def __init__(self, paper: Mapping[str, Any], table: Mapping[str, Any]) -> None:
-        """Derive the scale from the measured types that are references.
-
-        Args:
-            paper: the document of the catalog ``paper``, with what was measured.
-            table: AWS's ``performance.json``: references, memory bandwidths, absent types.
-        """
+    def __init__(self) -> None:
+        """Derive the scale from the references of AWS's ``performance.json``, as measured in the catalog ``paper``."""
+        paper = load_exact((data_folder() / "paper.json").read_text(encoding="utf-8"))
+        table = json.loads((data_folder() / "aws" / "performance.json").read_text(encoding="utf-8"))
         profiled = (build_instance(i) for i in paper["instances"] if i.get("eflops") is not None)
         self.measured: Mapping[str, InstanceType] = {i.name: i for i in profiled}
         self.eflops_unit: str = paper["eflops_unit"]
@@ -71,7 +62,7 @@ class PerformanceTable:
         self._fastest = max(row[-1] for row in rows)
 
     def of(self, name: str, gpu: Gpu | None, baseline_gbps: float | None) -> Performance:
-        """Speed of a type with these GPUs, None for a CPU type, whose network sustains so many Gbit/s if known."""
+        """Speed of a type with these GPUs (None: a CPU type) and this sustained network, if known."""
         if gpu is None:
             return Performance()
         own = self.measured.get(name)
@@ -107,11 +98,9 @@ class PerformanceTable:
 @lru_cache(maxsize=1)
 def performance_table() -> PerformanceTable:
     """The table that comes with deepvm."""
-    folder = data_folder()
-    paper = load_exact((folder / "paper.json").read_text(encoding="utf-8"))
-    return PerformanceTable(paper, json.loads((folder / "aws" / "performance.json").read_text(encoding="utf-8")))
+    return PerformanceTable()
 
 
 def _rounded(value: float) -> float:
-    """Four digits: more would pretend to a precision that an estimate does not have."""
+    """Four digits: estimates are no better."""
     return float(f"{value:.4g}")

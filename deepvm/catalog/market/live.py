@@ -24,17 +24,12 @@ KINDS = (SPECS, OFFERINGS, ZONES, ON_DEMAND, SPOT, ADVISOR, QUOTAS)
 """The signals of every catalog; a history of prices is added on request."""
 
 _TYPES_ASKED = 5
+_ONLY_SNAPSHOT = "only the snapshot is used"
 
 
 @dataclass(frozen=True)
 class Placement:
-    """How likely the cloud can give ``count`` spot VMs of any of some types at once.
-
-    Attributes:
-        instance_types: the wanted one and others with the same GPUs: AWS scores fewer than three types low.
-        scores: from 1 to 10, by zone id, best first.
-        observed_at: when the cloud said so, UTC.
-    """
+    """How likely the cloud can give ``count`` spot VMs of any of some types at once: 1 to 10 by zone id, best first."""
 
     region: str
     instance_types: tuple[str, ...]
@@ -54,18 +49,17 @@ def placement(
 ) -> Placement:
     """How likely ``count`` spot VMs of a type, or of others with the same GPUs, can be had in each zone.
 
+    Others are named too, because AWS scores fewer than three types low.
+
     Raises:
         CloudError: no answer, or the cloud may not be asked.
     """
     market = _Market(cloud_of(catalog.name), request, now or datetime.now(timezone.utc), progress)
     what = f"spot placement scores in {catalog.region}"
-    if not market.may_ask:
-        why, advice = "no AWS credentials were found", "'deepvm doctor' says what is needed"
-        if request.offline:
-            why, advice = "offline", "leave out --offline"
-        elif request.prices == "snapshot":
-            why, advice = "only the snapshot is used", "leave out --prices snapshot"
-        raise CloudError(what, "credentials", why, advice)
+    if market.not_asked:
+        advice = {"offline": "leave out --offline", _ONLY_SNAPSHOT: "leave out --prices snapshot"}
+        doctor = "'deepvm doctor' says what is needed"
+        raise CloudError(what, "credentials", market.not_asked, advice.get(market.not_asked, doctor))
     alike = sorted(
         (i for i in catalog if i.gpu == wanted.gpu and i.spot_usd_per_hour is not None and i != wanted),
         key=lambda i: (i.micro_usd_per_hour(Market.SPOT), i.name),
@@ -77,8 +71,8 @@ def placement(
         progress(f"asking {market.cloud.title} for {what}")
         signal = provider.fetch(catalog.region, market.now)
         cache.write(signal, market.now)
-    rows = sorted(signal.data, key=lambda row: (-row["score"], row["zone"]))
-    return Placement(catalog.region, names, count, {r["zone"]: r["score"] for r in rows}, signal.observed_at)
+    scores = {row["zone"]: row["score"] for row in signal.data}
+    return Placement(catalog.region, names, count, scores, signal.observed_at)
 
 
 def open_markets(
@@ -91,12 +85,7 @@ def open_markets(
 ) -> tuple[Catalog, ...]:
     """The catalogs of regions, in their order; of several, those that cannot be had are left out with a note.
 
-    Args:
-        regions: their names; none for the user's own, ``all`` for every region that can be had.
-        request: how to get prices.
-        cloud: whose regions they are.
-        now: UTC; the clock's unless given.
-        progress: gets a line for every event.
+    No regions: the user's own; ``all``: every region that can be had. ``now`` (UTC) is the clock's unless given.
 
     Raises:
         MissingDataError: nothing is known of the only region, or of none of them.
@@ -120,7 +109,7 @@ def open_markets(
 
 @dataclass(frozen=True)
 class _Market:
-    """A request and what surrounds it."""
+    """The catalogs that a request gets from a cloud."""
 
     cloud: Cloud
     request: MarketRequest
@@ -128,18 +117,22 @@ class _Market:
     progress: Callable[[str], None]
 
     @property
-    def may_ask(self) -> bool:
-        """Whether the cloud is to be asked for what is not fresh."""
-        if self.request.offline or self.request.prices == "snapshot":
-            return False
-        return self.request.prices == "live" or self.cloud.credentials_may_exist(self.request.profile, os.environ)
+    def not_asked(self) -> str:
+        """Why the cloud is not asked for what is not fresh; empty if it is."""
+        if self.request.offline:
+            return "offline"
+        if self.request.prices == "snapshot":
+            return _ONLY_SNAPSHOT
+        if self.request.prices == "live" or self.cloud.credentials_may_exist(self.request.profile, os.environ):
+            return ""
+        return f"no {self.cloud.title} credentials were found"
 
     @property
     def cache(self) -> Cache:
         return self.cloud.cache(self.request.profile, os.environ)
 
     def own_catalog(self) -> Catalog:
-        """The user's region; where nobody could be asked about one that nobody named, a snapshot's."""
+        """The user's region; if nothing is known of it and the request is not particular, a snapshot's."""
         own = self.cloud.own_region(self.request.profile, os.environ)
         try:
             (catalog,) = self.catalogs([own.name])
@@ -154,40 +147,34 @@ class _Market:
 
     def all_regions(self) -> tuple[tuple[str, ...], str]:
         """Every region of the account, or all that are at hand and why only these."""
-        why = f"no {self.cloud.title} credentials were found"
-        if self.may_ask:
+        why = self.not_asked
+        if not why:
             try:
                 return self.cloud.account_regions(self.request.profile), ""
             except CloudError as error:
                 if self.request.prices == "live":
                     raise
                 why = str(error)
-        elif self.request.offline or self.request.prices == "snapshot":
-            why = f"{self.cloud.title} is not asked"
         entries = self.cache.entries(self.now) if self.request.prices != "snapshot" else ()
         priced = {e.region for e in entries if e.kind in (ON_DEMAND, SPOT)}
         cached = (e.region for e in entries if e.kind == SPECS and e.region in priced)
         names = tuple(sorted({*cached, *self.cloud.snapshot_regions()}))
-        return names, f"all regions: only {listed(names)}, of which prices are at hand, because {why}"
+        return names, f"all regions: only {listed(names)}, of which prices are at hand: {why}"
 
     def catalogs(self, regions: Sequence[str]) -> tuple[Catalog, ...]:
-        """The catalogs of regions; of several, those that cannot be had become a note of the others.
-
-        Raises:
-            MissingDataError, RequestError, CloudError: what the first region lacks, if none of them can be had.
-        """
-        history = self.request.history
+        """The catalogs of regions; those that cannot be had become notes of the others, or the first one's error."""
+        history, not_asked = self.request.history, self.not_asked
         kinds = (*KINDS, history) if history else KINDS
         resolved = resolve_regions(
             regions,
             kinds,
             self.request.prices,
             cache=self.cache,
-            providers=(lambda: self.cloud.providers(kinds, self.request.profile)) if self.may_ask else None,
+            providers=None if not_asked else lambda: self.cloud.providers(kinds, self.request.profile),
             snapshot=self.cloud.snapshot,
             now=self.now,
             progress=self.progress,
-            not_asked="offline" if self.request.offline else f"no {self.cloud.title} credentials were found",
+            not_asked=not_asked,
         )
         found: list[Catalog] = []
         failed: list[DeepVMError] = []
@@ -200,19 +187,18 @@ class _Market:
                 catalog = assemble(region, signals.signals, self.request, self.now, signals.notes, self.cloud)
                 found.append(catalog.sustained() if self.request.network == "baseline" else catalog)
             except (RequestError, MissingDataError) as error:
-                if isinstance(error, SignalMissingError):
-                    failed.append(self._explained(error, region, signals.failures))
-                else:
-                    failed.append(error)
+                failed.append(self._explained(error, region, signals.failures))
                 lost += signals.notes
         if not found:
             raise failed[0]
-        # What was said of regions that are left out may concern all of them.
+        # Notes of regions that are left out may concern all of them.
         found[0] = _noted(found[0], *lost, *(str(e) for e in failed))
         return tuple(found)
 
-    def _explained(self, error: SignalMissingError, region: str, failures: Mapping[str, CloudError]) -> DeepVMError:
-        """Why something is missing: what the cloud answered when asked for it, or a region that is near."""
+    def _explained(self, error: DeepVMError, region: str, failures: Mapping[str, CloudError]) -> DeepVMError:
+        """Add why a signal is missing: what the cloud answered, or a region of a similar name."""
+        if not isinstance(error, SignalMissingError):
+            return error
         refused = next((failures[k] for k in error.kinds if k in failures), None)
         if refused is not None:
             return CloudError(error.what, refused.why, f"{refused.what}: {refused.detail}", refused.advice)

@@ -13,20 +13,16 @@ from deepvm.core.cluster.plausibility import Doubt, Plausibility, PricedType
 from deepvm.core.units import counted
 
 IMPLAUSIBLE = "implausible price"
-"""Under which such rows are counted, as zero prices are."""
+"""The reason under which such rows are counted in ``Signal.refused``."""
 
 _NAMED = 4
 
 
 def sift(signals: Mapping[str, Signal]) -> tuple[dict[str, Signal], list[str], dict[str, str]]:
-    """Leave out prices that cannot be true beside those of comparable types; one bad zone costs that zone alone.
-
-    Args:
-        signals: of one region, by kind; the specifications are among them.
+    """Leave out prices of a region that cannot be true beside those of comparable types, zone by zone.
 
     Returns:
-        The signals, with such prices counted in ``refused``; which these were, a sentence for each signal; and why a
-        type lost a price, in words, by type.
+        The signals, with such prices counted in ``refused``; a note for each signal that lost some; and why, by type.
     """
     judged = Plausibility(_priced(signals))
     found, notes, doubts = dict(signals), list[str](), dict[str, str]()
@@ -67,7 +63,7 @@ def file_doubts(catalog: Catalog) -> Iterator[tuple[tuple[str | int, ...], Doubt
 
 
 def _prices(signal: Signal) -> Iterator[tuple[str, str, Any, str]]:
-    """Type, zone (empty on demand), what stands there in the data, and the price, of every price of a signal."""
+    """Type, zone (empty on demand), row and price of every price of a signal."""
     for name, sold in signal.data.items():
         if signal.kind == ON_DEMAND:
             yield name, "", sold, sold
@@ -78,7 +74,7 @@ def _prices(signal: Signal) -> Iterator[tuple[str, str, Any, str]]:
 
 
 def _priced(signals: Mapping[str, Signal]) -> dict[str, PricedType]:
-    """What is compared of each type; of several spot prices the one in the middle."""
+    """What is compared of each type; of several spot prices the median."""
     on_demand = signals[ON_DEMAND].data if ON_DEMAND in signals else {}
     spot: dict[str, list[Decimal]] = {}
     for kind, signal in signals.items():
@@ -96,9 +92,9 @@ def _priced(signals: Mapping[str, Signal]) -> dict[str, PricedType]:
 
 
 def _split(signal: Signal, judged: Plausibility) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """A price signal's data without the prices that cannot be true, and of these the type and why.
+    """A price signal's data without prices that cannot be true, and the type and doubt of each of these.
 
-    In a history, the price before one that is left out goes on until the next change.
+    In a history, the price before one that is left out holds until the next change.
     """
     judge = judged.on_demand if signal.kind == ON_DEMAND else judged.spot
     known: dict[tuple[str, str], Doubt | None] = {}

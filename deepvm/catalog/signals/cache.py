@@ -33,7 +33,7 @@ from deepvm.io.safe_read import MAX_BYTES, read_text
 from deepvm.io.user_dirs import user_folder
 
 CLOCK_SKEW = timedelta(minutes=5)
-"""How far in the future a file may seem to be fetched and still count: machines that share a home differ a little."""
+"""How far in the future a file may have been fetched: the clocks of machines that share a home differ a little."""
 
 LOCK_WAIT_S = 60.0
 """How long to wait for another process that fetches the same region."""
@@ -50,8 +50,7 @@ State = Literal["fresh", "expired", "damaged", "other version"]
 def default_folder(environ: Mapping[str, str], cloud: str = "aws") -> Path | None:
     """Where the cache is: ``DEEPVM_CACHE_DIR``, else deepvm's folder in the user's cache; None if there is no home.
 
-    Other clouds get a sub-folder, and so do other end points than AWS's own (a test server, a mirror), whose answers
-    must never pass as AWS's prices later.
+    Other clouds, and endpoints other than AWS's (a test server), have folders of their own: no answers are mixed up.
     """
     named = environ.get("DEEPVM_CACHE_DIR", "")
     folder = Path(os.path.expanduser(named)).absolute() if named else user_folder("cache", environ)
@@ -70,12 +69,9 @@ def default_folder(environ: Mapping[str, str], cloud: str = "aws") -> Path | Non
 
 @dataclass(frozen=True)
 class Entry:
-    """A file of the cache, as its place says.
+    """A file of the cache: whose it is (``account`` is empty where everybody sees the same), and what it holds.
 
-    Attributes:
-        account: the tag of the account it belongs to; empty for what everybody sees.
-        state: ``damaged``: not what was written, or set aside as such.
-        signal: what it holds, where it can be read. problem: why it cannot, in words; else empty.
+    ``problem`` says why there is no signal.
     """
 
     region: str
@@ -88,15 +84,13 @@ class Entry:
 
 
 class Cache:
-    """Signals on disk, safe for several processes and threads; files are replaced atomically."""
+    """Signals on disk, safe for several processes and threads; files are replaced atomically.
+
+    Names of regions and kinds that could lead out of the folder raise a RequestError.
+    """
 
     def __init__(self, folder: Path | None, account: str) -> None:
-        """Touches nothing yet.
-
-        Args:
-            folder: see :func:`default_folder`; None for no cache, which is noted at the first write.
-            account: the tag of who asks.
-        """
+        """Touch nothing yet; see :func:`default_folder` and ``Cloud.account_tag``. Without a folder nothing is kept."""
         self.folder = folder
         self.account = re.sub(r"[^A-Za-z0-9._-]", "_", account)[:100] or "default"
         self._notes: dict[str, None] = {}
@@ -116,9 +110,6 @@ class Cache:
         """The signal, with origin ``cache`` while it is fresh and ``expired`` later; None if there is none to trust.
 
         A damaged file is set aside (at most one of a kind) and noted. Never blocks.
-
-        Raises:
-            RequestError: the region's name is none.
         """
         path = self._path(region, kind)
         if path is None:
@@ -140,11 +131,7 @@ class Cache:
         return replace(signal, origin="expired")
 
     def write(self, signal: Signal, fetched_at: datetime) -> bool:
-        """Keep a signal; whether that worked. A failure is noted once and is no error.
-
-        Raises:
-            RequestError: the region's name is none.
-        """
+        """Keep a signal; whether that worked. A failure is noted once and is no error."""
         path = self._path(signal.region, signal.kind)
         if path is None:
             self._cannot_write("there is no home folder to keep it in")
@@ -158,7 +145,7 @@ class Cache:
             return False
         try:
             self._make_folders(path.parent)
-            if path.is_symlink():  # a link would be followed, to wherever it leads
+            if path.is_symlink():  # write_bytes() would follow it
                 path.unlink()
             write_bytes(path, data)
             path.chmod(0o600)
@@ -174,17 +161,10 @@ class Cache:
     def lock(
         self, region: str, wait_s: float = LOCK_WAIT_S, on_wait: Callable[[], None] = lambda: None
     ) -> ExitStack | None:
-        """Wait for the right to fetch for a region, so that two processes do the work once.
+        """Lock a region, so that two processes do the work once; the kernel unlocks it however this one ends.
 
-        The kernel releases it when the process ends, however it ends.
-
-        Args:
-            region: such as ``us-east-1``.
-            wait_s: at most this long.
-            on_wait: called once if somebody else holds it.
-
-        Returns:
-            What releases it, as a context or by ``close()``; None if it could not be had: go on without it.
+        ``on_wait`` is called once if another process holds it. Returns what releases it; None if it could not be had
+        in ``wait_s``: go on without it.
         """
         folder = self._region_folder(region)
         if folder is None:
@@ -193,7 +173,7 @@ class Cache:
             self._make_folders(folder)
             descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError:
-            return None  # the write that follows fails as well, and says so
+            return None  # the write that follows fails too, and says so
         end, waited = time.monotonic() + wait_s, False
         with ExitStack() as held:
             held.callback(os.close, descriptor)
@@ -243,14 +223,13 @@ class Cache:
         return folder / f"{kind.replace(':', '-')}.json"
 
     def _region_folder(self, region: str) -> Path | None:
-        # A name such as ../../x must not lead out of the cache.
         if not _REGION.fullmatch(region):
             raise RequestError("region", region, "the name of a region, such as us-east-1")
         return None if self.folder is None else self.folder / region
 
     def _make_folders(self, folder: Path) -> None:
         assert self.folder is not None
-        # The folders above the cache's own get the usual permissions; those of the cache are the user's alone.
+        # Only the user may read the cache's own folders; those above get the usual permissions.
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         for part in (self.folder, *(f for f in reversed(folder.parents) if self.folder in f.parents), folder):
             part.mkdir(mode=0o700, exist_ok=True)
@@ -289,7 +268,7 @@ def _is_fresh(signal: Signal, now: datetime) -> bool:
 
 
 def _entry(file: Path, cache: Path, now: datetime) -> Entry | None:
-    """What a file is; None if it is none of the cache's, or has just been removed."""
+    """A file's entry; None if the cache wrote no such file, or it has just been removed."""
     region, *accounts, _ = file.relative_to(cache).parts
     stem, _, ending = file.name.partition(".json")
     name = next((k for k in KINDS if stem == k or stem.startswith(f"{k}-")), FAILURES)
@@ -314,7 +293,7 @@ def _entry(file: Path, cache: Path, now: datetime) -> Entry | None:
 
 
 def _sweep(path: Path) -> None:
-    """Remove what processes left that were killed while they wrote this file; an hour is more than a write takes."""
+    """Remove temporary files of processes killed while they wrote this file; a write takes less than an hour."""
     written = path.stat().st_mtime
     for left in path.parent.glob(f".{path.name}.*.tmp"):
         with contextlib.suppress(OSError):

@@ -25,31 +25,16 @@ class Region(NamedTuple):
     where: str
 
 
-@dataclass(frozen=True)
-class QuotaFamily:
-    """The vCPU quotas of one ``InstanceType.quota_family``: the cloud's codes and names, empty where there is none."""
+class QuotaName(NamedTuple):
+    """What a cloud calls a vCPU quota."""
 
-    name: str
-    on_demand_code: str
-    spot_code: str
-    on_demand_name: str
-    spot_name: str
-
-    def code(self, market: Market) -> str:
-        """The code of the quota in a market, empty where there is none."""
-        return self.spot_code if market is Market.SPOT else self.on_demand_code
-
-    def title(self, market: Market) -> str:
-        """The cloud's name of the quota in a market."""
-        return self.spot_name if market is Market.SPOT else self.on_demand_name
+    code: str
+    title: str
 
 
 @dataclass(frozen=True)
 class Check:
-    """One result of ``deepvm doctor``: what was checked and found, and what to do, if anything.
-
-    ``ok`` is False where something that deepvm needs is missing, None for a warning or what could not be checked.
-    """
+    """One result of ``deepvm doctor``; ``ok`` is None for a warning or what could not be checked."""
 
     name: str
     ok: bool | None
@@ -63,12 +48,12 @@ class Cloud(ABC):
     Attributes:
         name: of its catalogs and of its folder in ``data/``: ``aws`` gives ``aws-us-east-1``.
         title: in messages.
-        quota_families: its vCPU quotas by family; empty where nothing limits.
+        quota_names: its vCPU quotas by ``InstanceType.quota_family`` and market; empty where nothing limits.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
-    quota_families: Mapping[str, QuotaFamily] = {}
+    quota_names: Mapping[tuple[str, Market], QuotaName] = {}
 
     @abstractmethod
     def quota_family(self, type_name: str) -> str:
@@ -76,19 +61,11 @@ class Cloud(ABC):
 
     @abstractmethod
     def check_region(self, name: str, option: str = "region") -> str:
-        """Return the name if it has the form of a region's.
-
-        Raises:
-            RequestError: it has not; ``option`` says where it was written.
-        """
+        """The name, if it has the form of a region's; else a RequestError about ``option``, where it was written."""
 
     @abstractmethod
     def own_region(self, profile: str, environ: Mapping[str, str]) -> Region:
-        """The region to use where none is named: the user's own, else the cloud's default.
-
-        Raises:
-            RequestError: what was found cannot be the name of a region.
-        """
+        """The user's own region, else the cloud's default; a RequestError if it cannot be a region's name."""
 
     @abstractmethod
     def known_regions(self) -> Collection[str]:
@@ -96,15 +73,11 @@ class Cloud(ABC):
 
     @abstractmethod
     def account_regions(self, profile: str) -> tuple[str, ...]:
-        """The regions that the account may use, sorted.
-
-        Raises:
-            CloudError: no answer.
-        """
+        """The regions that the account may use, sorted; a CloudError without an answer."""
 
     @abstractmethod
     def credentials_may_exist(self, profile: str, environ: Mapping[str, str]) -> bool:
-        """Whether asking is worth a try; opens no socket."""
+        """Whether there may be credentials; opens no socket."""
 
     @abstractmethod
     def account_tag(self, profile: str, environ: Mapping[str, str]) -> str:
@@ -112,7 +85,7 @@ class Cloud(ABC):
 
     @abstractmethod
     def providers(self, kinds: Sequence[str], profile: str) -> Mapping[str, Provider]:
-        """What fetches each kind of signal, public ones included."""
+        """Providers of these and the usual kinds of signals, public ones included, by kind."""
 
     def public_providers(self) -> Mapping[str, Provider]:
         """Providers that need no credentials."""
@@ -123,7 +96,7 @@ class Cloud(ABC):
         """Scores how likely each zone can give ``count`` spot VMs of any of some types."""
 
     def secrets_of(self, environ: Mapping[str, str]) -> tuple[str, ...]:
-        """The values in the environment that must never be shown."""
+        """Secrets in the environment, which no message may show."""
         return ()
 
     def policy(self) -> str:

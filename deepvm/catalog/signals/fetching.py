@@ -19,7 +19,7 @@ from deepvm.catalog.signals.signal import ADVISOR, FAILURES, Provider, Signal, a
 from deepvm.errors import CloudError, DeepVMError
 
 AT_ONCE = 8
-"""Signals that are fetched at the same time."""
+"""Most signals that are fetched at the same time."""
 
 GIVE_UP_S = 420.0
 """Seconds without any answer after which the rest counts as failed; providers take a few minutes at most."""
@@ -47,13 +47,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a wish.
-
-    Attributes:
-        signal: the answer; None if there is none. Its origin is ``cache`` if another process fetched it meanwhile.
-        error: why there is no answer; None beside a missing signal: nobody could be asked.
-        seconds: that it took.
-    """
+    """The signal, of origin ``cache`` if another process has just fetched it; or an error; or neither: no provider."""
 
     wish: Wish
     signal: Signal | None
@@ -70,21 +64,13 @@ def fetch(
     progress: Callable[[str], None],
     give_up_s: float = GIVE_UP_S,
 ) -> tuple[Outcome, ...]:
-    """Fetch signals of one or more regions, and keep them, and failures, in the cache.
+    """Fetch signals of one or more regions; keep them, and slow failures, in the cache.
 
     Its locks let processes that want the same do the work once. An interrupt ends it at once: requests under way finish
-    in the background and are dropped.
-
-    Args:
-        wishes: what to fetch; each once.
-        providers: whom to ask, called only if something is left to ask.
-        cache: where answers are kept.
-        now: the time, UTC.
-        progress: gets a line for every event, in this thread.
-        give_up_s: seconds without a single answer after which the rest counts as failed.
+    in the background and are dropped. After ``give_up_s`` without a single answer the rest counts as failed.
 
     Returns:
-        One outcome for each wish, in their order. Nothing that a provider does is raised.
+        An outcome for each wish, in their order; errors of providers are in there, none are raised.
     """
     outcomes: dict[Wish, Outcome] = {}
     stamps = {w: cache.stamp(w.region, w.kind) for w in wishes}
@@ -94,11 +80,11 @@ def fetch(
         region = outcome.wish.region
         outcomes[outcome.wish] = outcome
         if region in locks and all(w in outcomes for w in wishes if w.region == region):
-            locks[region].close()  # whoever waits for one region need not wait for all of them
+            locks[region].close()  # who waits for this region need not wait for the others
 
     with ExitStack() as stack:
         end = time.monotonic() + LOCK_WAIT_S
-        # Always in the same order: two processes that want the same two regions must not wait for each other.
+        # Sorted: two processes that want the same two regions must not deadlock.
         for region in sorted({w.region for w in wishes}):
             left_s = max(0.0, end - time.monotonic())
             wait = f"{region}: another deepvm is fetching it; waiting for that, at most {left_s:.0f} s"
@@ -106,13 +92,13 @@ def fetch(
             if lock is not None:
                 locks[region] = stack.enter_context(lock)
         for wish in wishes:
-            # Of what is wanted anew, only what was written since we looked can spare us the work.
+            # What is wanted anew comes from the cache only if another process has just written it.
             if not wish.anew or cache.stamp(wish.region, wish.kind) != stamps[wish]:
                 kept = cache.read(wish.region, wish.kind, now)
                 if kept is not None and kept.origin == "cache":
                     done(Outcome(wish, kept))
         left = [w for w in wishes if w not in outcomes]
-        # Closed by hand: a traceback may keep the generator alive, and its threads at work, after an interrupt.
+        # Closed explicitly: after an interrupt a traceback may keep the generator, and so its threads, alive.
         for outcome in stack.enter_context(closing(_ask(left, providers, now, progress, give_up_s))):
             what = f"{outcome.wish.region}: {title(outcome.wish.kind)}"
             if outcome.signal is not None:
@@ -151,7 +137,7 @@ def _ask(
         known = None if wish.kind in PUBLIC else refusals.get(wish.region)
         outcome = Outcome(wish, None, known) if known is not None else _fetched(wish, asked[wish.kind], now)
         if outcome.error is not None and outcome.error.why in CREDENTIAL_REASONS:
-            refusals[wish.region] = outcome.error  # the rest would be refused alike, each after its own tries
+            refusals[wish.region] = outcome.error  # the rest would be refused too, each after its own retries
         return outcome
 
     left = dict(zip(run_in_daemons(ask, wishes, AT_ONCE, "fetch"), wishes, strict=True))
@@ -180,7 +166,7 @@ def _fetched(wish: Wish, provider: Provider, now: datetime) -> Outcome:
     except DeepVMError as failure:
         error = CloudError(what, "reply", str(failure), "try again later")
     except Exception as failure:
-        # A mistake in a reader of replies must cost its signal only. Its text is not shown: it may quote anything.
+        # A bug in a reader of replies costs only its signal. Its text is not shown: it may quote secrets.
         detail = f"internal error while reading the answer: {type(failure).__name__}"
         error = CloudError(what, "reply", detail, "this is a bug: please report it")
     if signal is not None:
@@ -192,7 +178,7 @@ def _fetched(wish: Wish, provider: Provider, now: datetime) -> Outcome:
 
 
 def recent_failures(cache: Cache, region: str, now: datetime) -> Mapping[str, CloudError]:
-    """The kinds of a region that failed within the last five minutes, with their errors."""
+    """Errors of a region's signals within the last five minutes, by kind."""
     found = {}
     for kind, said in _kept_failures(cache, region, now).items():
         failed_at = datetime.fromtimestamp(said["at"], now.tzinfo)
@@ -203,7 +189,7 @@ def recent_failures(cache: Cache, region: str, now: datetime) -> Mapping[str, Cl
 
 
 def remember_failures(cache: Cache, outcomes: Sequence[Outcome], now: datetime) -> None:
-    """Keep new failures, drop those of what has been fetched since."""
+    """Add new slow failures, drop those of what has been fetched since."""
     for region in dict.fromkeys(o.wish.region for o in outcomes):
         before = _kept_failures(cache, region, now)
         after = dict(before)

@@ -23,7 +23,6 @@ from deepvm.catalog.signals.fetching import (
 from deepvm.catalog.signals.signal import (
     HISTORY,
     ON_DEMAND,
-    PLACEMENT,
     SPECS,
     SPOT,
     Signal,
@@ -37,7 +36,7 @@ from deepvm.errors import CloudError
 
 _PRICES = frozenset({ON_DEMAND, SPOT, HISTORY})
 _ALWAYS_NEEDED = frozenset({SPECS, ON_DEMAND, SPOT})
-# Reasons that signals share: one line for all of them, with the details of the first.
+# Failures for these reasons share one note, with the details of the first.
 _ALIKE = CREDENTIAL_REASONS | SLOW_REASONS
 _ADVICE_HELPS = CREDENTIAL_REASONS | {"permission", "region", "throttled"}
 
@@ -47,13 +46,7 @@ PATIENCE_S = 60.0
 
 @dataclass(frozen=True)
 class Resolved:
-    """The signals of one region.
-
-    Attributes:
-        signals: what could be had, by kind; their ``origin`` says from where.
-        notes: what did not go as planned, a sentence each.
-        failures: why signals are missing or old although somebody was asked, by kind.
-    """
+    """The signals of one region and the errors of those that failed, by kind; ``notes`` are sentences for a person."""
 
     signals: Mapping[str, Signal]
     notes: tuple[str, ...] = ()
@@ -72,28 +65,18 @@ def resolve_regions(
     progress: Callable[[str], None] = lambda _: None,
     not_asked: str = "",
 ) -> Mapping[str, Resolved | CloudError]:
-    """Get signals: ``auto`` and ``live`` fetch what is not fresh, all regions at once; ``snapshot`` reads nothing else.
+    """Get signals of several regions at once: ``auto`` fetches what is not fresh, ``live`` all prices.
 
-    Args:
-        regions: duplicates count once.
-        kinds: what is wanted of each.
-        mode: ``auto``, ``live`` (fetches prices anew even if the cache is fresh) or ``snapshot``.
-        cache: untouched by ``snapshot``.
-        providers: whom to ask, called only if something must be fetched; None if nobody may be asked. A kind without a
-            provider is not asked for.
-        snapshot: the embedded signals of a region by kind, called only if they are needed.
-        now: the time, UTC.
-        progress: gets a line for every event.
-        not_asked: why nobody is asked (``no AWS credentials were found``), for a note; empty for no note about it.
+    Mode ``snapshot`` leaves cache and cloud alone. ``providers`` and ``snapshot`` are called when something must come
+    from there; no providers: nobody may be asked, for the reason ``not_asked``, which becomes a note.
 
     Returns:
-        For each region its signals; or, in ``live``, why not all of its prices are live. A note that concerns several
-        regions stands at the first of them only.
+        Each region's signals or, in ``live``, why not all of its prices are live. A note about several regions stands
+        with the first of them.
 
     Raises:
-        RequestError: not the name of a region.
+        RequestError: a region's name has the wrong form.
     """
-    regions, kinds = list(dict.fromkeys(regions)), list(dict.fromkeys(kinds))
     if mode == "snapshot" or not regions:
         embedded = {r: snapshot(r) for r in regions}
         return {r: Resolved({k: here[k] for k in kinds if k in here}) for r, here in embedded.items()}
@@ -107,12 +90,10 @@ def resolve_regions(
         outcomes = tuple(Outcome(w, None, known[w.region][w.kind]) for w in wishes if w.kind in known[w.region])
         asked = [w for w in wishes if w.kind not in known[w.region]]
         give_up_s = PATIENCE_S if mode == "auto" else GIVE_UP_S
-        if asked:
-            answered = fetch(asked, providers, cache=cache, now=now, progress=progress, give_up_s=give_up_s)
-            outcomes = (*answered, *outcomes)
-    failed: dict[str, CloudError] = {}
-    if mode == "live":
-        failed = {r: e for r in regions if (e := _not_live(r, wishes, outcomes, not_asked)) is not None}
+        answered = fetch(asked, providers, cache=cache, now=now, progress=progress, give_up_s=give_up_s)
+        outcomes = (*answered, *outcomes)
+    not_live = {r: _not_live(r, wishes, outcomes, not_asked) for r in regions if mode == "live"}
+    failed = {region: error for region, error in not_live.items() if error is not None}
     found = {r: {k: kept[r, k] for k in kinds if (r, k) in fresh} for r in regions}
     instead: dict[Wish, Signal | None] = {}
     fetched = {o.wish: o.signal for o in outcomes if o.signal is not None}
@@ -125,20 +106,17 @@ def resolve_regions(
         if signal is not None:
             found[wish.region][wish.kind] = signal
     notes = _notes(regions, outcomes, instead, not_asked, now)
-    # What went wrong with the cache concerns no region of its own.
+    # Trouble with the cache concerns no region in particular.
     notes[next((r for r in regions if r not in failed), regions[0])].extend(cache.take_notes())
     failures = {r: {o.wish.kind: o.error for o in outcomes if o.wish.region == r and o.error} for r in regions}
     return {r: failed[r] if r in failed else Resolved(found[r], tuple(notes[r]), failures[r]) for r in regions}
 
 
 def _second_best(kept: Signal | None, snapshot: Signal | None, now: datetime) -> Signal | None:
-    """What stands in for a signal that was not fetched."""
-    if kept is None:
-        return snapshot
-    if base(kept.kind) == PLACEMENT and kept.origin != "cache":
-        return None  # a score tells what capacity is there now; an old one misleads
-    # A cache that is older than the snapshot knows nothing that the snapshot does not know better.
-    return snapshot if snapshot is not None and kept.observed_at < snapshot.observed_at <= now else kept
+    """The newer of an old cache and the snapshot."""
+    if kept is None or snapshot is None:
+        return kept or snapshot
+    return snapshot if kept.observed_at < snapshot.observed_at <= now else kept
 
 
 def _notes(
@@ -148,13 +126,13 @@ def _notes(
     not_asked: str,
     now: datetime,
 ) -> dict[str, list[str]]:
-    """Which signals failed or nobody was asked for, and what stands in for them, by region."""
+    """What failed or was not asked for, and what is used in its place, by region."""
     notes: dict[str, list[str]] = {r: [] for r in regions}
     for group in grouped([o for o in outcomes if o.wish in instead]):
         parts = [describe_failure(group), _used([o.wish for o in group], instead, now), advice_of(group)]
         notes[group[0].wish.region].append("; ".join(p for p in parts if p))
     asked = {o.wish for o in outcomes if o.error is not None or o.signal is not None}
-    # Without AWS there are no quotas and no zones, which is no news; prices and specifications cannot be done without.
+    # That quotas and zones are missing without AWS is no news.
     missed = [w for w in instead if w not in asked and (instead[w] is not None or w.kind in _ALWAYS_NEEDED)]
     if missed and not_asked:
         notes[missed[0].region].append(f"{_which(missed)}: {not_asked}; {_used(missed, instead, now)}")
@@ -162,17 +140,17 @@ def _notes(
 
 
 def describe_failure(failed: Sequence[Outcome]) -> str:
-    """One sentence about signals that failed for the same reason: which, why, and the details of the first."""
+    """Which signals failed for one reason, the reason, and the details of the first."""
     error = failed[0].error
     assert error is not None
     which = _which([o.wish for o in failed])
-    # Errors of our own name the signal, which stands there already; those of AWS name the call.
+    # AWS's errors name the call; ours name the signal, which the sentence already does.
     what = "" if error.what == _which([failed[0].wish]) else error.what
     return f"{which}: {reason(error.why)} ({': '.join(p for p in (what, error.detail) if p)})"
 
 
 def grouped(outcomes: Sequence[Outcome]) -> tuple[tuple[Outcome, ...], ...]:
-    """Outcomes that failed, those with the same reason together, in the order of the first of each."""
+    """Failed outcomes by reason, in the order in which the reasons appear."""
     groups: dict[tuple[str, str], list[Outcome]] = {}
     for outcome in outcomes:
         error = outcome.error
@@ -182,13 +160,13 @@ def grouped(outcomes: Sequence[Outcome]) -> tuple[tuple[Outcome, ...], ...]:
 
 
 def advice_of(failed: Sequence[Outcome]) -> str:
-    """What to do about it, where that is more than to try again; empty otherwise."""
+    """What to do about a failure, empty where that is just to try again."""
     error = failed[0].error
     return error.advice if error is not None and error.why in _ADVICE_HELPS else ""
 
 
 def _used(wishes: Sequence[Wish], instead: Mapping[Wish, Signal | None], now: datetime) -> str:
-    """What stands in for signals that could not be fetched: ``the cache of 2 h ago is used``."""
+    """What is used in place of signals that were not fetched: ``the cache of 2 h ago is used``."""
     groups: dict[str, list[Wish]] = {}
     for wish in wishes:
         signal = instead[wish]
@@ -205,7 +183,7 @@ def _used(wishes: Sequence[Wish], instead: Mapping[Wish, Signal | None], now: da
 
 
 def _which(wishes: Sequence[Wish]) -> str:
-    """``us-east-1: spot prices and quotas``; regions that lack the same are named together."""
+    """``spot prices and quotas of us-east-1``; regions that lack the same are named together."""
     by_region: dict[str, list[str]] = {}
     for wish in wishes:
         by_region.setdefault(wish.region, []).append(title(wish.kind))
@@ -216,7 +194,7 @@ def _which(wishes: Sequence[Wish]) -> str:
 
 
 def _not_live(region: str, wishes: Sequence[Wish], outcomes: Sequence[Outcome], not_asked: str) -> CloudError | None:
-    """Why ``live`` cannot keep its word for a region: credentials that do not work, or a price that is not live."""
+    """Why prices of a region are not all live, though ``live`` promises it."""
     if not any(w.region == region for w in wishes):
         return None
     here = [o for o in outcomes if o.wish.region == region]

@@ -1,12 +1,11 @@
-"""Signals: one kind of fact about one region, from one source, with its age; and who can fetch one.
+"""Signals: one kind of fact about one region, from one source, with its age; and their providers.
 
 Signals are fetched and cached independently: one that fails never fails the run.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -18,19 +17,15 @@ FAILURES = "failures"
 """Recent failures, see :func:`deepvm.catalog.signals.fetching.recent_failures`; never fetched."""
 
 MOST_HISTORY_DAYS = 90
-"""AWS keeps spot prices for so long."""
+"""How long AWS keeps spot prices."""
 
 _HOUR, _DAY = 3600, 86_400
 
 
 class Kind(NamedTuple):
-    """What the signals of one kind have in common.
+    """What signals of one kind have in common: the types of their ``data`` and of each ``entry`` there.
 
-    Attributes:
-        ttl_s: seconds for which they count as fresh.
-        data, entry: the types of their data and of each entry there.
-        of_account: whether accounts differ: AWS shuffles the names of zones for each, and quotas are an account's.
-        may_be_empty: whether nothing is an answer.
+    Accounts differ in kinds ``of_account``: AWS shuffles the names of zones for each.
     """
 
     title: str
@@ -84,7 +79,7 @@ def title(kind: str) -> str:
 
 
 def form_problem(kind: str, data: Any) -> str:
-    """What is wrong with the outermost form of a kind's data, in a few words; empty if nothing is."""
+    """What is wrong with the types of a kind's data and its entries, empty if nothing is."""
     form = KINDS[base(kind)]
     if type(data) is not form.data:
         return f"{type(data).__name__} in place of {form.data.__name__}"
@@ -103,8 +98,7 @@ class Signal:
         kind: a key of ``KINDS``; ``history:30`` carries its days, ``placement:9-1a2b3c4d`` its question.
         region: the provider's region, such as ``us-east-1``.
         observed_at: when the source said so, in UTC.
-        source: who said so, in words.
-        data: the facts, plain JSON; the form of each kind is below.
+        data: plain JSON; the form of each kind is below.
         refused: rows that could not be trusted, counted by reason (``zero price``).
         origin: ``live``, ``cache``, ``expired`` (a cache past its time) or ``snapshot`` (came with deepvm).
         fetched_at: when it was written to the cache, UTC; None if it does not come from there.
@@ -122,7 +116,7 @@ class Signal:
       first may lie before the window, for it says what held at its beginning
     - advisor: ``{type: band}``, 0-4: below 5, 5-10, 10-15, 15-20, above 20 % interrupted a month
     - quotas: ``[{"family": "G and VT", "market": "spot", "code": "L-3819A6DF", "vcpus": 64, "in_use": 8}]``
-    - placement: ``[{"zone": zone id, "score": 1-10}]``
+    - placement: ``[{"zone": zone id, "score": 1-10}]``, best first
     """
 
     kind: str
@@ -144,26 +138,30 @@ class Signal:
         return len(self.data)
 
 
-class Provider(ABC):
-    """Fetches one kind of signal. Thread-safe.
+class Reading(NamedTuple):
+    """What a source says: the ``data`` of a signal, and rows that were refused, counted by reason."""
+
+    data: Any
+    refused: Mapping[str, int] = {}
+
+
+@dataclass
+class Provider:
+    """Fetches one kind of signal from one source. Thread-safe.
 
     Attributes:
-        kind: what it fetches, with its parameter if it has one.
+        read: asks about a region at a time (UTC). Blocks for a few minutes at most; raises a CloudError unless it has
+            the whole answer.
     """
 
     kind: str
+    source: str
+    read: Callable[[str, datetime], Reading]
 
-    @abstractmethod
     def fetch(self, region: str, now: datetime) -> Signal:
-        """Ask the source. Blocks for at most a few minutes, never longer: each request has a time-out.
-
-        Args:
-            region: such as ``us-east-1``.
-            now: the time of asking, UTC; becomes ``observed_at`` unless the source names its own.
-
-        Raises:
-            CloudError: no answer, or none that can be used; partial answers are never returned.
-        """
+        """Ask the source; a CloudError if it gives no answer, or none that can be used."""
+        reading = self.read(region, now)
+        return Signal(self.kind, region, now, self.source, reading.data, reading.refused)
 
 
 def reason(why: str) -> str:
@@ -172,10 +170,10 @@ def reason(why: str) -> str:
 
 
 def age(then: datetime, now: datetime) -> str:
-    """How old something is, rounded down: ``12 s``, ``5 min``, ``2 h``, ``3 d``; the future counts as now."""
+    """An age, rounded down: ``12 s``, ``5 min``, ``2 h``, ``3 d``; the future counts as now."""
     seconds = max(0, int((now - then).total_seconds()))
     for unit, length in (("d", _DAY), ("h", _HOUR), ("min", 60)):
-        # From two of a unit on: "1 d" would hide whether 25 or 47 hours have passed.
+        # At least two of a unit: "1 d" would hide whether 25 or 47 hours have passed.
         if seconds >= 2 * length:
             return f"{seconds // length} {unit}"
     return f"{seconds} s"

@@ -6,8 +6,8 @@
     "kind":"spot","region":"us-east-1","fetched_at":"...","observed_at":"...","source":"...","refused":{},
     "data":{...}}
 
-The hash covers the head as well as the data, because a flipped digit in ``fetched_at`` would pass an old price as new;
-and it is taken of the bytes as they stand, so that nothing is parsed before it is known to be what was written.
+The hash covers the head too, because a flipped digit in ``fetched_at`` would pass an old price as new; and it is one of
+bytes, so that nothing is parsed before it is known to be what was written.
 """
 
 from __future__ import annotations
@@ -27,12 +27,7 @@ _FIRST_LINE = re.compile(r'\{"schema_version":"deepvm\.signal/(\d{1,9})"(?:,"sha
 
 
 def encode(signal: Signal, fetched_at: datetime) -> bytes:
-    """The bytes of the file.
-
-    Raises:
-        ValueError: the data has no JSON form (NaN), or a time has no zone.
-        TypeError: the data holds something that JSON lacks.
-    """
+    """The bytes of the file; a ValueError or TypeError if the data has no JSON form, or a time no zone."""
     head = {
         "kind": signal.kind,
         "region": signal.region,
@@ -47,7 +42,7 @@ def encode(signal: Signal, fetched_at: datetime) -> bytes:
 
 
 def decode(text: str) -> Signal | None:
-    """Read a file, with origin ``cache``; None if another version of deepvm wrote it in a form of its own.
+    """The signal in a file, with origin ``cache``; None if another version of deepvm wrote it in a form of its own.
 
     Raises:
         DataError: not what :func:`encode` wrote; the message says in a few words why.

@@ -122,12 +122,9 @@ def quota_lines(answer: Recommendations, now: datetime) -> list[str]:
     if quotas:
         most = " and ".join(f"{q.vcpus} {q.market.value}" for q in quotas)
         return [f"Quotas: those of the catalog ({family}: {most} vCPUs); yours may be lower, see --quota."]
-    known = cloud_of(answer.catalog.name).quota_families
-    needs = [
-        f"{vcpus} vCPUs of {known[family].title(market)} ({known[family].code(market)})"
-        for (family, market), vcpus in _vcpus(cluster).items()
-        if family in known
-    ]
+    names = cloud_of(answer.catalog.name).quota_names
+    needed = ((names[q], vcpus) for q, vcpus in _vcpus(cluster).items() if q in names)
+    needs = [f"{vcpus} vCPUs of {name.title} ({name.code})" for name, vcpus in needed]
     if not needs or not answer.catalog.provenance.origins:
         return []
     return [f"Quotas: yours are not known; needed: {', '.join(needs)}. A new account has 0 for GPUs."]
@@ -148,9 +145,9 @@ def _vcpus(cluster: Cluster) -> Counter[tuple[str, Market]]:
 def quota_needs(cluster: Cluster, catalog: Catalog) -> list[dict[str, object]]:
     """The quotas that a cluster counts against, for programs: vCPUs needed, the limit where it is known, its code."""
     rows: list[dict[str, object]] = []
-    families = cloud_of(catalog.name).quota_families
+    names = cloud_of(catalog.name).quota_names
     for (family, market), vcpus in _vcpus(cluster).items():
-        quota, known = find_quota(catalog.quotas, family, market), families.get(family)
+        quota, known = find_quota(catalog.quotas, family, market), names.get((family, market))
         rows.append(
             {
                 "family": family,
@@ -158,7 +155,7 @@ def quota_needs(cluster: Cluster, catalog: Catalog) -> list[dict[str, object]]:
                 "vcpus": vcpus,
                 "limit": None if quota is None else quota.vcpus,
                 "in_use": None if quota is None else quota.in_use,
-                "code": quota.code if quota and quota.code else known.code(market) if known else "",
+                "code": quota.code if quota and quota.code else known.code if known else "",
             }
         )
     return rows

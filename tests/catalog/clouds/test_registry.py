@@ -12,7 +12,7 @@ from support.catalog_signals import Fake
 from deepvm.catalog.clouds import DEFAULT_CLOUD, REGISTRY, cloud_of, region_in
 from deepvm.catalog.market.build_catalog import MarketRequest
 from deepvm.catalog.market.live import open_markets, placement
-from deepvm.catalog.signals.cloud import Cloud, QuotaFamily, Region
+from deepvm.catalog.signals.cloud import Cloud, QuotaName, Region
 from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, PLACEMENT, QUOTAS, SPECS, SPOT, ZONES, Provider
 from deepvm.catalog.store import catalog_names, load_catalog, may_be_market
 from deepvm.core.cluster.instances import Market
@@ -37,7 +37,7 @@ class Mars(Cloud):
 
     name = "mars"
     title = "Mars Cloud"
-    quota_families: Mapping[str, QuotaFamily] = {"T4": QuotaFamily("T4", "", "Q1", "", "preemptible T4 vCPUs")}
+    quota_names: Mapping[tuple[str, Market], QuotaName] = {("T4", Market.SPOT): QuotaName("Q1", "preemptible T4 vCPUs")}
 
     def quota_family(self, type_name: str) -> str:
         return "T4" if type_name.endswith("t4") else "general"
@@ -128,6 +128,6 @@ def test_every_cloud_keeps_its_word(cloud: Cloud) -> None:
     assert own.name in cloud.known_regions()
     assert set(cloud.snapshot_regions()) <= set(cloud.known_regions())
     assert all(s.origin == "snapshot" for r in cloud.snapshot_regions() for s in cloud.snapshot(r).values())
-    assert all(cloud.quota_families[f].name == f for f in cloud.quota_families)
+    assert all(name.code and name.title for name in cloud.quota_names.values())
     assert set(cloud.public_providers()) < set(cloud.providers([], ""))
     assert "/" not in cloud.account_tag("", {})

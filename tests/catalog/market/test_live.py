@@ -302,8 +302,8 @@ def test_without_any_region_the_first_error_counts(
 @pytest.mark.parametrize(
     ("request_", "has_keys", "expected", "why"),
     [
-        (OFFLINE, True, [REGION, "us-west-2"], "AWS is not asked"),
-        (SNAPSHOT, True, [REGION], "AWS is not asked"),
+        (OFFLINE, True, [REGION, "us-west-2"], "offline"),
+        (SNAPSHOT, True, [REGION], "only the snapshot is used"),
         (AUTO, False, [REGION, "us-west-2"], "no AWS credentials were found"),
     ],
     ids=["offline", "snapshot", "no credentials"],
@@ -318,7 +318,7 @@ def test_all_regions_without_aws_are_those_at_hand(
     assert regions_of(found) == expected
     note = found[0].provenance.notes[0]
     assert note.startswith("all regions: only ")
-    assert note.endswith(f" because {why}")
+    assert note.endswith(f" at hand: {why}")
     assert ("us-west-2" in str(found[0].provenance.notes)) is ("us-west-2" in expected)
 
 
@@ -330,7 +330,7 @@ def test_all_regions_when_aws_refuses_to_name_them(aws: FakeAws) -> None:
     assert regions_of(found) == ["us-west-2", REGION]  # in the order in which they were first named
     (note,) = found[0].provenance.notes
     assert note.startswith("all regions: only ")
-    assert "because ec2 DescribeRegions" in note
+    assert "at hand: ec2 DescribeRegions" in note
     assert "allow ec2:DescribeRegions" in note
     with pytest.raises(CloudError, match="^ec2 DescribeRegions") as caught:
         open_markets(["all"], LIVE, now=NOW)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD
-from deepvm.catalog.clouds.aws.price_responses import price_text
+from deepvm.catalog.clouds.aws.responses import price_text
 from deepvm.catalog.market.build_catalog import MarketRequest, assemble
 from deepvm.catalog.market.price_filter import IMPLAUSIBLE, sift
 from deepvm.catalog.signals.signal import Signal

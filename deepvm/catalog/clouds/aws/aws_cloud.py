@@ -1,7 +1,7 @@
 """Amazon Web Services, as the registry of clouds knows it.
 
-What every command needs (regions, whether credentials may exist, whose account) is read from the environment and the
-shared AWS files, without loading boto3 (half a second) or opening a socket.
+What every command needs is read from the environment and the shared AWS files, without loading boto3 (half a second) or
+opening a socket.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from configparser import RawConfigParser
 from datetime import datetime
 from pathlib import Path
 
-from deepvm.catalog.clouds.aws.quota_codes import FAMILIES, quota_family
+from deepvm.catalog.clouds.aws.quota_codes import QUOTA_NAMES, quota_family
 from deepvm.catalog.signals.cloud import Check, Cloud, Region
 from deepvm.catalog.signals.signal import ADVISOR, HISTORY, Provider
 from deepvm.core.spelling import did_you_mean
@@ -40,11 +40,11 @@ _SYSTEM = Path("/sys")
 
 
 class AwsCloud(Cloud):
-    """See :class:`Cloud` for the methods. Those that ask AWS import what they need: most commands ask nobody."""
+    """See :class:`Cloud`. Methods that ask AWS import what they need: most commands ask nobody."""
 
     name = "aws"
     title = "AWS"
-    quota_families = FAMILIES
+    quota_names = QUOTA_NAMES
 
     def quota_family(self, type_name: str) -> str:
         """See :meth:`Cloud.quota_family`."""
@@ -79,7 +79,7 @@ class AwsCloud(Cloud):
         """See :meth:`Cloud.known_regions`; loads botocore."""
         from deepvm.catalog.clouds.aws.client import known_regions
 
-        return known_regions("ec2")
+        return known_regions()
 
     def account_regions(self, profile: str) -> tuple[str, ...]:
         """See :meth:`Cloud.account_regions`."""
@@ -89,7 +89,7 @@ class AwsCloud(Cloud):
 
     def credentials_may_exist(self, profile: str, environ: Mapping[str, str]) -> bool:
         """See :meth:`Cloud.credentials_may_exist`: false only where boto3's whole search must end empty."""
-        # A named profile counts even if it does not exist: its owner wants to be told so.
+        # A named profile counts even if it does not exist: the user must be told.
         if profile or any(environ.get(variable) for variable in _CREDENTIAL_VARIABLES):
             return True
         old = (environ["BOTO_CONFIG"],) if environ.get("BOTO_CONFIG") else ("/etc/boto.cfg", "~/.boto")
@@ -100,16 +100,13 @@ class AwsCloud(Cloud):
         return _may_have_machine_role(environ)
 
     def account_tag(self, profile: str, environ: Mapping[str, str]) -> str:
-        """See :meth:`Cloud.account_tag`.
-
-        Follows boto3's order: a named profile beats a key in the environment, which beats ``AWS_PROFILE``.
-        """
+        """See :meth:`Cloud.account_tag`; a named profile beats a key in the environment, as in boto3."""
         key = environ.get("AWS_ACCESS_KEY_ID", "")
         if key and not profile:
             return f"key-{_digest(key)}"
         name = _profile_name(profile, environ)
-        # A name says little: the same profile may be given other keys tomorrow, and a role is somebody else on another
-        # machine. Nor may two profiles share a file because their names differ in a blank only.
+        # The name alone does not do: the same profile may be given other keys tomorrow, and a role is somebody else on
+        # another machine.
         identity = [name, *(f"{v}={environ[v]}" for v in _ROLE_VARIABLES if environ.get(v))]
         for _, keys in _profile(name, environ):
             found = ((key, (keys or {}).get(key, "").strip()) for key in _CREDENTIAL_KEYS)
@@ -146,7 +143,7 @@ class AwsCloud(Cloud):
         return secrets_of(environ)
 
     def policy(self) -> str:
-        """See :meth:`Cloud.policy`: a read-only IAM policy, as JSON text that IAM accepts."""
+        """See :meth:`Cloud.policy`: the JSON text of a read-only IAM policy."""
         return (self.data / "iam-policy.json").read_text(encoding="utf-8")
 
     def check(self, profile: str, region: str, now: datetime, total_s: float) -> tuple[Check, ...]:
@@ -158,7 +155,7 @@ class AwsCloud(Cloud):
 
 
 _Section = tuple[Path, Mapping[str, str] | None]
-"""An ini file and the keys of one of its sections: none where there is no such section, None where it is unreadable."""
+"""An ini file and the keys of a section: none where there is no such section, None where it is unreadable."""
 
 
 def _profile_name(profile: str, environ: Mapping[str, str]) -> str:
@@ -166,7 +163,7 @@ def _profile_name(profile: str, environ: Mapping[str, str]) -> str:
 
 
 def _profile(name: str, environ: Mapping[str, str]) -> tuple[_Section, _Section]:
-    """What the shared config and credentials files, in this order, say of a profile."""
+    """A profile in the shared config and credentials files."""
     in_config = ("default", "profile default") if name == "default" else (f"profile {name}", f'profile "{name}"')
     return (
         _section(environ.get("AWS_CONFIG_FILE") or "~/.aws/config", environ, *in_config),
@@ -178,7 +175,7 @@ def _section(file: str, environ: Mapping[str, str], *names: str) -> _Section:
     """The first of these sections that a file has."""
     home = environ.get("HOME")
     path = Path(home, file[2:]) if home and file.startswith("~/") else Path(os.path.expanduser(file))
-    # AWS has no section of defaults, and its tools accept a profile that stands twice.
+    # AWS has no section of defaults, and its tools accept duplicate profiles.
     parser = RawConfigParser(strict=False, default_section="")
     try:
         if path.is_file():

@@ -13,7 +13,7 @@ from typing import Any
 from deepvm.catalog.clouds.aws.client import Aws, clock_skew_s
 from deepvm.catalog.clouds.aws.errors import MOST_SKEW_S, Question
 from deepvm.catalog.clouds.aws.providers import PRICING_REGION, aws_providers
-from deepvm.catalog.clouds.aws.quota_codes import FAMILIES
+from deepvm.catalog.clouds.aws.quota_codes import QUOTA_NAMES
 from deepvm.catalog.clouds.aws.spot_advisor import AdvisorProvider
 from deepvm.catalog.signals.cloud import Check
 from deepvm.catalog.signals.signal import QUOTAS
@@ -21,16 +21,16 @@ from deepvm.core.cluster.instances import Market
 from deepvm.errors import CloudError, DeepVMError
 
 WARNING_SKEW_S = 60.0
-"""A clock that is off by so much soon will be off by too much."""
+"""A clock that is off by more is worth a warning."""
 
-_FAMILIES = (FAMILIES["Standard"], FAMILIES["G and VT"], FAMILIES["P"])
+_FAMILIES = ("Standard", "G and VT", "P")
 _ALLOWED = "DryRunOperation"
 _NO_QUOTA = "NoSuchResourceException"
-_A_QUOTA = {"ServiceCode": "ec2", "QuotaCode": FAMILIES["G and VT"].spot_code}
+_A_QUOTA = {"ServiceCode": "ec2", "QuotaCode": QUOTA_NAMES["G and VT", Market.SPOT].code}
 _THREE_TYPES = ["t3.micro", "t3.small", "t3.medium"]
 
 _PROBES: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
-    # the smallest request that needs a permission: service, operation, parameters; ec2 is asked for dry runs
+    # the smallest request for each permission: service, operation, parameters; those to ec2 are dry runs
     ("ec2", "DescribeInstanceTypes", {"InstanceTypes": ["t3.micro"]}),
     ("ec2", "DescribeInstanceTypeOfferings", {"MaxResults": 5}),
     ("ec2", "DescribeAvailabilityZones", {}),
@@ -48,13 +48,7 @@ _PROBES: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
 
 
 def check_aws(aws: Aws, region: str, now: datetime) -> tuple[Check, ...]:
-    """Check everything that live data needs in a region. Blocks for at most a few minutes; what fails is no exception.
-
-    Args:
-        aws: the account.
-        region: where to look.
-        now: the time, UTC.
-    """
+    """Check all that live data of a region needs. Blocks for a few minutes at most; failures are results."""
     try:
         identity = aws.call(Question("sts", "GetCallerIdentity", region))
     except CloudError as error:
@@ -97,7 +91,7 @@ def _permission(aws: Aws, region: str, service: str, operation: str, parameters:
         try:
             aws.call(question, (_ALLOWED, _NO_QUOTA), **parameters, **({"DryRun": True} if dry else {}))
         except CloudError as error:
-            # Some places do not know dry runs; scores are then left alone, because the real call is rationed.
+            # Some endpoints know no dry runs; placement scores are not really asked for: AWS rations them.
             if not dry or error.why != "reply" or operation == "GetSpotPlacementScores":
                 raise
             aws.call(question, **parameters)
@@ -113,8 +107,8 @@ def _quotas(aws: Aws, region: str, now: datetime) -> list[Check]:
         return [Check("quotas", None, error.detail, error.advice)]
     checks = []
     for family, market in product(_FAMILIES, (Market.SPOT, Market.ON_DEMAND)):
-        code = family.code(market)
-        name, quota, row = f"quota {family.name}, {market.value}", f"{family.title(market)} ({code})", rows.get(code)
+        code, title = QUOTA_NAMES[family, market]
+        name, quota, row = f"quota {family}, {market.value}", f"{title} ({code})", rows.get(code)
         if row is None:
             checks.append(Check(name, None, f"AWS knows no quota {quota} in {region}"))
             continue

@@ -1,7 +1,4 @@
-"""Calls to AWS and their errors. boto3 is loaded when something is asked.
-
-Who asks what, and how the answers are read, is in :mod:`deepvm.catalog.clouds.aws.providers`.
-"""
+"""Requests to AWS and their errors; boto3 is loaded with the first one."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from deepvm.errors import CloudError
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
-# Where botocore's credentials keep what must not be shown; reading the public properties could ask the network anew.
+# Where botocore's credentials keep secrets; reading the public properties could refresh them over the network.
 _SECRET_ATTRIBUTES = ("access_key", "secret_key", "token", "_access_key", "_secret_key", "_token")
 
 _REFUSED_XML = (
@@ -33,26 +30,16 @@ _REFUSED_JSON = json.dumps({"__type": "ThrottlingException", "message": NO_WORDS
 
 
 class Aws:
-    """The account that a profile leads to. May be used by several threads at once.
+    """The account of a profile. Thread-safe; nothing is loaded, read or sent before the first call."""
 
-    Nothing is loaded, read or sent before the first call.
-
-    Attributes:
-        at_once: how many requests one answer may have under way.
-        connect_s: seconds for a connection. read_s: seconds between two pieces of an answer.
-        attempts: how often each request is made at most; boto3 waits up to 1, 2, 4 and 8 s between five.
-    """
-
-    at_once, attempts = 8, 5
-    connect_s, read_s = 5.0, 30.0
+    at_once = 8
+    attempts = 5  # of each request; boto3 waits up to 1, 2, 4 and 8 s in between
+    connect_s, read_s = 5.0, 30.0  # for a connection, and between two pieces of an answer
 
     def __init__(self, profile: str = "", region: str = "", total_s: float = 180) -> None:
-        """Remember whose account to ask.
+        """Remember the profile (empty: boto3's default), the region where roles are assumed, and the time limit.
 
-        Args:
-            profile: of the shared AWS files; empty: what boto3 finds by itself.
-            region: where roles are assumed; each call names its own region.
-            total_s: seconds for one answer with all its pages. A peer that sends a byte now and then resets the others.
+        ``total_s`` is for one answer with all its pages: a peer that sends a byte now and then never hits ``read_s``.
         """
         self.profile, self._region, self._total_s = profile, region, total_s
         self._made: dict[tuple[str, str], Any] = {}
@@ -61,15 +48,10 @@ class Aws:
         self._lock = threading.Lock()
 
     def call(self, question: Question, answers: Collection[str] = (), **parameters: Any) -> Any:
-        """Ask once and return the reply as boto3 gives it.
-
-        Args:
-            question: whom to ask what.
-            answers: codes of refusals that are answers (``NoSuchResourceException``) and are returned in its place.
-            parameters: as in AWS's documentation.
+        """The reply as boto3 gives it, or the code of a refusal that is among ``answers``.
 
         Raises:
-            CloudError: no answer, or another refusal; says why and what to do.
+            CloudError: no answer, or another refusal.
         """
 
         def ask() -> Any:
@@ -83,16 +65,10 @@ class Aws:
         return self._in_time(question, ask)
 
     def pages(self, question: Question, key: str, **parameters: Any) -> list[Any]:
-        """Ask for all pages of a list; a page that fails costs the whole answer.
-
-        Args:
-            question: whom to ask what.
-            key: where the list stands in each page. A page without it is none of AWS's: boto3 reads the web page of a
-                proxy as an empty answer, which would pass for the end of the list.
-            parameters: as in AWS's documentation; ``MaxResults`` is the size of a page.
+        """The rows under ``key`` of all pages of a list; ``MaxResults`` is the size of a page.
 
         Raises:
-            CloudError: no answer, not a whole one, or a refusal.
+            CloudError: a refusal, or any page is missing.
         """
         end = time.monotonic() + self._total_s
         size = parameters.pop("MaxResults", None)
@@ -101,6 +77,7 @@ class Aws:
             rows: list[Any] = []
             paginator = self._client(question).get_paginator(_method(question))
             for page in paginator.paginate(PaginationConfig={"PageSize": size}, **parameters):
+                # boto3 reads the web page of a proxy as an empty answer, which would pass for the end of the list.
                 if not isinstance(page.get(key), list):
                     raise question.unusable(f"a page of the answer holds no {key}")
                 rows.extend(page[key])
@@ -111,7 +88,7 @@ class Aws:
         return self._in_time(question, ask)
 
     def _in_time(self, question: Question, ask: Callable[[], _Result]) -> _Result:
-        """What ``ask`` returns, and what it raises as a CloudError; after ``total_s`` its thread is abandoned."""
+        """What ``ask`` returns; its exceptions as CloudErrors; after ``total_s`` its thread is abandoned."""
         (future,) = run_in_daemons(lambda _: ask(), [None], 1, f"aws-{question.operation}")
         if not wait([future], self._total_s).done:
             raise question.timed_out(self._total_s)
@@ -119,11 +96,20 @@ class Aws:
             return future.result()
         except CloudError:
             raise
-        except Exception as error:  # credential sources and parsers of replies raise anything
-            raise self._failure(error, question) from None
+        except Exception as error:  # credential sources and parsers may raise anything
+            kept = vars(self._credentials) if self._credentials is not None else {}
+            known = (kept.get(name) for name in _SECRET_ATTRIBUTES)
+            raise cloud_error(
+                error,
+                question,
+                profile=self.profile,
+                secrets=(*secrets_of(os.environ), *(value for value in known if isinstance(value, str) and value)),
+                skew_s=clock_skew_s(getattr(error, "response", None)),
+                regions=frozenset() if self._session is None else known_regions(),
+            ) from None
 
     def each(self, ask: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
-        """The answers for all items in their order, asked for several at once; the first failure ends it."""
+        """The answers for all items, in their order; asks several at once, and the first failure ends it."""
         futures = run_in_daemons(ask, list(items), self.at_once, "aws")
         try:
             done = wait(futures, return_when=FIRST_EXCEPTION).done
@@ -133,11 +119,7 @@ class Aws:
                 future.cancel()
 
     def regions(self, region: str) -> tuple[str, ...]:
-        """The regions that are enabled for the account, sorted; ``region`` is the one to ask.
-
-        Raises:
-            CloudError: no answer, or a refusal.
-        """
+        """The regions that are enabled for the account, sorted; ``region`` is asked."""
         question = Question("ec2", "DescribeRegions", region)
         names = sorted(row["RegionName"] for row in self.call(question).get("Regions") or () if row.get("RegionName"))
         if not names:
@@ -146,7 +128,7 @@ class Aws:
 
     def _client(self, question: Question) -> Any:
         place = question.service, question.region
-        with self._lock:  # sessions of boto3 are not safe while they make a client
+        with self._lock:  # boto3's sessions are not thread-safe while they make a client
             if place not in self._made:
                 self._made[place] = self._make_client(*place)
             return self._made[place]
@@ -163,34 +145,22 @@ class Aws:
             try:
                 self._credentials = session.get_credentials()
             except (OSError, ValueError, LookupError, TypeError) as error:
-                # What a credential process starts or writes is parsed as it is.
+                # botocore parses the output of a credential process unchecked.
                 raise CredentialRetrievalError(provider="the profile", error_msg=type(error).__name__) from None
             self._session = session
         if self._credentials is None:
-            # boto3 would search again for each client, which takes seconds where it asks the machine's metadata.
+            # boto3 would search again for each client, for seconds where it asks the metadata service.
             raise NoCredentialsError
         config = Config(
-            # Not "adaptive": after one refusal it holds back all requests of a client, for a minute in all.
+            # Not "adaptive": after one refusal it slows down all requests of a client for a minute.
             retries={"mode": "standard", "total_max_attempts": self.attempts},
             connect_timeout=self.connect_s,
             read_timeout=self.read_s,
             user_agent_extra=f"deepvm/{__version__}",
         )
         client = self._session.client(service, region_name=region, config=config)
-        client.meta.events.register("before-parse", give_words)
+        client.meta.events.register("before-parse", add_error_code)
         return client
-
-    def _failure(self, error: Exception, question: Question) -> CloudError:
-        kept = vars(self._credentials) if self._credentials is not None else {}
-        known = (kept.get(name) for name in _SECRET_ATTRIBUTES)
-        return cloud_error(
-            error,
-            question,
-            profile=self.profile,
-            secrets=(*secrets_of(os.environ), *(value for value in known if isinstance(value, str) and value)),
-            skew_s=clock_skew_s(getattr(error, "response", None)),
-            regions=frozenset() if self._session is None else known_regions(question.service),
-        )
 
 
 def _method(question: Question) -> str:
@@ -199,14 +169,10 @@ def _method(question: Question) -> str:
     return str(xform_name(question.operation))
 
 
-def give_words(operation_model: Any, response_dict: MutableMapping[str, Any], **_: object) -> None:
-    """Replace a 429 or 503 without AWS's words, such as a proxy's web page, by one that boto3 retries.
+def add_error_code(operation_model: Any, response_dict: MutableMapping[str, Any], **_: object) -> None:
+    """Add the error code of throttling to a 429 or 503 without one, such as a proxy's web page, so that boto3 retries.
 
-    boto3 recognizes throttling by its error code; without one it gives up, or calls the answer unreadable.
-
-    Args:
-        operation_model: what was asked, as boto3's event ``before-parse`` has it.
-        response_dict: the answer; its ``body`` is replaced.
+    A handler of boto3's event ``before-parse``; replaces the answer's ``body``.
     """
     if response_dict.get("status_code") not in (429, 503):
         return
@@ -224,11 +190,7 @@ def give_words(operation_model: Any, response_dict: MutableMapping[str, Any], **
 
 
 def clock_skew_s(reply: Any) -> float | None:
-    """Seconds by which the clock of this machine is ahead of AWS's, by the date that a reply carries; None without one.
-
-    Args:
-        reply: as boto3 gives it, or the ``response`` of its exception.
-    """
+    """Seconds by which the local clock is ahead of the date of boto3's reply; None where it has none."""
     try:
         said = parsedate_to_datetime(reply["ResponseMetadata"]["HTTPHeaders"]["date"])
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -237,11 +199,11 @@ def clock_skew_s(reply: Any) -> float | None:
 
 
 @lru_cache
-def known_regions(service: str) -> frozenset[str]:
-    """The regions of a service in botocore's own tables; reads no settings and asks nobody."""
+def known_regions() -> frozenset[str]:
+    """The regions in botocore's own tables; reads no settings and asks nobody."""
     from botocore.loaders import create_loader
     from botocore.regions import EndpointResolver
 
     resolver = EndpointResolver(create_loader().load_data("endpoints"))
     partitions = resolver.get_available_partitions()
-    return frozenset(r for p in partitions for r in resolver.get_available_endpoints(service, p))
+    return frozenset(r for p in partitions for r in resolver.get_available_endpoints("ec2", p))

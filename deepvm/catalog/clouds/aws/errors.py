@@ -1,4 +1,4 @@
-"""Every way in which a request to AWS fails, as one error with a reason and a next step, and without secrets.
+"""Failed requests to AWS as CloudErrors: a reason, a next step, and no secrets.
 
 botocore's exceptions are told apart by name, so this module loads no botocore and works with versions that lack some.
 """
@@ -15,10 +15,10 @@ from deepvm.core.spelling import nearest
 from deepvm.errors import CloudError
 
 MOST_SKEW_S = 300.0
-"""AWS refuses requests whose time is further away from its own."""
+"""AWS refuses requests whose time is further from its own."""
 
 NO_WORDS = "no words of AWS's"
-"""The message of a refusal that came without one, see :func:`deepvm.catalog.clouds.aws.client.give_words`."""
+"""The message of a refusal that had none, see :func:`deepvm.catalog.clouds.aws.client.add_error_code`."""
 
 _IAM_PREFIX = {"service-quotas": "servicequotas"}
 
@@ -30,7 +30,7 @@ _ALWAYS_ENABLED = {
 }
 
 _CODES = {
-    # why: AWS's error codes; others are a "reply" that cannot be used
+    # why: AWS's error codes; all others mean "reply"
     "clock": "RequestTimeTooSkewed|RequestInTheFuture",
     "expired": "ExpiredToken|ExpiredTokenException|RequestExpired|TokenRefreshRequired|ExpiredTokenError",
     "permission": "UnauthorizedOperation|UnauthorizedException|AuthorizationError|NotAuthorized|AccessDenied.*",
@@ -54,12 +54,12 @@ _CHECK_NETWORK = "check the network, the proxy settings (HTTPS_PROXY) and AWS_EN
 _NOT_AWS = "see that AWS itself answers: check the proxy settings (HTTPS_PROXY) and AWS_ENDPOINT_URL"
 
 _EXCEPTIONS = (
-    # names of exceptions or of their bases, why, what was found (empty: their own words), advice; the first counts
+    # names of exceptions or their bases, why, detail (empty: the exception's text), advice; the first match counts
     (
         "LoginError|LoginRefreshRequired|SSOError|SSOTokenLoadError|TokenRetrievalError|UnauthorizedSSOTokenError",
         *("expired", "", "sign in again: aws sso login{profile} (or aws login{profile})"),
     ),
-    # What a credential process writes may hold anything, so its words are not repeated.
+    # A credential process may write anything, secrets too, so its words are not repeated.
     ("CredentialRetrievalError", "credentials", "the credentials could not be had from {provider}", _CHECK_KEYS),
     (
         "BaseEndpointResolverError|EndpointProviderError|InvalidRegionError|NoRegionError|UnknownRegionError",
@@ -82,7 +82,7 @@ _EXCEPTIONS = (
         "ResponseParserError|PaginationError|UnicodeDecodeError|JSONDecodeError",
         *("reply", "the answer cannot be read ({name})", _NOT_AWS),
     ),
-    # boto3 takes what comes for what AWS sends; a list or a string in the place of an object breaks it anywhere.
+    # boto3 trusts replies: a list or a string in place of an object breaks it anywhere.
     (
         "AttributeError|LookupError|RecursionError|TypeError|ValueError",
         *("reply", "the answer does not have the form of AWS's", _NOT_AWS),
@@ -94,7 +94,7 @@ _SECRET_VARIABLES = (
     "AWS_CONTAINER_AUTHORIZATION_TOKEN",
 )
 _PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
-# Shorter values are no keys; replacing every "x" of a message would only make it unreadable.
+# Shorter values are no keys, and replacing every "x" would make a message unreadable.
 _SHORTEST_SECRET = 4
 _KEY_ID = re.compile(r"\b(AKIA|ASIA)[A-Z0-9]{12,}\b")
 _USER_IN_URL = re.compile(r"://[^\s\"']*@")
@@ -103,7 +103,7 @@ _LONGEST_DETAIL = 240
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked: boto3's name of a service (``ec2``), AWS's of an operation (``DescribeInstances``), a region."""
+    """What is asked where: boto3's name of a service (``ec2``), AWS's of an operation (``DescribeInstances``)."""
 
     service: str
     operation: str
@@ -120,11 +120,11 @@ class Question:
         return f"{_IAM_PREFIX.get(self.service, self.service)}:{self.operation}"
 
     def timed_out(self, seconds: float) -> CloudError:
-        """The error for an answer that takes too long, or has no end of pages."""
+        """The error for an answer that takes too long."""
         return CloudError(self.what, "timeout", f"the answer was not complete after {seconds:.0f} s", _WAIT)
 
     def unusable(self, detail: str) -> CloudError:
-        """The error for an answer that came and cannot be used."""
+        """The error for an answer that cannot be used."""
         return CloudError(self.what, "reply", detail, "check --region, then try again later")
 
 
@@ -137,15 +137,9 @@ def cloud_error(
     skew_s: float | None = None,
     regions: Collection[str] = (),
 ) -> CloudError:
-    """The error to raise for what boto3 raised: short, on one line, free of secrets.
+    """The error for what boto3 raised: short, on one line, free of ``secrets``.
 
-    Args:
-        error: what boto3 raised.
-        question: what was asked.
-        profile: that the user named.
-        secrets: values that must not be shown.
-        skew_s: seconds by which the local clock is ahead of AWS's, None when unknown.
-        regions: those that boto3 knows, if it was loaded.
+    ``skew_s`` is by how much the local clock is ahead of AWS's; ``regions`` are those that boto3, if loaded, knows.
     """
     if error_code(error):
         why, detail, advice = _refusal(error, question, skew_s or 0.0)
@@ -166,10 +160,10 @@ def _said(error: BaseException, part: str = "Error") -> Mapping[str, Any]:
 
 
 def _refusal(error: BaseException, question: Question, skew_s: float) -> tuple[str, str, str]:
-    """Why, in words, and what to do, for an error that AWS itself sent."""
+    """Why, detail and advice for an error that AWS itself sent."""
     code, message = error_code(error), str(_said(error).get("Message") or "no reason given")
     status = _said(error, "ResponseMetadata").get("HTTPStatusCode", 0)
-    # A number is no code of AWS but the status of a web page, whose words help nobody.
+    # A number is not AWS's code but the status of a web page, whose text helps nobody.
     said = f"the answer was an HTTP error, {code}" if code.isdigit() else f"AWS says {code}: {message}"
     why = next((w for w, codes in _CODES.items() if re.fullmatch(codes, code.removeprefix("Client."))), "reply")
     asked = getattr(error, "operation_name", question.operation)
@@ -204,7 +198,7 @@ def _refusal(error: BaseException, question: Question, skew_s: float) -> tuple[s
 def _exception(
     error: BaseException, question: Question, profile: str, regions: Collection[str]
 ) -> tuple[str, str, str]:
-    """Why, in words, and what to do, for an error of boto3 or of the network."""
+    """Why, detail and advice for an error of boto3 or of the network."""
     names = {kind.__name__ for kind in type(error).__mro__}
     given = getattr(error, "kwargs", {})
     near = ", ".join(nearest(question.region, sorted(regions), 3))
@@ -232,7 +226,7 @@ def _exception(
 
 
 def secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The values in the environment that must never be shown."""
+    """Secrets in the environment: keys, tokens, passwords of proxies."""
     keys = [environ[name] for name in _SECRET_VARIABLES if environ.get(name)]
     users = [environ[name].rpartition("@")[0].rpartition("//")[2] for name in _PROXIES if environ.get(name)]
     return (*keys, *(user.partition(":")[2] for user in users if ":" in user))
@@ -241,12 +235,8 @@ def secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:
 def redact(text: object, secrets: Iterable[str] = ()) -> str:
     """One short line of a foreign message, without secrets.
 
-    Removes the given values, whatever looks like the id of a key, user and password of URLs, mark-up, and the encoded
-    part of AWS's refusals, which is long and of no use to a reader.
-
-    Args:
-        text: the message, or the exception that has it.
-        secrets: values to remove.
+    Removes the given values, whatever looks like the id of a key, user and password of URLs, mark-up, and the long
+    encoded part of AWS's refusals.
     """
     line = str(text)
     for value in sorted(set(secrets), key=len, reverse=True):

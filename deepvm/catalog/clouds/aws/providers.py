@@ -5,29 +5,32 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 from deepvm.catalog.clouds.aws.client import Aws
 from deepvm.catalog.clouds.aws.errors import Question
-from deepvm.catalog.clouds.aws.price_responses import LINUX, read_history, read_on_demand, read_placement, read_spot
-from deepvm.catalog.clouds.aws.quota_codes import FAMILIES, quota_family
+from deepvm.catalog.clouds.aws.quota_codes import QUOTA_NAMES, quota_family
 from deepvm.catalog.clouds.aws.responses import (
-    Reading,
+    LINUX,
+    read_history,
     read_offerings,
+    read_on_demand,
+    read_placement,
     read_running,
     read_specs,
+    read_spot,
     read_vcpus,
     read_zones,
 )
 from deepvm.catalog.signals import signal as kinds
-from deepvm.catalog.signals.signal import Provider, Signal
+from deepvm.catalog.signals.signal import Provider, Reading
 from deepvm.core.cluster.instances import Market
 
 PRICING_REGION = "us-east-1"
-"""The price list of all regions is served in few of them."""
+"""Few regions serve the price list, each of them for all."""
 
 _TYPES_IN_A_CHUNK = 8
 _TYPES_IN_A_CALL = 100
@@ -41,48 +44,32 @@ _LINUX_ON_DEMAND = {
 }
 
 
-class AwsProvider(Provider):
-    """Asks one account for one kind of signal."""
-
-    def __init__(self, kind: str, source: str, read: Callable[[str, datetime], Reading]) -> None:
-        """Remember who asks; ``read`` gets the facts of a region at a time, or raises a CloudError."""
-        self.kind, self._source, self._read = kind, source, read
-
-    def fetch(self, region: str, now: datetime) -> Signal:
-        """See :meth:`Provider.fetch`."""
-        reading = self._read(region, now)
-        return Signal(self.kind, region, now, self._source, reading.data, reading.refused)
-
-
 def aws_providers(aws: Aws) -> Mapping[str, Provider]:
-    """The providers that need no parameters, by the kind of signal; ``aws`` is whom to ask."""
+    """The providers of an account that need no parameters, by kind."""
     made = (
-        AwsProvider(kinds.SPECS, "AWS EC2 instance types", partial(_specs, aws)),
-        AwsProvider(kinds.OFFERINGS, "AWS EC2 instance type offerings", partial(_offerings, aws)),
-        AwsProvider(kinds.ZONES, "AWS EC2 availability zones", partial(_zones, aws)),
-        AwsProvider(kinds.ON_DEMAND, "AWS price list", partial(_on_demand, aws)),
-        AwsProvider(kinds.SPOT, "AWS EC2 spot prices", partial(_spot, aws)),
-        AwsProvider(kinds.QUOTAS, "AWS Service Quotas", partial(_quotas, aws)),
+        Provider(kinds.SPECS, "AWS EC2 instance types", partial(_specs, aws)),
+        Provider(kinds.OFFERINGS, "AWS EC2 instance type offerings", partial(_offerings, aws)),
+        Provider(kinds.ZONES, "AWS EC2 availability zones", partial(_zones, aws)),
+        Provider(kinds.ON_DEMAND, "AWS price list", partial(_on_demand, aws)),
+        Provider(kinds.SPOT, "AWS EC2 spot prices", partial(_spot, aws)),
+        Provider(kinds.QUOTAS, "AWS Service Quotas", partial(_quotas, aws)),
     )
     return {provider.kind: provider for provider in made}
 
 
 def history_provider(aws: Aws, days: int) -> Provider:
-    """How the spot prices of types with whole NVIDIA GPUs changed in the last days, 1 to 90."""
+    """The spot price history of types with whole NVIDIA GPUs, over 1 to 90 days."""
     source = f"AWS EC2 spot prices of {days} days"
-    return AwsProvider(f"{kinds.HISTORY}:{days}", source, partial(_history, aws, timedelta(days=days)))
+    return Provider(f"{kinds.HISTORY}:{days}", source, partial(_history, aws, timedelta(days=days)))
 
 
 def placement_provider(aws: Aws, types: Sequence[str], count: int) -> Provider:
-    """How likely each zone is to give so many spot VMs of any of some types; asked last, because AWS limits it.
-
-    With fewer than three types AWS always scores low.
-    """
+    """Placement scores of ``count`` spot VMs of any of some types; AWS scores fewer than three types low."""
     wanted = sorted(set(types))
-    # Another question has another answer, so it must not be found under the same name.
+    # The cache must not answer one question with the scores of another.
     digest = hashlib.sha256(" ".join(wanted).encode()).hexdigest()[:8]
     kind = f"{kinds.PLACEMENT}:{count}-{digest}"
-    return AwsProvider(kind, "AWS EC2 spot placement scores", partial(_placement, aws, wanted, count))
+    return Provider(kind, "AWS EC2 spot placement scores", partial(_placement, aws, wanted, count))
 
 
 def _specs(aws: Aws, region: str, _: datetime) -> Reading:
@@ -142,8 +129,7 @@ def _history(aws: Aws, period: timedelta, region: str, now: datetime) -> Reading
 
 def _quotas(aws: Aws, region: str, _: datetime) -> Reading:
     """How many vCPUs the account may run in each family and market, and how many it runs."""
-    wanted = [(f, m) for f in FAMILIES.values() for m in (Market.SPOT, Market.ON_DEMAND) if f.code(m)]
-    limits = aws.each(lambda w: _limit(aws, region, w[0].code(w[1])), wanted)
+    limits = aws.each(lambda quota: _limit(aws, region, quota.code), QUOTA_NAMES.values())
     if all(limit is None for limit in limits):
         question = Question("service-quotas", "GetServiceQuota", region)
         raise question.unusable("AWS knows none of EC2's quotas of vCPUs here")
@@ -151,13 +137,13 @@ def _quotas(aws: Aws, region: str, _: datetime) -> Reading:
     return Reading(
         [
             {
-                "family": family.name,
+                "family": family,
                 "market": market.value,
-                "code": family.code(market),
+                "code": quota.code,
                 "vcpus": int(limit),
-                "in_use": in_use[family.name, market],
+                "in_use": in_use[family, market],
             }
-            for (family, market), limit in zip(wanted, limits, strict=True)
+            for ((family, market), quota), limit in zip(QUOTA_NAMES.items(), limits, strict=True)
             if limit is not None
         ]
     )
@@ -166,7 +152,7 @@ def _quotas(aws: Aws, region: str, _: datetime) -> Reading:
 def _limit(aws: Aws, region: str, code: str) -> float | None:
     """The account's limit, else AWS's default; None where this region has no such quota."""
     for operation in ("GetServiceQuota", "GetAWSDefaultServiceQuota"):
-        # A quota that was never raised may exist as a default alone.
+        # A quota that was never raised may exist only as a default.
         question = Question("service-quotas", operation, region)
         reply = aws.call(question, (_NO_QUOTA,), ServiceCode="ec2", QuotaCode=code)
         if reply == _NO_QUOTA:
@@ -174,7 +160,7 @@ def _limit(aws: Aws, region: str, code: str) -> float | None:
         quota = reply.get("Quota")
         value = quota.get("Value") if isinstance(quota, Mapping) else None
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            # The page of a proxy, or a value that AWS could not find out: the default may be far off.
+            # A proxy's page, or a value that AWS could not find out: the default may be far off.
             raise question.unusable(f"the answer holds no value of quota {code}")
         if value >= 0:
             return float(value)

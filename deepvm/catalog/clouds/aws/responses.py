@@ -1,26 +1,34 @@
-"""Reading AWS's replies about types, zones and running VMs; pure, so that recorded replies test it.
+"""Reading AWS's replies; pure, so that recorded replies test it.
 
-Rows are what boto3 gives; the results have the forms of :class:`deepvm.catalog.signals.signal.Signal`.
+Rows are what boto3 gives; results have the forms of :class:`deepvm.catalog.signals.signal.Signal`. A wrong price breaks
+a budget, so no price is guessed: rows that cannot be trusted are refused and counted, and of two prices for the same
+thing the higher one is kept.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from decimal import ROUND_CEILING, Decimal
 from fractions import Fraction
 from typing import Any
 
+from deepvm.catalog.signals.signal import Reading
 from deepvm.core.cluster.instances import Market
+from deepvm.core.units import to_decimal
+from deepvm.errors import RequestError
+from deepvm.io.times import format_time
 
 _MIB_PER_GIB = 1024
 
-# "100 Gigabit", "Up to 12.5 Gigabit", "4x 100 Gigabit"; the words "Low" to "High" have no figure.
+# "100 Gigabit", "Up to 12.5 Gigabit", "4x 100 Gigabit"; "Low" to "High" have no figure.
 _NETWORK_WORDS = re.compile(r"(up to )?(?:(\d+)x )?(\d+(?:\.\d+)?) (gigabit|megabit)", re.IGNORECASE)
 
 _ACCELERATORS = (
-    # where AWS lists what is no GPU; older types with Inferentia stand in two of them, the first says it best
+    # where AWS lists other accelerators; older types with Inferentia are in two places, the first is the better one
     ("NeuronInfo", "NeuronDevices"),
     ("InferenceAcceleratorInfo", "Accelerators"),
     ("FpgaInfo", "Fpgas"),
@@ -28,12 +36,15 @@ _ACCELERATORS = (
 )
 
 
-@dataclass(frozen=True)
-class Reading:
-    """What a reply says: data in the form that its kind has in a Signal, and how many rows were refused, by reason."""
+ZERO, UNPARSABLE, CONFLICT = "zero price", "unparsable row", "second price for the same type"
+NO_DOLLARS = "no price per hour in US dollars"
+OTHER_OPERATION = "other operation than RunInstances"
+OTHER_PRODUCT, UNKNOWN_ZONE = "other product than Linux/UNIX", "unknown zone"
 
-    data: Any
-    refused: Mapping[str, int] = field(default_factory=dict)
+LINUX = "Linux/UNIX"
+"""The product whose spot prices count; accounts from before 2013 also see ``Linux/UNIX (Amazon VPC)``."""
+
+_MICRO = Decimal("0.000001")
 
 
 def read_specs(rows: Iterable[Mapping[str, Any]]) -> Reading:
@@ -74,15 +85,13 @@ def read_zones(rows: Iterable[Mapping[str, Any]]) -> Reading:
 
 
 def read_running(reservations: Iterable[Mapping[str, Any]]) -> list[tuple[str, Market, int | None]]:
-    """Type, market and vCPUs (None: those of the type) of VMs in DescribeInstances that count against vCPU quotas.
-
-    VMs on Dedicated Hosts and in Capacity Blocks do not: these have limits of their own.
-    """
+    """Type, market and vCPUs (None: those of the type) of VMs in DescribeInstances that count against vCPU quotas."""
     running = []
     for row in (r for reservation in reservations for r in reservation.get("Instances") or ()):
         lifecycle = row.get("InstanceLifecycle")
         state = (row.get("State") or {}).get("Name", "running")
         on_host = (row.get("Placement") or {}).get("Tenancy") == "host"
+        # Dedicated Hosts and Capacity Blocks have limits of their own.
         if on_host or lifecycle == "capacity-block" or state not in ("pending", "running"):
             continue
         options = row.get("CpuOptions") or {}
@@ -95,6 +104,72 @@ def read_running(reservations: Iterable[Mapping[str, Any]]) -> list[tuple[str, M
 def read_vcpus(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """VCPUs by type, of rows of DescribeInstanceTypes."""
     return {row["InstanceType"]: int(row["VCpuInfo"]["DefaultVCpus"]) for row in rows}
+
+
+class _RowRefusedError(Exception):
+    """A row that cannot be trusted; its text is the reason."""
+
+
+def price_text(price: Decimal) -> str:
+    """A positive price as Signals carry it: at most six decimals, rounded up, without trailing zeros."""
+    return f"{price.quantize(_MICRO, rounding=ROUND_CEILING):f}".rstrip("0").rstrip(".")
+
+
+def read_on_demand(rows: Iterable[Any]) -> Reading:
+    """The ``on-demand`` prices of GetProducts' PriceList, whose rows are JSON texts."""
+    prices: dict[str, Decimal] = {}
+    refused: Counter[str] = Counter()
+    for row in rows:
+        try:
+            name, offers = _product(row)
+        except _RowRefusedError as reason:
+            refused[str(reason)] += 1
+            continue
+        for offer in offers:
+            refused[CONFLICT] += name in prices and prices[name] != offer
+            prices[name] = max(offer, prices.get(name, offer))
+    return Reading({name: price_text(price) for name, price in sorted(prices.items())}, dict(+refused))
+
+
+def read_spot(rows: Iterable[Mapping[str, Any]], zone_ids: Mapping[str, str]) -> Reading:
+    """The ``spot`` prices: the newest of each type and zone; see :func:`read_history`."""
+    history = read_history(rows, zone_ids)
+    for zones in history.data.values():
+        for zone, changes in zones.items():
+            at, price = changes[-1]
+            zones[zone] = [price, format_time(datetime.fromtimestamp(at, timezone.utc))]
+    return history
+
+
+def read_history(rows: Iterable[Mapping[str, Any]], zone_ids: Mapping[str, str]) -> Reading:
+    """The ``history`` of rows of DescribeSpotPriceHistory in any order; ``zone_ids`` (by name) are for rows without."""
+    refused: Counter[str] = Counter()
+    points: dict[tuple[str, str], dict[int, Decimal]] = {}
+    for row in rows:
+        try:
+            place, at, price = _change(row, zone_ids)
+        except _RowRefusedError as reason:
+            refused[str(reason)] += 1
+            continue
+        known = points.setdefault(place, {})
+        refused[CONFLICT] += at in known and known[at] != price
+        known[at] = max(price, known.get(at, price))
+    data: dict[str, dict[str, list[list[Any]]]] = {}
+    for (name, zone), known in sorted(points.items()):
+        data.setdefault(name, {})[zone] = [[at, price_text(price)] for at, price in sorted(known.items())]
+    return Reading(data, dict(+refused))
+
+
+def read_placement(rows: Iterable[Mapping[str, Any]], region: str) -> Reading:
+    """The ``placement`` scores of a region in rows of GetSpotPlacementScores, best first."""
+    scores, refused = [], Counter[str]()
+    for row in rows:
+        zone, score = row.get("AvailabilityZoneId"), row.get("Score")
+        if row.get("Region", region) != region or not zone or not isinstance(score, int) or not 1 <= score <= 10:
+            refused[UNPARSABLE] += 1
+        else:
+            scores.append({"zone": zone, "score": score})
+    return Reading(sorted(scores, key=lambda s: (-s["score"], s["zone"])), dict(refused))
 
 
 def _spec(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,7 +206,7 @@ def _gib(mib: float) -> float:
 
 
 def _bandwidths(network: Mapping[str, Any]) -> dict[str, float]:
-    """``baseline_gbps`` and ``peak_gbps`` over all network cards, else as the words say; absent where unknown."""
+    """``baseline_gbps`` and ``peak_gbps`` summed over network cards, else as worded; absent where unknown."""
     words = _NETWORK_WORDS.fullmatch(str(network.get("NetworkPerformance") or "").strip())
     worded = {}
     if words is not None:
@@ -147,7 +222,7 @@ def _bandwidths(network: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _why_unusable(row: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> str:
-    """Why no cluster can have this type, empty when one can."""
+    """Why no cluster can use this type; empty if one can."""
     for gpu in gpus:
         share = gpu.get("GpuPartitionSize")
         if not gpu.get("Count") or (share is not None and share < 1):
@@ -163,3 +238,48 @@ def _why_unusable(row: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> 
 
 def _counted(devices: Sequence[Mapping[str, Any]]) -> str:
     return " and ".join(f"{device.get('Count', 1)} x {device.get('Name', 'an unnamed device')}" for device in devices)
+
+
+def _product(row: Any) -> tuple[str, list[Decimal]]:
+    """The type and hourly prices of one row of the price list."""
+    try:
+        document = json.loads(row)
+        attributes = document["product"]["attributes"]
+        name, operation = attributes["instanceType"], attributes.get("operation", "")
+        terms = document["terms"].get("OnDemand") or {}
+        dimensions = [d for term in terms.values() for d in term["priceDimensions"].values()]
+        hourly = [d["pricePerUnit"] for d in dimensions if d.get("unit") == "Hrs"]
+        texts = [prices["USD"] for prices in hourly if "USD" in prices]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise _RowRefusedError(UNPARSABLE) from None
+    if not isinstance(name, str) or not name:
+        raise _RowRefusedError(UNPARSABLE)
+    # RunInstances:0002 and the like are Windows, SQL Server or BYOL under the same name.
+    if operation != "RunInstances":
+        raise _RowRefusedError(OTHER_OPERATION)
+    if not texts:
+        raise _RowRefusedError(NO_DOLLARS)
+    return name, [_amount(text) for text in texts]
+
+
+def _change(row: Mapping[str, Any], zone_ids: Mapping[str, str]) -> tuple[tuple[str, str], int, Decimal]:
+    """Type and zone, time of the change (s since 1970) and price of a row of DescribeSpotPriceHistory."""
+    name, since = row.get("InstanceType"), row.get("Timestamp")
+    if not name or not isinstance(since, datetime) or since.tzinfo is None:
+        raise _RowRefusedError(UNPARSABLE)
+    if not str(row.get("ProductDescription", LINUX)).startswith(LINUX):
+        raise _RowRefusedError(OTHER_PRODUCT)
+    zone = row.get("AvailabilityZoneId") or zone_ids.get(row.get("AvailabilityZone") or "")
+    if not zone:
+        raise _RowRefusedError(UNKNOWN_ZONE)
+    return (name, zone), int(since.timestamp()), _amount(row.get("SpotPrice"))
+
+
+def _amount(text: Any) -> Decimal:
+    try:
+        price = to_decimal(text, "price", zero=True)
+    except RequestError:
+        raise _RowRefusedError(UNPARSABLE) from None
+    if not price:
+        raise _RowRefusedError(ZERO)
+    return price

@@ -18,7 +18,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
 from deepvm.catalog.clouds.aws.errors import redact, secrets_of
-from deepvm.catalog.signals.signal import ADVISOR, Provider, Signal
+from deepvm.catalog.signals.signal import ADVISOR, Provider, Reading
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS
 from deepvm.errors import CloudError, RequestError
 
@@ -26,7 +26,7 @@ ADVISOR_URL = "https://spot-bid-advisor.s3.amazonaws.com/spot-advisor-data.json"
 URL_VARIABLE = "DEEPVM_ADVISOR_URL"
 
 MOST_BYTES = 64 * 2**20
-"""The real file has some 10 MiB."""
+"""The real file has about 10 MiB."""
 
 _AGAIN = "try again later; without it, types are not marked by how often they are interrupted"
 _NETWORK = f"check the network and the proxy settings (HTTPS_PROXY), or set {URL_VARIABLE} to a copy"
@@ -35,18 +35,14 @@ _NETWORK = f"check the network and the proxy settings (HTTPS_PROXY), or set {URL
 class AdvisorProvider(Provider):
     """How often spot VMs of each type are interrupted, in AWS's five bands.
 
-    The file holds all regions; who asks about several at one time ``now`` causes one download, whether it works or not.
+    The file holds all regions: it is downloaded, or fails, once for each time ``now``.
     """
 
-    kind = ADVISOR
     timeout_s, total_s = 10.0, 60.0  # for a connection and between two pieces of the file; for the whole file
 
     def __init__(self) -> None:
-        """Remember where the file is: as the environment's ``DEEPVM_ADVISOR_URL`` says, else at AWS.
-
-        Raises:
-            RequestError: not an address of the web.
-        """
+        """Take the file from ``DEEPVM_ADVISOR_URL``, else from AWS; a RequestError if that is no web address."""
+        super().__init__(ADVISOR, "AWS Spot Advisor", self._read_bands)
         self._url = os.environ.get(URL_VARIABLE) or ADVISOR_URL
         self._what = f"Spot Advisor at {_shown(self._url)}"
         self._lock = threading.Lock()
@@ -55,8 +51,7 @@ class AdvisorProvider(Provider):
             allowed = "an https:// or http:// address without user and password"
             raise RequestError(URL_VARIABLE, _shown(self._url), allowed)
 
-    def fetch(self, region: str, now: datetime) -> Signal:
-        """See :meth:`Provider.fetch`."""
+    def _read_bands(self, region: str, now: datetime) -> Reading:
         types = self._types(region, now)
         found = {name: row.get("r") for name, row in sorted(types.items()) if isinstance(row, dict)}
         # type() and not isinstance(): True is no band.
@@ -64,10 +59,10 @@ class AdvisorProvider(Provider):
         if not bands:
             raise self._unreadable(f"none of {len(types)} types in {region} has a band")
         lost = len(types) - len(bands)
-        return Signal(self.kind, region, now, "AWS Spot Advisor", bands, {"unknown band": lost} if lost else {})
+        return Reading(bands, {"unknown band": lost} if lost else {})
 
     def _types(self, region: str, now: datetime) -> Mapping[str, Any]:
-        """The region's table; its rows may be anything."""
+        """The region's rows, unchecked."""
         with self._lock:
             if self._last is None or self._last[0] != now:
                 try:
@@ -105,9 +100,9 @@ class AdvisorProvider(Provider):
             raise CloudError(self._what, "network", detail, _NETWORK) from None
 
     def _read(self, reply: HTTPResponse, end: float) -> bytes:
-        """The whole body, within limits of size and time; each piece has its time-out already."""
+        """The whole body, within limits of size and time."""
         body = bytearray()
-        # read1() gives what has come, where read() would wait for a full piece from a server that drips.
+        # read1() returns what has come, where read() would wait for a full block from a slow server.
         while piece := reply.read1(2**16):
             body += piece
             if len(body) > MOST_BYTES:
@@ -139,7 +134,7 @@ class AdvisorProvider(Provider):
 
 
 class _WebRedirects(request.HTTPRedirectHandler):
-    """Follows the server to other places of the web, never into the local files, never from https to http."""
+    """Follows redirects within the web, never to local files, never from https to http."""
 
     def redirect_request(
         self, req: request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
@@ -156,11 +151,11 @@ def _on_the_web(url: str) -> bool:
         _ = parts.port
     except ValueError:
         return False
-    # urllib would take a user and password for the host's name, and show them in its error.
+    # urllib would take user and password for a part of the host's name, and show them in its error.
     plain = "@" not in parts.netloc and url.isprintable() and " " not in url
     return parts.scheme.lower() in ("https", "http") and bool(parts.hostname) and plain
 
 
 def _shown(url: str) -> str:
-    """The address without what may be secret: user, password, signature."""
+    """The address without user, password and signature."""
     return redact(url.partition("?")[0], secrets_of(os.environ))

@@ -13,14 +13,13 @@ from deepvm.catalog.clouds import DEFAULT_CLOUD
 from deepvm.catalog.clouds.aws import checks as aws_checks
 from deepvm.catalog.clouds.aws.checks import check_aws
 from deepvm.catalog.clouds.aws.client import Aws
-from deepvm.catalog.clouds.aws.quota_codes import FAMILIES
+from deepvm.catalog.clouds.aws.quota_codes import QUOTA_NAMES
 from deepvm.catalog.clouds.aws.spot_advisor import URL_VARIABLE
 from deepvm.catalog.signals.cloud import Check
-from deepvm.core.cluster.instances import Market
 from deepvm.errors import CloudError
 
 DRY = {"DryRun": True}
-CODES = [f.code(market) for f in FAMILIES.values() for market in (Market.SPOT, Market.ON_DEMAND) if f.code(market)]
+CODES = [name.code for name in QUOTA_NAMES.values()]
 EC2_PROBES = (
     "describe_instance_types",
     "describe_instance_type_offerings",

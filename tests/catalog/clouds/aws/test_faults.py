@@ -16,7 +16,7 @@ from botocore.retries.standard import ExponentialBackoff, ThrottledRetryableChec
 from support.aws_account import NOW, REGION
 from support.pace import soon
 
-from deepvm.catalog.clouds.aws.client import Aws, give_words
+from deepvm.catalog.clouds.aws.client import Aws, add_error_code
 from deepvm.catalog.clouds.aws.providers import aws_providers, history_provider, placement_provider
 from deepvm.catalog.signals.fetching import Wish, _fetched
 from deepvm.catalog.signals.signal import OFFERINGS, QUOTAS, SPECS, ZONES
@@ -395,14 +395,14 @@ def test_boto3_reads_the_words_that_were_given(service, operation, body):
     model = session.get_service_model(service).operation_model(operation)
     for status in (429, 503):
         reply = {"status_code": status, "headers": {}, "body": body.encode()}
-        give_words(model, reply)
+        add_error_code(model, reply)
         read = create_parser(model.service_model.protocol).parse(reply, model.output_shape)
         assert read["Error"]["Code"] in ThrottledRetryableChecker._THROTTLED_ERROR_CODES
         again = dict(reply)
-        give_words(model, again)
+        add_error_code(model, again)
         assert again == reply  # words that are there stay
     fine = {"status_code": 200, "headers": {}, "body": body.encode()}
-    give_words(model, fine)
+    add_error_code(model, fine)
     assert fine["body"] == body.encode()
 
 

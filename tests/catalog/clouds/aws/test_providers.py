@@ -16,7 +16,7 @@ from support.places import SHARED
 
 from deepvm.catalog.clouds.aws.client import Aws
 from deepvm.catalog.clouds.aws.providers import _in_use, aws_providers, history_provider, placement_provider
-from deepvm.catalog.clouds.aws.quota_codes import FAMILIES
+from deepvm.catalog.clouds.aws.quota_codes import QUOTA_NAMES
 from deepvm.catalog.signals import signal as kinds
 from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, QUOTAS, SPECS, SPOT, ZONES, Provider, base, ttl_s
 from deepvm.core.cluster.instances import Market
@@ -191,7 +191,7 @@ def gpu_row():
     return next(row for row in found if row["InstanceType"] == "g4dn.xlarge")
 
 
-CODES = [f.code(market) for f in FAMILIES.values() for market in (Market.SPOT, Market.ON_DEMAND) if f.code(market)]
+CODES = [name.code for name in QUOTA_NAMES.values()]
 
 
 def quota_steps(values, defaults):

@@ -12,15 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.aws_account import NOW, recorded
 
-from deepvm.catalog.clouds.aws import price_responses, responses
-from deepvm.catalog.clouds.aws.price_responses import (
+from deepvm.catalog.clouds.aws import responses
+from deepvm.catalog.clouds.aws.responses import (
     price_text,
     read_history,
+    read_offerings,
     read_on_demand,
     read_placement,
+    read_running,
+    read_specs,
     read_spot,
+    read_vcpus,
+    read_zones,
 )
-from deepvm.catalog.clouds.aws.responses import read_offerings, read_running, read_specs, read_vcpus, read_zones
+from deepvm.catalog.signals.signal import Reading
 from deepvm.core.units import to_micro_usd
 
 ZONE_IDS = {"us-east-1a": "use1-az4", "us-east-1b": "use1-az6", "us-east-1c": "use1-az1"}
@@ -174,7 +179,7 @@ class TestSpecs:
 
     @pytest.mark.parametrize("broken", [{"VCpuInfo": {}}, {"MemoryInfo": None}, {"VCpuInfo": {"DefaultVCpus": 0}}])
     def test_rows_without_size_are_refused(self, broken):
-        assert read_specs([a_type(**broken)]) == responses.Reading({}, {"incomplete row": 1})
+        assert read_specs([a_type(**broken)]) == Reading({}, {"incomplete row": 1})
 
 
 class TestZones:
@@ -215,11 +220,11 @@ class TestOnDemand:
             "t4g.nano": "0.004201",  # 0.0042000001 rounded up
         }
         assert reading.refused == {
-            price_responses.ZERO: 1,
-            price_responses.CONFLICT: 1,
-            price_responses.OTHER_OPERATION: 1,
-            price_responses.UNPARSABLE: 2,
-            price_responses.NO_DOLLARS: 1,
+            responses.ZERO: 1,
+            responses.CONFLICT: 1,
+            responses.OTHER_OPERATION: 1,
+            responses.UNPARSABLE: 2,
+            responses.NO_DOLLARS: 1,
         }
 
     def product(self, **changes):
@@ -231,11 +236,11 @@ class TestOnDemand:
         "row", [None, 7, "", "null", "[]", "{}", "[" * 100_000, '{"product": {"attributes": {"instanceType": "x"}}}']
     )
     def test_rows_that_are_no_products(self, row):
-        assert read_on_demand([row]) == responses.Reading({}, {price_responses.UNPARSABLE: 1})
+        assert read_on_demand([row]) == Reading({}, {responses.UNPARSABLE: 1})
 
     @pytest.mark.parametrize("name", ["", None, 5])
     def test_products_without_a_type(self, name):
-        assert read_on_demand([json.dumps(self.product(instanceType=name))]).refused == {price_responses.UNPARSABLE: 1}
+        assert read_on_demand([json.dumps(self.product(instanceType=name))]).refused == {responses.UNPARSABLE: 1}
 
     @pytest.mark.parametrize("usd", ["-0.5", "NaN", "Infinity", "1e99", "0,526", None, True])
     def test_prices_that_are_none(self, usd):
@@ -243,14 +248,14 @@ class TestOnDemand:
         (term,) = document["terms"]["OnDemand"].values()
         (dimension,) = term["priceDimensions"].values()
         dimension["pricePerUnit"]["USD"] = usd
-        assert read_on_demand([json.dumps(document)]).refused == {price_responses.UNPARSABLE: 1}
+        assert read_on_demand([json.dumps(document)]).refused == {responses.UNPARSABLE: 1}
 
     def test_a_price_by_another_unit_is_no_price_per_hour(self):
         document = self.product()
         (term,) = document["terms"]["OnDemand"].values()
         (dimension,) = term["priceDimensions"].values()
         dimension["unit"] = "Quantity"
-        assert read_on_demand([json.dumps(document)]).refused == {price_responses.NO_DOLLARS: 1}
+        assert read_on_demand([json.dumps(document)]).refused == {responses.NO_DOLLARS: 1}
 
     def test_the_order_of_conflicting_rows_does_not_matter(self):
         forward = rows("get-products", "PriceList")
@@ -271,11 +276,11 @@ class TestSpot:
             "m6i.xlarge": {"use1-az4": ["0.079124", "2026-11-20T21:00:00Z"]},
         }
         assert reading.refused == {
-            price_responses.ZERO: 1,
-            price_responses.CONFLICT: 1,
-            price_responses.UNKNOWN_ZONE: 1,
-            price_responses.OTHER_PRODUCT: 1,
-            price_responses.UNPARSABLE: 1,
+            responses.ZERO: 1,
+            responses.CONFLICT: 1,
+            responses.UNKNOWN_ZONE: 1,
+            responses.OTHER_PRODUCT: 1,
+            responses.UNPARSABLE: 1,
         }
 
     def test_the_order_of_the_rows_does_not_matter(self):
@@ -285,7 +290,7 @@ class TestSpot:
     @pytest.mark.parametrize("broken", [{"Timestamp": None}, {"Timestamp": datetime(2026, 1, 1)}, {"InstanceType": ""}])
     def test_incomplete_rows(self, broken):
         row = rows("describe-spot-price-history", "SpotPriceHistory")[0] | broken
-        assert read_spot([row], ZONE_IDS) == responses.Reading({}, {price_responses.UNPARSABLE: 1})
+        assert read_spot([row], ZONE_IDS) == Reading({}, {responses.UNPARSABLE: 1})
 
     @given(
         st.lists(
@@ -330,14 +335,14 @@ class TestHistory:
                 "use1-az6": [[at["11-11T07:01:33"], "0.1635"]],
             }
         }
-        assert reading.refused == {price_responses.ZERO: 1}
+        assert reading.refused == {responses.ZERO: 1}
 
     def test_two_prices_at_one_time(self):
         row = rows("describe-spot-price-history", "SpotPriceHistory")[0]
         reading = read_history([row, row | {"SpotPrice": "0.2"}, row | {"SpotPrice": "0.1"}], ZONE_IDS)
         ((_, price),) = reading.data["g4dn.xlarge"]["use1-az4"]
         assert price == "0.2"
-        assert reading.refused == {price_responses.CONFLICT: 2}
+        assert reading.refused == {responses.CONFLICT: 2}
 
 
 def test_placement_scores():
@@ -347,7 +352,7 @@ def test_placement_scores():
         {"zone": "use1-az2", "score": 3},
         {"zone": "use1-az6", "score": 3},
     ]
-    assert reading.refused == {price_responses.UNPARSABLE: 1}  # a score of the whole region
+    assert reading.refused == {responses.UNPARSABLE: 1}  # a score of the whole region
     other = {"Region": "eu-central-1", "AvailabilityZoneId": "euc1-az1", "Score": 3}
     assert read_placement([other, other | {"Region": "us-east-1", "Score": 11}], "us-east-1").data == []
 
