@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ from support.pages import PAGES, ROOT, text_of
 
 SITE = ROOT / "mkdocs.yml"
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+NAME = re.compile(r"`([\w.]+)`(?: and `([\w.]+)`)? in `(deepvm/[\w/]+\.py)`")
 PATH = re.compile(r"`((?:deepvm|tests|scripts|data|docs|notebooks)/[\w./-]*\w/?)`")
 
 
@@ -39,6 +41,19 @@ def test_every_path_that_is_named_exists(page: str) -> None:
     paths = [path for path in PATH.findall(text_of(page)) if "NAME" not in path]
     assert len(paths) >= 10
     assert not [path for path in paths if not (ROOT / path).exists()]
+
+
+def test_every_name_of_the_ten_tasks_is_where_the_table_says() -> None:
+    table = text_of("docs/architecture.md").partition("## Ten tasks")[2].partition("\n## ")[0]
+    found = NAME.findall(table)
+    assert len(found) >= 10
+    for first, second, path in found:
+        for dotted in filter(None, (first, second)):
+            body: list[ast.stmt] = ast.parse((ROOT / path).read_text()).body
+            for part in dotted.split("."):
+                named = [node for node in body if getattr(node, "name", "") == part]
+                assert named, f"{path} has no {dotted}"
+                body = named[0].body  # type: ignore[attr-defined]
 
 
 def test_every_page_is_in_the_contents() -> None:
