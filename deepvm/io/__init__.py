@@ -1,1 +1,1 @@
-"""Files, locks and folders of the user, with the standard library alone."""
+"""Safe reads, atomic writes and the user's folders, with the standard library alone."""
