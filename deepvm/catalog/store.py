@@ -77,7 +77,7 @@ def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **marke
     if may_be_market(name):
         from deepvm.catalog.clouds import cloud_of, region_in
         from deepvm.catalog.market.build_catalog import MarketRequest
-        from deepvm.catalog.market.live import open_markets
+        from deepvm.catalog.market.open_markets import open_markets
 
         region = region_in(name)
         if region is not None:

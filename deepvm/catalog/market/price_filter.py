@@ -18,7 +18,7 @@ IMPLAUSIBLE = "implausible price"
 _NAMED = 4
 
 
-def sift(signals: Mapping[str, Signal]) -> tuple[dict[str, Signal], list[str], dict[str, str]]:
+def drop_implausible_prices(signals: Mapping[str, Signal]) -> tuple[dict[str, Signal], list[str], dict[str, str]]:
     """Leave out prices of a region that cannot be true beside those of comparable types, zone by zone.
 
     Returns:

@@ -91,18 +91,18 @@ class SaveRequests:
         """Continue from another version; on all ranks."""
         self._next, self._since, self._since_s = version, version, time.monotonic()
 
-    def due(self, version: int, wish: bool = False) -> bool:
-        """Whether this version was requested; of wishes only that of rank 0 counts. Collective, after every step."""
+    def due(self, version: int, request: bool = False) -> bool:
+        """Whether this version was requested; of requests only that of rank 0 counts. Collective, after every step."""
         if self._ranks.world > 1 and version < self._next:
             return False
         asked = self._asked
         if asked:  # a request between the two lines means the same step; none is lost
             self._asked = False
         if self._ranks.world == 1:
-            return asked or wish
+            return asked or request
         now = time.monotonic()
         step_ms = int(1000 * (now - self._since_s) / max(version - self._since, 1))
-        wanted, slowest = self._ranks.minimum([-int(asked or (wish and not self._ranks.rank)), -step_ms])
+        wanted, slowest = self._ranks.minimum([-int(asked or (request and not self._ranks.rank)), -step_ms])
         steps = int(1000 * _SHARE_S) // max(-slowest, 1)
         self._next = version + min(max(steps, 1), _MOST_STEPS)
         self._since, self._since_s = version, now

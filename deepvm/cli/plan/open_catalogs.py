@@ -13,7 +13,7 @@ from deepvm.errors import CloudError, MissingDataError, RequestError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from deepvm.catalog.market.live import Placement
+    from deepvm.catalog.market.open_markets import Placement
     from deepvm.core.cluster.instances import Catalog
     from deepvm.planner.regions import Comparison
 
@@ -35,7 +35,7 @@ def _of_market(flags: PlanFlags) -> Sequence[Catalog]:
     if not may_be_market(flags.catalog):  # the market's modules are many: a file does without them
         return []
     from deepvm.catalog.clouds import cloud_of, region_in
-    from deepvm.catalog.market.live import open_markets
+    from deepvm.catalog.market.open_markets import open_markets
 
     named, regions = region_in(flags.catalog), flags.regions
     if named is None:
@@ -98,7 +98,7 @@ def placement_of(found: Comparison, flags: PlanFlags) -> Placement | None:
     """AWS's scores for the best cluster's spot VMs, where they were asked for and can be had."""
     if not flags.placement_scores or not found.ranked:
         return None
-    from deepvm.catalog.market.live import placement
+    from deepvm.catalog.market.open_markets import placement
 
     best = found.ranked[0]
     cluster, catalog = best.recommendation.cluster, best.answer.catalog

@@ -14,7 +14,7 @@ from deepvm.cli.plan import options as o
 from deepvm.errors import MissingDataError, RequestError
 
 if TYPE_CHECKING:
-    from deepvm.catalog.market.live import Placement
+    from deepvm.catalog.market.open_markets import Placement
     from deepvm.core.cluster.instances import Catalog
     from deepvm.planner.explain import WhyNot
     from deepvm.planner.recommend import Recommendations

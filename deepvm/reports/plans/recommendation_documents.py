@@ -19,7 +19,7 @@ from deepvm.reports.plans.risks import risk_of
 from deepvm.reports.plans.sources import doubts, quota_needs
 
 if TYPE_CHECKING:
-    from deepvm.catalog.market.live import Placement
+    from deepvm.catalog.market.open_markets import Placement
     from deepvm.planner.explain import WhyNot
     from deepvm.planner.job_forecast import Work
 

@@ -29,7 +29,7 @@ from deepvm.reports.plans.sources import (
 from deepvm.reports.tables import Column, print_items, print_lines
 
 if TYPE_CHECKING:
-    from deepvm.catalog.market.live import Placement
+    from deepvm.catalog.market.open_markets import Placement
     from deepvm.planner.explain import WhyNot
 
 CLOSE = 0.98

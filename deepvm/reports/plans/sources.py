@@ -18,7 +18,7 @@ from deepvm.planner.recommend import Recommendations
 from deepvm.reports.plans.risks import cluster_sentence, risk_of
 
 if TYPE_CHECKING:
-    from deepvm.catalog.market.live import Placement
+    from deepvm.catalog.market.open_markets import Placement
 
 ODD_START = 0.1
 """Curves whose S(1) is further from 1 are doubtful for few VMs."""

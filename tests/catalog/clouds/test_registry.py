@@ -11,7 +11,7 @@ from support.catalog_signals import Fake
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD, REGISTRY, cloud_of, region_in
 from deepvm.catalog.market.build_catalog import MarketRequest
-from deepvm.catalog.market.live import open_markets, placement
+from deepvm.catalog.market.open_markets import open_markets, placement
 from deepvm.catalog.signals.cloud import Cloud, QuotaName, Region
 from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, PLACEMENT, QUOTAS, SPECS, SPOT, ZONES, Provider
 from deepvm.catalog.store import catalog_names, load_catalog, may_be_market

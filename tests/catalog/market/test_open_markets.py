@@ -19,7 +19,7 @@ from support.fake_aws import FakeAws, serving
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD, region_in
 from deepvm.catalog.market.build_catalog import MarketRequest
-from deepvm.catalog.market.live import open_markets, placement
+from deepvm.catalog.market.open_markets import open_markets, placement
 from deepvm.catalog.signals.cache import Cache, default_folder
 from deepvm.catalog.store import load_catalog, may_be_market, save_catalog
 from deepvm.core.cluster.instances import Catalog, Gpu
