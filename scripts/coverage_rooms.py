@@ -21,6 +21,8 @@ BESIDE = {
     "simulator": ["cli/simulate"],
 }
 """Tests beside a room's own that were written for it: what is printed is tested by the golden outputs of the commands."""
+SLOW = {"profiling"}
+"""Rooms whose slow tests count too: real trainings on several processes."""
 
 
 def rooms() -> list[str]:
@@ -33,8 +35,9 @@ def covered(room: str) -> dict[str, float]:
     """Per cent of each module of a room."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "coverage.json"
+        marks = ["-m", "not gpu and not aws"] if room in SLOW else []
         tests = [f"tests/{name}" for name in [room, *BESIDE.get(room, [])] if (ROOT / "tests" / name).exists()]
-        command = [sys.executable, "-m", "pytest", "-q", "-n", "auto", *tests, f"--cov=deepvm/{room}"]
+        command = [sys.executable, "-m", "pytest", "-q", "-n", "auto", *marks, *tests, f"--cov=deepvm/{room}"]
         command += ["--cov-branch", f"--cov-report=json:{report}", "--cov-report="]
         # Counting slows the processes that tests start, and warns on their stderr: the few tests of start-up and Ctrl-C that
         # fail for it have still run their code. Whether tests pass is for `make test` to say.
