@@ -20,7 +20,7 @@ BESIDE = {
     "io": ["catalog", "cli"],
     "simulator": ["cli/simulate"],
 }
-"""Tests beside a room's own that were written for it: what is printed is tested by the golden outputs of the commands."""
+"""Tests elsewhere that were written for a room: what it prints is compared with the golden outputs of the commands."""
 SLOW = {"profiling"}
 """Rooms whose slow tests count too: real trainings on several processes."""
 
@@ -39,8 +39,8 @@ def covered(room: str) -> dict[str, float]:
         tests = [f"tests/{name}" for name in [room, *BESIDE.get(room, [])] if (ROOT / "tests" / name).exists()]
         command = [sys.executable, "-m", "pytest", "-q", "-n", "auto", *marks, *tests, f"--cov=deepvm/{room}"]
         command += ["--cov-branch", f"--cov-report=json:{report}", "--cov-report="]
-        # Counting slows the processes that tests start, and warns on their stderr: the few tests of start-up and Ctrl-C that
-        # fail for it have still run their code. Whether tests pass is for `make test` to say.
+        # Counting slows the processes that tests start, and warns on their stderr: the few tests of start-up and Ctrl-C
+        # that fail for it have still run their code. Whether tests pass is for `make test` to say.
         ended = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL)
         if ended.returncode not in (0, 1) or not report.exists():
             sys.exit(f"the tests of {room} did not run: python -m pytest {' '.join(tests)}")
