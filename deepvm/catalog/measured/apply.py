@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from deepvm.catalog.measured.comparable_eflops import apply_speeds, choose_workload
 from deepvm.catalog.measured.curves import apply_curves, curve_doubts
-from deepvm.catalog.measured.entries import Applied, Entry
+from deepvm.catalog.measured.entries import Entry, MeasuredCatalog
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.cluster.memory_nodes import MemoryNodeRule
 from deepvm.core.cluster.provenance import Measurement
@@ -19,7 +19,9 @@ from deepvm.core.cluster.saturation import SaturationTable
 from deepvm.errors import RequestError
 
 
-def apply(tables: Iterable[Entry], catalog: Catalog, workload: str = "", among: Sequence[Catalog] = ()) -> Applied:
+def apply(
+    tables: Iterable[Entry], catalog: Catalog, workload: str = "", among: Sequence[Catalog] = ()
+) -> MeasuredCatalog:
     """Replace a catalog's figures by measured ones.
 
     - ``eflops``: by the rules of :mod:`deepvm.catalog.measured.comparable_eflops`.
@@ -41,7 +43,7 @@ def apply(tables: Iterable[Entry], catalog: Catalog, workload: str = "", among: 
     if workload:
         trained = _of_workload(trained, workload)
     known = Catalog("known", tuple({i.name: i for c in (*reversed(among), catalog) for i in c}.values()))
-    applied = Applied(catalog)
+    applied = MeasuredCatalog(catalog)
     # What cannot be used has no say in which workload counts.
     speeds_of = _usable(applied, known, [e for e in trained if e.kind == "eflops"])
     chosen = choose_workload(speeds_of, known)
@@ -51,7 +53,7 @@ def apply(tables: Iterable[Entry], catalog: Catalog, workload: str = "", among: 
     of_curves, general = apply_curves(applied, curves_of, chosen, known)
     _apply_pairs(applied, [e for e in tables if e.kind == "saturation"], known)
     if not applied.used and not applied.notes:
-        return Applied(catalog)
+        return MeasuredCatalog(catalog)
     applied.doubts += _another_gpu(known, general.values())
     speeds = {e.subject for e in speeds_of if e.workload == chosen}
     applied.doubts += curve_doubts(applied.catalog, general, of_curves, chosen, speeds)
@@ -102,7 +104,7 @@ def _of_workload(entries: Sequence[Entry], workload: str) -> list[Entry]:
     return found
 
 
-def _usable(applied: Applied, known: Catalog, entries: Iterable[Entry]) -> list[Entry]:
+def _usable(applied: MeasuredCatalog, known: Catalog, entries: Iterable[Entry]) -> list[Entry]:
     """The entries that say what the GPUs of a known type do; notes why others do not."""
     usable = []
     for entry in entries:
@@ -163,7 +165,7 @@ def _what(entry: Entry) -> str:
     return "its eFLOPS were" if entry.kind == "eflops" else "its curve was"
 
 
-def _apply_pairs(applied: Applied, entries: Sequence[Entry], known: Catalog) -> None:
+def _apply_pairs(applied: MeasuredCatalog, entries: Sequence[Entry], known: Catalog) -> None:
     """Merge n_sat measured between two types into a catalog's table of n_sat by bandwidth (DeepVM Table V).
 
     The planner looks n_sat up by the bandwidth that the catalog gives both types, min(sender, receiver), so a pair's
@@ -209,7 +211,7 @@ def _apply_pairs(applied: Applied, entries: Sequence[Entry], known: Catalog) -> 
     applied.catalog = replace(catalog, n_sat=SaturationTable.from_rows(list(table.items())))
 
 
-def _merged(published: Mapping[float, int], own: Mapping[float, int], applied: Applied) -> dict[float, int]:
+def _merged(published: Mapping[float, int], own: Mapping[float, int], applied: MeasuredCatalog) -> dict[float, int]:
     """Measured rows, and the published rows that agree with them."""
     table = dict(own)
     for gbps, n in published.items():

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from deepvm.catalog.measured.entries import Applied, Entry
+from deepvm.catalog.measured.entries import Entry, MeasuredCatalog
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType
 from deepvm.core.spelling import listed
 from deepvm.core.units import counted
@@ -52,7 +52,7 @@ class _Scale:
         return _rounded(flops if self.estimated else flops * self.factor)
 
 
-def apply_speeds(applied: Applied, entries: Sequence[Entry], chosen: str, known: Catalog) -> None:
+def apply_speeds(applied: MeasuredCatalog, entries: Sequence[Entry], chosen: str, known: Catalog) -> None:
     """Put measured eFLOPS of the workload ``chosen`` into a catalog's types.
 
     ``known`` are all types that are compared, in whatever region; they set the scale.

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from deepvm.catalog.measured.comparable_eflops import choose_workload, smallest_of_each_gpu, speed_is_ours
-from deepvm.catalog.measured.entries import Applied, Entry, same_workload
+from deepvm.catalog.measured.entries import Entry, MeasuredCatalog, same_workload
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.cluster.speedup import MeasuredSpeedup, RingSpeedup, SpeedupCurve
 from deepvm.core.spelling import listed
@@ -29,7 +29,7 @@ _HERE = "measured here, "
 
 
 def apply_curves(
-    applied: Applied, usable: Sequence[Entry], of_eflops: str, known: Catalog
+    applied: MeasuredCatalog, usable: Sequence[Entry], of_eflops: str, known: Catalog
 ) -> tuple[str, dict[str, Entry]]:
     """Put measured curves into a catalog's types, also into those that shared a measured type's curves.
 

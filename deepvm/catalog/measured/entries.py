@@ -148,7 +148,7 @@ class Entry:
 
 
 @dataclass
-class Applied:
+class MeasuredCatalog:
     """A catalog with measured figures in it, and what became of the measurements.
 
     Attributes:

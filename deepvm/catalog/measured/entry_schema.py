@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, Field, StrictFloat, StrictInt
+from pydantic import AfterValidator, Field, StrictFloat, StrictInt
 
 from deepvm.catalog.documents import schema
 from deepvm.catalog.documents.findings import (
@@ -193,16 +193,6 @@ def tables_findings(document: object) -> list[Finding]:
         expected = f"allowed: every measurement once; the first is entry {list(entries)[first] + 1}"
         found.append(Finding(("entries", list(entries)[at]), f"a second {shown(names[at])}", expected))
     return found
-
-
-def entry_findings(entry: Entry) -> list[Finding]:
-    """Everything that is wrong with one entry and the document in it."""
-    models: dict[str, type[BaseModel]] = {
-        "eflops": _EflopsEntry,
-        "scaling": _ScalingEntry,
-        "saturation": _SaturationEntry,
-    }
-    return schema_findings(models[entry.kind], entry.as_document()) or list(_joined_findings(entry, ("document",)))
 
 
 def _joined_findings(entry: Entry, path: Path) -> Iterator[Finding]:
