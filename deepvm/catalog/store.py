@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from deepvm.catalog.clouds import REGISTRY
+from deepvm.catalog.clouds import REGISTRY, cloud_of, region_in
 from deepvm.catalog.documents.json_file import format_document, load_exact, parse_json, read_existing
 from deepvm.catalog.documents.serialization import build_catalog, build_quotas, document_of
 from deepvm.core.cluster.instances import Catalog, Quota
@@ -75,7 +75,6 @@ def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **marke
     """
     name = os.fspath(name_or_path)
     if may_be_market(name):
-        from deepvm.catalog.clouds import cloud_of, region_in
         from deepvm.catalog.market.build_catalog import MarketRequest
         from deepvm.catalog.market.live import open_markets
 
@@ -169,11 +168,11 @@ def _catalog_of(text: str, path: Path) -> Catalog:
         sheet = parse_csv(text, path)
         document: Any = sheet.document
         place: Place = sheet.place
-        refuse(path, catalog_findings(document), place, sheet.problems)
+        problems = sheet.problems
     else:
-        document = parse_json(text, path)
+        document, problems = parse_json(text, path), []
         place = json_place(document)
-        refuse(path, catalog_findings(document), place)
+    refuse(path, catalog_findings(document), place, problems)
     # Where the file has no name: its own, with undecodable bytes escaped.
     catalog = build_catalog(document, name=path.stem.encode(errors="backslashreplace").decode())
     found = [f"{path}: {place(where)}: {doubt}" for where, doubt in file_doubts(catalog)]

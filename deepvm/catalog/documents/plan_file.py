@@ -38,9 +38,9 @@ def _as_exact(value: object) -> object:
 
 
 # Types, regions and zones are put into commands, paths and scripts.
-Place = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 Region = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,99})?$")]
-_PLACE = "1 to 100 letters, digits, dots, hyphens and underscores, a letter or digit first"
+_IDENTIFIER = "1 to 100 letters, digits, dots, hyphens and underscores, a letter or digit first"
 _MOST_USD = MAX_USD * MAX_NODES
 Total = Annotated[Decimal, Field(gt=0, le=_MOST_USD, decimal_places=6), BeforeValidator(_as_exact)]
 Budget = Annotated[Decimal, Field(ge=0, le=10**12), BeforeValidator(_as_exact)]
@@ -50,19 +50,18 @@ def _count(what: str, least: int) -> Any:
     return schema.number(what, MAX_NODES, least=least, whole=True)
 
 
-def _place(what: str, null: str = "") -> Any:
-    text = f"{what}: {_PLACE}"
-    return Field(None, description=f"{text}, or null {null}") if null else Field(description=text)
+def _identifier(what: str, null: str = "") -> Any:
+    return schema.described(f"{what}: {_IDENTIFIER}", null)
 
 
 class _Zone(Lenient):
-    zone: Place = _place("id of the zone, such as use1-az4")
-    zone_name: Place | None = _place("name of the zone, such as us-east-1a", "when unknown")
+    zone: Identifier = _identifier("id of the zone, such as use1-az4")
+    zone_name: Identifier | None = _identifier("name of the zone, such as us-east-1a", "when unknown")
     usd_per_hour: Price = schema.price("spot price of the zone")
 
 
 class _Vms(Lenient):
-    instance_type: Place = _place("the provider's name of the type")
+    instance_type: Identifier = _identifier("the provider's name of the type")
     count: Whole = _count("VMs", 1)
     on_demand_usd_per_hour: Price | None = schema.price("on-demand price of one VM", "when unknown")
     cpu_architecture: Literal["x86_64", "arm64", ""] | None = Field(
@@ -82,8 +81,10 @@ class _GpuVms(_Vms):
 
 
 class _MemoryVms(_Vms):
-    zones: list[Place] | None = Field(
-        None, max_length=1000, description=f"ids of zones that offer the type: a list of {_PLACE}, or null when unknown"
+    zones: list[Identifier] | None = Field(
+        None,
+        max_length=1000,
+        description=f"ids of zones that offer the type: a list of {_IDENTIFIER}, or null when unknown",
     )
 
 
@@ -99,14 +100,14 @@ class _Configuration(Lenient):
     usd_per_hour: Total = Field(
         description="price of all VMs in US dollars an hour ($/h): a number above 0 with at most 6 decimals"
     )
-    region: Region | None = _place("the provider's region", "when unknown")
-    zone: Place | None = _place("id of the zone to start in", "when unknown")
+    region: Region | None = _identifier("the provider's region", "when unknown")
+    zone: Identifier | None = _identifier("id of the zone to start in", "when unknown")
     warnings: list[Text] = Field([], max_length=1000, description="warnings: a list of lines of text")
 
 
 class _Source(Lenient):
     catalog: Text = schema.text("name of the catalog", 1000)
-    region: Region | None = _place("the provider's region", "when unknown")
+    region: Region | None = _identifier("the provider's region", "when unknown")
     prices_as_of: Day | None = Field(None, description="the day the prices were true: a date YYYY-MM-DD, or null")
     kind: Text = schema.text("kind of the catalog, such as embedded", 100)
     source: Text = schema.text("who published the prices", 10_000)
@@ -114,7 +115,7 @@ class _Source(Lenient):
 
 
 class _Region(Lenient):
-    region: Region = _place("the provider's region")
+    region: Region = _identifier("the provider's region")
     source: _Source = Field(description="where its prices come from: an object")
 
 

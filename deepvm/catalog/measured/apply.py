@@ -42,21 +42,21 @@ def apply(
     trained = [e for e in tables if e.kind != "saturation"]
     if workload:
         trained = _of_workload(trained, workload)
-    known = Catalog("known", tuple({i.name: i for c in (*reversed(among), catalog) for i in c}.values()))
+    all_types = Catalog("all types", tuple({i.name: i for c in (*reversed(among), catalog) for i in c}.values()))
     applied = MeasuredCatalog(catalog)
     # What cannot be used has no say in which workload counts.
-    speeds_of = _usable(applied, known, [e for e in trained if e.kind == "eflops"])
-    chosen = choose_workload(speeds_of, known)
-    applied.doubts += _another_gpu(known, speeds_of)
-    apply_speeds(applied, speeds_of, chosen, known)
-    curves_of = _usable(applied, known, [e for e in trained if e.kind == "scaling"])
-    of_curves, general = apply_curves(applied, curves_of, chosen, known)
-    _apply_pairs(applied, [e for e in tables if e.kind == "saturation"], known)
+    speeds_of = _usable(applied, all_types, [e for e in trained if e.kind == "eflops"])
+    eflops_workload = choose_workload(speeds_of, all_types)
+    applied.doubts += _another_gpu(all_types, speeds_of)
+    apply_speeds(applied, speeds_of, eflops_workload, all_types)
+    curves_of = _usable(applied, all_types, [e for e in trained if e.kind == "scaling"])
+    curve_workload, general = apply_curves(applied, curves_of, eflops_workload, all_types)
+    _apply_pairs(applied, [e for e in tables if e.kind == "saturation"], all_types)
     if not applied.used and not applied.notes:
         return MeasuredCatalog(catalog)
-    applied.doubts += _another_gpu(known, general.values())
-    speeds = {e.subject for e in speeds_of if e.workload == chosen}
-    applied.doubts += curve_doubts(applied.catalog, general, of_curves, chosen, speeds)
+    applied.doubts += _another_gpu(all_types, general.values())
+    speeds = {e.subject for e in speeds_of if e.workload == eflops_workload}
+    applied.doubts += curve_doubts(applied.catalog, general, curve_workload, eflops_workload, speeds)
     about = catalog.provenance
     provenance = replace(
         about,
@@ -65,7 +65,7 @@ def apply(
         notes=(*about.notes, *applied.notes),
     )
     applied.catalog = replace(applied.catalog, provenance=provenance)
-    applied.workloads = (chosen, of_curves)
+    applied.workloads = (eflops_workload, curve_workload)
     return applied
 
 
@@ -104,11 +104,11 @@ def _of_workload(entries: Sequence[Entry], workload: str) -> list[Entry]:
     return found
 
 
-def _usable(applied: MeasuredCatalog, known: Catalog, entries: Iterable[Entry]) -> list[Entry]:
+def _usable(applied: MeasuredCatalog, all_types: Catalog, entries: Iterable[Entry]) -> list[Entry]:
     """The entries that say what the GPUs of a known type do; notes why others do not."""
     usable = []
     for entry in entries:
-        instance = known.by_name.get(entry.instance_type)
+        instance = all_types.by_name.get(entry.instance_type)
         if instance is None:
             continue
         why = _why_not(entry, instance)
@@ -147,13 +147,13 @@ def _why_not(entry: Entry, instance: InstanceType) -> str:
     return ""
 
 
-def _another_gpu(known: Catalog, entries: Iterable[Entry]) -> list[str]:
+def _another_gpu(all_types: Catalog, entries: Iterable[Entry]) -> list[str]:
     """Doubts where a machine names its GPUs and none is the type's; providers' drivers add words to names."""
     return [
         f"{e.instance_type} has {gpu.name} GPUs, but {_what(e)} measured on {e.gpus[0]}: if that was "
         f"another type, 'deepvm tables remove {e.name}' and save it under its name"
         for e in entries
-        if (gpu := known[e.instance_type].gpu) and e.gpus and not any(_is_model(gpu.name, n) for n in e.gpus)
+        if (gpu := all_types[e.instance_type].gpu) and e.gpus and not any(_is_model(gpu.name, n) for n in e.gpus)
     ]
 
 
@@ -165,7 +165,7 @@ def _what(entry: Entry) -> str:
     return "its eFLOPS were" if entry.kind == "eflops" else "its curve was"
 
 
-def _apply_pairs(applied: MeasuredCatalog, entries: Sequence[Entry], known: Catalog) -> None:
+def _apply_pairs(applied: MeasuredCatalog, entries: Sequence[Entry], all_types: Catalog) -> None:
     """Merge n_sat measured between two types into a catalog's table of n_sat by bandwidth (DeepVM Table V).
 
     The planner looks n_sat up by the bandwidth that the catalog gives both types, min(sender, receiver), so a pair's
@@ -181,9 +181,9 @@ def _apply_pairs(applied: MeasuredCatalog, entries: Sequence[Entry], known: Cata
     knees: dict[float, tuple[int, Entry]] = {}
     bounds: list[tuple[float, int, Entry]] = []
     for entry in entries:
-        if not {entry.sender_type, entry.receiver_type} & known.by_name.keys():
+        if not {entry.sender_type, entry.receiver_type} & all_types.by_name.keys():
             continue
-        gbps = _bandwidth(entry, known, catalog.memory_nodes)
+        gbps = _bandwidth(entry, all_types, catalog.memory_nodes)
         senders, seen = entry.senders
         if gbps is None:
             applied.note(f"n_sat of {entry.subject} is not used: nobody knows the bandwidth of the pair", entry)
@@ -229,13 +229,10 @@ def _merged(published: Mapping[float, int], own: Mapping[float, int], applied: M
     return table
 
 
-def _bandwidth(entry: Entry, known: Catalog, rule: MemoryNodeRule) -> float | None:
+def _bandwidth(entry: Entry, all_types: Catalog, rule: MemoryNodeRule) -> float | None:
     """Gbit/s of a pair, min(sender, receiver), None if unknown."""
-    sender, receiver = (known.by_name.get(name) for name in (entry.sender_type, entry.receiver_type))
-    ends = {
-        "sender_gbps": sender.network_gbps if sender else None,
-        "receiver_gbps": receiver.memory_node_gbps(rule) if receiver else None,
-    }
-    found = [entry.document.get(side) if gbps is None else gbps for side, gbps in ends.items()]
-    known_ends = [float(gbps) for gbps in found if gbps is not None]
-    return min(known_ends) if len(known_ends) == 2 else None
+    sender, receiver = (all_types.by_name.get(name) for name in (entry.sender_type, entry.receiver_type))
+    sent = sender.network_gbps if sender else None
+    received = receiver.memory_node_gbps(rule) if receiver else None
+    ends = (sent or entry.document.get("sender_gbps"), received or entry.document.get("receiver_gbps"))
+    return None if None in ends else min(map(float, ends))

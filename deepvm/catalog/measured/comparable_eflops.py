@@ -19,10 +19,10 @@ So a figure counts only on a scale that it shares with the others:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from statistics import geometric_mean
 
 from deepvm.catalog.measured.entries import Entry, MeasuredCatalog
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType
@@ -39,7 +39,7 @@ class _Scale:
 
     Attributes:
         factor: catalog's unit in one FLOP/s. links: the types that say so. spread: largest ratio over smallest.
-        estimated: they are estimates, so the catalog's figures come to the measured scale instead.
+        estimated: whether the links are estimates; then the catalog's figures are converted to FLOP/s instead.
     """
 
     factor: float
@@ -52,10 +52,10 @@ class _Scale:
         return _rounded(flops if self.estimated else flops * self.factor)
 
 
-def apply_speeds(applied: MeasuredCatalog, entries: Sequence[Entry], chosen: str, known: Catalog) -> None:
+def apply_speeds(applied: MeasuredCatalog, entries: Sequence[Entry], chosen: str, all_types: Catalog) -> None:
     """Put measured eFLOPS of the workload ``chosen`` into a catalog's types.
 
-    ``known`` are all types that are compared, in whatever region; they set the scale.
+    ``all_types`` are all types that are compared, in whatever region; they set the scale.
     """
     here = {e.instance_type: e for e in entries if e.workload == chosen}
     if not here:
@@ -67,8 +67,8 @@ def apply_speeds(applied: MeasuredCatalog, entries: Sequence[Entry], chosen: str
             "'deepvm tables list' shows them, --workload chooses"
         )
         applied.note(why, *(e for e in entries if e.instance_type in others))
-    catalog, scale = applied.catalog, _scale(known, here)
-    found = tuple(i if i.gpu is None else _with_speed(i, i.gpu, known, here, scale) for i in catalog)
+    catalog, scale = applied.catalog, _scale(all_types, here)
+    found = tuple(i if i.gpu is None else _with_speed(i, i.gpu, all_types, here, scale) for i in catalog)
     unit = f"FLOP/s of {chosen}" if scale.estimated else catalog.eflops_unit
     applied.used += [e for e in here.values() if e.instance_type in catalog.by_name]
     rest = [n for i, n in zip(catalog, found, strict=True) if i.gpu and i.eflops is not None and not speed_is_ours(n)]
@@ -96,7 +96,7 @@ def _scale(catalog: Catalog, here: Mapping[str, Entry]) -> _Scale:
     if not links:
         return _Scale(1.0, (), 1.0, True)
     spread = max(links.values()) / min(links.values())
-    return _Scale(_mean(links.values()), tuple(sorted(links)), spread, not published)
+    return _Scale(geometric_mean(links.values()), tuple(sorted(links)), spread, not published)
 
 
 def _with_speed(
@@ -128,11 +128,7 @@ def _with_speed(
 
 
 def _following(
-    instance: InstanceType,
-    gpu: Gpu,
-    same: Sequence[tuple[InstanceType, Gpu]],
-    here: Mapping[str, Entry],
-    scale: _Scale,
+    instance: InstanceType, gpu: Gpu, same: Sequence[tuple[InstanceType, Gpu]], here: Mapping[str, Entry], scale: _Scale
 ) -> InstanceType:
     """A type with the GPU of types that were measured: their figures in the catalog's own proportion."""
     shares = []
@@ -148,7 +144,7 @@ def _following(
     basis = f"{gpu.count} x one {gpu.name}'s, after {names}, measured here, {day}"
     return replace(
         instance,
-        eflops=scale.bring(_mean(shares)),
+        eflops=scale.bring(geometric_mean(shares)),
         eflops_basis="" if alike or published else basis,
         eflops_source=f"after {names} with the same GPU, measured here, {day}",
     )
@@ -187,12 +183,6 @@ def smallest_of_each_gpu(instances: Iterable[InstanceType]) -> list[str]:
 def speed_is_ours(instance: InstanceType) -> bool:
     """Whether a type's eFLOPS are measured on it, or on another type with its GPU."""
     return instance.eflops_source.startswith(("measured", "after"))
-
-
-def _mean(values: Iterable[float]) -> float:
-    """The geometric mean."""
-    logs = [math.log(value) for value in values]
-    return math.exp(sum(logs) / len(logs))
 
 
 def _rounded(value: float) -> float:
