@@ -42,6 +42,9 @@ class MarketOptions(TypedDict, total=False):
 
 
 _MOST_DOUBTS = 4
+_AS_SHOWN = "as `deepvm catalog show paper -o json` prints"
+_FILE = f"allowed: a catalog or quotas, {_AS_SHOWN} a catalog"
+_JSON = f"allowed: one JSON object, {_AS_SHOWN} it"
 _QUOTAS = "allowed: a JSON file of quotas"
 
 
@@ -106,7 +109,7 @@ def _load(name: str) -> Catalog:
     if path.suffix.lower() not in ENDINGS:
         raise CatalogNotFoundError(name, _why_not(name), (*REGISTRY, *catalog_names()))
     try:
-        text = read_text(path)
+        text = read_text(path, _FILE)
     except FileNotFoundError:
         raise CatalogNotFoundError(name, "no such file", (*REGISTRY, *catalog_names())) from None
     return _catalog_of(text, path)
@@ -170,7 +173,7 @@ def _catalog_of(text: str, path: Path) -> Catalog:
         place: Place = sheet.place
         problems = sheet.problems
     else:
-        document, problems = parse_json(text, path), []
+        document, problems = parse_json(text, path, _JSON), []
         place = json_place(document)
     refuse(path, catalog_findings(document), place, problems)
     # Where the file has no name: its own, with undecodable bytes escaped.

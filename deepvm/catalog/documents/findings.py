@@ -1,8 +1,7 @@
 """What is wrong with a document that users write: place, value and what is allowed.
 
-Two passes, so that one reading shows every problem: pydantic's errors field by field, where a field's description in
-its schema is what the error says, word for word; then, in what the first pass has not refused, the rules that join
-fields (a price at all, unique names, curves that are curves).
+Two passes find every problem at once: pydantic's errors, each with the description of its field, word for word; then,
+in the parts that the first pass accepted, the rules that join fields (any price, unique names, proper curves).
 """
 
 from __future__ import annotations

@@ -168,14 +168,14 @@ def _what(entry: Entry) -> str:
 def _apply_pairs(applied: MeasuredCatalog, entries: Sequence[Entry], all_types: Catalog) -> None:
     """Merge n_sat measured between two types into a catalog's table of n_sat by bandwidth (DeepVM Table V).
 
-    The planner looks n_sat up by the bandwidth that the catalog gives both types, min(sender, receiver), so a pair's
-    row stands there, whatever bandwidth was seen: one stream of a 25 Gbit/s VM may reach 5, and a row at 5 would never
-    count for the pair itself. Where the catalog does not know an end, the document's bandwidth counts.
+    A pair's row is at the bandwidth by which the planner looks n_sat up, min(sender, receiver) in the catalog, not at
+    the bandwidth that was seen: one stream of a 25 Gbit/s VM may reach 5. For a type that the catalog does not know,
+    the document's bandwidth counts.
 
-    n_sat never falls as bandwidth grows. A measured knee replaces the published row of its bandwidth; rows of less
-    bandwidth with a larger n_sat come down to it, rows of more bandwidth with a smaller one go. Of measured rows that
-    contradict each other the smaller holds: it only asks for more memory nodes. Where t(n) fell up to N senders, n_sat
-    is at least N: such a measurement lifts a row and never lowers one.
+    n_sat must not fall as bandwidth grows. A measured knee replaces the published row of its bandwidth, lowers larger
+    rows of less bandwidth, and removes smaller rows of more bandwidth. Of contradicting measurements the smaller holds:
+    it only asks for more memory nodes. A measurement without a knee up to N senders means n_sat >= N: it lifts a row
+    and never lowers one.
     """
     catalog = applied.catalog
     knees: dict[float, tuple[int, Entry]] = {}

@@ -1,20 +1,18 @@
 """Which eFLOPS are comparable: keeps figures of different workloads out of one ranking.
 
-A catalog's eFLOPS are of one workload and in one unit (the paper's: 377 for a T4). What ``deepvm profile eflops``
-measures is FLOP/s of another workload (10^12 and more). Side by side, whatever was measured would beat everything else.
-So a figure counts only on a scale that it shares with the others:
+A catalog's eFLOPS are of one workload and unit (the paper's: 377 for a T4); ``deepvm profile eflops`` measures FLOP/s
+of another workload (10^12 and more), which would beat all others. So a figure counts only on a common scale:
 
-1. Figures measured here with one and the same workload compare with each other. Where several workloads were measured,
-   one counts: the one that was asked for, else the one measured on the most types, else the one measured last.
-2. A type with a figure measured here and a published one of the catalog links the two scales; with several, the
-   geometric mean of their ratios does. Measured figures are brought to the catalog's scale by it, the others stay as
-   they are. One type alone then keeps its figure: a single measurement says nothing about which type is faster.
-3. Where the ratios of several links differ by more than a quarter, the workloads run the GPUs so differently that
-   published figures are estimates beside the measured ones: they need ``--estimates``.
-4. Without a link nothing compares: only what was measured here may train. ``--estimates`` lets the others in, linked by
-   the estimates of the types that were measured.
-5. Other types with the same GPU follow a measured one, as they do in the catalog: the same figure for the same number
-   of GPUs, a multiple (an estimate) for another number.
+1. Figures measured with one workload are comparable. Of several workloads one counts: the one that was asked for, else
+   the one measured on the most types, else the latest.
+2. A type with a measured and a published figure links the two scales, several by the geometric mean of their ratios:
+   measured figures are converted to the catalog's scale. A single link keeps its published figure, because one
+   measurement does not tell which type is faster.
+3. Where the ratios differ by more than a quarter, the workloads run the GPUs too differently: published figures become
+   estimates, which need ``--estimates``.
+4. Without a link only measured types may train. ``--estimates`` adds the others, linked by the estimates of the
+   measured types.
+5. Types with the GPU of a measured one follow it: the same figure for as many GPUs, a multiple (an estimate) otherwise.
 """
 
 from __future__ import annotations

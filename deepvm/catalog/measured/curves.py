@@ -1,13 +1,12 @@
 """Measured speed-up curves: which are used, for which types, and what they cannot be compared with.
 
-The throughput of a cluster is eFLOPS x S(n), so a curve meets two other figures: the eFLOPS of its type, and the curves
-of the types beside which it is ranked. Speed-ups of two workloads may differ several times at the same n. So:
+The throughput of a cluster is eFLOPS x S(n), so a curve must match the eFLOPS of its type and the curves of the types
+that it is ranked with. Speed-ups of two workloads may differ several times at the same n. So:
 
-1. Only curves of one workload count: of the one that was asked for, else of the measured eFLOPS, else of the one that
-   was measured on the most types, else last. Where none is of the eFLOPS' workload, those of its model come first.
-   Others are kept as curves of their workloads, which no ranking uses.
-2. Types that nobody measured go by the catalog's curves and eFLOPS. Nobody knows whether these are of the same
-   workload (the paper does not say what its eFLOPS are of), so each such meeting is a doubt that names what to measure.
+1. Only curves of one workload count: the one that was asked for, else that of the measured eFLOPS (or of its model),
+   else the one measured on the most types, else the latest. Others are kept but rank nothing.
+2. Types that were not measured use the catalog's curves and eFLOPS, perhaps of another workload (the paper does not
+   name it): a doubt says so, and what to measure.
 """
 
 from __future__ import annotations
