@@ -46,7 +46,7 @@ def apply(
     applied = MeasuredCatalog(catalog)
     # What cannot be used has no say in which workload counts.
     speeds_of = _usable(applied, all_types, [e for e in trained if e.kind == "eflops"])
-    eflops_workload = choose_workload(speeds_of, all_types)
+    eflops_workload = choose_workload(speeds_of)
     applied.doubts += _another_gpu(all_types, speeds_of)
     apply_speeds(applied, speeds_of, eflops_workload, all_types)
     curves_of = _usable(applied, all_types, [e for e in trained if e.kind == "scaling"])

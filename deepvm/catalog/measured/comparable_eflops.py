@@ -75,15 +75,13 @@ def apply_speeds(applied: MeasuredCatalog, entries: Sequence[Entry], chosen: str
     applied.catalog = replace(catalog, instances=found, eflops_unit=unit)
 
 
-def choose_workload(entries: Iterable[Entry], catalog: Catalog) -> str:
-    """The workload measured on the most GPU types of a catalog; among equals, the latest."""
+def choose_workload(entries: Iterable[Entry]) -> str:
+    """The workload measured on the most types; among equals, the latest; empty without entries."""
     types: dict[str, set[str]] = {}
     last: dict[str, datetime] = {}
-    for entry in entries:
-        instance = catalog.by_name.get(entry.instance_type)
-        if instance is not None and instance.gpu is not None:
-            types.setdefault(entry.workload, set()).add(entry.instance_type)
-            last[entry.workload] = max(last.get(entry.workload, entry.measured_at), entry.measured_at)
+    for entry in sorted(entries, key=lambda e: e.measured_at):
+        types.setdefault(entry.workload, set()).add(entry.instance_type)
+        last[entry.workload] = entry.measured_at
     return max(types, key=lambda w: (len(types[w]), last[w], w), default="")
 
 

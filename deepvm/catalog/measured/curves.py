@@ -35,7 +35,7 @@ def apply_curves(
     ``eflops_workload`` is the workload of the measured eFLOPS, ``all_types`` all that are compared, before any change.
     Returns the workload that counts by rule 1, empty without curves, and its curves by type.
     """
-    wanted = _workload(usable, eflops_workload, all_types)
+    wanted = _workload(usable, eflops_workload)
     by_type: dict[str, list[Entry]] = {}
     for entry in usable:
         by_type.setdefault(entry.instance_type, []).append(entry)
@@ -60,13 +60,13 @@ def apply_curves(
     return wanted, general
 
 
-def _workload(entries: Sequence[Entry], eflops_workload: str, catalog: Catalog) -> str:
+def _workload(entries: Sequence[Entry], eflops_workload: str) -> str:
     if any(same_workload(e.workload, eflops_workload) for e in entries):
         return eflops_workload
     # A curve that is too short to go by has a say only among its like.
     enough = [e for e in entries if e.sizes >= FEWEST_SIZES] or entries
     alike = [e for e in enough if e.workload.partition("/")[0] == eflops_workload.partition("/")[0]]
-    return choose_workload(alike or enough, catalog)
+    return choose_workload(alike or enough)
 
 
 def curve_doubts(

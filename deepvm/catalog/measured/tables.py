@@ -44,11 +44,7 @@ class Tables:
 
     def merged(self, entries: Iterable[Entry]) -> Tables:
         """Merge other entries; of one name the later measurement wins, of equal times the new one."""
-        found = {e.name: e for e in self.entries}
-        for entry in entries:
-            old = found.get(entry.name)
-            if old is None or entry.measured_at >= old.measured_at:
-                found[entry.name] = entry
+        found = {e.name: e for e in sorted((*self.entries, *entries), key=lambda e: e.measured_at)}
         return Tables(tuple(found[name] for name in sorted(found)), self.path)
 
     def apply(self, catalog: Catalog, workload: str = "", *, among: Sequence[Catalog] = ()) -> Catalog:
