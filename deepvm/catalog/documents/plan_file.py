@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from decimal import Decimal
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
 from deepvm.catalog.documents import schema
-from deepvm.catalog.documents.findings import Finding, Path, json_place, refuse, repeats, schema_findings, shown
+from deepvm.catalog.documents.findings import DocumentPath, Finding, json_place, refuse, repeats, schema_findings, shown
 from deepvm.catalog.documents.json_file import parse_json, read_existing
 from deepvm.catalog.documents.schema import MAX_NODES, MAX_USD, Day, Lenient, Name, Price, Text, Whole
 from deepvm.core.cluster.instances import ZonePrice
@@ -149,7 +149,7 @@ def load_plan(path: str | os.PathLike[str], rank: int = 1) -> Plan:
             problem with its place.
         RequestError: no configuration has this rank.
     """
-    return parse_plan(read_existing(FilePath(path), _EXPECTED), rank, os.fspath(path))
+    return parse_plan(read_existing(Path(path), _EXPECTED), rank, os.fspath(path))
 
 
 def decode_plan(data: bytes, rank: int = 1) -> Plan:
@@ -166,7 +166,7 @@ def decode_plan(data: bytes, rank: int = 1) -> Plan:
 
 def parse_plan(text: str, rank: int = 1, name: str = STANDARD_INPUT) -> Plan:
     """As :func:`load_plan`, from JSON text that errors call ``name``."""
-    raw = parse_json(text, FilePath(name), _EXPECTED)
+    raw = parse_json(text, Path(name), _EXPECTED)
     refuse(name, schema_findings(_Document, raw), json_place(raw))
     document = _Document.model_validate(raw)
     refuse(name, _joined_findings(document), json_place(raw))
@@ -212,7 +212,7 @@ def _joined_findings(document: _Document) -> Iterator[Finding]:
         found = f"rank {document.configurations[i].rank} stands twice"
         yield Finding(("configurations", i, "rank"), found, "allowed: every rank once")
     for i, configuration in enumerate(document.configurations):
-        here: Path = ("configurations", i)
+        here: DocumentPath = ("configurations", i)
         gpu, memory = configuration.gpu, configuration.memory
         if gpu.count != gpu.spot_count + gpu.on_demand_count:
             expected = f"allowed: spot_count + on_demand_count, {gpu.spot_count} + {gpu.on_demand_count}"

@@ -235,4 +235,5 @@ def _bandwidth(entry: Entry, all_types: Catalog, rule: MemoryNodeRule) -> float 
     sent = sender.network_gbps if sender else None
     received = receiver.memory_node_gbps(rule) if receiver else None
     ends = (sent or entry.document.get("sender_gbps"), received or entry.document.get("receiver_gbps"))
-    return None if None in ends else min(map(float, ends))
+    known = [float(gbps) for gbps in ends if gbps is not None]
+    return min(known) if len(known) == 2 else None
