@@ -1,1 +1,1 @@
-"""Where instance types and prices come from: embedded catalogs and the user's own files."""
+"""Instance types, prices and speeds: embedded catalogs, clouds, and the user's own files and measurements."""

@@ -1,8 +1,7 @@
 """What changed between two catalogs: types, prices and figures.
 
-Types are matched by exact name, prices compared as exact decimals. All fields of a type are compared, future ones
-included, except what says nothing about the machines: the catalog's name and origin, since when a zone has its price,
-and what an account calls the zone.
+Types are matched by exact name, prices compared as exact decimals. Every field of a type is compared, except the
+catalog's name and origin, since when a zone has its price, and what an account calls the zone.
 """
 
 from __future__ import annotations
@@ -83,8 +82,7 @@ def diff_catalogs(old: Catalog, new: Catalog) -> CatalogDiff:
     prices = [change for before, after in common for change in _price_changes(before, after)]
     figures = [*_changes("", _catalog_figures(old), _catalog_figures(new))]
     for before, after in common:
-        gpus = before.gpu is not None and after.gpu is not None
-        figures += _changes(before.name, _figures(before, gpus), _figures(after, gpus))
+        figures += _changes(before.name, _figures(before), _figures(after))
     return CatalogDiff(
         old=old,
         new=new,
@@ -121,14 +119,11 @@ def _changes(instance_type: str, old: Mapping[str, object], new: Mapping[str, ob
             yield FigureChange(instance_type, figure, _plain(before), _plain(after))
 
 
-def _figures(instance: InstanceType, gpu_parts: bool) -> dict[str, object]:
-    """All that is compared of a type; of its GPUs each figure, or all in one where the other type has none."""
+def _figures(instance: InstanceType) -> dict[str, object]:
+    """All that is compared of a type, apart from prices."""
     found = {f.name: getattr(instance, f.name) for f in fields(InstanceType) if f.name not in _NOT_FIGURES}
-    gpu = instance.gpu
-    if gpu is not None and gpu_parts:
-        found |= {f"gpu.{f.name}": getattr(gpu, f.name) for f in fields(Gpu)}
-    elif gpu is not None:
-        found["gpu"] = f"{gpu.count} x {gpu.name}"
+    if instance.gpu is not None:
+        found |= {f"gpu.{f.name}": getattr(instance.gpu, f.name) for f in fields(Gpu)}
     for c in instance.speedups:
         found[f"speedup {c.kind} of {c.workload}" if c.workload is not None else f"speedup {c.kind}"] = c
     return found

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from deepvm.catalog.clouds import REGISTRY
+from deepvm.catalog.clouds import REGISTRY, cloud_of, region_in
 from deepvm.catalog.documents.json_file import format_document, load_exact, parse_json, read_existing
 from deepvm.catalog.documents.serialization import build_catalog, build_quotas, document_of
 from deepvm.core.cluster.instances import Catalog, Quota
@@ -42,6 +42,9 @@ class MarketOptions(TypedDict, total=False):
 
 
 _MOST_DOUBTS = 4
+_AS_SHOWN = "as `deepvm catalog show paper -o json` prints"
+_FILE = f"allowed: a catalog or quotas, {_AS_SHOWN} a catalog"
+_JSON = f"allowed: one JSON object, {_AS_SHOWN} it"
 _QUOTAS = "allowed: a JSON file of quotas"
 
 
@@ -75,7 +78,6 @@ def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **marke
     """
     name = os.fspath(name_or_path)
     if may_be_market(name):
-        from deepvm.catalog.clouds import cloud_of, region_in
         from deepvm.catalog.market.build_catalog import MarketRequest
         from deepvm.catalog.market.open_markets import open_markets
 
@@ -107,7 +109,7 @@ def _load(name: str) -> Catalog:
     if path.suffix.lower() not in ENDINGS:
         raise CatalogNotFoundError(name, _why_not(name), (*REGISTRY, *catalog_names()))
     try:
-        text = read_text(path)
+        text = read_text(path, _FILE)
     except FileNotFoundError:
         raise CatalogNotFoundError(name, "no such file", (*REGISTRY, *catalog_names())) from None
     return _catalog_of(text, path)
@@ -169,11 +171,11 @@ def _catalog_of(text: str, path: Path) -> Catalog:
         sheet = parse_csv(text, path)
         document: Any = sheet.document
         place: Place = sheet.place
-        refuse(path, catalog_findings(document), place, sheet.problems)
+        problems = sheet.problems
     else:
-        document = parse_json(text, path)
+        document, problems = parse_json(text, path, _JSON), []
         place = json_place(document)
-        refuse(path, catalog_findings(document), place)
+    refuse(path, catalog_findings(document), place, problems)
     # Where the file has no name: its own, with undecodable bytes escaped.
     catalog = build_catalog(document, name=path.stem.encode(errors="backslashreplace").decode())
     found = [f"{path}: {place(where)}: {doubt}" for where, doubt in file_doubts(catalog)]

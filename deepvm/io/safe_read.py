@@ -12,10 +12,8 @@ from deepvm.errors import CatalogFormatError, Problem
 MAX_BYTES = 64 * 2**20
 """Larger files are refused unread: the largest catalog of a real cloud is below 2 MiB."""
 
-_A_CATALOG = "allowed: a catalog or quotas, as `deepvm catalog show paper -o json` prints a catalog"
 
-
-def read_text(path: Path, wanted: str = _A_CATALOG, most: int = MAX_BYTES) -> str:
+def read_text(path: Path, wanted: str = "allowed: a text file in UTF-8", most: int = MAX_BYTES) -> str:
     """The text of a regular file in UTF-8, with or without a byte-order mark.
 
     Args:

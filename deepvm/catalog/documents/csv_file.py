@@ -20,10 +20,10 @@ import io
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Any, get_args
 
-from deepvm.catalog.documents.findings import Path, shown, unknown_name
+from deepvm.catalog.documents.findings import DocumentPath, shown, unknown_name
 from deepvm.catalog.documents.json_file import exact_number
 from deepvm.catalog.documents.schema import CatalogDocument, GpuDocument, InstanceDocument
 from deepvm.catalog.documents.serialization import document_of
@@ -94,9 +94,9 @@ class Sheet:
 
     document: dict[str, Any] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
-    lines: dict[Path, int] = field(default_factory=dict)
+    lines: dict[DocumentPath, int] = field(default_factory=dict)
 
-    def place(self, path: Path) -> str:
+    def place(self, path: DocumentPath) -> str:
         """Translate a path into ``line 7, column spot_usd_per_hour``."""
         if path == ("instances",):
             return "rows below the header"
@@ -118,7 +118,7 @@ class Sheet:
         self.problems.append(Problem(f"line {line}", found, expected))
 
 
-def parse_csv(text: str, path: FilePath) -> Sheet:
+def parse_csv(text: str, path: Path) -> Sheet:
     """Parse CSV into a document; rows that do not fit the header are skipped and reported in ``problems``.
 
     Raises:

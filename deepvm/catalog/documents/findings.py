@@ -1,8 +1,7 @@
 """What is wrong with a document that users write: place, value and what is allowed.
 
-Two passes, so that one reading shows every problem: pydantic's errors field by field, where a field's description in
-its schema is what the error says, word for word; then, in what the first pass has not refused, the rules that join
-fields (a price at all, unique names, curves that are curves).
+Two passes find every problem at once: pydantic's errors, each with the description of its field, word for word; then,
+in the parts that the first pass accepted, the rules that join fields (any price, unique names, proper curves).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -25,10 +24,10 @@ from deepvm.catalog.documents.serialization import build_curve, build_saturation
 from deepvm.core.spelling import nearest
 from deepvm.errors import CatalogFormatError, Problem, RequestError
 
-Path = tuple[str | int, ...]
+DocumentPath = tuple[str | int, ...]
 """Where something stands in a document: keys and list positions from the top."""
 
-Place = Callable[[Path], str]
+Place = Callable[[DocumentPath], str]
 """How a path reads in a kind of file."""
 
 MANY = 1000
@@ -57,12 +56,12 @@ _MISSING = object()
 class Finding:
     """A :class:`~deepvm.errors.Problem` whose place is not in words yet (JSON path, or line and column)."""
 
-    path: Path
+    path: DocumentPath
     found: str
     expected: str
 
 
-def refuse(name: FilePath | str, findings: Iterable[Finding], place: Place, problems: Iterable[Problem] = ()) -> None:
+def refuse(name: Path | str, findings: Iterable[Finding], place: Place, problems: Iterable[Problem] = ()) -> None:
     """Raise a CatalogFormatError with every problem and finding, if there are any."""
     found = [*problems, *(Problem(place(f.path), f.found, f.expected) for f in findings)]
     if found:
@@ -72,7 +71,7 @@ def refuse(name: FilePath | str, findings: Iterable[Finding], place: Place, prob
 def json_place(document: object) -> Place:
     """How a path reads in JSON: ``instances[3] (g5.xlarge).spot_usd_per_hour``."""
 
-    def place(path: Path) -> str:
+    def place(path: DocumentPath) -> str:
         words, value = "", document
         for step in path:
             value = _at(value, step)
@@ -124,9 +123,9 @@ def repeated_keys(document: object) -> list[Finding]:
     return [Finding(path, found, "allowed: every field once") for path in islice(paths, MANY)]
 
 
-def containers(document: object) -> Iterator[tuple[Path, dict[str, Any] | list[Any]]]:
+def containers(document: object) -> Iterator[tuple[DocumentPath, dict[str, Any] | list[Any]]]:
     """Every object and list of a document, with its path."""
-    stack: list[tuple[Path, Any]] = [((), document)]
+    stack: list[tuple[DocumentPath, Any]] = [((), document)]
     while stack:
         path, value = stack.pop()
         if isinstance(value, (dict, list)):
@@ -152,9 +151,9 @@ def schema_findings(model: type[BaseModel], document: object) -> list[Finding]:
     return [f for f in found if f.path in versions or not any(f.path[: len(o)] == o for o in others)]
 
 
-def _translate(model: type[BaseModel], document: object, error: str, loc: Path) -> Finding:
+def _translate(model: type[BaseModel], document: object, error: str, loc: DocumentPath) -> Finding:
     """Follow an error's location through the document and the schema, to the field whose description tells."""
-    path: Path = ()
+    path: DocumentPath = ()
     parent, value = None, document
     models: tuple[type[BaseModel], ...] = (model,)
     owner = field = None
@@ -254,7 +253,7 @@ def quota_findings(document: object) -> list[Finding]:
     return schema_findings(QuotaDocument, document) or list(_second_quotas(document["quotas"]))  # type: ignore[index]  # valid, so it is an object
 
 
-def _joined_findings(document: Mapping[str, Any], refused: set[Path]) -> Iterator[Finding]:
+def _joined_findings(document: Mapping[str, Any], refused: set[DocumentPath]) -> Iterator[Finding]:
     parts = {path[0] for path in refused}
     if document.get("n_sat") is not None and "n_sat" not in parts:
         try:
@@ -278,7 +277,7 @@ def _joined_findings(document: Mapping[str, Any], refused: set[Path]) -> Iterato
             yield from _instance_findings(("instances", i), instance)
 
 
-def _instance_findings(path: Path, instance: Mapping[str, Any]) -> Iterator[Finding]:
+def _instance_findings(path: DocumentPath, instance: Mapping[str, Any]) -> Iterator[Finding]:
     if instance.get("on_demand_usd_per_hour") is None and instance.get("spot_usd_per_hour") is None:
         yield Finding(path, "no price", "allowed: on_demand_usd_per_hour or spot_usd_per_hour, or both, in $/h")
     yield from _zone_findings((*path, "spot_zones"), instance)
@@ -296,7 +295,7 @@ def _instance_findings(path: Path, instance: Mapping[str, Any]) -> Iterator[Find
             yield Finding((*path, "speedups", j, error.option), found, f"allowed: {error.allowed}")
 
 
-def _zone_findings(path: Path, instance: Mapping[str, Any]) -> Iterator[Finding]:
+def _zone_findings(path: DocumentPath, instance: Mapping[str, Any]) -> Iterator[Finding]:
     rows = instance.get("spot_zones", ())
     prices = [Decimal(str(row["usd_per_hour"])) for row in rows]
     for j, _ in repeats(row["zone"] for row in rows):

@@ -17,7 +17,6 @@ MAX_FIELDS = 1000
 MAX_VALUES = 2_000_000
 
 _WIDTH = 120
-_A_CATALOG = "allowed: one JSON object, as `deepvm catalog show paper -o json` prints it"
 
 
 class RepeatedKeys(dict[str, Any]):
@@ -42,9 +41,7 @@ def exact_number(text: str) -> Decimal | float:
         return float(text)  # an exponent beyond what Decimal holds; validation refuses infinity and zero
 
 
-def parse_json(
-    text: str, path: Path, wanted: str = _A_CATALOG, number: Callable[[str], Decimal | float] = exact_number
-) -> object:
+def parse_json(text: str, path: Path, wanted: str, number: Callable[[str], Decimal | float] = exact_number) -> object:
     """Parse JSON; NaN and infinities are kept for validation to locate.
 
     ``path`` and what is ``wanted`` there are for messages; ``number`` reads numbers that are no short integers.

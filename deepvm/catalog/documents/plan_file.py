@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from decimal import Decimal
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
 from deepvm.catalog.documents import schema
-from deepvm.catalog.documents.findings import Finding, Path, json_place, refuse, repeats, schema_findings, shown
+from deepvm.catalog.documents.findings import DocumentPath, Finding, json_place, refuse, repeats, schema_findings, shown
 from deepvm.catalog.documents.json_file import parse_json, read_existing
 from deepvm.catalog.documents.schema import MAX_NODES, MAX_USD, Day, Lenient, Name, Price, Text, Whole
 from deepvm.core.cluster.instances import ZonePrice
@@ -38,9 +38,9 @@ def _as_exact(value: object) -> object:
 
 
 # Types, regions and zones are put into commands, paths and scripts.
-Place = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 Region = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,99})?$")]
-_PLACE = "1 to 100 letters, digits, dots, hyphens and underscores, a letter or digit first"
+_IDENTIFIER = "1 to 100 letters, digits, dots, hyphens and underscores, a letter or digit first"
 _MOST_USD = MAX_USD * MAX_NODES
 Total = Annotated[Decimal, Field(gt=0, le=_MOST_USD, decimal_places=6), BeforeValidator(_as_exact)]
 Budget = Annotated[Decimal, Field(ge=0, le=10**12), BeforeValidator(_as_exact)]
@@ -50,19 +50,18 @@ def _count(what: str, least: int) -> Any:
     return schema.number(what, MAX_NODES, least=least, whole=True)
 
 
-def _place(what: str, null: str = "") -> Any:
-    text = f"{what}: {_PLACE}"
-    return Field(None, description=f"{text}, or null {null}") if null else Field(description=text)
+def _identifier(what: str, null: str = "") -> Any:
+    return schema.described(f"{what}: {_IDENTIFIER}", null)
 
 
 class _Zone(Lenient):
-    zone: Place = _place("id of the zone, such as use1-az4")
-    zone_name: Place | None = _place("name of the zone, such as us-east-1a", "when unknown")
+    zone: Identifier = _identifier("id of the zone, such as use1-az4")
+    zone_name: Identifier | None = _identifier("name of the zone, such as us-east-1a", "when unknown")
     usd_per_hour: Price = schema.price("spot price of the zone")
 
 
 class _Vms(Lenient):
-    instance_type: Place = _place("the provider's name of the type")
+    instance_type: Identifier = _identifier("the provider's name of the type")
     count: Whole = _count("VMs", 1)
     on_demand_usd_per_hour: Price | None = schema.price("on-demand price of one VM", "when unknown")
     cpu_architecture: Literal["x86_64", "arm64", ""] | None = Field(
@@ -82,8 +81,10 @@ class _GpuVms(_Vms):
 
 
 class _MemoryVms(_Vms):
-    zones: list[Place] | None = Field(
-        None, max_length=1000, description=f"ids of zones that offer the type: a list of {_PLACE}, or null when unknown"
+    zones: list[Identifier] | None = Field(
+        None,
+        max_length=1000,
+        description=f"ids of zones that offer the type: a list of {_IDENTIFIER}, or null when unknown",
     )
 
 
@@ -99,14 +100,14 @@ class _Configuration(Lenient):
     usd_per_hour: Total = Field(
         description="price of all VMs in US dollars an hour ($/h): a number above 0 with at most 6 decimals"
     )
-    region: Region | None = _place("the provider's region", "when unknown")
-    zone: Place | None = _place("id of the zone to start in", "when unknown")
+    region: Region | None = _identifier("the provider's region", "when unknown")
+    zone: Identifier | None = _identifier("id of the zone to start in", "when unknown")
     warnings: list[Text] = Field([], max_length=1000, description="warnings: a list of lines of text")
 
 
 class _Source(Lenient):
     catalog: Text = schema.text("name of the catalog", 1000)
-    region: Region | None = _place("the provider's region", "when unknown")
+    region: Region | None = _identifier("the provider's region", "when unknown")
     prices_as_of: Day | None = Field(None, description="the day the prices were true: a date YYYY-MM-DD, or null")
     kind: Text = schema.text("kind of the catalog, such as embedded", 100)
     source: Text = schema.text("who published the prices", 10_000)
@@ -114,7 +115,7 @@ class _Source(Lenient):
 
 
 class _Region(Lenient):
-    region: Region = _place("the provider's region")
+    region: Region = _identifier("the provider's region")
     source: _Source = Field(description="where its prices come from: an object")
 
 
@@ -148,7 +149,7 @@ def load_plan(path: str | os.PathLike[str], rank: int = 1) -> Plan:
             problem with its place.
         RequestError: no configuration has this rank.
     """
-    return parse_plan(read_existing(FilePath(path), _EXPECTED), rank, os.fspath(path))
+    return parse_plan(read_existing(Path(path), _EXPECTED), rank, os.fspath(path))
 
 
 def decode_plan(data: bytes, rank: int = 1) -> Plan:
@@ -165,7 +166,7 @@ def decode_plan(data: bytes, rank: int = 1) -> Plan:
 
 def parse_plan(text: str, rank: int = 1, name: str = STANDARD_INPUT) -> Plan:
     """As :func:`load_plan`, from JSON text that errors call ``name``."""
-    raw = parse_json(text, FilePath(name), _EXPECTED)
+    raw = parse_json(text, Path(name), _EXPECTED)
     refuse(name, schema_findings(_Document, raw), json_place(raw))
     document = _Document.model_validate(raw)
     refuse(name, _joined_findings(document), json_place(raw))
@@ -211,7 +212,7 @@ def _joined_findings(document: _Document) -> Iterator[Finding]:
         found = f"rank {document.configurations[i].rank} stands twice"
         yield Finding(("configurations", i, "rank"), found, "allowed: every rank once")
     for i, configuration in enumerate(document.configurations):
-        here: Path = ("configurations", i)
+        here: DocumentPath = ("configurations", i)
         gpu, memory = configuration.gpu, configuration.memory
         if gpu.count != gpu.spot_count + gpu.on_demand_count:
             expected = f"allowed: spot_count + on_demand_count, {gpu.spot_count} + {gpu.on_demand_count}"

@@ -99,10 +99,15 @@ def number(
     return Field(default, ge=least, gt=0 if least is None else None, le=most, description=text)
 
 
+def described(text: str, null: str = "") -> Any:
+    """A field with this description, required unless ``null`` says when it may be null."""
+    return Field(None, description=f"{text}, or null {null}") if null else Field(description=text)
+
+
 def price(what: str, null: str = "") -> Any:
     """A field for a price, required unless it may be null."""
-    text = f"{what} in US dollars an hour ($/h): a number above 0 and at most {MAX_USD} with at most 6 decimals"
-    return Field(None, description=f"{text}, or null {null}") if null else Field(description=text)
+    money = f"a number above 0 and at most {MAX_USD} with at most 6 decimals"
+    return described(f"{what} in US dollars an hour ($/h): {money}", null)
 
 
 def text(what: str, most: int = 2000, default: str = "") -> Any:
@@ -114,8 +119,7 @@ def text(what: str, most: int = 2000, default: str = "") -> Any:
 
 def name_of(what: str, null: str = "") -> Any:
     """A field for a :data:`Name`, required unless it may be null."""
-    text = f"{what}: one line of 1 to 100 characters without blanks at the ends"
-    return Field(None, description=f"{text}, or null {null}") if null else Field(description=text)
+    return described(f"{what}: one line of 1 to 100 characters without blanks at the ends", null)
 
 
 def rows(what: str, most: int, *, least: int = 0, required: bool = False, of: str = "objects") -> Any:
@@ -260,8 +264,8 @@ class InstanceDocument(Strict):
         None,
         ge=0,
         le=4,
-        description="how often it is taken away: 0 to 4 for below 5, 5 to 10, 10 to 15, 15 to 20, above 20 % a month, "
-        "or null when unknown",
+        description="share of its VMs preempted in a month: 0 to 4 for below 5, 5 to 10, 10 to 15, 15 to 20, "
+        "above 20 %, or null when unknown",
     )
     zones: list[Name] = rows("ids of the zones that offer it, any when empty", 1000, of="texts")
     spot_zones: list[ZoneRow] = rows(

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from deepvm.catalog.measured.comparable_eflops import apply_speeds, choose_workload
 from deepvm.catalog.measured.curves import apply_curves, curve_doubts
-from deepvm.catalog.measured.entries import Applied, Entry
+from deepvm.catalog.measured.entries import Entry, MeasuredCatalog
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.cluster.memory_nodes import MemoryNodeRule
 from deepvm.core.cluster.provenance import Measurement
@@ -19,7 +19,9 @@ from deepvm.core.cluster.saturation import SaturationTable
 from deepvm.errors import RequestError
 
 
-def apply(tables: Iterable[Entry], catalog: Catalog, workload: str = "", among: Sequence[Catalog] = ()) -> Applied:
+def apply(
+    tables: Iterable[Entry], catalog: Catalog, workload: str = "", among: Sequence[Catalog] = ()
+) -> MeasuredCatalog:
     """Replace a catalog's figures by measured ones.
 
     - ``eflops``: by the rules of :mod:`deepvm.catalog.measured.comparable_eflops`.
@@ -40,21 +42,21 @@ def apply(tables: Iterable[Entry], catalog: Catalog, workload: str = "", among: 
     trained = [e for e in tables if e.kind != "saturation"]
     if workload:
         trained = _of_workload(trained, workload)
-    known = Catalog("known", tuple({i.name: i for c in (*reversed(among), catalog) for i in c}.values()))
-    applied = Applied(catalog)
+    all_types = Catalog("all types", tuple({i.name: i for c in (*reversed(among), catalog) for i in c}.values()))
+    applied = MeasuredCatalog(catalog)
     # What cannot be used has no say in which workload counts.
-    speeds_of = _usable(applied, known, [e for e in trained if e.kind == "eflops"])
-    chosen = choose_workload(speeds_of, known)
-    applied.doubts += _another_gpu(known, speeds_of)
-    apply_speeds(applied, speeds_of, chosen, known)
-    curves_of = _usable(applied, known, [e for e in trained if e.kind == "scaling"])
-    of_curves, general = apply_curves(applied, curves_of, chosen, known)
-    _apply_pairs(applied, [e for e in tables if e.kind == "saturation"], known)
+    speeds_of = _usable(applied, all_types, [e for e in trained if e.kind == "eflops"])
+    eflops_workload = choose_workload(speeds_of)
+    applied.doubts += _another_gpu(all_types, speeds_of)
+    apply_speeds(applied, speeds_of, eflops_workload, all_types)
+    curves_of = _usable(applied, all_types, [e for e in trained if e.kind == "scaling"])
+    curve_workload, general = apply_curves(applied, curves_of, eflops_workload, all_types)
+    _apply_pairs(applied, [e for e in tables if e.kind == "saturation"], all_types)
     if not applied.used and not applied.notes:
-        return Applied(catalog)
-    applied.doubts += _another_gpu(known, general.values())
-    speeds = {e.subject for e in speeds_of if e.workload == chosen}
-    applied.doubts += curve_doubts(applied.catalog, general, of_curves, chosen, speeds)
+        return MeasuredCatalog(catalog)
+    applied.doubts += _another_gpu(all_types, general.values())
+    speeds = {e.subject for e in speeds_of if e.workload == eflops_workload}
+    applied.doubts += curve_doubts(applied.catalog, general, curve_workload, eflops_workload, speeds)
     about = catalog.provenance
     provenance = replace(
         about,
@@ -63,7 +65,7 @@ def apply(tables: Iterable[Entry], catalog: Catalog, workload: str = "", among: 
         notes=(*about.notes, *applied.notes),
     )
     applied.catalog = replace(applied.catalog, provenance=provenance)
-    applied.workloads = (chosen, of_curves)
+    applied.workloads = (eflops_workload, curve_workload)
     return applied
 
 
@@ -102,11 +104,11 @@ def _of_workload(entries: Sequence[Entry], workload: str) -> list[Entry]:
     return found
 
 
-def _usable(applied: Applied, known: Catalog, entries: Iterable[Entry]) -> list[Entry]:
+def _usable(applied: MeasuredCatalog, all_types: Catalog, entries: Iterable[Entry]) -> list[Entry]:
     """The entries that say what the GPUs of a known type do; notes why others do not."""
     usable = []
     for entry in entries:
-        instance = known.by_name.get(entry.instance_type)
+        instance = all_types.by_name.get(entry.instance_type)
         if instance is None:
             continue
         why = _why_not(entry, instance)
@@ -145,13 +147,13 @@ def _why_not(entry: Entry, instance: InstanceType) -> str:
     return ""
 
 
-def _another_gpu(known: Catalog, entries: Iterable[Entry]) -> list[str]:
+def _another_gpu(all_types: Catalog, entries: Iterable[Entry]) -> list[str]:
     """Doubts where a machine names its GPUs and none is the type's; providers' drivers add words to names."""
     return [
         f"{e.instance_type} has {gpu.name} GPUs, but {_what(e)} measured on {e.gpus[0]}: if that was "
         f"another type, 'deepvm tables remove {e.name}' and save it under its name"
         for e in entries
-        if (gpu := known[e.instance_type].gpu) and e.gpus and not any(_is_model(gpu.name, n) for n in e.gpus)
+        if (gpu := all_types[e.instance_type].gpu) and e.gpus and not any(_is_model(gpu.name, n) for n in e.gpus)
     ]
 
 
@@ -163,25 +165,25 @@ def _what(entry: Entry) -> str:
     return "its eFLOPS were" if entry.kind == "eflops" else "its curve was"
 
 
-def _apply_pairs(applied: Applied, entries: Sequence[Entry], known: Catalog) -> None:
+def _apply_pairs(applied: MeasuredCatalog, entries: Sequence[Entry], all_types: Catalog) -> None:
     """Merge n_sat measured between two types into a catalog's table of n_sat by bandwidth (DeepVM Table V).
 
-    The planner looks n_sat up by the bandwidth that the catalog gives both types, min(sender, receiver), so a pair's
-    row stands there, whatever bandwidth was seen: one stream of a 25 Gbit/s VM may reach 5, and a row at 5 would never
-    count for the pair itself. Where the catalog does not know an end, the document's bandwidth counts.
+    A pair's row is at the bandwidth by which the planner looks n_sat up, min(sender, receiver) in the catalog, not at
+    the bandwidth that was seen: one stream of a 25 Gbit/s VM may reach 5. For a type that the catalog does not know,
+    the document's bandwidth counts.
 
-    n_sat never falls as bandwidth grows. A measured knee replaces the published row of its bandwidth; rows of less
-    bandwidth with a larger n_sat come down to it, rows of more bandwidth with a smaller one go. Of measured rows that
-    contradict each other the smaller holds: it only asks for more memory nodes. Where t(n) fell up to N senders, n_sat
-    is at least N: such a measurement lifts a row and never lowers one.
+    n_sat must not fall as bandwidth grows. A measured knee replaces the published row of its bandwidth, lowers larger
+    rows of less bandwidth, and removes smaller rows of more bandwidth. Of contradicting measurements the smaller holds:
+    it only asks for more memory nodes. A measurement without a knee up to N senders means n_sat >= N: it lifts a row
+    and never lowers one.
     """
     catalog = applied.catalog
     knees: dict[float, tuple[int, Entry]] = {}
     bounds: list[tuple[float, int, Entry]] = []
     for entry in entries:
-        if not {entry.sender_type, entry.receiver_type} & known.by_name.keys():
+        if not {entry.sender_type, entry.receiver_type} & all_types.by_name.keys():
             continue
-        gbps = _bandwidth(entry, known, catalog.memory_nodes)
+        gbps = _bandwidth(entry, all_types, catalog.memory_nodes)
         senders, seen = entry.senders
         if gbps is None:
             applied.note(f"n_sat of {entry.subject} is not used: nobody knows the bandwidth of the pair", entry)
@@ -209,7 +211,7 @@ def _apply_pairs(applied: Applied, entries: Sequence[Entry], known: Catalog) -> 
     applied.catalog = replace(catalog, n_sat=SaturationTable.from_rows(list(table.items())))
 
 
-def _merged(published: Mapping[float, int], own: Mapping[float, int], applied: Applied) -> dict[float, int]:
+def _merged(published: Mapping[float, int], own: Mapping[float, int], applied: MeasuredCatalog) -> dict[float, int]:
     """Measured rows, and the published rows that agree with them."""
     table = dict(own)
     for gbps, n in published.items():
@@ -227,13 +229,11 @@ def _merged(published: Mapping[float, int], own: Mapping[float, int], applied: A
     return table
 
 
-def _bandwidth(entry: Entry, known: Catalog, rule: MemoryNodeRule) -> float | None:
+def _bandwidth(entry: Entry, all_types: Catalog, rule: MemoryNodeRule) -> float | None:
     """Gbit/s of a pair, min(sender, receiver), None if unknown."""
-    sender, receiver = (known.by_name.get(name) for name in (entry.sender_type, entry.receiver_type))
-    ends = {
-        "sender_gbps": sender.network_gbps if sender else None,
-        "receiver_gbps": receiver.memory_node_gbps(rule) if receiver else None,
-    }
-    found = [entry.document.get(side) if gbps is None else gbps for side, gbps in ends.items()]
-    known_ends = [float(gbps) for gbps in found if gbps is not None]
-    return min(known_ends) if len(known_ends) == 2 else None
+    sender, receiver = (all_types.by_name.get(name) for name in (entry.sender_type, entry.receiver_type))
+    sent = sender.network_gbps if sender else None
+    received = receiver.memory_node_gbps(rule) if receiver else None
+    ends = (sent or entry.document.get("sender_gbps"), received or entry.document.get("receiver_gbps"))
+    known = [float(gbps) for gbps in ends if gbps is not None]
+    return min(known) if len(known) == 2 else None

@@ -1,30 +1,28 @@
 """Which eFLOPS are comparable: keeps figures of different workloads out of one ranking.
 
-A catalog's eFLOPS are of one workload and in one unit (the paper's: 377 for a T4). What ``deepvm profile eflops``
-measures is FLOP/s of another workload (10^12 and more). Side by side, whatever was measured would beat everything else.
-So a figure counts only on a scale that it shares with the others:
+A catalog's eFLOPS are of one workload and unit (the paper's: 377 for a T4); ``deepvm profile eflops`` measures FLOP/s
+of another workload (10^12 and more), which would beat all others. So a figure counts only on a common scale:
 
-1. Figures measured here with one and the same workload compare with each other. Where several workloads were measured,
-   one counts: the one that was asked for, else the one measured on the most types, else the one measured last.
-2. A type with a figure measured here and a published one of the catalog links the two scales; with several, the
-   geometric mean of their ratios does. Measured figures are brought to the catalog's scale by it, the others stay as
-   they are. One type alone then keeps its figure: a single measurement says nothing about which type is faster.
-3. Where the ratios of several links differ by more than a quarter, the workloads run the GPUs so differently that
-   published figures are estimates beside the measured ones: they need ``--estimates``.
-4. Without a link nothing compares: only what was measured here may train. ``--estimates`` lets the others in, linked by
-   the estimates of the types that were measured.
-5. Other types with the same GPU follow a measured one, as they do in the catalog: the same figure for the same number
-   of GPUs, a multiple (an estimate) for another number.
+1. Figures measured with one workload are comparable. Of several workloads one counts: the one that was asked for, else
+   the one measured on the most types, else the latest.
+2. A type with a measured and a published figure links the two scales, several by the geometric mean of their ratios:
+   measured figures are converted to the catalog's scale. A single link keeps its published figure, because one
+   measurement does not tell which type is faster.
+3. Where the ratios differ by more than a quarter, the workloads run the GPUs too differently: published figures become
+   estimates, which need ``--estimates``.
+4. Without a link only measured types may train. ``--estimates`` adds the others, linked by the estimates of the
+   measured types.
+5. Types with the GPU of a measured one follow it: the same figure for as many GPUs, a multiple (an estimate) otherwise.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from statistics import geometric_mean
 
-from deepvm.catalog.measured.entries import Applied, Entry
+from deepvm.catalog.measured.entries import Entry, MeasuredCatalog
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType
 from deepvm.core.spelling import listed
 from deepvm.core.units import counted
@@ -39,7 +37,7 @@ class _Scale:
 
     Attributes:
         factor: catalog's unit in one FLOP/s. links: the types that say so. spread: largest ratio over smallest.
-        estimated: they are estimates, so the catalog's figures come to the measured scale instead.
+        estimated: whether the links are estimates; then the catalog's figures are converted to FLOP/s instead.
     """
 
     factor: float
@@ -52,10 +50,10 @@ class _Scale:
         return _rounded(flops if self.estimated else flops * self.factor)
 
 
-def apply_speeds(applied: Applied, entries: Sequence[Entry], chosen: str, known: Catalog) -> None:
+def apply_speeds(applied: MeasuredCatalog, entries: Sequence[Entry], chosen: str, all_types: Catalog) -> None:
     """Put measured eFLOPS of the workload ``chosen`` into a catalog's types.
 
-    ``known`` are all types that are compared, in whatever region; they set the scale.
+    ``all_types`` are all types that are compared, in whatever region; they set the scale.
     """
     here = {e.instance_type: e for e in entries if e.workload == chosen}
     if not here:
@@ -67,8 +65,8 @@ def apply_speeds(applied: Applied, entries: Sequence[Entry], chosen: str, known:
             "'deepvm tables list' shows them, --workload chooses"
         )
         applied.note(why, *(e for e in entries if e.instance_type in others))
-    catalog, scale = applied.catalog, _scale(known, here)
-    found = tuple(i if i.gpu is None else _with_speed(i, i.gpu, known, here, scale) for i in catalog)
+    catalog, scale = applied.catalog, _scale(all_types, here)
+    found = tuple(i if i.gpu is None else _with_speed(i, i.gpu, all_types, here, scale) for i in catalog)
     unit = f"FLOP/s of {chosen}" if scale.estimated else catalog.eflops_unit
     applied.used += [e for e in here.values() if e.instance_type in catalog.by_name]
     rest = [n for i, n in zip(catalog, found, strict=True) if i.gpu and i.eflops is not None and not speed_is_ours(n)]
@@ -77,15 +75,13 @@ def apply_speeds(applied: Applied, entries: Sequence[Entry], chosen: str, known:
     applied.catalog = replace(catalog, instances=found, eflops_unit=unit)
 
 
-def choose_workload(entries: Iterable[Entry], catalog: Catalog) -> str:
-    """The workload measured on the most GPU types of a catalog; among equals, the latest."""
+def choose_workload(entries: Iterable[Entry]) -> str:
+    """The workload measured on the most types; among equals, the latest; empty without entries."""
     types: dict[str, set[str]] = {}
     last: dict[str, datetime] = {}
-    for entry in entries:
-        instance = catalog.by_name.get(entry.instance_type)
-        if instance is not None and instance.gpu is not None:
-            types.setdefault(entry.workload, set()).add(entry.instance_type)
-            last[entry.workload] = max(last.get(entry.workload, entry.measured_at), entry.measured_at)
+    for entry in sorted(entries, key=lambda e: e.measured_at):
+        types.setdefault(entry.workload, set()).add(entry.instance_type)
+        last[entry.workload] = entry.measured_at
     return max(types, key=lambda w: (len(types[w]), last[w], w), default="")
 
 
@@ -96,7 +92,7 @@ def _scale(catalog: Catalog, here: Mapping[str, Entry]) -> _Scale:
     if not links:
         return _Scale(1.0, (), 1.0, True)
     spread = max(links.values()) / min(links.values())
-    return _Scale(_mean(links.values()), tuple(sorted(links)), spread, not published)
+    return _Scale(geometric_mean(links.values()), tuple(sorted(links)), spread, not published)
 
 
 def _with_speed(
@@ -128,11 +124,7 @@ def _with_speed(
 
 
 def _following(
-    instance: InstanceType,
-    gpu: Gpu,
-    same: Sequence[tuple[InstanceType, Gpu]],
-    here: Mapping[str, Entry],
-    scale: _Scale,
+    instance: InstanceType, gpu: Gpu, same: Sequence[tuple[InstanceType, Gpu]], here: Mapping[str, Entry], scale: _Scale
 ) -> InstanceType:
     """A type with the GPU of types that were measured: their figures in the catalog's own proportion."""
     shares = []
@@ -148,7 +140,7 @@ def _following(
     basis = f"{gpu.count} x one {gpu.name}'s, after {names}, measured here, {day}"
     return replace(
         instance,
-        eflops=scale.bring(_mean(shares)),
+        eflops=scale.bring(geometric_mean(shares)),
         eflops_basis="" if alike or published else basis,
         eflops_source=f"after {names} with the same GPU, measured here, {day}",
     )
@@ -187,12 +179,6 @@ def smallest_of_each_gpu(instances: Iterable[InstanceType]) -> list[str]:
 def speed_is_ours(instance: InstanceType) -> bool:
     """Whether a type's eFLOPS are measured on it, or on another type with its GPU."""
     return instance.eflops_source.startswith(("measured", "after"))
-
-
-def _mean(values: Iterable[float]) -> float:
-    """The geometric mean."""
-    logs = [math.log(value) for value in values]
-    return math.exp(sum(logs) / len(logs))
 
 
 def _rounded(value: float) -> float:

@@ -1,13 +1,12 @@
 """Measured speed-up curves: which are used, for which types, and what they cannot be compared with.
 
-The throughput of a cluster is eFLOPS x S(n), so a curve meets two other figures: the eFLOPS of its type, and the curves
-of the types beside which it is ranked. Speed-ups of two workloads may differ several times at the same n. So:
+The throughput of a cluster is eFLOPS x S(n), so a curve must match the eFLOPS of its type and the curves of the types
+that it is ranked with. Speed-ups of two workloads may differ several times at the same n. So:
 
-1. Only curves of one workload count: of the one that was asked for, else of the measured eFLOPS, else of the one that
-   was measured on the most types, else last. Where none is of the eFLOPS' workload, those of its model come first.
-   Others are kept as curves of their workloads, which no ranking uses.
-2. Types that nobody measured go by the catalog's curves and eFLOPS. Nobody knows whether these are of the same
-   workload (the paper does not say what its eFLOPS are of), so each such meeting is a doubt that names what to measure.
+1. Only curves of one workload count: the one that was asked for, else that of the measured eFLOPS (or of its model),
+   else the one measured on the most types, else the latest. Others are kept but rank nothing.
+2. Types that were not measured use the catalog's curves and eFLOPS, perhaps of another workload (the paper does not
+   name it): a doubt says so, and what to measure.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from deepvm.catalog.measured.comparable_eflops import choose_workload, smallest_of_each_gpu, speed_is_ours
-from deepvm.catalog.measured.entries import Applied, Entry, same_workload
+from deepvm.catalog.measured.entries import Entry, MeasuredCatalog, same_workload
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.cluster.speedup import MeasuredSpeedup, RingSpeedup, SpeedupCurve
 from deepvm.core.spelling import listed
@@ -29,14 +28,14 @@ _HERE = "measured here, "
 
 
 def apply_curves(
-    applied: Applied, usable: Sequence[Entry], of_eflops: str, known: Catalog
+    applied: MeasuredCatalog, usable: Sequence[Entry], eflops_workload: str, all_types: Catalog
 ) -> tuple[str, dict[str, Entry]]:
     """Put measured curves into a catalog's types, also into those that shared a measured type's curves.
 
-    ``of_eflops`` is the workload of the measured eFLOPS, ``known`` all types that are compared, as they were before.
-    Returns the workload that counts, by rule 1, empty without any, and its curves by type.
+    ``eflops_workload`` is the workload of the measured eFLOPS, ``all_types`` all that are compared, before any change.
+    Returns the workload that counts by rule 1, empty without curves, and its curves by type.
     """
-    wanted = _workload(usable, of_eflops, known)
+    wanted = _workload(usable, eflops_workload)
     by_type: dict[str, list[Entry]] = {}
     for entry in usable:
         by_type.setdefault(entry.instance_type, []).append(entry)
@@ -53,7 +52,7 @@ def apply_curves(
             *own,
         )
     instances = tuple(
-        _with_own(i, by_type[i.name], general.get(i.name)) if i.name in by_type else _following(i, known, general)
+        _with_own(i, by_type[i.name], general.get(i.name)) if i.name in by_type else _following(i, all_types, general)
         for i in applied.catalog
     )
     applied.used += [e for name, e in general.items() if name in applied.catalog.by_name]
@@ -61,22 +60,22 @@ def apply_curves(
     return wanted, general
 
 
-def _workload(entries: Sequence[Entry], of_eflops: str, catalog: Catalog) -> str:
-    if any(same_workload(e.workload, of_eflops) for e in entries):
-        return of_eflops
+def _workload(entries: Sequence[Entry], eflops_workload: str) -> str:
+    if any(same_workload(e.workload, eflops_workload) for e in entries):
+        return eflops_workload
     # A curve that is too short to go by has a say only among its like.
     enough = [e for e in entries if e.sizes >= FEWEST_SIZES] or entries
-    alike = [e for e in enough if e.workload.partition("/")[0] == of_eflops.partition("/")[0]]
-    return choose_workload(alike or enough, catalog)
+    alike = [e for e in enough if e.workload.partition("/")[0] == eflops_workload.partition("/")[0]]
+    return choose_workload(alike or enough)
 
 
 def curve_doubts(
-    catalog: Catalog, general: Mapping[str, Entry], workload: str, of_eflops: str, speeds: Collection[str]
+    catalog: Catalog, general: Mapping[str, Entry], workload: str, eflops_workload: str, speeds: Collection[str]
 ) -> list[str]:
     """Doubts about ranking measured curves beside figures that may not be comparable.
 
     ``general`` are the curves of :func:`apply_curves` and ``workload`` is theirs; ``speeds`` are the types whose eFLOPS
-    were measured, with ``of_eflops``.
+    were measured, with ``eflops_workload``.
     """
     found = []
     for name, entry in general.items():
@@ -87,8 +86,8 @@ def curve_doubts(
                 f"the curve of {name} was measured at {counted(entry.sizes, 'size')} above 1, too few to go by: it "
                 "counts only with --speedup measured"
             )
-        if name in speeds and not same_workload(entry.workload, of_eflops):
-            found.append(f"the curve of {name} was measured with {entry.workload}, its eFLOPS with {of_eflops}")
+        if name in speeds and not same_workload(entry.workload, eflops_workload):
+            found.append(f"the curve of {name} was measured with {entry.workload}, its eFLOPS with {eflops_workload}")
     # Rule 2. Types with estimated eFLOPS rank only with --estimates, which says so itself.
     ranked = [i for i in catalog if i.gpu is not None and i.eflops is not None and not i.eflops_basis]
     own = sorted({i.name for i in ranked} & set(_defaults(general)))
@@ -126,10 +125,10 @@ def _with_own(instance: InstanceType, entries: Sequence[Entry], general: Entry |
     return replace(instance, speedups=tuple(speedups), default_speedup=MeasuredSpeedup.kind, speedup_basis="")
 
 
-def _following(instance: InstanceType, known: Catalog, general: Mapping[str, Entry]) -> InstanceType:
+def _following(instance: InstanceType, all_types: Catalog, general: Mapping[str, Entry]) -> InstanceType:
     """Give a type the measured curves of another one with the same GPUs and curves."""
     for name in _defaults(general):
-        other = known[name]
+        other = all_types[name]
         if other.gpu == instance.gpu and _shared(other) == _shared(instance):
             new = _general_curves(general[name])
             return replace(

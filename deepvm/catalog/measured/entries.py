@@ -1,4 +1,4 @@
-"""Entries of measured tables: whole documents of ``deepvm profile``, of which later versions may use more.
+"""Entries of measured tables: documents of ``deepvm profile``, kept whole because later versions may use more of them.
 
 Validation is in :mod:`deepvm.catalog.measured.entry_schema`.
 """
@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 TABLES_VERSION = "deepvm.tables/1"
 """``schema_version`` of measured tables."""
 
-DOCUMENT_VERSIONS = {
-    "eflops": "deepvm.eflops/1",
-    "scaling": "deepvm.scaling/1",
-    "saturation": "deepvm.saturation/1",
-}
+DOCUMENT_VERSIONS = {"eflops": "deepvm.eflops/1", "scaling": "deepvm.scaling/1", "saturation": "deepvm.saturation/1"}
 """The kinds of entries, and ``schema_version`` of the document of each."""
 
 TYPES = {"eflops": ("instance_type",), "scaling": ("instance_type",), "saturation": ("sender_type", "receiver_type")}
@@ -148,12 +144,12 @@ class Entry:
 
 
 @dataclass
-class Applied:
-    """A catalog with measured figures in it, and what became of the measurements.
+class MeasuredCatalog:
+    """A catalog with measured figures in it, and which measurements were used.
 
     Attributes:
         catalog: the catalog. used: the entries that changed it. notes: why others did not, one sentence each.
-        unused: the same by name of entry. doubts: what these figures do not allow to say.
+        unused: these reasons by name of entry. doubts: where these figures may mislead.
         workloads: of the eFLOPS and the curves in use, empty without any.
     """
 

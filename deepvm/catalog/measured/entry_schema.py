@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, Field, StrictFloat, StrictInt
+from pydantic import AfterValidator, Field, StrictFloat, StrictInt
 
 from deepvm.catalog.documents import schema
 from deepvm.catalog.documents.findings import (
+    DocumentPath,
     Finding,
-    Path,
     containers,
     json_place,
     refuse,
@@ -140,12 +140,12 @@ class _TablesDocument(Strict):
     entries: list[_AnyEntry] = schema.rows("measurements", MAX_ENTRIES, required=True)
 
 
-def read_document(path: FilePath, expected: str = EXPECTED) -> Any:
+def read_document(path: Path, expected: str = EXPECTED) -> Any:
     """Read a JSON file of measurements as :func:`parse_document` does; a missing file is refused likewise."""
     return parse_document(read_existing(path, expected), path, expected)
 
 
-def parse_document(text: str, path: FilePath, expected: str = EXPECTED) -> Any:
+def parse_document(text: str, path: Path, expected: str = EXPECTED) -> Any:
     """Read JSON of measurements; numbers are plain int and float.
 
     Raises:
@@ -195,17 +195,7 @@ def tables_findings(document: object) -> list[Finding]:
     return found
 
 
-def entry_findings(entry: Entry) -> list[Finding]:
-    """Everything that is wrong with one entry and the document in it."""
-    models: dict[str, type[BaseModel]] = {
-        "eflops": _EflopsEntry,
-        "scaling": _ScalingEntry,
-        "saturation": _SaturationEntry,
-    }
-    return schema_findings(models[entry.kind], entry.as_document()) or list(_joined_findings(entry, ("document",)))
-
-
-def _joined_findings(entry: Entry, path: Path) -> Iterator[Finding]:
+def _joined_findings(entry: Entry, path: DocumentPath) -> Iterator[Finding]:
     if entry.kind == "saturation":
         return
     if len(entry.workload) > MAX_KEY:

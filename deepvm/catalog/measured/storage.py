@@ -37,16 +37,10 @@ def default_folder(environ: Mapping[str, str]) -> Path | None:
     return Path(os.path.expanduser(named)).absolute() if named else user_folder("data", environ)
 
 
-def nothing_measured() -> bool:
-    """Whether it is certain that the user has no measured tables."""
-    place = default_folder(os.environ)
-    return place is None or absent(place / CURRENT)
-
-
-def absent(path: Path) -> bool:
-    """Whether a file certainly does not exist; without permission to look, it may."""
+def nothing_measured(folder: Path) -> bool:
+    """Whether a folder certainly has no measured tables; without permission to look, it may."""
     try:
-        os.lstat(path)
+        os.lstat(folder / CURRENT)
     except OSError as error:
         return isinstance(error, (FileNotFoundError, NotADirectoryError))  # after others, reading it says why
     return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -13,7 +13,7 @@ from typing import Any
 
 import deepvm
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, TABLES_VERSION, TYPES, Entry, build_entry
-from deepvm.catalog.measured.storage import CURRENT, PREVIOUS, absent, default_folder, locked, replace_file
+from deepvm.catalog.measured.storage import CURRENT, PREVIOUS, default_folder, locked, nothing_measured, replace_file
 from deepvm.core.cluster.instances import Catalog
 from deepvm.errors import CatalogFormatError, DataError, RequestError
 from deepvm.io.safe_read import MAX_BYTES
@@ -44,11 +44,7 @@ class Tables:
 
     def merged(self, entries: Iterable[Entry]) -> Tables:
         """Merge other entries; of one name the later measurement wins, of equal times the new one."""
-        found = {e.name: e for e in self.entries}
-        for entry in entries:
-            old = found.get(entry.name)
-            if old is None or entry.measured_at >= old.measured_at:
-                found[entry.name] = entry
+        found = {e.name: e for e in sorted((*self.entries, *entries), key=lambda e: e.measured_at)}
         return Tables(tuple(found[name] for name in sorted(found)), self.path)
 
     def apply(self, catalog: Catalog, workload: str = "", *, among: Sequence[Catalog] = ()) -> Catalog:
@@ -79,8 +75,7 @@ def load_tables(folder: str | os.PathLike[str] | None = None) -> Tables:
         CatalogFormatError: the file cannot be read, or is not what was written; names every problem with its place.
     """
     place = default_folder(os.environ) if folder is None else Path(folder)
-    # Most users have none: no more than a look at the folder, and pydantic stays out.
-    if place is None or absent(place / CURRENT):
+    if place is None or nothing_measured(place):  # as for most users: pydantic stays out
         return Tables()
     try:
         return read_tables(place / CURRENT)
@@ -119,14 +114,7 @@ def read_tables(path: Path) -> Tables:
 
 
 def entry_of(
-    kind: str,
-    document: Mapping[str, Any],
-    *,
-    measured_at: datetime,
-    instance_type: str = "",
-    sender_type: str = "",
-    receiver_type: str = "",
-    name: str = "document",
+    kind: str, document: Mapping[str, Any], *, measured_at: datetime, name: str = "document", **types: str
 ) -> Entry:
     """Make an entry of a profiling command's document.
 
@@ -134,22 +122,19 @@ def entry_of(
         kind: ``eflops``, ``scaling`` or ``saturation``.
         document: as the command prints it with ``-o json``.
         measured_at: when, with a time zone.
-        instance_type: for ``eflops`` and ``scaling``.
-        sender_type: for ``saturation``.
-        receiver_type: for ``saturation``.
         name: what the document is called in errors.
+        **types: ``sender_type`` and ``receiver_type`` for ``saturation``, ``instance_type`` for the others.
 
     Raises:
         RequestError: an unknown kind, or a type is missing.
         CatalogFormatError: the document is not valid; names every problem with its place.
     """
     from deepvm.catalog.documents.findings import json_place, refuse
-    from deepvm.catalog.measured.entry_schema import entry_findings, parse_document
+    from deepvm.catalog.measured.entry_schema import parse_document, tables_findings
 
     if kind not in DOCUMENT_VERSIONS:
         raise RequestError("kind", kind, " or ".join(DOCUMENT_VERSIONS))
-    types = {"instance_type": instance_type, "sender_type": sender_type, "receiver_type": receiver_type}
-    needed = {t: types[t] for t in TYPES[kind]}
+    needed = {option: types.get(option, "") for option in TYPES[kind]}
     for option, value in needed.items():
         if not value:
             raise RequestError(option, value, "the provider's name of the type that was measured, such as g4dn.xlarge")
@@ -157,24 +142,32 @@ def entry_of(
     plain = parse_document(json.dumps(dict(document)), Path(name))
     entry = Entry(kind, measured_at.replace(microsecond=0), plain, **needed)
     inside = json_place({"document": plain})
-    refuse(name, entry_findings(entry), lambda path: inside(path).removeprefix("document."))
+    findings = tables_findings(Tables((entry,)).as_document())
+    refuse(name, findings, lambda path: inside(path[2:]).removeprefix("document."))  # without entries[0]
     return entry
 
 
-def save_entries(folder: str | os.PathLike[str], entries: Iterable[Entry]) -> tuple[Tables, Tables]:
-    """Save measurements in a folder's tables; of one thing the later wins. Returns the tables before and after.
+def save_entries(
+    folder: str | os.PathLike[str], entries: Iterable[Entry], remove: Collection[str] = ()
+) -> tuple[Tables, Tables]:
+    """Save measurements in a folder's tables (of one name the later wins) and remove others by name.
+
+    Returns the tables before and after.
 
     Raises:
         DataError: the tables there cannot be read, locked or written; whatever was there is unchanged.
     """
-    added = tuple(entries)
-    return _change(Path(folder), lambda old: old.merged(added))
-
-
-def remove_entries(folder: str | os.PathLike[str], names: Iterable[str]) -> tuple[Tables, Tables]:
-    """Remove entries by name, as :func:`save_entries` adds them."""
-    gone = frozenset(names)
-    return _change(Path(folder), lambda old: Tables(tuple(e for e in old if e.name not in gone), old.path))
+    place = Path(folder)
+    with locked(place):
+        old = load_tables(place)
+        new = Tables(tuple(e for e in old if e.name not in remove), str(place / CURRENT)).merged(entries)
+        if new.entries != old.entries:
+            data = encode_tables(new)
+            if len(data) > MAX_BYTES:
+                size = f"{len(data) / 2**20:.0f} MiB, more than the {MAX_BYTES // 2**20} MiB that are read"
+                raise DataError(f"{new.path}: would have {size}; 'deepvm tables remove' makes room")
+            replace_file(place, data)
+    return old, new
 
 
 def restore_previous(folder: str | os.PathLike[str]) -> Path:
@@ -209,19 +202,6 @@ def previous_tables(folder: str | os.PathLike[str]) -> Tables:
 def encode_tables(tables: Tables) -> bytes:
     """The bytes of a file."""
     return (json.dumps(tables.as_document(), indent=1, allow_nan=False) + "\n").encode()
-
-
-def _change(folder: Path, change: Callable[[Tables], Tables]) -> tuple[Tables, Tables]:
-    with locked(folder):
-        old = load_tables(folder)
-        new = change(old)
-        if new.entries != old.entries:
-            data = encode_tables(new)
-            if len(data) > MAX_BYTES:
-                size = f"{len(data) / 2**20:.0f} MiB, more than the {MAX_BYTES // 2**20} MiB that are read"
-                raise DataError(f"{folder / CURRENT}: would have {size}; 'deepvm tables remove' makes room")
-            replace_file(folder, data)
-    return old, Tables(new.entries, str(folder / CURRENT))
 
 
 def _noted(error: CatalogFormatError, text: str) -> CatalogFormatError:

@@ -251,9 +251,10 @@ def measured(catalogs: "Sequence[Catalog]", tables: str, workload: str) -> "tupl
         DataError: the tables cannot be read. RequestError: nothing was measured with the workload.
     """
     if tables == "auto" and not workload:
-        from deepvm.catalog.measured.storage import nothing_measured
+        from deepvm.catalog.measured.storage import default_folder, nothing_measured
 
-        if nothing_measured():  # the tables' modules are slow to load
+        folder = default_folder(os.environ)
+        if folder is None or nothing_measured(folder):  # the tables' modules are slow to load
             return tuple(catalogs)
     from deepvm.catalog.measured.tables import open_tables
 

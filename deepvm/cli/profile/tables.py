@@ -153,10 +153,10 @@ def export(
 @app.command()
 def remove(name: Annotated[list[str], arg("NAME...", "Names as for 'tables show'.")]) -> None:
     """Remove measurements; 'deepvm tables restore' brings them back."""
-    from deepvm.catalog.measured.tables import own_folder, remove_entries
+    from deepvm.catalog.measured.tables import own_folder, save_entries
 
     found = _called(name)
-    _, kept = remove_entries(own_folder(), (e.name for e in found))
+    _, kept = save_entries(own_folder(), (), remove=[e.name for e in found])
     for entry in found:
         say(f"removed: {entry.name}")
     say(f"{kept.path}: {counted(len(kept), 'measurement')}; 'deepvm tables restore' undoes this")

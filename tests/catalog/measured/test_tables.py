@@ -43,7 +43,6 @@ from deepvm.catalog.measured.tables import (
     load_tables,
     previous_tables,
     read_tables,
-    remove_entries,
     restore_previous,
     save_entries,
 )
@@ -85,7 +84,7 @@ def test_the_previous_version_is_kept_and_comes_back(tmp_path: Path) -> None:
     assert load_tables(tmp_path).entries == (first,)
     restore_previous(tmp_path)
     assert load_tables(tmp_path).entries == (first, second)
-    remove_entries(tmp_path, [first.name])
+    save_entries(tmp_path, (), [first.name])
     assert load_tables(tmp_path).entries == (second,)
     assert previous_tables(tmp_path).entries == (first, second)
 
@@ -153,7 +152,7 @@ def test_a_kill_at_any_step_leaves_whole_tables(tmp_path: Path) -> None:
     for step in range(100):
         folder = tmp_path / str(step)
         save_entries(folder, [scaling("g3s.xlarge")])
-        remove_entries(folder, [scaling("g3s.xlarge").name])
+        save_entries(folder, (), [scaling("g3s.xlarge").name])
         save_entries(folder, old)
         process = FORK.Process(target=killed_at, args=(str(folder), step))
         process.start()
@@ -161,7 +160,7 @@ def test_a_kill_at_any_step_leaves_whole_tables(tmp_path: Path) -> None:
         assert load_tables(folder).entries in (old, both)
         assert previous_tables(folder).entries in ((), old)
         ends.append(load_tables(folder).entries)
-        # And the next save goes on as if nothing had been.
+        # And the next save works.
         save_entries(folder, [eflops("g5.xlarge")])
         assert load_tables(folder).entries == both
         if process.exitcode == 0:

@@ -1,4 +1,4 @@
-"""Each signal comes from the best place that can be had; the notes say what did not go as planned."""
+"""Each signal comes from the best source available; the notes say what did not go as planned."""
 
 import signal as signals_of_unix
 import subprocess
