@@ -148,11 +148,12 @@ class Connection:
 
     def _reserve(self, frame: Frame) -> None:
         body = frame.body
-        number, put = _whole(body, "version"), _text(body, "put", 64)
+        number, attempt_id = _whole(body, "version"), _text(body, "put", 64)
         hold = _whole(body, "hold") if "hold" in body else None
-        attempt = _whole(body, "attempt") if "attempt" in body else 0
+        attempt_number = _whole(body, "attempt") if "attempt" in body else 0
         self._reservation = None
-        answer = self._registry.reserve(self, number, put, hold=hold, best=body.get("best") is True, attempt=attempt)
+        best = body.get("best") is True
+        answer = self._registry.reserve(self, number, attempt_id, attempt_number=attempt_number, hold=hold, best=best)
         if isinstance(answer, str):
             self._channel.send(Kind.RETRY_AFTER, {"seconds": 1.0, "reason": answer, "version": number})
             return
@@ -177,7 +178,7 @@ class Connection:
         try:
             self._channel.read_into(claim.view, limit_s=FRAME_S)
             point("node.mid-chunk")
-            atoms = claim.version.plan.cuts.atoms(claim.view, claim.start)
+            atoms = claim.version.index.cuts.atoms(claim.view, claim.start)
             verified = atoms if total(atoms) == piece.crc else None
         finally:
             self._registry.settle(claim, verified)

@@ -89,7 +89,7 @@ class Flusher(threading.Thread):
             if version.state is not State.COMPLETE:
                 begin = self._write_early(version)
             else:
-                self._put(version, [version.plan.layout.size])
+                self._put(version, [version.index.layout.size])
         except Exception as error:  # of any kind: the next version may work, and nobody else would report it
             self.times["failed"] += 1
             self.times["last_error"] = str(error)
@@ -177,8 +177,8 @@ class PartialVersion:
         Raises:
             GivenUpError: nothing arrives, it will not become complete, or a complete version waits for the disk.
         """
-        size = self._version.plan.layout.size
-        for end in seal(self._version.image, self._version.plan.layout, ready=self._wait, summed=self._sum):
+        size = self._version.index.layout.size
+        for end in seal(self._version.image, self._version.index.layout, ready=self._wait, summed=self._sum):
             if end < size:
                 yield end
         with self._memory.changed:
@@ -195,7 +195,7 @@ class PartialVersion:
         with self._memory.changed:
             self._check()
             while self._here < end:
-                here = version.plan.layout.size if version.state is State.COMPLETE else version.reach(self._here)
+                here = version.index.layout.size if version.state is State.COMPLETE else version.reach(self._here)
                 if here > self._here:
                     self._here, last = here, time.monotonic()
                 elif time.monotonic() > last + _SILENCE_S:
@@ -221,7 +221,7 @@ class PartialVersion:
     def _sum(self, offset: int, length: int) -> int:
         """CRC-32 of verified bytes; of most it was computed when they came."""
         found, at = [], offset
-        if self._version.plan.cuts.usable:  # else nobody could join them
+        if self._version.index.cuts.usable:  # else nobody could join them
             while at < offset + length and (atom := self._atoms.get(at)) is not None:
                 found.append(atom)
                 at = atom.end

@@ -102,7 +102,7 @@ class Node:
         try:
             self._context = self._tls()
             if self.store is not None:
-                self.store.take(shared=self.settings.shared)
+                self.store.open_for_writing(shared=self.settings.shared)
                 if self.store.volatile:
                     _LOG.warning("%s lies in this machine's memory, and is lost with it", self.store.url)
             else:  # a node started later cannot know that there were some
@@ -159,7 +159,7 @@ class Node:
                     "job": v.job,
                     "version": v.number,
                     "state": v.state.value,
-                    "bytes": v.plan.layout.size,
+                    "bytes": v.index.layout.size,
                     "received_bytes": sum(r.total for r in v.received.values()),
                     "durable": v.flushed and not registry.lacks,
                 }

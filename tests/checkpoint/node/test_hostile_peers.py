@@ -437,7 +437,7 @@ def test_layouts_of_living_runs_are_not_forgotten_for_others() -> None:
         registry.enter(last := Peer("c"))
         with pytest.raises(Refused, match="more --memory"):
             registry.learn(last, make_layout(1000), 1)
-        assert [len(registry.jobs[name].plans) for name in "abc"] == [1, 1, 0]
+        assert [len(registry.jobs[name].layouts) for name in "abc"] == [1, 1, 0]
         registry.jobs["a"].session.heard -= 60
         registry.learn(last, make_layout(1000), 1)
-        assert [len(registry.jobs[name].plans) for name in "abc"] == [0, 1, 1]
+        assert [len(registry.jobs[name].layouts) for name in "abc"] == [0, 1, 1]

@@ -16,7 +16,7 @@ from deepvm.checkpoint.node import version_registry as rules
 from deepvm.checkpoint.node.eviction import VersionMemory
 from deepvm.checkpoint.node.flusher import Flusher
 from deepvm.checkpoint.node.version_registry import VersionRegistry
-from deepvm.checkpoint.node.versions import Claim, Job, RecentNumbers, Session, State, Version
+from deepvm.checkpoint.node.versions import Claim, Job, Session, State, Version
 from deepvm.errors import CheckpointError, DamagedError
 
 
@@ -55,7 +55,7 @@ def newest_only(self: Flusher, version: Version) -> None:
 
 
 def unverified_counts(self: VersionRegistry, claim: Claim, verified: object) -> None:
-    settle(self, claim, claim.version.plan.cuts.atoms(claim.view, claim.start))
+    settle(self, claim, claim.version.index.cuts.atoms(claim.view, claim.start))
 
 
 def unpinned(
@@ -98,7 +98,7 @@ MUTATIONS = {
     "a slot that is read is used again": (Version, "used", property(lambda self: bool(self.claims))),
     "a slot that is written is used again": (Version, "used", property(lambda self: self.pins > 0)),
     "the disk keeps the newest only": (Flusher, "_retain", newest_only),
-    "a word on an earlier attempt stands for the next": (RecentNumbers, "discard", lambda self, number: None),
+    "a word on an earlier attempt stands for the next": (Session, "save_again", lambda self, number: None),
     "a slot that is written early is used again": (VersionMemory, "next_flush", unpinned),
     "what came anew is not noticed by who writes early": (Version, "forget", unnoticed),
     "what failed early is on the disk": (Flusher, "_write_early", said_too_soon),

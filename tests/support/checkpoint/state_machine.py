@@ -231,7 +231,7 @@ class Protocol(RuleBasedStateMachine):
         sender = Sender(run, rank, self.world, layout.digest)
         job = self.registry.jobs.get("job")
         rival = job.session if job is not None and job.session is not None and job.session.name != run else None
-        alive = rival is not None and CLOCK.now - rival.heard < LEASE_S and any(not s.gone() for s in rival.owners)
+        alive = rival is not None and CLOCK.now - rival.heard < LEASE_S and any(not s.gone() for s in rival.senders)
         try:
             known = self.registry.enter(sender)
         except Refused as error:
@@ -339,7 +339,7 @@ class Protocol(RuleBasedStateMachine):
     def arrive(self, sender: Sender) -> None:
         claim = sender.claims.pop()
         self.receive(sender, claim)
-        self.registry.settle(claim, claim.version.plan.cuts.atoms(claim.view, claim.start))
+        self.registry.settle(claim, claim.version.index.cuts.atoms(claim.view, claim.start))
 
     @rule(one=ONE)
     def slow_data_arrives(self, one: int) -> None:
@@ -452,7 +452,7 @@ class Protocol(RuleBasedStateMachine):
     @staticmethod
     def whole(version: Version, puts: dict[int, int]) -> bytes:
         """The file that a version becomes of these attempts of the ranks."""
-        layout, image = version.plan.layout, bytearray(SIZE)
+        layout, image = version.index.layout, bytearray(SIZE)
         for rank, put in puts.items():
             for offset, length in layout.shards[rank]:
                 part = sent(version.session, version.number, rank, put)[offset : offset + length]
