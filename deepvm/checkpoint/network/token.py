@@ -20,21 +20,20 @@ from deepvm.errors import RequestError
 
 TOKEN_VARIABLE, WEAK_VARIABLE = "DEEPVM_TOKEN_FILE", "DEEPVM_ALLOW_WEAK_TOKEN"
 _TOKEN_ADVICE = "set it to the name of a file with the memory node's token, that of its --token-file"
-LEAST_BYTES = 16
-"""Of a token; a shorter one may be guessed."""
+_LEAST_BYTES = 16  # a shorter one may be guessed
 _MOST_BYTES = 4096
 _OF_JOB = re.compile(rb"deepvm-job-token ([!-~]{1,64}) ([0-9a-f]{64})")
 
 
 @dataclass(frozen=True)
 class Token:
-    """A secret; ``job`` is the only one it is valid for, empty for all."""
+    """A secret, valid for one ``job`` or, if that is empty, for all."""
 
     secret: bytes = field(repr=False)
     job: str = ""
 
     def of_job(self, job: str) -> Token:
-        """That of a job. Raises RequestError: an invalid name, or this is a job's token itself."""
+        """The token of a job. Raises RequestError: an invalid name, or this is a job's token itself."""
         if self.job:
             raise RequestError("token_file", f"the token of job {self.job}", "the node's own token")
         return Token(job_key(self.secret, check_job(job)), job)
@@ -52,8 +51,7 @@ def read_token(
     Args:
         path: the file.
         option: its name in errors.
-        weak: accept a short token, or one that others on this machine can read; ``DEEPVM_ALLOW_WEAK_TOKEN=1`` unless
-            given.
+        weak: accept a short token, or one that others on this machine can read; None: what the environment says.
         allowing: how to allow that, for errors.
 
     Raises:
@@ -67,12 +65,12 @@ def read_token(
     except OSError as error:
         raise RequestError(option, str(path), f"a file with the token ({error.strerror or error})") from None
     if not token or len(token) > _MOST_BYTES:
-        allowed = f"a file with a token of {LEAST_BYTES} to {_MOST_BYTES} bytes; openssl rand -hex 32"
+        allowed = f"a file with a token of {_LEAST_BYTES} to {_MOST_BYTES} bytes; openssl rand -hex 32"
     elif open_to:
         allowed = f"a file that {open_to} cannot read or change (chmod 600 {path}), or {allowing}"
-    elif (found := _OF_JOB.fullmatch(token)) is None and len(token) < LEAST_BYTES and not weak_allowed(weak):
+    elif (found := _OF_JOB.fullmatch(token)) is None and len(token) < _LEAST_BYTES and not weak_allowed(weak):
         allowed = (
-            f"a file with a token of at least {LEAST_BYTES} bytes, and not {len(token)}, which may be guessed "
+            f"a file with a token of at least {_LEAST_BYTES} bytes, and not {len(token)}, which may be guessed "
             f"(openssl rand -hex 32), or {allowing}"
         )
     if allowed:
@@ -107,8 +105,8 @@ class TokenMissingError(RequestError):
 def _open_to(status: os.stat_result, path: Path) -> str:
     """Who else on this machine can read a file or change it, empty for nobody.
 
-    A group may read what belongs to root, as PostgreSQL has it with keys: secrets of Kubernetes (with an fsGroup) and
-    credentials of systemd come so.
+    A group may read what belongs to root, as with PostgreSQL's keys: so Kubernetes (with an fsGroup) and systemd
+    provide secrets.
     """
     closed_to = stat.S_IWGRP if status.st_uid == 0 else stat.S_IRGRP | stat.S_IWGRP
     found = status.st_mode & (closed_to | stat.S_IROTH | stat.S_IWOTH)

@@ -1,7 +1,7 @@
 """Write complete versions to the store, oldest first, and delete what retention lets go.
 
-While none waits, a large one is written as it arrives: the disk then has most of it when its last byte comes. This is
-given up for whatever needs the disk or the memory more; the version is then written when it is complete, as any other.
+While none waits, a large one is written as it arrives, so that the disk has most of it when its last byte comes. This
+is given up for whatever needs the disk or the memory more; the version is then written once it is complete.
 """
 
 from __future__ import annotations
@@ -23,20 +23,14 @@ from deepvm.errors import CheckpointError
 _LOG = logging.getLogger(__name__)
 _FIRST_RETRY_S, _LAST_RETRY_S, _DOUBLINGS = 0.5, 30.0, 16  # more doublings would overflow one day
 _MOST_JOBS = 10_000
-_STUCK = 3
-"""Failures in a row after which nobody of a job is left to wait for the disk; one may be an accident."""
-LEAST_BYTES = 32 * 2**20
-"""Smaller versions are not written before they are complete: too little for the disk to do."""
+_STUCK = 3  # failures in a row after which a job's senders are told not to wait for the disk; one may be an accident
+LEAST_BYTES = 32 * 2**20  # smaller versions are not written early: it would save too little
 _SILENCE_S = 1.0
 _POLL_S = 0.004  # settling a piece wakes nobody: that would cost more than the piece
 
 
 class Flusher(threading.Thread):
-    """One thread; a version that cannot be written stays in memory and is retried, after those of other jobs.
-
-    Attributes:
-        times: statistics; seconds where the name ends in ``_s``.
-    """
+    """One thread; a version that cannot be written stays in memory and is retried, after those of other jobs."""
 
     def __init__(self, memory: VersionMemory, store: Store, *, keep: int, every: int = 0) -> None:
         """Wait for ``start``; for ``keep`` and ``every`` see :func:`deepvm.checkpoint.files.retention.kept`."""
@@ -44,8 +38,8 @@ class Flusher(threading.Thread):
         self._memory, self._store, self._keep, self._every = memory, store, keep, every
         self._recent: dict[str, list[int]] = {}
         self._failed: dict[str, tuple[int, float]] = {}  # of a job: failures in a row, and when the last was, monotonic
-        self.times: dict[str, Any] = {"flushed": 0, "failed": 0, "last_s": 0.0, "total_s": 0.0, "longest_s": 0.0}
-        self.times["last_error"] = ""
+        counts, seconds = ("flushed", "failed"), ("last_s", "total_s", "longest_s")
+        self.times: dict[str, Any] = {**dict.fromkeys(counts, 0), **dict.fromkeys(seconds, 0.0), "last_error": ""}
 
     def run(self) -> None:
         """Flush until the memory is closed and nothing waits."""
@@ -73,7 +67,7 @@ class Flusher(threading.Thread):
         return since + min(_FIRST_RETRY_S * 2.0 ** min(failures - 1, _DOUBLINGS), most)
 
     def _note(self, job: str, done: bool) -> None:
-        """Note that a job's version could be written or not, and tell those who wait."""
+        """Note whether a job's version could be written, and tell waiting senders."""
         failures, _ = self._failed.pop(job, (0, 0.0))
         if not done:
             self._failed[job] = failures + 1, time.monotonic()
@@ -93,10 +87,8 @@ class Flusher(threading.Thread):
         except Exception as error:  # of any kind: the next version may work, and nobody else would report it
             self.times["failed"] += 1
             self.times["last_error"] = str(error)
-            expected = isinstance(error, CheckpointError)
-            _LOG.error(
-                "version %d of %s stays in memory: %s", version.number, version.job, error, exc_info=not expected
-            )
+            trace = not isinstance(error, CheckpointError)
+            _LOG.error("version %d of %s stays in memory: %s", version.number, version.job, error, exc_info=trace)
             return False
         if begin is None:
             return None
@@ -117,7 +109,7 @@ class Flusher(threading.Thread):
         self._store.write(version.image, version.job, version.number, final, manifest)
 
     def _write_early(self, version: Version) -> float | None:
-        """Write a version while it arrives; returns when it was complete, monotonic, None if given up before."""
+        """Write a version while it arrives; returns when it was complete, monotonic, or None if that was given up."""
         partial = PartialVersion(self._memory, version)
         try:
             self._put(version, partial.final())
@@ -129,11 +121,10 @@ class Flusher(threading.Thread):
         return partial.complete_s
 
     def _retain(self, version: Version) -> None:
-        """Delete old versions of a job: all but what the policy keeps, and the last that were written.
+        """Delete a job's versions that neither the policy nor another node needs and that were not written last.
 
-        The two differ when a run starts again from an earlier version: what was acknowledged a moment ago must not go
-        because an earlier run went further. And where other nodes have other parts of the same versions, what the
-        slowest of them has on its disk must not go either.
+        The last written are not the newest when a run starts again from an earlier version; they were acknowledged a
+        moment ago. Nodes with other parts of the same versions need what the slowest of them has on its disk.
         """
         recent = self._recent.setdefault(version.job, [])
         if len(self._recent) > _MOST_JOBS:  # the first of them is long done
@@ -151,8 +142,8 @@ class Flusher(threading.Thread):
                 if hold is None or number < hold:
                     self._store.delete(version.job, number)
         except Exception as error:  # of any kind: the versions that wait must be written all the same
-            expected = isinstance(error, CheckpointError)
-            _LOG.warning("old versions of %s stay: %s", version.job, error, exc_info=not expected)
+            trace = not isinstance(error, CheckpointError)
+            _LOG.warning("old versions of %s stay: %s", version.job, error, exc_info=trace)
 
 
 class GivenUpError(CheckpointError):
@@ -170,12 +161,9 @@ class PartialVersion:
         self.complete_s = 0.0
 
     def final(self) -> Iterator[int]:
-        """Yield how many bytes from the start are final; all of them once the version is complete.
+        """Yield how many bytes from the start are final; once all are, ``complete_s`` is when that was, monotonic.
 
-        ``complete_s`` then tells when that was seen, monotonic.
-
-        Raises:
-            GivenUpError: nothing arrives, it will not become complete, or a complete version waits for the disk.
+        Raises GivenUpError: nothing arrives, it will not become complete, or a complete version waits for the disk.
         """
         size = self._version.index.layout.size
         for end in seal(self._version.image, self._version.index.layout, ready=self._wait, summed=self._sum):
@@ -190,7 +178,7 @@ class PartialVersion:
         yield size
 
     def _wait(self, end: int) -> None:
-        """Until the bytes below ``end`` are verified."""
+        """Wait until the bytes below ``end`` are verified."""
         version, last = self._version, time.monotonic()
         with self._memory.changed:
             self._check()
@@ -219,7 +207,7 @@ class PartialVersion:
             raise GivenUpError("complete versions go first")
 
     def _sum(self, offset: int, length: int) -> int:
-        """CRC-32 of verified bytes; of most it was computed when they came."""
+        """CRC-32 of verified bytes, from those that were computed on arrival where possible."""
         found, at = [], offset
         if self._version.index.cuts.usable:  # else nobody could join them
             while at < offset + length and (atom := self._atoms.get(at)) is not None:

@@ -1,7 +1,4 @@
-"""Log refused peers: the first of each kind, then a count per minute.
-
-A line for each would let anybody who can reach the port fill the disk.
-"""
+"""Log refused peers at a limited rate, so that strangers cannot fill the disk: the first, then a count per minute."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass
 class _Kind:
-    """How many were not logged since a time (monotonic), and the last of them."""
+    """How many were not logged since a monotonic time, and the last of them."""
 
     since: float = -math.inf
     count: int = 0
@@ -35,7 +32,7 @@ class Refusals:
         self._timer: threading.Timer | None = None
 
     def tell(self, kind: str, peer: str, why: str) -> bool:
-        """Log that a peer was refused, or count it; ``kind`` is one of few. Returns whether it was logged."""
+        """Log that a peer was refused, or count it; returns whether it was logged."""
         with self._lock:
             known = self._kinds.setdefault(kind, _Kind())
             if self._clock() < known.since + self._window_s:
@@ -48,7 +45,7 @@ class Refusals:
         return True
 
     def sum_up(self, *, all_of_them: bool = True) -> None:
-        """Log how many were only counted; at the node's end, all of them."""
+        """Log how many were only counted, also in the last minute unless ``all_of_them`` is false."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()

@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deepvm.checkpoint.files.file_names import check_job
 from deepvm.checkpoint.format.crc_combine import Atom, seal_by_parts
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import Manifest
@@ -30,12 +29,8 @@ class VersionRegistry(VersionMemory):
     """All versions in memory, and what senders may do."""
 
     def enter(self, sender: Sender) -> bool:
-        """Register a sender; returns whether its layout is known.
-
-        Raises:
-            Refused: another run of this name is alive. RequestError: the job's name is invalid.
-        """
-        job = check_job(sender.job)
+        """Register a sender; returns whether its layout is known. Raises Refused: another run of this name is alive."""
+        job = sender.job
         with self.changed:
             now = self._clock()
             if job not in self.jobs and len(self.jobs) >= _MOST_JOBS and not self._forget(now):
@@ -56,10 +51,9 @@ class VersionRegistry(VersionMemory):
             index = here.layouts.get(sender.digest)
             if index is not None:
                 here.layouts.move_to_end(sender.digest)
-                if not (index.layout.world == sender.world and 0 <= sender.rank < sender.world):
-                    raise Refused(
-                        "layout", f"rank {sender.rank} of {sender.world} does not fit a layout for {index.layout.world}"
-                    )
+                if index.layout.world != sender.world:
+                    misfit = f"rank {sender.rank} of {sender.world} does not fit a layout for {index.layout.world}"
+                    raise Refused("layout", misfit)
             return index is not None
 
     @property
@@ -218,10 +212,9 @@ class VersionRegistry(VersionMemory):
                 if arrived.covers(start, end):
                     self.counts["duplicates"] += 1
                     return None
-                if end - start < LEAST_PIECE and end != version.index.run_end(rank, end - 1):
-                    raise Refused(
-                        "request", f"{end - start} bytes at {start}; pieces have {LEAST_PIECE} or end their run"
-                    )
+                size = end - start
+                if size < LEAST_PIECE and end != version.index.run_end(rank, end - 1):
+                    raise Refused("request", f"{size} bytes at {start}; pieces have {LEAST_PIECE} or end their run")
                 if version.state is not State.RECEIVING or arrived.touches(start, end):
                     raise Refused("request", f"bytes {start} to {end - 1} are here in part; ask what is missing")
                 other = next((c for c in version.claims if c.start < end and start < c.end), None)
