@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -97,12 +98,9 @@ class Link:
 def node_status(address: Endpoint, token: Token | bytes, *, limit_s: float = 10.0) -> Mapping[str, Any]:
     """Status of a node. Raises CheckpointError: it cannot be reached, or refuses."""
     try:
-        link = Link(address, token, limit_s=limit_s)
-        try:
+        with contextlib.closing(Link(address, token, limit_s=limit_s)) as link:
             link.hello({"role": "status"}, limit_s=limit_s)
             return link.call(Kind.STATUS, b"", Kind.METRICS, limit_s=limit_s, most=MOST_DOCUMENT).body
-        finally:
-            link.close()
     except OSError as error:
         raise unreachable(address, error) from error
 

@@ -89,7 +89,7 @@ class Frame:
         return found
 
 
-class Piece(NamedTuple):
+class DataHeader(NamedTuple):
     """The binary part of a ``DATA`` frame: where the payload belongs, in bytes, and its CRC-32."""
 
     offset: int
@@ -157,16 +157,16 @@ class Channel:
         """Read a frame other than ``DATA``. Raises OSError."""
         return self.rest(*self.header(idle_s=idle_s), most=most)
 
-    def piece(self, length: int) -> Piece:
+    def data_header(self, length: int) -> DataHeader:
         """Read the binary part of a ``DATA`` frame. Raises OSError: its length is wrong, or more than a chunk."""
         view = memoryview(bytearray(_DATA.size))
         if length < _DATA.size:
             raise BrokenError(f"DATA of {length} bytes")
         self.read_into(view, limit_s=FRAME_S)
-        piece = Piece(*_DATA.unpack(view))
-        if piece.length != length - _DATA.size or not 0 < piece.length <= CHUNK_BYTES:
-            raise BrokenError(f"DATA of {length} bytes that says it has {piece.length}, of at most {CHUNK_BYTES}")
-        return piece
+        header = DataHeader(*_DATA.unpack(view))
+        if header.length != length - _DATA.size or not 0 < header.length <= CHUNK_BYTES:
+            raise BrokenError(f"DATA of {length} bytes that says it has {header.length}, of at most {CHUNK_BYTES}")
+        return header
 
     def read_into(self, view: memoryview, *, limit_s: float) -> None:
         """Fill ``view`` with the next bytes. Raises OSError: they did not come in time."""

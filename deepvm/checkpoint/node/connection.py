@@ -157,7 +157,7 @@ class Connection:
         self._channel.send(Kind.CREDIT, {"version": number, "received": received})
 
     def _data(self, length: int) -> None:
-        piece = self._channel.piece(length)
+        piece = self._channel.data_header(length)
         if self._reservation is None:
             raise BrokenError("DATA before CREDIT")
         claim = self._registry.claim(self, self._reservation, piece.offset, piece.offset + piece.length)
