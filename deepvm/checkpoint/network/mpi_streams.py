@@ -173,15 +173,12 @@ class Carrier:
 
         Raises OSError: that process has ended or died, or this thread has.
         """
-        deadline = time.monotonic() + (0.0 if peer in self._awaited else _START_S)
-        while True:
-            if peer in self._gone:
-                raise ConnectionRefusedError("that process has ended or died")
-            if not self._thread.is_alive():
-                raise ConnectionRefusedError("MPI has ended in this process")
-            if peer in self._nodes or time.monotonic() > deadline:
-                break
-            time.sleep(_PAUSE_S)
+        if peer not in self._awaited:
+            self._wait(lambda: peer in self._gone | self._nodes, _START_S)
+        if peer in self._gone:
+            raise ConnectionRefusedError("that process has ended or died")
+        if not self._thread.is_alive():
+            raise ConnectionRefusedError("MPI has ended in this process")
         self._awaited.add(peer)  # once is enough: a node says so when it begins to serve
         near, far = socket.socketpair()
         with self._lock:
@@ -218,14 +215,14 @@ class Carrier:
 
     def close(self) -> None:
         """Flush all streams, say good-bye and stop, without waiting for what others still send."""
-        self._linger(lambda: not self._work and all(stream.all_sent for stream in list(self._streams.values())))
+        self._wait(lambda: not self._work and all(stream.all_sent for stream in list(self._streams.values())))
         self._work.append(lambda: self._send_controls(_BYE))
-        self._linger(lambda: not self._work and not self._controls)
+        self._wait(lambda: not self._work and not self._controls)
         self._ended.set()
         self._thread.join(_LINGER_S)
 
-    def _linger(self, done: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + _LINGER_S
+    def _wait(self, done: Callable[[], bool], limit_s: float = _LINGER_S) -> None:
+        deadline = time.monotonic() + limit_s
         while not done() and time.monotonic() < deadline and self._thread.is_alive():
             time.sleep(_PAUSE_S)
 

@@ -203,7 +203,7 @@ class Connection:
     def _list(self, frame: Frame) -> None:
         job, store = self._own(frame.body), self._store
         found = {m.version: m for m in (store.versions(job) if store is not None else ())}
-        found |= {n: v.manifest for n, v in self._registry.complete(job).items() if v.manifest is not None}
+        found |= {n: v.manifest for n, v in self._registry.complete(job).items()}
         damaged = [d for d in (store.damaged(job) if store is not None else ()) if d.version not in found]
         rows = [[d.version, d.size, d.problem[:_LONGEST_PROBLEM]] for d in damaged[:_MOST_DAMAGED]]
         self._channel.send(Kind.VERSIONS, {"count": len(found), "damaged": rows})
@@ -223,8 +223,8 @@ class Connection:
     def _get(self, frame: Frame) -> None:
         job, number = self._own(frame.body), _whole(frame.body, "version")
         version = self._registry.complete(job).get(number)
-        if version is not None and version.manifest is not None:
-            manifest, pieces = version.manifest, self._held(version, version.manifest)
+        if version is not None:
+            manifest, pieces = version.manifest, self._held(version)
         else:
             manifest, pieces = self._stored(job, number)
         self._channel.send(Kind.MANIFEST, manifest.to_json())
@@ -234,9 +234,9 @@ class Connection:
             offset += len(piece)
         self._channel.send(Kind.END)
 
-    def _held(self, version: Version, manifest: Manifest) -> Iterator[memoryview]:
+    def _held(self, version: Version) -> Iterator[memoryview]:
         """A version's bytes, copied: a slow reader must not keep the slot. Once evicted, they come from the disk."""
-        size, start, at = manifest.size, 0, 0
+        size, start, at = version.manifest.size, 0, 0
         buffer = memoryview(bytearray(min(_READ_BYTES, size)))
         while start < size and self._registry.copy(version, start, piece := buffer[: size - start]):
             yield piece
@@ -244,7 +244,7 @@ class Connection:
         if start == size:
             return
         stored, pieces = self._stored(version.job, version.number)
-        if stored != manifest:
+        if stored != version.manifest:
             raise Refused("gone", f"version {version.number} of {version.job!r} is another one by now")
         for piece in pieces:
             if at + len(piece) > start:

@@ -152,9 +152,8 @@ class VersionMemory:
             version.flushed = True
             here = self.jobs.get(version.job)
             if here is not None:
-                run = here.session
-                if run is not None and run.name == version.session and not version.superseded and not self.lacks:
-                    run.durable.append(version.number)
+                if here.session.name == version.session and not version.superseded and not self.lacks:
+                    here.session.durable.append(version.number)
                 here.sequence += 1
             if version in self.queue:
                 self.queue.remove(version)
@@ -187,7 +186,7 @@ class VersionMemory:
     def given_up(self, version: Version) -> bool:
         """Whether nobody will send the rest of a version; the caller has the lock."""
         job = self.jobs.get(version.job)
-        if job is None or job.session is None or job.session.name != version.session:
+        if job is None or job.session.name != version.session:
             return True
         if self._clock() - version.heard >= self.lease_s:
             return True

@@ -14,7 +14,6 @@ from typing import Any
 
 from deepvm.checkpoint.format.checksums import crc32, seal
 from deepvm.checkpoint.format.crc_combine import Atom, total
-from deepvm.checkpoint.format.manifest import Manifest
 from deepvm.checkpoint.node.eviction import VersionMemory
 from deepvm.checkpoint.node.versions import State, Version
 from deepvm.checkpoint.tiers.base import Store
@@ -45,8 +44,7 @@ class Flusher(threading.Thread):
         """Flush until the memory is closed and nothing waits."""
         while True:
             now = time.monotonic()
-            left = {job: self._retry_at(job) - now for job in self._failed}
-            resting = {job: left_s for job, left_s in left.items() if left_s > 0}
+            resting = {job: left_s for job in self._failed if (left_s := self._retry_at(job) - now) > 0}
             early = LEAST_BYTES if self._store.fills else None
             version = self._memory.next_flush(min([1.0, *resting.values()]), resting, early)
             if version is None:
@@ -78,20 +76,23 @@ class Flusher(threading.Thread):
 
     def _write(self, version: Version) -> bool | None:
         """Write a version; returns whether that worked, None if it was put off until it is complete."""
-        begin: float | None = time.monotonic()
+        begin, partial = time.monotonic(), None
         try:
-            if version.state is not State.COMPLETE:
-                begin = self._write_early(version)
-            else:
+            if version.state is State.COMPLETE:
                 self._put(version, [version.index.layout.size])
+            else:
+                partial = PartialVersion(self._memory, version)
+                self._put(version, partial.final())
+                begin = partial.complete_s
         except Exception as error:  # of any kind: the next version may work, and nobody else would report it
+            if partial is not None and (isinstance(error, GivenUpError) or not partial.complete_s):
+                _LOG.info("version %d of %s is written when it is complete: %s", version.number, version.job, error)
+                return None
             self.times["failed"] += 1
             self.times["last_error"] = str(error)
             trace = not isinstance(error, CheckpointError)
             _LOG.error("version %d of %s stays in memory: %s", version.number, version.job, error, exc_info=trace)
             return False
-        if begin is None:
-            return None
         took = time.monotonic() - begin
         self.times["flushed"] += 1
         self.times["last_s"], self.times["longest_s"] = took, max(took, self.times["longest_s"])
@@ -102,23 +103,7 @@ class Flusher(threading.Thread):
         return True
 
     def _put(self, version: Version, final: Iterable[int]) -> None:
-        def manifest() -> Manifest:
-            assert version.manifest is not None  # only asked for once it is complete
-            return version.manifest
-
-        self._store.write(version.image, version.job, version.number, final, manifest)
-
-    def _write_early(self, version: Version) -> float | None:
-        """Write a version while it arrives; returns when it was complete, monotonic, or None if that was given up."""
-        partial = PartialVersion(self._memory, version)
-        try:
-            self._put(version, partial.final())
-        except Exception as error:
-            if partial.complete_s and not isinstance(error, GivenUpError):
-                raise
-            _LOG.info("version %d of %s is written when it is complete: %s", version.number, version.job, error)
-            return None
-        return partial.complete_s
+        self._store.write(version.image, version.job, version.number, final, lambda: version.manifest)
 
     def _retain(self, version: Version) -> None:
         """Delete a job's versions that neither the policy nor another node needs and that were not written last.

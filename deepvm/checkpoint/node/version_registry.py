@@ -35,16 +35,17 @@ class VersionRegistry(VersionMemory):
             now = self._clock()
             if job not in self.jobs and len(self.jobs) >= _MOST_JOBS and not self._forget(now):
                 raise Refused("full", f"the node knows {_MOST_JOBS} jobs already, none of which it may forget")
-            here = self.jobs.setdefault(job, Job(job))
-            if here.session is not None and here.session.name != sender.session:
-                if here.session.alive(now, self.lease_s):
+            if job not in self.jobs:
+                self.jobs[job] = Job(job, Session(sender.session, now))
+            here = self.jobs[job]
+            if here.session.name != sender.session:
+                if here.alive(now, self.lease_s):
                     raise Refused(
                         "session",
                         f"another training run of the name {job!r} is sending to this node; give this one another "
                         f"name, or stop the other: it is forgotten {self.lease_s:.0f} s after its last sign of life",
                     )
                 self._end(here)
-            if here.session is None:
                 here.session = Session(sender.session, now)
             here.session.senders.add(sender)
             here.session.heard = now
@@ -98,10 +99,9 @@ class VersionRegistry(VersionMemory):
             for job in list(self.jobs.values()):
                 for version in job.partial.values():
                     version.senders.discard(sender)
-                if job.session is not None:
-                    job.session.senders.discard(sender)
-                    if not (job.session.senders or job.partial or job.complete):
-                        del self.jobs[job.name]
+                job.session.senders.discard(sender)
+                if not (job.session.senders or job.partial or job.complete):
+                    del self.jobs[job.name]
             self.changed.notify_all()
 
     def reserve(
@@ -302,7 +302,7 @@ class VersionRegistry(VersionMemory):
                 self._drop(earlier)
             here.complete[version.number] = version
             version.state = State.COMPLETE
-            if here.session is not None and here.session.name == version.session:
+            if here.session.name == version.session:
                 here.session.complete.append(version.number)
             if self.persists:
                 self.queue.append(version)
@@ -334,7 +334,7 @@ class VersionRegistry(VersionMemory):
 
     def _current(self, job: str, session: str) -> tuple[Job, Session]:
         here = self.jobs.get(job)
-        if here is None or here.session is None or here.session.name != session:
+        if here is None or here.session.name != session:
             raise Refused("stale", f"this training run of {job!r} is over here: another one has taken its name")
         return here, here.session
 
@@ -356,9 +356,7 @@ class VersionRegistry(VersionMemory):
         for version in list(here.partial.values()):
             if version.state is State.RECEIVING:
                 self._drop(version)
-        if here.session is not None:
-            for sender in here.session.senders:
-                sender.abort()
-        here.session = None
+        for sender in here.session.senders:
+            sender.abort()
         here.sequence += 1
         self.changed.notify_all()

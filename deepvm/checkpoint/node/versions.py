@@ -84,7 +84,7 @@ class Version:
         attempt_ids: of which attempt each rank's part is. attempt_number: that of all parts.
         received: verified ranges of each rank, and ``atoms`` their checksums. committed: ranks whose part is whole.
         claims: ranges being received. pins: threads that read the slot. senders: connections with credit for it.
-        manifest: once complete. flushed: on disk as well. best: the training's best so far.
+        manifest: not before it is complete. flushed: on disk as well. best: the training's best so far.
         superseded: the same run saves its number again, so this one's outcome is no longer reported.
         renewed: how often verified bytes were discarded. early: a write before it was complete was tried.
     """
@@ -103,7 +103,7 @@ class Version:
     claims: list[Claim] = field(default_factory=list)
     senders: set[Sender] = field(default_factory=set)
     pins: int = 0
-    manifest: Manifest | None = None
+    manifest: Manifest = field(init=False)
     flushed: bool = False
     best: bool = False
     superseded: bool = False
@@ -195,7 +195,7 @@ class Job:
     """
 
     name: str
-    session: Session | None = None
+    session: Session
     layouts: OrderedDict[str, LayoutIndex] = field(default_factory=OrderedDict)
     partial: dict[int, Version] = field(default_factory=dict)
     complete: dict[int, Version] = field(default_factory=dict)
@@ -205,7 +205,7 @@ class Job:
 
     def alive(self, now: float, lease_s: float) -> bool:
         """Whether somebody may still send to it."""
-        return self.session is not None and self.session.alive(now, lease_s)
+        return self.session.alive(now, lease_s)
 
     def keeps(self, version: Version) -> bool:
         """Whether a complete version is the newest of this run, by its number or by the time of its completion.
@@ -221,8 +221,8 @@ class Job:
         return next(reversed(self._newest()), None)
 
     def _newest(self) -> list[Version]:
-        session = self.session.name if self.session is not None else ""
-        return [v for v in self.complete.values() if v.session == session] or [*self.complete.values()]
+        own = [v for v in self.complete.values() if v.session == self.session.name]
+        return own or [*self.complete.values()]
 
 
 class Reservation(NamedTuple):

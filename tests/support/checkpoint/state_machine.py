@@ -220,7 +220,7 @@ class Protocol(RuleBasedStateMachine):
 
     def current(self) -> str:
         job = self.registry.jobs.get("job")
-        return job.session.name if job is not None and job.session is not None else ""
+        return job.session.name if job is not None else ""
 
     @rule(run=st.sampled_from(RUNS), rank=st.integers(0, 3))
     def connect(self, run: str, rank: int) -> None:
@@ -230,7 +230,7 @@ class Protocol(RuleBasedStateMachine):
         layout = self.layout_of(run)
         sender = Sender(run, rank, self.world, layout.digest)
         job = self.registry.jobs.get("job")
-        rival = job.session if job is not None and job.session is not None and job.session.name != run else None
+        rival = job.session if job is not None and job.session.name != run else None
         alive = rival is not None and CLOCK.now - rival.heard < LEASE_S and any(not s.gone() for s in rival.senders)
         try:
             known = self.registry.enter(sender)
