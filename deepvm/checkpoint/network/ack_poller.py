@@ -90,9 +90,7 @@ class AckPoller:
     def close(self) -> None:
         """Stop polling; what is still awaited will not be acknowledged."""
         self._closed.set()
-        with self._changed:
-            link = self._link
-        if link is not None:
+        if (link := self._link) is not None:
             link.channel.abort()
         if threading.current_thread() is not self._thread:
             self._thread.join(_POLL_S)
@@ -102,10 +100,8 @@ class AckPoller:
         while not self._closed.is_set():
             try:
                 if self._link is None:
-                    link = self._connect()
-                    with self._changed:
-                        self._link = link
-                    link.hello(self._greeting)
+                    self._link = self._connect()
+                    self._link.hello(self._greeting)
                     if parted:
                         _LOG.warning("versions are watched again")
                     sequence, parted = -1, False
@@ -126,10 +122,9 @@ class AckPoller:
         self._part(None)
 
     def _part(self, error: Exception | None, logged: bool = False) -> None:
-        with self._changed:
-            link, self._link = self._link, None
-        if link is not None:
-            link.close()
+        if self._link is not None:
+            self._link.close()
+        self._link = None
         if error is None or self._closed.is_set():
             return
         expected = isinstance(error, (OSError, CheckpointError))

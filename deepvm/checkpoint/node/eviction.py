@@ -246,7 +246,7 @@ class VersionMemory:
             yield from (v for v in here.complete.values() if not v.used and v is not here.last)
         # What is on disk need not keep anybody out: first that of jobs nobody sends to any more, then the job's own.
         now = self._clock()
-        for job in sorted(self.jobs.values(), key=lambda j: (j.alive(now, self.lease_s), j is not here)):
+        for job in sorted(self.jobs.values(), key=lambda j: (j.session.alive(now, self.lease_s), j is not here)):
             yield from (v for v in job.complete.values() if v.flushed and not v.used)
         # Then, beside the newest, what the disk does not take; those who wait for it have been told.
         for job in self.jobs.values():

@@ -23,6 +23,7 @@ _MOST_JOBS = 1000
 LEAST_PIECE = 4096  # bytes, unless it ends a run: each piece is remembered until its version is complete
 MOST_MISSING = 1000  # ranges in one answer; a sender that is not told of a range sends it again, and it is discarded
 _ABORT_S = 5.0
+_COMPLETING = "this version is being completed from an earlier attempt"
 
 
 class VersionRegistry(VersionMemory):
@@ -39,7 +40,7 @@ class VersionRegistry(VersionMemory):
                 self.jobs[job] = Job(job, Session(sender.session, now))
             here = self.jobs[job]
             if here.session.name != sender.session:
-                if here.alive(now, self.lease_s):
+                if here.session.alive(now, self.lease_s):
                     raise Refused(
                         "session",
                         f"another training run of the name {job!r} is sending to this node; give this one another "
@@ -86,7 +87,7 @@ class VersionRegistry(VersionMemory):
             return known + document > _MOST_DOCUMENTS * self.most_document
 
         now = self._clock()
-        dead = [job for job in self.jobs.values() if not job.alive(now, self.lease_s)]
+        dead = [job for job in self.jobs.values() if not job.session.alive(now, self.lease_s)]
         for job in (*dead, here):
             while job.layouts and full():
                 job.layouts.popitem(last=False)
@@ -138,25 +139,26 @@ class VersionRegistry(VersionMemory):
             if index is None:
                 raise Refused("layout", "its layout is not known here; say HELLO again")
             for known in (here.partial.get(number), here.complete.get(number)):
-                if known is not None and known.session == session and known.attempt_ids.get(rank) == attempt_id:
+                if known is None or known.session != session:
+                    continue
+                if known.attempt_ids.get(rank) == attempt_id:
                     return Reservation(known, rank, attempt_id)  # an answer was lost
-                if known is not None and known.session == session and known.attempt_number > attempt_number:
+                if known.attempt_number > attempt_number:
                     raise Refused("stale", f"version {number} of {job!r} is being saved anew")
             found = here.partial.get(number)
-            if found is not None and (found.session != session or found.state is State.FINISHING):
-                return "this version is being completed from an earlier attempt"
-            if found is not None and found.attempt_number < attempt_number:
-                self._drop(found)  # also what other ranks still send of it
-                found = None
-            if found is not None and rank in found.attempt_ids:
-                for claim in [c for c in found.claims if c.rank == rank]:
-                    if not self._ended(claim):
-                        raise Refused("request", f"version {number} is being received")
-                if found.state is not State.RECEIVING:  # it went on while the old connections ended
-                    return "this version is being completed from an earlier attempt"
-            if found is not None and set(found.attempt_ids) <= {rank}:
-                self._drop(found)  # only this rank's own earlier attempt
-                found = None
+            if found is not None:
+                if found.session != session or found.state is State.FINISHING:
+                    return _COMPLETING
+                if found.attempt_number == attempt_number and rank in found.attempt_ids:
+                    for claim in [c for c in found.claims if c.rank == rank]:
+                        if not self._ended(claim):
+                            raise Refused("request", f"version {number} is being received")
+                    if found.state is not State.RECEIVING:  # it went on while the old connections ended
+                        return _COMPLETING
+                # An earlier save, which other ranks may still be sending; or only this rank's own earlier attempt.
+                if found.attempt_number < attempt_number or set(found.attempt_ids) <= {rank}:
+                    self._drop(found)
+                    found = None
             if found is None:
                 if run.skips(number, rank):
                     return "there was no room for this version"
@@ -165,10 +167,9 @@ class VersionRegistry(VersionMemory):
                     run.skipped[number] = {rank}
                     if self.stopping:
                         return "the node is stopping"
-                    return (
-                        f"all {self.pool.allocated} bytes of {self.pool.limit} are in use; {len(self.queue)} complete "
-                        "versions wait for the disk; if it stays so, give the node more --memory"
-                    )
+                    used = f"all {self.pool.allocated} bytes of {self.pool.limit} are in use"
+                    waiting = f"{len(self.queue)} complete versions wait for the disk"
+                    return f"{used}; {waiting}; if it stays so, give the node more --memory"
             elif found.index.layout.digest != sender.digest:
                 raise Refused("layout", f"the ranks hold different layouts of version {number}")
             found.forget(rank)
@@ -343,7 +344,7 @@ class VersionRegistry(VersionMemory):
         for here in self.jobs.values():
             held = [*here.partial.values(), *here.complete.values()]
             kept = all(v.flushed for v in here.complete.values()) and not any(v.used for v in held)
-            if kept and not here.alive(now, self.lease_s):
+            if kept and not here.session.alive(now, self.lease_s):
                 self._end(here)
                 for version in list(here.complete.values()):
                     self._drop(version)

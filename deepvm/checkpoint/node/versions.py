@@ -180,7 +180,7 @@ class Session:
                 outcome.remove(number)
 
     def alive(self, now: float, lease_s: float) -> bool:
-        """Whether somebody is still there."""
+        """Whether one of its connections may still send."""
         return now - self.heard < lease_s and not all(sender.gone() for sender in self.senders)
 
 
@@ -202,10 +202,6 @@ class Job:
     sequence: int = 0
     hold: int | None = None
     trouble: str = ""
-
-    def alive(self, now: float, lease_s: float) -> bool:
-        """Whether somebody may still send to it."""
-        return self.session.alive(now, lease_s)
 
     def keeps(self, version: Version) -> bool:
         """Whether a complete version is the newest of this run, by its number or by the time of its completion.
