@@ -96,15 +96,15 @@ class AckPoller:
             self._thread.join(_POLL_S)
 
     def _run(self) -> None:
-        sequence, pause_s, parted = -1, _AGAIN_S, False
+        sequence, pause_s, disconnected = -1, _AGAIN_S, False
         while not self._closed.is_set():
             try:
                 if self._link is None:
                     self._link = self._connect()
                     self._link.hello(self._greeting)
-                    if parted:
+                    if disconnected:
                         _LOG.warning("versions are watched again")
-                    sequence, parted = -1, False
+                    sequence, disconnected = -1, False
                 with self._changed:  # the answer is about those that the node knew when it was asked
                     asked = {p: p.sent for p in self._pending}
                 question = {"sequence": sequence, "limit_ms": int(_POLL_S * 1000)}
@@ -113,15 +113,15 @@ class AckPoller:
                 if self._acknowledge(asked, states):
                     sequence = -1  # the answer may be about a version that came meanwhile: ask again
             except Exception as error:  # of any kind: no answer of the node may cost the trainer its poller
-                self._part(error, logged=parted)
-                parted = True
+                self._disconnect(error, logged=disconnected)
+                disconnected = True
                 if self._closed.wait(pause_s):
                     break
                 pause_s = min(2 * pause_s, _SLOWEST_S)
             self._expire()
-        self._part(None)
+        self._disconnect(None)
 
-    def _part(self, error: Exception | None, logged: bool = False) -> None:
+    def _disconnect(self, error: Exception | None, logged: bool = False) -> None:
         if self._link is not None:
             self._link.close()
         self._link = None

@@ -20,7 +20,7 @@ from deepvm.checkpoint.network.protocol import (
 from deepvm.checkpoint.network.token import Token
 from deepvm.errors import CheckpointError
 
-_CONNECT_S = 5.0
+_CONNECT_S, _STATUS_S = 5.0, 10.0
 
 
 class Link:
@@ -95,12 +95,12 @@ class Link:
         self.channel.close()
 
 
-def node_status(address: Endpoint, token: Token | bytes, *, limit_s: float = 10.0) -> Mapping[str, Any]:
+def node_status(address: Endpoint, token: Token | bytes) -> Mapping[str, Any]:
     """Status of a node. Raises CheckpointError: it cannot be reached, or refuses."""
     try:
-        with contextlib.closing(Link(address, token, limit_s=limit_s)) as link:
-            link.hello({"role": "status"}, limit_s=limit_s)
-            return link.call(Kind.STATUS, b"", Kind.METRICS, limit_s=limit_s, most=MOST_DOCUMENT).body
+        with contextlib.closing(Link(address, token, limit_s=_STATUS_S)) as link:
+            link.hello({"role": "status"}, limit_s=_STATUS_S)
+            return link.call(Kind.STATUS, b"", Kind.METRICS, limit_s=_STATUS_S, most=MOST_DOCUMENT).body
     except OSError as error:
         raise unreachable(address, error) from error
 

@@ -204,7 +204,7 @@ class Channel:
         except (OSError, ValueError):
             return True
 
-    def part(self, limit_s: float = 0.5) -> None:
+    def close_gracefully(self, limit_s: float = 0.5) -> None:
         """Close so that the other side still gets what was sent: bytes left unread here would reset the connection."""
         deadline = time.monotonic() + limit_s
         with contextlib.suppress(OSError, ValueError):

@@ -82,7 +82,7 @@ class Connection:
         logged = self._refusals.tell(code if self._proven else "unproven", self.peer, message)
         try:
             self._channel.send(Kind.ERROR, {"code": code, "message": message}, limit_s=1.0)
-            self._channel.part()
+            self._channel.close_gracefully()
         except (OSError, ValueError) as error:
             _LOG.debug("%s: %s", self.peer, error)
         return logged

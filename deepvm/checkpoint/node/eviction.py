@@ -116,9 +116,7 @@ class VersionMemory:
             if version.state is State.DROPPED:
                 self._reuse(version)
 
-    def next_flush(
-        self, limit_s: float, resting: Container[str] = (), early_bytes: int | None = None
-    ) -> Version | None:
+    def next_flush(self, limit_s: float, resting: Container[str], early_bytes: int | None) -> Version | None:
         """The version that has waited longest for the disk, pinned, leaving out ``resting`` jobs; None on timeout.
 
         While none waits, one of at least ``early_bytes`` that is still being received will do, once.
@@ -198,9 +196,9 @@ class VersionMemory:
         """Give a version up; its slot is free once nobody uses it."""
         here = self.jobs.get(version.job)
         if here is not None:
-            for registry in (here.partial, here.complete):
-                if registry.get(version.number) is version:
-                    del registry[version.number]
+            for versions in (here.partial, here.complete):
+                if versions.get(version.number) is version:
+                    del versions[version.number]
             here.sequence += 1
         if version.state is not State.COMPLETE:
             self.counts["dropped"] += 1

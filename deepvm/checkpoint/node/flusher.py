@@ -141,7 +141,7 @@ class PartialVersion:
     def __init__(self, memory: VersionMemory, version: Version) -> None:
         """Observe a version that the caller has pinned."""
         self._memory, self._version = memory, version
-        self._renewed, self._here, self._taken = version.renewed, 0, 0
+        self._renewed, self._verified, self._atoms_read = version.renewed, 0, 0
         self._atoms: dict[int, Atom] = {}
         self.complete_s = 0.0
 
@@ -167,17 +167,18 @@ class PartialVersion:
         version, last = self._version, time.monotonic()
         with self._memory.changed:
             self._check()
-            while self._here < end:
-                here = version.index.layout.size if version.state is State.COMPLETE else version.reach(self._here)
-                if here > self._here:
-                    self._here, last = here, time.monotonic()
+            while self._verified < end:
+                complete = version.state is State.COMPLETE
+                verified = version.index.layout.size if complete else version.reach(self._verified)
+                if verified > self._verified:
+                    self._verified, last = verified, time.monotonic()
                 elif time.monotonic() > last + _SILENCE_S:
                     raise GivenUpError(f"nothing comes of version {version.number}")
                 else:
                     self._memory.changed.wait(_POLL_S)
                     self._check()
-            self._atoms.update((atom.start, atom) for atom in version.atoms[self._taken :])
-            self._taken = max(self._taken, len(version.atoms))
+            self._atoms.update((atom.start, atom) for atom in version.atoms[self._atoms_read :])
+            self._atoms_read = max(self._atoms_read, len(version.atoms))
 
     def _check(self) -> None:
         """Raise GivenUpError if it is time to give up; the caller has the lock."""

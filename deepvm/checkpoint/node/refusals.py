@@ -13,7 +13,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass
-class _Kind:
+class _Window:
     """How many were not logged since a monotonic time, and the last of them."""
 
     since: float = -math.inf
@@ -27,14 +27,14 @@ class Refusals:
     def __init__(self, window_s: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
         """Start with none; ``window_s``: seconds between two lines of a kind."""
         self._window_s, self._clock = window_s, clock
-        self._kinds: dict[str, _Kind] = {}
+        self._kinds: dict[str, _Window] = {}
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
 
     def tell(self, kind: str, peer: str, why: str) -> bool:
         """Log that a peer was refused, or count it; returns whether it was logged."""
         with self._lock:
-            known = self._kinds.setdefault(kind, _Kind())
+            known = self._kinds.setdefault(kind, _Window())
             if self._clock() < known.since + self._window_s:
                 known.count, known.last = known.count + 1, f"{peer}: {why}"
                 self._watch()
@@ -62,7 +62,7 @@ class Refusals:
             self._timer.daemon = True
             self._timer.start()
 
-    def _sum_up(self, known: _Kind) -> None:
+    def _sum_up(self, known: _Window) -> None:
         if known.count:
             passed_s = self._clock() - known.since
             _LOG.warning("%d more were refused in %.0f s, the last of them %s", known.count, passed_s, known.last)

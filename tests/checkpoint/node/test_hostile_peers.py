@@ -312,7 +312,7 @@ def test_a_node_that_talks_nonsense(count: object, manifest: bytes, words: str) 
         channel.receive(idle_s=5)
         channel.send(Kind.VERSIONS, {"count": count})
         channel.send(Kind.MANIFEST, manifest)
-        channel.part()
+        channel.close_gracefully()
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=serve, args=(listening,))

@@ -58,9 +58,7 @@ def unverified_counts(self: VersionRegistry, claim: Claim, verified: object) -> 
     settle(self, claim, claim.version.index.cuts.atoms(claim.view, claim.start))
 
 
-def unpinned(
-    self: VersionMemory, limit_s: float, resting: Container[str] = (), early_bytes: int | None = None
-) -> object:
+def unpinned(self: VersionMemory, limit_s: float, resting: Container[str], early_bytes: int | None) -> object:
     version = next_flush(self, limit_s, resting, early_bytes)
     if version is not None and version.state is State.RECEIVING:
         version.pins -= 1

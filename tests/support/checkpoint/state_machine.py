@@ -401,7 +401,7 @@ class Protocol(RuleBasedStateMachine):
     @precondition(lambda self: self.persists and self.writing is None)
     @rule(works=st.booleans())
     def flush(self, works: bool) -> None:
-        version = self.registry.next_flush(0)
+        version = self.registry.next_flush(0, (), None)
         if version is not None:
             self.write(version)
             while self.writing is not None:
