@@ -26,10 +26,9 @@ class Pending:
     """A version whose acknowledgements are awaited, from when the node has reserved room for it.
 
     Attributes:
-        version: its number. acknowledged: called once for each level, the weakest first.
+        acknowledged: called once for each level, the weakest first.
         lost: called once with the reason when nothing more will be acknowledged.
-        lacks: why it will never be durable, empty if it will.
-        moving_s: time for its bytes, on top of the limit for all.
+        lacks: why it will never be durable, empty if it will. moving_s: time for its bytes, added to the limit.
         sent: this rank's part is verified; until then the node need not know of it.
         wanted: levels that can be reached and were not yet. since: monotonic.
     """
@@ -50,7 +49,7 @@ class Pending:
             self.wanted.remove(Level.DURABLE)
 
     def reached(self, level: Level) -> bool:
-        """Acknowledge a level and those below it, unless that was done; returns whether nothing more is awaited."""
+        """Acknowledge a level and those below it once; returns whether nothing more is awaited."""
         with self.lock:
             while self.wanted and (self.wanted[0] is level or level is Level.DURABLE):
                 self.acknowledged(self.wanted.pop(0))
@@ -60,10 +59,10 @@ class Pending:
 
 
 class AckPoller:
-    """One polling thread and connection for a job of one tier."""
+    """A polling thread and its connection, for one job of a tier."""
 
     def __init__(self, connect: Callable[[], Link], greeting: Mapping[str, Any], limit_s: float) -> None:
-        """Begin; ``greeting`` is the sender's HELLO, ``limit_s`` how long a version is awaited."""
+        """Begin; ``greeting``: the sender's HELLO; ``limit_s``: how long a version is awaited."""
         self._connect, self._greeting, self._limit_s = connect, greeting, limit_s
         self._pending: set[Pending] = set()
         self._link: Link | None = None
@@ -91,63 +90,59 @@ class AckPoller:
     def close(self) -> None:
         """Stop polling; what is still awaited will not be acknowledged."""
         self._closed.set()
-        with self._changed:
-            link = self._link
-        if link is not None:
+        if (link := self._link) is not None:
             link.channel.abort()
         if threading.current_thread() is not self._thread:
             self._thread.join(_POLL_S)
 
     def _run(self) -> None:
-        sequence, pause_s, parted = -1, _AGAIN_S, False
+        sequence, pause_s, disconnected = -1, _AGAIN_S, False
         while not self._closed.is_set():
             try:
                 if self._link is None:
-                    link = self._connect()
-                    with self._changed:
-                        self._link = link
-                    link.hello(self._greeting)
-                    if parted:
+                    self._link = self._connect()
+                    self._link.hello(self._greeting)
+                    if disconnected:
                         _LOG.warning("versions are watched again")
-                    sequence, parted = -1, False
+                    sequence, disconnected = -1, False
                 with self._changed:  # the answer is about those that the node knew when it was asked
                     asked = {p: p.sent for p in self._pending}
                 question = {"sequence": sequence, "limit_ms": int(_POLL_S * 1000)}
                 states = self._link.call(Kind.WAIT, question, Kind.STATE, limit_s=_POLL_S + _SLOWEST_S).body
                 sequence, pause_s = int(states["sequence"]), _AGAIN_S
-                if self._tell(asked, states):
+                if self._acknowledge(asked, states):
                     sequence = -1  # the answer may be about a version that came meanwhile: ask again
-            except Exception as error:  # of any kind: the trainer must not lose its poller to a node's nonsense
-                self._part(error, logged=parted)
-                parted = True
+            except Exception as error:  # of any kind: no answer of the node may cost the trainer its poller
+                self._disconnect(error, logged=disconnected)
+                disconnected = True
                 if self._closed.wait(pause_s):
                     break
                 pause_s = min(2 * pause_s, _SLOWEST_S)
             self._expire()
-        self._part(None)
+        self._disconnect(None)
 
-    def _part(self, error: Exception | None, logged: bool = False) -> None:
-        with self._changed:
-            link, self._link = self._link, None
-        if link is not None:
-            link.close()
+    def _disconnect(self, error: Exception | None, logged: bool = False) -> None:
+        if self._link is not None:
+            self._link.close()
+        self._link = None
         if error is None or self._closed.is_set():
             return
         expected = isinstance(error, (OSError, CheckpointError))
         if not logged or not expected:
             _LOG.warning("versions are not watched for now: %s", error, exc_info=not expected)
         if isinstance(error, Refused) and error.code == "stale":
-            with self._changed:
-                over = list(self._pending)
-            for pending in over:
+            for pending in self._awaited():
                 self._give_up(pending, str(error))
 
-    def _tell(self, asked: Mapping[Pending, bool], states: Mapping[str, Any]) -> bool:
-        """Acknowledge what the node reports of ``asked`` (value: its part was sent); returns whether to ask again."""
+    def _awaited(self) -> list[Pending]:
+        with self._changed:
+            return sorted(self._pending, key=lambda p: p.version)
+
+    def _acknowledge(self, asked: Mapping[Pending, bool], states: Mapping[str, Any]) -> bool:
+        """Pass on what the node reports of ``asked`` (value: its part was sent); returns whether to ask again."""
         receiving, complete, durable = states["receiving"], states["complete"], states["durable"]
         stuck = {int(number): str(why) for number, why in states.get("stuck", ())}
-        with self._changed:
-            awaited = sorted(self._pending, key=lambda p: p.version)
+        awaited = self._awaited()
         for pending in (p for p in awaited if p in asked):
             done = False
             with _logged(pending):  # a callback that fails must not cost the other versions their acknowledgement
@@ -164,15 +159,14 @@ class AckPoller:
         return any(p.version in complete or p.version in durable for p in awaited if p not in asked)
 
     def _expire(self) -> None:
-        now = time.monotonic()
-        with self._changed:
-            late = [p for p in self._pending if now - p.since > self._limit_s + p.moving_s]
-        for pending in late:
-            levels = " and ".join(level.value for level in pending.wanted)
-            self._give_up(pending, f"it was not {levels} in {self._limit_s + pending.moving_s:.0f} s")
+        for pending in self._awaited():
+            limit_s = self._limit_s + pending.moving_s
+            if time.monotonic() - pending.since > limit_s:
+                levels = " and ".join(level.value for level in pending.wanted)
+                self._give_up(pending, f"it was not {levels} in {limit_s:.0f} s")
 
     def _give_up(self, pending: Pending, why: str) -> None:
-        """Await it no longer, and say so."""
+        """Await a version no longer, and tell the trainer."""
         _LOG.warning("version %d: %s", pending.version, why)
         with _logged(pending):
             pending.lost(CheckpointError(f"version {pending.version}: {why}"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,23 +20,18 @@ from deepvm.checkpoint.network.protocol import (
 from deepvm.checkpoint.network.token import Token
 from deepvm.errors import CheckpointError
 
-_CONNECT_S = 5.0
+_CONNECT_S, _STATUS_S = 5.0, 10.0
 
 
 class Link:
-    """A connection that has proved the token; for one thread at a time.
-
-    Attributes:
-        greeting: the last ``HELLO``, so that a pooled link is not introduced twice. welcome: its answer.
-    """
+    """A connection that has proved the token; for one thread at a time. ``welcome``: the answer to its last HELLO."""
 
     def __init__(self, address: Endpoint, token: Token | bytes, *, limit_s: float = _CONNECT_S) -> None:
-        """Connect and prove the token; bytes are the node's own. ``limit_s`` holds for each of the two.
+        """Connect and prove the token, each within ``limit_s``; bytes are the node's own token.
 
-        Raises:
-            CheckpointError: the node refuses, or this side cannot trust it. OSError: it cannot be reached.
+        Raises CheckpointError: the node refuses, or this side cannot trust it. OSError: it cannot be reached.
         """
-        self.greeting: Mapping[str, Any] = {}
+        self._greeting: Mapping[str, Any] = {}  # a pooled link is not introduced twice
         self.welcome: Mapping[str, Any] = {}
         known = token if isinstance(token, Token) else Token(token)
         try:
@@ -63,8 +59,7 @@ class Link:
     ) -> Frame:
         """Send a request and wait for its answer, of the kind ``expect`` if given.
 
-        Raises:
-            Refused: the node refuses. OSError: the connection broke, or the node was too slow or answered otherwise.
+        Raises Refused, or OSError: the connection broke, or the node was too slow or answered otherwise.
         """
         self.channel.send(kind, body, limit_s=limit_s)
         return self.answer(expect, limit_s=limit_s, most=most)
@@ -88,27 +83,24 @@ class Link:
 
     def hello(self, body: Mapping[str, Any], *, limit_s: float = FRAME_S) -> Mapping[str, Any]:
         """Introduce this side, unless that was done; returns the node's answer. Raises as :meth:`call`."""
-        if self.greeting != body:
-            self.greeting = {}
+        if self._greeting != body:
+            self._greeting = {}
             self.welcome = self.call(Kind.HELLO, body, Kind.WELCOME, limit_s=limit_s).body
-            self.greeting = dict(body)
+            self._greeting = dict(body)
         return self.welcome
 
     def close(self) -> None:
-        """Close the connection; also from another thread, whose wait then ends."""
+        """Close the connection; a thread that waits for it gets an error."""
         self.channel.abort()
         self.channel.close()
 
 
-def node_status(address: Endpoint, token: Token | bytes, *, limit_s: float = 10.0) -> Mapping[str, Any]:
+def node_status(address: Endpoint, token: Token | bytes) -> Mapping[str, Any]:
     """Status of a node. Raises CheckpointError: it cannot be reached, or refuses."""
     try:
-        link = Link(address, token, limit_s=limit_s)
-        try:
-            link.hello({"role": "status"}, limit_s=limit_s)
-            return link.call(Kind.STATUS, b"", Kind.METRICS, limit_s=limit_s, most=MOST_DOCUMENT).body
-        finally:
-            link.close()
+        with contextlib.closing(Link(address, token, limit_s=_STATUS_S)) as link:
+            link.hello({"role": "status"}, limit_s=_STATUS_S)
+            return link.call(Kind.STATUS, b"", Kind.METRICS, limit_s=_STATUS_S, most=MOST_DOCUMENT).body
     except OSError as error:
         raise unreachable(address, error) from error
 

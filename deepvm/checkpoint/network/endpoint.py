@@ -1,4 +1,4 @@
-"""Where memory nodes are: hosts and ports, or ranks of one ``mpirun``; and how to connect to them or listen there."""
+"""Addresses of memory nodes, hosts and ports or ranks of one ``mpirun``: connect to them, or listen there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MPI_URL = re.compile(r"mpi://([0-9]{0,6})/?", re.ASCII)
 
 @dataclass(frozen=True)
 class Address:
-    """A host and port. ``secure``: TLS is spoken there."""
+    """A host and port; ``secure``: by TLS."""
 
     shared: ClassVar[bool] = True
     advice: ClassVar[str] = (
@@ -59,17 +59,15 @@ class Address:
         except BaseException as error:
             sock.close()
             if isinstance(error, ssl.SSLCertVerificationError):
-                raise CheckpointError(
-                    f"its certificate is not trusted: {error.verify_message}; "
-                    f"name the authority's file in {CA_VARIABLE}"
-                ) from None
+                why = f"its certificate is not trusted: {error.verify_message}"
+                raise CheckpointError(f"{why}; name the authority's file in {CA_VARIABLE}") from None
             if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
                 plain = replace(self, secure=False).url
                 raise BrokenError(f"it does not speak TLS ({error.reason}); a node without it is {plain}") from None
             raise
 
     def listen(self, *, secure: bool = False) -> TcpListener:
-        """Let peers in, who will be spoken to by TLS if ``secure``. Raises CheckpointError."""
+        """Accept peers there, who must speak TLS if ``secure``. Raises CheckpointError."""
         try:
             return TcpListener(self, secure)
         except OSError as error:
@@ -95,7 +93,7 @@ class TcpListener:
         return sock, f"{where[0]}:{where[1]}"
 
     def deserted(self) -> bool:
-        """Whether nobody is left who could come; on a network somebody always may."""
+        """Whether no possible peer is left; on a network one may always come."""
         return False
 
     def shut(self) -> None:
@@ -118,13 +116,11 @@ class MpiEndpoint:
 
     @classmethod
     def parse(cls, url: str) -> MpiEndpoint:
-        """Read ``mpi://RANK``, or ``mpi://`` for the last one; collective, see :func:`carrier`.
+        """Read ``mpi://RANK``, or ``mpi://`` for the last one; collective, and raises, as :func:`carrier`.
 
-        Raises:
-            RequestError: there is no such rank. CheckpointError: this process is not in an ``mpirun``.
+        Raises RequestError: there is no such rank.
         """
-        match = _MPI_URL.fullmatch(url)
-        if match is None:
+        if (match := _MPI_URL.fullmatch(url)) is None:
             raise RequestError("tiers", url, "mpi://RANK, or mpi:// for the last rank")
         size = carrier().size
         rank = int(match[1]) if match[1] else size - 1
@@ -134,7 +130,7 @@ class MpiEndpoint:
 
     @classmethod
     def here(cls) -> MpiEndpoint:
-        """This process; collective as well."""
+        """This process; collective as :meth:`parse`."""
         return cls(carrier().rank)
 
     @property
@@ -147,11 +143,11 @@ class MpiEndpoint:
         return self.url
 
     def open(self, limit_s: float) -> socket.socket:
-        """Connect; whether anybody serves there shows when the socket is used. Raises OSError."""
+        """Connect; only using the socket shows whether anybody serves there. Raises OSError."""
         return carrier().connect(self.rank)
 
     def listen(self, *, secure: bool = False) -> MpiListener:
-        """Let the other processes open streams. Raises RequestError: ``secure``."""
+        """Accept streams of other processes. Raises RequestError: ``secure``."""
         if secure:
             raise RequestError("tls_cert", "a certificate", "none: there is no TLS over MPI")
         return MpiListener(carrier())
@@ -168,8 +164,7 @@ class MpiListener:
 
     def accept(self) -> tuple[socket.socket, str]:
         """Wait for a peer."""
-        found = self._queue.get()
-        if found is None:
+        if (found := self._queue.get()) is None:
             raise OSError("closed")
         return found[0], f"mpi rank {found[1]}"
 

@@ -3,8 +3,7 @@
 So socket code works over MPI unchanged, with the same time limits, and a process makes all its MPI calls for
 checkpoints from one thread. Only point-to-point messages on our own communicator are used: when a process dies, those
 to and from it fail (``ERRORS_RETURN``), its streams end as sockets of a dead peer do, and all others go on, without
-revoking or shrinking anything. Open MPI must have been told to go on: ``mpirun --with-ft ulfm``; otherwise it ends
-every process when one is killed, and no library can prevent that.
+revoking or shrinking anything. Without ``mpirun --with-ft ulfm`` Open MPI ends every process when one is killed.
 """
 
 from __future__ import annotations
@@ -27,20 +26,16 @@ from typing import Any
 from deepvm.errors import CheckpointError, MissingExtraError
 
 _LOG = logging.getLogger("deepvm.checkpoint")
-_ULFM = "OMPI_MCA_mpi_ft_enable"
-"""Set by ``mpirun --with-ft ulfm``; a hint, not a proof."""
+_ULFM = "OMPI_MCA_mpi_ft_enable"  # set by mpirun --with-ft ulfm; a hint, not a proof
 _BUFFER = 2**20
-_CONTROL = 0
-"""Tag of messages about streams; each stream has two more, one for each direction."""
+_CONTROL = 0  # tag of messages about streams; each stream has two more, one for each direction
 _MESSAGE = struct.Struct("!BI")
 _OPEN, _RESET_BY_OPENER, _RESET_BY_OTHER, _SERVE, _BYE = range(1, 6)
 _JOIN_S = 60.0
 _LINGER_S = 5.0
-_START_S = 20.0
-"""Seconds for a memory node to announce itself; mpirun starts all processes at the same time."""
+_START_S = 20.0  # for a memory node to announce itself; mpirun starts all processes at the same time
 _EAGER_S, _EAGER_ROUNDS = 50e-6, 100
-_KEEN_ROUNDS, _CALM_MS = 25, 20
-"""After each so many idle rounds the pause grows by 1 ms, to at most this."""
+_ROUNDS_PER_MS, _LONGEST_MS = 25, 20  # after so many more idle rounds the pause grows by 1 ms, to at most this
 _PAUSE_S = 0.001
 _MAKING = threading.Lock()
 
@@ -57,28 +52,28 @@ class _Stream:
         self._sending: Any = None
         self._receiving: Any = None
         self._undelivered = memoryview(b"")
-        self._deaf = self._said_end = self._heard_end = False
+        self._discards = self._sent_end = self._received_end = False
         sock.setblocking(False)
 
     @property
-    def said(self) -> bool:
-        """All bytes of the local side are sent."""
-        return self._said_end and self._sending is None
+    def all_sent(self) -> bool:
+        """Whether all bytes of the local side are sent."""
+        return self._sent_end and self._sending is None
 
     @property
-    def over(self) -> bool:
-        """Both directions have ended."""
-        return self.said and self._heard_end and not self._undelivered
+    def ended(self) -> bool:
+        """Whether both directions have ended."""
+        return self.all_sent and self._received_end and not self._undelivered
 
     def step(self) -> bool:
-        """Do what can be done now; returns whether anything could. Raises MPI's errors if the peer is dead."""
+        """Do what is possible now; returns whether anything was. Raises MPI's errors if the peer is dead."""
         moved = self._receive()
         return self._send() or moved
 
     def _receive(self) -> bool:
         if self._undelivered:
             return self._deliver()
-        if self._heard_end:
+        if self._received_end:
             return False
         if self._receiving is None:
             self._receiving = self._comm.Irecv(self._in, self._peer, self._in_tag)
@@ -87,10 +82,10 @@ class _Stream:
         self._receiving = None
         count = self._carrier.status.Get_count()
         if not count:
-            self._heard_end = True
+            self._received_end = True
             with contextlib.suppress(OSError):
                 self._sock.shutdown(socket.SHUT_WR)
-        elif not self._deaf:
+        elif not self._discards:
             self._undelivered = memoryview(self._in)[:count]
             self._deliver()
         return True
@@ -100,9 +95,9 @@ class _Stream:
             self._undelivered = self._undelivered[self._sock.send(self._undelivered) :]
         except BlockingIOError:
             return False
-        except OSError:  # the reader has closed: what still comes is dropped, and the sender told
-            self._deaf, self._undelivered = True, memoryview(b"")
-            self._carrier.tell(self._peer, _RESET_BY_OPENER if self.key[2] else _RESET_BY_OTHER, self.key[1])
+        except OSError:  # the reader has closed: drop what still comes, and tell the sender
+            self._discards, self._undelivered = True, memoryview(b"")
+            self._carrier.send_control(self._peer, _RESET_BY_OPENER if self.key[2] else _RESET_BY_OTHER, self.key[1])
         return True
 
     def _send(self) -> bool:
@@ -111,7 +106,7 @@ class _Stream:
                 return False
             self._sending = None
             return True
-        if self._said_end:
+        if self._sent_end:
             return False
         try:
             count = self._sock.recv_into(self._out)
@@ -119,22 +114,22 @@ class _Stream:
             return False
         except OSError:
             count = 0
-        self._said_end = not count
+        self._sent_end = not count
         self._sending = self._comm.Isend([self._out, count, self._carrier.byte], self._peer, self._out_tag)
         return True
 
     def reset(self) -> None:
         """The peer reads no more: close the local side."""
         self._hang_up()
-        self._deaf, self._undelivered = True, memoryview(b"")
+        self._discards, self._undelivered = True, memoryview(b"")
 
     def awaited(self) -> tuple[socket.socket, int]:
         """The events of the local socket that would let this go on."""
-        reads = self._sending is None and not self._said_end
+        reads = self._sending is None and not self._sent_end
         return self._sock, (select.POLLIN if reads else 0) | (select.POLLOUT if self._undelivered else 0)
 
     def drop(self) -> None:
-        """Close the local end; what MPI may still be using is kept."""
+        """Close the local end; memory that MPI may still use stays."""
         self._hang_up()
         for request, memory in ((self._sending, self._out), (self._receiving, self._in)):
             if request is None:
@@ -147,19 +142,18 @@ class _Stream:
 
 
 class Carrier:
-    """The thread behind all streams of this process, and what it knows of the other processes.
+    """The thread behind all streams of this process, the ``rank`` of ``size``, and what it knows of the others.
 
-    Attributes:
-        rank, size: of this process, and how many there are. opened: gets the streams that others open; None: refused.
+    ``opened`` gets the streams that others open; None: they are refused.
     """
 
     def __init__(self, comm: Any, mpi: Any) -> None:
-        """Begin; ``comm`` is ours alone, with errors returned."""
+        """Start the thread; ``comm`` is ours alone, with errors returned."""
         self.comm, self.byte, self.status = comm, mpi.BYTE, mpi.Status()
         self.rank, self.size = int(comm.Get_rank()), int(comm.Get_size())
         self._mpi = mpi
         self._streams: dict[tuple[int, int, bool], _Stream] = {}
-        self._told: list[tuple[Any, bytes]] = []
+        self._controls: list[tuple[Any, bytes]] = []
         self._work: deque[Callable[[], None]] = deque()
         self._number = 0
         self._lock = threading.Lock()
@@ -177,73 +171,60 @@ class Carrier:
     def connect(self, peer: int) -> socket.socket:
         """Open a stream to another process, which may still be starting; it ends at once when nobody serves there.
 
-        Raises:
-            OSError: that process has ended or died, or this thread has.
+        Raises OSError: that process has ended or died, or this thread has.
         """
-        deadline = time.monotonic() + (0.0 if peer in self._awaited else _START_S)
-        while True:
-            if peer in self._gone:
-                raise ConnectionRefusedError("that process has ended or died")
-            if not self._thread.is_alive():
-                raise ConnectionRefusedError("MPI has ended in this process")
-            if peer in self._nodes or time.monotonic() > deadline:
-                break
-            time.sleep(_PAUSE_S)
-        self._awaited.add(peer)  # once is enough: who serves says so when it begins
+        if peer not in self._awaited:
+            self._wait(lambda: peer in self._gone | self._nodes, _START_S)
+        if peer in self._gone:
+            raise ConnectionRefusedError("that process has ended or died")
+        if not self._thread.is_alive():
+            raise ConnectionRefusedError("MPI has ended in this process")
+        self._awaited.add(peer)  # once is enough: a node says so when it begins to serve
         near, far = socket.socketpair()
         with self._lock:
             self._number += 1
             number = self._number
 
         def begin() -> None:
-            self.tell(peer, _OPEN, number)
+            self.send_control(peer, _OPEN, number)
             self._open(peer, number, far, opener=True)
 
         self._work.append(begin)
         return near
 
     def serve(self) -> queue.SimpleQueue[tuple[socket.socket, int] | None]:
-        """Let the others open streams to this process; they come in a queue, with the rank that opened them."""
+        """Let others open streams to this process; they come in a queue, with the rank that opened them."""
         self.opened = opened = queue.SimpleQueue[tuple[socket.socket, int] | None]()
-        self._work.append(lambda: self._tell_all(_SERVE))
+        self._work.append(lambda: self._send_controls(_SERVE))
         return opened
 
     def deserted(self) -> bool:
-        """Whether every other process that is not a node has ended or died, or cannot be reached any more."""
+        """Whether all other processes but nodes have ended or died, or cannot be reached any more."""
         alone = len(self._gone | self._nodes | {self.rank}) == self.size
         return (alone and self.size > 1) or not self._thread.is_alive()
 
-    def tell(self, peer: int, kind: int, number: int = 0) -> None:
+    def send_control(self, peer: int, kind: int, number: int = 0) -> None:
         """Send a message about a stream; does nothing for a dead process."""
         message = _MESSAGE.pack(kind, number)
         with contextlib.suppress(self._mpi.Exception):
-            self._told.append((self.comm.Isend(message, peer, _CONTROL), message))
+            self._controls.append((self.comm.Isend(message, peer, _CONTROL), message))
 
-    def _tell_all(self, kind: int) -> None:
+    def _send_controls(self, kind: int) -> None:
         for peer in set(range(self.size)) - {self.rank} - self._gone:
-            self.tell(peer, kind)
+            self.send_control(peer, kind)
 
     def close(self) -> None:
         """Flush all streams, say good-bye and stop, without waiting for what others still send."""
-        deadline = time.monotonic() + _LINGER_S
-
-        def speaking() -> bool:
-            return bool(self._work) or not all(stream.said for stream in list(self._streams.values()))
-
-        while speaking() and time.monotonic() < deadline and self._thread.is_alive():
-            time.sleep(_PAUSE_S)
-        said = threading.Event()
-
-        def leave() -> None:
-            self._tell_all(_BYE)
-            said.set()
-
-        self._work.append(leave)
-        said.wait(_LINGER_S)
-        while self._told and time.monotonic() < deadline and self._thread.is_alive():
-            time.sleep(_PAUSE_S)
+        self._wait(lambda: not self._work and all(stream.all_sent for stream in list(self._streams.values())))
+        self._work.append(lambda: self._send_controls(_BYE))
+        self._wait(lambda: not self._work and not self._controls)
         self._ended.set()
         self._thread.join(_LINGER_S)
+
+    def _wait(self, done: Callable[[], bool], limit_s: float = _LINGER_S) -> None:
+        deadline = time.monotonic() + limit_s
+        while not done() and time.monotonic() < deadline and self._thread.is_alive():
+            time.sleep(_PAUSE_S)
 
     def _run(self) -> None:
         idle = 0
@@ -251,7 +232,7 @@ class Carrier:
             while not self._ended.is_set():
                 idle = 0 if self._step() else idle + 1
                 if idle:
-                    self._rest(idle)
+                    self._pause(idle)
         except Exception:
             _LOG.exception("checkpoints by MPI have ended in this process")
         finally:
@@ -262,15 +243,16 @@ class Carrier:
     def _step(self) -> bool:
         moved = False
         while self._work:
-            self._work.popleft()()
+            self._work[0]()
+            self._work.popleft()  # only now: who finds nothing here relies on it being done
             moved = True
-        moved |= self._hear()
-        if self._told:
-            self._told = [told for told in self._told if not self._is_sent(told[0])]
+        moved |= self._receive_control()
+        if self._controls:
+            self._controls = [each for each in self._controls if not self._is_sent(each[0])]
         for stream in list(self._streams.values()):
             try:
                 moved |= stream.step()
-                over = stream.over
+                over = stream.ended
             except self._mpi.Exception as error:  # its peer is dead
                 _LOG.warning("rank %d of mpirun: %s", stream.key[0], error.Get_error_string())
                 over = True
@@ -285,11 +267,11 @@ class Carrier:
         except self._mpi.Exception:  # to a dead process
             return True
 
-    def _hear(self) -> bool:
+    def _receive_control(self) -> bool:
         try:
             if not self._listening.Test(self.status):
                 return False
-            self._heed(self.status.Get_source(), *_MESSAGE.unpack(self._control))
+            self._handle(self.status.Get_source(), *_MESSAGE.unpack(self._control))
         except self._mpi.Exception as error:
             # A receive from anybody is held up by each death until that is acknowledged (ULFM).
             failed = self.comm.Get_failed()
@@ -301,7 +283,7 @@ class Carrier:
         self._listening = self.comm.Irecv(self._control, self._mpi.ANY_SOURCE, _CONTROL)
         return True
 
-    def _heed(self, peer: int, kind: int, number: int) -> None:
+    def _handle(self, peer: int, kind: int, number: int) -> None:
         if kind == _OPEN:
             try:
                 near, far = socket.socketpair()
@@ -325,8 +307,8 @@ class Carrier:
     def _open(self, peer: int, number: int, sock: socket.socket, *, opener: bool) -> None:
         self._streams[peer, number, opener] = _Stream(self, peer, number, sock, opener=opener)
 
-    def _rest(self, idle: int) -> None:
-        """Sleep a little, longer the longer nothing has come; bytes of this process end the longer sleep."""
+    def _pause(self, idle: int) -> None:
+        """Sleep, longer the longer nothing has come; bytes of this process end a longer sleep."""
         if idle < _EAGER_ROUNDS:
             time.sleep(_EAGER_S)
             return
@@ -335,7 +317,7 @@ class Carrier:
             sock, events = stream.awaited()
             if events and sock.fileno() >= 0:
                 poll.register(sock, events)
-        poll.poll(min(idle // _KEEN_ROUNDS, _CALM_MS))
+        poll.poll(min(idle // _ROUNDS_PER_MS, _LONGEST_MS))
 
 
 def carrier() -> Carrier:

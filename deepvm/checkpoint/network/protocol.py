@@ -30,16 +30,11 @@ from deepvm.checkpoint.format.checksums import crc32
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.errors import CheckpointError
 
-MOST_BODY = 64 * 2**10
-"""Bytes of a JSON body."""
-MOST_DOCUMENT = 64 * 2**20
-"""Bytes of a layout or a manifest."""
-_MOST_STRANGER = 512
-"""Bytes of a body before the proof."""
-PROOF_S = 10.0
-"""Seconds for the whole proof of both sides."""
-FRAME_S = 30.0
-"""Seconds within which a frame that has begun must have arrived, or have been taken by the other side."""
+MOST_BODY = 64 * 2**10  # bytes of a JSON body
+MOST_DOCUMENT = 64 * 2**20  # bytes of a layout or a manifest
+_MOST_STRANGER = 512  # bytes of a body before the proof
+PROOF_S = 10.0  # for the whole proof of both sides
+FRAME_S = 30.0  # for a frame that has begun: to arrive, or to be accepted by the other side
 
 _MAGIC = b"DVM1"
 _HEADER = struct.Struct("!4sBI")
@@ -63,14 +58,10 @@ class Kind(IntEnum):
 
 
 class Refused(CheckpointError):
-    """The other side refused, for good.
-
-    Attributes:
-        code: ``token``, ``full``, ``session``, ``stale``, ``layout``, ``request``, ``gone``, ``stopping``.
-    """
+    """The other side refused, for good."""
 
     def __init__(self, code: str, message: str) -> None:
-        """Keep the code, for programs."""
+        """``code``: token, full, session, stale, layout, request, gone, stopping or internal."""
         self.code = code
         super().__init__(message)
 
@@ -98,7 +89,7 @@ class Frame:
         return found
 
 
-class Piece(NamedTuple):
+class DataHeader(NamedTuple):
     """The binary part of a ``DATA`` frame: where the payload belongs, in bytes, and its CRC-32."""
 
     offset: int
@@ -116,11 +107,11 @@ class Channel:
 
     @property
     def within_machine(self) -> bool:
-        """Whether the other side is on this machine."""
+        """See :func:`within_machine`."""
         return within_machine(self._socket)
 
     def send(self, kind: Kind, body: Mapping[str, Any] | bytes = b"", *, limit_s: float = FRAME_S) -> None:
-        """Send a frame. Raises OSError: the connection is broken, or the other side did not take it in time."""
+        """Send a frame. Raises OSError: the connection is broken, or the other side too slow."""
         raw = body if isinstance(body, bytes) else json.dumps(body, separators=(",", ":")).encode()
         self._socket.settimeout(max(limit_s, 0.001))
         self._socket.sendall(_HEADER.pack(_MAGIC, kind, len(raw)) + raw)
@@ -135,17 +126,9 @@ class Channel:
         self._socket.sendall(payload)
 
     def header(self, *, idle_s: float, frame_s: float = FRAME_S) -> tuple[Kind, int]:
-        """Wait for a frame and read its header.
+        """Wait ``idle_s`` for a frame, and ``frame_s`` for the rest of its header once that has begun.
 
-        Args:
-            idle_s: how long nothing may come.
-            frame_s: how long the header may take once it has begun.
-
-        Returns:
-            Its kind, and the bytes that follow, which the caller must check and read.
-
-        Raises:
-            OSError: nothing came, or no frame.
+        Returns its kind, and how many bytes follow, which the caller must check and read. Raises OSError.
         """
         view = memoryview(bytearray(_HEADER.size))
         self._socket.settimeout(max(idle_s, 0.001))
@@ -163,7 +146,7 @@ class Channel:
             raise BrokenError(f"a frame of unknown kind {kind}") from None
 
     def rest(self, kind: Kind, length: int, *, most: int = MOST_BODY, limit_s: float = FRAME_S) -> Frame:
-        """Read the body behind a header. Raises OSError: it is too long, and not read, or did not come in time."""
+        """Read the body behind a header. Raises OSError: it has more than ``most`` bytes, or is too slow."""
         if length > most:
             raise BrokenError(f"{kind.name} of {length} bytes; at most {most} are allowed here")
         raw = bytearray(length)
@@ -171,20 +154,19 @@ class Channel:
         return Frame(kind, bytes(raw))
 
     def receive(self, *, idle_s: float, most: int = MOST_BODY) -> Frame:
-        """Read the next frame, which must not be ``DATA``: ``header`` and ``rest`` in one."""
-        kind, length = self.header(idle_s=idle_s)
-        return self.rest(kind, length, most=most)
+        """Read a frame other than ``DATA``. Raises OSError."""
+        return self.rest(*self.header(idle_s=idle_s), most=most)
 
-    def piece(self, length: int) -> Piece:
+    def data_header(self, length: int) -> DataHeader:
         """Read the binary part of a ``DATA`` frame. Raises OSError: its length is wrong, or more than a chunk."""
         view = memoryview(bytearray(_DATA.size))
         if length < _DATA.size:
             raise BrokenError(f"DATA of {length} bytes")
         self.read_into(view, limit_s=FRAME_S)
-        piece = Piece(*_DATA.unpack(view))
-        if piece.length != length - _DATA.size or not 0 < piece.length <= CHUNK_BYTES:
-            raise BrokenError(f"DATA of {length} bytes that says it has {piece.length}, of at most {CHUNK_BYTES}")
-        return piece
+        header = DataHeader(*_DATA.unpack(view))
+        if header.length != length - _DATA.size or not 0 < header.length <= CHUNK_BYTES:
+            raise BrokenError(f"DATA of {length} bytes that says it has {header.length}, of at most {CHUNK_BYTES}")
+        return header
 
     def read_into(self, view: memoryview, *, limit_s: float) -> None:
         """Fill ``view`` with the next bytes. Raises OSError: they did not come in time."""
@@ -200,7 +182,7 @@ class Channel:
                 raise BrokenError("the other side is too slow")
 
     def idle(self) -> bool:
-        """Whether the connection can be reused: it stands, and nothing has come unasked."""
+        """Whether the connection can be reused: it is open, and nothing has come unasked."""
         try:
             self._socket.settimeout(0.0)
             if isinstance(self._socket, ssl.SSLSocket):
@@ -222,8 +204,8 @@ class Channel:
         except (OSError, ValueError):
             return True
 
-    def part(self, limit_s: float = 0.5) -> None:
-        """Close so that the other side can still read what was sent: end the stream, and read what is on its way."""
+    def close_gracefully(self, limit_s: float = 0.5) -> None:
+        """Close so that the other side still gets what was sent: bytes left unread here would reset the connection."""
         deadline = time.monotonic() + limit_s
         with contextlib.suppress(OSError, ValueError):
             self._socket.shutdown(socket.SHUT_WR)
@@ -245,7 +227,7 @@ class Channel:
 
 
 def tune(sock: socket.socket) -> None:
-    """Set options of a connection: no delay of small frames, and detection of vanished peers."""
+    """Send small frames without delay, and detect vanished peers."""
     if sock.family == socket.AF_UNIX:  # the near end of a stream over MPI
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -260,7 +242,7 @@ def tune(sock: socket.socket) -> None:
 
 
 def within_machine(sock: socket.socket) -> bool:
-    """Whether both ends have the same address; False if the other one is gone."""
+    """Whether both ends of a connection have the same address; False if the other one is gone."""
     try:
         return sock.family == socket.AF_UNIX or bool(sock.getsockname()[0] == sock.getpeername()[0])
     except OSError:
@@ -268,15 +250,14 @@ def within_machine(sock: socket.socket) -> bool:
 
 
 def job_key(token: bytes, job: str) -> bytes:
-    """The secret of a job, made of the node's token; see :mod:`deepvm.checkpoint.network.token`."""
+    """The secret of a job, derived from the node's token; see :mod:`deepvm.checkpoint.network.token`."""
     return hmac.new(token, b"deepvm job\0" + job.encode(), hashlib.sha256).digest()
 
 
 def admit(channel: Channel, token: bytes) -> str:
     """The node's half of the proof; returns the job whose secret the other side knows, empty for the token itself.
 
-    Raises:
-        Refused: the other side does not know the token. OSError: it does not speak, or not this protocol.
+    Raises Refused: the other side does not know the token. OSError: it is silent, or speaks another protocol.
     """
     deadline = time.monotonic() + PROOF_S
     nonce = secrets.token_bytes(_NONCE)
@@ -293,8 +274,7 @@ def admit(channel: Channel, token: bytes) -> str:
 def introduce(channel: Channel, token: bytes, *, job: str = "", limit_s: float = PROOF_S) -> None:
     """The trainer's half of the proof; ``job``: whose secret ``token`` is.
 
-    Raises:
-        Refused: the node refuses the token, or does not know it itself. OSError: it does not speak this protocol.
+    Raises Refused: the node refuses the token, or does not know it itself. OSError: as :func:`admit`.
     """
     deadline = time.monotonic() + limit_s
     theirs, _, _ = _proof(channel, Kind.CHALLENGE, deadline)
@@ -308,8 +288,9 @@ def introduce(channel: Channel, token: bytes, *, job: str = "", limit_s: float =
 
 def _proof(channel: Channel, kind: Kind, deadline: float) -> tuple[bytes, bytes, str]:
     """Nonce, MAC and job in the next frame, empty where it has none."""
-    found, length = channel.header(idle_s=deadline - time.monotonic(), frame_s=max(deadline - time.monotonic(), 0.001))
-    frame = channel.rest(found, length, most=_MOST_STRANGER, limit_s=max(deadline - time.monotonic(), 0.001))
+    left_s = deadline - time.monotonic()
+    found, length = channel.header(idle_s=left_s, frame_s=left_s)
+    frame = channel.rest(found, length, most=_MOST_STRANGER, limit_s=deadline - time.monotonic())
     if found is not kind:
         raise unexpected(frame)
     try:
@@ -322,7 +303,7 @@ def _proof(channel: Channel, kind: Kind, deadline: float) -> tuple[bytes, bytes,
 
 
 def unexpected(frame: Frame) -> Refused | BrokenError:
-    """The error for a frame in place of the expected one; that of an ``ERROR`` is what it says."""
+    """The error for a frame in place of the expected one; an ``ERROR`` says it itself."""
     if frame.kind is not Kind.ERROR:
         return BrokenError(f"an unexpected {frame.kind.name}")
     body = frame.body

@@ -20,21 +20,20 @@ from deepvm.errors import RequestError
 
 TOKEN_VARIABLE, WEAK_VARIABLE = "DEEPVM_TOKEN_FILE", "DEEPVM_ALLOW_WEAK_TOKEN"
 _TOKEN_ADVICE = "set it to the name of a file with the memory node's token, that of its --token-file"
-LEAST_BYTES = 16
-"""Of a token; a shorter one may be guessed."""
+_LEAST_BYTES = 16  # a shorter one may be guessed
 _MOST_BYTES = 4096
 _OF_JOB = re.compile(rb"deepvm-job-token ([!-~]{1,64}) ([0-9a-f]{64})")
 
 
 @dataclass(frozen=True)
 class Token:
-    """A secret; ``job`` is the only one it is valid for, empty for all."""
+    """A secret, valid for one ``job`` or, if that is empty, for all."""
 
     secret: bytes = field(repr=False)
     job: str = ""
 
     def of_job(self, job: str) -> Token:
-        """That of a job. Raises RequestError: an invalid name, or this is a job's token itself."""
+        """The token of a job. Raises RequestError: an invalid name, or this is a job's token itself."""
         if self.job:
             raise RequestError("token_file", f"the token of job {self.job}", "the node's own token")
         return Token(job_key(self.secret, check_job(job)), job)
@@ -44,39 +43,33 @@ class Token:
         return f"deepvm-job-token {self.job} {self.secret.hex()}"
 
 
-def read_token(
-    path: Path | str, option: str = "token_file", *, weak: bool | None = None, allowing: str = f"{WEAK_VARIABLE}=1"
-) -> Token:
+def read_token(path: Path | str, *, weak: bool | None = None, allowing: str = f"{WEAK_VARIABLE}=1") -> Token:
     """The token in a file, without white space around it.
 
     Args:
         path: the file.
-        option: its name in errors.
-        weak: accept a short token, or one that others on this machine can read; ``DEEPVM_ALLOW_WEAK_TOKEN=1`` unless
-            given.
+        weak: accept a short token, or one that others on this machine can read; None: what the environment says.
         allowing: how to allow that, for errors.
 
     Raises:
         RequestError: there is no such file, no token in it, or a weak one.
     """
-    allowed, found = "", None
     try:
         with open(path, "rb") as stream:
             token = stream.read(_MOST_BYTES + 1).strip()
             open_to = "" if weak_allowed(weak) else _open_to(os.fstat(stream.fileno()), Path(path))
     except OSError as error:
-        raise RequestError(option, str(path), f"a file with the token ({error.strerror or error})") from None
+        raise RequestError("token_file", str(path), f"a file with the token ({error.strerror or error})") from None
+    found, allowed = _OF_JOB.fullmatch(token), ""
     if not token or len(token) > _MOST_BYTES:
-        allowed = f"a file with a token of {LEAST_BYTES} to {_MOST_BYTES} bytes; openssl rand -hex 32"
+        allowed = f"a file with a token of {_LEAST_BYTES} to {_MOST_BYTES} bytes; openssl rand -hex 32"
     elif open_to:
         allowed = f"a file that {open_to} cannot read or change (chmod 600 {path}), or {allowing}"
-    elif (found := _OF_JOB.fullmatch(token)) is None and len(token) < LEAST_BYTES and not weak_allowed(weak):
-        allowed = (
-            f"a file with a token of at least {LEAST_BYTES} bytes, and not {len(token)}, which may be guessed "
-            f"(openssl rand -hex 32), or {allowing}"
-        )
+    elif found is None and len(token) < _LEAST_BYTES and not weak_allowed(weak):
+        guessed = f"and not {len(token)}, which may be guessed (openssl rand -hex 32)"
+        allowed = f"a file with a token of at least {_LEAST_BYTES} bytes, {guessed}, or {allowing}"
     if allowed:
-        raise RequestError(option, str(path), allowed)
+        raise RequestError("token_file", str(path), allowed)
     return Token(token) if found is None else Token(bytes.fromhex(found[2].decode()), found[1].decode())
 
 
@@ -91,7 +84,7 @@ def token_from_environment() -> Token:
     if not path:
         raise TokenMissingError(TOKEN_VARIABLE, path, _TOKEN_ADVICE)
     try:
-        return read_token(path, TOKEN_VARIABLE)
+        return read_token(path)
     except RequestError as error:
         raise RequestError(TOKEN_VARIABLE, path, f"{error.allowed}; {_TOKEN_ADVICE}") from None
 
@@ -107,8 +100,8 @@ class TokenMissingError(RequestError):
 def _open_to(status: os.stat_result, path: Path) -> str:
     """Who else on this machine can read a file or change it, empty for nobody.
 
-    A group may read what belongs to root, as PostgreSQL has it with keys: secrets of Kubernetes (with an fsGroup) and
-    credentials of systemd come so.
+    A group may read what belongs to root, as with PostgreSQL's keys: so Kubernetes (with an fsGroup) and systemd
+    provide secrets.
     """
     closed_to = stat.S_IWGRP if status.st_uid == 0 else stat.S_IRGRP | stat.S_IWGRP
     found = status.st_mode & (closed_to | stat.S_IROTH | stat.S_IWOTH)

@@ -1,4 +1,4 @@
-"""The memory node: a process on the VM that stays, which keeps versions in its memory and writes them to disk behind.
+"""The memory node: keeps versions in memory on a VM that is not preempted, and writes them to disk behind.
 
-It moves bytes, checks them and never knows what they mean: no torch, no numpy, no pickle.
+It moves and checks bytes without knowing what they mean: no torch, no numpy, no pickle.
 """

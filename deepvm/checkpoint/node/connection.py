@@ -1,4 +1,4 @@
-"""One peer of the node: the token's proof, then its requests in order."""
+"""A peer of the node: the proof that it knows the token, then its requests in order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deepvm.checkpoint.format.manifest import Manifest
 from deepvm.checkpoint.network.protocol import FRAME_S, MOST_BODY, BrokenError, Channel, Frame, Kind, Refused, admit
 from deepvm.checkpoint.node.refusals import Refusals
 from deepvm.checkpoint.node.version_registry import MOST_MISSING, VersionRegistry
-from deepvm.checkpoint.node.versions import Reservation
+from deepvm.checkpoint.node.versions import Reservation, Version
 from deepvm.checkpoint.tiers.base import Store
 from deepvm.errors import CheckpointError, RequestError
 
@@ -29,11 +29,7 @@ _ROLES = ("sender", "reader", "status")
 
 
 class Connection:
-    """One peer, in a thread of its own.
-
-    Attributes:
-        peer: its address, for the log. job, session, world, rank, digest: what a sender said of itself.
-    """
+    """A peer, in a thread of its own; once it has said ``HELLO`` as one, also a :class:`Sender`."""
 
     def __init__(
         self,
@@ -45,7 +41,7 @@ class Connection:
         refusals: Refusals,
         metrics: Callable[[], Mapping[str, Any]],
     ) -> None:
-        """Own the channel; ``metrics`` answers ``STATUS``."""
+        """Own the channel; ``peer``: its address, for the log; ``metrics`` answers ``STATUS``."""
         self._channel, self._token, self.peer = channel, token, peer
         self.abort, self.gone = channel.abort, channel.gone
         self._registry, self._store, self._refusals, self._metrics = registry, store, refusals, metrics
@@ -55,10 +51,7 @@ class Connection:
         self._reservation: Reservation | None = None
 
     def run(self, proven: Callable[[], None]) -> None:
-        """Serve until the peer leaves or breaks the protocol.
-
-        ``proven`` is called once the peer has shown that it knows the token; it may raise Refused.
-        """
+        """Serve until the peer leaves or breaks the protocol; ``proven``, called after the proof, may raise Refused."""
         try:
             self._token_job = admit(self._channel, self._token)
             proven()
@@ -84,12 +77,12 @@ class Connection:
             self._channel.close()
 
     def _refuse(self, code: str, why: Exception | str) -> bool:
-        """Tell the peer why, if it still listens, and mostly the log; returns whether also that."""
+        """Tell the peer why, if it still listens, and the log at a limited rate; returns whether it was logged."""
         message = str(why)[:_LONGEST_PROBLEM]
         logged = self._refusals.tell(code if self._proven else "unproven", self.peer, message)
         try:
             self._channel.send(Kind.ERROR, {"code": code, "message": message}, limit_s=1.0)
-            self._channel.part()
+            self._channel.close_gracefully()
         except (OSError, ValueError) as error:
             _LOG.debug("%s: %s", self.peer, error)
         return logged
@@ -130,7 +123,7 @@ class Connection:
         self._channel.send(Kind.WELCOME, {"layout": known, "persists": persists, "lacks": lacks, "lease_s": lease_s})
 
     def _own(self, body: Mapping[str, Any]) -> str:
-        """The job that a peer asks for, if its token is good for it."""
+        """The job that a peer asks for. Raises Refused: its token is that of another one."""
         job = check_job(_text(body, "job", 64))
         whole = whole_job(job)
         if self._token_job and self._token_job not in (job, whole[0] if whole is not None else job):
@@ -138,7 +131,7 @@ class Connection:
         return job
 
     def _layout(self, frame: Frame) -> None:
-        # One at a time: what reading takes must stay small beside the memory for versions.
+        # One at a time: the memory for reading must stay small beside that for versions.
         with self._registry.reading:
             layout = Layout.from_json(frame.raw)
         if layout.digest != self.digest or layout.world != self.world:
@@ -148,11 +141,12 @@ class Connection:
 
     def _reserve(self, frame: Frame) -> None:
         body = frame.body
-        number, put = _whole(body, "version"), _text(body, "put", 64)
+        number, attempt_id = _whole(body, "version"), _text(body, "put", 64)
         hold = _whole(body, "hold") if "hold" in body else None
-        attempt = _whole(body, "attempt") if "attempt" in body else 0
+        attempt_number = _whole(body, "attempt") if "attempt" in body else 0
         self._reservation = None
-        answer = self._registry.reserve(self, number, put, hold=hold, best=body.get("best") is True, attempt=attempt)
+        best = body.get("best") is True
+        answer = self._registry.reserve(self, number, attempt_id, attempt_number=attempt_number, hold=hold, best=best)
         if isinstance(answer, str):
             self._channel.send(Kind.RETRY_AFTER, {"seconds": 1.0, "reason": answer, "version": number})
             return
@@ -163,12 +157,12 @@ class Connection:
         self._channel.send(Kind.CREDIT, {"version": number, "received": received})
 
     def _data(self, length: int) -> None:
-        piece = self._channel.piece(length)
+        piece = self._channel.data_header(length)
         if self._reservation is None:
             raise BrokenError("DATA before CREDIT")
         claim = self._registry.claim(self, self._reservation, piece.offset, piece.offset + piece.length)
         if claim is None:
-            # Little memory: each of many connections may send what is here already.
+            # Discarded through a small buffer: many connections may send what is here already.
             sink = memoryview(bytearray(min(piece.length, _SINK_BYTES)))
             for start in range(0, piece.length, _SINK_BYTES):
                 self._channel.read_into(sink[: piece.length - start], limit_s=FRAME_S)
@@ -177,7 +171,7 @@ class Connection:
         try:
             self._channel.read_into(claim.view, limit_s=FRAME_S)
             point("node.mid-chunk")
-            atoms = claim.version.plan.cuts.atoms(claim.view, claim.start)
+            atoms = claim.version.index.cuts.atoms(claim.view, claim.start)
             verified = atoms if total(atoms) == piece.crc else None
         finally:
             self._registry.settle(claim, verified)
@@ -209,7 +203,7 @@ class Connection:
     def _list(self, frame: Frame) -> None:
         job, store = self._own(frame.body), self._store
         found = {m.version: m for m in (store.versions(job) if store is not None else ())}
-        found |= {n: v.manifest for n, v in self._registry.complete(job).items() if v.manifest is not None}
+        found |= {n: v.manifest for n, v in self._registry.complete(job).items()}
         damaged = [d for d in (store.damaged(job) if store is not None else ()) if d.version not in found]
         rows = [[d.version, d.size, d.problem[:_LONGEST_PROBLEM]] for d in damaged[:_MOST_DAMAGED]]
         self._channel.send(Kind.VERSIONS, {"count": len(found), "damaged": rows})
@@ -217,7 +211,7 @@ class Connection:
             self._channel.send(Kind.MANIFEST, found[number].to_json())
 
     def _aside(self, frame: Frame) -> None:
-        """Of what is on the disk; versions in memory are replaced by those that are sent."""
+        """Set versions on the disk aside; those in memory are replaced by what is sent next."""
         job, numbers = self._own(frame.body), frame.body.get("versions")
         if not isinstance(numbers, list) or not all(type(n) is int and 0 <= n < 2**63 for n in numbers):
             raise RequestError("versions", type(numbers).__name__, "a list of whole numbers")
@@ -228,33 +222,34 @@ class Connection:
 
     def _get(self, frame: Frame) -> None:
         job, number = self._own(frame.body), _whole(frame.body, "version")
-        chunks: Iterator[memoryview] = iter(())
-        start, version = 0, self._registry.complete(job).get(number)
-        if version is None:
-            manifest, chunks = self._stored(job, number)
-            self._channel.send(Kind.MANIFEST, manifest.to_json())
+        version = self._registry.complete(job).get(number)
+        if version is not None:
+            manifest, pieces = version.manifest, self._held(version)
         else:
-            assert version.manifest is not None
-            manifest = version.manifest
-            self._channel.send(Kind.MANIFEST, manifest.to_json())
-            # Pieces are copied: a reader that takes hours must not keep others from the slot. It gets the rest from
-            # the disk then.
-            size = manifest.size
-            buffer = memoryview(bytearray(min(_READ_BYTES, size)))
-            while start < size and self._registry.copy(version, start, piece := buffer[: size - start]):
-                self._channel.send_data(start, piece, label="node.mid-send")
-                start += len(piece)
-            if start < size:
-                stored, chunks = self._stored(job, number)
-                if stored != manifest:
-                    raise Refused("gone", f"version {number} of {job!r} is another one by now")
-        at = 0
-        for data in chunks:
-            if at + len(data) > start:
-                skip = max(start - at, 0)
-                self._channel.send_data(at + skip, data[skip:], label="node.mid-send")
-            at += len(data)
+            manifest, pieces = self._stored(job, number)
+        self._channel.send(Kind.MANIFEST, manifest.to_json())
+        offset = 0
+        for piece in pieces:
+            self._channel.send_data(offset, piece, label="node.mid-send")
+            offset += len(piece)
         self._channel.send(Kind.END)
+
+    def _held(self, version: Version) -> Iterator[memoryview]:
+        """A version's bytes, copied: a slow reader must not keep the slot. Once evicted, they come from the disk."""
+        size, start, at = version.manifest.size, 0, 0
+        buffer = memoryview(bytearray(min(_READ_BYTES, size)))
+        while start < size and self._registry.copy(version, start, piece := buffer[: size - start]):
+            yield piece
+            start += len(piece)
+        if start == size:
+            return
+        stored, pieces = self._stored(version.job, version.number)
+        if stored != version.manifest:
+            raise Refused("gone", f"version {version.number} of {version.job!r} is another one by now")
+        for piece in pieces:
+            if at + len(piece) > start:
+                yield piece[max(start - at, 0) :]
+            at += len(piece)
 
     def _stored(self, job: str, number: int) -> tuple[Manifest, Iterator[memoryview]]:
         try:

@@ -11,18 +11,15 @@ from itertools import chain
 from deepvm.checkpoint.network.protocol import Refused
 from deepvm.checkpoint.node.versions import Job, State, Version
 
-LEAST_SLOTS = 2
-"""The newest complete version stays while the next one arrives."""
-_PLENTY = 2
-"""Complete versions of a job that stay while there is memory."""
+_LEAST_SLOTS = 2  # the newest complete version stays while the next one arrives
+_PLENTY = 2  # complete versions of a job that stay while there is memory
 _COUNTS = ("complete", "dropped", "busy", "duplicates", "damaged_pieces", "received_bytes")
 
 
 class Pool:
-    """Slots: page-aligned memory for a version each, allocated on demand, reused, limited. The registry locks it.
+    """Slots: page-aligned memory for a version each, allocated on demand and reused. The registry locks it.
 
-    Attributes:
-        limit: bytes that all slots together may have. allocated: bytes that they have. free: slots that nobody uses.
+    ``limit``, ``allocated``: bytes of all slots together. ``free``: slots that nobody uses.
     """
 
     def __init__(self, limit: int) -> None:
@@ -33,22 +30,21 @@ class Pool:
     def check(self, size: int) -> None:
         """Refuse an image of which fewer than two fit. Raises Refused."""
         count = self.limit // _pages(size)
-        if count < LEAST_SLOTS:
+        if count < _LEAST_SLOTS:
             raise Refused(
                 "layout",
                 f"a version has {size} bytes and the node's memory of {self.limit} bytes holds {count} of that size; "
-                f"it needs room for {LEAST_SLOTS}: "
-                f"start it with --memory {-(-LEAST_SLOTS * _pages(size) // 2**20)}MiB or more",
+                f"it needs room for {_LEAST_SLOTS}: "
+                f"start it with --memory {-(-_LEAST_SLOTS * _pages(size) // 2**20)}MiB or more",
             )
 
     def reuse(self, size: int) -> memoryview | None:
-        """A free slot for ``size`` bytes, None if there is none."""
+        """A free slot for ``size`` bytes, if any."""
         return next((self.free.pop(n) for n, slot in enumerate(self.free) if len(slot) == _pages(size)), None)
 
     def take(self, size: int) -> memoryview | None:
         """A free or new slot for ``size`` bytes, None while there is no room."""
-        slot = self.reuse(size)
-        if slot is not None:
+        if (slot := self.reuse(size)) is not None:
             return slot
         size = _pages(size)
         while self.allocated + size > self.limit and self.free:  # slots of an earlier layout
@@ -68,10 +64,10 @@ class VersionMemory:
     """Versions in slots, and which of them may be evicted.
 
     Attributes:
-        changed: the one lock; notified with every change. jobs: by name. pool: the memory.
-        queue: complete versions that are not on disk yet, oldest first. stopping: no new versions are taken.
-        closed: no version becomes complete any more. counts: since the start. reading: held to read a layout.
-        persists: complete versions are to be flushed. lacks: why they are not durable then, and what to do about it.
+        changed: the one lock; notified with every change. reading: held to read a layout.
+        queue: complete versions that are not on disk yet, oldest first. counts: since the start.
+        stopping: no new versions are accepted. closed: none becomes complete any more.
+        persists: complete versions are flushed. lacks: why they are not durable then, and what to do about it.
         lease_s: how long a silent sender's session and unfinished versions are kept.
     """
 
@@ -99,8 +95,7 @@ class VersionMemory:
     def complete(self, job: str) -> dict[int, Version]:
         """The complete versions in memory, by number; for their bytes see :meth:`copy`."""
         with self.changed:
-            here = self.jobs.get(job)
-            return dict(here.complete) if here is not None else {}
+            return dict(self.jobs[job].complete) if job in self.jobs else {}
 
     def copy(self, version: Version, start: int, into: memoryview) -> bool:
         """Fill ``into`` with a version's bytes from ``start`` on; returns whether they are still here."""
@@ -121,12 +116,10 @@ class VersionMemory:
             if version.state is State.DROPPED:
                 self._reuse(version)
 
-    def next_flush(
-        self, limit_s: float, resting: Container[str] = (), early_bytes: int | None = None
-    ) -> Version | None:
-        """The version that waits longest for the disk, pinned, leaving out some jobs; None if there is none in time.
+    def next_flush(self, limit_s: float, resting: Container[str], early_bytes: int | None) -> Version | None:
+        """The version that has waited longest for the disk, pinned, leaving out ``resting`` jobs; None on timeout.
 
-        While none waits, one that is still being received will do, once, if it has at least ``early_bytes``.
+        While none waits, one of at least ``early_bytes`` that is still being received will do, once.
         """
 
         def find() -> Version | None:
@@ -136,7 +129,7 @@ class VersionMemory:
             # Where others have parts of the versions, the first bytes are sent last: there is nothing to write early.
             for job in (j for j in self.jobs.values() if j.name not in resting and j.hold is None):
                 for version in job.partial.values():
-                    large = version.plan.layout.size >= early_bytes
+                    large = version.index.layout.size >= early_bytes
                     if large and version.state is State.RECEIVING and not version.early:
                         version.early = True
                         return version
@@ -152,21 +145,20 @@ class VersionMemory:
             return version
 
     def flushed(self, version: Version) -> None:
-        """Note that a version is on disk, and take it off the queue."""
+        """Note that a version is on disk."""
         with self.changed:
             version.flushed = True
             here = self.jobs.get(version.job)
             if here is not None:
-                run = here.session
-                if run is not None and run.name == version.session and not version.superseded and not self.lacks:
-                    run.durable.add(version.number)
+                if here.session.name == version.session and not version.superseded and not self.lacks:
+                    here.session.durable.append(version.number)
                 here.sequence += 1
             if version in self.queue:
                 self.queue.remove(version)
             self.changed.notify_all()
 
     def disk_fails(self, job: str, why: str) -> None:
-        """Tell those who wait why the disk fails for a job; empty: it works again."""
+        """Tell waiting senders why the disk fails for a job; empty: it works again."""
         with self.changed:
             here = self.jobs.get(job)
             if here is not None:
@@ -175,10 +167,7 @@ class VersionMemory:
                 self.changed.notify_all()
 
     def drained(self, limit_s: float, hurry: Callable[[], bool] = lambda: False) -> int:
-        """Wait until all complete versions are on disk, then let no other become complete; returns how many are not.
-
-        The wait ends after ``limit_s``, or when ``hurry``, which is polled, returns True.
-        """
+        """Wait until all complete versions are on disk or ``hurry`` is true, and close; returns how many are not."""
         deadline = time.monotonic() + limit_s
 
         def waiting() -> bool:
@@ -195,22 +184,21 @@ class VersionMemory:
     def given_up(self, version: Version) -> bool:
         """Whether nobody will send the rest of a version; the caller has the lock."""
         job = self.jobs.get(version.job)
-        if job is None or job.session is None or job.session.name != version.session:
+        if job is None or job.session.name != version.session:
             return True
         if self._clock() - version.heard >= self.lease_s:
             return True
-        reserved = job.session.reserved
-        ranks = set(range(version.plan.layout.world)) - version.committed
-        left = all(reserved.get(rank, -1) > version.number for rank in ranks)
-        return left and all(sender.gone() for sender in version.senders)
+        late = set(range(version.index.layout.world)) - version.committed
+        moved_on = all(job.session.reserved.get(rank, -1) > version.number for rank in late)
+        return moved_on and all(sender.gone() for sender in version.senders)
 
     def _drop(self, version: Version) -> None:
-        """Give a version up; its slot is free once ``_reuse`` finds nobody in it."""
+        """Give a version up; its slot is free once nobody uses it."""
         here = self.jobs.get(version.job)
         if here is not None:
-            for registry in (here.partial, here.complete):
-                if registry.get(version.number) is version:
-                    del registry[version.number]
+            for versions in (here.partial, here.complete):
+                if versions.get(version.number) is version:
+                    del versions[version.number]
             here.sequence += 1
         if version.state is not State.COMPLETE:
             self.counts["dropped"] += 1
@@ -226,8 +214,7 @@ class VersionMemory:
             version.slot = None
 
     def _slot(self, here: Job, size: int) -> memoryview | None:
-        slot = self.pool.reuse(size)
-        if slot is not None:
+        if (slot := self.pool.reuse(size)) is not None:
             return slot
         # Used memory takes half the time of fresh memory, and nobody who has newer versions wants an older one.
         plenty = next((v for v in self._victims() if len(self.jobs[v.job].complete) > _PLENTY), None)
@@ -257,7 +244,7 @@ class VersionMemory:
             yield from (v for v in here.complete.values() if not v.used and v is not here.last)
         # What is on disk need not keep anybody out: first that of jobs nobody sends to any more, then the job's own.
         now = self._clock()
-        for job in sorted(self.jobs.values(), key=lambda j: (j.alive(now, self.lease_s), j is not here)):
+        for job in sorted(self.jobs.values(), key=lambda j: (j.session.alive(now, self.lease_s), j is not here)):
             yield from (v for v in job.complete.values() if v.flushed and not v.used)
         # Then, beside the newest, what the disk does not take; those who wait for it have been told.
         for job in self.jobs.values():

@@ -1,7 +1,7 @@
 """Write complete versions to the store, oldest first, and delete what retention lets go.
 
-While none waits, a large one is written as it arrives: the disk then has most of it when its last byte comes. This is
-given up for whatever needs the disk or the memory more; the version is then written when it is complete, as any other.
+While none waits, a large one is written as it arrives, so that the disk has most of it when its last byte comes. This
+is given up for whatever needs the disk or the memory more; the version is then written once it is complete.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 
 from deepvm.checkpoint.format.checksums import crc32, seal
 from deepvm.checkpoint.format.crc_combine import Atom, total
-from deepvm.checkpoint.format.manifest import Manifest
 from deepvm.checkpoint.node.eviction import VersionMemory
 from deepvm.checkpoint.node.versions import State, Version
 from deepvm.checkpoint.tiers.base import Store
@@ -23,20 +22,14 @@ from deepvm.errors import CheckpointError
 _LOG = logging.getLogger(__name__)
 _FIRST_RETRY_S, _LAST_RETRY_S, _DOUBLINGS = 0.5, 30.0, 16  # more doublings would overflow one day
 _MOST_JOBS = 10_000
-_STUCK = 3
-"""Failures in a row after which nobody of a job is left to wait for the disk; one may be an accident."""
-LEAST_BYTES = 32 * 2**20
-"""Smaller versions are not written before they are complete: too little for the disk to do."""
+_STUCK = 3  # failures in a row after which a job's senders are told not to wait for the disk; one may be an accident
+LEAST_BYTES = 32 * 2**20  # smaller versions are not written early: it would save too little
 _SILENCE_S = 1.0
 _POLL_S = 0.004  # settling a piece wakes nobody: that would cost more than the piece
 
 
 class Flusher(threading.Thread):
-    """One thread; a version that cannot be written stays in memory and is retried, after those of other jobs.
-
-    Attributes:
-        times: statistics; seconds where the name ends in ``_s``.
-    """
+    """One thread; a version that cannot be written stays in memory and is retried, after those of other jobs."""
 
     def __init__(self, memory: VersionMemory, store: Store, *, keep: int, every: int = 0) -> None:
         """Wait for ``start``; for ``keep`` and ``every`` see :func:`deepvm.checkpoint.files.retention.kept`."""
@@ -44,15 +37,14 @@ class Flusher(threading.Thread):
         self._memory, self._store, self._keep, self._every = memory, store, keep, every
         self._recent: dict[str, list[int]] = {}
         self._failed: dict[str, tuple[int, float]] = {}  # of a job: failures in a row, and when the last was, monotonic
-        self.times: dict[str, Any] = {"flushed": 0, "failed": 0, "last_s": 0.0, "total_s": 0.0, "longest_s": 0.0}
-        self.times["last_error"] = ""
+        counts, seconds = ("flushed", "failed"), ("last_s", "total_s", "longest_s")
+        self.times: dict[str, Any] = {**dict.fromkeys(counts, 0), **dict.fromkeys(seconds, 0.0), "last_error": ""}
 
     def run(self) -> None:
         """Flush until the memory is closed and nothing waits."""
         while True:
             now = time.monotonic()
-            left = {job: self._retry_at(job) - now for job in self._failed}
-            resting = {job: left_s for job, left_s in left.items() if left_s > 0}
+            resting = {job: left_s for job in self._failed if (left_s := self._retry_at(job) - now) > 0}
             early = LEAST_BYTES if self._store.fills else None
             version = self._memory.next_flush(min([1.0, *resting.values()]), resting, early)
             if version is None:
@@ -73,7 +65,7 @@ class Flusher(threading.Thread):
         return since + min(_FIRST_RETRY_S * 2.0 ** min(failures - 1, _DOUBLINGS), most)
 
     def _note(self, job: str, done: bool) -> None:
-        """Note that a job's version could be written or not, and tell those who wait."""
+        """Note whether a job's version could be written, and tell waiting senders."""
         failures, _ = self._failed.pop(job, (0, 0.0))
         if not done:
             self._failed[job] = failures + 1, time.monotonic()
@@ -84,22 +76,23 @@ class Flusher(threading.Thread):
 
     def _write(self, version: Version) -> bool | None:
         """Write a version; returns whether that worked, None if it was put off until it is complete."""
-        begin: float | None = time.monotonic()
+        begin, partial = time.monotonic(), None
         try:
-            if version.state is not State.COMPLETE:
-                begin = self._write_early(version)
+            if version.state is State.COMPLETE:
+                self._put(version, [version.index.layout.size])
             else:
-                self._put(version, [version.plan.layout.size])
+                partial = PartialVersion(self._memory, version)
+                self._put(version, partial.final())
+                begin = partial.complete_s
         except Exception as error:  # of any kind: the next version may work, and nobody else would report it
+            if partial is not None and (isinstance(error, GivenUpError) or not partial.complete_s):
+                _LOG.info("version %d of %s is written when it is complete: %s", version.number, version.job, error)
+                return None
             self.times["failed"] += 1
             self.times["last_error"] = str(error)
-            expected = isinstance(error, CheckpointError)
-            _LOG.error(
-                "version %d of %s stays in memory: %s", version.number, version.job, error, exc_info=not expected
-            )
+            trace = not isinstance(error, CheckpointError)
+            _LOG.error("version %d of %s stays in memory: %s", version.number, version.job, error, exc_info=trace)
             return False
-        if begin is None:
-            return None
         took = time.monotonic() - begin
         self.times["flushed"] += 1
         self.times["last_s"], self.times["longest_s"] = took, max(took, self.times["longest_s"])
@@ -110,30 +103,13 @@ class Flusher(threading.Thread):
         return True
 
     def _put(self, version: Version, final: Iterable[int]) -> None:
-        def manifest() -> Manifest:
-            assert version.manifest is not None  # only asked for once it is complete
-            return version.manifest
-
-        self._store.write(version.image, version.job, version.number, final, manifest)
-
-    def _write_early(self, version: Version) -> float | None:
-        """Write a version while it arrives; returns when it was complete, monotonic, None if given up before."""
-        partial = PartialVersion(self._memory, version)
-        try:
-            self._put(version, partial.final())
-        except Exception as error:
-            if partial.complete_s and not isinstance(error, GivenUpError):
-                raise
-            _LOG.info("version %d of %s is written when it is complete: %s", version.number, version.job, error)
-            return None
-        return partial.complete_s
+        self._store.write(version.image, version.job, version.number, final, lambda: version.manifest)
 
     def _retain(self, version: Version) -> None:
-        """Delete old versions of a job: all but what the policy keeps, and the last that were written.
+        """Delete a job's versions that neither the policy nor another node needs and that were not written last.
 
-        The two differ when a run starts again from an earlier version: what was acknowledged a moment ago must not go
-        because an earlier run went further. And where other nodes have other parts of the same versions, what the
-        slowest of them has on its disk must not go either.
+        The last written are not the newest when a run starts again from an earlier version; they were acknowledged a
+        moment ago. Nodes with other parts of the same versions need what the slowest of them has on its disk.
         """
         recent = self._recent.setdefault(version.job, [])
         if len(self._recent) > _MOST_JOBS:  # the first of them is long done
@@ -151,8 +127,8 @@ class Flusher(threading.Thread):
                 if hold is None or number < hold:
                     self._store.delete(version.job, number)
         except Exception as error:  # of any kind: the versions that wait must be written all the same
-            expected = isinstance(error, CheckpointError)
-            _LOG.warning("old versions of %s stay: %s", version.job, error, exc_info=not expected)
+            trace = not isinstance(error, CheckpointError)
+            _LOG.warning("old versions of %s stay: %s", version.job, error, exc_info=trace)
 
 
 class GivenUpError(CheckpointError):
@@ -165,20 +141,17 @@ class PartialVersion:
     def __init__(self, memory: VersionMemory, version: Version) -> None:
         """Observe a version that the caller has pinned."""
         self._memory, self._version = memory, version
-        self._renewed, self._here, self._taken = version.renewed, 0, 0
+        self._renewed, self._verified, self._atoms_read = version.renewed, 0, 0
         self._atoms: dict[int, Atom] = {}
         self.complete_s = 0.0
 
     def final(self) -> Iterator[int]:
-        """Yield how many bytes from the start are final; all of them once the version is complete.
+        """Yield how many bytes from the start are final; once all are, ``complete_s`` is when that was, monotonic.
 
-        ``complete_s`` then tells when that was seen, monotonic.
-
-        Raises:
-            GivenUpError: nothing arrives, it will not become complete, or a complete version waits for the disk.
+        Raises GivenUpError: nothing arrives, it will not become complete, or a complete version waits for the disk.
         """
-        size = self._version.plan.layout.size
-        for end in seal(self._version.image, self._version.plan.layout, ready=self._wait, summed=self._sum):
+        size = self._version.index.layout.size
+        for end in seal(self._version.image, self._version.index.layout, ready=self._wait, summed=self._sum):
             if end < size:
                 yield end
         with self._memory.changed:
@@ -190,21 +163,22 @@ class PartialVersion:
         yield size
 
     def _wait(self, end: int) -> None:
-        """Until the bytes below ``end`` are verified."""
+        """Wait until the bytes below ``end`` are verified."""
         version, last = self._version, time.monotonic()
         with self._memory.changed:
             self._check()
-            while self._here < end:
-                here = version.plan.layout.size if version.state is State.COMPLETE else version.reach(self._here)
-                if here > self._here:
-                    self._here, last = here, time.monotonic()
+            while self._verified < end:
+                complete = version.state is State.COMPLETE
+                verified = version.index.layout.size if complete else version.reach(self._verified)
+                if verified > self._verified:
+                    self._verified, last = verified, time.monotonic()
                 elif time.monotonic() > last + _SILENCE_S:
                     raise GivenUpError(f"nothing comes of version {version.number}")
                 else:
                     self._memory.changed.wait(_POLL_S)
                     self._check()
-            self._atoms.update((atom.start, atom) for atom in version.atoms[self._taken :])
-            self._taken = max(self._taken, len(version.atoms))
+            self._atoms.update((atom.start, atom) for atom in version.atoms[self._atoms_read :])
+            self._atoms_read = max(self._atoms_read, len(version.atoms))
 
     def _check(self) -> None:
         """Raise GivenUpError if it is time to give up; the caller has the lock."""
@@ -219,9 +193,9 @@ class PartialVersion:
             raise GivenUpError("complete versions go first")
 
     def _sum(self, offset: int, length: int) -> int:
-        """CRC-32 of verified bytes; of most it was computed when they came."""
+        """CRC-32 of verified bytes, from those that were computed on arrival where possible."""
         found, at = [], offset
-        if self._version.plan.cuts.usable:  # else nobody could join them
+        if self._version.index.cuts.usable:  # else nobody could join them
             while at < offset + length and (atom := self._atoms.get(at)) is not None:
                 found.append(atom)
                 at = atom.end

@@ -1,7 +1,4 @@
-"""Log refused peers: the first of each kind, then a count per minute.
-
-A line for each would let anybody who can reach the port fill the disk.
-"""
+"""Log refused peers at a limited rate, so that strangers cannot fill the disk: the first, then a count per minute."""
 
 from __future__ import annotations
 
@@ -16,8 +13,8 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass
-class _Kind:
-    """How many were not logged since a time (monotonic), and the last of them."""
+class _Window:
+    """How many were not logged since a monotonic time, and the last of them."""
 
     since: float = -math.inf
     count: int = 0
@@ -30,14 +27,14 @@ class Refusals:
     def __init__(self, window_s: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
         """Start with none; ``window_s``: seconds between two lines of a kind."""
         self._window_s, self._clock = window_s, clock
-        self._kinds: dict[str, _Kind] = {}
+        self._kinds: dict[str, _Window] = {}
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
 
     def tell(self, kind: str, peer: str, why: str) -> bool:
-        """Log that a peer was refused, or count it; ``kind`` is one of few. Returns whether it was logged."""
+        """Log that a peer was refused, or count it; returns whether it was logged."""
         with self._lock:
-            known = self._kinds.setdefault(kind, _Kind())
+            known = self._kinds.setdefault(kind, _Window())
             if self._clock() < known.since + self._window_s:
                 known.count, known.last = known.count + 1, f"{peer}: {why}"
                 self._watch()
@@ -48,7 +45,7 @@ class Refusals:
         return True
 
     def sum_up(self, *, all_of_them: bool = True) -> None:
-        """Log how many were only counted; at the node's end, all of them."""
+        """Log how many were only counted, also in the last minute unless ``all_of_them`` is false."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
@@ -65,7 +62,7 @@ class Refusals:
             self._timer.daemon = True
             self._timer.start()
 
-    def _sum_up(self, known: _Kind) -> None:
+    def _sum_up(self, known: _Window) -> None:
         if known.count:
             passed_s = self._clock() - known.since
             _LOG.warning("%d more were refused in %.0f s, the last of them %s", known.count, passed_s, known.last)

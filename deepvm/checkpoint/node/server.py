@@ -1,4 +1,4 @@
-"""The memory node: it listens, gives each peer a thread, and shuts down in order."""
+"""The memory node's process: it listens, gives each peer a thread, and shuts down in order."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class NodeSettings:
         listen: where; port 0 picks one. token: what its peers must know.
         memory_bytes: for all versions together. persist: URL of the place for complete versions, empty for memory only.
         keep, keep_every: versions of each job that stay there, see :func:`deepvm.checkpoint.files.retention.kept`.
-        connections: the most at a time, and as many again that have not proved the token yet; with more of those, the
-            oldest is closed, so that silent ones cannot keep others out.
+        connections: the limit, and as many again that have not proved the token; with more of those, the oldest is
+            closed, so that silent ones cannot keep others out.
         drain_s: at the end, the longest wait for the disk. lease_s: how long a silent run keeps its name.
         certificate, key: files for TLS, both or none.
-        shared: other nodes with this setting may write into the folder; no two of them versions of the same job.
+        shared: other nodes with this setting may write there too; no two of them versions of the same job.
     """
 
     listen: Endpoint
@@ -73,7 +73,7 @@ class Node:
     """A memory node. ``start`` returns when it listens; ``stop`` when all is safe."""
 
     def __init__(self, settings: NodeSettings) -> None:
-        """Make it; nothing is opened yet."""
+        """Prepare; nothing is opened yet. Raises RequestError for ``persist``."""
         self.settings = settings
         self.store = open_store(settings.persist)
         lacks = ""
@@ -98,11 +98,11 @@ class Node:
         self._served, self._ended = 0, False
 
     def start(self) -> Endpoint:
-        """Open everything and begin; returns where it listens, with the port. Raises CheckpointError."""
+        """Open everything; returns where it listens, with the port. Raises CheckpointError."""
         try:
             self._context = self._tls()
             if self.store is not None:
-                self.store.take(shared=self.settings.shared)
+                self.store.open_for_writing(shared=self.settings.shared)
                 if self.store.volatile:
                     _LOG.warning("%s lies in this machine's memory, and is lost with it", self.store.url)
             else:  # a node started later cannot know that there were some
@@ -117,14 +117,11 @@ class Node:
         return self._listener.endpoint
 
     def deserted(self) -> bool:
-        """Whether no possible peer is left; then the node may as well stop."""
+        """Whether no possible peer is left, so that the node may stop."""
         return self._listener is not None and self._listener.deserted()
 
     def stop(self, hurry: Callable[[], bool] = lambda: False) -> int:
-        """Accept no more, flush what is complete, and close; returns how many versions did not reach the disk.
-
-        ``hurry`` is polled; True ends the wait for the disk.
-        """
+        """Flush what is complete, unless ``hurry`` (polled) is true, and close; returns how many are not on disk."""
         with self.registry.changed:
             self.registry.stopping = True
             self.registry.changed.notify_all()
@@ -159,7 +156,7 @@ class Node:
                     "job": v.job,
                     "version": v.number,
                     "state": v.state.value,
-                    "bytes": v.plan.layout.size,
+                    "bytes": v.index.layout.size,
                     "received_bytes": sum(r.total for r in v.received.values()),
                     "durable": v.flushed and not registry.lacks,
                 }
@@ -241,18 +238,15 @@ class Node:
             self._forget(connection)
 
     def _admit(self, connection: Connection) -> None:
-        """Count a peer that knows the token. Raises Refused: there are too many, or the node has ended meanwhile."""
+        """Count a peer that knows the token. Raises Refused: there are too many, or the node has ended."""
         with self._lock:
             self._strangers.pop(connection, None)
             if self._ended:
                 raise Refused("stopping", "the node is stopping")
             if len(self._connections) >= self.settings.connections:
                 self._refused["full"] += 1
-                raise Refused(
-                    "full",
-                    f"the node has {self.settings.connections} connections already; start it with --connections N, "
-                    "3 for each rank",
-                )
+                advice = "start it with --connections N, 3 for each rank"
+                raise Refused("full", f"the node has {self.settings.connections} connections already; {advice}")
             self._connections[connection] = None
             self._served += 1
 

@@ -9,42 +9,37 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deepvm.checkpoint.files.file_names import check_job
 from deepvm.checkpoint.format.crc_combine import Atom, seal_by_parts
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import Manifest
 from deepvm.checkpoint.network.protocol import MOST_DOCUMENT, Refused
 from deepvm.checkpoint.node.eviction import VersionMemory
-from deepvm.checkpoint.node.versions import Claim, Job, Owner, Plan, Reservation, Session, State, Version
+from deepvm.checkpoint.node.versions import Claim, Job, LayoutIndex, Reservation, Sender, Session, State, Version
 
-_MOST_PLANS = 4
+_MOST_LAYOUTS = 4  # of a job
 _LEAST_DOCUMENT = 2**20
-_MOST_DOCUMENTS = 2
-"""Layouts of the largest size that are kept at a time; most are much smaller."""
+_MOST_DOCUMENTS = 2  # layouts of the largest size that are kept at a time; most are much smaller
 _MOST_JOBS = 1000
-LEAST_PIECE = 4096
-"""Bytes of a piece that does not end a run: each is remembered until its version is complete."""
-MOST_MISSING = 1000
-"""Ranges in one answer. A sender that is not told of a range sends it again, and it is discarded."""
+LEAST_PIECE = 4096  # bytes, unless it ends a run: each piece is remembered until its version is complete
+MOST_MISSING = 1000  # ranges in one answer; a sender that is not told of a range sends it again, and it is discarded
 _ABORT_S = 5.0
+_COMPLETING = "this version is being completed from an earlier attempt"
 
 
 class VersionRegistry(VersionMemory):
     """All versions in memory, and what senders may do."""
 
-    def enter(self, owner: Owner) -> bool:
-        """Register a sender; returns whether its layout is known.
-
-        Raises:
-            Refused: another run of this name is alive. RequestError: the job's name.
-        """
-        job = check_job(owner.job)
+    def enter(self, sender: Sender) -> bool:
+        """Register a sender; returns whether its layout is known. Raises Refused: another run of this name is alive."""
+        job = sender.job
         with self.changed:
             now = self._clock()
             if job not in self.jobs and len(self.jobs) >= _MOST_JOBS and not self._forget(now):
                 raise Refused("full", f"the node knows {_MOST_JOBS} jobs already, none of which it may forget")
-            here = self.jobs.setdefault(job, Job(job))
-            if here.session is not None and here.session.name != owner.session:
+            if job not in self.jobs:
+                self.jobs[job] = Job(job, Session(sender.session, now))
+            here = self.jobs[job]
+            if here.session.name != sender.session:
                 if here.session.alive(now, self.lease_s):
                     raise Refused(
                         "session",
@@ -52,174 +47,175 @@ class VersionRegistry(VersionMemory):
                         f"name, or stop the other: it is forgotten {self.lease_s:.0f} s after its last sign of life",
                     )
                 self._end(here)
-            if here.session is None:
-                here.session = Session(owner.session, now)
-            here.session.owners.add(owner)
+                here.session = Session(sender.session, now)
+            here.session.senders.add(sender)
             here.session.heard = now
-            plan = here.plans.get(owner.digest)
-            if plan is not None:
-                here.plans.move_to_end(owner.digest)
-                if not (plan.layout.world == owner.world and 0 <= owner.rank < owner.world):
-                    raise Refused(
-                        "layout", f"rank {owner.rank} of {owner.world} does not fit a layout for {plan.layout.world}"
-                    )
-            return plan is not None
+            index = here.layouts.get(sender.digest)
+            if index is not None:
+                here.layouts.move_to_end(sender.digest)
+                if index.layout.world != sender.world:
+                    misfit = f"rank {sender.rank} of {sender.world} does not fit a layout for {index.layout.world}"
+                    raise Refused("layout", misfit)
+            return index is not None
 
     @property
     def most_document(self) -> int:
-        """Bytes that a layout may have as it comes; reading one takes up to 25 times as many, and keeping it 8."""
+        """Bytes of the largest layout document; reading one takes up to 25 times as many, keeping it 8."""
         return min(MOST_DOCUMENT, max(_LEAST_DOCUMENT, self.pool.limit // 256))
 
-    def learn(self, owner: Owner, layout: Layout, document: int = 0) -> None:
-        """Register a layout of ``document`` bytes.
+    def learn(self, sender: Sender, layout: Layout, document: int = 0) -> None:
+        """Register a layout that came as ``document`` bytes.
 
-        Raises:
-            Refused: two versions do not fit into memory, there are too many large layouts, or the session is over.
+        Raises Refused: two versions do not fit into memory, there are too many large layouts, the session is over.
         """
         with self.reading:
-            plan = Plan(layout, document)
+            index = LayoutIndex(layout, document)
         with self.changed:
-            here, _ = self._current(owner.job, owner.session)
+            here, _ = self._current(sender.job, sender.session)
             self.pool.check(layout.size)
-            here.plans.pop(layout.digest, None)
-            while len(here.plans) >= _MOST_PLANS:
-                here.plans.popitem(last=False)
+            here.layouts.pop(layout.digest, None)
+            while len(here.layouts) >= _MOST_LAYOUTS:
+                here.layouts.popitem(last=False)
             self._make_room(here, document)
-            here.plans[layout.digest] = plan
+            here.layouts[layout.digest] = index
 
     def _make_room(self, here: Job, document: int) -> None:
         """Forget layouts, those of dead runs first, until one more fits; a sender that needs one again sends it."""
 
         def full() -> bool:
-            known = sum(plan.document for job in self.jobs.values() for plan in job.plans.values())
+            known = sum(index.document for job in self.jobs.values() for index in job.layouts.values())
             return known + document > _MOST_DOCUMENTS * self.most_document
 
         now = self._clock()
-        for job in (*(j for j in self.jobs.values() if not j.alive(now, self.lease_s)), here):
-            while job.plans and full():
-                job.plans.popitem(last=False)
+        dead = [job for job in self.jobs.values() if not job.session.alive(now, self.lease_s)]
+        for job in (*dead, here):
+            while job.layouts and full():
+                job.layouts.popitem(last=False)
         if full():
             raise Refused("full", "the layouts of other jobs fill the node's memory for layouts; give it more --memory")
 
-    def leave(self, owner: Owner) -> None:
+    def leave(self, sender: Sender) -> None:
         """Forget a connection that ended."""
         with self.changed:
             for job in list(self.jobs.values()):
                 for version in job.partial.values():
-                    version.senders.discard(owner)
-                if job.session is not None:
-                    job.session.owners.discard(owner)
-                    if not (job.session.owners or job.partial or job.complete):
-                        del self.jobs[job.name]
+                    version.senders.discard(sender)
+                job.session.senders.discard(sender)
+                if not (job.session.senders or job.partial or job.complete):
+                    del self.jobs[job.name]
             self.changed.notify_all()
 
     def reserve(
-        self, owner: Owner, number: int, put: str, *, hold: int | None = None, best: bool = False, attempt: int = 0
+        self,
+        sender: Sender,
+        number: int,
+        attempt_id: str,
+        *,
+        attempt_number: int = 0,
+        hold: int | None = None,
+        best: bool = False,
     ) -> Reservation | str:
         """Reserve a slot for a version, or join the one that another rank reserved; returns why there is no room.
 
         Args:
-            owner: who asks.
-            number: the version.
-            put: random for each attempt of the trainer to save it; an earlier one may have sent other bytes.
+            sender: the rank's connection.
+            number: of the version.
+            attempt_id: random for each attempt of the rank to send its part; an earlier one may have sent other bytes.
+            attempt_number: which save of this run it is, the same for all ranks; a later one replaces an earlier one.
             hold: the oldest version that must stay on disk: another node may have no newer one. None: as before.
             best: the training calls it the best so far.
-            attempt: which save of this run it is, the same for all ranks; a later one takes the place of an earlier.
 
         Raises:
             Refused: the session or the attempt is over, or the layout differs from that of the other ranks.
         """
-        job, session, rank = owner.job, owner.session, owner.rank
+        job, session, rank = sender.job, sender.session, sender.rank
         with self.changed:
             here, run = self._current(job, session)
             here.hold = here.hold if hold is None else hold
             for version in here.partial.values():
-                version.senders.discard(owner)
+                version.senders.discard(sender)
             run.reserved[rank] = max(number, run.reserved.get(rank, 0))
-            plan = here.plans.get(owner.digest)
-            if plan is None:
+            index = here.layouts.get(sender.digest)
+            if index is None:
                 raise Refused("layout", "its layout is not known here; say HELLO again")
             for known in (here.partial.get(number), here.complete.get(number)):
-                if known is not None and known.session == session and known.puts.get(rank) == put:
-                    return Reservation(known, rank, put)  # an answer was lost
-                if known is not None and known.session == session and known.attempt > attempt:
+                if known is None or known.session != session:
+                    continue
+                if known.attempt_ids.get(rank) == attempt_id:
+                    return Reservation(known, rank, attempt_id)  # an answer was lost
+                if known.attempt_number > attempt_number:
                     raise Refused("stale", f"version {number} of {job!r} is being saved anew")
             found = here.partial.get(number)
-            if found is not None and (found.session != session or found.state is State.FINISHING):
-                return "this version is being completed from an earlier attempt"
-            if found is not None and found.attempt < attempt:
-                self._drop(found)  # also what other ranks still send of it
-                found = None
-            if found is not None and rank in found.puts:
-                for claim in [c for c in found.claims if c.rank == rank]:
-                    if not self._ended(claim):
-                        raise Refused("request", f"version {number} is being received")
-                if found.state is not State.RECEIVING:  # it went on while the old connections ended
-                    return "this version is being completed from an earlier attempt"
-            if found is not None and set(found.puts) <= {rank}:
-                self._drop(found)  # only this rank's own earlier attempt
-                found = None
+            if found is not None:
+                if found.session != session or found.state is State.FINISHING:
+                    return _COMPLETING
+                if found.attempt_number == attempt_number and rank in found.attempt_ids:
+                    for claim in [c for c in found.claims if c.rank == rank]:
+                        if not self._ended(claim):
+                            raise Refused("request", f"version {number} is being received")
+                    if found.state is not State.RECEIVING:  # it went on while the old connections ended
+                        return _COMPLETING
+                # An earlier save, which other ranks may still be sending; or only this rank's own earlier attempt.
+                if found.attempt_number < attempt_number or set(found.attempt_ids) <= {rank}:
+                    self._drop(found)
+                    found = None
             if found is None:
                 if run.skips(number, rank):
                     return "there was no room for this version"
-                found = self._begin(here, run, plan, number, attempt)
+                found = self._begin(here, run, index, number, attempt_number)
                 if found is None:
                     run.skipped[number] = {rank}
                     if self.stopping:
                         return "the node is stopping"
-                    return (
-                        f"all {self.pool.allocated} bytes of {self.pool.limit} are in use; {len(self.queue)} complete "
-                        "versions wait for the disk; if it stays so, give the node more --memory"
-                    )
-            elif found.plan.layout.digest != owner.digest:
+                    used = f"all {self.pool.allocated} bytes of {self.pool.limit} are in use"
+                    waiting = f"{len(self.queue)} complete versions wait for the disk"
+                    return f"{used}; {waiting}; if it stays so, give the node more --memory"
+            elif found.index.layout.digest != sender.digest:
                 raise Refused("layout", f"the ranks hold different layouts of version {number}")
             found.forget(rank)
-            found.puts[rank] = put
+            found.attempt_ids[rank] = attempt_id
             found.best = found.best or best
             found.heard = run.heard = self._clock()
-            found.senders.add(owner)
-            return Reservation(found, rank, put)
+            found.senders.add(sender)
+            return Reservation(found, rank, attempt_id)
 
-    def _begin(self, here: Job, run: Session, plan: Plan, number: int, attempt: int) -> Version | None:
-        """A new version of a run, None if there is no room."""
-        slot = None if self.stopping else self._slot(here, plan.layout.size)
+    def _begin(self, here: Job, run: Session, index: LayoutIndex, number: int, attempt_number: int) -> Version | None:
+        """Begin a version, if there is room."""
+        slot = None if self.stopping else self._slot(here, index.layout.size)
         if slot is None:
             self.counts["busy"] += 1
             return None
-        version = Version(here.name, number, run.name, plan, slot, self._clock(), attempt=attempt)
+        version = Version(here.name, number, run.name, index, slot, self._clock(), attempt_number=attempt_number)
         here.partial[number] = version
-        run.complete.discard(number)
-        run.durable.discard(number)
+        run.save_again(number)
         if number in here.complete:
             here.complete[number].superseded = True
         here.sequence += 1
         self.changed.notify_all()
         return version
 
-    def claim(self, owner: Owner, reservation: Reservation, start: int, end: int) -> Claim | None:
-        """Get the memory for a piece that is about to be received; None if it is here already and must be discarded.
+    def claim(self, sender: Sender, reservation: Reservation, start: int, end: int) -> Claim | None:
+        """Get the memory for a piece that is about to be received; None: it is here already, discard it.
 
         Verified bytes are never written again, and no two connections write the same bytes: one that still does is a
         dead one whose peer has come back, and is closed.
 
-        Raises:
-            Refused: the session or the version is over, or the range is not this rank's.
+        Raises Refused: the session or the version is over, or the range is not this rank's.
         """
         version, rank = reservation.version, reservation.rank
         with self.changed:
             while True:
                 run = self._valid(reservation)
-                if end > version.plan.run_end(rank, start):
+                if end > version.index.run_end(rank, start):
                     raise Refused("request", f"bytes {start} to {end - 1} are not in the part of rank {rank}")
                 version.heard = run.heard = self._clock()
                 arrived = version.received[rank]
                 if arrived.covers(start, end):
                     self.counts["duplicates"] += 1
                     return None
-                if end - start < LEAST_PIECE and end != version.plan.run_end(rank, end - 1):
-                    raise Refused(
-                        "request", f"{end - start} bytes at {start}; pieces have {LEAST_PIECE} or end their run"
-                    )
+                size = end - start
+                if size < LEAST_PIECE and end != version.index.run_end(rank, end - 1):
+                    raise Refused("request", f"{size} bytes at {start}; pieces have {LEAST_PIECE} or end their run")
                 if version.state is not State.RECEIVING or arrived.touches(start, end):
                     raise Refused("request", f"bytes {start} to {end - 1} are here in part; ask what is missing")
                 other = next((c for c in version.claims if c.start < end and start < c.end), None)
@@ -227,7 +223,7 @@ class VersionRegistry(VersionMemory):
                     break
                 if not self._ended(other):
                     raise Refused("request", f"bytes {start} to {end - 1} are being received")
-            claim = Claim(version, rank, start, end, owner, version.image[start:end])
+            claim = Claim(version, rank, start, end, sender, version.image[start:end])
             version.claims.append(claim)
             return claim
 
@@ -242,13 +238,13 @@ class VersionRegistry(VersionMemory):
                 self.counts["received_bytes"] += claim.end - claim.start
             if version.state is State.DROPPED:
                 self._reuse(version)
-            if self._blocked:  # else nobody waits for this, and waking all the watchers costs more than the piece
+            if self._blocked:  # else nobody waits for this, and waking all pollers costs more than the piece
                 self.changed.notify_all()
 
     def _ended(self, claim: Claim) -> bool:
-        """End another connection's claim; returns whether it went in time."""
+        """Close the connection of a claim; returns whether the claim ended in time."""
         claim.ended = True
-        claim.owner.abort()
+        claim.sender.abort()
         self._blocked += 1
         try:
             return self.changed.wait_for(lambda: claim not in claim.version.claims, _ABORT_S)
@@ -266,9 +262,8 @@ class VersionRegistry(VersionMemory):
             missing = list(version.missing(reservation.rank))
             if not missing:
                 version.committed.add(reservation.rank)
-            last = (
-                not missing and version.state is State.RECEIVING and len(version.committed) == version.plan.layout.world
-            )
+            whole = len(version.committed) == version.index.layout.world
+            last = not missing and whole and version.state is State.RECEIVING
             if last:
                 version.state = State.FINISHING
         if last:
@@ -284,14 +279,14 @@ class VersionRegistry(VersionMemory):
     def _valid(self, reservation: Reservation) -> Session:
         version = reservation.version
         _, run = self._current(version.job, version.session)
-        if version.state is State.DROPPED or version.puts.get(reservation.rank) != reservation.put:
+        if version.state is State.DROPPED or version.attempt_ids.get(reservation.rank) != reservation.attempt_id:
             raise Refused("stale", f"version {version.number} of {version.job!r} is not being received any more")
         return run
 
     def _finish(self, here: Job, version: Version) -> None:
-        layout = version.plan.layout
+        layout = version.index.layout
         try:
-            crcs = seal_by_parts(version.image, layout, version.plan.cuts, version.atoms)
+            crcs = seal_by_parts(version.image, layout, version.index.cuts, version.atoms)
             version.atoms = []
             version.manifest = Manifest.of(version.job, version.number, layout, crcs, best=version.best)
         except BaseException:
@@ -308,27 +303,27 @@ class VersionRegistry(VersionMemory):
                 self._drop(earlier)
             here.complete[version.number] = version
             version.state = State.COMPLETE
-            if here.session is not None and here.session.name == version.session:
-                here.session.complete.add(version.number)
+            if here.session.name == version.session:
+                here.session.complete.append(version.number)
             if self.persists:
                 self.queue.append(version)
             self.counts["complete"] += 1
             here.sequence += 1
             self.changed.notify_all()
 
-    def wait(self, owner: Owner, sequence: int, limit_s: float) -> Mapping[str, Any]:
-        """Wait until something changed since ``sequence``, at most ``limit_s``; raises Refused.
+    def wait(self, sender: Sender, sequence: int, limit_s: float) -> Mapping[str, Any]:
+        """Wait until something changed since ``sequence``, at most ``limit_s``; the body of ``STATE``. Raises Refused.
 
-        Returns the body of ``STATE``: the session's versions, and those for which the disk fails again and again.
+        ``stuck``: versions for which the disk fails again and again, and why.
         """
         deadline = time.monotonic() + limit_s
         with self.changed:
             while True:
-                here, run = self._current(owner.job, owner.session)
+                here, run = self._current(sender.job, sender.session)
                 run.heard = self._clock()
                 left = deadline - time.monotonic()
                 if here.sequence != sequence or left <= 0 or self.closed:
-                    own = [v.number for v in self.queue if (v.job, v.session) == (owner.job, owner.session)]
+                    own = [v.number for v in self.queue if (v.job, v.session) == (sender.job, sender.session)]
                     return {
                         "sequence": here.sequence,
                         "receiving": list(here.partial),
@@ -340,7 +335,7 @@ class VersionRegistry(VersionMemory):
 
     def _current(self, job: str, session: str) -> tuple[Job, Session]:
         here = self.jobs.get(job)
-        if here is None or here.session is None or here.session.name != session:
+        if here is None or here.session.name != session:
             raise Refused("stale", f"this training run of {job!r} is over here: another one has taken its name")
         return here, here.session
 
@@ -349,7 +344,7 @@ class VersionRegistry(VersionMemory):
         for here in self.jobs.values():
             held = [*here.partial.values(), *here.complete.values()]
             kept = all(v.flushed for v in here.complete.values()) and not any(v.used for v in held)
-            if kept and not here.alive(now, self.lease_s):
+            if kept and not here.session.alive(now, self.lease_s):
                 self._end(here)
                 for version in list(here.complete.values()):
                     self._drop(version)
@@ -362,9 +357,7 @@ class VersionRegistry(VersionMemory):
         for version in list(here.partial.values()):
             if version.state is State.RECEIVING:
                 self._drop(version)
-        if here.session is not None:
-            for owner in here.session.owners:
-                owner.abort()
-        here.session = None
+        for sender in here.session.senders:
+            sender.abort()
         here.sequence += 1
         self.changed.notify_all()

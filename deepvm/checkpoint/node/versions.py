@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -13,8 +13,7 @@ from deepvm.checkpoint.format.crc_combine import Atom, Cuts
 from deepvm.checkpoint.format.layout import Layout, Ranges, Segment, runs
 from deepvm.checkpoint.format.manifest import Manifest
 
-REMEMBERED = 256
-"""Version numbers of a session whose outcome is remembered after their slot was reused."""
+_REMEMBERED = 256  # outcomes of a session's versions, also where the slot was reused since
 
 
 class State(str, Enum):
@@ -26,8 +25,8 @@ class State(str, Enum):
     DROPPED = "dropped"
 
 
-class Owner(Protocol):
-    """A sender's connection, as the registry sees it, and what it has said of itself."""
+class Sender(Protocol):
+    """A rank's connection and what it said in ``HELLO``; ``digest``: of its layout."""
 
     job: str
     session: str
@@ -50,17 +49,17 @@ class Claim:
     rank: int
     start: int
     end: int
-    owner: Owner
+    sender: Sender
     view: memoryview
     ended: bool = False
 
 
-class Plan:
+class LayoutIndex:
     """A layout and what is derived from it once.
 
     Attributes:
-        runs: for each rank its ranges, sorted, neighbours joined. cuts: where pieces are cut for their checksums.
-        document: bytes of the layout as it came; in memory all this takes about eight times as many.
+        runs: each rank's ranges, sorted, neighbours joined. cuts: where pieces are cut for their checksums.
+        document: bytes of the layout as received; in memory all this takes about eight times as many.
     """
 
     def __init__(self, layout: Layout, document: int = 0) -> None:
@@ -81,35 +80,34 @@ class Version:
     """A version in a slot.
 
     Attributes:
-        puts: which attempt each rank's part is of. received: verified ranges of each rank.
-        committed: ranks whose part is whole. atoms: checksums of what is verified.
-        claims: ranges being written. pins: threads that read the slot.
-        senders: connections that were given credit for it last. heard: when one last came, monotonic.
-        manifest: once complete. flushed: it is on disk as well. best: the training's best so far.
-        attempt: which save of its run it is; all parts are of this one.
-        superseded: the same run saves its number anew, so this one's fate is no longer reported.
+        heard: when a sender's request for it last came, monotonic.
+        attempt_ids: of which attempt each rank's part is. attempt_number: that of all parts.
+        received: verified ranges of each rank, and ``atoms`` their checksums. committed: ranks whose part is whole.
+        claims: ranges being received. pins: threads that read the slot. senders: connections with credit for it.
+        manifest: not before it is complete. flushed: on disk as well. best: the training's best so far.
+        superseded: the same run saves its number again, so this one's outcome is no longer reported.
         renewed: how often verified bytes were discarded. early: a write before it was complete was tried.
     """
 
     job: str
     number: int
     session: str
-    plan: Plan
+    index: LayoutIndex
     slot: memoryview | None
     heard: float
     state: State = State.RECEIVING
-    puts: dict[int, str] = field(default_factory=dict)
+    attempt_ids: dict[int, str] = field(default_factory=dict)
     received: defaultdict[int, Ranges] = field(default_factory=lambda: defaultdict(Ranges))
     committed: set[int] = field(default_factory=set)
     atoms: list[Atom] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
-    senders: set[Owner] = field(default_factory=set)
+    senders: set[Sender] = field(default_factory=set)
     pins: int = 0
-    manifest: Manifest | None = None
+    manifest: Manifest = field(init=False)
     flushed: bool = False
     best: bool = False
     superseded: bool = False
-    attempt: int = 0
+    attempt_number: int = 0
     renewed: int = 0
     early: bool = False
 
@@ -117,7 +115,7 @@ class Version:
     def image(self) -> memoryview:
         """The file's bytes; only for holders of a claim, a pin or the lock."""
         assert self.slot is not None, "the slot was given back"
-        return self.slot[: self.plan.layout.size]
+        return self.slot[: self.index.layout.size]
 
     @property
     def used(self) -> bool:
@@ -134,26 +132,15 @@ class Version:
         """Discard a rank's part."""
         self.renewed += bool(self.received.pop(rank, None))
         self.committed.discard(rank)
-        self.atoms = [a for a in self.atoms if a.end > self.plan.run_end(rank, a.start)]
+        self.atoms = [a for a in self.atoms if a.end > self.index.run_end(rank, a.start)]
 
     def missing(self, rank: int) -> Iterator[tuple[int, int]]:
         """The ranges of a rank's part that are not verified."""
-        return self.received[rank].missing(self.plan.runs[rank])
+        return self.received[rank].missing(self.index.runs[rank])
 
 
-class RecentNumbers(OrderedDict[int, None]):
-    """A set of the last numbers of a session, oldest forgotten first."""
-
-    def add(self, number: int) -> None:
-        """Remember a number as the newest."""
-        self[number] = None
-        self.move_to_end(number)
-        if len(self) > REMEMBERED:
-            self.popitem(last=False)
-
-    def discard(self, number: int) -> None:
-        """Forget a number."""
-        self.pop(number, None)
+def _recent() -> deque[int]:
+    return deque(maxlen=_REMEMBERED)
 
 
 @dataclass(eq=False)
@@ -161,19 +148,19 @@ class Session:
     """One training run.
 
     Attributes:
-        name: its random id. owners: its connections. heard: when one of them last said something, monotonic.
+        name: its random id. senders: its connections. heard: when one of them last said something, monotonic.
         reserved: the newest version that each rank began. skipped: versions for which there was no room, and who was
             told: all ranks must get the same answer, or some would wait in vain for the parts of the others.
-        complete, durable: versions whose latest attempt is so, also where its slot was reused since.
+        complete, durable: numbers whose latest attempt is so, the last ones.
     """
 
     name: str
     heard: float
-    owners: set[Owner] = field(default_factory=set)
+    senders: set[Sender] = field(default_factory=set)
     reserved: dict[int, int] = field(default_factory=dict)
     skipped: OrderedDict[int, set[int]] = field(default_factory=OrderedDict)
-    complete: RecentNumbers = field(default_factory=RecentNumbers)
-    durable: RecentNumbers = field(default_factory=RecentNumbers)
+    complete: deque[int] = field(default_factory=_recent)
+    durable: deque[int] = field(default_factory=_recent)
 
     def skips(self, number: int, rank: int) -> bool:
         """Whether a rank must skip a version as another one did; a rank that asks again is let through."""
@@ -182,13 +169,19 @@ class Session:
             told.add(rank)
             return True
         self.skipped.pop(number, None)
-        while len(self.skipped) > REMEMBERED:
+        while len(self.skipped) > _REMEMBERED:
             self.skipped.popitem(last=False)
         return False
 
+    def save_again(self, number: int) -> None:
+        """Forget the outcome of a version's earlier attempt."""
+        for outcome in (self.complete, self.durable):
+            if number in outcome:
+                outcome.remove(number)
+
     def alive(self, now: float, lease_s: float) -> bool:
-        """Whether somebody is still there."""
-        return now - self.heard < lease_s and not all(owner.gone() for owner in self.owners)
+        """Whether one of its connections may still send."""
+        return now - self.heard < lease_s and not all(sender.gone() for sender in self.senders)
 
 
 @dataclass(eq=False)
@@ -196,23 +189,19 @@ class Job:
     """A job's versions, layouts and session.
 
     Attributes:
-        partial, complete: versions by number. ``complete`` in the order of completion.
+        layouts: by digest. partial, complete: versions by number, ``complete`` in the order of completion.
         sequence: incremented when a version changes its state, for those who wait.
         hold: versions from this number on stay on disk; None: only the newest. trouble: why the disk fails.
     """
 
     name: str
-    session: Session | None = None
-    plans: OrderedDict[str, Plan] = field(default_factory=OrderedDict)
+    session: Session
+    layouts: OrderedDict[str, LayoutIndex] = field(default_factory=OrderedDict)
     partial: dict[int, Version] = field(default_factory=dict)
     complete: dict[int, Version] = field(default_factory=dict)
     sequence: int = 0
     hold: int | None = None
     trouble: str = ""
-
-    def alive(self, now: float, lease_s: float) -> bool:
-        """Whether somebody may still send to it."""
-        return self.session is not None and self.session.alive(now, lease_s)
 
     def keeps(self, version: Version) -> bool:
         """Whether a complete version is the newest of this run, by its number or by the time of its completion.
@@ -228,13 +217,13 @@ class Job:
         return next(reversed(self._newest()), None)
 
     def _newest(self) -> list[Version]:
-        session = self.session.name if self.session is not None else ""
-        return [v for v in self.complete.values() if v.session == session] or [*self.complete.values()]
+        own = [v for v in self.complete.values() if v.session == self.session.name]
+        return own or [*self.complete.values()]
 
 
 class Reservation(NamedTuple):
-    """Permission to send a rank's part of a version, in one attempt (``put``)."""
+    """Permission to send a rank's part of a version, in one attempt."""
 
     version: Version
     rank: int
-    put: str
+    attempt_id: str

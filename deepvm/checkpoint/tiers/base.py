@@ -129,7 +129,7 @@ class Store(Tier):
     fills: ClassVar[bool] = False
 
     @abstractmethod
-    def take(self, *, shared: bool = False) -> None:
+    def open_for_writing(self, *, shared: bool = False) -> None:
         """Make sure that it can be written to; clear up what a killed node left. Raises CheckpointError.
 
         ``shared``: other nodes that say so too may write there, no two of them versions of the same job.

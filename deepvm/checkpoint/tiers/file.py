@@ -113,7 +113,7 @@ class FileTier(Store):
             self.folder.adopt(home, shard.manifest(crcs))
         self._jobs.add(shard.job)
 
-    def take(self, *, shared: bool = False) -> None:
+    def open_for_writing(self, *, shared: bool = False) -> None:
         """See :class:`Store`."""
         path = self.folder.path
         try:

@@ -100,7 +100,7 @@ class S3Tier(Store):
             if self._keep:
                 self._prune(shard.job, shard.version)
 
-    def take(self, *, shared: bool = False) -> None:
+    def open_for_writing(self, *, shared: bool = False) -> None:
         """See :class:`Store`; a wrong name or a missing permission fails now, not with the first version.
 
         A bucket has no lock: that no other node writes there is up to the user.

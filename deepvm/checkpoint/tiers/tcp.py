@@ -215,7 +215,7 @@ class TcpTier(Tier):
                 kind, length = link.channel.header(idle_s=FRAME_S)
                 if kind is not Kind.DATA:
                     raise unexpected(link.channel.rest(kind, length))
-                piece = link.channel.piece(length)
+                piece = link.channel.data_header(length)
                 if piece.offset != start or piece.length > min(manifest.size - start, len(buffer)):
                     raise BrokenError("the node sends other bytes than were asked for")
                 link.channel.read_into(buffer[: piece.length], limit_s=FRAME_S)

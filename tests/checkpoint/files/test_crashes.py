@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.checkpoint.crashing import Broken, Filter, Recorder, crash_everywhere
-from support.checkpoint.images import manifest_of, noise, plain_shard
+from support.checkpoint.images import manifest_of, noise, plain_shard, write_to_folder
 
 from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.files.commit_record import record_of
@@ -40,7 +40,7 @@ def write_earlier(folder: Path, *versions: int) -> None:
     folder.mkdir()
     for version in versions:
         data = data_of(version, run=1)
-        VersionFolder(folder).write(memoryview(data), manifest_of(data, version=version))
+        write_to_folder(VersionFolder(folder), data, manifest_of(data, version=version))
 
 
 def record(folder: Path, patch: pytest.MonkeyPatch, lost: Filter = lambda call, kind: False) -> Recorder:

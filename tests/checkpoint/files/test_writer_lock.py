@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.checkpoint.images import manifest_of, names, noise, plain_shard
+from support.checkpoint.images import manifest_of, names, noise, plain_shard, write_to_folder
 from support.checkpoint.memory_nodes import make_image, make_layout, running
 from support.checkpoint.memory_nodes import put as node_put
 from support.checkpoint.memory_nodes import tier as node_tier
@@ -80,13 +80,13 @@ class TestLocks:
 
         monkeypatch.setattr(fcntl, "flock", seen)
         store = FileTier(tmp_path)
-        store.take()
+        store.open_for_writing()
         assert set(locked) == {tmp_path / NODE, tmp_path / WRITERS}
         with pytest.raises(CheckpointError, match="another memory node"):
-            FileTier(tmp_path).take()
+            FileTier(tmp_path).open_for_writing()
         store.close()
         again = FileTier(tmp_path)
-        again.take()
+        again.open_for_writing()
         assert VersionFolder(tmp_path).found() == () and names(tmp_path) == [NODE]
         again.close()
 
@@ -95,7 +95,7 @@ class TestLocks:
         for _ in range(3):
             tier, store = FileTier(tmp_path), FileTier(tmp_path)
             put(tier, 1)
-            store.take()
+            store.open_for_writing()
             store.close()
             del tier, store
         assert len(os.listdir("/proc/self/fd")) == before
@@ -111,7 +111,7 @@ class TestLocks:
         assert put(tier, 1) == put(tier, 2) == [tier._level]
         assert len([m for m in caplog.messages if "No locks available" in m]) == 1
         with pytest.raises(CheckpointError, match="No locks available"):
-            FileTier(tmp_path).take()
+            FileTier(tmp_path).open_for_writing()
         tier.close()
 
     def test_who_clears_up_for_long_stops_nobody(
@@ -137,7 +137,7 @@ class TestSweeping:
         def node_starts(label: str) -> None:
             if label == "data.before-rename":
                 store = FileTier(tmp_path)
-                store.take()
+                store.open_for_writing()
                 store.close()
                 starts.append(label)
 
@@ -154,11 +154,11 @@ class TestSweeping:
         with holder(tmp_path / WRITERS, "shared") as trainer:
             left.write_bytes(b"half")
             store = FileTier(tmp_path)
-            store.take()
+            store.open_for_writing()
             assert left.exists()
             store.close()
             trainer.send_signal(signal.SIGKILL)
-        store.take()
+        store.open_for_writing()
         assert not left.exists()
         store.close()
 
@@ -170,7 +170,7 @@ class TestSweeping:
         folder = VersionFolder(tmp_path)
         for version in (1, 2, 3, 9):
             data = noise(1000, version)
-            folder.write(memoryview(data), manifest_of(data, version=version))
+            write_to_folder(folder, data, manifest_of(data, version=version))
         for version in (1, 2, 9):
             (tmp_path / f"job-{version:012d}.pt{SUFFIX}").unlink()
         # Its writer was killed before the record got its usual name: it is complete.

@@ -53,7 +53,7 @@ def test_data_arrives_where_it_belongs(pair: tuple[Channel, Channel]) -> None:
     thread = threading.Thread(target=pair[0].send_data, args=(7, memoryview(payload)), kwargs={"label": "x"})
     thread.start()
     kind, length = pair[1].header(idle_s=1)
-    piece = pair[1].piece(length)
+    piece = pair[1].data_header(length)
     place = bytearray(piece.length)
     pair[1].read_into(memoryview(place), limit_s=1)
     thread.join()
@@ -91,7 +91,7 @@ def test_data_that_lies_about_its_length(
     wire[0].sendall(HEAD.pack(b"DVM1", Kind.DATA, length) + struct.pack("!QII", offset, size, 0))
     _, found = wire[1].header(idle_s=1)
     with pytest.raises(BrokenError, match="DATA of"):
-        wire[1].piece(found)
+        wire[1].data_header(found)
 
 
 def test_silence_ends(pair: tuple[Channel, Channel]) -> None:

@@ -227,7 +227,7 @@ def test_a_slow_reader_keeps_no_slot(tmp_path: Path, keep: int) -> None:
             assert put(to, version, layout, image).wait(Level.DURABLE)
         found = bytearray()
         while (head := reader.channel.header(idle_s=5))[0] is Kind.DATA:
-            piece = reader.channel.piece(head[1])
+            piece = reader.channel.data_header(head[1])
             assert piece.offset == len(found)
             data = memoryview(bytearray(piece.length))
             reader.channel.read_into(data, limit_s=5)

@@ -312,7 +312,7 @@ def test_a_node_that_talks_nonsense(count: object, manifest: bytes, words: str) 
         channel.receive(idle_s=5)
         channel.send(Kind.VERSIONS, {"count": count})
         channel.send(Kind.MANIFEST, manifest)
-        channel.part()
+        channel.close_gracefully()
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=serve, args=(listening,))
@@ -437,7 +437,7 @@ def test_layouts_of_living_runs_are_not_forgotten_for_others() -> None:
         registry.enter(last := Peer("c"))
         with pytest.raises(Refused, match="more --memory"):
             registry.learn(last, make_layout(1000), 1)
-        assert [len(registry.jobs[name].plans) for name in "abc"] == [1, 1, 0]
+        assert [len(registry.jobs[name].layouts) for name in "abc"] == [1, 1, 0]
         registry.jobs["a"].session.heard -= 60
         registry.learn(last, make_layout(1000), 1)
-        assert [len(registry.jobs[name].plans) for name in "abc"] == [0, 1, 1]
+        assert [len(registry.jobs[name].layouts) for name in "abc"] == [0, 1, 1]

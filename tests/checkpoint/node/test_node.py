@@ -323,7 +323,7 @@ def test_a_stale_commit_and_stale_data_are_refused() -> None:
         old = raw_sender(node, layout, "old")
         assert old.call(Kind.RESERVE, {"version": 5, "put": "p"}).kind is Kind.CREDIT
         with node.registry.changed:
-            node.registry.jobs["job"].session.owners.clear()  # type: ignore[union-attr]
+            node.registry.jobs["job"].session.senders.clear()
         new = raw_sender(node, layout, "new")
         with pytest.raises(Refused, match="is over here") as error:
             old.call(Kind.COMMIT, {"version": 5})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container
+from collections.abc import Container, Iterable
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -16,7 +16,7 @@ from deepvm.checkpoint.node import version_registry as rules
 from deepvm.checkpoint.node.eviction import VersionMemory
 from deepvm.checkpoint.node.flusher import Flusher
 from deepvm.checkpoint.node.version_registry import VersionRegistry
-from deepvm.checkpoint.node.versions import Claim, Job, RecentNumbers, Session, State, Version
+from deepvm.checkpoint.node.versions import Claim, Job, Session, State, Version
 from deepvm.errors import CheckpointError, DamagedError
 
 
@@ -55,12 +55,10 @@ def newest_only(self: Flusher, version: Version) -> None:
 
 
 def unverified_counts(self: VersionRegistry, claim: Claim, verified: object) -> None:
-    settle(self, claim, claim.version.plan.cuts.atoms(claim.view, claim.start))
+    settle(self, claim, claim.version.index.cuts.atoms(claim.view, claim.start))
 
 
-def unpinned(
-    self: VersionMemory, limit_s: float, resting: Container[str] = (), early_bytes: int | None = None
-) -> object:
+def unpinned(self: VersionMemory, limit_s: float, resting: Container[str], early_bytes: int | None) -> object:
     version = next_flush(self, limit_s, resting, early_bytes)
     if version is not None and version.state is State.RECEIVING:
         version.pins -= 1
@@ -73,11 +71,12 @@ def unnoticed(self: Version, rank: int) -> None:
     self.renewed = before
 
 
-def said_too_soon(self: Flusher, version: Version) -> float:
+def said_too_soon(self: Flusher, version: Version, final: Iterable[int]) -> None:
     try:
-        return write_early(self, version) or 0.0
+        write_to_store(self, version, final)
     except CheckpointError:
-        return 0.0
+        if isinstance(final, list):  # it was complete
+            raise
 
 
 def always_flushed(self: VersionMemory, here: Job, size: int) -> object:
@@ -88,7 +87,7 @@ def always_flushed(self: VersionMemory, here: Job, size: int) -> object:
 
 
 settle, take, next_flush = VersionRegistry.settle, VersionMemory._slot, VersionMemory.next_flush
-forget, write_early = Version.forget, Flusher._write_early
+forget, write_to_store = Version.forget, Flusher._put
 MUTATIONS = {
     "a commit counts with bytes missing": (Version, "missing", lambda self, rank: iter(())),
     "the newest version has no protection": (Job, "keeps", lambda self, version: False),
@@ -98,10 +97,10 @@ MUTATIONS = {
     "a slot that is read is used again": (Version, "used", property(lambda self: bool(self.claims))),
     "a slot that is written is used again": (Version, "used", property(lambda self: self.pins > 0)),
     "the disk keeps the newest only": (Flusher, "_retain", newest_only),
-    "a word on an earlier attempt stands for the next": (RecentNumbers, "discard", lambda self, number: None),
+    "a word on an earlier attempt stands for the next": (Session, "save_again", lambda self, number: None),
     "a slot that is written early is used again": (VersionMemory, "next_flush", unpinned),
     "what came anew is not noticed by who writes early": (Version, "forget", unnoticed),
-    "what failed early is on the disk": (Flusher, "_write_early", said_too_soon),
+    "what failed early is on the disk": (Flusher, "_put", said_too_soon),
     "what is not on the disk goes": (VersionMemory, "_slot", always_flushed),
 }
 

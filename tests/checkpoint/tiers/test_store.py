@@ -43,7 +43,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 def store_at(url: str) -> Store:
     found = open_store(url)
     assert found is not None
-    found.take()
+    found.open_for_writing()
     return found
 
 
@@ -142,9 +142,9 @@ def test_a_bucket_that_cannot_be_written_is_said_at_the_start() -> None:
         assert store is not None
         server.trouble = lambda method, path: None if method == "GET" else "403 Access Denied"
         with pytest.raises(CheckpointError, match="s3:GetObject, PutObject"):
-            store.take()
+            store.open_for_writing()
         server.trouble = lambda method, path: None
-        store.take()
+        store.open_for_writing()
         assert server.uploads() == server.keys() == [], "nothing is left of the proof"
 
 

@@ -9,6 +9,7 @@ import random
 import zipfile
 from pathlib import Path
 
+from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.files.writer_lock import WRITERS
 from deepvm.checkpoint.format.checksums import chunk_crcs
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, ChecksumField, Layout, Segment
@@ -92,3 +93,8 @@ def zip_shard(version: int = 1, records: tuple[int, ...] = (1000, 200_000), job:
 def write_version(store: Store, data: bytes | bytearray, manifest: Manifest) -> None:
     """Write a version as a memory node does."""
     store.write(memoryview(data), manifest.job, manifest.version, [len(data)], lambda: manifest)
+
+
+def write_to_folder(folder: VersionFolder, image: bytes | memoryview, manifest: Manifest) -> Path:
+    """Write a version whose bytes are all there."""
+    return folder.write_filling(memoryview(image), manifest.job, manifest.version, [len(image)], lambda: manifest)

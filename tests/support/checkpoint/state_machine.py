@@ -220,7 +220,7 @@ class Protocol(RuleBasedStateMachine):
 
     def current(self) -> str:
         job = self.registry.jobs.get("job")
-        return job.session.name if job is not None and job.session is not None else ""
+        return job.session.name if job is not None else ""
 
     @rule(run=st.sampled_from(RUNS), rank=st.integers(0, 3))
     def connect(self, run: str, rank: int) -> None:
@@ -230,8 +230,8 @@ class Protocol(RuleBasedStateMachine):
         layout = self.layout_of(run)
         sender = Sender(run, rank, self.world, layout.digest)
         job = self.registry.jobs.get("job")
-        rival = job.session if job is not None and job.session is not None and job.session.name != run else None
-        alive = rival is not None and CLOCK.now - rival.heard < LEASE_S and any(not s.gone() for s in rival.owners)
+        rival = job.session if job is not None and job.session.name != run else None
+        alive = rival is not None and CLOCK.now - rival.heard < LEASE_S and any(not s.gone() for s in rival.senders)
         try:
             known = self.registry.enter(sender)
         except Refused as error:
@@ -339,7 +339,7 @@ class Protocol(RuleBasedStateMachine):
     def arrive(self, sender: Sender) -> None:
         claim = sender.claims.pop()
         self.receive(sender, claim)
-        self.registry.settle(claim, claim.version.plan.cuts.atoms(claim.view, claim.start))
+        self.registry.settle(claim, claim.version.index.cuts.atoms(claim.view, claim.start))
 
     @rule(one=ONE)
     def slow_data_arrives(self, one: int) -> None:
@@ -401,7 +401,7 @@ class Protocol(RuleBasedStateMachine):
     @precondition(lambda self: self.persists and self.writing is None)
     @rule(works=st.booleans())
     def flush(self, works: bool) -> None:
-        version = self.registry.next_flush(0)
+        version = self.registry.next_flush(0, (), None)
         if version is not None:
             self.write(version)
             while self.writing is not None:
@@ -452,7 +452,7 @@ class Protocol(RuleBasedStateMachine):
     @staticmethod
     def whole(version: Version, puts: dict[int, int]) -> bytes:
         """The file that a version becomes of these attempts of the ranks."""
-        layout, image = version.plan.layout, bytearray(SIZE)
+        layout, image = version.index.layout, bytearray(SIZE)
         for rank, put in puts.items():
             for offset, length in layout.shards[rank]:
                 part = sent(version.session, version.number, rank, put)[offset : offset + length]
