@@ -321,3 +321,9 @@ class TestResults:
     def test_infeasible_by_both_solvers(self) -> None:
         for name in ("ilp", "frontier"):
             assert recommend(paper(), 0, solver=name).status is SolveStatus.INFEASIBLE
+
+
+def test_nothing_is_written_to_stdout(capfd: pytest.CaptureFixture[str]) -> None:
+    """HiGHS 1.16 prints a banner from C++ whatever its options say: before the JSON of `recommend -o json`."""
+    assert recommend(paper(), 3).solver == solver.SOLVER
+    assert capfd.readouterr() == ("", "")
