@@ -16,7 +16,7 @@ from pathlib import Path
 
 from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.format.checksums import crc32
-from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, Manifest
+from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, CommitRecord
 from deepvm.errors import DamagedError, RequestError
 
 UPCOMING = ".next"
@@ -35,7 +35,7 @@ def upcoming_of(path: Path) -> Path:
     return path.with_name(f".{path.name}{SUFFIX}{UPCOMING}")
 
 
-def read_manifest(path: Path) -> Manifest:
+def read_manifest(path: Path) -> CommitRecord:
     """The commit record that matches a version's file. Raises FileNotFoundError: there is none. DamagedError."""
     try:
         upcoming = _read(upcoming_of(path))
@@ -68,7 +68,7 @@ def settle(path: Path) -> None:
     durable_write.sync_folder(path.parent)
 
 
-def verify(path: Path, manifest: Manifest | None = None) -> Manifest:
+def verify(path: Path, manifest: CommitRecord | None = None) -> CommitRecord:
     """Verify a file against its commit record, by default the one beside it. Raises DamagedError, naming bytes."""
     try:
         expected = read_manifest(path) if manifest is None else manifest
@@ -99,15 +99,15 @@ def _open(path: Path) -> int:
     return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
 
 
-def _read(record: Path) -> Manifest:
+def _read(record: Path) -> CommitRecord:
     try:
         with open(_open(record), "rb") as stream:
-            return Manifest.from_json(stream.read(_MOST_RECORD))
+            return CommitRecord.from_json(stream.read(_MOST_RECORD))
     except RequestError as error:
         raise DamagedError(f"{record}: {error}") from None
 
 
-def _compare(path: Path, expected: Manifest) -> None:
+def _compare(path: Path, expected: CommitRecord) -> None:
     try:
         with open(_open(path), "rb", buffering=0) as stream:
             size = os.fstat(stream.fileno()).st_size
@@ -122,7 +122,7 @@ def _compare(path: Path, expected: Manifest) -> None:
         raise DamagedError(f"{path}: bytes {named}{more} are damaged")
 
 
-def _damaged(descriptor: int, expected: Manifest) -> Iterator[tuple[int, int]]:
+def _damaged(descriptor: int, expected: CommitRecord) -> Iterator[tuple[int, int]]:
     """The ranges that differ from the record, neighbours joined."""
     buffer = memoryview(bytearray(min(expected.chunk_bytes, expected.size)))
     begin = -1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from deepvm.checkpoint.format.manifest import Manifest
+from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.errors import RequestError
 
 
@@ -40,7 +40,7 @@ def outdated(complete: Collection[int], unrecorded: Collection[int], keep: int =
     return {v for v in unrecorded if v not in kept([*complete, v], keep, every)}
 
 
-def kept_of(manifests: Sequence[Manifest], keep: int = 2, every: int = 0) -> set[int]:
+def kept_of(manifests: Sequence[CommitRecord], keep: int = 2, every: int = 0) -> set[int]:
     """As :func:`kept`, with the newest of those marked as best."""
     best = max((m.version for m in manifests if m.best), default=-1)
     return kept([m.version for m in manifests], keep, every, {best})

@@ -20,7 +20,7 @@ from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.checksums import crc32, seal
-from deepvm.checkpoint.format.manifest import SUFFIX, Manifest
+from deepvm.checkpoint.format.manifest import SUFFIX, CommitRecord
 from deepvm.checkpoint.format.shard import Shard
 from deepvm.errors import CheckpointError
 
@@ -101,7 +101,7 @@ def _await(ready: Callable[[], bool], deadline: float, otherwise: str) -> None:
         time.sleep(_PAUSE_S)
 
 
-def _complete(hidden: Path, shard: Shard, parts: list[Path]) -> Manifest:
+def _complete(hidden: Path, shard: Shard, parts: list[Path]) -> CommitRecord:
     """Verify every part, fill in the checksums, and have it on the disk."""
     layout, crcs = shard.layout, list[int]()
     with hidden.open("r+b") as file, mmap.mmap(file.fileno(), layout.size) as memory, memoryview(memory) as image:

@@ -38,7 +38,7 @@ from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.files.file_names import aside_suffix, check_job, file_name, is_leftover, parse_name, replaced
 from deepvm.checkpoint.files.writer_lock import WriterLock
-from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, Damage, Manifest
+from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, CommitRecord, Damage
 from deepvm.errors import DamagedError, RequestError
 
 YOUNG_S = 3600.0
@@ -61,7 +61,7 @@ class Found:
     job: str
     version: int
     size: int
-    manifest: Manifest | None
+    manifest: CommitRecord | None
     problem: str = ""
 
 
@@ -78,14 +78,14 @@ class VersionFolder:
         """Where a version is, or would be."""
         return self.path / file_name(job, version)
 
-    def write(self, image: memoryview, manifest: Manifest) -> Path:
+    def write(self, image: memoryview, manifest: CommitRecord) -> Path:
         """:meth:`write_filling` of an image that is final."""
         if len(image) != manifest.size:
             raise RequestError("image", f"{len(image)} bytes", f"the {manifest.size} bytes of its manifest")
         return self.write_filling(image, manifest.job, manifest.version, [len(image)], lambda: manifest)
 
     def write_filling(
-        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], Manifest]
+        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], CommitRecord]
     ) -> Path:
         """Write a version and its commit record durably, while its image is being filled in.
 
@@ -124,14 +124,16 @@ class VersionFolder:
             hidden.unlink()
         return hidden
 
-    def adopt(self, hidden: Path, manifest: Manifest) -> Path:
+    def adopt(self, hidden: Path, manifest: CommitRecord) -> Path:
         """Turn a hidden file of this folder, complete and durable, into a version. Raises CheckpointError."""
         target = self.file(manifest.job, manifest.version)
         with failing(target):
             self._publish(hidden, target, lambda: None, lambda: manifest)
         return target
 
-    def _publish(self, hidden: Path, target: Path, write: Callable[[], None], manifest: Callable[[], Manifest]) -> None:
+    def _publish(
+        self, hidden: Path, target: Path, write: Callable[[], None], manifest: Callable[[], CommitRecord]
+    ) -> None:
         """Write a hidden file, rename it and commit it; on failure nothing of it stays."""
         record, upcoming, ours = record_of(target), upcoming_of(target), [hidden]
         try:
@@ -155,7 +157,7 @@ class VersionFolder:
                 self._take_back(target)
             raise
 
-    def _promote(self, upcoming: Path, target: Path, manifest: Callable[[], Manifest]) -> None:
+    def _promote(self, upcoming: Path, target: Path, manifest: Callable[[], CommitRecord]) -> None:
         """The upcoming record becomes the record."""
         try:
             self._rename(upcoming, record_of(target), "replaced")
@@ -173,7 +175,7 @@ class VersionFolder:
         with contextlib.suppress(OSError):
             target.unlink()
 
-    def _commit(self, record: Path, manifest: Manifest) -> None:
+    def _commit(self, record: Path, manifest: CommitRecord) -> None:
         data, hidden = memoryview(manifest.to_json()), self._hidden(record)
         try:
             durable_write.write_file(hidden, data, [len(data)], direct=self._direct, what="record")
@@ -232,7 +234,7 @@ class VersionFolder:
         if parsed is None or wanted not in ("", parsed[0]):
             return None
         path, (job, version) = self.path / name, parsed
-        manifest: Manifest | None = None
+        manifest: CommitRecord | None = None
         size, problem = 0, ""
         try:
             status = path.lstat()
@@ -256,7 +258,7 @@ class VersionFolder:
             problem = f"it has {size} bytes in place of {manifest.size}"
         return Found(path, job, version, size, manifest, problem)
 
-    def manifests(self, job: str) -> tuple[Manifest, ...]:
+    def manifests(self, job: str) -> tuple[CommitRecord, ...]:
         """The complete versions of a job, newest first, bytes not verified; incomplete ones are logged once."""
         rows = self.found(job)
         for row in rows:

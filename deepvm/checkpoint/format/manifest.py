@@ -24,7 +24,7 @@ _MOST_CHUNK_BYTES = 2**30
 
 
 @dataclass(frozen=True)
-class Manifest:
+class CommitRecord:
     """A complete version.
 
     Attributes:
@@ -45,7 +45,7 @@ class Manifest:
     best: bool = False
 
     @classmethod
-    def of(cls, job: str, version: int, layout: Layout, crcs: Sequence[int], *, best: bool = False) -> Manifest:
+    def of(cls, job: str, version: int, layout: Layout, crcs: Sequence[int], *, best: bool = False) -> CommitRecord:
         """The record of a version that is complete now, from the checksums of its chunks."""
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         return cls(job, version, layout.world, layout.size, tuple(crcs), CHUNK_BYTES, layout.digest, now, best)
@@ -74,7 +74,7 @@ class Manifest:
         return json.dumps({**document, "check": _check(document)}).encode() + b"\n"
 
     @classmethod
-    def from_json(cls, data: bytes) -> Manifest:
+    def from_json(cls, data: bytes) -> CommitRecord:
         """Read a record. Raises RequestError: it is damaged, or none."""
         try:
             facts = json.loads(data)
@@ -93,10 +93,10 @@ class Manifest:
 
 
 @dataclass(frozen=True)
-class JoinedManifest(Manifest):
+class JoinedRecord(CommitRecord):
     """A version in parts, in order, with their own checksums; those of the whole are known once it is joined."""
 
-    parts: tuple[Manifest, ...] = ()
+    parts: tuple[CommitRecord, ...] = ()
 
     @property
     def _checksums(self) -> int:
@@ -115,7 +115,7 @@ class Damage:
 class ChunkChecks:
     """Verifies a stream of bytes, in pieces of any size, against the checksums of a manifest."""
 
-    def __init__(self, manifest: Manifest, name: str) -> None:
+    def __init__(self, manifest: CommitRecord, name: str) -> None:
         """Start at the first byte; ``name`` is the version's in errors."""
         self._manifest, self._name = manifest, name
         self._at = self._crc = 0

@@ -14,7 +14,7 @@ from typing import Any
 
 from deepvm.checkpoint.format.checksums import crc32, seal
 from deepvm.checkpoint.format.crc_combine import Atom, total
-from deepvm.checkpoint.format.manifest import Manifest
+from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.checkpoint.node.eviction import VersionMemory
 from deepvm.checkpoint.node.versions import State, Version
 from deepvm.checkpoint.tiers.base import Store
@@ -110,7 +110,7 @@ class Flusher(threading.Thread):
         return True
 
     def _put(self, version: Version, final: Iterable[int]) -> None:
-        def manifest() -> Manifest:
+        def manifest() -> CommitRecord:
             assert version.manifest is not None  # only asked for once it is complete
             return version.manifest
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from deepvm.checkpoint.format.crc_combine import Atom, Cuts
 from deepvm.checkpoint.format.layout import Layout, Ranges, Segment, runs
-from deepvm.checkpoint.format.manifest import Manifest
+from deepvm.checkpoint.format.manifest import CommitRecord
 
 REMEMBERED = 256
 """Version numbers of a session whose outcome is remembered after their slot was reused."""
@@ -105,7 +105,7 @@ class Version:
     claims: list[Claim] = field(default_factory=list)
     senders: set[Owner] = field(default_factory=set)
     pins: int = 0
-    manifest: Manifest | None = None
+    manifest: CommitRecord | None = None
     flushed: bool = False
     best: bool = False
     superseded: bool = False

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.file_names import file_name
 from deepvm.checkpoint.files.retention import kept_of, outdated
-from deepvm.checkpoint.format.manifest import ChunkChecks, Damage, Manifest
+from deepvm.checkpoint.format.manifest import ChunkChecks, CommitRecord, Damage
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.errors import CheckpointError, DamagedError
 
@@ -87,11 +87,11 @@ class Tier(ABC):
         """
 
     @abstractmethod
-    def versions(self, job: str) -> tuple[Manifest, ...]:
+    def versions(self, job: str) -> tuple[CommitRecord, ...]:
         """The complete versions, newest first; their bytes are not verified yet."""
 
     @abstractmethod
-    def fetch(self, manifest: Manifest, folder: Path) -> Path:
+    def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
         """A file with this version's bytes, verified against the manifest: the tier's own, or one made in ``folder``.
 
         Raises CheckpointError: it is gone or damaged.
@@ -137,7 +137,7 @@ class Store(Tier):
 
     @abstractmethod
     def write(
-        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], Manifest]
+        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], CommitRecord]
     ) -> None:
         """Write a version, as its bytes become ``final``, and then its commit record.
 
@@ -152,7 +152,7 @@ class Store(Tier):
         """The damaged versions of which only the record is gone. Raises CheckpointError."""
 
     @abstractmethod
-    def read(self, job: str, version: int) -> tuple[Manifest, Iterator[memoryview]]:
+    def read(self, job: str, version: int) -> tuple[CommitRecord, Iterator[memoryview]]:
         """A version in pieces, unverified; each piece is valid until the next.
 
         Raises:
@@ -163,14 +163,14 @@ class Store(Tier):
     def delete(self, job: str, version: int) -> None:
         """Remove a version; nothing happens if it is not there. Raises CheckpointError."""
 
-    def expired(self, job: str, found: Iterable[Manifest], keep: int, every: int) -> set[int]:
+    def expired(self, job: str, found: Iterable[CommitRecord], keep: int, every: int) -> set[int]:
         """What retention lets go of the complete versions ``found`` and of files without a record."""
         rows = list(found)
         numbers = {m.version for m in rows}
         return numbers - kept_of(rows, keep, every) | outdated(numbers, self.unrecorded(job), keep, every)
 
 
-def download(pieces: Generator[memoryview, None, None], manifest: Manifest, folder: Path, name: str) -> Path:
+def download(pieces: Generator[memoryview, None, None], manifest: CommitRecord, folder: Path, name: str) -> Path:
     """Bring a version from elsewhere into a new file in ``folder``, whole or not at all, without a commit record.
 
     Args:

@@ -23,7 +23,7 @@ from deepvm.checkpoint.files.shared_file_write import put_part
 from deepvm.checkpoint.files.version_dir import YOUNG_S, VersionFolder
 from deepvm.checkpoint.files.writer_lock import NODE, FileLock
 from deepvm.checkpoint.format.checksums import seal
-from deepvm.checkpoint.format.manifest import Damage, Manifest
+from deepvm.checkpoint.format.manifest import CommitRecord, Damage
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.tiers.base import Store, Tier
 from deepvm.errors import CheckpointError, DamagedError, RequestError
@@ -131,7 +131,7 @@ class FileTier(Store):
             self.folder.sweep(0 if alone and not shared else YOUNG_S)
 
     def write(
-        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], Manifest]
+        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], CommitRecord]
     ) -> None:
         """See :class:`Store`."""
         self.folder.write_filling(image, job, version, final, manifest)
@@ -140,7 +140,7 @@ class FileTier(Store):
         """See :class:`Store`."""
         return self.folder.unrecorded(job)
 
-    def read(self, job: str, version: int) -> tuple[Manifest, Iterator[memoryview]]:
+    def read(self, job: str, version: int) -> tuple[CommitRecord, Iterator[memoryview]]:
         """See :class:`Store`."""
         path = self.folder.file(job, version)
         manifest = read_manifest(path)
@@ -180,7 +180,7 @@ class FileTier(Store):
                 numbers,
             )
 
-    def versions(self, job: str) -> tuple[Manifest, ...]:
+    def versions(self, job: str) -> tuple[CommitRecord, ...]:
         """See :meth:`Tier.versions`."""
         return self.folder.manifests(job)
 
@@ -192,7 +192,7 @@ class FileTier(Store):
         """See :meth:`Tier.set_aside`: files and records get names that end in ``.aside``."""
         self.folder.set_aside(job, versions)
 
-    def fetch(self, manifest: Manifest, folder: Path) -> Path:
+    def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
         """See :meth:`Tier.fetch`."""
         path = self.folder.file(manifest.job, manifest.version)
         verify(path, manifest)

@@ -31,7 +31,7 @@ from deepvm.checkpoint.files.file_names import aside_suffix
 from deepvm.checkpoint.files.retention import kept
 from deepvm.checkpoint.format.checksums import crc32, seal
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
-from deepvm.checkpoint.format.manifest import SUFFIX, Damage, Manifest
+from deepvm.checkpoint.format.manifest import SUFFIX, CommitRecord, Damage
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.tiers.base import Store, Tier, download
 from deepvm.checkpoint.tiers.bucket import UPCOMING, Bucket, checksum, submit
@@ -115,12 +115,12 @@ class S3Tier(Store):
             upload = self._bucket.s3.create_multipart_upload(**where)["UploadId"]
             self._bucket.s3.abort_multipart_upload(**where, UploadId=upload)
 
-    def _commit(self, record: str, manifest: Manifest) -> None:
+    def _commit(self, record: str, manifest: CommitRecord) -> None:
         with self._bucket.errors(f"write {record}"):
             self._bucket.write(record, manifest.to_json())
 
     def write(
-        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], Manifest]
+        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], CommitRecord]
     ) -> None:
         """See :class:`Store`. Makes the object, whole or not at all; S3 compares each part with its checksum."""
         with self._writing:
@@ -177,12 +177,12 @@ class S3Tier(Store):
             log.info("%s: an upload of %s that was never completed is given up", self.url, key)
             self._abort({"Bucket": self._bucket.name, "Key": key, "UploadId": upload})
 
-    def _end_replacement(self, key: str, manifest: Manifest) -> None:
+    def _end_replacement(self, key: str, manifest: CommitRecord) -> None:
         self._commit(key + SUFFIX, manifest)
         with self._bucket.errors(f"remove {key}{UPCOMING}"):
             self._bucket.remove(key + UPCOMING)
 
-    def _settled(self, job: str, version: int) -> Manifest | None:
+    def _settled(self, job: str, version: int) -> CommitRecord | None:
         """The one record of what is complete under this number; records that fit nothing are removed."""
         key = self._bucket.key(job, version)
         sizes = self._bucket.sizes(key)
@@ -197,7 +197,7 @@ class S3Tier(Store):
             self._end_replacement(key, old)
         return old
 
-    def _is(self, key: str, old: Manifest, new: Manifest, parts: Sequence[dict[str, Any]]) -> bool:
+    def _is(self, key: str, old: CommitRecord, new: CommitRecord, parts: Sequence[dict[str, Any]]) -> bool:
         """Whether the object already has the bytes sent in these parts, by its record and by the store."""
         if (old.size, old.chunk_bytes, old.crcs) != (new.size, new.chunk_bytes, new.crcs):
             return False
@@ -240,14 +240,14 @@ class S3Tier(Store):
         with self._bucket.errors(f"remove {key}"):
             self._bucket.remove(key + SUFFIX, key + UPCOMING, key)
 
-    def versions(self, job: str) -> tuple[Manifest, ...]:
+    def versions(self, job: str) -> tuple[CommitRecord, ...]:
         """See :meth:`Tier.versions`; others are logged once."""
         found = self._bucket.look(job)
         for each in found:
             if isinstance(each, Damage) and each.problem not in self._told:
                 self._told.add(each.problem)
                 log.warning("version %d of %s is not complete: %s", each.version, job, each.problem)
-        return tuple(m for m in found if isinstance(m, Manifest))
+        return tuple(m for m in found if isinstance(m, CommitRecord))
 
     def damaged(self, job: str) -> tuple[Damage, ...]:
         """See :meth:`Tier.damaged`."""
@@ -268,14 +268,14 @@ class S3Tier(Store):
                     if name in sizes:
                         self._bucket.rename(name, name + added)
 
-    def read(self, job: str, version: int) -> tuple[Manifest, Iterator[memoryview]]:
+    def read(self, job: str, version: int) -> tuple[CommitRecord, Iterator[memoryview]]:
         """See :class:`Store`."""
         found = self._bucket.state(job, version, self._bucket.objects(job)[0])
-        if not isinstance(found, Manifest):
+        if not isinstance(found, CommitRecord):
             raise FileNotFoundError(f"{self.url}: version {version} of {job}")
         return found, self.chunks(found)
 
-    def chunks(self, manifest: Manifest) -> Generator[memoryview, None, None]:
+    def chunks(self, manifest: CommitRecord) -> Generator[memoryview, None, None]:
         """A version's bytes, in order, unverified; several chunks are under way at once. Raises CheckpointError.
 
         About as many as there are threads, of all readers together, and at least two of each: a restarted memory node
@@ -304,7 +304,7 @@ class S3Tier(Store):
                     self._readers -= 1
                 pool.shutdown(cancel_futures=True)
 
-    def fetch(self, manifest: Manifest, folder: Path) -> Path:
+    def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
         """See :meth:`Tier.fetch`."""
         name = f"{self.url}: {self._bucket.key(manifest.job, manifest.version)}"
         return download(self.chunks(manifest), manifest, folder, name)

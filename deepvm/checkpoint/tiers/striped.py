@@ -29,7 +29,7 @@ from deepvm.checkpoint.files.file_names import MOST_PARTS, part_job, whole_job
 from deepvm.checkpoint.files.stripe import Part, PartPlan, belong_together, join, mark_of, plan_part, read_part
 from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.layout import Layout
-from deepvm.checkpoint.format.manifest import Damage, JoinedManifest, Manifest
+from deepvm.checkpoint.format.manifest import CommitRecord, Damage, JoinedRecord
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.endpoint import endpoint_of
 from deepvm.checkpoint.network.protocol import Refused
@@ -126,7 +126,7 @@ class StripedTier(Tier):
                 self._plans = {layout.digest: tuple(plan_part(layout, n, count) for n in range(1, count + 1))}
             return self._plans[layout.digest]
 
-    def versions(self, job: str) -> tuple[Manifest, ...]:
+    def versions(self, job: str) -> tuple[CommitRecord, ...]:
         """See :meth:`Tier.versions`: those of which all nodes have parts sent together, by the beginning of each part.
 
         Their ``crcs`` are empty.
@@ -147,7 +147,7 @@ class StripedTier(Tier):
                 log.warning("version %d of %s on %s is passed over: %s", number, job, self.url, problem)
                 continue
             whole, created = parts[0].whole, max(m.created for m in manifests)
-            found.append(JoinedManifest(job, number, whole.world, whole.size, (), layout=whole.digest, created=created,
+            found.append(JoinedRecord(job, number, whole.world, whole.size, (), layout=whole.digest, created=created,
                                         parts=manifests))  # fmt: skip
         return tuple(found)
 
@@ -179,9 +179,9 @@ class StripedTier(Tier):
         """See :meth:`Tier.set_aside`."""
         _all(lambda node, name: node.set_aside(name, versions), self._nodes, self._jobs(job))
 
-    def fetch(self, manifest: Manifest, folder: Path) -> Path:
+    def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
         """See :meth:`Tier.fetch`; every part is verified against its manifest, then they are joined in ``folder``."""
-        parts = manifest.parts if isinstance(manifest, JoinedManifest) else ()
+        parts = manifest.parts if isinstance(manifest, JoinedRecord) else ()
         if len(parts) != len(self._nodes):
             raise CheckpointError(f"{self.url}: version {manifest.version} of {manifest.job} is not here")
         path = VersionFolder(folder).file(manifest.job, manifest.version)
@@ -237,10 +237,10 @@ class RecoveryTier(Tier):
         """See :class:`Tier`; always refused."""
         raise CheckpointError(f"{self.url}: only for reading")
 
-    def versions(self, job: str) -> tuple[Manifest, ...]:
+    def versions(self, job: str) -> tuple[CommitRecord, ...]:
         """See :meth:`Tier.versions`; of a version that is there as a whole and in parts, the whole comes first."""
         found = [manifest for folder in self._folders for manifest in folder.manifests(job)]
-        sets: dict[tuple[int, int], dict[int, Manifest]] = defaultdict(dict)
+        sets: dict[tuple[int, int], dict[int, CommitRecord]] = defaultdict(dict)
         for row in (row for folder in self._folders for row in folder.found()):
             known = whole_job(row.job)
             if known is not None and known[0] == job and row.manifest is not None and not row.problem:
@@ -249,22 +249,22 @@ class RecoveryTier(Tier):
             if len(rows) == of:
                 parts = tuple(rows[number] for number in sorted(rows))
                 size = sum(part.size for part in parts)  # a little more than the whole has
-                found.append(JoinedManifest(job, version, parts[0].world, size, (), parts=parts))
+                found.append(JoinedRecord(job, version, parts[0].world, size, (), parts=parts))
         return tuple(sorted(found, key=lambda m: -m.version))
 
     def damaged(self, job: str) -> tuple[Damage, ...]:
         """See :meth:`Tier.damaged`; of parts nothing is said."""
         return tuple(damage for folder in self._folders for damage in folder.damaged(job))
 
-    def fetch(self, manifest: Manifest, folder: Path) -> Path:
+    def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
         """See :meth:`Tier.fetch`; parts are joined in ``folder``."""
-        if not isinstance(manifest, JoinedManifest):
+        if not isinstance(manifest, JoinedRecord):
             return self._verified(manifest)
         target = VersionFolder(folder).file(manifest.job, manifest.version)
         join([self._verified(part) for part in manifest.parts], target)
         return target
 
-    def _verified(self, manifest: Manifest) -> Path:
+    def _verified(self, manifest: CommitRecord) -> Path:
         for folder in self._folders:
             if manifest in folder.manifests(manifest.job):
                 path = folder.file(manifest.job, manifest.version)
@@ -279,7 +279,7 @@ def jobs_in(folders: Sequence[VersionFolder]) -> list[str]:
     return sorted({name if (known := whole_job(name)) is None else known[0] for name in names})
 
 
-def _head(node: TcpTier, manifest: Manifest) -> Part:
+def _head(node: TcpTier, manifest: CommitRecord) -> Part:
     data = bytearray()
     with contextlib.closing(node.stream(manifest)) as pieces:
         for piece in pieces:

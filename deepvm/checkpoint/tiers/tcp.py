@@ -19,7 +19,7 @@ from typing import Any
 from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.files.file_names import check_job
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, Ranges, runs
-from deepvm.checkpoint.format.manifest import Damage, Manifest
+from deepvm.checkpoint.format.manifest import CommitRecord, Damage
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.ack_poller import AckPoller, Pending
 from deepvm.checkpoint.network.client import Link, unreachable
@@ -159,7 +159,7 @@ class TcpTier(Tier):
             pollers, deadline = [*self._pollers.values()], time.monotonic() + limit_s
         return all([w.settle(max(deadline - time.monotonic(), 0.0)) for w in pollers])
 
-    def versions(self, job: str) -> tuple[Manifest, ...]:
+    def versions(self, job: str) -> tuple[CommitRecord, ...]:
         """See :meth:`Tier.versions`."""
         with self._reader() as link:
             count = link.call(Kind.LIST, {"job": check_job(job)}, Kind.VERSIONS).body.get("count")
@@ -185,7 +185,7 @@ class TcpTier(Tier):
             question = {"job": check_job(job), "versions": sorted(versions)}
             link.call(Kind.ASIDE, question, Kind.PONG, limit_s=self._limit_s)
 
-    def fetch(self, manifest: Manifest, folder: Path) -> Path:
+    def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
         """See :meth:`Tier.fetch`; the file is a new one in ``folder``, without a commit record."""
         name = f"{self.url}: version {manifest.version} of {manifest.job}"
         return download(self.stream(manifest), manifest, folder, name)
@@ -200,7 +200,7 @@ class TcpTier(Tier):
         for poller in pollers.values():
             poller.close()
 
-    def stream(self, manifest: Manifest) -> Generator[memoryview, None, None]:
+    def stream(self, manifest: CommitRecord) -> Generator[memoryview, None, None]:
         """A version's bytes in order, unverified, in pieces of at most a chunk, each valid until the next.
 
         Raises:
@@ -375,10 +375,10 @@ def _left(deadline: float, most: float = math.inf) -> float:
     return min(left, most)
 
 
-def _manifest(frame: Frame) -> Manifest:
+def _manifest(frame: Frame) -> CommitRecord:
     """The commit record in a frame. Raises BrokenError."""
     try:
-        return Manifest.from_json(frame.raw)
+        return CommitRecord.from_json(frame.raw)
     except RequestError:
         raise BrokenError("no commit record, where one was due") from None
 

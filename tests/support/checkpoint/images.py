@@ -12,7 +12,7 @@ from pathlib import Path
 from deepvm.checkpoint.files.writer_lock import WRITERS
 from deepvm.checkpoint.format.checksums import chunk_crcs
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, ChecksumField, Layout, Segment
-from deepvm.checkpoint.format.manifest import Manifest
+from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.checkpoint.format.shard import Shard
 from deepvm.checkpoint.tiers.base import Store
 
@@ -56,8 +56,8 @@ def aligned(data: bytes | bytearray) -> memoryview:
 
 def manifest_of(
     data: bytes | bytearray, job: str = "job", version: int = 1, chunk_bytes: int = CHUNK_BYTES
-) -> Manifest:
-    return Manifest(job, version, 1, len(data), chunk_crcs(memoryview(data), chunk_bytes), chunk_bytes)
+) -> CommitRecord:
+    return CommitRecord(job, version, 1, len(data), chunk_crcs(memoryview(data), chunk_bytes), chunk_bytes)
 
 
 def plain_shard(data: bytearray, version: int = 1, job: str = "job") -> Shard:
@@ -89,6 +89,6 @@ def zip_shard(version: int = 1, records: tuple[int, ...] = (1000, 200_000), job:
     return Shard(job, version, 0, layout, memoryview(data))
 
 
-def write_version(store: Store, data: bytes | bytearray, manifest: Manifest) -> None:
+def write_version(store: Store, data: bytes | bytearray, manifest: CommitRecord) -> None:
     """Write a version as a memory node does."""
     store.write(memoryview(data), manifest.job, manifest.version, [len(data)], lambda: manifest)

@@ -22,7 +22,7 @@ from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.checksums import finish
 from deepvm.checkpoint.format.layout import ChecksumField, Layout, Segment
-from deepvm.checkpoint.format.manifest import Manifest
+from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.client import Link, node_status
 from deepvm.checkpoint.network.endpoint import Address
@@ -191,7 +191,7 @@ class NodeDisk:
         job: str,
         version: int,
         final: Iterable[int],
-        manifest: Callable[[], Manifest],
+        manifest: Callable[[], CommitRecord],
     ) -> Path:
         early = not isinstance(final, list)
         self.early += early
