@@ -9,7 +9,7 @@ from deepvm.errors import RequestError
 
 
 def kept(versions: Sequence[int], keep: int = 2, every: int = 0, best: Collection[int] = ()) -> set[int]:
-    """The versions to keep. One that was dropped is never wanted later, when there are newer ones.
+    """The versions to keep; a version that is not kept now will not be kept later either.
 
     Args:
         versions: complete versions, in any order.

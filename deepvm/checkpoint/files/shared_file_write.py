@@ -24,19 +24,14 @@ from deepvm.checkpoint.format.manifest import SUFFIX, CommitRecord
 from deepvm.checkpoint.format.shard import Shard
 from deepvm.errors import CheckpointError
 
-LIMIT_S = 60.0
-"""Seconds for which a rank waits for the others."""
 _PAUSE_S = 0.01
 
 
-def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float = LIMIT_S) -> None:
+def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float = 60.0) -> None:
     """Write one rank's part of a version, and wait until the whole is committed. Raises CheckpointError.
 
-    Args:
-        folder: where; the same for all ranks.
-        shard: the part.
-        session: a random name of this run, the same on all ranks: tells our files from an earlier run's.
-        limit_s: how long to wait for the other ranks, beside the time for the bytes (see ``Shard.moving_s``).
+    ``session``, a random name of this run that all ranks share, tells its files from an earlier run's. ``limit_s`` is
+    how long to wait for the other ranks, beside the time for the bytes (see ``Shard.moving_s``).
     """
     target = folder.file(shard.job, shard.version)
     session = f"{session} {shard.attempt}"  # a rank may still be at the save before, of the same number
@@ -59,9 +54,9 @@ def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float =
             point("joint.before-commit")
             folder.adopt(hidden, _complete(hidden, shard, parts))
             for part in parts:
-                part.unlink(missing_ok=True)  # a rank that gave up has taken its own away
+                part.unlink(missing_ok=True)  # a rank that gave up has removed its own
     finally:
-        # Either the file has another name by now, or this rank gives the version up: nobody else would remove these.
+        # Either the file was renamed, or this rank gives the version up: nobody else would remove these.
         for left in (hidden, parts[shard.rank]):
             with contextlib.suppress(OSError):
                 left.unlink(missing_ok=True)

@@ -227,12 +227,9 @@ def belong_together(parts: Sequence[Part]) -> str:
 
 
 def join(paths: Sequence[Path], target: Path, drop: Callable[[Path], None] = lambda path: None) -> Layout:
-    """Join the parts of a version to one plain torch file; returns its layout. Raises CheckpointError.
+    """Join a version's verified parts, in order, to one new plain torch file; returns its layout.
 
-    Args:
-        paths: all its parts in order, verified.
-        target: the new file; removed on failure.
-        drop: called with each part when its bytes have been copied.
+    ``drop`` is called with each part when its bytes have been copied. Raises CheckpointError: there is no ``target``.
     """
     parts = [read_part_file(path) for path in paths]
     problem = belong_together(parts)

@@ -89,15 +89,8 @@ class VersionFolder:
     ) -> Path:
         """Write a version and its commit record durably, while its image is being filled in.
 
-        Args:
-            image: the bytes of the file; best in memory that starts at a page.
-            job: whose version it is.
-            version: its number.
-            final: yields how many bytes from the start are final, in the end all.
-            manifest: called when the last byte is written.
-
-        Raises:
-            CheckpointError: not written; nothing of it is visible.
+        ``final`` yields how many bytes of ``image`` (fastest in page-aligned memory) are final from the start, in the
+        end all; ``manifest`` is called when the last byte is written. Raises CheckpointError: nothing of it is visible.
         """
         target = self.file(job, version)
         with failing(target):
@@ -195,7 +188,7 @@ class VersionFolder:
 
     def _sync(self, what: str) -> None:
         point(f"{what}.before-folder-sync")
-        durable_write.sync_folder(self.path)
+        durable_write.sync(self.path)
         point(f"{what}.after-folder-sync")
 
     def _withdraw(self, record: Path) -> None:
@@ -204,7 +197,7 @@ class VersionFolder:
             record.unlink()
         except FileNotFoundError:
             return
-        durable_write.sync_folder(self.path)
+        durable_write.sync(self.path)
 
     @staticmethod
     def _hidden(target: Path) -> Path:
@@ -299,7 +292,7 @@ class VersionFolder:
                     os.rename(path, path.with_name(path.name + suffix))
         with failing(self.path):
             if numbers and self.path.is_dir():
-                durable_write.sync_folder(self.path)
+                durable_write.sync(self.path)
 
     def drop_spare(self, job: str) -> None:
         """Free the spare: nothing more will be written for this job."""

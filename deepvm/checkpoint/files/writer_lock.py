@@ -53,9 +53,7 @@ class FileLock:
             os.close(self._descriptor)
         self._descriptor, self.held = -1, False
 
-    def __del__(self) -> None:
-        """Release it."""
-        self.release()
+    __del__ = release
 
 
 class WriterLock:

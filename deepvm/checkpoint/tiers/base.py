@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.file_names import file_name
 from deepvm.checkpoint.files.retention import kept_of, outdated
-from deepvm.checkpoint.format.manifest import ChunkChecks, CommitRecord, Damage
+from deepvm.checkpoint.format.manifest import CommitRecord, Damage, verified
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.errors import CheckpointError, DamagedError
 
@@ -171,26 +171,19 @@ class Store(Tier):
 
 
 def download(pieces: Generator[memoryview, None, None], manifest: CommitRecord, folder: Path, name: str) -> Path:
-    """Bring a version from elsewhere into a new file in ``folder``, whole or not at all, without a commit record.
-
-    Args:
-        pieces: the version's bytes, in order; compared with their checksums as they come.
-        manifest: what they should be.
-        folder: created if needed.
-        name: the version's, in errors.
+    """Write a version's bytes to a new file in ``folder``, whole or not at all, without a commit record.
 
     Raises:
-        CheckpointError: the file cannot be written, and what ``pieces`` raises. DamagedError: the bytes differ.
+        CheckpointError: the file cannot be written, and what ``pieces`` raises.
+        DamagedError: the bytes of ``name`` differ from the ``manifest``.
     """
     path = folder / file_name(manifest.job, manifest.version)
     hidden = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    checks = ChunkChecks(manifest, name)
     try:
         with failing(path), contextlib.closing(pieces):
             folder.mkdir(parents=True, exist_ok=True)
             with hidden.open("xb") as file:
-                for piece in pieces:
-                    checks.add(piece)
+                for piece in verified(pieces, manifest, name):
                     file.write(piece)
                 if file.tell() != manifest.size:
                     raise DamagedError(f"{name}: {file.tell()} bytes came in place of {manifest.size}")

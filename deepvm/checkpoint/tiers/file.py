@@ -108,7 +108,7 @@ class FileTier(Store):
                 pass
             with durable_write.failing(home):
                 point("home.before-sync")
-                durable_write.sync_file(home)
+                durable_write.sync(home)
                 point("home.after-sync")
             self.folder.adopt(home, shard.manifest(crcs))
         self._jobs.add(shard.job)

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal
 
 from deepvm.checkpoint.files import commit_record
-from deepvm.checkpoint.files.durable_write import sync_folder
+from deepvm.checkpoint.files.durable_write import sync
 from deepvm.checkpoint.files.file_names import file_name, whole_job
 from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.checkpoint.tiers.base import Tier
@@ -268,6 +268,6 @@ def _copy(source: Path, manifest: CommitRecord, target: Path, *, own: bool) -> N
         with hidden.open("rb+") as stream:
             os.fsync(stream.fileno())
         hidden.replace(target)
-        sync_folder(target.parent)
+        sync(target.parent)
     finally:
         hidden.unlink(missing_ok=True)
