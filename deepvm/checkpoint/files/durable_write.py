@@ -82,12 +82,15 @@ class Medium:
         return f"{self.kind or 'unknown file system'}: page cache, persistent once it is synchronised"
 
 
+def existing(path: Path) -> Path:
+    """The path, or its first parent that exists."""
+    return next((p for p in (path, *path.parents) if p.exists()), path)
+
+
 def medium(folder: Path) -> Medium:
     """The file system of a folder, or of its first existing parent."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
     try:
-        device = os.stat(folder).st_dev
+        device = existing(folder).stat().st_dev
         rows = Path("/proc/self/mountinfo").read_text().splitlines()
     except OSError:
         return Medium()

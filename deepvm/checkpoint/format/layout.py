@@ -90,8 +90,8 @@ class Layout:
         document = {
             "schema_version": LAYOUT_VERSION,
             "size": self.size,
-            "shards": [[list(s) for s in shard] for shard in self.shards],
-            "fields": [list(f) for f in self.fields],
+            "shards": self.shards,
+            "fields": self.fields,
         }
         return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
 

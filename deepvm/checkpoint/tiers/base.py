@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 
 
 def fulfil(future: Future[_T], work: Callable[..., _T], *arguments: Any) -> None:
-    """Do a piece of work for whoever waits for the future."""
+    """Set a future to what ``work`` returns or raises."""
     try:
         future.set_result(work(*arguments))
     except BaseException as error:
@@ -55,17 +55,10 @@ class Tier(ABC):
 
     @classmethod
     def open(cls, url: str, session: str, keep: int, every: int, option: str) -> Tier:
-        """The tier that a URL means.
+        """The tier that a URL means; errors call the URL ``option``. Raises RequestError, CheckpointError.
 
-        Args:
-            url: where.
-            session: a random text, the same for all tiers and ranks of this run.
-            keep: how many versions stay where the trainer decides that.
-            every: also one for each so many steps; 0 for none.
-            option: what errors call the URL.
-
-        Raises:
-            RequestError: it means none. CheckpointError: it cannot be opened.
+        ``session`` is a random text, the same for all tiers and ranks of a run. Where the trainer removes old versions,
+        the newest ``keep`` stay, and one for each ``every`` steps (0 for none).
         """
         raise NotImplementedError(f"{cls.__name__} has no URL")
 
@@ -76,10 +69,8 @@ class Tier(ABC):
     def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
         """Take one rank's part of a version; its memory is free on return.
 
-        Args:
-            shard: the part.
-            acknowledged: called as soon as the whole version, of all ranks, is safe at a level; once for each level
-                that this tier reaches, the weakest first, perhaps from another thread after this method has returned.
+        ``acknowledged`` is called as soon as the whole version, of all ranks, is safe at a level: once for each level
+        that this tier reaches, the weakest first, perhaps from another thread after this method has returned.
 
         Raises:
             CheckpointError: it is not safe.
@@ -92,23 +83,17 @@ class Tier(ABC):
 
     @abstractmethod
     def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
-        """A file with this version's bytes, verified against the manifest: the tier's own, or one made in ``folder``.
+        """A file with this version's bytes, verified against its record: the tier's own, or one made in ``folder``.
 
         Raises CheckpointError: it is gone or damaged.
         """
 
     def damaged(self, job: str) -> tuple[Damage, ...]:
-        """The versions that existed once and that :meth:`versions` does not give, newest first. Raises CheckpointError.
-
-        There are none where no version can be half there.
-        """
+        """The versions that existed once and are incomplete now, newest first. Raises CheckpointError."""
         return ()
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
-        """Rename these and all damaged versions so that they no longer count; no bytes are lost.
-
-        Raises CheckpointError.
-        """
+        """Rename these and all damaged versions so that they no longer count. Raises CheckpointError."""
         raise CheckpointError(f"{self.url}: damaged versions cannot be set aside there; take another name for the job")
 
     def settle(self, limit_s: float) -> bool:
@@ -139,9 +124,7 @@ class Store(Tier):
     def write(
         self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], CommitRecord]
     ) -> None:
-        """Write a version, as its bytes become ``final``, and then its commit record.
-
-        For the arguments see :meth:`deepvm.checkpoint.files.version_dir.VersionFolder.write_filling`.
+        """Write a version and its commit record, see :class:`deepvm.checkpoint.files.version_dir.VersionFolder`.
 
         Raises:
             CheckpointError: it could not be written; what was complete under its number before still is, or it is.

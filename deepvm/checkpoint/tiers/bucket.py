@@ -86,11 +86,6 @@ class Bucket:
         """Bytes of each object whose name begins so."""
         return {row["Key"]: row["Size"] for row in self._list("list_objects_v2", "Contents", prefix)}
 
-    def rename(self, key: str, to: str) -> None:
-        """Copy an object of any size, then remove it."""
-        self.s3.copy({"Bucket": self.name, "Key": key}, self.name, to)
-        self.remove(key)
-
     def composite(self, key: str) -> str:
         """The store's checksum of the checksums of an object's parts; some other text if it keeps none."""
         head = self.s3.head_object(Bucket=self.name, Key=key, ChecksumMode="ENABLED")
@@ -114,9 +109,11 @@ class Bucket:
         end = min(start + manifest.chunk_bytes, manifest.size)
         return self._read(key, Range=f"bytes={start}-{end - 1}", **options)
 
-    def write(self, key: str, data: bytes) -> None:
-        """Write a small object atomically; the store verifies its checksum."""
-        self.s3.put_object(Bucket=self.name, Key=key, Body=data, ChecksumCRC32=checksum(crc32(data)))
+    def commit(self, record: str, manifest: CommitRecord) -> None:
+        """Write a commit record atomically; the store verifies its checksum. Raises CheckpointError."""
+        data = manifest.to_json()
+        with self.errors(f"write {record}"):
+            self.s3.put_object(Bucket=self.name, Key=record, Body=data, ChecksumCRC32=checksum(crc32(data)))
 
     def remove(self, *keys: str) -> None:
         """Remove objects in order; missing ones are ignored."""

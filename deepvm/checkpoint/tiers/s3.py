@@ -1,16 +1,14 @@
 """``s3://bucket/prefix``: versions in an object store, durable when acknowledged.
 
-A version is an object that plain ``torch.load`` reads once it is downloaded, and a commit record beside it, written
-when the object is complete: a record vouches for the bytes. A trainer that is killed while it uploads leaves parts that
-cost money and that nobody lists: the next one aborts them, where it may list them, and a lifecycle rule of the bucket
-should after a day.
+A version is an object that plain ``torch.load`` reads, and a commit record beside it, written when the object is
+complete. A trainer that is killed during an upload leaves parts that cost money and are not listed as objects: the next
+one aborts them if it may list uploads, and a lifecycle rule of the bucket should after a day.
 
-A version has another record, the *upcoming* one, from before its object is completed until its usual record is there.
-So no killed writer leaves an object with neither: such an object has lost its record. When a version replaces one with
-the same number, its object changes at once or not at all, so at each moment one of the two records fits it; a chunk in
-which they differ tells which (the ETag of an encrypted object says nothing of its bytes). The same bytes again leave
-the object as it is. One writer is assumed: a completion that the store carries out after its sender has died and
-another one has saved the same number is not noticed.
+From before its object is completed until its usual record is there, a version has an *upcoming* record. So no killed
+writer leaves an object with neither: such an object has lost its record. A replaced object changes atomically, so one
+of the two records always fits it; a chunk in which they differ tells which (an encrypted object's ETag says nothing of
+its bytes). Saving the same bytes again leaves the object as it is. One writer is assumed: a completion that the store
+carries out after its sender has died and another one has saved the same number is not noticed.
 """
 
 from __future__ import annotations
@@ -59,16 +57,11 @@ class S3Tier(Store):
         attempts: int = 5,
         endpoint: str = "",
     ) -> None:
-        """Remember where; nothing is sent before the first version.
+        """Send nothing before the first version.
 
-        Args:
-            bucket: its name.
-            prefix: what the names of all objects begin with.
-            keep: how many versions stay, see :func:`deepvm.checkpoint.files.retention.kept`; 0 for all.
-            every: see there.
-            threads: requests at once.
-            attempts: how often a request is tried; botocore waits longer before each.
-            endpoint: URL of another store with this interface; the environment's or AWS's unless given.
+        ``prefix``: of all objects' names. ``keep``, ``every``: as in
+        :func:`deepvm.checkpoint.files.retention.kept`, but ``keep=0`` keeps all. ``threads``: requests at once.
+        ``attempts``: tries of each. ``endpoint``: URL of the store; empty: the environment's, or else AWS's.
         """
         if keep or every:
             kept((), keep, every)
@@ -115,10 +108,6 @@ class S3Tier(Store):
             upload = self._bucket.s3.create_multipart_upload(**where)["UploadId"]
             self._bucket.s3.abort_multipart_upload(**where, UploadId=upload)
 
-    def _commit(self, record: str, manifest: CommitRecord) -> None:
-        with self._bucket.errors(f"write {record}"):
-            self._bucket.write(record, manifest.to_json())
-
     def write(
         self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], CommitRecord]
     ) -> None:
@@ -136,7 +125,7 @@ class S3Tier(Store):
                     same = old if old is not None and self._is(key, old, new, parts) else None
                     if same is None:
                         announced = True
-                        self._commit(key + UPCOMING, new)
+                        self._bucket.commit(key + UPCOMING, new)
                         self._bucket.s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
                 except BaseException:
                     if self._abort(upload) and announced:  # one that cannot be aborted may be complete
@@ -147,7 +136,7 @@ class S3Tier(Store):
                 self._abort(upload)
                 new = replace(new, created=same.created, best=same.best or new.best)
                 if new != same:
-                    self._commit(key + SUFFIX, new)
+                    self._bucket.commit(key + SUFFIX, new)
                 return
             try:
                 self._end_replacement(key, new)
@@ -178,7 +167,7 @@ class S3Tier(Store):
             self._abort({"Bucket": self._bucket.name, "Key": key, "UploadId": upload})
 
     def _end_replacement(self, key: str, manifest: CommitRecord) -> None:
-        self._commit(key + SUFFIX, manifest)
+        self._bucket.commit(key + SUFFIX, manifest)
         with self._bucket.errors(f"remove {key}{UPCOMING}"):
             self._bucket.remove(key + UPCOMING)
 
@@ -265,8 +254,10 @@ class S3Tier(Store):
             key = self._bucket.key(job, version)
             with self._bucket.errors(f"set {key} aside"):
                 for name in (key + UPCOMING, key + SUFFIX, key):
-                    if name in sizes:
-                        self._bucket.rename(name, name + added)
+                    if name in sizes:  # an object of any size is copied, then removed
+                        where = {"Bucket": self._bucket.name, "Key": name}
+                        self._bucket.s3.copy(where, self._bucket.name, name + added)
+                        self._bucket.remove(name)
 
     def read(self, job: str, version: int) -> tuple[CommitRecord, Iterator[memoryview]]:
         """See :class:`Store`."""

@@ -1,13 +1,11 @@
 """``tcp://host:port,host:port``: several memory nodes that share each version (ACUTE's Check-Trans).
 
-Every rank sends to all nodes at once; a version counts when each node has its part. With one node's memory all versions
-are lost that were not on its disk yet: parts do not stand in for each other.
+Every rank sends to all nodes at once; a version counts when each node has its part. There is no redundancy: losing one
+node's memory loses every version that was not on its disk yet.
 
-A version that is sent again under its number, as when a run saves what it began from, replaces the old one on one node
-after the other. With the same bytes this is harmless, as the parts are the same too (their marks are made of the
-bytes). With other bytes, from when the first node has written its new part until the last one has, the loss of a node's
-memory costs both; a run's last version of another number that all nodes have on disk stays (``hold``), but a run that
-begins with such a version has none.
+A version that is sent again under its number is replaced on one node after the other. The same bytes make the same
+parts, so that is harmless. With other bytes, a node's memory that is lost before all nodes have written their new parts
+costs both; the run's last version of another number that all nodes have on disk stays (``hold``), if there is one.
 """
 
 from __future__ import annotations
@@ -90,8 +88,7 @@ class StripedTier(Tier):
                 left[level] -= 1
                 if not left[level]:
                     if level is Level.DURABLE:
-                        with self._lock:
-                            self._holds[shard.job] = shard.version
+                        self._holds[shard.job] = shard.version
                     acknowledged(level)
 
         def send(node: TcpTier, part: Shard) -> None:
@@ -110,14 +107,10 @@ class StripedTier(Tier):
 
     def _hold(self, job: str) -> int:
         """The last version that all nodes have on disk: none of them may delete it yet."""
-        with self._lock:
-            known = self._holds.get(job)
-        if known is None:
+        if job not in self._holds:
             # Which versions of earlier runs are on all disks is not known; the oldest was there first.
-            known = min((m.version for m in self.versions(job)), default=0)
-            with self._lock:
-                known = self._holds.setdefault(job, known)
-        return known
+            self._holds.setdefault(job, min((m.version for m in self.versions(job)), default=0))
+        return self._holds[job]
 
     def _planned(self, layout: Layout) -> tuple[PartPlan, ...]:
         with self._lock:
@@ -127,10 +120,7 @@ class StripedTier(Tier):
             return self._plans[layout.digest]
 
     def versions(self, job: str) -> tuple[CommitRecord, ...]:
-        """See :meth:`Tier.versions`: those of which all nodes have parts sent together, by the beginning of each part.
-
-        Their ``crcs`` are empty.
-        """
+        """See :meth:`Tier.versions`: those of which all nodes have parts sent together; their ``crcs`` are empty."""
         rows = _all(lambda node, name: {m.version: m for m in node.versions(name)}, self._nodes, self._jobs(job))
         common = set.intersection(*(set(row) for row in rows))
         found = []
@@ -214,11 +204,10 @@ class MpiTier(StripedTier):
 
         mpirun --with-ft ulfm -n 2 python train.py : -n 1 deepvm memory-node serve --listen mpi ...
 
-    The messages are those of ``tcp://``, carried by MPI (:mod:`deepvm.checkpoint.network.mpi_streams`). With
-    ``--with-ft ulfm`` the node and the other trainers go on when a trainer is killed; without, Open MPI ends them all.
-    The node ends when every trainer has. A trainer that torchrun has started is in no MPI world; to have
-    ``torch.distributed`` in one, set ``RANK`` to ``OMPI_COMM_WORLD_RANK``, ``WORLD_SIZE`` to the number of trainers,
-    ``MASTER_ADDR`` and ``MASTER_PORT``, and use gloo.
+    The messages are those of ``tcp://`` (:mod:`deepvm.checkpoint.network.mpi_streams`). Without ``--with-ft ulfm``,
+    Open MPI ends all processes when a trainer is killed. The node ends when every trainer has. torchrun's trainers are
+    in no MPI world; for ``torch.distributed`` in one, set ``RANK`` to ``OMPI_COMM_WORLD_RANK``, ``WORLD_SIZE`` to the
+    number of trainers, ``MASTER_ADDR`` and ``MASTER_PORT``, and use gloo.
     """
 
     form = "mpi://rank"

@@ -30,8 +30,6 @@ from deepvm.checkpoint.tiers.base import Tier, download
 from deepvm.errors import CheckpointError, RequestError, TierBusyError
 from deepvm.io.host_info import cores
 
-WIRE_BYTES = 2**20
-"""Bytes of one message: small enough to be hashed while they are in the processor's cache."""
 _WORTH_TWO, _TRIES, _ROUNDS, _PAUSE_S = 16 * 2**20, 5, 3, 0.1
 
 
@@ -86,24 +84,20 @@ class TcpTier(Tier):
         token: Token | bytes,
         *,
         flows: int | None = None,
-        wire_bytes: int = WIRE_BYTES,
+        wire_bytes: int = 2**20,  # still in the processor's cache when they are hashed
         limit_s: float = 30.0,
         await_s: float = 300.0,
     ) -> None:
-        """Remember where; the first call connects.
+        """Remember where; the first call connects. Raises RequestError, naming the address.
 
         Args:
             address: ``tcp://host:port``, or ``tcps://`` for TLS; ``DEEPVM_TLS_CA`` may name the authority's file.
             session: a random id of 1 to 64 characters, the same on all ranks of a training run, another for the next.
             token: the node's or the job's, see :func:`deepvm.checkpoint.network.token.token_from_environment`.
-            flows: connections for one part; two unless given, one to a node with which this process shares two cores.
+            flows: connections for one part; by default two, but one if two cores are shared with the node.
             wire_bytes: bytes of one message, 4096 to ``CHUNK_BYTES``.
-            limit_s: the longest that ``put`` blocks on top of the time for the bytes (see ``Shard.moving_s``), and that
-                the node may take for one message.
-            await_s: how long a level is awaited in the background, on top of that time as well.
-
-        Raises:
-            RequestError: naming the address.
+            limit_s: of ``put`` beside the time for the bytes (``Shard.moving_s``), and of the node's for one message.
+            await_s: how long a level is awaited in the background, beside that time.
         """
         self._address: Endpoint = Address.parse(address) if isinstance(address, str) else address
         self.url, self.shared = self._address.url, self._address.shared
