@@ -40,12 +40,12 @@ def write_file(path: Path, data: memoryview, final: Iterable[int], *, direct: bo
         point(f"{what}.before-write")
         # No posix_fallocate: it gains nothing, and where a file system lacks it, libc writes into every block.
         os.ftruncate(descriptor, len(data))
-        straight: int | None = None
+        uncached: int | None = None
         if direct and len(data) >= PIECE:
             with _if_supported():
-                straight = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_DIRECT)
-                open_files.callback(os.close, straight)
-        _write_pieces(lambda piece, at: _write_piece(descriptor, straight, piece, at, what), data, final)
+                uncached = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_DIRECT)
+                open_files.callback(os.close, uncached)
+        _write_pieces(lambda piece, at: _write_piece(descriptor, uncached, piece, at, what), data, final)
         point(f"{what}.before-sync")
         os.fsync(descriptor)
         point(f"{what}.after-sync")
@@ -192,12 +192,12 @@ def _pieces(data: memoryview, final: Iterable[int]) -> Iterator[tuple[memoryview
         raise ValueError("the image was not filled to its end")
 
 
-def _write_piece(descriptor: int, straight: int | None, data: memoryview, offset: int, what: str) -> None:
+def _write_piece(descriptor: int, uncached: int | None, data: memoryview, offset: int, what: str) -> None:
     done, whole = 0, len(data) // _BLOCK * _BLOCK
-    if straight is not None:
+    if uncached is not None:
         with _if_supported():
             while done < whole:
-                count = os.pwrite(straight, data[done:whole], offset + done)
+                count = os.pwrite(uncached, data[done:whole], offset + done)
                 done += count // _BLOCK * _BLOCK
                 if not count or count % _BLOCK:  # no direct writes after a partial block
                     break

@@ -107,10 +107,7 @@ class _Window:
 
 
 def mark_of(shard: Shard) -> bytes:
-    """Digest of the CRC-32s of a rank's chunks; waits until all bytes are ready. Raises CheckpointError.
-
-    As good as a CRC-32: two versions that differ in one chunk have the same mark once in 2**32 times.
-    """
+    """Digest of the CRC-32s of a rank's chunks, as strong as one of them; waits for all. Raises CheckpointError."""
     digest = hashlib.blake2b(digest_size=MARK_BYTES)
     for offset, length in runs(shard.layout.shards[shard.rank]):
         for start in range(offset, offset + length, CHUNK_BYTES):

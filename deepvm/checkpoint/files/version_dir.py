@@ -264,10 +264,6 @@ class VersionFolder:
         """The versions of a job that were complete once and are not any more, newest first; bytes are not verified."""
         return tuple(Damage(f.version, f"{f.path}: {f.problem}", f.size) for f in self.found(job) if f.problem)
 
-    def unrecorded(self, job: str) -> set[int]:
-        """The versions of a job whose file has no record."""
-        return {f.version for f in self.found(job) if f.problem == UNRECORDED}
-
     def delete(self, job: str, version: int, *, spare: bool = False) -> None:
         """Remove a version, if any, its record first; the next one overwrites a ``spare``. Raises CheckpointError."""
         target = self.file(job, version)

@@ -37,7 +37,7 @@ class Tier(ABC):
     Attributes:
         url: what the user calls it, without secrets.
         form: its URLs, for errors. listed: whether ``deepvm ckpt`` can ask it, from outside the training.
-        shared: whether trainings on other machines may write there as well, so that each needs its own job name.
+        shared: whether trainings on other machines may write there too, so that each needs its own job name.
         streams: whether :meth:`put` calls ``shard.ready`` for what it reads, so that a version can be sent while it is
             still being copied. Other tiers get finished copies only.
         volatile: whether it never gets beyond :attr:`Level.LOCAL`.
@@ -126,8 +126,7 @@ class Store(Tier):
     ) -> None:
         """Write a version and its commit record, see :class:`deepvm.checkpoint.files.version_dir.VersionFolder`.
 
-        Raises:
-            CheckpointError: it could not be written; what was complete under its number before still is, or it is.
+        Raises CheckpointError: it was not written; what was complete under its number before still is, or it is.
         """
 
     @abstractmethod
@@ -136,10 +135,9 @@ class Store(Tier):
 
     @abstractmethod
     def read(self, job: str, version: int) -> tuple[CommitRecord, Iterator[memoryview]]:
-        """A version in pieces, unverified; each piece is valid until the next.
+        """A version in pieces, unverified, each valid until the next.
 
-        Raises:
-            FileNotFoundError: it is not there. CheckpointError: it cannot be read; also from the iterator.
+        Raises FileNotFoundError, or CheckpointError: it cannot be read; also from the iterator.
         """
 
     @abstractmethod

@@ -141,11 +141,6 @@ class Bucket:
         numbers = {self._version(key.removesuffix(SUFFIX), job) for key in sizes}
         return sizes, sorted((number for number in numbers if number is not None), reverse=True)
 
-    def unrecorded(self, job: str) -> set[int]:
-        """The versions of a job whose object is alone."""
-        sizes, versions = self.objects(job)
-        return {v for v in versions if not _records(self.key(job, v)) & sizes.keys()}
-
     def look(self, job: str) -> list[CommitRecord | Damage]:
         """Each version's commit record or damage, newest first."""
         sizes, versions = self.objects(job)
@@ -159,7 +154,7 @@ class Bucket:
         if key not in sizes:
             return Damage(version, f"{self._shown(key)}: its commit record is there and the object is not")
         try:
-            if not _records(key) & sizes.keys():
+            if not {key + SUFFIX, key + UPCOMING} & sizes.keys():
                 raise DamagedError(f"{self._shown(key)}: {UNRECORDED}")
             return self.record(job, version, sizes)
         except DamagedError as error:
@@ -222,10 +217,6 @@ class Bucket:
 
     def _shown(self, key: str) -> str:
         return f"s3://{self.name}/{key}"
-
-
-def _records(key: str) -> set[str]:
-    return {key + SUFFIX, key + UPCOMING}
 
 
 def submit(pool: ThreadPoolExecutor, work: Callable[..., _T], *arguments: Any) -> Future[_T]:

@@ -23,7 +23,7 @@ from deepvm.checkpoint.files.shared_file_write import put_part
 from deepvm.checkpoint.files.version_dir import YOUNG_S, VersionFolder
 from deepvm.checkpoint.files.writer_lock import NODE, FileLock
 from deepvm.checkpoint.format.checksums import seal
-from deepvm.checkpoint.format.manifest import CommitRecord, Damage
+from deepvm.checkpoint.format.manifest import UNRECORDED, CommitRecord, Damage
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.tiers.base import Store, Tier
 from deepvm.errors import CheckpointError, DamagedError, RequestError
@@ -132,7 +132,7 @@ class FileTier(Store):
 
     def unrecorded(self, job: str) -> set[int]:
         """See :class:`Store`."""
-        return self.folder.unrecorded(job)
+        return {f.version for f in self.folder.found(job) if f.problem == UNRECORDED}
 
     def read(self, job: str, version: int) -> tuple[CommitRecord, Iterator[memoryview]]:
         """See :class:`Store`."""

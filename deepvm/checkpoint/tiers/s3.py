@@ -244,7 +244,9 @@ class S3Tier(Store):
 
     def unrecorded(self, job: str) -> set[int]:
         """See :class:`Store`."""
-        return self._bucket.unrecorded(job)
+        sizes, versions = self._bucket.objects(job)
+        keys = {version: self._bucket.key(job, version) for version in versions}
+        return {v for v, key in keys.items() if not {key + SUFFIX, key + UPCOMING} & sizes.keys()}
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
         """See :meth:`Tier.set_aside`: objects and records get names that end in ``.aside``; they are copied for it."""

@@ -34,7 +34,7 @@ _WORTH_TWO, _TRIES, _ROUNDS, _PAUSE_S = 16 * 2**20, 5, 3, 0.1
 
 
 class CommitBarrier:
-    """Keep puts to several memory nodes in step: no node completes its part before all of them have theirs.
+    """Keeps puts to several memory nodes in step: no node completes its part before all of them have theirs.
 
     Attributes:
         hold: the oldest version that must stay in the nodes' folders; None: they decide. error: the first that failed.
@@ -197,8 +197,7 @@ class TcpTier(Tier):
     def stream(self, manifest: CommitRecord) -> Generator[memoryview, None, None]:
         """A version's bytes in order, unverified, in pieces of at most a chunk, each valid until the next.
 
-        Raises:
-            CheckpointError: it is gone, or another one by now.
+        Raises CheckpointError: it is gone, or another one by now.
         """
         with self._reader() as link:
             question = {"job": manifest.job, "version": manifest.version}
