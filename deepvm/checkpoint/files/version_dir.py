@@ -39,7 +39,7 @@ from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.files.file_names import aside_suffix, check_job, file_name, is_leftover, parse_name, replaced
 from deepvm.checkpoint.files.writer_lock import WriterLock
 from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, CommitRecord, Damage
-from deepvm.errors import DamagedError, RequestError
+from deepvm.errors import DamagedError
 
 YOUNG_S = 3600.0
 """Seconds for which a file without a record may belong to an active writer."""
@@ -78,13 +78,7 @@ class VersionFolder:
         """Where a version is, or would be."""
         return self.path / file_name(job, version)
 
-    def write(self, image: memoryview, manifest: CommitRecord) -> Path:
-        """:meth:`write_filling` of an image that is final."""
-        if len(image) != manifest.size:
-            raise RequestError("image", f"{len(image)} bytes", f"the {manifest.size} bytes of its manifest")
-        return self.write_filling(image, manifest.job, manifest.version, [len(image)], lambda: manifest)
-
-    def write_filling(
+    def write(
         self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], CommitRecord]
     ) -> Path:
         """Write a version and its commit record durably, while its image is being filled in.

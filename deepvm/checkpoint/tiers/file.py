@@ -96,7 +96,7 @@ class FileTier(Store):
         # Chunks are written while those behind them are still being copied and summed: the disk is the slowest.
         final, home = seal(shard.image, shard.layout, crcs, ready=shard.ready), shard.home
         if home is None or home.parent != self.folder.path:
-            self.folder.write_filling(shard.image, shard.job, shard.version, final, lambda: shard.manifest(crcs))
+            self.folder.write(shard.image, shard.job, shard.version, final, lambda: shard.manifest(crcs))
         else:  # the bytes are in a file of this folder as soon as they are final (strategy D)
             for _ in final:
                 pass
@@ -128,7 +128,7 @@ class FileTier(Store):
         self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], CommitRecord]
     ) -> None:
         """See :class:`Store`."""
-        self.folder.write_filling(image, job, version, final, manifest)
+        self.folder.write(image, job, version, final, manifest)
 
     def unrecorded(self, job: str) -> set[int]:
         """See :class:`Store`."""

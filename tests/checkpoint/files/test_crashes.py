@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.checkpoint.crashing import Broken, Filter, Recorder, crash_everywhere
-from support.checkpoint.images import manifest_of, noise, plain_shard
+from support.checkpoint.images import manifest_of, noise, plain_shard, write_to_folder
 
 from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.files.commit_record import record_of
@@ -40,7 +40,7 @@ def write_earlier(folder: Path, *versions: int) -> None:
     folder.mkdir()
     for version in versions:
         data = data_of(version, run=1)
-        VersionFolder(folder).write(memoryview(data), manifest_of(data, version=version))
+        write_to_folder(VersionFolder(folder), memoryview(data), manifest_of(data, version=version))
 
 
 def record(folder: Path, patch: pytest.MonkeyPatch, lost: Filter = lambda call, kind: False) -> Recorder:
@@ -176,14 +176,14 @@ def acknowledged_first(patch: pytest.MonkeyPatch) -> None:
 
 def old_versions_go_first(patch: pytest.MonkeyPatch) -> None:
     """Room is made before the new version is there."""
-    write = VersionFolder.write_filling
+    write = VersionFolder.write
 
     def hasty(self: VersionFolder, image: Any, job: str, version: int, *rest: Any) -> Path:
         for found in self.manifests(job)[1:]:
             self.delete(job, found.version, spare=True)
         return write(self, image, job, version, *rest)
 
-    patch.setattr(VersionFolder, "write_filling", hasty)
+    patch.setattr(VersionFolder, "write", hasty)
 
 
 def a_spare_keeps_its_record(patch: pytest.MonkeyPatch) -> None:

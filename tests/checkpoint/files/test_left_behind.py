@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.checkpoint import object_store
-from support.checkpoint.images import FOLDER_LABELS, manifest_of, names, noise, plain_shard
+from support.checkpoint.images import FOLDER_LABELS, manifest_of, names, noise, plain_shard, write_to_folder
 from support.checkpoint.killed_writers import killed_writer
 from support.checkpoint.memory_nodes import make_image, make_layout, put, running, tier, until
 from support.checkpoint.object_store import BUCKET, Store
@@ -239,10 +239,10 @@ def test_a_first_save_that_was_killed_leaves_no_evidence_in_a_bucket(store: Stor
 def test_what_is_written_again_over_a_lost_record(tmp_path: Path) -> None:
     folder = VersionFolder(tmp_path)
     data = noise(1000)
-    path = folder.write(memoryview(data), manifest_of(data))
+    path = write_to_folder(folder, memoryview(data), manifest_of(data))
     path.with_name(path.name + SUFFIX).unlink()
     assert [d.version for d in folder.damaged("job")] == [1] == sorted(folder.unrecorded("job"))
-    folder.write(memoryview(data), manifest_of(data))
+    write_to_folder(folder, memoryview(data), manifest_of(data))
     assert folder.damaged("job") == () and verify(path).version == 1
 
 

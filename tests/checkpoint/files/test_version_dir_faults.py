@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.checkpoint.images import FOLDER_LABELS, REPLACED, aligned, manifest_of, names, noise
+from support.checkpoint.images import FOLDER_LABELS, REPLACED, aligned, manifest_of, names, noise, write_to_folder
 from support.checkpoint.killed_writers import PIECE, WRITER, killed_writer
 
 from deepvm.checkpoint.files import durable_write
@@ -48,7 +48,7 @@ def check(path: Path, acknowledged: list[int], tried: int, size: int) -> None:
     if size % 2:
         folder.sweep()
     again = noise(size, tried)
-    folder.write(memoryview(again), manifest_of(again, version=tried))
+    write_to_folder(folder, memoryview(again), manifest_of(again, version=tried))
     verify(folder.file("job", tried))
     folder.sweep()
     allowed = {f.path.name for f in folder.found()}
@@ -60,7 +60,7 @@ def folder(tmp_path: Path) -> VersionFolder:
     """One with a good version 1."""
     folder = VersionFolder(tmp_path)
     data = noise(6 * PIECE + 77, 1)
-    folder.write(memoryview(data), manifest_of(data))
+    write_to_folder(folder, memoryview(data), manifest_of(data))
     return folder
 
 
@@ -70,7 +70,7 @@ def test_a_writer_killed_at_a_point(tmp_path: Path, label: str, count: int) -> N
     size = 5 * PIECE + 1234 + count
     for version in (1, 2):
         data = noise(size, version)
-        VersionFolder(tmp_path).write(memoryview(data), manifest_of(data, version=version))
+        write_to_folder(VersionFolder(tmp_path), memoryview(data), manifest_of(data, version=version))
     # "mid-write" comes by six times for each version.
     times = {"data.mid-write": 6 * (count - 1) + 3}.get(label, count)
     acknowledged = killed_writer(tmp_path, f"{label}:{times}", 3, 9, size)
@@ -85,7 +85,7 @@ def test_a_writer_killed_while_it_replaces_a_version(tmp_path: Path, label: str)
     folder = VersionFolder(tmp_path)
     for version in (2, 3):
         old = noise(size, 100 + version)
-        folder.write(memoryview(old), manifest_of(old, version=version))
+        write_to_folder(folder, memoryview(old), manifest_of(old, version=version))
     assert killed_writer(tmp_path, label, 3, 1, size) == []
     new = label in REPLACED or label in ("data.before-folder-sync", "data.after-folder-sync")
 
@@ -108,7 +108,7 @@ def test_a_writer_killed_while_it_replaces_a_version(tmp_path: Path, label: str)
 def test_a_writer_killed_while_it_replaces_and_no_one_cleans_up(tmp_path: Path, label: str) -> None:
     folder, size = VersionFolder(tmp_path), 5 * PIECE
     old = noise(size, 103)
-    folder.write(memoryview(old), manifest_of(old, version=3))
+    write_to_folder(folder, memoryview(old), manifest_of(old, version=3))
     for _ in range(2):
         assert killed_writer(tmp_path, label, 3, 1, size) == []
         assert [verify(folder.file("job", m.version), m).version for m in folder.manifests("job")] == [3]
@@ -122,7 +122,7 @@ def test_what_reaches_the_disk_in_which_order(tmp_path: Path, monkeypatch: pytes
     """A killed process shows nothing of what a machine without power forgets: here only the order can be seen."""
     folder = VersionFolder(tmp_path)
     data = noise(6 * PIECE, 1)
-    folder.write(memoryview(data), manifest_of(data))
+    write_to_folder(folder, memoryview(data), manifest_of(data))
     events: list[str] = []
     fsync, replace, unlink, write = os.fsync, os.replace, os.unlink, os.pwrite
 
@@ -144,7 +144,7 @@ def test_what_reaches_the_disk_in_which_order(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(os, "replace", trace("rename", replace))
     monkeypatch.setattr(os, "unlink", trace("remove", unlink))
     monkeypatch.setattr(os, "pwrite", trace("write", write))
-    folder.write(memoryview(data), manifest_of(data))
+    write_to_folder(folder, memoryview(data), manifest_of(data))
     once = [e for i, e in enumerate(events) if i == 0 or events[i - 1] != e]
     data_steps = ["write hidden data", "sync hidden data"]
     record_steps = ["write hidden record", "sync hidden record", "rename hidden record", "sync folder"]
@@ -154,7 +154,7 @@ def test_what_reaches_the_disk_in_which_order(tmp_path: Path, monkeypatch: pytes
     folder.delete("job", 1, spare=False)
     assert events == ["remove record", "sync folder", "remove data"]
     events.clear()
-    folder.write(memoryview(data), manifest_of(data))
+    write_to_folder(folder, memoryview(data), manifest_of(data))
     assert [e for i, e in enumerate(events) if i == 0 or events[i - 1] != e] == once, "a new one goes the same way"
 
 
@@ -227,7 +227,7 @@ def must_fail(folder: VersionFolder, version: int = 2, match: str = "cannot be w
     before = names(folder.path)
     data = noise(6 * PIECE + 77, 2)
     with pytest.raises(CheckpointError, match=match):
-        folder.write(aligned(data), manifest_of(data, version=version))
+        write_to_folder(folder, aligned(data), manifest_of(data, version=version))
     verify(folder.file("job", 1), manifest_of(noise(6 * PIECE + 77, 1)))
     assert [m.version for m in folder.manifests("job")] == [1]
     if version != 1:
@@ -250,7 +250,7 @@ def test_calls_that_fail(
         patch.setattr(os, call, failing(number, nth)(getattr(os, call)))
         must_fail(folder, match=os.strerror(number))
     data = noise(100)
-    folder.write(memoryview(data), manifest_of(data, version=2))
+    write_to_folder(folder, memoryview(data), manifest_of(data, version=2))
     verify(folder.file("job", 2))
 
 
@@ -292,16 +292,16 @@ def test_a_full_disk(small_disk: Path) -> None:
     folder = VersionFolder(small_disk)
     for version in (1, 2):
         data = noise(6 * PIECE + 77, version)
-        folder.write(memoryview(data), manifest_of(data, version=version))
+        write_to_folder(folder, memoryview(data), manifest_of(data, version=version))
     data = noise(6 * PIECE, 3)
     with pytest.raises(CheckpointError, match="No space left"):
-        folder.write(memoryview(data), manifest_of(data, version=3))
+        write_to_folder(folder, memoryview(data), manifest_of(data, version=3))
     assert [m.version for m in folder.manifests("job")] == [2, 1]
     assert len(names(small_disk)) == 4
     for version in (1, 2):
         verify(folder.file("job", version))
     folder.delete("job", 1, spare=True)
-    folder.write(memoryview(data), manifest_of(data, version=3))
+    write_to_folder(folder, memoryview(data), manifest_of(data, version=3))
     verify(folder.file("job", 3))
     folder.writer_lock.leave()  # an open lock keeps the file system busy
 
@@ -330,7 +330,7 @@ def test_file_systems_without_direct_writes(
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", opened)
         patch.setattr(os, "pwrite", written)
-        folder.write(aligned(data), manifest_of(data, version=2))
+        write_to_folder(folder, aligned(data), manifest_of(data, version=2))
     verify(folder.file("job", 2))
 
 
@@ -350,7 +350,7 @@ def test_short_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", short)
-        path = VersionFolder(tmp_path, direct=direct).write(aligned(data), manifest_of(data))
+        path = write_to_folder(VersionFolder(tmp_path, direct=direct), aligned(data), manifest_of(data))
     verify(path)
     assert len(straight) <= 2 * PIECE // max(4096, most // 4096 * 4096) + 2, "after part of a block it goes on without"
     assert direct or not straight
@@ -368,7 +368,7 @@ def test_no_threads_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(durable_write.ThreadPoolExecutor, "submit", refuse)
     data = noise(6 * PIECE + 77)
-    verify(VersionFolder(tmp_path).write(memoryview(data), manifest_of(data)))
+    verify(write_to_folder(VersionFolder(tmp_path), memoryview(data), manifest_of(data)))
 
 
 CHUNK = 100
@@ -378,7 +378,7 @@ def small(tmp_path: Path) -> tuple[VersionFolder, Path, CommitRecord]:
     data = noise(3 * CHUNK + 50)
     folder = VersionFolder(tmp_path)
     manifest = manifest_of(data, chunk_bytes=CHUNK)
-    return folder, folder.write(memoryview(data), manifest), manifest
+    return folder, write_to_folder(folder, memoryview(data), manifest), manifest
 
 
 def is_refused(folder: VersionFolder, path: Path) -> None:
@@ -433,7 +433,7 @@ def test_one_flipped_bit_in_a_record(tmp_path: Path) -> None:
 def test_all_damaged_places_are_named(tmp_path: Path) -> None:
     data = noise(40 * CHUNK + 50)
     folder = VersionFolder(tmp_path)
-    path = folder.write(memoryview(data), manifest_of(data, chunk_bytes=CHUNK))
+    path = write_to_folder(folder, memoryview(data), manifest_of(data, chunk_bytes=CHUNK))
 
     def damage(*chunks: int) -> str:
         changed = bytearray(data)

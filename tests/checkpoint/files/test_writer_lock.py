@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.checkpoint.images import manifest_of, names, noise, plain_shard
+from support.checkpoint.images import manifest_of, names, noise, plain_shard, write_to_folder
 from support.checkpoint.memory_nodes import make_image, make_layout, running
 from support.checkpoint.memory_nodes import put as node_put
 from support.checkpoint.memory_nodes import tier as node_tier
@@ -170,7 +170,7 @@ class TestSweeping:
         folder = VersionFolder(tmp_path)
         for version in (1, 2, 3, 9):
             data = noise(1000, version)
-            folder.write(memoryview(data), manifest_of(data, version=version))
+            write_to_folder(folder, memoryview(data), manifest_of(data, version=version))
         for version in (1, 2, 9):
             (tmp_path / f"job-{version:012d}.pt{SUFFIX}").unlink()
         # Its writer was killed before the record got its usual name: it is complete.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.checkpoint.images import manifest_of, names, noise, write_version
+from support.checkpoint.images import manifest_of, names, noise, write_to_folder, write_version
 from support.checkpoint.memory_nodes import TOKEN
 from support.checkpoint.memory_nodes import running as node_running
 from support.checkpoint.object_store import BUCKET, CREDENTIALS, running
@@ -426,7 +426,7 @@ class TestSafetensors:
         tree["model"]["nested"] = {"scalar": torch.tensor(3), "words": "no tensor"}
         torch.save(tree, tmp_path / "x")
         data = (tmp_path / "x").read_bytes()
-        VersionFolder(tmp_path / "v").write(memoryview(data), manifest_of(data, version=4))
+        write_to_folder(VersionFolder(tmp_path / "v"), memoryview(data), manifest_of(data, version=4))
         return tmp_path / "v"
 
     def test_the_model_alone(self, torch_folder: Path, run: Run, tmp_path: Path) -> None:

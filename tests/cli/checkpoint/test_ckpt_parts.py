@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.checkpoint.images import manifest_of, noise
+from support.checkpoint.images import manifest_of, noise, write_to_folder
 from support.checkpoint.version_files import flip, left, put
 from support.command import Run
 
@@ -29,7 +29,7 @@ def put_part(folder: Path, version: int, number: int, mark: int) -> None:
     shard = plain_shard(noise(5000, version), version)
     plan = plan_part(shard.layout, number, 2)
     data = bytearray(plan.shard(shard, partial(bytes, [mark] * 16)).image[0 : plan.layout.size])
-    VersionFolder(folder).write(memoryview(data), manifest_of(data, part_job("job", number, 2), version))
+    write_to_folder(VersionFolder(folder), memoryview(data), manifest_of(data, part_job("job", number, 2), version))
 
 
 class TestParts:
@@ -79,7 +79,7 @@ class TestParts:
     def test_parts_that_were_not_sent_together(self, run: Run, folders: list[Path], tmp_path: Path) -> None:
         names = [folders[0] / f"job.part-1-of-2-{v:012d}.pt" for v in (1, 2)]
         data = names[0].read_bytes()
-        VersionFolder(folders[0]).write(memoryview(data), manifest_of(data, "job.part-1-of-2", 2))
+        write_to_folder(VersionFolder(folders[0]), memoryview(data), manifest_of(data, "job.part-1-of-2", 2))
         code, out, err = run("restore", folders[0], "--parts", folders[1], "--to", tmp_path / "out.pt")
         assert (code, out) == (0, f"{tmp_path / 'out.pt'}: version 1 of job\n") and "not sent together" in err
 
@@ -90,7 +90,7 @@ class TestParts:
         place = VersionFolder(folders[0])
         for version in (3, 4):  # the other node has not written its parts yet
             data = (folders[0] / "job.part-1-of-2-000000000002.pt").read_bytes()
-            place.write(memoryview(data), manifest_of(data, "job.part-1-of-2", version))
+            write_to_folder(place, memoryview(data), manifest_of(data, "job.part-1-of-2", version))
         code, out, _ = run("gc", folders[0], "--keep", "1")
         assert code == 0 and [Path(w).name for w in out.split() if w.endswith(".pt")] == [
             "job.part-1-of-2-000000000001.pt",

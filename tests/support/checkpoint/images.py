@@ -9,6 +9,7 @@ import random
 import zipfile
 from pathlib import Path
 
+from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.files.writer_lock import WRITERS
 from deepvm.checkpoint.format.checksums import chunk_crcs
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, ChecksumField, Layout, Segment
@@ -58,6 +59,11 @@ def manifest_of(
     data: bytes | bytearray, job: str = "job", version: int = 1, chunk_bytes: int = CHUNK_BYTES
 ) -> CommitRecord:
     return CommitRecord(job, version, 1, len(data), chunk_crcs(memoryview(data), chunk_bytes), chunk_bytes)
+
+
+def write_to_folder(folder: VersionFolder, image: memoryview, manifest: CommitRecord) -> Path:
+    """Write a version whose bytes are all there."""
+    return folder.write(image, manifest.job, manifest.version, [len(image)], lambda: manifest)
 
 
 def plain_shard(data: bytearray, version: int = 1, job: str = "job") -> Shard:
