@@ -14,8 +14,7 @@ def kept(versions: Sequence[int], keep: int = 2, every: int = 0, best: Collectio
     Args:
         versions: complete versions, in any order.
         keep: the newest so many, at least one.
-        every: also the first version that reaches each multiple of this number: of saves every 100 steps and
-            ``every=1000`` those at 1000, 2000, ...; of saves at odd times the next ones after these. 0 for none.
+        every: also the first version at or after each multiple of this number; 0 for none.
         best: versions to keep in any case.
 
     Raises:

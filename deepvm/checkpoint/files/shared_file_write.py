@@ -43,7 +43,7 @@ def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float =
             folder.enter()
             _write_part(hidden, shard)
             point("joint.before-part")
-            _say(parts[shard.rank], _checksums(shard))
+            _report(parts[shard.rank], _checksums(shard))
             if shard.rank:
                 _await(lambda: not parts[shard.rank].exists(), deadline, f"{target}: rank 0 did not commit it")
                 manifests = folder.manifests(shard.job)
@@ -82,7 +82,7 @@ def _checksums(shard: Shard) -> list[int]:
     return [crc32(shard.image[o : o + n]) for o, n in shard.layout.shards[shard.rank]]
 
 
-def _say(part: Path, crcs: list[int]) -> None:
+def _report(part: Path, crcs: list[int]) -> None:
     """Write atomically: the others look for the name."""
     draft = part.with_name(part.name.replace(".tmp", "")[:-8] + secrets.token_hex(4) + ".tmp")
     draft.write_text(json.dumps(crcs))

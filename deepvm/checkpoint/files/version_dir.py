@@ -4,9 +4,9 @@ A write: the bytes into a hidden file, fsync; the record into another, the *upco
 folder; then the file gets its name, fsync of the folder, and only then the record. While a version is replaced, the old
 or the new one is complete at each moment, see :mod:`deepvm.checkpoint.files.commit_record`.
 
-So no failed or killed writer leaves a named file without a record: such a file has lost its record, and is evidence of
-a version (see :meth:`VersionFolder.damaged`), as is a record without its file. Hidden files are no evidence: nothing
-was acknowledged. They are removed by the writer that fails, or by the next one that is alone in the folder.
+So no failed or killed writer leaves a named file without a record: a file alone has lost its record, and counts as a
+damaged version, as does a record alone. Hidden files do not count: nothing was acknowledged. The writer that fails
+removes them, or the next one that is alone in the folder.
 
 A deleted version's file may be kept under a hidden name as a *spare*, which the next version overwrites in place, like
 LightCheck's two slots: no new blocks are needed, even on a full disk. See :func:`durable_write.is_unused`.
@@ -145,12 +145,12 @@ class VersionFolder:
             raise
 
     def _promote(self, upcoming: Path, target: Path, manifest: Callable[[], CommitRecord]) -> None:
-        """The upcoming record becomes the record."""
+        """Make the upcoming record the record."""
         try:
             self._rename(upcoming, record_of(target), "replaced")
-        except FileNotFoundError:  # another writer of this version took it for a killed one's
+        except FileNotFoundError:  # another writer of this version took it for a killed writer's
             try:
-                verify(target)  # the other may have replaced our bytes too, with a record of its own
+                verify(target)  # the other may have replaced our bytes too, with its own record
             except DamagedError:
                 self._commit(record_of(target), manifest())
 

@@ -161,11 +161,7 @@ class Bucket:
             return Damage(version, str(error), sizes[key])
 
     def record(self, job: str, version: int, sizes: Mapping[str, int]) -> CommitRecord | None:
-        """The record that fits a version's object; None if there is none any more.
-
-        Raises:
-            DamagedError: none fits.
-        """
+        """The record that fits a version's object; None if it was removed. Raises DamagedError: none fits."""
         key = self.key(job, version)
         # In this order: the upcoming record goes when the usual one says the same.
         upcoming = self._manifest(key + UPCOMING) if key + UPCOMING in sizes else None

@@ -68,7 +68,7 @@ class S3Tier(Store):
         self._keep, self._every, self._threads = keep, every, threads
         self._bucket = Bucket(bucket, prefix, threads=threads, attempts=attempts, endpoint=endpoint)
         self.url = self._bucket.url
-        self._cleared, self._told = set[str](), set[str]()
+        self._cleared, self._warned = set[str](), set[str]()
         self._writing = threading.RLock()
         self._counting, self._readers = threading.Lock(), 0
 
@@ -94,10 +94,7 @@ class S3Tier(Store):
                 self._prune(shard.job, shard.version)
 
     def take(self, *, shared: bool = False) -> None:
-        """See :class:`Store`; a wrong name or a missing permission fails now, not with the first version.
-
-        A bucket has no lock: that no other node writes there is up to the user.
-        """
+        """See :class:`Store`. A bucket has no lock: that no other node writes there is up to the user."""
         self.versions("job")
         self.prove()
 
@@ -122,7 +119,7 @@ class S3Tier(Store):
                 try:
                     parts = self._send_parts(upload, image, final)
                     new, old = manifest(), self._settled(job, version)
-                    same = old if old is not None and self._is(key, old, new, parts) else None
+                    same = old if old is not None and self._has_bytes(key, old, new, parts) else None
                     if same is None:
                         announced = True
                         self._bucket.commit(key + UPCOMING, new)
@@ -186,7 +183,7 @@ class S3Tier(Store):
             self._end_replacement(key, old)
         return old
 
-    def _is(self, key: str, old: CommitRecord, new: CommitRecord, parts: Sequence[dict[str, Any]]) -> bool:
+    def _has_bytes(self, key: str, old: CommitRecord, new: CommitRecord, parts: Sequence[dict[str, Any]]) -> bool:
         """Whether the object already has the bytes sent in these parts, by its record and by the store."""
         if (old.size, old.chunk_bytes, old.crcs) != (new.size, new.chunk_bytes, new.crcs):
             return False
@@ -233,8 +230,8 @@ class S3Tier(Store):
         """See :meth:`Tier.versions`; others are logged once."""
         found = self._bucket.look(job)
         for each in found:
-            if isinstance(each, Damage) and each.problem not in self._told:
-                self._told.add(each.problem)
+            if isinstance(each, Damage) and each.problem not in self._warned:
+                self._warned.add(each.problem)
                 log.warning("version %d of %s is not complete: %s", each.version, job, each.problem)
         return tuple(m for m in found if isinstance(m, CommitRecord))
 
@@ -269,10 +266,9 @@ class S3Tier(Store):
         return found, self.chunks(found)
 
     def chunks(self, manifest: CommitRecord) -> Generator[memoryview, None, None]:
-        """A version's bytes, in order, unverified; several chunks are under way at once. Raises CheckpointError.
+        """A version's bytes, in order, unverified. Raises CheckpointError.
 
-        About as many as there are threads, of all readers together, and at least two of each: a restarted memory node
-        may have to serve all ranks of a training at once.
+        Readers share the threads, at least two chunks each: a restarted memory node may serve all ranks at once.
         """
         key = self._bucket.key(manifest.job, manifest.version)
         with (

@@ -148,8 +148,7 @@ class StripedTier(Tier):
     def damaged(self, job: str) -> tuple[Damage, ...]:
         """See :meth:`Tier.damaged`; also those of which some nodes lack their part.
 
-        A trainer that is killed between the commits to two nodes of its very first version leaves one as well; it
-        cannot be told from one whose other part was lost.
+        A trainer killed between two nodes' commits of its first version leaves one too: it looks as if a part was lost.
         """
         jobs, whole = self._jobs(job), {m.version for m in self.versions(job)}
         here = _all(lambda node, name: {m.version for m in node.versions(name)}, self._nodes, jobs)
@@ -242,7 +241,7 @@ class RecoveryTier(Tier):
         return tuple(sorted(found, key=lambda m: -m.version))
 
     def damaged(self, job: str) -> tuple[Damage, ...]:
-        """See :meth:`Tier.damaged`; of parts nothing is said."""
+        """See :meth:`Tier.damaged`; damaged parts are not included."""
         return tuple(damage for folder in self._folders for damage in folder.damaged(job))
 
     def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
