@@ -39,6 +39,7 @@ PLACES = {
     "boto3": ["catalog/clouds/", "checkpoint/tiers/bucket.py"],
     "botocore": ["catalog/clouds/", "checkpoint/tiers/bucket.py"],
     "torch": ["checkpoint/", "profiling/", "lab/"],
+    "isal": ["checkpoint/format/"],
     "safetensors": ["checkpoint/files/export.py"],
     "torchsnapshot": ["profiling/checkpoint/"],
     "mpi4py": ["profiling/", "checkpoint/network/mpi_streams.py"],

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from deepvm.checkpoint.format.manifest import Manifest
+from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.training.ranks import Ranks
 from deepvm.checkpoint.training.state import TrainingState
@@ -114,9 +114,9 @@ def _set_aside(tiers: Sequence[Tier], job: str, left: Collection[tuple[int, str]
         raise CheckpointError(f"{error}; this training does not begin anew over damaged versions") from error
 
 
-def _candidates(tiers: Sequence[Tier], job: str) -> list[tuple[Manifest, int]]:
+def _candidates(tiers: Sequence[Tier], job: str) -> list[tuple[CommitRecord, int]]:
     """Complete versions with the index of their tier, newest first; of equal ones, the first tier's comes first."""
-    found: list[tuple[Manifest, int]] = []
+    found: list[tuple[CommitRecord, int]] = []
     silent: list[Exception] = []
     for number, tier in enumerate(tiers):
         try:

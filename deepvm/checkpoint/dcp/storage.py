@@ -44,7 +44,7 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
-from deepvm.checkpoint.files.durable_write import failing, make_folder, sync_folder, write_file
+from deepvm.checkpoint.files.durable_write import failing, make_folder, sync, write_file
 from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.format.checksums import crc32, finish
 from deepvm.checkpoint.format.torch_zip import ALIGNMENT, Image, plan_image
@@ -244,7 +244,7 @@ class DeepVMWriter(StorageWriter):
                     hidden.unlink()
                 raise
             point(f"{what}.before-folder-sync")
-            sync_folder(target.parent)
+            sync(target.parent)
             point(f"{what}.after-folder-sync")
 
     def _sweep(self, used: Collection[str]) -> None:

@@ -11,12 +11,13 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
 
 from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.format.checksums import crc32
-from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, Manifest
+from deepvm.checkpoint.format.layout import Ranges
+from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, CommitRecord
 from deepvm.errors import DamagedError, RequestError
 
 UPCOMING = ".next"
@@ -35,7 +36,7 @@ def upcoming_of(path: Path) -> Path:
     return path.with_name(f".{path.name}{SUFFIX}{UPCOMING}")
 
 
-def read_manifest(path: Path) -> Manifest:
+def read_manifest(path: Path) -> CommitRecord:
     """The commit record that matches a version's file. Raises FileNotFoundError: there is none. DamagedError."""
     try:
         upcoming = _read(upcoming_of(path))
@@ -65,10 +66,10 @@ def settle(path: Path) -> None:
         os.replace(upcoming, record_of(path))
     else:
         upcoming.unlink()
-    durable_write.sync_folder(path.parent)
+    durable_write.sync(path.parent)
 
 
-def verify(path: Path, manifest: Manifest | None = None) -> Manifest:
+def verify(path: Path, manifest: CommitRecord | None = None) -> CommitRecord:
     """Verify a file against its commit record, by default the one beside it. Raises DamagedError, naming bytes."""
     try:
         expected = read_manifest(path) if manifest is None else manifest
@@ -99,21 +100,21 @@ def _open(path: Path) -> int:
     return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
 
 
-def _read(record: Path) -> Manifest:
+def _read(record: Path) -> CommitRecord:
     try:
         with open(_open(record), "rb") as stream:
-            return Manifest.from_json(stream.read(_MOST_RECORD))
+            return CommitRecord.from_json(stream.read(_MOST_RECORD))
     except RequestError as error:
         raise DamagedError(f"{record}: {error}") from None
 
 
-def _compare(path: Path, expected: Manifest) -> None:
+def _compare(path: Path, expected: CommitRecord) -> None:
     try:
-        with open(_open(path), "rb", buffering=0) as stream:
+        with open(_open(path), "rb") as stream:
             size = os.fstat(stream.fileno()).st_size
             if size != expected.size:
                 raise DamagedError(f"{path}: it has {size} bytes in place of {expected.size}")
-            damaged = list(_damaged(stream.fileno(), expected))
+            damaged = list(_damaged(stream, expected))
     except OSError as error:
         raise DamagedError(f"{path}: cannot be read: {error.strerror or error}") from None
     if damaged:
@@ -122,24 +123,13 @@ def _compare(path: Path, expected: Manifest) -> None:
         raise DamagedError(f"{path}: bytes {named}{more} are damaged")
 
 
-def _damaged(descriptor: int, expected: Manifest) -> Iterator[tuple[int, int]]:
-    """The ranges that differ from the record, neighbours joined."""
-    buffer = memoryview(bytearray(min(expected.chunk_bytes, expected.size)))
-    begin = -1
-    for number, crc in enumerate(expected.crcs):
-        start = number * expected.chunk_bytes
-        chunk = buffer[: min(expected.chunk_bytes, expected.size - start)]
-        done = 0
-        while done < len(chunk):
-            count = os.preadv(descriptor, [chunk[done:]], start + done)
-            if not count:
-                raise OSError(errno.EIO, "the file became shorter while it was read")
-            done += count
-        good = crc32(chunk) == crc
-        if not good and begin < 0:
-            begin = start
-        elif good and begin >= 0:
-            yield begin, start
-            begin = -1
-    if begin >= 0:
-        yield begin, expected.size
+def _damaged(stream: BufferedReader, expected: CommitRecord) -> Ranges:
+    """The ranges whose checksums differ from the record's."""
+    buffer, damaged = memoryview(bytearray(min(expected.chunk_bytes, expected.size))), Ranges()
+    for start, crc in zip(range(0, expected.size, expected.chunk_bytes), expected.crcs, strict=True):
+        chunk = buffer[: expected.size - start]
+        if stream.readinto(chunk) < len(chunk):
+            raise OSError(errno.EIO, "the file became shorter while it was read")
+        if crc32(chunk) != crc:
+            damaged.add(start, start + len(chunk))
+    return damaged

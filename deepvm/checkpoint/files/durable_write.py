@@ -29,14 +29,10 @@ _LOCAL = ("ext2", "ext3", "ext4", "xfs", "f2fs", "tmpfs")  # where leases reveal
 
 
 def write_file(path: Path, data: memoryview, final: Iterable[int], *, direct: bool, what: str) -> None:
-    """Write a file; it is on disk when this returns. Raises OSError.
+    """Write a file, new or old, that nobody else uses; it is on disk when this returns. Raises OSError.
 
-    Args:
-        path: the file, new or old; nobody else may use it.
-        data: all its bytes, of format ``B``.
-        final: yields how many bytes from the start are final, in the end all; overlaps with writing.
-        direct: try to write past the page cache.
-        what: prefix of the failpoints' labels.
+    ``final`` yields how many bytes of ``data`` (format ``B``) are final from the start, in the end all; writing
+    overlaps with it. ``direct``: past the page cache if supported. ``what``: prefix of the failpoints' labels.
     """
     with contextlib.ExitStack() as open_files:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -44,12 +40,12 @@ def write_file(path: Path, data: memoryview, final: Iterable[int], *, direct: bo
         point(f"{what}.before-write")
         # No posix_fallocate: it gains nothing, and where a file system lacks it, libc writes into every block.
         os.ftruncate(descriptor, len(data))
-        straight: int | None = None
+        uncached: int | None = None
         if direct and len(data) >= PIECE:
             with _if_supported():
-                straight = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_DIRECT)
-                open_files.callback(os.close, straight)
-        _write_pieces(lambda piece, at: _write_piece(descriptor, straight, piece, at, what), data, final)
+                uncached = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_DIRECT)
+                open_files.callback(os.close, uncached)
+        _write_pieces(lambda piece, at: _write_piece(descriptor, uncached, piece, at, what), data, final)
         point(f"{what}.before-sync")
         os.fsync(descriptor)
         point(f"{what}.after-sync")
@@ -57,7 +53,7 @@ def write_file(path: Path, data: memoryview, final: Iterable[int], *, direct: bo
 
 @dataclass(frozen=True)
 class Medium:
-    """The file system of a folder, such as ``ext4``, and its mount options; empty if unknown."""
+    """The type of a folder's file system, such as ``ext4``, and its mount options; empty if unknown."""
 
     kind: str = ""
     options: tuple[str, ...] = ()
@@ -86,12 +82,15 @@ class Medium:
         return f"{self.kind or 'unknown file system'}: page cache, persistent once it is synchronised"
 
 
+def existing(path: Path) -> Path:
+    """The path, or its first parent that exists."""
+    return next((p for p in (path, *path.parents) if p.exists()), path)
+
+
 def medium(folder: Path) -> Medium:
     """The file system of a folder, or of its first existing parent."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
     try:
-        device = os.stat(folder).st_dev
+        device = existing(folder).stat().st_dev
         rows = Path("/proc/self/mountinfo").read_text().splitlines()
     except OSError:
         return Medium()
@@ -118,8 +117,9 @@ def failing(path: Path, what: str = "written") -> Iterator[None]:
         raise CheckpointError(f"{path}: cannot be {what}: {error.strerror or error}") from error
 
 
-def sync_file(path: Path) -> None:
-    """Sync a file, including writes through a mapping: unlike ``mmap.flush``, fsync always releases the GIL."""
+def sync(path: Path) -> None:
+    """Sync a file, including writes through a mapping, or the names in a folder, so that renames survive a crash."""
+    # Not mmap.flush, which does not always release the GIL.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -138,7 +138,7 @@ def is_unused(path: Path) -> bool:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
             return False
-        # If someone opens the file during the lease, the kernel sends a signal; the default SIGIO would kill us.
+        # If someone opens the file during the lease, the kernel sends a signal; the default, SIGIO, would kill us.
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
         # Granted only if ours is the only open descriptor and there is no mapping.
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
@@ -150,18 +150,13 @@ def is_unused(path: Path) -> bool:
     return True
 
 
-def sync_folder(path: Path) -> None:
-    """Sync the names in a folder, so that renames survive a crash."""
-    sync_file(path)
-
-
 def make_folder(path: Path) -> None:
     """Make a folder and its parents durably: a version must not be lost with its folder's name."""
     if path.is_dir():
         return
     make_folder(path.parent)
     path.mkdir(exist_ok=True)
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
 def _write_pieces(write: Callable[[memoryview, int], None], data: memoryview, final: Iterable[int]) -> None:
@@ -197,12 +192,12 @@ def _pieces(data: memoryview, final: Iterable[int]) -> Iterator[tuple[memoryview
         raise ValueError("the image was not filled to its end")
 
 
-def _write_piece(descriptor: int, straight: int | None, data: memoryview, offset: int, what: str) -> None:
+def _write_piece(descriptor: int, uncached: int | None, data: memoryview, offset: int, what: str) -> None:
     done, whole = 0, len(data) // _BLOCK * _BLOCK
-    if straight is not None:
+    if uncached is not None:
         with _if_supported():
             while done < whole:
-                count = os.pwrite(straight, data[done:whole], offset + done)
+                count = os.pwrite(uncached, data[done:whole], offset + done)
                 done += count // _BLOCK * _BLOCK
                 if not count or count % _BLOCK:  # no direct writes after a partial block
                     break

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from deepvm.checkpoint.files.durable_write import sync_folder
+from deepvm.checkpoint.files.durable_write import sync
 from deepvm.errors import CheckpointError, MissingExtraError
 
 
@@ -20,7 +20,7 @@ def export_safetensors(source: Path, target: Path) -> int:
 
     Raises:
         MissingExtraError: torch or safetensors is not installed.
-        CheckpointError: the file holds no model, or the other cannot be written.
+        CheckpointError: ``source`` holds no model, or ``target`` cannot be written.
     """
     try:
         import torch
@@ -34,8 +34,11 @@ def export_safetensors(source: Path, target: Path) -> int:
         version, model = tree["version"], tree["model"]
     except Exception as error:  # torch has no error of its own for files that it cannot read
         raise CheckpointError(f"{source}: holds no model that can be read: {type(error).__name__}: {error}") from None
-    found = ((name, value.detach().resolve_conj().resolve_neg()) for name, value in _tensors(model, torch.Tensor))
-    tensors = {name: value.clone().contiguous() for name, value in found}
+    tensors = {
+        name: value.detach().resolve_conj().resolve_neg().clone().contiguous()
+        for name, value in _leaves(model)
+        if isinstance(value, torch.Tensor)
+    }
     if not tensors:
         raise CheckpointError(f"{source}: its model has no tensors")
     hidden = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
@@ -44,20 +47,19 @@ def export_safetensors(source: Path, target: Path) -> int:
         mode = hidden.stat().st_mode  # as the user's umask has it; safetensors lets nobody else read its files
         save_file(tensors, hidden, metadata={"format": "pt", "deepvm_version": str(version)})
         hidden.chmod(mode)
-        with hidden.open("rb+") as stream:
-            os.fsync(stream.fileno())
+        sync(hidden)
         os.replace(hidden, target)
-        sync_folder(target.parent)
-    except Exception as error:  # nor has safetensors
+        sync(target.parent)
+    except Exception as error:  # safetensors has none either
         raise CheckpointError(f"{target}: cannot be written: {error}") from None
     finally:
         hidden.unlink(missing_ok=True)
     return len(tensors)
 
 
-def _tensors(tree: Any, kind: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(tree, kind):
-        yield prefix, tree
-    elif isinstance(tree, Mapping):
+def _leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(tree, Mapping):
         for key, value in tree.items():
-            yield from _tensors(value, kind, f"{prefix}.{key}" if prefix else str(key))
+            yield from _leaves(value, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, tree

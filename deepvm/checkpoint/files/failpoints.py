@@ -1,17 +1,12 @@
-"""Labelled points in the life of a version at which fault-injection campaigns kill the process.
-
-Outside a campaign a point costs one comparison.
-"""
+"""Labelled points of a save at which fault-injection campaigns kill the process; otherwise each costs a comparison."""
 
 from __future__ import annotations
 
 import os
 import signal
 
-_AT = os.environ.get("DEEPVM_CHECKPOINT_KILL_AT", "")
-"""``label`` or ``label:n``: SIGKILL this process at the n-th pass."""
-
-_label, _, _count = _AT.partition(":")
+# ``label`` or ``label:n``: SIGKILL this process at the n-th pass.
+_label, _, _count = os.environ.get("DEEPVM_CHECKPOINT_KILL_AT", "").partition(":")
 _left = int(_count) if _count.isdigit() else 1
 
 

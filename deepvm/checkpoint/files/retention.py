@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from deepvm.checkpoint.format.manifest import Manifest
+from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.errors import RequestError
 
 
 def kept(versions: Sequence[int], keep: int = 2, every: int = 0, best: Collection[int] = ()) -> set[int]:
-    """The versions to keep. One that was dropped is never wanted later, when there are newer ones.
+    """The versions to keep; a version that is not kept now will not be kept later either.
 
     Args:
         versions: complete versions, in any order.
         keep: the newest so many, at least one.
-        every: also the first version that reaches each multiple of this number: of saves every 100 steps and
-            ``every=1000`` those at 1000, 2000, ...; of saves at odd times the next ones after these. 0 for none.
+        every: also the first version at or after each multiple of this number; 0 for none.
         best: versions to keep in any case.
 
     Raises:
@@ -40,7 +39,7 @@ def outdated(complete: Collection[int], unrecorded: Collection[int], keep: int =
     return {v for v in unrecorded if v not in kept([*complete, v], keep, every)}
 
 
-def kept_of(manifests: Sequence[Manifest], keep: int = 2, every: int = 0) -> set[int]:
+def kept_of(manifests: Sequence[CommitRecord], keep: int = 2, every: int = 0) -> set[int]:
     """As :func:`kept`, with the newest of those marked as best."""
     best = max((m.version for m in manifests if m.best), default=-1)
     return kept([m.version for m in manifests], keep, every, {best})

@@ -20,23 +20,18 @@ from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.checksums import crc32, seal
-from deepvm.checkpoint.format.manifest import SUFFIX, Manifest
+from deepvm.checkpoint.format.manifest import SUFFIX, CommitRecord
 from deepvm.checkpoint.format.shard import Shard
 from deepvm.errors import CheckpointError
 
-LIMIT_S = 60.0
-"""Seconds for which a rank waits for the others."""
 _PAUSE_S = 0.01
 
 
-def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float = LIMIT_S) -> None:
+def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float = 60.0) -> None:
     """Write one rank's part of a version, and wait until the whole is committed. Raises CheckpointError.
 
-    Args:
-        folder: where; the same for all ranks.
-        shard: the part.
-        session: a random name of this run, the same on all ranks: tells our files from an earlier run's.
-        limit_s: how long to wait for the other ranks, beside the time for the bytes (see ``Shard.moving_s``).
+    ``session``, a random name of this run that all ranks share, tells its files from an earlier run's. ``limit_s`` is
+    how long to wait for the other ranks, beside the time for the bytes (see ``Shard.moving_s``).
     """
     target = folder.file(shard.job, shard.version)
     session = f"{session} {shard.attempt}"  # a rank may still be at the save before, of the same number
@@ -48,7 +43,7 @@ def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float =
             folder.enter()
             _write_part(hidden, shard)
             point("joint.before-part")
-            _say(parts[shard.rank], _checksums(shard))
+            _report(parts[shard.rank], _checksums(shard))
             if shard.rank:
                 _await(lambda: not parts[shard.rank].exists(), deadline, f"{target}: rank 0 did not commit it")
                 manifests = folder.manifests(shard.job)
@@ -59,9 +54,9 @@ def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float =
             point("joint.before-commit")
             folder.adopt(hidden, _complete(hidden, shard, parts))
             for part in parts:
-                part.unlink(missing_ok=True)  # a rank that gave up has taken its own away
+                part.unlink(missing_ok=True)  # a rank that gave up has removed its own
     finally:
-        # Either the file has another name by now, or this rank gives the version up: nobody else would remove these.
+        # Either the file was renamed, or this rank gives the version up: nobody else would remove these.
         for left in (hidden, parts[shard.rank]):
             with contextlib.suppress(OSError):
                 left.unlink(missing_ok=True)
@@ -87,7 +82,7 @@ def _checksums(shard: Shard) -> list[int]:
     return [crc32(shard.image[o : o + n]) for o, n in shard.layout.shards[shard.rank]]
 
 
-def _say(part: Path, crcs: list[int]) -> None:
+def _report(part: Path, crcs: list[int]) -> None:
     """Write atomically: the others look for the name."""
     draft = part.with_name(part.name.replace(".tmp", "")[:-8] + secrets.token_hex(4) + ".tmp")
     draft.write_text(json.dumps(crcs))
@@ -101,7 +96,7 @@ def _await(ready: Callable[[], bool], deadline: float, otherwise: str) -> None:
         time.sleep(_PAUSE_S)
 
 
-def _complete(hidden: Path, shard: Shard, parts: list[Path]) -> Manifest:
+def _complete(hidden: Path, shard: Shard, parts: list[Path]) -> CommitRecord:
     """Verify every part, fill in the checksums, and have it on the disk."""
     layout, crcs = shard.layout, list[int]()
     with hidden.open("r+b") as file, mmap.mmap(file.fileno(), layout.size) as memory, memoryview(memory) as image:

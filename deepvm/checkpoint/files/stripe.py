@@ -107,10 +107,7 @@ class _Window:
 
 
 def mark_of(shard: Shard) -> bytes:
-    """Digest of the CRC-32s of a rank's chunks; waits until all bytes are ready. Raises CheckpointError.
-
-    As good as a CRC-32: two versions that differ in one chunk have the same mark once in 2**32 times.
-    """
+    """Digest of the CRC-32s of a rank's chunks, as strong as one of them; waits for all. Raises CheckpointError."""
     digest = hashlib.blake2b(digest_size=MARK_BYTES)
     for offset, length in runs(shard.layout.shards[shard.rank]):
         for start in range(offset, offset + length, CHUNK_BYTES):
@@ -227,12 +224,9 @@ def belong_together(parts: Sequence[Part]) -> str:
 
 
 def join(paths: Sequence[Path], target: Path, drop: Callable[[Path], None] = lambda path: None) -> Layout:
-    """Join the parts of a version to one plain torch file; returns its layout. Raises CheckpointError.
+    """Join a version's verified parts, in order, to one new plain torch file; returns its layout.
 
-    Args:
-        paths: all its parts in order, verified.
-        target: the new file; removed on failure.
-        drop: called with each part when its bytes have been copied.
+    ``drop`` is called with each part when its bytes have been copied. Raises CheckpointError: there is no ``target``.
     """
     parts = [read_part_file(path) for path in paths]
     problem = belong_together(parts)

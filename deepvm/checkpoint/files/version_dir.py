@@ -4,9 +4,9 @@ A write: the bytes into a hidden file, fsync; the record into another, the *upco
 folder; then the file gets its name, fsync of the folder, and only then the record. While a version is replaced, the old
 or the new one is complete at each moment, see :mod:`deepvm.checkpoint.files.commit_record`.
 
-So no failed or killed writer leaves a named file without a record: such a file has lost its record, and is evidence of
-a version (see :meth:`VersionFolder.damaged`), as is a record without its file. Hidden files are no evidence: nothing
-was acknowledged. They are removed by the writer that fails, or by the next one that is alone in the folder.
+So no failed or killed writer leaves a named file without a record: a file alone has lost its record, and counts as a
+damaged version, as does a record alone. Hidden files do not count: nothing was acknowledged. The writer that fails
+removes them, or the next one that is alone in the folder.
 
 A deleted version's file may be kept under a hidden name as a *spare*, which the next version overwrites in place, like
 LightCheck's two slots: no new blocks are needed, even on a full disk. See :func:`durable_write.is_unused`.
@@ -38,7 +38,7 @@ from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.files.file_names import aside_suffix, check_job, file_name, is_leftover, parse_name, replaced
 from deepvm.checkpoint.files.writer_lock import WriterLock
-from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, Damage, Manifest
+from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, CommitRecord, Damage
 from deepvm.errors import DamagedError
 
 YOUNG_S = 3600.0
@@ -61,7 +61,7 @@ class Found:
     job: str
     version: int
     size: int
-    manifest: Manifest | None
+    manifest: CommitRecord | None
     problem: str = ""
 
 
@@ -78,20 +78,13 @@ class VersionFolder:
         """Where a version is, or would be."""
         return self.path / file_name(job, version)
 
-    def write_filling(
-        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], Manifest]
+    def write(
+        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], CommitRecord]
     ) -> Path:
         """Write a version and its commit record durably, while its image is being filled in.
 
-        Args:
-            image: the bytes of the file; best in memory that starts at a page.
-            job: whose version it is.
-            version: its number.
-            final: yields how many bytes from the start are final, in the end all.
-            manifest: called when the last byte is written.
-
-        Raises:
-            CheckpointError: not written; nothing of it is visible.
+        ``final`` yields how many bytes of ``image`` (fastest in page-aligned memory) are final from the start, in the
+        end all; ``manifest`` is called when the last byte is written. Raises CheckpointError: nothing of it is visible.
         """
         target = self.file(job, version)
         with failing(target):
@@ -118,14 +111,16 @@ class VersionFolder:
             hidden.unlink()
         return hidden
 
-    def adopt(self, hidden: Path, manifest: Manifest) -> Path:
+    def adopt(self, hidden: Path, manifest: CommitRecord) -> Path:
         """Turn a hidden file of this folder, complete and durable, into a version. Raises CheckpointError."""
         target = self.file(manifest.job, manifest.version)
         with failing(target):
             self._publish(hidden, target, lambda: None, lambda: manifest)
         return target
 
-    def _publish(self, hidden: Path, target: Path, write: Callable[[], None], manifest: Callable[[], Manifest]) -> None:
+    def _publish(
+        self, hidden: Path, target: Path, write: Callable[[], None], manifest: Callable[[], CommitRecord]
+    ) -> None:
         """Write a hidden file, rename it and commit it; on failure nothing of it stays."""
         record, upcoming, ours = record_of(target), upcoming_of(target), [hidden]
         try:
@@ -149,13 +144,13 @@ class VersionFolder:
                 self._take_back(target)
             raise
 
-    def _promote(self, upcoming: Path, target: Path, manifest: Callable[[], Manifest]) -> None:
-        """The upcoming record becomes the record."""
+    def _promote(self, upcoming: Path, target: Path, manifest: Callable[[], CommitRecord]) -> None:
+        """Make the upcoming record the record."""
         try:
             self._rename(upcoming, record_of(target), "replaced")
-        except FileNotFoundError:  # another writer of this version took it for a killed one's
+        except FileNotFoundError:  # another writer of this version took it for a killed writer's
             try:
-                verify(target)  # the other may have replaced our bytes too, with a record of its own
+                verify(target)  # the other may have replaced our bytes too, with its own record
             except DamagedError:
                 self._commit(record_of(target), manifest())
 
@@ -167,7 +162,7 @@ class VersionFolder:
         with contextlib.suppress(OSError):
             target.unlink()
 
-    def _commit(self, record: Path, manifest: Manifest) -> None:
+    def _commit(self, record: Path, manifest: CommitRecord) -> None:
         data, hidden = memoryview(manifest.to_json()), self._hidden(record)
         try:
             durable_write.write_file(hidden, data, [len(data)], direct=self._direct, what="record")
@@ -187,7 +182,7 @@ class VersionFolder:
 
     def _sync(self, what: str) -> None:
         point(f"{what}.before-folder-sync")
-        durable_write.sync_folder(self.path)
+        durable_write.sync(self.path)
         point(f"{what}.after-folder-sync")
 
     def _withdraw(self, record: Path) -> None:
@@ -196,7 +191,7 @@ class VersionFolder:
             record.unlink()
         except FileNotFoundError:
             return
-        durable_write.sync_folder(self.path)
+        durable_write.sync(self.path)
 
     @staticmethod
     def _hidden(target: Path) -> Path:
@@ -226,7 +221,7 @@ class VersionFolder:
         if parsed is None or wanted not in ("", parsed[0]):
             return None
         path, (job, version) = self.path / name, parsed
-        manifest: Manifest | None = None
+        manifest: CommitRecord | None = None
         size, problem = 0, ""
         try:
             status = path.lstat()
@@ -250,7 +245,7 @@ class VersionFolder:
             problem = f"it has {size} bytes in place of {manifest.size}"
         return Found(path, job, version, size, manifest, problem)
 
-    def manifests(self, job: str) -> tuple[Manifest, ...]:
+    def manifests(self, job: str) -> tuple[CommitRecord, ...]:
         """The complete versions of a job, newest first, bytes not verified; incomplete ones are logged once."""
         rows = self.found(job)
         for row in rows:
@@ -262,10 +257,6 @@ class VersionFolder:
     def damaged(self, job: str) -> tuple[Damage, ...]:
         """The versions of a job that were complete once and are not any more, newest first; bytes are not verified."""
         return tuple(Damage(f.version, f"{f.path}: {f.problem}", f.size) for f in self.found(job) if f.problem)
-
-    def unrecorded(self, job: str) -> set[int]:
-        """The versions of a job whose file has no record."""
-        return {f.version for f in self.found(job) if f.problem == UNRECORDED}
 
     def delete(self, job: str, version: int, *, spare: bool = False) -> None:
         """Remove a version, if any, its record first; the next one overwrites a ``spare``. Raises CheckpointError."""
@@ -291,7 +282,7 @@ class VersionFolder:
                     os.rename(path, path.with_name(path.name + suffix))
         with failing(self.path):
             if numbers and self.path.is_dir():
-                durable_write.sync_folder(self.path)
+                durable_write.sync(self.path)
 
     def drop_spare(self, job: str) -> None:
         """Free the spare: nothing more will be written for this job."""

@@ -32,7 +32,7 @@ class FileLock:
         self.held = False
 
     def take(self, *, shared: bool, limit_s: float = 0.0) -> bool:
-        """Take it, or change its mode; returns whether that worked in time. Raises OSError: there are no locks here."""
+        """Take it, or change its mode; False on timeout. Raises OSError: this file system has no locks."""
         if self._descriptor < 0:
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         deadline = time.monotonic() + limit_s
@@ -53,9 +53,7 @@ class FileLock:
             os.close(self._descriptor)
         self._descriptor, self.held = -1, False
 
-    def __del__(self) -> None:
-        """Release it."""
-        self.release()
+    __del__ = release
 
 
 class WriterLock:
@@ -64,7 +62,7 @@ class WriterLock:
     def __init__(self, folder: Path) -> None:
         """Nothing is created yet."""
         self._lock, self._guard = FileLock(folder / WRITERS), threading.Lock()
-        self._said = False
+        self._warned = False
 
     def enter(self, clear_up: Callable[[], object] = lambda: None) -> None:
         """Start writing in the folder, which must exist. If no other process does, ``clear_up`` is called first."""
@@ -91,10 +89,13 @@ class WriterLock:
 
     def _take(self, *, shared: bool, limit_s: float = 0.0) -> bool:
         try:
-            done, why = self._lock.take(shared=shared, limit_s=limit_s), "another process clears it up for long"
+            done, why = (
+                self._lock.take(shared=shared, limit_s=limit_s),
+                "another process is clearing it up",
+            )
         except OSError as error:
             done, why = False, f"{error.filename or 'it'}: {error.strerror or error}"
-        if shared and not done and not self._said:
-            self._said = True
+        if shared and not done and not self._warned:
+            self._warned = True
             log.warning("a memory node that starts with this folder may remove unfinished files: %s", why)
         return done

@@ -8,7 +8,6 @@ ends; what was verified on its way is then what the manifest vouches for. The re
 from __future__ import annotations
 
 import contextlib
-import importlib
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
@@ -32,8 +31,8 @@ class Atom(NamedTuple):
 
 
 _combine: Callable[[int, int, int], int] | None = None
-with contextlib.suppress(ImportError, AttributeError):  # older releases of isal cannot
-    _combine = importlib.import_module("isal.isal_zlib").crc32_combine
+with contextlib.suppress(ImportError):  # isal is optional, and its older releases cannot
+    from isal.isal_zlib import crc32_combine as _combine
 
 
 @dataclass(frozen=True)

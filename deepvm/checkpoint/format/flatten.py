@@ -33,8 +33,7 @@ class FlatState:
     tensors: list[torch.Tensor] = field(default_factory=list)
     numbers: list[int | float] = field(default_factory=list)
     storages: list[torch.UntypedStorage] = field(default_factory=list)
-    _known: dict[int, int] = field(default_factory=dict)
-    _first: list[tuple[torch.dtype, _Place]] = field(default_factory=list)
+    _known: dict[int, tuple[int, torch.dtype, _Place]] = field(default_factory=dict)
 
 
 def flatten(tree: Any) -> FlatState:
@@ -98,13 +97,9 @@ def _visit_tensor(tensor: torch.Tensor, parts: FlatState, place: _Place) -> None
     if problem is not None:
         raise _refused(place, problem[0], "dense tensors with memory; at {at}: " + problem[1])
     storage = tensor.untyped_storage()
-    key = storage._cdata
-    index = parts._known.get(key)
-    if index is None:
-        index = parts._known[key] = len(parts.storages)
+    index, dtype, first = parts._known.setdefault(storage._cdata, (len(parts.storages), tensor.dtype, place))
+    if index == len(parts.storages):
         parts.storages.append(storage)
-        parts._first.append((tensor.dtype, place))
-    dtype, first = parts._first[index]
     if dtype is not tensor.dtype:
         allowed = f"one type for one memory; {{at}} is a view of state{_path(first)}: .clone() gives it its own memory"
         raise _refused(place, f"{tensor.dtype} in the memory of {dtype}", allowed)

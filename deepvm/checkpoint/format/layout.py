@@ -1,7 +1,6 @@
-"""The layout of a checkpoint file before its first byte exists: its size, who sends what, its checksums; byte ranges.
+"""The layout of a checkpoint file: its size, which rank sends what, its checksums; and sets of byte ranges.
 
-The trainer makes it once per structure of the state (:mod:`deepvm.checkpoint.format.torch_zip`). It is all that a
-memory node needs to know of a file.
+The trainer plans it before the first byte, once per structure of the state; a memory node needs to know no more.
 """
 
 from __future__ import annotations
@@ -90,8 +89,8 @@ class Layout:
         document = {
             "schema_version": LAYOUT_VERSION,
             "size": self.size,
-            "shards": [[list(s) for s in shard] for shard in self.shards],
-            "fields": [list(f) for f in self.fields],
+            "shards": self.shards,
+            "fields": self.fields,
         }
         return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
 

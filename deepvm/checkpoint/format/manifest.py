@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -24,7 +24,7 @@ _MOST_CHUNK_BYTES = 2**30
 
 
 @dataclass(frozen=True)
-class Manifest:
+class CommitRecord:
     """A complete version.
 
     Attributes:
@@ -45,7 +45,7 @@ class Manifest:
     best: bool = False
 
     @classmethod
-    def of(cls, job: str, version: int, layout: Layout, crcs: Sequence[int], *, best: bool = False) -> Manifest:
+    def of(cls, job: str, version: int, layout: Layout, crcs: Sequence[int], *, best: bool = False) -> CommitRecord:
         """The record of a version that is complete now, from the checksums of its chunks."""
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         return cls(job, version, layout.world, layout.size, tuple(crcs), CHUNK_BYTES, layout.digest, now, best)
@@ -74,7 +74,7 @@ class Manifest:
         return json.dumps({**document, "check": _check(document)}).encode() + b"\n"
 
     @classmethod
-    def from_json(cls, data: bytes) -> Manifest:
+    def from_json(cls, data: bytes) -> CommitRecord:
         """Read a record. Raises RequestError: it is damaged, or none."""
         try:
             facts = json.loads(data)
@@ -93,10 +93,10 @@ class Manifest:
 
 
 @dataclass(frozen=True)
-class JoinedManifest(Manifest):
+class JoinedRecord(CommitRecord):
     """A version in parts, in order, with their own checksums; those of the whole are known once it is joined."""
 
-    parts: tuple[Manifest, ...] = ()
+    parts: tuple[CommitRecord, ...] = ()
 
     @property
     def _checksums(self) -> int:
@@ -112,28 +112,21 @@ class Damage:
     size: int = 0
 
 
-class ChunkChecks:
-    """Verifies a stream of bytes, in pieces of any size, against the checksums of a manifest."""
-
-    def __init__(self, manifest: Manifest, name: str) -> None:
-        """Start at the first byte; ``name`` is the version's in errors."""
-        self._manifest, self._name = manifest, name
-        self._at = self._crc = 0
-
-    def add(self, data: memoryview) -> None:
-        """Take the next bytes. Raises DamagedError: they end a chunk whose checksum is another."""
-        size, done = self._manifest.chunk_bytes, 0
-        while done < len(data):
-            number = self._at // size
-            end = min((number + 1) * size, self._manifest.size)
-            part = data[done : done + end - self._at]
-            self._crc = crc32(part, self._crc)
-            self._at += len(part)
-            done += len(part)
-            if self._at == end:
-                if self._crc != self._manifest.crcs[number]:
-                    raise DamagedError(f"{self._name}: bytes {number * size} to {end - 1} are damaged")
-                self._crc = 0
+def verified(pieces: Iterable[memoryview], manifest: CommitRecord, name: str) -> Iterator[memoryview]:
+    """Pass a version's bytes on, in pieces of any size. Raises DamagedError, for ``name``, where they end wrongly."""
+    size, at, crc = manifest.chunk_bytes, 0, 0
+    for piece in pieces:
+        rest = piece
+        while len(rest):
+            number = at // size
+            end = min((number + 1) * size, manifest.size)
+            part, rest = rest[: end - at], rest[end - at :]
+            at, crc = at + len(part), crc32(part, crc)
+            if at == end:
+                if crc != manifest.crcs[number]:
+                    raise DamagedError(f"{name}: bytes {number * size} to {end - 1} are damaged")
+                crc = 0
+        yield piece
 
 
 def _check(document: Mapping[str, Any]) -> int:

@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 
 from deepvm.checkpoint.format.layout import Layout
-from deepvm.checkpoint.format.manifest import Manifest
+from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.errors import CheckpointError, RequestError
 
 
@@ -66,6 +66,6 @@ class Shard:
         if len(self.image) != self.layout.size:
             raise RequestError("image", f"{len(self.image)} bytes", f"the {self.layout.size} bytes of its layout")
 
-    def manifest(self, crcs: Sequence[int]) -> Manifest:
+    def manifest(self, crcs: Sequence[int]) -> CommitRecord:
         """The commit record of the version that this is the whole of, complete now."""
-        return Manifest.of(self.job, self.version, self.layout, crcs, best=self.best)
+        return CommitRecord.of(self.job, self.version, self.layout, crcs, best=self.best)

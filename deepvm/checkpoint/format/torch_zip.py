@@ -71,9 +71,8 @@ def plan_image(tree: Any, parts: FlatState | None = None) -> Image:
     """Lay out the file of a state, flattened to ``parts``.
 
     Raises:
-        CheckpointError: this release of torch writes files that are not understood here, or there is no room to test
-            the layout.
-        RequestError: the state holds something that torch would not load.
+        CheckpointError: this release of torch writes files in an unknown way, or there is no room to test the layout.
+        RequestError: torch would not load something in the state.
     """
     from torch.utils.serialization import config
 
@@ -92,8 +91,8 @@ def plan_image(tree: Any, parts: FlatState | None = None) -> Image:
 def lay_out(tree: Any, parts: FlatState, world: int) -> Image:
     """:func:`plan_image`, or the saved file where that is not possible; the log says so once.
 
-    Saving is slower, and training stands still meanwhile; the file is verified and restored like any other. Raises
-    CheckpointError with several ranks: what torch.save writes differs between them.
+    Saving is slower, and training stalls meanwhile. Raises CheckpointError with several ranks: what torch.save writes
+    differs between them.
     """
     try:
         return plan_image(tree, parts)
@@ -102,7 +101,7 @@ def lay_out(tree: Any, parts: FlatState, world: int) -> Image:
             raise CheckpointError(f"{error}; several ranks need a release of torch that is known here") from error
         if str(error) not in _warned:
             _warned.add(str(error))
-            log.warning("%s; each version is saved by torch.save while training stands still", error)
+            log.warning("%s; each version is saved by torch.save while training stalls", error)
     stream = io.BytesIO()
     torch.save(tree, stream)
     data = stream.getvalue()

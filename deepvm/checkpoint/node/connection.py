@@ -11,7 +11,7 @@ from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.files.file_names import check_job, whole_job
 from deepvm.checkpoint.format.crc_combine import Atom, total
 from deepvm.checkpoint.format.layout import Layout
-from deepvm.checkpoint.format.manifest import Manifest
+from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.checkpoint.network.protocol import FRAME_S, MOST_BODY, BrokenError, Channel, Frame, Kind, Refused, admit
 from deepvm.checkpoint.node.refusals import Refusals
 from deepvm.checkpoint.node.version_registry import MOST_MISSING, VersionRegistry
@@ -251,7 +251,7 @@ class Connection:
                 yield piece[max(start - at, 0) :]
             at += len(piece)
 
-    def _stored(self, job: str, number: int) -> tuple[Manifest, Iterator[memoryview]]:
+    def _stored(self, job: str, number: int) -> tuple[CommitRecord, Iterator[memoryview]]:
         try:
             if self._store is not None:
                 return self._store.read(job, number)

@@ -11,7 +11,7 @@ from typing import Any
 
 from deepvm.checkpoint.format.crc_combine import Atom, seal_by_parts
 from deepvm.checkpoint.format.layout import Layout
-from deepvm.checkpoint.format.manifest import Manifest
+from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.checkpoint.network.protocol import MOST_DOCUMENT, Refused
 from deepvm.checkpoint.node.eviction import VersionMemory
 from deepvm.checkpoint.node.versions import Claim, Job, LayoutIndex, Reservation, Sender, Session, State, Version
@@ -288,7 +288,7 @@ class VersionRegistry(VersionMemory):
         try:
             crcs = seal_by_parts(version.image, layout, version.index.cuts, version.atoms)
             version.atoms = []
-            version.manifest = Manifest.of(version.job, version.number, layout, crcs, best=version.best)
+            version.manifest = CommitRecord.of(version.job, version.number, layout, crcs, best=version.best)
         except BaseException:
             with self.changed:
                 self._drop(version)

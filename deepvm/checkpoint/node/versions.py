@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from deepvm.checkpoint.format.crc_combine import Atom, Cuts
 from deepvm.checkpoint.format.layout import Layout, Ranges, Segment, runs
-from deepvm.checkpoint.format.manifest import Manifest
+from deepvm.checkpoint.format.manifest import CommitRecord
 
 _REMEMBERED = 256  # outcomes of a session's versions, also where the slot was reused since
 
@@ -103,7 +103,7 @@ class Version:
     claims: list[Claim] = field(default_factory=list)
     senders: set[Sender] = field(default_factory=set)
     pins: int = 0
-    manifest: Manifest = field(init=False)
+    manifest: CommitRecord = field(init=False)
     flushed: bool = False
     best: bool = False
     superseded: bool = False

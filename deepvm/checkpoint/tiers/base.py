@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.file_names import file_name
 from deepvm.checkpoint.files.retention import kept_of, outdated
-from deepvm.checkpoint.format.manifest import ChunkChecks, Damage, Manifest
+from deepvm.checkpoint.format.manifest import CommitRecord, Damage, verified
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.errors import CheckpointError, DamagedError
 
@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 
 
 def fulfil(future: Future[_T], work: Callable[..., _T], *arguments: Any) -> None:
-    """Do a piece of work for whoever waits for the future."""
+    """Set a future to what ``work`` returns or raises."""
     try:
         future.set_result(work(*arguments))
     except BaseException as error:
@@ -37,7 +37,7 @@ class Tier(ABC):
     Attributes:
         url: what the user calls it, without secrets.
         form: its URLs, for errors. listed: whether ``deepvm ckpt`` can ask it, from outside the training.
-        shared: whether trainings on other machines may write there as well, so that each needs its own job name.
+        shared: whether trainings on other machines may write there too, so that each needs its own job name.
         streams: whether :meth:`put` calls ``shard.ready`` for what it reads, so that a version can be sent while it is
             still being copied. Other tiers get finished copies only.
         volatile: whether it never gets beyond :attr:`Level.LOCAL`.
@@ -55,17 +55,10 @@ class Tier(ABC):
 
     @classmethod
     def open(cls, url: str, session: str, keep: int, every: int, option: str) -> Tier:
-        """The tier that a URL means.
+        """The tier that a URL means; errors call the URL ``option``. Raises RequestError, CheckpointError.
 
-        Args:
-            url: where.
-            session: a random text, the same for all tiers and ranks of this run.
-            keep: how many versions stay where the trainer decides that.
-            every: also one for each so many steps; 0 for none.
-            option: what errors call the URL.
-
-        Raises:
-            RequestError: it means none. CheckpointError: it cannot be opened.
+        ``session`` is a random text, the same for all tiers and ranks of a run. Where the trainer removes old versions,
+        the newest ``keep`` stay, and one for each ``every`` steps (0 for none).
         """
         raise NotImplementedError(f"{cls.__name__} has no URL")
 
@@ -76,10 +69,8 @@ class Tier(ABC):
     def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
         """Take one rank's part of a version; its memory is free on return.
 
-        Args:
-            shard: the part.
-            acknowledged: called as soon as the whole version, of all ranks, is safe at a level; once for each level
-                that this tier reaches, the weakest first, perhaps from another thread after this method has returned.
+        ``acknowledged`` is called as soon as the whole version, of all ranks, is safe at a level: once for each level
+        that this tier reaches, the weakest first, perhaps from another thread after this method has returned.
 
         Raises:
             CheckpointError: it is not safe.
@@ -87,28 +78,22 @@ class Tier(ABC):
         """
 
     @abstractmethod
-    def versions(self, job: str) -> tuple[Manifest, ...]:
+    def versions(self, job: str) -> tuple[CommitRecord, ...]:
         """The complete versions, newest first; their bytes are not verified yet."""
 
     @abstractmethod
-    def fetch(self, manifest: Manifest, folder: Path) -> Path:
-        """A file with this version's bytes, verified against the manifest: the tier's own, or one made in ``folder``.
+    def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
+        """A file with this version's bytes, verified against its record: the tier's own, or one made in ``folder``.
 
         Raises CheckpointError: it is gone or damaged.
         """
 
     def damaged(self, job: str) -> tuple[Damage, ...]:
-        """The versions that existed once and that :meth:`versions` does not give, newest first. Raises CheckpointError.
-
-        There are none where no version can be half there.
-        """
+        """The versions that existed once and are incomplete now, newest first. Raises CheckpointError."""
         return ()
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
-        """Rename these and all damaged versions so that they no longer count; no bytes are lost.
-
-        Raises CheckpointError.
-        """
+        """Rename these and all damaged versions so that they no longer count. Raises CheckpointError."""
         raise CheckpointError(f"{self.url}: damaged versions cannot be set aside there; take another name for the job")
 
     def settle(self, limit_s: float) -> bool:
@@ -137,14 +122,11 @@ class Store(Tier):
 
     @abstractmethod
     def write(
-        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], Manifest]
+        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], CommitRecord]
     ) -> None:
-        """Write a version, as its bytes become ``final``, and then its commit record.
+        """Write a version and its commit record, see :class:`deepvm.checkpoint.files.version_dir.VersionFolder`.
 
-        For the arguments see :meth:`deepvm.checkpoint.files.version_dir.VersionFolder.write_filling`.
-
-        Raises:
-            CheckpointError: it could not be written; what was complete under its number before still is, or it is.
+        Raises CheckpointError: it was not written; what was complete under its number before still is, or it is.
         """
 
     @abstractmethod
@@ -152,45 +134,37 @@ class Store(Tier):
         """The damaged versions of which only the record is gone. Raises CheckpointError."""
 
     @abstractmethod
-    def read(self, job: str, version: int) -> tuple[Manifest, Iterator[memoryview]]:
-        """A version in pieces, unverified; each piece is valid until the next.
+    def read(self, job: str, version: int) -> tuple[CommitRecord, Iterator[memoryview]]:
+        """A version in pieces, unverified, each valid until the next.
 
-        Raises:
-            FileNotFoundError: it is not there. CheckpointError: it cannot be read; also from the iterator.
+        Raises FileNotFoundError, or CheckpointError: it cannot be read; also from the iterator.
         """
 
     @abstractmethod
     def delete(self, job: str, version: int) -> None:
         """Remove a version; nothing happens if it is not there. Raises CheckpointError."""
 
-    def expired(self, job: str, found: Iterable[Manifest], keep: int, every: int) -> set[int]:
+    def expired(self, job: str, found: Iterable[CommitRecord], keep: int, every: int) -> set[int]:
         """What retention lets go of the complete versions ``found`` and of files without a record."""
         rows = list(found)
         numbers = {m.version for m in rows}
         return numbers - kept_of(rows, keep, every) | outdated(numbers, self.unrecorded(job), keep, every)
 
 
-def download(pieces: Generator[memoryview, None, None], manifest: Manifest, folder: Path, name: str) -> Path:
-    """Bring a version from elsewhere into a new file in ``folder``, whole or not at all, without a commit record.
-
-    Args:
-        pieces: the version's bytes, in order; compared with their checksums as they come.
-        manifest: what they should be.
-        folder: created if needed.
-        name: the version's, in errors.
+def download(pieces: Generator[memoryview, None, None], manifest: CommitRecord, folder: Path, name: str) -> Path:
+    """Write a version's bytes to a new file in ``folder``, whole or not at all, without a commit record.
 
     Raises:
-        CheckpointError: the file cannot be written, and what ``pieces`` raises. DamagedError: the bytes differ.
+        CheckpointError: the file cannot be written, and what ``pieces`` raises.
+        DamagedError: the bytes of ``name`` differ from the ``manifest``.
     """
     path = folder / file_name(manifest.job, manifest.version)
     hidden = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    checks = ChunkChecks(manifest, name)
     try:
         with failing(path), contextlib.closing(pieces):
             folder.mkdir(parents=True, exist_ok=True)
             with hidden.open("xb") as file:
-                for piece in pieces:
-                    checks.add(piece)
+                for piece in verified(pieces, manifest, name):
                     file.write(piece)
                 if file.tell() != manifest.size:
                     raise DamagedError(f"{name}: {file.tell()} bytes came in place of {manifest.size}")

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from deepvm.checkpoint.files.file_names import check_job, file_name, parse_name
 from deepvm.checkpoint.format.checksums import crc32
-from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, Damage, Manifest
+from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, CommitRecord, Damage
 from deepvm.checkpoint.tiers.base import fulfil
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
@@ -86,11 +86,6 @@ class Bucket:
         """Bytes of each object whose name begins so."""
         return {row["Key"]: row["Size"] for row in self._list("list_objects_v2", "Contents", prefix)}
 
-    def rename(self, key: str, to: str) -> None:
-        """Copy an object of any size, then remove it."""
-        self.s3.copy({"Bucket": self.name, "Key": key}, self.name, to)
-        self.remove(key)
-
     def composite(self, key: str) -> str:
         """The store's checksum of the checksums of an object's parts; some other text if it keeps none."""
         head = self.s3.head_object(Bucket=self.name, Key=key, ChecksumMode="ENABLED")
@@ -108,15 +103,17 @@ class Bucket:
                     raise
         raise AssertionError
 
-    def chunk(self, key: str, manifest: Manifest, number: int, **options: str) -> bytes:
+    def chunk(self, key: str, manifest: CommitRecord, number: int, **options: str) -> bytes:
         """A chunk of a version's object; ``options`` are those of GetObject."""
         start = number * manifest.chunk_bytes
         end = min(start + manifest.chunk_bytes, manifest.size)
         return self._read(key, Range=f"bytes={start}-{end - 1}", **options)
 
-    def write(self, key: str, data: bytes) -> None:
-        """Write a small object atomically; the store verifies its checksum."""
-        self.s3.put_object(Bucket=self.name, Key=key, Body=data, ChecksumCRC32=checksum(crc32(data)))
+    def commit(self, record: str, manifest: CommitRecord) -> None:
+        """Write a commit record atomically; the store verifies its checksum. Raises CheckpointError."""
+        data = manifest.to_json()
+        with self.errors(f"write {record}"):
+            self.s3.put_object(Bucket=self.name, Key=record, Body=data, ChecksumCRC32=checksum(crc32(data)))
 
     def remove(self, *keys: str) -> None:
         """Remove objects in order; missing ones are ignored."""
@@ -144,41 +141,32 @@ class Bucket:
         numbers = {self._version(key.removesuffix(SUFFIX), job) for key in sizes}
         return sizes, sorted((number for number in numbers if number is not None), reverse=True)
 
-    def unrecorded(self, job: str) -> set[int]:
-        """The versions of a job whose object is alone."""
-        sizes, versions = self.objects(job)
-        return {v for v in versions if not _records(self.key(job, v)) & sizes.keys()}
-
-    def look(self, job: str) -> list[Manifest | Damage]:
+    def look(self, job: str) -> list[CommitRecord | Damage]:
         """Each version's commit record or damage, newest first."""
         sizes, versions = self.objects(job)
         with ThreadPoolExecutor(self.threads) as pool:
             asked = [submit(pool, self.state, job, version, sizes) for version in versions]
         return [found for each in asked if (found := each.result()) is not None]
 
-    def state(self, job: str, version: int, sizes: Mapping[str, int]) -> Manifest | Damage | None:
+    def state(self, job: str, version: int, sizes: Mapping[str, int]) -> CommitRecord | Damage | None:
         """One version's record or damage; None if it was removed meanwhile."""
         key = self.key(job, version)
         if key not in sizes:
             return Damage(version, f"{self._shown(key)}: its commit record is there and the object is not")
         try:
-            if not _records(key) & sizes.keys():
+            if not {key + SUFFIX, key + UPCOMING} & sizes.keys():
                 raise DamagedError(f"{self._shown(key)}: {UNRECORDED}")
             return self.record(job, version, sizes)
         except DamagedError as error:
             return Damage(version, str(error), sizes[key])
 
-    def record(self, job: str, version: int, sizes: Mapping[str, int]) -> Manifest | None:
-        """The record that fits a version's object; None if there is none any more.
-
-        Raises:
-            DamagedError: none fits.
-        """
+    def record(self, job: str, version: int, sizes: Mapping[str, int]) -> CommitRecord | None:
+        """The record that fits a version's object; None if it was removed. Raises DamagedError: none fits."""
         key = self.key(job, version)
         # In this order: the upcoming record goes when the usual one says the same.
         upcoming = self._manifest(key + UPCOMING) if key + UPCOMING in sizes else None
         found = self._manifest(key + SUFFIX) if key + SUFFIX in sizes else None
-        if isinstance(upcoming, Manifest) and self._fits(key, sizes[key], upcoming, found):
+        if isinstance(upcoming, CommitRecord) and self._fits(key, sizes[key], upcoming, found):
             found = upcoming
         if found is None and upcoming is not None:
             found = DamagedError(f"{self._shown(key)}: {UNRECORDED}")
@@ -191,13 +179,13 @@ class Bucket:
             raise DamagedError(f"{self._shown(key)}: it has {sizes[key]} bytes in place of {found.size}")
         return found
 
-    def _fits(self, key: str, size: int, upcoming: Manifest, found: Manifest | DamagedError | None) -> bool:
+    def _fits(self, key: str, size: int, upcoming: CommitRecord, found: CommitRecord | DamagedError | None) -> bool:
         """Whether the object is what the upcoming record says, and not what the usual one does."""
         if size != upcoming.size:
             return False
         numbers = list(range(len(upcoming.crcs)))  # without another record all of it counts
         with self.errors(f"read {key}"):
-            if isinstance(found, Manifest):
+            if isinstance(found, CommitRecord):
                 if found.size != size:
                     return True
                 if found.chunk_bytes == upcoming.chunk_bytes:
@@ -209,13 +197,13 @@ class Bucket:
                     return True
             return all(crc32(self.chunk(key, upcoming, n)) == upcoming.crcs[n] for n in numbers)
 
-    def _manifest(self, record: str) -> Manifest | DamagedError | None:
+    def _manifest(self, record: str) -> CommitRecord | DamagedError | None:
         """What a record says; None if it was removed meanwhile."""
         from botocore.exceptions import ClientError
 
         with self.errors(f"read {record}"):
             try:
-                return Manifest.from_json(self._read(record))
+                return CommitRecord.from_json(self._read(record))
             except ClientError as error:
                 if error.response["Error"]["Code"] not in ("NoSuchKey", "404"):
                     raise
@@ -225,10 +213,6 @@ class Bucket:
 
     def _shown(self, key: str) -> str:
         return f"s3://{self.name}/{key}"
-
-
-def _records(key: str) -> set[str]:
-    return {key + SUFFIX, key + UPCOMING}
 
 
 def submit(pool: ThreadPoolExecutor, work: Callable[..., _T], *arguments: Any) -> Future[_T]:

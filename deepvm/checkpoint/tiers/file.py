@@ -23,7 +23,7 @@ from deepvm.checkpoint.files.shared_file_write import put_part
 from deepvm.checkpoint.files.version_dir import YOUNG_S, VersionFolder
 from deepvm.checkpoint.files.writer_lock import NODE, FileLock
 from deepvm.checkpoint.format.checksums import seal
-from deepvm.checkpoint.format.manifest import Damage, Manifest
+from deepvm.checkpoint.format.manifest import UNRECORDED, CommitRecord, Damage
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.tiers.base import Store, Tier
 from deepvm.errors import CheckpointError, DamagedError, RequestError
@@ -37,20 +37,16 @@ _READ_BYTES = 2**20
 
 
 class FileTier(Store):
-    """A folder; with several ranks one that all of them see."""
+    """A folder; with several ranks, one that all of them see."""
 
     form = "file:///folder"
     streams = fills = True
     away = False  # nobody can tell a volume that outlives the machine from one that does not
 
     def __init__(self, folder: Path, *, keep: int = 0, every: int = 0, session: str = "") -> None:
-        """Remember where; nothing is made before the first version.
+        """Create nothing before the first version. ``session``: as in :meth:`Tier.open`; one rank needs none.
 
-        Args:
-            folder: where.
-            keep: how many versions stay, see :func:`deepvm.checkpoint.files.retention.kept`; 0 for all.
-            every: see there.
-            session: a random name of this run, the same on all ranks; for one rank not needed.
+        ``keep``, ``every``: as in :func:`deepvm.checkpoint.files.retention.kept`, but ``keep=0`` keeps all.
         """
         if keep or every:
             kept((), keep, every)  # refuse now what cannot be used, not after the first version
@@ -74,9 +70,7 @@ class FileTier(Store):
         """See :meth:`Tier.prove`; warns of a folder in memory."""
         if self.volatile:
             log.warning("%s is %s", self.url, durable_write.medium(self.folder.path))
-        place = self.folder.path
-        while not place.exists() and place != place.parent:
-            place = place.parent
+        place = durable_write.existing(self.folder.path)
         if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
             raise CheckpointError(
                 f"{self.url}: no version can be written there: {place} is no folder that may be written to; "
@@ -102,13 +96,13 @@ class FileTier(Store):
         # Chunks are written while those behind them are still being copied and summed: the disk is the slowest.
         final, home = seal(shard.image, shard.layout, crcs, ready=shard.ready), shard.home
         if home is None or home.parent != self.folder.path:
-            self.folder.write_filling(shard.image, shard.job, shard.version, final, lambda: shard.manifest(crcs))
+            self.folder.write(shard.image, shard.job, shard.version, final, lambda: shard.manifest(crcs))
         else:  # the bytes are in a file of this folder as soon as they are final (strategy D)
             for _ in final:
                 pass
             with durable_write.failing(home):
                 point("home.before-sync")
-                durable_write.sync_file(home)
+                durable_write.sync(home)
                 point("home.after-sync")
             self.folder.adopt(home, shard.manifest(crcs))
         self._jobs.add(shard.job)
@@ -126,21 +120,21 @@ class FileTier(Store):
             raise CheckpointError(f"{path}: versions cannot be kept there: {error.strerror or error}") from error
         if not os.access(path, os.W_OK):
             raise CheckpointError(f"{path}: versions cannot be kept there: it is not writable")
-        # What another node or a trainer is writing must not be mistaken for what a killed one left.
+        # What another node or a trainer is writing must not be taken for what a killed one left.
         with self.folder.writer_lock.alone() as alone:
             self.folder.sweep(0 if alone and not shared else YOUNG_S)
 
     def write(
-        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], Manifest]
+        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], CommitRecord]
     ) -> None:
         """See :class:`Store`."""
-        self.folder.write_filling(image, job, version, final, manifest)
+        self.folder.write(image, job, version, final, manifest)
 
     def unrecorded(self, job: str) -> set[int]:
         """See :class:`Store`."""
-        return self.folder.unrecorded(job)
+        return {f.version for f in self.folder.found(job) if f.problem == UNRECORDED}
 
-    def read(self, job: str, version: int) -> tuple[Manifest, Iterator[memoryview]]:
+    def read(self, job: str, version: int) -> tuple[CommitRecord, Iterator[memoryview]]:
         """See :class:`Store`."""
         path = self.folder.file(job, version)
         manifest = read_manifest(path)
@@ -154,7 +148,7 @@ class FileTier(Store):
         """Remove what retention lets go; the version that was just written is durable and stays."""
         try:
             found = self.folder.manifests(job)
-            self._heed_others(job, newest, {m.version for m in found})
+            self._warn_of_others(job, newest, {m.version for m in found})
             # Newer versions are from a run that went further, before it was restarted from an older one.
             rows = {m.version: m for m in found if m.version <= newest}
             for version in self.expired(job, rows.values(), self._keep, self._every) - {newest}:
@@ -163,8 +157,8 @@ class FileTier(Store):
         except CheckpointError as error:  # a full disk is bad enough: it must not also stop the training
             log.warning("old versions stay: %s", error)
 
-    def _heed_others(self, job: str, newest: int, there: set[int]) -> None:
-        """Warn once if another training seems to write versions of this job here: each removes those of the other."""
+    def _warn_of_others(self, job: str, newest: int, there: set[int]) -> None:
+        """Warn once if another training seems to write this job's versions here: each removes the other's."""
         known = self._known.get(job)
         others = {v for v in there if v > newest} if known is None else there - known - {newest}
         self._known[job] = there
@@ -172,15 +166,12 @@ class FileTier(Store):
             self._warned.add(job)
             numbers = ", ".join(map(str, sorted(others)[:_MOST_SHOWN]))
             log.warning(
-                "%s: versions of %s that this run has not written: %s. If an earlier run went further, the next "
-                "restore takes its versions, unless you remove them; if another training writes here now, each removes "
-                "versions of the other: give one another name, in DEEPVM_JOB",
-                self.url,
-                job,
-                numbers,
+                f"{self.url}: versions of {job} that this run has not written: {numbers}. If an earlier run went "
+                "further, the next restore takes its versions, unless you remove them; if another training writes here "
+                "now, each removes versions of the other: give one another name, in DEEPVM_JOB"
             )
 
-    def versions(self, job: str) -> tuple[Manifest, ...]:
+    def versions(self, job: str) -> tuple[CommitRecord, ...]:
         """See :meth:`Tier.versions`."""
         return self.folder.manifests(job)
 
@@ -192,14 +183,14 @@ class FileTier(Store):
         """See :meth:`Tier.set_aside`: files and records get names that end in ``.aside``."""
         self.folder.set_aside(job, versions)
 
-    def fetch(self, manifest: Manifest, folder: Path) -> Path:
+    def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
         """See :meth:`Tier.fetch`."""
         path = self.folder.file(manifest.job, manifest.version)
         verify(path, manifest)
         return path
 
     def close(self) -> None:
-        """Remove what was kept only to be overwritten by the next version, and let another node write there."""
+        """Remove spares, and let another node write there."""
         with self._writing:
             for job in self._jobs:
                 self.folder.drop_spare(job)

@@ -43,9 +43,7 @@ def open_store(url: str) -> Store | None:
     kind = find_tier(url)
     if kind is None or not issubclass(kind, Store):
         raise RequestError("persist", url, _forms(Store))
-    found = kind.open(url, session="", keep=0, every=0, option="persist")
-    assert isinstance(found, Store)
-    return found
+    return cast(Store, kind.open(url, session="", keep=0, every=0, option="persist"))
 
 
 def _forms(base: type) -> str:

@@ -1,16 +1,14 @@
 """``s3://bucket/prefix``: versions in an object store, durable when acknowledged.
 
-A version is an object that plain ``torch.load`` reads once it is downloaded, and a commit record beside it, written
-when the object is complete: a record vouches for the bytes. A trainer that is killed while it uploads leaves parts that
-cost money and that nobody lists: the next one aborts them, where it may list them, and a lifecycle rule of the bucket
-should after a day.
+A version is an object that plain ``torch.load`` reads, and a commit record beside it, written when the object is
+complete. A trainer that is killed during an upload leaves parts that cost money and are not listed as objects: the next
+one aborts them if it may list uploads, and a lifecycle rule of the bucket should after a day.
 
-A version has another record, the *upcoming* one, from before its object is completed until its usual record is there.
-So no killed writer leaves an object with neither: such an object has lost its record. When a version replaces one with
-the same number, its object changes at once or not at all, so at each moment one of the two records fits it; a chunk in
-which they differ tells which (the ETag of an encrypted object says nothing of its bytes). The same bytes again leave
-the object as it is. One writer is assumed: a completion that the store carries out after its sender has died and
-another one has saved the same number is not noticed.
+From before its object is completed until its usual record is there, a version has an *upcoming* record. So no killed
+writer leaves an object with neither: such an object has lost its record. A replaced object changes atomically, so one
+of the two records always fits it; a chunk in which they differ tells which (an encrypted object's ETag says nothing of
+its bytes). Saving the same bytes again leaves the object as it is. One writer is assumed: a completion that the store
+carries out after its sender has died and another one has saved the same number is not noticed.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from deepvm.checkpoint.files.file_names import aside_suffix
 from deepvm.checkpoint.files.retention import kept
 from deepvm.checkpoint.format.checksums import crc32, seal
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
-from deepvm.checkpoint.format.manifest import SUFFIX, Damage, Manifest
+from deepvm.checkpoint.format.manifest import SUFFIX, CommitRecord, Damage
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.tiers.base import Store, Tier, download
 from deepvm.checkpoint.tiers.bucket import UPCOMING, Bucket, checksum, submit
@@ -59,23 +57,18 @@ class S3Tier(Store):
         attempts: int = 5,
         endpoint: str = "",
     ) -> None:
-        """Remember where; nothing is sent before the first version.
+        """Send nothing before the first version.
 
-        Args:
-            bucket: its name.
-            prefix: what the names of all objects begin with.
-            keep: how many versions stay, see :func:`deepvm.checkpoint.files.retention.kept`; 0 for all.
-            every: see there.
-            threads: requests at once.
-            attempts: how often a request is tried; botocore waits longer before each.
-            endpoint: URL of another store with this interface; the environment's or AWS's unless given.
+        ``prefix``: of all objects' names. ``keep``, ``every``: as in
+        :func:`deepvm.checkpoint.files.retention.kept`, but ``keep=0`` keeps all. ``threads``: requests at once.
+        ``attempts``: tries of each. ``endpoint``: URL of the store; empty: the environment's, or else AWS's.
         """
         if keep or every:
             kept((), keep, every)
         self._keep, self._every, self._threads = keep, every, threads
         self._bucket = Bucket(bucket, prefix, threads=threads, attempts=attempts, endpoint=endpoint)
         self.url = self._bucket.url
-        self._cleared, self._told = set[str](), set[str]()
+        self._cleared, self._warned = set[str](), set[str]()
         self._writing = threading.RLock()
         self._counting, self._readers = threading.Lock(), 0
 
@@ -115,12 +108,8 @@ class S3Tier(Store):
             upload = self._bucket.s3.create_multipart_upload(**where)["UploadId"]
             self._bucket.s3.abort_multipart_upload(**where, UploadId=upload)
 
-    def _commit(self, record: str, manifest: Manifest) -> None:
-        with self._bucket.errors(f"write {record}"):
-            self._bucket.write(record, manifest.to_json())
-
     def write(
-        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], Manifest]
+        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], CommitRecord]
     ) -> None:
         """See :class:`Store`. Makes the object, whole or not at all; S3 compares each part with its checksum."""
         with self._writing:
@@ -133,10 +122,10 @@ class S3Tier(Store):
                 try:
                     parts = self._send_parts(upload, image, final)
                     new, old = manifest(), self._settled(job, version)
-                    same = old if old is not None and self._is(key, old, new, parts) else None
+                    same = old if old is not None and self._has_bytes(key, old, new, parts) else None
                     if same is None:
                         announced = True
-                        self._commit(key + UPCOMING, new)
+                        self._bucket.commit(key + UPCOMING, new)
                         self._bucket.s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
                 except BaseException:
                     if self._abort(upload) and announced:  # one that cannot be aborted may be complete
@@ -147,7 +136,7 @@ class S3Tier(Store):
                 self._abort(upload)
                 new = replace(new, created=same.created, best=same.best or new.best)
                 if new != same:
-                    self._commit(key + SUFFIX, new)
+                    self._bucket.commit(key + SUFFIX, new)
                 return
             try:
                 self._end_replacement(key, new)
@@ -177,12 +166,12 @@ class S3Tier(Store):
             log.info("%s: an upload of %s that was never completed is given up", self.url, key)
             self._abort({"Bucket": self._bucket.name, "Key": key, "UploadId": upload})
 
-    def _end_replacement(self, key: str, manifest: Manifest) -> None:
-        self._commit(key + SUFFIX, manifest)
+    def _end_replacement(self, key: str, manifest: CommitRecord) -> None:
+        self._bucket.commit(key + SUFFIX, manifest)
         with self._bucket.errors(f"remove {key}{UPCOMING}"):
             self._bucket.remove(key + UPCOMING)
 
-    def _settled(self, job: str, version: int) -> Manifest | None:
+    def _settled(self, job: str, version: int) -> CommitRecord | None:
         """The one record of what is complete under this number; records that fit nothing are removed."""
         key = self._bucket.key(job, version)
         sizes = self._bucket.sizes(key)
@@ -197,7 +186,7 @@ class S3Tier(Store):
             self._end_replacement(key, old)
         return old
 
-    def _is(self, key: str, old: Manifest, new: Manifest, parts: Sequence[dict[str, Any]]) -> bool:
+    def _has_bytes(self, key: str, old: CommitRecord, new: CommitRecord, parts: Sequence[dict[str, Any]]) -> bool:
         """Whether the object already has the bytes sent in these parts, by its record and by the store."""
         if (old.size, old.chunk_bytes, old.crcs) != (new.size, new.chunk_bytes, new.crcs):
             return False
@@ -240,14 +229,14 @@ class S3Tier(Store):
         with self._bucket.errors(f"remove {key}"):
             self._bucket.remove(key + SUFFIX, key + UPCOMING, key)
 
-    def versions(self, job: str) -> tuple[Manifest, ...]:
+    def versions(self, job: str) -> tuple[CommitRecord, ...]:
         """See :meth:`Tier.versions`; others are logged once."""
         found = self._bucket.look(job)
         for each in found:
-            if isinstance(each, Damage) and each.problem not in self._told:
-                self._told.add(each.problem)
+            if isinstance(each, Damage) and each.problem not in self._warned:
+                self._warned.add(each.problem)
                 log.warning("version %d of %s is not complete: %s", each.version, job, each.problem)
-        return tuple(m for m in found if isinstance(m, Manifest))
+        return tuple(m for m in found if isinstance(m, CommitRecord))
 
     def damaged(self, job: str) -> tuple[Damage, ...]:
         """See :meth:`Tier.damaged`."""
@@ -255,7 +244,9 @@ class S3Tier(Store):
 
     def unrecorded(self, job: str) -> set[int]:
         """See :class:`Store`."""
-        return self._bucket.unrecorded(job)
+        sizes, versions = self._bucket.objects(job)
+        keys = {version: self._bucket.key(job, version) for version in versions}
+        return {v for v, key in keys.items() if not {key + SUFFIX, key + UPCOMING} & sizes.keys()}
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
         """See :meth:`Tier.set_aside`: objects and records get names that end in ``.aside``; they are copied for it."""
@@ -265,21 +256,22 @@ class S3Tier(Store):
             key = self._bucket.key(job, version)
             with self._bucket.errors(f"set {key} aside"):
                 for name in (key + UPCOMING, key + SUFFIX, key):
-                    if name in sizes:
-                        self._bucket.rename(name, name + added)
+                    if name in sizes:  # an object of any size is copied, then removed
+                        where = {"Bucket": self._bucket.name, "Key": name}
+                        self._bucket.s3.copy(where, self._bucket.name, name + added)
+                        self._bucket.remove(name)
 
-    def read(self, job: str, version: int) -> tuple[Manifest, Iterator[memoryview]]:
+    def read(self, job: str, version: int) -> tuple[CommitRecord, Iterator[memoryview]]:
         """See :class:`Store`."""
         found = self._bucket.state(job, version, self._bucket.objects(job)[0])
-        if not isinstance(found, Manifest):
+        if not isinstance(found, CommitRecord):
             raise FileNotFoundError(f"{self.url}: version {version} of {job}")
         return found, self.chunks(found)
 
-    def chunks(self, manifest: Manifest) -> Generator[memoryview, None, None]:
-        """A version's bytes, in order, unverified; several chunks are under way at once. Raises CheckpointError.
+    def chunks(self, manifest: CommitRecord) -> Generator[memoryview, None, None]:
+        """A version's bytes, in order, unverified. Raises CheckpointError.
 
-        About as many as there are threads, of all readers together, and at least two of each: a restarted memory node
-        may have to serve all ranks of a training at once.
+        Readers share the threads, at least two chunks each: a restarted memory node may serve all ranks at once.
         """
         key = self._bucket.key(manifest.job, manifest.version)
         with (
@@ -304,7 +296,7 @@ class S3Tier(Store):
                     self._readers -= 1
                 pool.shutdown(cancel_futures=True)
 
-    def fetch(self, manifest: Manifest, folder: Path) -> Path:
+    def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
         """See :meth:`Tier.fetch`."""
         name = f"{self.url}: {self._bucket.key(manifest.job, manifest.version)}"
         return download(self.chunks(manifest), manifest, folder, name)

@@ -1,13 +1,11 @@
 """``tcp://host:port,host:port``: several memory nodes that share each version (ACUTE's Check-Trans).
 
-Every rank sends to all nodes at once; a version counts when each node has its part. With one node's memory all versions
-are lost that were not on its disk yet: parts do not stand in for each other.
+Every rank sends to all nodes at once; a version counts when each node has its part. There is no redundancy: losing one
+node's memory loses every version that was not on its disk yet.
 
-A version that is sent again under its number, as when a run saves what it began from, replaces the old one on one node
-after the other. With the same bytes this is harmless, as the parts are the same too (their marks are made of the
-bytes). With other bytes, from when the first node has written its new part until the last one has, the loss of a node's
-memory costs both; a run's last version of another number that all nodes have on disk stays (``hold``), but a run that
-begins with such a version has none.
+A version that is sent again under its number is replaced on one node after the other. The same bytes make the same
+parts, so that is harmless. With other bytes, a node's memory that is lost before all nodes have written their new parts
+costs both; the run's last version of another number that all nodes have on disk stays (``hold``), if there is one.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from deepvm.checkpoint.files.file_names import MOST_PARTS, part_job, whole_job
 from deepvm.checkpoint.files.stripe import Part, PartPlan, belong_together, join, mark_of, plan_part, read_part
 from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.layout import Layout
-from deepvm.checkpoint.format.manifest import Damage, JoinedManifest, Manifest
+from deepvm.checkpoint.format.manifest import CommitRecord, Damage, JoinedRecord
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.endpoint import endpoint_of
 from deepvm.checkpoint.network.protocol import Refused
@@ -90,8 +88,7 @@ class StripedTier(Tier):
                 left[level] -= 1
                 if not left[level]:
                     if level is Level.DURABLE:
-                        with self._lock:
-                            self._holds[shard.job] = shard.version
+                        self._holds[shard.job] = shard.version
                     acknowledged(level)
 
         def send(node: TcpTier, part: Shard) -> None:
@@ -110,14 +107,10 @@ class StripedTier(Tier):
 
     def _hold(self, job: str) -> int:
         """The last version that all nodes have on disk: none of them may delete it yet."""
-        with self._lock:
-            known = self._holds.get(job)
-        if known is None:
+        if job not in self._holds:
             # Which versions of earlier runs are on all disks is not known; the oldest was there first.
-            known = min((m.version for m in self.versions(job)), default=0)
-            with self._lock:
-                known = self._holds.setdefault(job, known)
-        return known
+            self._holds.setdefault(job, min((m.version for m in self.versions(job)), default=0))
+        return self._holds[job]
 
     def _planned(self, layout: Layout) -> tuple[PartPlan, ...]:
         with self._lock:
@@ -126,11 +119,8 @@ class StripedTier(Tier):
                 self._plans = {layout.digest: tuple(plan_part(layout, n, count) for n in range(1, count + 1))}
             return self._plans[layout.digest]
 
-    def versions(self, job: str) -> tuple[Manifest, ...]:
-        """See :meth:`Tier.versions`: those of which all nodes have parts sent together, by the beginning of each part.
-
-        Their ``crcs`` are empty.
-        """
+    def versions(self, job: str) -> tuple[CommitRecord, ...]:
+        """See :meth:`Tier.versions`: those of which all nodes have parts sent together; their ``crcs`` are empty."""
         rows = _all(lambda node, name: {m.version: m for m in node.versions(name)}, self._nodes, self._jobs(job))
         common = set.intersection(*(set(row) for row in rows))
         found = []
@@ -147,7 +137,7 @@ class StripedTier(Tier):
                 log.warning("version %d of %s on %s is passed over: %s", number, job, self.url, problem)
                 continue
             whole, created = parts[0].whole, max(m.created for m in manifests)
-            found.append(JoinedManifest(job, number, whole.world, whole.size, (), layout=whole.digest, created=created,
+            found.append(JoinedRecord(job, number, whole.world, whole.size, (), layout=whole.digest, created=created,
                                         parts=manifests))  # fmt: skip
         return tuple(found)
 
@@ -158,8 +148,7 @@ class StripedTier(Tier):
     def damaged(self, job: str) -> tuple[Damage, ...]:
         """See :meth:`Tier.damaged`; also those of which some nodes lack their part.
 
-        A trainer that is killed between the commits to two nodes of its very first version leaves one as well; it
-        cannot be told from one whose other part was lost.
+        A trainer killed between two nodes' commits of its first version leaves one too: it looks as if a part was lost.
         """
         jobs, whole = self._jobs(job), {m.version for m in self.versions(job)}
         here = _all(lambda node, name: {m.version for m in node.versions(name)}, self._nodes, jobs)
@@ -179,9 +168,9 @@ class StripedTier(Tier):
         """See :meth:`Tier.set_aside`."""
         _all(lambda node, name: node.set_aside(name, versions), self._nodes, self._jobs(job))
 
-    def fetch(self, manifest: Manifest, folder: Path) -> Path:
+    def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
         """See :meth:`Tier.fetch`; every part is verified against its manifest, then they are joined in ``folder``."""
-        parts = manifest.parts if isinstance(manifest, JoinedManifest) else ()
+        parts = manifest.parts if isinstance(manifest, JoinedRecord) else ()
         if len(parts) != len(self._nodes):
             raise CheckpointError(f"{self.url}: version {manifest.version} of {manifest.job} is not here")
         path = VersionFolder(folder).file(manifest.job, manifest.version)
@@ -214,11 +203,10 @@ class MpiTier(StripedTier):
 
         mpirun --with-ft ulfm -n 2 python train.py : -n 1 deepvm memory-node serve --listen mpi ...
 
-    The messages are those of ``tcp://``, carried by MPI (:mod:`deepvm.checkpoint.network.mpi_streams`). With
-    ``--with-ft ulfm`` the node and the other trainers go on when a trainer is killed; without, Open MPI ends them all.
-    The node ends when every trainer has. A trainer that torchrun has started is in no MPI world; to have
-    ``torch.distributed`` in one, set ``RANK`` to ``OMPI_COMM_WORLD_RANK``, ``WORLD_SIZE`` to the number of trainers,
-    ``MASTER_ADDR`` and ``MASTER_PORT``, and use gloo.
+    The messages are those of ``tcp://`` (:mod:`deepvm.checkpoint.network.mpi_streams`). Without ``--with-ft ulfm``,
+    Open MPI ends all processes when a trainer is killed. The node ends when every trainer has. torchrun's trainers are
+    in no MPI world; for ``torch.distributed`` in one, set ``RANK`` to ``OMPI_COMM_WORLD_RANK``, ``WORLD_SIZE`` to the
+    number of trainers, ``MASTER_ADDR`` and ``MASTER_PORT``, and use gloo.
     """
 
     form = "mpi://rank"
@@ -237,10 +225,10 @@ class RecoveryTier(Tier):
         """See :class:`Tier`; always refused."""
         raise CheckpointError(f"{self.url}: only for reading")
 
-    def versions(self, job: str) -> tuple[Manifest, ...]:
+    def versions(self, job: str) -> tuple[CommitRecord, ...]:
         """See :meth:`Tier.versions`; of a version that is there as a whole and in parts, the whole comes first."""
         found = [manifest for folder in self._folders for manifest in folder.manifests(job)]
-        sets: dict[tuple[int, int], dict[int, Manifest]] = defaultdict(dict)
+        sets: dict[tuple[int, int], dict[int, CommitRecord]] = defaultdict(dict)
         for row in (row for folder in self._folders for row in folder.found()):
             known = whole_job(row.job)
             if known is not None and known[0] == job and row.manifest is not None and not row.problem:
@@ -249,22 +237,22 @@ class RecoveryTier(Tier):
             if len(rows) == of:
                 parts = tuple(rows[number] for number in sorted(rows))
                 size = sum(part.size for part in parts)  # a little more than the whole has
-                found.append(JoinedManifest(job, version, parts[0].world, size, (), parts=parts))
+                found.append(JoinedRecord(job, version, parts[0].world, size, (), parts=parts))
         return tuple(sorted(found, key=lambda m: -m.version))
 
     def damaged(self, job: str) -> tuple[Damage, ...]:
-        """See :meth:`Tier.damaged`; of parts nothing is said."""
+        """See :meth:`Tier.damaged`; damaged parts are not included."""
         return tuple(damage for folder in self._folders for damage in folder.damaged(job))
 
-    def fetch(self, manifest: Manifest, folder: Path) -> Path:
+    def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
         """See :meth:`Tier.fetch`; parts are joined in ``folder``."""
-        if not isinstance(manifest, JoinedManifest):
+        if not isinstance(manifest, JoinedRecord):
             return self._verified(manifest)
         target = VersionFolder(folder).file(manifest.job, manifest.version)
         join([self._verified(part) for part in manifest.parts], target)
         return target
 
-    def _verified(self, manifest: Manifest) -> Path:
+    def _verified(self, manifest: CommitRecord) -> Path:
         for folder in self._folders:
             if manifest in folder.manifests(manifest.job):
                 path = folder.file(manifest.job, manifest.version)
@@ -279,7 +267,7 @@ def jobs_in(folders: Sequence[VersionFolder]) -> list[str]:
     return sorted({name if (known := whole_job(name)) is None else known[0] for name in names})
 
 
-def _head(node: TcpTier, manifest: Manifest) -> Part:
+def _head(node: TcpTier, manifest: CommitRecord) -> Part:
     data = bytearray()
     with contextlib.closing(node.stream(manifest)) as pieces:
         for piece in pieces:

@@ -19,7 +19,7 @@ from typing import Any
 from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.files.file_names import check_job
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, Ranges, runs
-from deepvm.checkpoint.format.manifest import Damage, Manifest
+from deepvm.checkpoint.format.manifest import CommitRecord, Damage
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.ack_poller import AckPoller, Pending
 from deepvm.checkpoint.network.client import Link, unreachable
@@ -30,13 +30,11 @@ from deepvm.checkpoint.tiers.base import Tier, download
 from deepvm.errors import CheckpointError, RequestError, TierBusyError
 from deepvm.io.host_info import cores
 
-WIRE_BYTES = 2**20
-"""Bytes of one message: small enough to be hashed while they are in the processor's cache."""
 _WORTH_TWO, _TRIES, _ROUNDS, _PAUSE_S = 16 * 2**20, 5, 3, 0.1
 
 
 class CommitBarrier:
-    """Keep puts to several memory nodes in step: no node completes its part before all of them have theirs.
+    """Keeps puts to several memory nodes in step: no node completes its part before all of them have theirs.
 
     Attributes:
         hold: the oldest version that must stay in the nodes' folders; None: they decide. error: the first that failed.
@@ -86,24 +84,20 @@ class TcpTier(Tier):
         token: Token | bytes,
         *,
         flows: int | None = None,
-        wire_bytes: int = WIRE_BYTES,
+        wire_bytes: int = 2**20,  # still in the processor's cache when they are hashed
         limit_s: float = 30.0,
         await_s: float = 300.0,
     ) -> None:
-        """Remember where; the first call connects.
+        """Remember where; the first call connects. Raises RequestError, naming the address.
 
         Args:
             address: ``tcp://host:port``, or ``tcps://`` for TLS; ``DEEPVM_TLS_CA`` may name the authority's file.
             session: a random id of 1 to 64 characters, the same on all ranks of a training run, another for the next.
             token: the node's or the job's, see :func:`deepvm.checkpoint.network.token.token_from_environment`.
-            flows: connections for one part; two unless given, one to a node with which this process shares two cores.
+            flows: connections for one part; by default two, but one if two cores are shared with the node.
             wire_bytes: bytes of one message, 4096 to ``CHUNK_BYTES``.
-            limit_s: the longest that ``put`` blocks on top of the time for the bytes (see ``Shard.moving_s``), and that
-                the node may take for one message.
-            await_s: how long a level is awaited in the background, on top of that time as well.
-
-        Raises:
-            RequestError: naming the address.
+            limit_s: of ``put`` beside the time for the bytes (``Shard.moving_s``), and of the node's for one message.
+            await_s: how long a level is awaited in the background, beside that time.
         """
         self._address: Endpoint = Address.parse(address) if isinstance(address, str) else address
         self.url, self.shared = self._address.url, self._address.shared
@@ -159,7 +153,7 @@ class TcpTier(Tier):
             pollers, deadline = [*self._pollers.values()], time.monotonic() + limit_s
         return all([w.settle(max(deadline - time.monotonic(), 0.0)) for w in pollers])
 
-    def versions(self, job: str) -> tuple[Manifest, ...]:
+    def versions(self, job: str) -> tuple[CommitRecord, ...]:
         """See :meth:`Tier.versions`."""
         with self._reader() as link:
             count = link.call(Kind.LIST, {"job": check_job(job)}, Kind.VERSIONS).body.get("count")
@@ -185,7 +179,7 @@ class TcpTier(Tier):
             question = {"job": check_job(job), "versions": sorted(versions)}
             link.call(Kind.ASIDE, question, Kind.PONG, limit_s=self._limit_s)
 
-    def fetch(self, manifest: Manifest, folder: Path) -> Path:
+    def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
         """See :meth:`Tier.fetch`; the file is a new one in ``folder``, without a commit record."""
         name = f"{self.url}: version {manifest.version} of {manifest.job}"
         return download(self.stream(manifest), manifest, folder, name)
@@ -200,11 +194,10 @@ class TcpTier(Tier):
         for poller in pollers.values():
             poller.close()
 
-    def stream(self, manifest: Manifest) -> Generator[memoryview, None, None]:
+    def stream(self, manifest: CommitRecord) -> Generator[memoryview, None, None]:
         """A version's bytes in order, unverified, in pieces of at most a chunk, each valid until the next.
 
-        Raises:
-            CheckpointError: it is gone, or another one by now.
+        Raises CheckpointError: it is gone, or another one by now.
         """
         with self._reader() as link:
             question = {"job": manifest.job, "version": manifest.version}
@@ -375,10 +368,10 @@ def _left(deadline: float, most: float = math.inf) -> float:
     return min(left, most)
 
 
-def _manifest(frame: Frame) -> Manifest:
+def _manifest(frame: Frame) -> CommitRecord:
     """The commit record in a frame. Raises BrokenError."""
     try:
-        return Manifest.from_json(frame.raw)
+        return CommitRecord.from_json(frame.raw)
     except RequestError:
         raise BrokenError("no commit record, where one was due") from None
 

@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal
 
 from deepvm.checkpoint.files import commit_record
-from deepvm.checkpoint.files.durable_write import sync_folder
+from deepvm.checkpoint.files.durable_write import sync
 from deepvm.checkpoint.files.file_names import file_name, whole_job
-from deepvm.checkpoint.format.manifest import Manifest
+from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.striped import RecoveryTier, jobs_in
 from deepvm.cli.checkpoint import versions
@@ -223,7 +223,7 @@ def restore(
     sys.stdout.write(f"{target}: version {manifest.version} of {manifest.job}\n")
 
 
-def _get(where: Path | str, job: str, version: int | None, folder: Path, more: list[str]) -> tuple[Path, Manifest]:
+def _get(where: Path | str, job: str, version: int | None, folder: Path, more: list[str]) -> tuple[Path, CommitRecord]:
     """A verified file of the version that is wanted, and its record; one that had to be made lies in ``folder``."""
     if isinstance(where, Path) and not where.is_dir():
         manifest = commit_record.verify(versions.there(where))
@@ -258,7 +258,7 @@ def _get(where: Path | str, job: str, version: int | None, folder: Path, more: l
     raise DataError(f"{tier.url}: {what}{'' if version is None else f' {version}'} of job {job}{hint}")
 
 
-def _copy(source: Path, manifest: Manifest, target: Path, *, own: bool) -> None:
+def _copy(source: Path, manifest: CommitRecord, target: Path, *, own: bool) -> None:
     """Make ``target``; of a source that is ours to take, without copying it."""
     hidden = source if own else target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -268,6 +268,6 @@ def _copy(source: Path, manifest: Manifest, target: Path, *, own: bool) -> None:
         with hidden.open("rb+") as stream:
             os.fsync(stream.fileno())
         hidden.replace(target)
-        sync_folder(target.parent)
+        sync(target.parent)
     finally:
         hidden.unlink(missing_ok=True)

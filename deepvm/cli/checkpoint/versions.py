@@ -16,7 +16,7 @@ from deepvm.checkpoint.files.file_names import whole_job
 from deepvm.checkpoint.files.retention import kept, kept_of, outdated
 from deepvm.checkpoint.files.stripe import belong_together, read_part_file
 from deepvm.checkpoint.files.version_dir import YOUNG_S, Found, VersionFolder
-from deepvm.checkpoint.format.manifest import UNRECORDED, Manifest
+from deepvm.checkpoint.format.manifest import UNRECORDED, CommitRecord
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.registry import find_tier, open_tier
 from deepvm.cli.output import say
@@ -80,7 +80,7 @@ class Unit(NamedTuple):
     rows: list[Found]
 
     @property
-    def manifest(self) -> Manifest:
+    def manifest(self) -> CommitRecord:
         """Of its first file; what the policy asks for is the same in all."""
         return next(row.manifest for row in self.rows if row.manifest is not None)
 

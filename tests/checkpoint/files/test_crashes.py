@@ -176,14 +176,14 @@ def acknowledged_first(patch: pytest.MonkeyPatch) -> None:
 
 def old_versions_go_first(patch: pytest.MonkeyPatch) -> None:
     """Room is made before the new version is there."""
-    write = VersionFolder.write_filling
+    write = VersionFolder.write
 
     def hasty(self: VersionFolder, image: Any, job: str, version: int, *rest: Any) -> Path:
         for found in self.manifests(job)[1:]:
             self.delete(job, found.version, spare=True)
         return write(self, image, job, version, *rest)
 
-    patch.setattr(VersionFolder, "write_filling", hasty)
+    patch.setattr(VersionFolder, "write", hasty)
 
 
 def a_spare_keeps_its_record(patch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format import shard as shard_module
 from deepvm.checkpoint.format.checksums import finish
 from deepvm.checkpoint.format.layout import ChecksumField, Layout, Segment
-from deepvm.checkpoint.format.manifest import Manifest
+from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.checkpoint.training.ranks import shards
@@ -137,7 +137,7 @@ def test_a_rank_that_gave_up_does_not_undo_the_commit(tmp_path: Path, monkeypatc
     _, parts = images(layout, 1)
     honest = VersionFolder.adopt
 
-    def adopt(folder: VersionFolder, hidden: Path, manifest: Manifest) -> Path:
+    def adopt(folder: VersionFolder, hidden: Path, manifest: CommitRecord) -> Path:
         found = honest(folder, hidden, manifest)
         for path in tmp_path.glob(".*.json.*.tmp"):
             path.unlink()

@@ -93,14 +93,14 @@ def test_every_size_wherever_it_lies_in_memory(tmp_path: Path, size: int, direct
 
 def test_other_numbers_than_bytes(tmp_path: Path) -> None:
     data = noise(4000)
-    VersionFolder(tmp_path).write_filling(memoryview(data).cast("i"), "job", 1, [4000], lambda: manifest_of(data))
+    VersionFolder(tmp_path).write(memoryview(data).cast("i"), "job", 1, [4000], lambda: manifest_of(data))
     assert verify(tmp_path / "job-000000000001.pt")
 
 
 def test_an_image_that_is_not_filled_to_its_end(tmp_path: Path) -> None:
     data = noise(2 * PIECE)
     with pytest.raises(ValueError, match="filled"):
-        VersionFolder(tmp_path).write_filling(memoryview(data), "job", 1, [PIECE], lambda: manifest_of(data))
+        VersionFolder(tmp_path).write(memoryview(data), "job", 1, [PIECE], lambda: manifest_of(data))
     assert not names(tmp_path)
 
 
@@ -115,7 +115,7 @@ def test_bytes_are_written_only_when_they_are_final(tmp_path: Path) -> None:
             time.sleep(0.001)
 
     folder = VersionFolder(tmp_path)
-    folder.write_filling(memoryview(data), "job", 1, fill(), lambda: manifest_of(wanted))
+    folder.write(memoryview(data), "job", 1, fill(), lambda: manifest_of(wanted))
     verify(folder.file("job", 1))
 
 

@@ -22,7 +22,7 @@ from support.checkpoint.killed_writers import PIECE, WRITER, killed_writer
 from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.files.commit_record import verify
 from deepvm.checkpoint.files.version_dir import VersionFolder
-from deepvm.checkpoint.format.manifest import SUFFIX, Manifest
+from deepvm.checkpoint.format.manifest import SUFFIX, CommitRecord
 from deepvm.errors import CheckpointError, DamagedError
 
 
@@ -374,7 +374,7 @@ def test_no_threads_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 CHUNK = 100
 
 
-def small(tmp_path: Path) -> tuple[VersionFolder, Path, Manifest]:
+def small(tmp_path: Path) -> tuple[VersionFolder, Path, CommitRecord]:
     data = noise(3 * CHUNK + 50)
     folder = VersionFolder(tmp_path)
     manifest = manifest_of(data, chunk_bytes=CHUNK)

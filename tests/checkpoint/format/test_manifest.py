@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.checkpoint.images import manifest_of, noise
 
-from deepvm.checkpoint.format.manifest import Manifest
+from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.errors import RequestError
 
 RECORD = replace(manifest_of(noise(100), chunk_bytes=30), layout="ab" * 32, created="2026-01-02T03:04:05+00:00")
@@ -26,8 +26,8 @@ RECORD = replace(manifest_of(noise(100), chunk_bytes=30), layout="ab" * 32, crea
 )
 def test_a_record_survives_json(job: str, version: int, world: int, crcs: list[int], chunk_bytes: int) -> None:
     size = (len(crcs) - 1) * chunk_bytes + 1
-    manifest = Manifest(job, version, world, size, tuple(crcs), chunk_bytes)
-    assert Manifest.from_json(manifest.to_json()) == manifest
+    manifest = CommitRecord(job, version, world, size, tuple(crcs), chunk_bytes)
+    assert CommitRecord.from_json(manifest.to_json()) == manifest
 
 
 def test_one_flipped_bit_is_seen_anywhere() -> None:
@@ -36,14 +36,14 @@ def test_one_flipped_bit_is_seen_anywhere() -> None:
         damaged = bytearray(data)
         damaged[bit // 8] ^= 1 << bit % 8
         with pytest.raises(RequestError):
-            Manifest.from_json(bytes(damaged))
+            CommitRecord.from_json(bytes(damaged))
 
 
 def test_a_record_cut_anywhere_is_refused() -> None:
     data = RECORD.to_json()
     for length in range(len(data)):
         with pytest.raises(RequestError):
-            Manifest.from_json(data[:length])
+            CommitRecord.from_json(data[:length])
 
 
 @pytest.mark.parametrize(
@@ -74,10 +74,10 @@ def test_figures_that_do_not_belong_together_are_refused(change: dict[str, Any])
 @pytest.mark.parametrize("data", [b"", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b'{"schema_version": "other/1"}'])
 def test_what_is_no_record_is_refused(data: bytes) -> None:
     with pytest.raises(RequestError):
-        Manifest.from_json(data)
+        CommitRecord.from_json(data)
 
 
 def test_a_record_with_more_in_it_is_refused() -> None:
     document = json.loads(RECORD.to_json())
     with pytest.raises(RequestError):
-        Manifest.from_json(json.dumps({**document, "more": 1}).encode())
+        CommitRecord.from_json(json.dumps({**document, "more": 1}).encode())

@@ -301,7 +301,7 @@ def test_a_node_that_stops_leaves_nothing_hidden(
 
 def test_a_disk_that_fails_early_may_work_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flusher, "_FIRST_RETRY_S", 0.01)
-    write, tried = VersionFolder.write_filling, []
+    write, tried = VersionFolder.write, []
 
     def full(self: VersionFolder, *arguments: Any) -> Path:
         tried.append(1)
@@ -309,7 +309,7 @@ def test_a_disk_that_fails_early_may_work_later(tmp_path: Path, monkeypatch: pyt
             raise CheckpointError("no space left on device")
         return write(self, *arguments)
 
-    monkeypatch.setattr(VersionFolder, "write_filling", full)
+    monkeypatch.setattr(VersionFolder, "write", full)
     with running(64 * MIB, tmp_path / "kept") as node:
         slow = Slow(node, LAYOUT, SOURCE)
         assert until(lambda: tried)

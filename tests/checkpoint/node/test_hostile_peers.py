@@ -30,7 +30,7 @@ from support.checkpoint.memory_nodes import (
 )
 
 from deepvm.checkpoint.format.layout import ChecksumField, Layout, Segment
-from deepvm.checkpoint.format.manifest import Manifest
+from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.checkpoint.format.shard import Level
 from deepvm.checkpoint.network import protocol
 from deepvm.checkpoint.network.client import Link
@@ -298,7 +298,7 @@ OTHER = make_layout(1000)
         (True, b"", "a count that is none"),
         (1, b"{}", "no commit record"),
         (1, b"[" * 5000, "no commit record"),
-        (1, Manifest.of("other", 1, OTHER, (1,)).to_json(), "versions of another job"),
+        (1, CommitRecord.of("other", 1, OTHER, (1,)).to_json(), "versions of another job"),
     ],
 )
 def test_a_node_that_talks_nonsense(count: object, manifest: bytes, words: str) -> None:

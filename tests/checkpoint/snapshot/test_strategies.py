@@ -207,7 +207,7 @@ def test_d_whose_disk_fails_loses_that_version_only(mappable: Path, monkeypatch:
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(durable_write, "sync_file", broken)
+        patch.setattr(durable_write, "sync", broken)
         optimizer.step()
         with pytest.raises(CheckpointError, match="Input/output error"):
             saver.save(block=True)

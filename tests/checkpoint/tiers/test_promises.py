@@ -16,7 +16,7 @@ from support.checkpoint.memory_nodes import Acks, NodeDisk, make_image, make_lay
 torch = pytest.importorskip("torch")
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
-from deepvm.checkpoint.format.manifest import Manifest  # noqa: E402
+from deepvm.checkpoint.format.manifest import CommitRecord  # noqa: E402
 from deepvm.checkpoint.format.shard import Level, Shard  # noqa: E402
 from deepvm.checkpoint.node import flusher  # noqa: E402
 from deepvm.checkpoint.tiers.base import Tier  # noqa: E402
@@ -100,10 +100,10 @@ class Held(Tier):
             raise self.error
         acknowledged(Level.REMOTE)
 
-    def versions(self, job: str) -> tuple[Manifest, ...]:
+    def versions(self, job: str) -> tuple[CommitRecord, ...]:
         return ()
 
-    def fetch(self, manifest: Manifest, folder: Path) -> Path:
+    def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
         raise CheckpointError("not here")
 
 

@@ -18,7 +18,7 @@ from support.checkpoint.object_store import BUCKET, Store, running
 from support.places import TESTS
 
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
-from deepvm.checkpoint.format.manifest import SUFFIX, Manifest
+from deepvm.checkpoint.format.manifest import SUFFIX, CommitRecord
 from deepvm.checkpoint.format.shard import Level
 from deepvm.checkpoint.tiers import s3
 from deepvm.checkpoint.tiers.bucket import checksum
@@ -223,7 +223,7 @@ def test_what_is_not_complete_is_not_listed(tier: S3Tier, store: Store, caplog: 
     client.delete_object(Bucket=BUCKET, Key=names[2] + SUFFIX)
     client.put_object(Bucket=BUCKET, Key=names[3] + SUFFIX, Body=b"{}")
     client.put_object(Bucket=BUCKET, Key=names[4], Body=b"short")
-    other = Manifest("job", 9, 1, 100, manifest_of(noise(100)).crcs).to_json()
+    other = CommitRecord("job", 9, 1, 100, manifest_of(noise(100)).crcs).to_json()
     client.put_object(Bucket=BUCKET, Key=names[5] + SUFFIX, Body=other)
     client.put_object(Bucket=BUCKET, Key="run/job-x.pt", Body=b"")
     assert [m.version for m in tier.versions("job")] == [6]

@@ -22,7 +22,7 @@ from support.checkpoint.memory_nodes import (
 )
 
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
-from deepvm.checkpoint.format.manifest import Manifest
+from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.tiers.base import Store
 from deepvm.checkpoint.tiers.registry import open_store, open_tier
@@ -196,4 +196,4 @@ def test_the_command_with_a_bucket(tmp_path: Path) -> None:
             to.close()
         assert sorted(server.keys()) == ["run/job-000000000005.pt", "run/job-000000000005.pt.json"]
         data = server.client().get_object(Bucket=object_store.BUCKET, Key="run/job-000000000005.pt.json")["Body"].read()
-        assert Manifest.from_json(data).version == 5
+        assert CommitRecord.from_json(data).version == 5

@@ -35,7 +35,7 @@ from deepvm.checkpoint.files.file_names import part_job, whole_job  # noqa: E402
 from deepvm.checkpoint.files.stripe import belong_together, join, mark_of, plan_part, read_part, read_part_file  # noqa: E402
 from deepvm.checkpoint.files.version_dir import VersionFolder  # noqa: E402
 from deepvm.checkpoint.format.layout import Layout, Segment  # noqa: E402
-from deepvm.checkpoint.format.manifest import Manifest  # noqa: E402
+from deepvm.checkpoint.format.manifest import CommitRecord  # noqa: E402
 from deepvm.checkpoint.format.shard import Level, Shard  # noqa: E402
 from deepvm.checkpoint.node import flusher  # noqa: E402
 from deepvm.checkpoint.node.server import Node  # noqa: E402
@@ -109,7 +109,7 @@ def test_a_version_that_goes_while_versions_are_listed_keeps_no_training_from_it
     with nodes(tmp_path / "a", tmp_path / "b") as two, split(*two, session="s2") as tier:
         look = split_module._head
 
-        def late(node: TcpTier, manifest: Manifest) -> object:
+        def late(node: TcpTier, manifest: CommitRecord) -> object:
             assert two[0].store is not None
             two[0].store.delete(part_job("job", 1, 2), 1)
             return look(node, manifest)

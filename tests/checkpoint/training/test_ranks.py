@@ -25,7 +25,7 @@ from support.checkpoint.train_ranks import Sampler  # noqa: E402
 
 from deepvm.checkpoint import Checkpointer, checkpointer  # noqa: E402
 from deepvm.checkpoint.format.layout import Layout, Segment  # noqa: E402
-from deepvm.checkpoint.format.manifest import Manifest  # noqa: E402
+from deepvm.checkpoint.format.manifest import CommitRecord  # noqa: E402
 from deepvm.checkpoint.restore import restore_newest  # noqa: E402
 from deepvm.checkpoint.tiers.striped import StripedTier  # noqa: E402
 from deepvm.checkpoint.tiers.tcp import TcpTier  # noqa: E402
@@ -302,7 +302,7 @@ def test_a_rank_that_cannot_have_a_version_says_so_to_the_others(tmp_path: Path)
         (tier,) = saver._pipeline.tiers
         fetch = tier.fetch
 
-        def full(manifest: Manifest, folder: Path) -> Path:
+        def full(manifest: CommitRecord, folder: Path) -> Path:
             if rank and manifest.version == 2:
                 raise OSError(errno.ENOSPC, "No space left on device")
             return fetch(manifest, folder)

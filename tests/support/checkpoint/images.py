@@ -13,7 +13,7 @@ from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.files.writer_lock import WRITERS
 from deepvm.checkpoint.format.checksums import chunk_crcs
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, ChecksumField, Layout, Segment
-from deepvm.checkpoint.format.manifest import Manifest
+from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.checkpoint.format.shard import Shard
 from deepvm.checkpoint.tiers.base import Store
 
@@ -57,8 +57,8 @@ def aligned(data: bytes | bytearray) -> memoryview:
 
 def manifest_of(
     data: bytes | bytearray, job: str = "job", version: int = 1, chunk_bytes: int = CHUNK_BYTES
-) -> Manifest:
-    return Manifest(job, version, 1, len(data), chunk_crcs(memoryview(data), chunk_bytes), chunk_bytes)
+) -> CommitRecord:
+    return CommitRecord(job, version, 1, len(data), chunk_crcs(memoryview(data), chunk_bytes), chunk_bytes)
 
 
 def plain_shard(data: bytearray, version: int = 1, job: str = "job") -> Shard:
@@ -90,11 +90,11 @@ def zip_shard(version: int = 1, records: tuple[int, ...] = (1000, 200_000), job:
     return Shard(job, version, 0, layout, memoryview(data))
 
 
-def write_version(store: Store, data: bytes | bytearray, manifest: Manifest) -> None:
+def write_version(store: Store, data: bytes | bytearray, manifest: CommitRecord) -> None:
     """Write a version as a memory node does."""
     store.write(memoryview(data), manifest.job, manifest.version, [len(data)], lambda: manifest)
 
 
-def write_to_folder(folder: VersionFolder, image: bytes | memoryview, manifest: Manifest) -> Path:
+def write_to_folder(folder: VersionFolder, image: bytes | memoryview, manifest: CommitRecord) -> Path:
     """Write a version whose bytes are all there."""
-    return folder.write_filling(memoryview(image), manifest.job, manifest.version, [len(image)], lambda: manifest)
+    return folder.write(memoryview(image), manifest.job, manifest.version, [len(image)], lambda: manifest)

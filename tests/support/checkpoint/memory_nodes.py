@@ -22,7 +22,7 @@ from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.checksums import finish
 from deepvm.checkpoint.format.layout import ChecksumField, Layout, Segment
-from deepvm.checkpoint.format.manifest import Manifest
+from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.client import Link, node_status
 from deepvm.checkpoint.network.endpoint import Address
@@ -151,7 +151,7 @@ complete while it was written, and then came the trouble; or that came with the 
 class NodeDisk:
     """The disk of the nodes in this process, which may stand still or fail, whichever way a version goes there.
 
-    Both ways end in :meth:`VersionFolder.write_filling`, in whose midst the trouble comes: what it had begun is to be
+    Both ways end in :meth:`VersionFolder.write`, in whose midst the trouble comes: what it had begun is to be
     cleared up. A version is not complete before its writing has begun, where that is the way: else chance would decide.
 
     Attributes:
@@ -164,10 +164,10 @@ class NodeDisk:
         self._error, self._busy = 0, False
         self._opened = threading.Event()
         self._opened.set()
-        self._write, self._commit = VersionFolder.write_filling, VersionRegistry.commit
+        self._write, self._commit = VersionFolder.write, VersionRegistry.commit
         patch.setattr(flusher, "LEAST_BYTES", 2**62 if way == "complete" else 0)
         patch.setattr(flusher, "_SILENCE_S", 20.0)  # under load the way must be the one that is meant
-        patch.setattr(VersionFolder, "write_filling", lambda folder, *words: self._troubled(folder, *words))
+        patch.setattr(VersionFolder, "write", lambda folder, *words: self._troubled(folder, *words))
         if way != "complete":
             patch.setattr(VersionRegistry, "commit", lambda registry, ticket: self._late(registry, ticket))
 
@@ -191,7 +191,7 @@ class NodeDisk:
         job: str,
         version: int,
         final: Iterable[int],
-        manifest: Callable[[], Manifest],
+        manifest: Callable[[], CommitRecord],
     ) -> Path:
         early = not isinstance(final, list)
         self.early += early

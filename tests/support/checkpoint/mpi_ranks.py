@@ -35,7 +35,7 @@ def node(folder: Path) -> Mapping[str, object]:
     from deepvm.checkpoint.network.mpi_streams import carrier
     from deepvm.checkpoint.node.server import Node, NodeSettings
 
-    write = VersionFolder.write_filling
+    write = VersionFolder.write
 
     def slow(self: VersionFolder, image: memoryview, job: str, *words: Any) -> Path:
         deadline = time.monotonic() + 10
@@ -45,7 +45,7 @@ def node(folder: Path) -> Mapping[str, object]:
             time.sleep(0.3)
         return write(self, image, job, *words)
 
-    VersionFolder.write_filling = slow  # type: ignore[method-assign]
+    VersionFolder.write = slow  # type: ignore[method-assign]
     here = Node(NodeSettings(MpiEndpoint.here(), TOKEN, 256 * MIB, (folder / "kept").as_uri()))
     here.start()
     while VICTIM not in carrier()._gone:

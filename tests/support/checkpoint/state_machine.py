@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 from deepvm.checkpoint.files.commit_record import verify
 from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.layout import Layout
-from deepvm.checkpoint.format.manifest import Manifest
+from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.checkpoint.network.protocol import Refused
 from deepvm.checkpoint.node.flusher import Flusher
 from deepvm.checkpoint.node.version_registry import VersionRegistry
@@ -149,7 +149,7 @@ class StepwiseStore(FileTier):
     """A disk that a thread writes to step by step, and that has the bytes of the moment when they were written."""
 
     def write(
-        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], Manifest]
+        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], CommitRecord]
     ) -> None:
         on_disk = memoryview(bytearray(len(image)))
 

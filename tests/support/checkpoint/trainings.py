@@ -13,7 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from deepvm.checkpoint import Checkpointer  # noqa: E402
-from deepvm.checkpoint.format.manifest import Manifest  # noqa: E402
+from deepvm.checkpoint.format.manifest import CommitRecord  # noqa: E402
 from deepvm.checkpoint.format.shard import Level, Shard  # noqa: E402
 from deepvm.checkpoint.tiers.base import Tier  # noqa: E402
 from deepvm.errors import DamagedError  # noqa: E402
@@ -128,12 +128,12 @@ class Slow(Tier):
         self.taken.append(shard.version)
         acknowledged(Level.REMOTE)
 
-    def versions(self, job: str) -> tuple[Manifest, ...]:
+    def versions(self, job: str) -> tuple[CommitRecord, ...]:
         if self.error:
             raise self.error
         return ()
 
-    def fetch(self, manifest: Manifest, folder: Path) -> Path:
+    def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
         raise DamagedError("nothing here")
 
 
