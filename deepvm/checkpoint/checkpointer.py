@@ -334,13 +334,13 @@ class Checkpointer:
                 self._look_ahead()
             elif due:
                 snapshots.begin(self._version, 0.0)
-            elif snapshots.plan is None and not isinstance(self._schedule, Never):
+            elif snapshots.layout is None and not isinstance(self._schedule, Never):
                 snapshots.lay_out(self._version)
 
     def _look_ahead(self) -> None:
         """Layerwise: take a slot for the next version, if one is due, before backward begins. Collective."""
         snapshots, updates = self._snapshotter, self._layers.updates
-        if updates is None or updates.ahead or not (snapshots.plan and snapshots.plan.image.lasting):
+        if updates is None or updates.ahead or not (snapshots.layout and snapshots.layout.image.lasting):
             return
         # Comparing replicas needs all of the state to stand still; and only steps are known to all ranks beforehand.
         alone = self._ranks.world == 1
@@ -353,7 +353,7 @@ class Checkpointer:
         """What a policy may know."""
         snapshots, last = self._snapshotter, self._snapshotter.last
         busy = max(last.times.values(), default=0.0) if last is not None else 0.0
-        stall = max(last.stall_s - snapshots.plan_s, 0.0) if last is not None else 0.0  # a layout is made once
+        stall = max(last.stall_s - snapshots.layout_s, 0.0) if last is not None else 0.0  # a layout is made once
         now, mtbf = time.monotonic(), self._mtbf_s
         # No notices reach the job, so policies insure. Before anything is learnt a Lomax scale is the mean life.
         facts = SaveFacts(save_s=stall, backup_s=busy, mttp_s=mtbf, scale_s=mtbf, age_s=now - self._since)

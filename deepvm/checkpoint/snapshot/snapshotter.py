@@ -20,7 +20,13 @@ from deepvm.checkpoint.format.flatten import FlatState, flatten
 from deepvm.checkpoint.format.shard import Shard
 from deepvm.checkpoint.snapshot.copying import Copying, LayerSlots, StorageBytes
 from deepvm.checkpoint.snapshot.host_buffer import Slot, as_bytes, checksum
-from deepvm.checkpoint.snapshot.pending_snapshot import PendingSnapshot, Plan, changed_since, make_plan, seen_now
+from deepvm.checkpoint.snapshot.pending_snapshot import (
+    PendingSnapshot,
+    SnapshotLayout,
+    changed_since,
+    lay_out_snapshot,
+    seen_now,
+)
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
 from deepvm.checkpoint.snapshot.strategies import Strategy
 from deepvm.checkpoint.training.hooks import without_autograd
@@ -51,7 +57,7 @@ class Snapshotter:
         handles: of the newest versions, oldest first; replaced with every change, so that any thread may read it.
         bytes: the storages of the last version. disagreements: how many replicas differed.
         last_step, last_s: the version started (even if skipped) or restored last, and when.
-        plan_s: seconds of it spent on a new layout.
+        layout_s: seconds of it spent on a new layout.
         stall_s: seconds for which training was stalled by all of this.
     """
 
@@ -68,13 +74,13 @@ class Snapshotter:
         """Start nothing yet."""
         self._state, self._pipeline, self._ranks, self._strategy = state, pipeline, ranks, strategy
         self._layers, self._journal, self._job = layers, journal, job
-        self.plan: Plan | None = None
+        self.layout: SnapshotLayout | None = None
         self.last: Handle | None = None
         self.handles: tuple[Handle, ...] = ()
         self.pending: PendingSnapshot | None = None
         self.bytes = StorageBytes()
         self.taken = self.disagreements = self._digest = self._attempt = 0
-        self.last_step, self.last_s, self.plan_s, self.stall_s = 0, time.monotonic(), 0.0, 0.0
+        self.last_step, self.last_s, self.layout_s, self.stall_s = 0, time.monotonic(), 0.0, 0.0
         self._copying: Copying | None = None
         self._records: list[torch.Tensor] = []
         self._reserved: Slot | None = None
@@ -109,7 +115,7 @@ class Snapshotter:
     def forget(self, version: int) -> None:
         """The state was replaced by a restored version: what was saved last no longer describes it."""
         self.last = self._print = None
-        self.last_step, self.last_s, self.plan_s = version, time.monotonic(), 0.0
+        self.last_step, self.last_s, self.layout_s = version, time.monotonic(), 0.0
         self.bytes.forget()
 
     def lay_out(self, version: int) -> None:
@@ -124,7 +130,7 @@ class Snapshotter:
         start = time.perf_counter()
         handle = Handle(version, best=best, tell=partial(self._journal, version=version))
         self.handles = with_newest(self.handles, handle)
-        self.last_step, self.last_s, self.plan_s = version, time.monotonic(), 0.0
+        self.last_step, self.last_s, self.layout_s = version, time.monotonic(), 0.0
         try:
             early, tree = self._tree(version)
             parts = flatten(tree)
@@ -135,7 +141,7 @@ class Snapshotter:
                 return self._skipped(handle)
         except RequestError as error:  # an extra can no longer be saved
             return self._failed(handle, error)
-        # Without a fitting plan, the next forward makes one: until then more than numbers may change.
+        # Without a fitting layout, the next forward makes one: until then more than numbers may change.
         # That forward may go unseen, and buffers must be those of the step.
         if pending.slot is None:
             kept = {k: v.clone() for k, v in tree["model"].items() if _is_on(v, pending.owned.buffers)}
@@ -146,7 +152,7 @@ class Snapshotter:
 
     def _copy(self, pending: PendingSnapshot, patience_s: float) -> bool:
         """Start copying into a slot, if there is one."""
-        assert self.plan is not None
+        assert self.layout is not None
         # No rank takes a slot alone: all save this version or none.
         reserved, self._reserved = self._reserved, None
         slot = self._layers.take(patience_s) if self._ranks.world == 1 else reserved
@@ -162,7 +168,7 @@ class Snapshotter:
             now = [n for n, piece in enumerate(slot.pieces) if piece.storage in at_once]
             self.taken += 1
             due = self.taken % COMPARE_EVERY == 1
-            compare = [[p for p in pieces if p.storage in background] for pieces in self.plan.compare] if due else []
+            compare = [[p for p in pieces if p.storage in background] for pieces in self.layout.compare] if due else []
             copying = self._copying = Copying(self._strategy, slot, sources, later, now, hold=bool(compare))
 
             def also() -> None:
@@ -176,7 +182,7 @@ class Snapshotter:
 
             pending.slot, pending.copying = slot, copying
             pending.still = {storages[n]._cdata for n in at_once}
-            pending.filling = self._pipeline.fill(slot, self.plan.layout, copy)
+            pending.filling = self._pipeline.fill(slot, self.layout.shares, copy)
         except BaseException:
             self._layers.give_back(slot)
             raise
@@ -257,13 +263,13 @@ class Snapshotter:
         pending.copying.watch(changed)
 
     def _send(self, pending: PendingSnapshot, parts: FlatState) -> None:
-        assert self.plan is not None and pending.slot is not None and pending.filling is not None
+        assert self.layout is not None and pending.slot is not None and pending.filling is not None
         slot, handle, late = pending.slot, pending.handle, pending.late
         if not self._ranks.rank:
             slot.image.write_numbers(slot.view, parts.numbers)
         sources = [as_bytes(s) if n in late else None for n, s in enumerate(parts.storages)]
         slot.copy(sources, [n for n, piece in enumerate(slot.pieces) if piece.storage in late])
-        rank, layout = self._ranks.rank, self.plan.layout
+        rank, layout = self._ranks.rank, self.layout.shares
         shard = Shard(
             *(self._job, handle.version, rank, layout, slot.view),
             home=slot.home,
@@ -303,7 +309,7 @@ class Snapshotter:
         return early, self._state.tree(version, early)
 
     def _fits(self, parts: FlatState) -> bool:
-        return self.plan is not None and parts.structure == self.plan.structure
+        return self.layout is not None and parts.structure == self.layout.structure
 
     def _skipped(self, handle: Handle) -> Handle:
         self._pipeline.counts["skipped"] += 1
@@ -360,10 +366,10 @@ class Snapshotter:
     def _renew(self, tree: Any, parts: FlatState) -> None:
         start = time.perf_counter()
         self._layers.drop()
-        plan = self.plan = make_plan(tree, parts, self._state, self._ranks, self._records)
-        self._pipeline.renew(lambda: self._strategy.slot(plan.image, plan.layout, self._ranks.rank))
+        layout = self.layout = lay_out_snapshot(tree, parts, self._state, self._ranks, self._records)
+        self._pipeline.renew(lambda: self._strategy.slot(layout.image, layout.shares, self._ranks.rank))
         self.taken = 0  # a new layout is compared at once
-        self.plan_s = time.perf_counter() - start if plan.image.lasting else 0.0
+        self.layout_s = time.perf_counter() - start if layout.image.lasting else 0.0
 
 
 def _is_on(value: Any, storages: set[int]) -> bool:
