@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -97,7 +98,8 @@ class Checkpointer:
             flatten(self._state.tree(0, self._state.early()))
         self._schedule, self._words = arguments.parse_every(every), (every, strategy)
         self._mtbf_s, self._since = arguments.mtbf_of(self._schedule), time.monotonic()
-        opened = arguments.open_all(places, self._ranks.session(), keep, keep_every)
+        session = self._ranks.broadcast(secrets.token_hex(8))
+        opened = arguments.open_all(places, session, keep, keep_every)
         if not (named or self._ranks.rank):
             arguments.warn_of_no_name(opened)
         self._pipeline = Pipeline(opened, slots)
@@ -171,7 +173,7 @@ class Checkpointer:
         """
         if self._closed:
             raise CheckpointError("the checkpointer is closed")
-        later = "request_save(), which has the state saved behind the next step"
+        later = "request_save(), which saves the state after the next step"
         if self._stepping:
             raise RequestError("save()", "during optimizer.step", later)
         thread = self._thread
@@ -342,7 +344,7 @@ class Checkpointer:
         snapshots, updates = self._snapshotter, self._layers.updates
         if updates is None or updates.ahead or not (snapshots.layout and snapshots.layout.image.lasting):
             return
-        # Comparing replicas needs all of the state to stand still; and only steps are known to all ranks beforehand.
+        # Replicas are compared while all of the state is unchanged; and only steps are known to all ranks beforehand.
         alone = self._ranks.world == 1
         if not alone and (not snapshots.taken % COMPARE_EVERY or not isinstance(self._schedule, EverySteps)):
             return

@@ -68,7 +68,10 @@ def restore_newest(
             return version
     # A node that dies meanwhile comes back with what it acknowledged: starting at 0 now would lose all of it.
     if not ranks.minimum([withheld is None])[0]:
-        raise CheckpointError(f"there are versions, and none can be had now; start again when it can: {withheld or ''}")
+        raise CheckpointError(
+            "checkpoints exist but none can be read now; training was not restarted from step 0. Retry when the "
+            f"storage answers: {withheld or 'see the log of another rank'}"
+        )
     damaged |= ranks.by_first(lambda: _evidence(tiers, job))
     if ranks.minimum([not damaged])[0]:
         if not ranks.rank:

@@ -20,13 +20,7 @@ from deepvm.checkpoint.format.flatten import FlatState, flatten
 from deepvm.checkpoint.format.shard import Shard
 from deepvm.checkpoint.snapshot.copying import Copying, LayerSlots, StorageBytes
 from deepvm.checkpoint.snapshot.host_buffer import Slot, as_bytes, checksum
-from deepvm.checkpoint.snapshot.pending_snapshot import (
-    PendingSnapshot,
-    SnapshotLayout,
-    changed_since,
-    lay_out_snapshot,
-    seen_now,
-)
+from deepvm.checkpoint.snapshot.pending_snapshot import PendingSnapshot, SnapshotLayout, changed_since, seen_now
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
 from deepvm.checkpoint.snapshot.strategies import Strategy
 from deepvm.checkpoint.training.hooks import without_autograd
@@ -191,9 +185,8 @@ class Snapshotter:
     def finish(self, in_step: bool = False, at_once: bool = False) -> None:
         """Read what follows the step (numbers, schedulers, averages), and send the version.
 
-        Args:
-            in_step: the next forward has run; what it changed belongs to the next version.
-            at_once: nothing has happened since :meth:`begin`.
+        ``in_step``: the next forward has run; what it changed belongs to the next version. ``at_once``: nothing has
+        happened since :meth:`begin`.
         """
         pending = self.pending
         if pending is None:
@@ -230,7 +223,7 @@ class Snapshotter:
         if self._ranks.world > 1:  # all ranks must agree on a layout, which they do in the next step
             reserved, self._reserved = self._reserved, None
             self._layers.give_back(reserved)
-            raise CheckpointError("what is saved has changed behind the step")
+            raise CheckpointError("the layout of the state has changed after the step")
         self._renew(tree, parts)
         pending.parts = parts
         if not self._copy(pending, patience_s):
@@ -366,7 +359,7 @@ class Snapshotter:
     def _renew(self, tree: Any, parts: FlatState) -> None:
         start = time.perf_counter()
         self._layers.drop()
-        layout = self.layout = lay_out_snapshot(tree, parts, self._state, self._ranks, self._records)
+        layout = self.layout = SnapshotLayout.of(tree, parts, self._state, self._ranks, self._records)
         self._pipeline.renew(lambda: self._strategy.slot(layout.image, layout.shares, self._ranks.rank))
         self.taken = 0  # a new layout is compared at once
         self.layout_s = time.perf_counter() - start if layout.image.lasting else 0.0

@@ -7,7 +7,6 @@ separate CPU group, so that it never mixes with the training's own collectives.
 from __future__ import annotations
 
 import logging
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -69,10 +68,6 @@ class Ranks:
             raise found
         return cast("T", found)
 
-    def session(self) -> str:
-        """A random ID of this run, the same on all ranks; collective."""
-        return str(self.broadcast(secrets.token_hex(8)))
-
 
 class SaveRequests:
     """Save requests from any thread or rank; ranks share them about once a second."""
@@ -96,7 +91,7 @@ class SaveRequests:
         if self._ranks.world > 1 and version < self._next:
             return False
         asked = self._asked
-        if asked:  # a request between the two lines means the same step; none is lost
+        if asked:  # a request that arrives between these two lines is served by this version too
             self._asked = False
         if self._ranks.world == 1:
             return asked or wish

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError, wait
@@ -124,19 +123,16 @@ class Journal:
         line = json.dumps({"time": now, "event": event, **self._facts, **facts}).encode() + b"\n"
         # One O_APPEND write is atomic without a lock, on which a signal handler that also logs would deadlock.
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            try:
-                os.write(descriptor, line)
-            finally:
-                os.close(descriptor)
+            with open(path, "ab", buffering=0) as file:
+                file.write(line)
         except OSError as error:
-            log.warning("%s: cannot be written: %s; no more is told there", path, error.strerror or error)
+            log.warning("%s: cannot be written: %s; no more events are recorded", path, error.strerror or error)
             self._path = None
 
     def closed(self, counts: Mapping[str, float]) -> None:
         """Summarise, here and in the log."""
         self("closed", **counts)
         log.info(
-            "%d versions of %s saved, %d skipped, %d failed; training stood still for %.3f s",
+            "%d versions of %s saved, %d skipped, %d failed; training stalled for %.3f s",
             *(counts["saved"], self._facts["job"], counts["skipped"], counts["failed"], counts["stall_s"]),
         )

@@ -176,7 +176,7 @@ def test_progress_is_told_when_the_device_has_come_by(monkeypatch: pytest.Monkey
     strategy = Strategy(Late(0.005))
     slot = strategy.slot(image, image.layout(), 0)
     sources = [as_bytes(storage) for storage in parts.storages]
-    copying = Copying(strategy, slot, sources, range(len(slot.pieces)), ())
+    copying = Copying(strategy, slot, sources, range(len(slot.pieces)), (), hold=False)
     told = []
 
     def reached(end: int) -> None:
