@@ -97,18 +97,16 @@ class Checkpointer:
         with without_autograd():  # what cannot be saved is refused now, not at step 100
             flatten(self._state.tree(0, self._state.early()))
         self._schedule, self._words = arguments.parse_every(every), (every, strategy)
-        self._mtbf_s, self._since = arguments.mtbf_of(self._schedule), time.monotonic()
+        self._mtbf_s, self._since = arguments.mtbf_s(self._schedule), time.monotonic()
         session = self._ranks.broadcast(secrets.token_hex(8))
         opened = arguments.open_all(places, session, keep, keep_every)
         if not (named or self._ranks.rank):
             arguments.warn_of_no_name(opened)
         self._pipeline = Pipeline(opened, slots)
         self._journal = Journal(None if self._ranks.rank else journal, self.job)
-        self._strategy = arguments.choose_strategy(strategy, self._pipeline.tiers, self.job, self._ranks.world)
-        self._layers = LayerSlots(self._strategy, self._pipeline, self._state)
-        self._snapshotter = Snapshotter(
-            self._state, self._pipeline, self._ranks, self._strategy, self._layers, self._journal, self.job
-        )
+        copies = arguments.choose_strategy(strategy, self._pipeline.tiers, self.job, self._ranks.world)
+        self._layers = LayerSlots(copies, self._pipeline, self._state)
+        self._snapshotter = Snapshotter(self._state, self._pipeline, self._ranks, self._layers, self._journal, self.job)
         self._requests = SaveRequests(self._ranks)
         self._version = 0
         self._stepping = self._closed = False
@@ -185,15 +183,10 @@ class Checkpointer:
         snapshots = self._snapshotter
         with without_autograd():
             snapshots.finish()
-            same = snapshots.same(self._version) and not unseen
-            if self._ranks.world > 1:
-                same = bool(self._ranks.minimum([same])[0])
+            (same,) = self._ranks.minimum([snapshots.same(self._version) and not unseen])
             handle = snapshots.last
             if not same or handle is None or (best and not handle.best):
-                patience_s = WAIT_S if block else 0.0
-                if self._ranks.world > 1:
-                    snapshots.agree(self._version, patience_s)
-                handle = snapshots.begin(self._version, patience_s, best)
+                handle = snapshots.begin(self._version, WAIT_S if block else 0.0, best)
                 snapshots.finish(at_once=True)
         if block:
             handle.await_safe(all(tier.volatile for tier in self._pipeline.tiers), WAIT_S)
@@ -329,15 +322,12 @@ class Checkpointer:
         else:  # only one rank's clock counts
             due = self._requests.due(self._version, due)
         with without_autograd():
-            if self._ranks.world > 1:
-                if due:
-                    snapshots.agree(self._version, 0.0)
-                    snapshots.begin(self._version, 0.0)
-                self._look_ahead()
-            elif due:
+            if due:
                 snapshots.begin(self._version, 0.0)
-            elif snapshots.layout is None and not isinstance(self._schedule, Never):
+            elif self._ranks.world == 1 and snapshots.layout is None and not isinstance(self._schedule, Never):
                 snapshots.lay_out(self._version)
+            if self._ranks.world > 1:
+                self._look_ahead()
 
     def _look_ahead(self) -> None:
         """Layerwise: take a slot for the next version, if one is due, before backward begins. Collective."""

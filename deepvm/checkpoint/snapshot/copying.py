@@ -34,13 +34,7 @@ class Copying:
     """
 
     def __init__(
-        self,
-        strategy: Strategy,
-        slot: Slot,
-        sources: Sources,
-        later: Sequence[int],
-        now: Sequence[int],
-        hold: bool = False,
+        self, strategy: Strategy, slot: Slot, sources: Sources, later: Sequence[int], now: Sequence[int], hold: bool
     ) -> None:
         """Copy the pieces ``now``, which anything may change, and mark the training's place in its streams.
 
@@ -199,7 +193,7 @@ class LayerSlots:
         """Not layerwise yet."""
         self.updates: LayerUpdates | None = None
         self.copies: dict[torch.Tensor, Copying] = {}
-        self._strategy, self._pipeline, self._state = strategy, pipeline, state
+        self.strategy, self._pipeline, self._state = strategy, pipeline, state
         self._next: LayerSlot | None = None
         self.filled: LayerSlot | None = None
 
@@ -230,7 +224,7 @@ class LayerSlots:
             return
         slot = self._pipeline.take()
         if ranks.minimum([slot is not None])[0] and slot is not None:
-            self._next = LayerSlot(self._strategy, slot, storages, self._pipeline)
+            self._next = LayerSlot(self.strategy, slot, storages, self._pipeline)
         elif slot is not None:
             self._pipeline.give_back(slot)
 

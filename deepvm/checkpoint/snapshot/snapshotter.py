@@ -22,7 +22,6 @@ from deepvm.checkpoint.snapshot.copying import Copying, LayerSlots, StorageBytes
 from deepvm.checkpoint.snapshot.host_buffer import Slot, as_bytes, checksum
 from deepvm.checkpoint.snapshot.pending_snapshot import PendingSnapshot, SnapshotLayout, changed_since, seen_now
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
-from deepvm.checkpoint.snapshot.strategies import Strategy
 from deepvm.checkpoint.training.hooks import without_autograd
 from deepvm.checkpoint.training.ranks import Ranks, compare_replicas
 from deepvm.checkpoint.training.save_handle import Handle, Journal, with_newest
@@ -56,17 +55,10 @@ class Snapshotter:
     """
 
     def __init__(
-        self,
-        state: TrainingState,
-        pipeline: Pipeline,
-        ranks: Ranks,
-        strategy: Strategy,
-        layers: LayerSlots,
-        journal: Journal,
-        job: str,
+        self, state: TrainingState, pipeline: Pipeline, ranks: Ranks, layers: LayerSlots, journal: Journal, job: str
     ) -> None:
         """Start nothing yet."""
-        self._state, self._pipeline, self._ranks, self._strategy = state, pipeline, ranks, strategy
+        self._state, self._pipeline, self._ranks = state, pipeline, ranks
         self._layers, self._journal, self._job = layers, journal, job
         self.layout: SnapshotLayout | None = None
         self.last: Handle | None = None
@@ -119,7 +111,12 @@ class Snapshotter:
         self._pipeline.warm()
 
     def begin(self, version: int, patience_s: float, best: bool = False) -> Handle:
-        """Take a slot, for at most ``patience_s``, and start copying the result of the step; see :meth:`finish`."""
+        """Take a slot, waiting at most ``patience_s``, and start copying the result of the step; see :meth:`finish`.
+
+        Collective. Raises CheckpointError: the ranks' states differ.
+        """
+        if self._ranks.world > 1:
+            self._agree(version, patience_s)
         self.gate()
         start = time.perf_counter()
         handle = Handle(version, best=best, tell=partial(self._journal, version=version))
@@ -163,7 +160,7 @@ class Snapshotter:
             self.taken += 1
             due = self.taken % COMPARE_EVERY == 1
             compare = [[p for p in pieces if p.storage in background] for pieces in self.layout.compare] if due else []
-            copying = self._copying = Copying(self._strategy, slot, sources, later, now, hold=bool(compare))
+            copying = self._copying = Copying(self._layers.strategy, slot, sources, later, now, hold=bool(compare))
 
             def also() -> None:
                 if compare:
@@ -316,7 +313,7 @@ class Snapshotter:
         handle.failed(CheckpointError(f"version {handle.version} is not saved: {error}"))
         return handle
 
-    def agree(self, version: int, patience_s: float) -> None:
+    def _agree(self, version: int, patience_s: float) -> None:
         """Take a slot for :meth:`begin` if every rank can. Collective. Raises CheckpointError: their states differ."""
         self.disagreements += compare_replicas(self._ranks, self._seen)
         self._seen = (0, 0, 0)
@@ -360,7 +357,7 @@ class Snapshotter:
         start = time.perf_counter()
         self._layers.drop()
         layout = self.layout = SnapshotLayout.of(tree, parts, self._state, self._ranks, self._records)
-        self._pipeline.renew(lambda: self._strategy.slot(layout.image, layout.shares, self._ranks.rank))
+        self._pipeline.renew(lambda: self._layers.strategy.slot(layout.image, layout.shares, self._ranks.rank))
         self.taken = 0  # a new layout is compared at once
         self.layout_s = time.perf_counter() - start if layout.image.lasting else 0.0
 

@@ -115,7 +115,7 @@ def fill_and_save(folder: Path, strategy: Strategy, steps: int = 30) -> dict[int
     model.register_buffer("seen", torch.zeros(5000))
     optimizer = Fill(model.parameters())
     saver = Checkpointer(model=model, optimizer=optimizer, tiers=[folder.as_uri()], every=3, keep=1000)
-    saver._snapshotter._strategy = strategy
+    saver._layers.strategy = strategy
     with saver:
         for step in range(1, steps + 1):
             saver._before_forward()
