@@ -96,7 +96,7 @@ class Checkpointer:
         first = self._stepper = steppers.pop("optimizer")
         with without_autograd():  # what cannot be saved is refused now, not at step 100
             flatten(self._state.tree(0, self._state.early()))
-        self._schedule, self._words = arguments.parse_every(every), (every, strategy)
+        self._schedule, self._given = arguments.parse_every(every), (every, strategy)
         self._mtbf_s, self._since = arguments.mtbf_s(self._schedule), time.monotonic()
         session = self._ranks.broadcast(secrets.token_hex(8))
         opened = arguments.open_all(places, session, keep, keep_every)
@@ -267,7 +267,7 @@ class Checkpointer:
 
     def __repr__(self) -> str:
         """Job, version, tiers and schedule; without secrets."""
-        every, strategy = self._words
+        every, strategy = self._given
         places = [without_secrets(tier.url) for tier in self._pipeline.tiers]
         closed = ", closed" if self._closed else ""
         facts = f"job={self.job!r}, version={self._version}, tiers={places}, every={every!r}, strategy={strategy!r}"

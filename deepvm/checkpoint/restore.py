@@ -28,9 +28,8 @@ def restore_newest(
 ) -> int:
     """Restore the newest version that every rank can read; damaged and unreachable ones are skipped and logged.
 
-    Unreadable checkpoints raise; training never silently restarts: what is left of a version, a record or a file of its
-    name, is evidence (see :meth:`Tier.damaged`), and only the user may start anew beside it (``allow_fresh``: it is set
-    aside). Collective.
+    Training never silently restarts: if something is left of a version, a record or a file of its name (see
+    :meth:`Tier.damaged`), only the user may start at 0 (``allow_fresh``: what is left is set aside). Collective.
 
     Returns:
         The version, 0 if there is none.

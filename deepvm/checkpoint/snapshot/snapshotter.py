@@ -72,7 +72,7 @@ class Snapshotter:
         self._reserved: Slot | None = None
         self._restless: set[int] = set()
         self._seen = (0, 0, 0)
-        self._print: Any = None
+        self._fingerprint: Any = None
 
     def gate(self, *copies: Copying) -> None:
         """Wait until the state may change: for the copy in progress, and for these. Raises CheckpointError."""
@@ -100,7 +100,7 @@ class Snapshotter:
 
     def forget(self, version: int) -> None:
         """The state was replaced by a restored version: what was saved last no longer describes it."""
-        self.last = self._print = None
+        self.last = self._fingerprint = None
         self.last_step, self.last_s, self.layout_s = version, time.monotonic(), 0.0
         self.bytes.forget()
 
@@ -268,7 +268,7 @@ class Snapshotter:
         )
         self._pipeline.send(slot, shard, handle, pending.filling)
         pending.slot = None
-        self._print = self._printed(parts, pending)
+        self._fingerprint = self._fingerprint_of(parts, pending)
 
     def _drop(self, pending: PendingSnapshot) -> None:
         slot, pending.slot = pending.slot, None
@@ -276,7 +276,7 @@ class Snapshotter:
             self.gate()
             self._layers.give_back(slot)
 
-    def _printed(self, parts: FlatState, pending: PendingSnapshot) -> Any:
+    def _fingerprint_of(self, parts: FlatState, pending: PendingSnapshot) -> Any:
         """A fingerprint of the state; None where it would take reading all of it."""
         buffers = pending.owned.buffers
         known = pending.owned.gated | buffers | pending.own
@@ -287,10 +287,10 @@ class Snapshotter:
     def same(self, version: int) -> bool:
         """Whether the state is still that of the last version, and need not be saved again."""
         last = self.last
-        if last is None or last.version != version or last.skipped or last.lost or self._print is None:
+        if last is None or last.version != version or last.skipped or last.lost or self._fingerprint is None:
             return False
         parts = flatten(self._tree(version)[1])
-        structure, numbers, seen = self._print
+        structure, numbers, seen = self._fingerprint
         return parts.structure == structure and parts.numbers == numbers and not changed_since(seen)
 
     def _tree(self, version: int) -> tuple[dict[str, Any], dict[str, Any]]:

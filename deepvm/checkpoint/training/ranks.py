@@ -87,7 +87,7 @@ class SaveRequests:
         self._next, self._since, self._since_s = version, version, time.monotonic()
 
     def due(self, version: int, wish: bool = False) -> bool:
-        """Whether this version was requested; of wishes only that of rank 0 counts. Collective, after every step."""
+        """Whether to save this version: any rank asked, or rank 0 wishes to. Collective, after every step."""
         if self._ranks.world > 1 and version < self._next:
             return False
         asked = self._asked

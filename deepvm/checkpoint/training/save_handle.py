@@ -100,7 +100,7 @@ class Handle:
 
 
 def with_newest(handles: tuple[Handle, ...], newest: Handle) -> tuple[Handle, ...]:
-    """These and the newest; the oldest that are done go where there are more than :data:`KEPT`."""
+    """Append the newest; drop the oldest that are done beyond :data:`KEPT`."""
     rows = (*handles, newest)
     gone = [row for row in rows if row.done][: max(len(rows) - KEPT, 0)]
     return tuple(row for row in rows if row not in gone)
