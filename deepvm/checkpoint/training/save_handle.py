@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError, wait
@@ -123,8 +124,11 @@ class Journal:
         line = json.dumps({"time": now, "event": event, **self._facts, **facts}).encode() + b"\n"
         # One O_APPEND write is atomic without a lock, on which a signal handler that also logs would deadlock.
         try:
-            with open(path, "ab", buffering=0) as file:
-                file.write(line)
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                os.write(descriptor, line)
+            finally:
+                os.close(descriptor)
         except OSError as error:
             log.warning("%s: cannot be written: %s; no more events are recorded", path, error.strerror or error)
             self._path = None
