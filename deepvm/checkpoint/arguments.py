@@ -16,7 +16,7 @@ from deepvm.checkpoint.snapshot.strategies import CloneFirst, IntoFile, Strategy
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.checkpoint.tiers.registry import open_tier
-from deepvm.core.preemption.savepolicy import POLICIES, Auto, EverySeconds, EverySteps, Never, SavePolicy, parse_policy
+from deepvm.core.preemption.savepolicy import POLICIES, EverySeconds, Never, SavePolicy, parse_policy
 from deepvm.core.units import parse_seconds
 from deepvm.errors import RequestError
 
@@ -84,8 +84,6 @@ def parse_every(every: int | str | None) -> SavePolicy:
     if isinstance(every, bool) or not isinstance(every, (int, str)):
         raise RequestError("every", every, allowed)
     text = str(every).strip()
-    if text == "auto":
-        return Auto(mtbf_s())
     if text.isascii() and text.isdigit():
         text = f"static:{text}"
     if text in POLICIES or ":" in text:
@@ -96,14 +94,10 @@ def parse_every(every: int | str | None) -> SavePolicy:
     return EverySeconds(parse_seconds(text, "every", allowed=allowed))
 
 
-def mtbf_of(policy: SavePolicy) -> float:
-    """The mean time between failures for a policy; not looked up if it needs none."""
-    return MTBF_S if isinstance(policy, (Never, EverySteps, EverySeconds)) else mtbf_s()
-
-
-def mtbf_s() -> float:
+def mtbf_s(policy: SavePolicy) -> float:
     """The cluster's mean time between failures, seconds. Raises RequestError: :data:`MTBF` is not a time."""
-    given = os.environ.get(MTBF, "").strip()
+    # Other policies do not weigh the cost of saves against it.
+    given = os.environ.get(MTBF, "").strip() if policy.shows_cost_first else ""
     return parse_seconds(given, MTBF, allowed="a time such as 2h") if given else MTBF_S
 
 

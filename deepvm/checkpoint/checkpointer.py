@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -95,18 +96,17 @@ class Checkpointer:
         first = self._stepper = steppers.pop("optimizer")
         with without_autograd():  # what cannot be saved is refused now, not at step 100
             flatten(self._state.tree(0, self._state.early()))
-        self._schedule, self._words = arguments.parse_every(every), (every, strategy)
-        self._mtbf_s, self._since = arguments.mtbf_of(self._schedule), time.monotonic()
-        opened = arguments.open_all(places, self._ranks.session(), keep, keep_every)
+        self._schedule, self._given = arguments.parse_every(every), (every, strategy)
+        self._mtbf_s, self._since = arguments.mtbf_s(self._schedule), time.monotonic()
+        session = self._ranks.broadcast(secrets.token_hex(8))
+        opened = arguments.open_all(places, session, keep, keep_every)
         if not (named or self._ranks.rank):
             arguments.warn_of_no_name(opened)
         self._pipeline = Pipeline(opened, slots)
         self._journal = Journal(None if self._ranks.rank else journal, self.job)
-        self._strategy = arguments.choose_strategy(strategy, self._pipeline.tiers, self.job, self._ranks.world)
-        self._layers = LayerSlots(self._strategy, self._pipeline, self._state)
-        self._snapshotter = Snapshotter(
-            self._state, self._pipeline, self._ranks, self._strategy, self._layers, self._journal, self.job
-        )
+        copies = arguments.choose_strategy(strategy, self._pipeline.tiers, self.job, self._ranks.world)
+        self._layers = LayerSlots(copies, self._pipeline, self._state)
+        self._snapshotter = Snapshotter(self._state, self._pipeline, self._ranks, self._layers, self._journal, self.job)
         self._requests = SaveRequests(self._ranks)
         self._version = 0
         self._stepping = self._closed = False
@@ -171,7 +171,7 @@ class Checkpointer:
         """
         if self._closed:
             raise CheckpointError("the checkpointer is closed")
-        later = "request_save(), which has the state saved behind the next step"
+        later = "request_save(), which saves the state after the next step"
         if self._stepping:
             raise RequestError("save()", "during optimizer.step", later)
         thread = self._thread
@@ -183,15 +183,10 @@ class Checkpointer:
         snapshots = self._snapshotter
         with without_autograd():
             snapshots.finish()
-            same = snapshots.same(self._version) and not unseen
-            if self._ranks.world > 1:
-                same = bool(self._ranks.minimum([same])[0])
+            (same,) = self._ranks.minimum([snapshots.same(self._version) and not unseen])
             handle = snapshots.last
             if not same or handle is None or (best and not handle.best):
-                patience_s = WAIT_S if block else 0.0
-                if self._ranks.world > 1:
-                    snapshots.agree(self._version, patience_s)
-                handle = snapshots.begin(self._version, patience_s, best)
+                handle = snapshots.begin(self._version, WAIT_S if block else 0.0, best)
                 snapshots.finish(at_once=True)
         if block:
             handle.await_safe(all(tier.volatile for tier in self._pipeline.tiers), WAIT_S)
@@ -272,7 +267,7 @@ class Checkpointer:
 
     def __repr__(self) -> str:
         """Job, version, tiers and schedule; without secrets."""
-        every, strategy = self._words
+        every, strategy = self._given
         places = [without_secrets(tier.url) for tier in self._pipeline.tiers]
         closed = ", closed" if self._closed else ""
         facts = f"job={self.job!r}, version={self._version}, tiers={places}, every={every!r}, strategy={strategy!r}"
@@ -327,22 +322,19 @@ class Checkpointer:
         else:  # only one rank's clock counts
             due = self._requests.due(self._version, due)
         with without_autograd():
-            if self._ranks.world > 1:
-                if due:
-                    snapshots.agree(self._version, 0.0)
-                    snapshots.begin(self._version, 0.0)
-                self._look_ahead()
-            elif due:
+            if due:
                 snapshots.begin(self._version, 0.0)
-            elif snapshots.plan is None and not isinstance(self._schedule, Never):
+            elif self._ranks.world == 1 and snapshots.layout is None and not isinstance(self._schedule, Never):
                 snapshots.lay_out(self._version)
+            if self._ranks.world > 1:
+                self._look_ahead()
 
     def _look_ahead(self) -> None:
         """Layerwise: take a slot for the next version, if one is due, before backward begins. Collective."""
         snapshots, updates = self._snapshotter, self._layers.updates
-        if updates is None or updates.ahead or not (snapshots.plan and snapshots.plan.image.lasting):
+        if updates is None or updates.ahead or not (snapshots.layout and snapshots.layout.image.lasting):
             return
-        # Comparing replicas needs all of the state to stand still; and only steps are known to all ranks beforehand.
+        # Replicas are compared while all of the state is unchanged; and only steps are known to all ranks beforehand.
         alone = self._ranks.world == 1
         if not alone and (not snapshots.taken % COMPARE_EVERY or not isinstance(self._schedule, EverySteps)):
             return
@@ -353,7 +345,7 @@ class Checkpointer:
         """What a policy may know."""
         snapshots, last = self._snapshotter, self._snapshotter.last
         busy = max(last.times.values(), default=0.0) if last is not None else 0.0
-        stall = max(last.stall_s - snapshots.plan_s, 0.0) if last is not None else 0.0  # a layout is made once
+        stall = max(last.stall_s - snapshots.layout_s, 0.0) if last is not None else 0.0  # a layout is made once
         now, mtbf = time.monotonic(), self._mtbf_s
         # No notices reach the job, so policies insure. Before anything is learnt a Lomax scale is the mean life.
         facts = SaveFacts(save_s=stall, backup_s=busy, mttp_s=mtbf, scale_s=mtbf, age_s=now - self._since)

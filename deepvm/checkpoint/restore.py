@@ -28,9 +28,8 @@ def restore_newest(
 ) -> int:
     """Restore the newest version that every rank can read; damaged and unreachable ones are skipped and logged.
 
-    Unreadable checkpoints raise; training never silently restarts: what is left of a version, a record or a file of its
-    name, is evidence (see :meth:`Tier.damaged`), and only the user may start anew beside it (``allow_fresh``: it is set
-    aside). Collective.
+    Training never silently restarts: if something is left of a version, a record or a file of its name (see
+    :meth:`Tier.damaged`), only the user may start at 0 (``allow_fresh``: what is left is set aside). Collective.
 
     Returns:
         The version, 0 if there is none.
@@ -68,7 +67,10 @@ def restore_newest(
             return version
     # A node that dies meanwhile comes back with what it acknowledged: starting at 0 now would lose all of it.
     if not ranks.minimum([withheld is None])[0]:
-        raise CheckpointError(f"there are versions, and none can be had now; start again when it can: {withheld or ''}")
+        raise CheckpointError(
+            "checkpoints exist but none can be read now; training was not restarted from step 0. Retry when the "
+            f"storage answers: {withheld or 'see the log of another rank'}"
+        )
     damaged |= ranks.by_first(lambda: _evidence(tiers, job))
     if ranks.minimum([not damaged])[0]:
         if not ranks.rank:

@@ -470,5 +470,5 @@ def test_a_journal_that_cannot_be_written_costs_no_version(tmp_path: Path, caplo
     with Checkpointer(model=model, optimizer=optimizer, tiers=[(tmp_path / "f").as_uri()], journal=tmp_path) as saver:
         optimizer.step()
         saver.save(block=True)
-    assert "no more is told there" in caplog.text
+    assert "no more events are recorded" in caplog.text
     assert len(contents(tmp_path / "f")) == 1

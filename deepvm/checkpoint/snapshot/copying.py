@@ -34,23 +34,12 @@ class Copying:
     """
 
     def __init__(
-        self,
-        strategy: Strategy,
-        slot: Slot,
-        sources: Sources,
-        later: Sequence[int],
-        now: Sequence[int],
-        hold: bool = False,
+        self, strategy: Strategy, slot: Slot, sources: Sources, later: Sequence[int], now: Sequence[int], hold: bool
     ) -> None:
-        """Copy at once what may change at any time, and mark the training's place in its streams.
+        """Copy the pieces ``now``, which anything may change, and mark the training's place in its streams.
 
-        Args:
-            strategy: how memory is copied.
-            slot: memory for the version.
-            sources: what to copy from.
-            later: pieces that only the optimizer changes, copied by :meth:`run`.
-            now: pieces that anything may change.
-            hold: keep the gate shut until :meth:`run` even if nothing is left to copy.
+        Only the optimizer changes the pieces ``later``, which :meth:`run` copies. ``hold`` keeps the gate shut until
+        then even if there are none.
         """
         self._strategy, self._slot, self._sources, self._later = strategy, slot, sources, later
         self.error: BaseException | None = None
@@ -87,11 +76,9 @@ class Copying:
         return True
 
     def run(self, reached: Callable[[int], None], also: Callable[[], None] = lambda: None) -> None:
-        """In the background: copy what only the optimizer changes, and open the gate.
+        """In the background: copy what only the optimizer changes, do ``also``, and open the gate.
 
-        Args:
-            reached: called with the file offset below which all is copied; never with the end of the file.
-            also: what else to do before the state may change.
+        ``reached`` is called with the file offset below which all is copied, never with the end of the file.
         """
         try:
             point("snapshot.before-copy")
@@ -206,7 +193,7 @@ class LayerSlots:
         """Not layerwise yet."""
         self.updates: LayerUpdates | None = None
         self.copies: dict[torch.Tensor, Copying] = {}
-        self._strategy, self._pipeline, self._state = strategy, pipeline, state
+        self.strategy, self._pipeline, self._state = strategy, pipeline, state
         self._next: LayerSlot | None = None
         self.filled: LayerSlot | None = None
 
@@ -237,7 +224,7 @@ class LayerSlots:
             return
         slot = self._pipeline.take()
         if ranks.minimum([slot is not None])[0] and slot is not None:
-            self._next = LayerSlot(self._strategy, slot, storages, self._pipeline.background)
+            self._next = LayerSlot(self.strategy, slot, storages, self._pipeline)
         elif slot is not None:
             self._pipeline.give_back(slot)
 
@@ -268,15 +255,11 @@ class LayerSlot:
     """The slot of the next version, into which layers are copied during backward."""
 
     def __init__(
-        self,
-        strategy: Strategy,
-        slot: Slot,
-        storages: Sequence[torch.UntypedStorage],
-        background: Callable[[Callable[[], None]], None],
+        self, strategy: Strategy, slot: Slot, storages: Sequence[torch.UntypedStorage], pipeline: Pipeline
     ) -> None:
         """Nothing is copied yet; the storages are the previous version's, in file order; replaced ones are left out."""
         self.slot = slot
-        self._strategy, self._storages, self._background = strategy, storages, background
+        self._strategy, self._storages, self._pipeline = strategy, storages, pipeline
         self._numbers = {storage._cdata: number for number, storage in enumerate(storages)}
         self._pieces: dict[int, list[int]] = {}
         for number, piece in enumerate(slot.pieces):
@@ -300,9 +283,9 @@ class LayerSlot:
                     sources[number] = as_bytes(self._storages[number])
             self._copied |= found
         which = sorted(p for n in found if sources[n] is not None for p in self._pieces.get(n, ()))
-        copying = Copying(self._strategy, self.slot, sources, which, ())
+        copying = Copying(self._strategy, self.slot, sources, which, (), hold=False)
         self._copyings.append(copying)
-        self._background(lambda: copying.run(lambda end: None))
+        self._pipeline.background(lambda: copying.run(lambda end: None))
         return copying
 
     def check(self) -> None:

@@ -165,7 +165,7 @@ class Filling:
         self.ready = self._wait_sealed if shared else self._wait
 
     def reached(self, end: int) -> None:
-        """All own bytes below this offset are copied."""
+        """This rank's bytes below this offset are copied."""
         with self._change:
             self._copied = max(self._copied, end)
             self._change.notify_all()

@@ -1,4 +1,4 @@
-"""The plan of a version, and a version between its step and the next forward: being copied, its numbers not read."""
+"""The layout of versions, and a version between its step and the next forward: being copied, its numbers not read."""
 
 from __future__ import annotations
 
@@ -23,34 +23,36 @@ Seen = list[tuple[torch.Tensor, int]]
 
 
 @dataclass(frozen=True)
-class Plan:
+class SnapshotLayout:
     """The file of all versions of one structure, and which rank copies what.
 
     Attributes:
-        structure: of the state; another one needs another plan. Empty if each version needs its own.
-        image: the file. layout: who sends what of it.
+        structure: of the state; another one needs another layout. Empty if each version needs its own.
+        image: the file. shares: which rank sends what of it.
         compare: pieces of this rank and of its neighbour; empty for a single rank.
     """
 
     structure: list[Hashable]
     image: Image
-    layout: Layout
+    shares: Layout
     compare: tuple[tuple[Piece, ...], ...] = ()
 
-
-def make_plan(tree: Any, parts: FlatState, state: TrainingState, ranks: Ranks, records: Sequence[torch.Tensor]) -> Plan:
-    """Lay the file of a (flattened) state out; ``records`` are those of several ranks."""
-    image = lay_out(tree, parts, ranks.world)
-    if ranks.world == 1:
-        return Plan(parts.structure if image.lasting else [], image, image.layout())
-    # Rank 0 sends buffers and numbers, each rank its record; the rest is shared evenly.
-    numbers = {storage._cdata: n for n, storage in enumerate(parts.storages)}
-    owners = {numbers[cdata]: 0 for cdata in state.owned().buffers if cdata in numbers}
-    owners |= {numbers[t.untyped_storage()._cdata]: r for r, t in enumerate(records)}
-    owned = [(Segment(image.storages[n], image.sizes[n]), r) for n, r in owners.items()]
-    layout = Layout(image.size, shards(image.size, ranks.world, [*owned, (image.pickle, 0)]), image.fields)
-    compare = tuple(pieces_of(image, layout, r) for r in (ranks.rank, (ranks.rank + 1) % ranks.world))
-    return Plan(parts.structure, image, layout, compare)
+    @classmethod
+    def of(
+        cls, tree: Any, parts: FlatState, state: TrainingState, ranks: Ranks, records: Sequence[torch.Tensor]
+    ) -> SnapshotLayout:
+        """Lay out the file of a (flattened) state; ``records`` are those of several ranks."""
+        image = lay_out(tree, parts, ranks.world)
+        if ranks.world == 1:
+            return cls(parts.structure if image.lasting else [], image, image.layout())
+        # Rank 0 sends buffers and numbers, each rank its record; the rest is shared evenly.
+        numbers = {storage._cdata: n for n, storage in enumerate(parts.storages)}
+        owners = {numbers[cdata]: 0 for cdata in state.owned().buffers if cdata in numbers}
+        owners |= {numbers[t.untyped_storage()._cdata]: r for r, t in enumerate(records)}
+        owned = [(Segment(image.storages[n], image.sizes[n]), r) for n, r in owners.items()]
+        layout = Layout(image.size, shards(image.size, ranks.world, [*owned, (image.pickle, 0)]), image.fields)
+        compare = tuple(pieces_of(image, layout, r) for r in (ranks.rank, (ranks.rank + 1) % ranks.world))
+        return cls(parts.structure, image, layout, compare)
 
 
 @dataclass
@@ -85,15 +87,10 @@ class PendingSnapshot:
         return {tensor.untyped_storage()._cdata for tensor in tensors_of((self.model, self.early))}
 
     def divide(self, restless: Collection[int]) -> tuple[set[int], set[int], set[int]]:
-        """The numbers of the whole state's storages, by when they are copied.
+        """The numbers of the whole state's storages: copied in the background, at once, or before sending.
 
-        Args:
-            parts: the whole state.
-            restless: storages that only an optimizer should change, but others do; by ``_cdata``.
-
-        Returns:
-            Those that only an optimizer changes, copied in the background; those that anything may, such as the next
-            forward, copied at once; and those that follow the step: schedulers, moving averages.
+        Only an optimizer changes the first, unless they are ``restless`` (by ``_cdata``); anything may change the
+        second, such as the next forward; the last follow the step: schedulers, moving averages.
         """
         own, gated = self.own, self.owned.gated
         cdata = {number: storage._cdata for number, storage in enumerate(self.parts.storages)}

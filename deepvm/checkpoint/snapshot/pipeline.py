@@ -178,7 +178,7 @@ class Pipeline:
 
 
 class _Sending:
-    """A version on its way: who still works on it (its copy, the tiers), and which tiers acknowledge nothing more."""
+    """A version in flight: how many (its copy, the tiers) still use it, and which tiers acknowledge nothing more."""
 
     def __init__(self, pipeline: Pipeline, slot: Slot, shard: Shard, handle: Handle) -> None:
         self._pipeline, self._slot, self._shard, self._handle = pipeline, slot, shard, handle
@@ -228,9 +228,9 @@ class _Sending:
         """A tier will acknowledge nothing more; when no tier will, fail what is still awaited."""
         with self._lock:
             self._lost[number] = reason
-            if self._left or len(self._lost) < len(self._tiers):
-                return
-        self._fail()
+            all_lost = not self._left and len(self._lost) == len(self._tiers)
+        if all_lost:
+            self._fail()
 
     def _fail(self) -> None:
         """With the reason of a tier away from this machine, if any, which could have promised most."""

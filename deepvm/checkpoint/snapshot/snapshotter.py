@@ -20,9 +20,8 @@ from deepvm.checkpoint.format.flatten import FlatState, flatten
 from deepvm.checkpoint.format.shard import Shard
 from deepvm.checkpoint.snapshot.copying import Copying, LayerSlots, StorageBytes
 from deepvm.checkpoint.snapshot.host_buffer import Slot, as_bytes, checksum
-from deepvm.checkpoint.snapshot.pending_snapshot import PendingSnapshot, Plan, changed_since, make_plan, seen_now
+from deepvm.checkpoint.snapshot.pending_snapshot import PendingSnapshot, SnapshotLayout, changed_since, seen_now
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
-from deepvm.checkpoint.snapshot.strategies import Strategy
 from deepvm.checkpoint.training.hooks import without_autograd
 from deepvm.checkpoint.training.ranks import Ranks, compare_replicas
 from deepvm.checkpoint.training.save_handle import Handle, Journal, with_newest
@@ -51,36 +50,29 @@ class Snapshotter:
         handles: of the newest versions, oldest first; replaced with every change, so that any thread may read it.
         bytes: the storages of the last version. disagreements: how many replicas differed.
         last_step, last_s: the version started (even if skipped) or restored last, and when.
-        plan_s: seconds of it spent on a new layout.
+        layout_s: seconds of it spent on a new layout.
         stall_s: seconds for which training was stalled by all of this.
     """
 
     def __init__(
-        self,
-        state: TrainingState,
-        pipeline: Pipeline,
-        ranks: Ranks,
-        strategy: Strategy,
-        layers: LayerSlots,
-        journal: Journal,
-        job: str,
+        self, state: TrainingState, pipeline: Pipeline, ranks: Ranks, layers: LayerSlots, journal: Journal, job: str
     ) -> None:
         """Start nothing yet."""
-        self._state, self._pipeline, self._ranks, self._strategy = state, pipeline, ranks, strategy
+        self._state, self._pipeline, self._ranks = state, pipeline, ranks
         self._layers, self._journal, self._job = layers, journal, job
-        self.plan: Plan | None = None
+        self.layout: SnapshotLayout | None = None
         self.last: Handle | None = None
         self.handles: tuple[Handle, ...] = ()
         self.pending: PendingSnapshot | None = None
         self.bytes = StorageBytes()
         self.taken = self.disagreements = self._digest = self._attempt = 0
-        self.last_step, self.last_s, self.plan_s, self.stall_s = 0, time.monotonic(), 0.0, 0.0
+        self.last_step, self.last_s, self.layout_s, self.stall_s = 0, time.monotonic(), 0.0, 0.0
         self._copying: Copying | None = None
         self._records: list[torch.Tensor] = []
         self._reserved: Slot | None = None
         self._restless: set[int] = set()
         self._seen = (0, 0, 0)
-        self._print: Any = None
+        self._fingerprint: Any = None
 
     def gate(self, *copies: Copying) -> None:
         """Wait until the state may change: for the copy in progress, and for these. Raises CheckpointError."""
@@ -108,8 +100,8 @@ class Snapshotter:
 
     def forget(self, version: int) -> None:
         """The state was replaced by a restored version: what was saved last no longer describes it."""
-        self.last = self._print = None
-        self.last_step, self.last_s, self.plan_s = version, time.monotonic(), 0.0
+        self.last = self._fingerprint = None
+        self.last_step, self.last_s, self.layout_s = version, time.monotonic(), 0.0
         self.bytes.forget()
 
     def lay_out(self, version: int) -> None:
@@ -119,12 +111,17 @@ class Snapshotter:
         self._pipeline.warm()
 
     def begin(self, version: int, patience_s: float, best: bool = False) -> Handle:
-        """Take a slot, for at most ``patience_s``, and start copying the result of the step; see :meth:`finish`."""
+        """Take a slot, waiting at most ``patience_s``, and start copying the result of the step; see :meth:`finish`.
+
+        Collective. Raises CheckpointError: the ranks' states differ.
+        """
+        if self._ranks.world > 1:
+            self._agree(version, patience_s)
         self.gate()
         start = time.perf_counter()
         handle = Handle(version, best=best, tell=partial(self._journal, version=version))
         self.handles = with_newest(self.handles, handle)
-        self.last_step, self.last_s, self.plan_s = version, time.monotonic(), 0.0
+        self.last_step, self.last_s, self.layout_s = version, time.monotonic(), 0.0
         try:
             early, tree = self._tree(version)
             parts = flatten(tree)
@@ -135,7 +132,7 @@ class Snapshotter:
                 return self._skipped(handle)
         except RequestError as error:  # an extra can no longer be saved
             return self._failed(handle, error)
-        # Without a fitting plan, the next forward makes one: until then more than numbers may change.
+        # Without a fitting layout, the next forward makes one: until then more than numbers may change.
         # That forward may go unseen, and buffers must be those of the step.
         if pending.slot is None:
             kept = {k: v.clone() for k, v in tree["model"].items() if _is_on(v, pending.owned.buffers)}
@@ -146,7 +143,7 @@ class Snapshotter:
 
     def _copy(self, pending: PendingSnapshot, patience_s: float) -> bool:
         """Start copying into a slot, if there is one."""
-        assert self.plan is not None
+        assert self.layout is not None
         # No rank takes a slot alone: all save this version or none.
         reserved, self._reserved = self._reserved, None
         slot = self._layers.take(patience_s) if self._ranks.world == 1 else reserved
@@ -162,8 +159,8 @@ class Snapshotter:
             now = [n for n, piece in enumerate(slot.pieces) if piece.storage in at_once]
             self.taken += 1
             due = self.taken % COMPARE_EVERY == 1
-            compare = [[p for p in pieces if p.storage in background] for pieces in self.plan.compare] if due else []
-            copying = self._copying = Copying(self._strategy, slot, sources, later, now, hold=bool(compare))
+            compare = [[p for p in pieces if p.storage in background] for pieces in self.layout.compare] if due else []
+            copying = self._copying = Copying(self._layers.strategy, slot, sources, later, now, hold=bool(compare))
 
             def also() -> None:
                 if compare:
@@ -176,7 +173,7 @@ class Snapshotter:
 
             pending.slot, pending.copying = slot, copying
             pending.still = {storages[n]._cdata for n in at_once}
-            pending.filling = self._pipeline.fill(slot, self.plan.layout, copy)
+            pending.filling = self._pipeline.fill(slot, self.layout.shares, copy)
         except BaseException:
             self._layers.give_back(slot)
             raise
@@ -185,9 +182,8 @@ class Snapshotter:
     def finish(self, in_step: bool = False, at_once: bool = False) -> None:
         """Read what follows the step (numbers, schedulers, averages), and send the version.
 
-        Args:
-            in_step: the next forward has run; what it changed belongs to the next version.
-            at_once: nothing has happened since :meth:`begin`.
+        ``in_step``: the next forward has run; what it changed belongs to the next version. ``at_once``: nothing has
+        happened since :meth:`begin`.
         """
         pending = self.pending
         if pending is None:
@@ -224,7 +220,7 @@ class Snapshotter:
         if self._ranks.world > 1:  # all ranks must agree on a layout, which they do in the next step
             reserved, self._reserved = self._reserved, None
             self._layers.give_back(reserved)
-            raise CheckpointError("what is saved has changed behind the step")
+            raise CheckpointError("the layout of the state has changed after the step")
         self._renew(tree, parts)
         pending.parts = parts
         if not self._copy(pending, patience_s):
@@ -257,13 +253,13 @@ class Snapshotter:
         pending.copying.watch(changed)
 
     def _send(self, pending: PendingSnapshot, parts: FlatState) -> None:
-        assert self.plan is not None and pending.slot is not None and pending.filling is not None
+        assert self.layout is not None and pending.slot is not None and pending.filling is not None
         slot, handle, late = pending.slot, pending.handle, pending.late
         if not self._ranks.rank:
             slot.image.write_numbers(slot.view, parts.numbers)
         sources = [as_bytes(s) if n in late else None for n, s in enumerate(parts.storages)]
         slot.copy(sources, [n for n, piece in enumerate(slot.pieces) if piece.storage in late])
-        rank, layout = self._ranks.rank, self.plan.layout
+        rank, layout = self._ranks.rank, self.layout.shares
         shard = Shard(
             *(self._job, handle.version, rank, layout, slot.view),
             home=slot.home,
@@ -272,7 +268,7 @@ class Snapshotter:
         )
         self._pipeline.send(slot, shard, handle, pending.filling)
         pending.slot = None
-        self._print = self._printed(parts, pending)
+        self._fingerprint = self._fingerprint_of(parts, pending)
 
     def _drop(self, pending: PendingSnapshot) -> None:
         slot, pending.slot = pending.slot, None
@@ -280,7 +276,7 @@ class Snapshotter:
             self.gate()
             self._layers.give_back(slot)
 
-    def _printed(self, parts: FlatState, pending: PendingSnapshot) -> Any:
+    def _fingerprint_of(self, parts: FlatState, pending: PendingSnapshot) -> Any:
         """A fingerprint of the state; None where it would take reading all of it."""
         buffers = pending.owned.buffers
         known = pending.owned.gated | buffers | pending.own
@@ -291,10 +287,10 @@ class Snapshotter:
     def same(self, version: int) -> bool:
         """Whether the state is still that of the last version, and need not be saved again."""
         last = self.last
-        if last is None or last.version != version or last.skipped or last.lost or self._print is None:
+        if last is None or last.version != version or last.skipped or last.lost or self._fingerprint is None:
             return False
         parts = flatten(self._tree(version)[1])
-        structure, numbers, seen = self._print
+        structure, numbers, seen = self._fingerprint
         return parts.structure == structure and parts.numbers == numbers and not changed_since(seen)
 
     def _tree(self, version: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -303,7 +299,7 @@ class Snapshotter:
         return early, self._state.tree(version, early)
 
     def _fits(self, parts: FlatState) -> bool:
-        return self.plan is not None and parts.structure == self.plan.structure
+        return self.layout is not None and parts.structure == self.layout.structure
 
     def _skipped(self, handle: Handle) -> Handle:
         self._pipeline.counts["skipped"] += 1
@@ -317,7 +313,7 @@ class Snapshotter:
         handle.failed(CheckpointError(f"version {handle.version} is not saved: {error}"))
         return handle
 
-    def agree(self, version: int, patience_s: float) -> None:
+    def _agree(self, version: int, patience_s: float) -> None:
         """Take a slot for :meth:`begin` if every rank can. Collective. Raises CheckpointError: their states differ."""
         self.disagreements += compare_replicas(self._ranks, self._seen)
         self._seen = (0, 0, 0)
@@ -360,10 +356,10 @@ class Snapshotter:
     def _renew(self, tree: Any, parts: FlatState) -> None:
         start = time.perf_counter()
         self._layers.drop()
-        plan = self.plan = make_plan(tree, parts, self._state, self._ranks, self._records)
-        self._pipeline.renew(lambda: self._strategy.slot(plan.image, plan.layout, self._ranks.rank))
+        layout = self.layout = SnapshotLayout.of(tree, parts, self._state, self._ranks, self._records)
+        self._pipeline.renew(lambda: self._layers.strategy.slot(layout.image, layout.shares, self._ranks.rank))
         self.taken = 0  # a new layout is compared at once
-        self.plan_s = time.perf_counter() - start if plan.image.lasting else 0.0
+        self.layout_s = time.perf_counter() - start if layout.image.lasting else 0.0
 
 
 def _is_on(value: Any, storages: set[int]) -> bool:

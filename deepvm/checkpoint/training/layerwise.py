@@ -43,18 +43,14 @@ INDEPENDENT: tuple[type, ...] = tuple(getattr(torch.optim, name) for name in _NA
 
 _USE_C = 'strategy="C"'
 Parameters = Sequence[torch.nn.Parameter]
+_Surround = Callable[[Parameters], None]
 
 
 class LayerUpdates:
     """Updates layers during backward."""
 
     def __init__(
-        self,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
-        before: Callable[[Parameters], None],
-        after: Callable[[Parameters], None],
-        world: int,
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, before: _Surround, after: _Surround, world: int
     ) -> None:
         """Hook into backward; ``before`` and ``after`` surround updates. Raises RequestError: see the requirements."""
         self._optimizer, self._before, self._after = optimizer, before, after
@@ -204,12 +200,12 @@ class LayerUpdates:
         if any(frame.f_code is torch.amp.GradScaler.step.__code__ for frame in callers()):
             raise _refused("a GradScaler", "training without one, as with bfloat16")
         if sum(len(group["params"]) for group in optimizer.param_groups) != len(self._place):
-            raise _refused("parameters that were added", "a new Checkpointer behind add_param_group")
+            raise _refused("parameters that were added", "a new Checkpointer after add_param_group")
         for p, (gradient, version) in self._updated.items():
             if p.grad is not gradient or (gradient is not None and gradient._version != version):
-                raise _refused("gradients that change behind backward", "no clipping, GradScaler or accumulation")
+                raise _refused("gradients that change after backward", "no clipping, GradScaler or accumulation")
         if self._updated and self._options != self._now():
-            raise _refused("options that change behind backward", "a learning rate that is set before backward")
+            raise _refused("options that change after backward", "a learning rate that is set before backward")
         left = [p for p in self._place if p not in self._updated]
         if left:
             self._before(left)

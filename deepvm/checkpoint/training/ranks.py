@@ -7,7 +7,6 @@ separate CPU group, so that it never mixes with the training's own collectives.
 from __future__ import annotations
 
 import logging
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -69,10 +68,6 @@ class Ranks:
             raise found
         return cast("T", found)
 
-    def session(self) -> str:
-        """A random ID of this run, the same on all ranks; collective."""
-        return str(self.broadcast(secrets.token_hex(8)))
-
 
 class SaveRequests:
     """Save requests from any thread or rank; ranks share them about once a second."""
@@ -91,18 +86,18 @@ class SaveRequests:
         """Continue from another version; on all ranks."""
         self._next, self._since, self._since_s = version, version, time.monotonic()
 
-    def due(self, version: int, request: bool = False) -> bool:
-        """Whether this version was requested; of requests only that of rank 0 counts. Collective, after every step."""
+    def due(self, version: int, by_policy: bool = False) -> bool:
+        """Whether to save this version: any rank asked, or rank 0's policy does. Collective, after every step."""
         if self._ranks.world > 1 and version < self._next:
             return False
         asked = self._asked
-        if asked:  # a request between the two lines means the same step; none is lost
+        if asked:  # a request that arrives between these two lines is served by this version too
             self._asked = False
         if self._ranks.world == 1:
-            return asked or request
+            return asked or by_policy
         now = time.monotonic()
         step_ms = int(1000 * (now - self._since_s) / max(version - self._since, 1))
-        wanted, slowest = self._ranks.minimum([-int(asked or (request and not self._ranks.rank)), -step_ms])
+        wanted, slowest = self._ranks.minimum([-int(asked or (by_policy and not self._ranks.rank)), -step_ms])
         steps = int(1000 * _SHARE_S) // max(-slowest, 1)
         self._next = version + min(max(steps, 1), _MOST_STEPS)
         self._since, self._since_s = version, now

@@ -101,7 +101,7 @@ class Handle:
 
 
 def with_newest(handles: tuple[Handle, ...], newest: Handle) -> tuple[Handle, ...]:
-    """These and the newest; the oldest that are done go where there are more than :data:`KEPT`."""
+    """Append the newest; drop the oldest that are done beyond :data:`KEPT`."""
     rows = (*handles, newest)
     gone = [row for row in rows if row.done][: max(len(rows) - KEPT, 0)]
     return tuple(row for row in rows if row not in gone)
@@ -130,13 +130,13 @@ class Journal:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            log.warning("%s: cannot be written: %s; no more is told there", path, error.strerror or error)
+            log.warning("%s: cannot be written: %s; no more events are recorded", path, error.strerror or error)
             self._path = None
 
     def closed(self, counts: Mapping[str, float]) -> None:
         """Summarise, here and in the log."""
         self("closed", **counts)
         log.info(
-            "%d versions of %s saved, %d skipped, %d failed; training stood still for %.3f s",
+            "%d versions of %s saved, %d skipped, %d failed; training stalled for %.3f s",
             *(counts["saved"], self._facts["job"], counts["skipped"], counts["failed"], counts["stall_s"]),
         )

@@ -142,7 +142,7 @@ class _ClosedForm:
         sound = ~coarse & (share <= MOST_OF_A_LIFE) & (self.mean_step * self.rate <= MOST_PREEMPTIONS_PER_STEP)
         if policy.by_age:  # a cluster has no one age, from which its hazard would settle
             sound = sound & (self.vms == 1) & (self.stall * self.rate <= MOST_OF_A_HAZARD)
-        if policy.weighs and job.blocked_s.mean > 0:
+        if policy.has_interval and job.blocked_s.mean > 0:
             sound = sound & (self._doubt(total) <= MOST_DOUBT)
         sound = sound & (job.lifetime == "exponential" and len(set(job.mttp_s)) == 1) & ~(job.elastic & (self.vms > 1))
         total = np.where(total <= MOST_STRETCH * undisturbed, total, np.inf)
@@ -208,7 +208,7 @@ class _ClosedForm:
     def _unheeded_share(self, facts: SaveFacts) -> Array:
         """Share of preemptions that no emergency save covers; 1 where the policy makes none."""
         job, step, grace = self.job, self.mean_step, self.job.grace_s
-        if not self.policy.weighs or grace.high <= 0:
+        if not self.policy.has_interval or grace.high <= 0:
             return np.ones(self.rate.shape)
 
         def heeded(step: Array, grace_s: float) -> Mask:

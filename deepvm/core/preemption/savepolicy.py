@@ -88,14 +88,14 @@ class SavePolicy:
     What a policy declares is all that callers ask of it; these defaults are those of one that never saves.
 
     Class attributes:
-        weighs: whether saves stand ``interval_s`` apart; False: the interval is not asked for.
+        has_interval: whether saves stand ``interval_s`` apart; False: the interval is not asked for.
         shows_cost_first: whether the first version comes at once, to show what one costs.
         heeds_notices: whether it saves when the notice of a preemption arrives and an emergency save fits.
         holds_on_demand: whether that interval holds also on VMs that are never taken away.
         by_age: whether that interval depends on the age of the machine.
     """
 
-    weighs: ClassVar[bool] = False
+    has_interval: ClassVar[bool] = False
     shows_cost_first: ClassVar[bool] = False
     heeds_notices: ClassVar[bool] = False
     holds_on_demand: ClassVar[bool] = False
@@ -171,7 +171,7 @@ class EverySteps(SavePolicy):
 class EverySeconds(SavePolicy):
     """As soon as the training has worked so long since the end of the last save."""
 
-    weighs: ClassVar[bool] = True
+    has_interval: ClassVar[bool] = True
     holds_on_demand: ClassVar[bool] = True
 
     seconds: float
@@ -198,7 +198,7 @@ class EverySeconds(SavePolicy):
 class _Weighing(SavePolicy):
     """What the policies share that weigh the cost of a version against what a preemption costs."""
 
-    weighs: ClassVar[bool] = True
+    has_interval: ClassVar[bool] = True
     shows_cost_first: ClassVar[bool] = True
 
 
@@ -321,7 +321,7 @@ def whole_steps(policy: SavePolicy, facts: SaveFacts) -> Number:
     """
     if policy.fixed_steps:
         return float(policy.fixed_steps)
-    if not policy.weighs:
+    if not policy.has_interval:
         return math.inf
     steps = over(policy.interval_s(facts), facts.step_s)
     least = over(policy.least_s(facts), facts.step_s)

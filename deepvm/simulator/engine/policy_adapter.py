@@ -28,7 +28,7 @@ class Decisions:
         spot = job.market is Market.SPOT
         # On demand nothing is lost that saves could insure; a time that the user asks for holds there, too.
         self._everywhere = policy.holds_on_demand
-        self._weighing = policy if policy.weighs and (spot or self._everywhere) else None
+        self._weighing = policy if policy.has_interval and (spot or self._everywhere) else None
         self._prior = min(job.mttp_s[0], NEVER) / job.vms  # prior of the cluster
         self._history = LomaxHistory.around(self._prior) if policy.by_age and spot else None
         warm = job.preparation_s if job.warm_preparation_s is None else job.warm_preparation_s

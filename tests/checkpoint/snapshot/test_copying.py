@@ -115,7 +115,7 @@ def fill_and_save(folder: Path, strategy: Strategy, steps: int = 30) -> dict[int
     model.register_buffer("seen", torch.zeros(5000))
     optimizer = Fill(model.parameters())
     saver = Checkpointer(model=model, optimizer=optimizer, tiers=[folder.as_uri()], every=3, keep=1000)
-    saver._snapshotter._strategy = strategy
+    saver._layers.strategy = strategy
     with saver:
         for step in range(1, steps + 1):
             saver._before_forward()
@@ -176,7 +176,7 @@ def test_progress_is_told_when_the_device_has_come_by(monkeypatch: pytest.Monkey
     strategy = Strategy(Late(0.005))
     slot = strategy.slot(image, image.layout(), 0)
     sources = [as_bytes(storage) for storage in parts.storages]
-    copying = Copying(strategy, slot, sources, range(len(slot.pieces)), ())
+    copying = Copying(strategy, slot, sources, range(len(slot.pieces)), (), hold=False)
     told = []
 
     def reached(end: int) -> None:

@@ -162,7 +162,7 @@ def together(url: str, work: Callable[[int, Checkpointer, Sampler], Any]) -> lis
         optimizer, sampler = torch.optim.SGD(model.parameters(), lr=0.1), Sampler(rank)
         with lock, pytest.MonkeyPatch.context() as patch:  # undone before the other rank patches
             patch.setattr(checkpointer, "Ranks", lambda: Member(meeting, rank))
-            patch.setattr(Member, "session", lambda self: "s")
+            patch.setattr(Member, "broadcast", lambda self, value: "s")  # the ID of the run
             saver = Checkpointer(model=model, optimizer=optimizer, extra={"sampler": sampler}, tiers=[url], job="job")
         try:
             found[rank] = work(rank, saver, sampler)

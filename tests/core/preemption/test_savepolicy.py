@@ -171,7 +171,7 @@ def test_a_running_job_saves_after_as_many_steps_as_are_simulated(
 ) -> None:
     """One rule: the steps between two versions of a job whose steps are all alike are those of ``whole_steps``."""
     policy = parse_policy(name)
-    assert policy.weighs
+    assert policy.has_interval
     facts = SaveFacts(save_s=stall_s, backup_s=busy_s, mttp_s=mttp_s)
     expected = float(whole_steps(policy, replace(facts, step_s=step_s)))
     steps, now = 7, 1e5

@@ -127,7 +127,7 @@ def simulate(
         """Steps from a save or a resumption to the next save."""
         if isinstance(policy, EverySeconds):
             return math.ceil(policy.seconds / job.step_s.mean - 1e-9)
-        if isinstance(policy, EverySteps) or not policy.weighs or not spot:
+        if isinstance(policy, EverySteps) or not policy.has_interval or not spot:
             return steps + 1
         now = replace(facts, age_s=age)
         if learn:
@@ -154,7 +154,7 @@ def simulate(
         gone = ends[doomed]
         grace = one(job.grace_s)
         notice = max(gone - grace, asked[doomed]) if grace > 0 and uniform() >= job.missed_notice_rate else NEVER
-        urgent = policy.weighs and bool(policy.emergency(replace(facts, grace_s=grace)))
+        urgent = policy.has_interval and bool(policy.emergency(replace(facts, grace_s=grace)))
         saved_at = NEVER  # when an emergency save is durable
 
         at = min(max(there), gone)

@@ -136,7 +136,7 @@ def simulate(
     )
     lifetimes, notices = Lifetimes(prior), Notices()
     lomax = LomaxHistory.around(prior) if isinstance(policy, Hazard) else None
-    weighing = policy if policy.weighs else None
+    weighing = policy if policy.has_interval else None
     fixed = policy.steps if isinstance(policy, EverySteps) else NEVER
     periodic = job.save_every_steps or NEVER
     spots = 0  # that were asked for

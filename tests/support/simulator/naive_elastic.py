@@ -129,7 +129,7 @@ class Cluster:
         step_s = self.facts.step_s * self.slow()
         if isinstance(policy, EverySeconds):
             return math.ceil(policy.seconds / step_s - 1e-9)
-        if isinstance(policy, EverySteps) or not policy.weighs:
+        if isinstance(policy, EverySteps) or not policy.has_interval:
             return job.steps + 1
         now = replace(self.facts, step_s=step_s, mttp_s=self.lifetimes.mean_s, missed_rate=self.notices.missed_rate)
         if self.lomax is not None:
@@ -197,7 +197,7 @@ class Cluster:
         return None
 
     def heeded(self, machine: Machine) -> bool:
-        if not self.policy.weighs:
+        if not self.policy.has_interval:
             return False
         facts = replace(self.facts, step_s=self.facts.step_s * self.slow(), grace_s=machine.grace)
         return bool(self.policy.emergency(facts))
