@@ -13,9 +13,7 @@ from deepvm.io.times import format_time
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Range
-from deepvm.reports.plans.outlooks import expected_document
-from deepvm.reports.plans.risks import document as risk_document
-from deepvm.reports.plans.risks import risk_of
+from deepvm.reports.plans.outlooks import expected_document, risk_document, risk_of
 from deepvm.reports.plans.sources import doubts, quota_needs
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from deepvm.planner.infeasible import ALLOWED_BY, BY_NAME, Infeasible
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective, PolicyName
-from deepvm.reports.plans.outlooks import expected_cells, in_words, simulated
-from deepvm.reports.plans.risks import risk_of, share_words
+from deepvm.reports.plans.outlooks import expected_cells, in_words, risk_of, share_words, simulated
 from deepvm.reports.plans.sources import (
     doubts,
     placement_lines,

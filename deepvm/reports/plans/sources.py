@@ -15,7 +15,7 @@ from deepvm.core.cluster.instances import INTERRUPTION_BANDS, Catalog, Market, Q
 from deepvm.core.cluster.provenance import Measurement, Origin
 from deepvm.core.units import format_usd
 from deepvm.planner.recommend import Recommendations
-from deepvm.reports.plans.risks import cluster_sentence, risk_of
+from deepvm.reports.plans.outlooks import cluster_sentence, risk_of
 
 if TYPE_CHECKING:
     from deepvm.catalog.market.live import Placement

@@ -126,9 +126,6 @@ def outlooks_figure(rows: Sequence[SweepRow], work: Work, *, catalog_name: str) 
         rows: from :func:`deepvm.planner.sweep.sweep` with a job, in any order.
         work: the job.
         catalog_name: for the title.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
     """
     policies = [p for p in PolicyName if any(r.policy is p for r in rows)]
     ordered = sorted(rows, key=lambda r: r.budget)

@@ -184,11 +184,7 @@ _COLORS = {
 
 
 def answers_figure(answers: Sequence[Answer]) -> Figure:
-    """Lines for a sweep of one key of one job, else bars.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
+    """Lines for a sweep of one key of one job, else bars."""
     lines = len(answers[0].values) == 1 and len(by_job(answers)) == 1
     return lines_figure(answers) if lines else bars_figure(answers)
 

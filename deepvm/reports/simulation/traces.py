@@ -268,15 +268,9 @@ def _hours(seconds: float | None) -> str:
 
 
 def traces_figure(traces: Sequence[Trace], pools: Sequence[TraceLives], fits: Sequence[Fitted]) -> Figure:
-    """Availability over time, a row for each of the first ``MOST`` traces, above the survival curve with the fits.
+    """Availability of the first ``MOST`` traces over time, above the survival curve of all lifetimes with the fits.
 
-    Args:
-        traces: of the upper frame.
-        pools: all lives, for the lower frame.
-        fits: laws as lines, the best first; none when there are too few lives.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
+    ``fits`` are in order, the best first; empty when there are too few lifetimes.
     """
     shown = traces[:MOST]
     upper = 0.9 + 0.2 * max(len(shown), 3)
