@@ -199,11 +199,7 @@ def print_bench(bench: Bench) -> None:
 
 
 def bench_figure(bench: Bench) -> Figure:
-    """Bars of what a checkpoint costs with each method, over torch.save with fsync: the stall, and until it is safe.
-
-    Args:
-        bench: from :func:`deepvm.profiling.checkpoint.bench.run_bench`.
-    """
+    """Bars of what a checkpoint costs with each method, over torch.save with fsync: the stall, and until it is safe."""
     names, own = list(bench.methods), list(bench.methods.values())
     bars = {"training stands still": [f.stall_ratio for f in own], "until it is safe": [f.durable_ratio for f in own]}
     with drawing(8.0, 1.7 + 0.55 * len(names)) as (figure, axes):
