@@ -128,16 +128,9 @@ def entry_of(
     receiver_type: str = "",
     name: str = "document",
 ) -> Entry:
-    """Make an entry of a profiling command's document.
+    """Make an entry of what a profiling command prints with ``-o json``; ``name`` is what errors call the document.
 
-    Args:
-        kind: ``eflops``, ``scaling`` or ``saturation``.
-        document: as the command prints it with ``-o json``.
-        measured_at: when, with a time zone.
-        instance_type: for ``eflops`` and ``scaling``.
-        sender_type: for ``saturation``.
-        receiver_type: for ``saturation``.
-        name: what the document is called in errors.
+    ``saturation`` needs a sender's and a receiver's type, the other kinds the instance type.
 
     Raises:
         RequestError: an unknown kind, or a type is missing.

@@ -44,15 +44,7 @@ def run(
     random: np.random.Generator,
     deadline: Deadline | None = None,
 ) -> Outcome:
-    """Simulate a job.
-
-    Args:
-        job: what is trained.
-        policy: when it is saved.
-        lives: how long machines live.
-        runs: how many.
-        random: the generator.
-        deadline: when it has to be done; without one it stays in its market.
+    """Simulate ``runs`` runs of a job; without a ``deadline`` it stays in its market.
 
     Raises:
         SimulationError: the job makes no progress, or cannot meet the deadline even on demand.

@@ -137,14 +137,8 @@ def replay(
 ) -> Replayed:
     """Run N jobs on a trace, or on several with the same gap, one behind the other.
 
-    Args:
-        policy: chooses the market at each tick.
-        up: (ticks,) whether there is a spot VM.
-        gap_s: between ticks.
-        job: the same for all.
-        starts: (N,) ticks at which the jobs start.
-        deadline_s: (N,) from each start.
-        ends: (N,) the tick from which on there is no spot VM; by default the end of ``up``.
+    ``up``: (ticks,) whether there is a spot VM. ``starts``, ``deadline_s``: (N,) the tick of each start, and the
+    seconds from there. ``ends``: (N,) the tick from which on there is no spot VM; by default the end of ``up``.
     """
     count = len(starts)
     total_s, cycle_s, restart_s = job.total_s, job.cycle_s, job.restart_s

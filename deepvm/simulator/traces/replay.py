@@ -98,17 +98,12 @@ class Replayed:
 def replay(
     pools: Sequence[TraceLives], policy: SavePolicy, save_s: float, *, step_s: float = STEP_S, mttp_s: float = MTTP_S
 ) -> tuple[Cost, ...]:
-    """The cost on each pool of a policy that learns from the lives of that pool as they end; there are no notices.
+    """The cost on each pool of a policy that learns from the lifetimes of that pool as they end; there are no notices.
 
-    Args:
-        pools: of :func:`deepvm.simulator.traces.trace.lives_of`.
-        policy: with an interval, or each so many steps, or never.
-        save_s: how long training stands still for a save, above 0.
-        step_s: one training step, above 0.
-        mttp_s: prior mean time to preemption.
+    ``save_s`` and ``step_s`` are above 0; ``mttp_s`` is the prior.
 
     Raises:
-        RequestError: a time is not above 0, or the policy saves far too often for such lives.
+        RequestError: a time is not above 0, or the policy saves far too often for such lifetimes.
     """
     _check(save=save_s, step=step_s, mttp=mttp_s)
     known = zip(*(_known(lives, mttp_s) for lives in pools), strict=True)
@@ -199,14 +194,9 @@ def replay_all(
     step_s: float = STEP_S,
     mttp_s: float = MTTP_S,
 ) -> tuple[Replayed, ...]:
-    """Replay each policy at each latency on each pool; policies learn each pool anew.
+    """Replay each policy at each latency of a save on each pool; policies learn each pool anew.
 
-    Args:
-        pools: see :func:`replay`, as for ``step_s`` and ``mttp_s``.
-        policies: names for :func:`deepvm.core.preemption.savepolicy.parse_policy`, ``best-fixed`` and ``emergency``.
-        saves_s: latencies of a save.
-        step_s: one training step, above 0.
-        mttp_s: the prior.
+    ``policies``: names for :func:`deepvm.core.preemption.savepolicy.parse_policy`, ``best-fixed`` and ``emergency``.
 
     Raises:
         RequestError: an unknown policy, or a time that is not above 0.

@@ -145,11 +145,8 @@ def read_traces(
 ) -> tuple[Trace, ...]:
     """Read files, and all ``.json`` files of folders, sorted by name.
 
-    A copy of a file before it, of the same gap and counts, is left out: it would give one history twice the weight.
-
-    Args:
-        paths: files and folders.
-        say: told of each copy.
+    A copy of a file before it, of the same gap and counts, is left out, and ``say`` told: it would give one history
+    twice the weight.
 
     Raises:
         RequestError: there are no paths. CatalogFormatError: see :func:`read_trace`; a folder without traces.
@@ -175,15 +172,12 @@ def lives_of(
 def pools_of(
     traces: Sequence[Trace], *, nodes: int | None = None, say: Callable[[str], object] | None = None
 ) -> tuple[TraceLives, ...]:
-    """The lives in traces: one pool each; those without a life are left out.
+    """The lifetimes in traces: one pool each; those without a lifetime are left out, and ``say`` told.
 
-    Args:
-        traces: of :func:`read_traces`.
-        nodes: machines that a job needs at once, 1 or more; by default the largest count in each file.
-        say: told of traces without a life.
+    ``nodes``: machines that a job needs at once, 1 or more; by default the largest count in each file.
 
     Raises:
-        RequestError: ``nodes`` is below 1. CatalogFormatError: there is no life at all.
+        RequestError: ``nodes`` is below 1. CatalogFormatError: there is no lifetime at all.
     """
     check_nodes(nodes)
     found = [(trace, trace.lives(nodes)) for trace in traces]
