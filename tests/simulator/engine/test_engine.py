@@ -80,7 +80,7 @@ def test_random_jobs_on_demand_agree_with_the_oracle(job: Job, name: str) -> Non
 def test_random_elastic_clusters_agree_with_the_oracle(job: Job, name: str, vms: int) -> None:
     # Whether a machine comes right before or right behind the end of a step is left to chance.
     allocation = Span(job.allocation_s.low, 1.1 * job.allocation_s.high)
-    # The engine heeds only the notice of the machine that goes first; where one goes each few steps, that shows.
+    # The engine acts only on the notice of the machine that goes first; where one goes each few steps, that shows.
     mttp_s = tuple(mean * vms for mean in job.mttp_s)
     agrees(replace(job, elastic=True, vms=vms, allocation_s=allocation, mttp_s=mttp_s), name)
 
