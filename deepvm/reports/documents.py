@@ -41,10 +41,7 @@ def to_csv(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def to_frame(found: Recommendations | Comparison | Sequence[SweepRow]) -> pandas.DataFrame:
-    """The rows that ``-o csv`` prints, as a data frame; what is unknown is missing.
-
-    Args:
-        found: what :func:`deepvm.recommend` or :func:`deepvm.sweep` returns.
+    """What :func:`deepvm.recommend` or :func:`deepvm.sweep` returns, as the rows of ``-o csv``; unknown is missing.
 
     Raises:
         MissingExtraError: pandas is not installed.

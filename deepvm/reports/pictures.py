@@ -206,12 +206,7 @@ def sweep_figure(rows: Sequence[SweepRow], *, catalog_name: str, eflops_unit: st
     """Figure 7: performance against pricing willingness, one step line for each policy.
 
     Performance is throughput (eFLOPS x n x K(n)) over DeepVM's highest in these rows; without DeepVM rows, over the
-    highest of all. A budget without a feasible cluster is a gap.
-
-    Args:
-        rows: from :func:`deepvm.planner.sweep.sweep`, in any order.
-        catalog_name: for the title.
-        eflops_unit: the catalog's, in words.
+    highest of all. A budget without a feasible cluster is a gap. ``rows`` may come in any order.
     """
     policies = [p for p in PolicyName if any(r.policy is p for r in rows)]
     reference = [r for r in rows if r.policy is PolicyName.DEEPVM] or rows
@@ -239,13 +234,7 @@ def sweep_figure(rows: Sequence[SweepRow], *, catalog_name: str, eflops_unit: st
 
 
 def speedups_figure(panels: Sequence[SpeedupPanel], *, title: str, max_nodes: int = 32) -> Figure:
-    """Figures 4 and 5: speed-up curves as lines, measured speed-ups as points, one panel beside the other.
-
-    Args:
-        panels: from left to right, three to a row.
-        title: what the figure shows.
-        max_nodes: the curves are drawn for n = 1 ... max_nodes.
-    """
+    """Figures 4 and 5: speed-up curves for n = 1 ... max_nodes, measured points; three panels to a row."""
     columns = max(1, min(3, len(panels)))
     height = max(1, -(-len(panels) // columns))
     labels = list(dict.fromkeys(label for p in panels for label in p.curves))

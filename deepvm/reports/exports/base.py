@@ -1,4 +1,4 @@
-"""The interface of an export: a plan in, the files of another tool out.
+"""The interface of an export, a plan in, the files of another tool out, and how they are written.
 
 An export writes no secrets and reads no environment. What only the user knows (images, subnets, the training command)
 comes as an option, or stands in the file as something that the other tool refuses until it is filled in.
@@ -50,14 +50,14 @@ class Subnet:
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What only the user knows, as on the command line; everything may be left out.
+    """What only the user knows, as on the command line; every option may be left out.
 
     Attributes:
         image: of the VMs that train. memory_image: of the memory nodes, ``image`` unless given.
         key_name: of an SSH key pair that the cloud knows. subnet, security_group: any number of them.
         launch_template: name of that of the VMs that train. memory_launch_template: of the memory nodes, if another.
-        command: the training script and its arguments, as behind ``torchrun``.
-        max_price: the most that the whole cluster may cost, $/h; the plan's price and 20 % unless given.
+        command: the training script and its arguments, as after ``torchrun``.
+        max_price: the most that the whole cluster may cost, $/h; the plan's price + 20 % unless given.
     """
 
     image: str = ""
@@ -247,17 +247,9 @@ def comment(sentences: Sequence[str], prefix: str = "# ") -> str:
 
 
 def write_export(export: Export, folder: Path, *, force: bool = False) -> tuple[Path, ...]:
-    """Write all files of an export into a folder, which is made when it is missing.
+    """Write all files of an export, or none, into a folder, which is made when it is missing; returns their paths.
 
-    If one cannot be written, those before it are put back as they were.
-
-    Args:
-        export: what to write.
-        folder: where.
-        force: replace files that exist.
-
-    Returns:
-        The paths, in the order of the files.
+    ``force``: replace files that exist.
 
     Raises:
         RequestError: a file exists and ``force`` is not set. DataError: something cannot be written; nothing was.

@@ -47,7 +47,7 @@ class DeadlineJob:
         work_s: what the job takes on one machine without saves or restarts.
         restart_s: from the request for a machine until training goes on, of spot and on-demand.
         save_every_s: work between two versions; 0: every moment is durable, at no cost.
-        save_s: how long training stands still for a version. backup_s: from then until it is durable.
+        save_s: how long training stalls for a version. backup_s: from then until it is durable.
         price_ratio: the spot price over the on-demand price.
     """
 
@@ -233,17 +233,10 @@ def replay_traces(
 ) -> tuple[DeadlineRow, ...]:
     """Replay a job on traces: rows by trace, slack and policy, then the means over the traces.
 
-    Args:
-        traces: those shorter than the longest deadline are left out.
-        job: what is replayed.
-        slacks: see :meth:`DeadlineJob.deadline_s`.
-        policies: by name.
-        nodes: machines that the job needs at once; by default the largest count in each trace.
-        starts: at so many moments, evenly spread over each trace (fewer where it has fewer ticks for them).
-        foresight: also the bound, from the same starts; seconds for each start on traces with ticks of half a minute.
-        note: told of traces that are left out.
-        say: told of progress.
-        progress: told for how many more starts the bound is known, and for how many it is wanted.
+    Traces shorter than the longest deadline are left out, and ``note`` told. ``nodes``: machines that the job needs at
+    once; by default the largest count in each trace. ``starts``: moments, evenly spread over each trace (fewer where it
+    has fewer ticks). ``foresight``: also the bound, which takes seconds for each start on traces with ticks of half a
+    minute; ``progress`` is told for how many more starts it is known, and for how many it is wanted.
 
     Raises:
         RequestError: a slack that on-demand cannot meet, an unknown policy, no trace that is long enough.

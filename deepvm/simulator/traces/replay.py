@@ -82,7 +82,7 @@ class Replayed:
     """What one policy costs at one latency.
 
     Attributes:
-        policy: its name. save_s: how long training stands still for a save. pools: the cost on each pool, in order.
+        policy: its name. save_s: how long training stalls for a save. pools: the cost on each pool, in order.
     """
 
     policy: str
