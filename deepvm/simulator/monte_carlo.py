@@ -59,8 +59,8 @@ def simulate(
     """Simulate a job ``runs`` times; the same ``seed`` gives the same runs.
 
     ``lives``: lifetimes of machines; by default drawn by the law and the mean of the job. ``jobs``: processes of this
-    machine. ``executor``: ``dask://HOST:PORT``, a Dask cluster in their place. ``progress`` is called with the number of
-    runs that were added.
+    machine. ``executor``: ``dask://HOST:PORT``, a Dask cluster in their place. ``progress`` is told how many more runs are
+    done.
 
     Raises:
         RequestError: a number out of range, or an unknown executor. MissingExtraError: no dask.
@@ -304,7 +304,7 @@ def _on_dask(tasks: Iterator[Task], address: str) -> Generator[Completed, None, 
         except (OSError, asyncio.TimeoutError, ValueError, CancelledError, KilledWorker, ImportError) as error:
             if isinstance(error, DeepVMError):
                 raise
-            advice = "see that the scheduler is up and has workers ('dask worker'), or leave --executor away"
+            advice = "see that the scheduler is up and has workers ('dask worker'), or leave out --executor"
             raise _unreachable(address, error, advice) from None
 
 
@@ -320,7 +320,7 @@ def _connected(kind: Any, address: str) -> Any:
         if not isinstance(error, Exception):
             raise
         # Of any kind: what is no scheduler may answer anything.
-        raise _unreachable(address, error, "start one with 'dask scheduler', or leave --executor away") from None
+        raise _unreachable(address, error, "start one with 'dask scheduler', or leave out --executor") from None
     return client
 
 

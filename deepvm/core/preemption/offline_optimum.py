@@ -39,7 +39,9 @@ def least_cost(
 
     Args:
         up: (starts, ticks) whether there is a spot VM, from the start of the job to its deadline or beyond.
-        gap_s: between ticks. work_s: on a machine. deadline_s: from the start.
+        gap_s: between ticks.
+        work_s: on a machine.
+        deadline_s: from the start.
         restart_s: from the request for a machine until it works, paid for.
         spot_price: over the on-demand price.
         progress: told of how many more starts the bound is known.

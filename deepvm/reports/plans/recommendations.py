@@ -48,7 +48,7 @@ def print_report(
     placed = [(p.recommendation, p.answer.catalog) for p in found.ranked]
     print_lines([_title(best), ""])
     _print_table(placed, wide=wide, regions=len(found.answers) > 1)
-    lost = "" if best.request.work else ", and the time lost when spot VMs are taken away"
+    lost = "" if best.request.work else ", and the time lost to preemptions"
     not_counted = f"Not counted: disks{' and' if not lost else ','} data transfer{lost}."
     sources = dict.fromkeys(line for a in found.answers for line in source_lines(a.catalog, now))
     lines = [
@@ -70,7 +70,7 @@ def _title(answer: Recommendations) -> str:
     request = answer.request
     needs = f"memory nodes for {request.buffers} x {format_bytes(request.checkpoint_bytes)}"
     best_by = {
-        Objective.THROUGHPUT: "fastest training" + (" if nothing is taken away" if request.work is not None else ""),
+        Objective.THROUGHPUT: "fastest training" + (" without preemptions" if request.work is not None else ""),
         Objective.FLOPP: "most operations per dollar (Z)",
         Objective.COST_PER_WORK: "cheapest work",
         Objective.MAKESPAN: "shortest expected time",
@@ -169,7 +169,7 @@ def _job_lines(answer: Recommendations) -> list[str]:
     means = (s.mean for s in (job.save_s, job.durable_s, job.allocation_s, job.preparation_s, job.grace_s))
     save, durable, allocation, preparation, grace = (f"{s:.3g} s" if s < 1000 else format_seconds(s) for s in means)
     lines = [
-        f"The job {job.name} is {alone} on one {answer.reference.name} that is never taken away"
+        f"The job {job.name} is {alone} on one {answer.reference.name} that is never preempted"
         f"{'' if work.measured_on else ', the cheapest type here (--measured-on names another)'}.",
         f"It counts {save} for a save, which is safe {durable} later, {allocation} for a new VM to come and "
         f"{preparation} to prepare it, and notices {grace} ahead; a job file says how it is.",
@@ -182,7 +182,7 @@ def _job_lines(answer: Recommendations) -> list[str]:
     life, band = work.life_s(gpu), gpu.interruption_band
     source = "" if work.mttp_s is not None or band is None else ", by AWS's band"
     if math.isinf(life):
-        lines.append(f"No VM is ever taken away, by '--interruption-rate 0%'; saves by {work.policy_name}.")
+        lines.append(f"No VM is ever preempted, by '--interruption-rate 0%'; saves by {work.policy_name}.")
     else:
         count = first.cluster.spot_count
         many = f"{outlook.preemptions:.3g}" if outlook.preemptions < 100 else f"{outlook.preemptions:.0f}"

@@ -168,7 +168,7 @@ def risk_lines(best: Recommendation, catalog: Catalog, *, known: bool = False) -
         origin = catalog.provenance.origin("advisor")
         when = f", as of {origin.observed_at.astimezone(timezone.utc).date()}" if origin else ""
         share = INTERRUPTION_BANDS[gpu.interruption_band]
-        lines.append(f"Risk: {share} of {gpu.name} spot VMs are taken away in a month (AWS's Spot Advisor{when}).")
+        lines.append(f"Risk: {share} of {gpu.name} spot VMs are preempted in a month (AWS's Spot Advisor{when}).")
         lines += filter(None, [cluster_sentence(risk)])
         if known:
             lines.append(

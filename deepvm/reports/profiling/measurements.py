@@ -189,7 +189,7 @@ def print_bench(bench: Bench) -> None:
     print_lines(
         [
             "",
-            "stall: training stands still. safe: until the guarantee holds, with nothing else running, or in training.",
+            "stall: training waits. safe: until the guarantee holds, with nothing else running, or in training.",
             "extra: how much longer the loop takes. Without a unit: over torch.save with fsync.",
             f"{bench.model}, {bench.bytes / 1e6:.0f} MB of state, {bench.steps} steps of {bench.step_s:.3f} s after "
             f"each save; medians of {bench.reps}",
@@ -201,7 +201,7 @@ def print_bench(bench: Bench) -> None:
 def bench_figure(bench: Bench) -> Figure:
     """Bars of what a checkpoint costs with each method, over torch.save with fsync: the stall, and until it is safe."""
     names, own = list(bench.methods), list(bench.methods.values())
-    bars = {"training stands still": [f.stall_ratio for f in own], "until it is safe": [f.durable_ratio for f in own]}
+    bars = {"training waits": [f.stall_ratio for f in own], "until it is safe": [f.durable_ratio for f in own]}
     with drawing(8.0, 1.7 + 0.55 * len(names)) as (figure, axes):
         for index, (label, values) in enumerate(bars.items()):
             places = np.arange(len(names)) + 0.4 * index - 0.2

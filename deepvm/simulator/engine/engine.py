@@ -113,7 +113,7 @@ class _Engine:
             if needed > life:
                 remedy = f"{longer} than {format_seconds(life)} on average: one takes {format_seconds(needed)} {what}"
         raise SimulationError(
-            f"{job.name}: does not get ahead: after {r.now[worst] / 3600:.0f} h and {r.preemptions[worst]:.0f} "
+            f"{job.name}: makes no progress: after {r.now[worst] / 3600:.0f} h and {r.preemptions[worst]:.0f} "
             f"preemptions {r.durable[worst]:.0f} of {job.steps} steps are safe; {remedy}"
         )
 

@@ -5,9 +5,9 @@
     {"metadata": {"gap_seconds": 600}, "data": [1, 1, 0, 0, 1]}
 
 ``data`` counts machines: 0 or 1 when one was asked for, up to 4 or 16 when so many were. Availability traces ask each
-time whether a machine could be had; preemption traces keep a machine until it is taken away. Other keys are not read.
+time whether a machine was available; preemption traces keep a machine until it is preempted. Other keys are not read.
 
-A life is a run of ticks with all machines there, as a job that needs them all stands still without one. How many *all*
+A life is a run of ticks with all machines there, as a job that needs them all stalls without one. How many *all*
 are is the largest count in the file, unless the caller knows better. A run of n ticks is a life of n gaps, up to half a
 gap more or less. A run at the beginning of the trace is left out: such runs are longer than others, and of unknown age.
 A run at its end is a censored life.

@@ -161,7 +161,7 @@ def test_asking_at_the_notice_hides_the_allocation_and_pays_for_two() -> None:
 
 def test_a_job_that_loses_more_than_it_gains_says_so() -> None:
     job = Job(1000, Span.of(10.0), allocation_s=Span.of(100.0), mttp_s=(300.0,))
-    with pytest.raises(SimulationError, match="does not get ahead.* 0 of 1000 steps are safe; save more often"):
+    with pytest.raises(SimulationError, match="makes no progress.* 0 of 1000 steps are safe; save more often"):
         simulated(job, "none", 5)
 
 
@@ -169,7 +169,7 @@ def test_a_job_that_loses_more_than_it_gains_says_so() -> None:
 def test_machines_that_never_come_are_not_waited_for_for_ever(vms: int, elastic: bool) -> None:
     job = Job(1000, Span.of(10.0), allocation_s=Span.of(100.0), mttp_s=(2.0,), vms=vms, elastic=elastic)
     then = "take machines that live longer than 2 s on average: one takes 100 s until it trains"
-    with pytest.raises(SimulationError, match=f"does not get ahead.* 0 of 1000 steps are safe; {then}"):
+    with pytest.raises(SimulationError, match=f"makes no progress.* 0 of 1000 steps are safe; {then}"):
         simulated(job, "static:1", 5)
 
 
