@@ -59,8 +59,8 @@ def simulate(
     """Simulate a job ``runs`` times; the same ``seed`` gives the same runs.
 
     ``lives``: lifetimes of machines; by default drawn by the law and the mean of the job. ``jobs``: processes of this
-    machine. ``executor``: ``dask://HOST:PORT``, a Dask cluster in their place. ``progress`` is told how many more runs are
-    done.
+    machine. ``executor``: ``dask://HOST:PORT``, a Dask cluster in their place. ``progress``: told how many more runs
+    are done.
 
     Raises:
         RequestError: a number out of range, or an unknown executor. MissingExtraError: no dask.
