@@ -1,4 +1,4 @@
-"""Traces of spot machines: how many were up at each tick, and the lives in them.
+"""Traces of spot machines: how many were up at each tick, and their lifetimes.
 
 ::
 
@@ -41,7 +41,7 @@ _COUNTS = f"allowed: the numbers of machines at each tick, [1, 1, 0, ...], each 
 
 @dataclass(frozen=True)
 class TraceLives:
-    """The lives of one pool of machines, in the order in which they began.
+    """The lifetimes of one pool of machines, in the order in which they began.
 
     Attributes:
         name: where they come from. gap_s: seconds between two looks at the machines.
@@ -55,17 +55,17 @@ class TraceLives:
 
     @property
     def low_s(self) -> npt.NDArray[np.float64]:
-        """(n,) the shortest that each life may have been."""
+        """(n,) the shortest that each lifetime may have been."""
         return np.maximum(self.life_s - self.gap_s / 2, 0.0)
 
     @property
     def high_s(self) -> npt.NDArray[np.float64]:
-        """(n,) the longest that each life may have been; infinite if censored."""
+        """(n,) the longest that each lifetime may have been; infinite if censored."""
         return np.where(self.ended, self.life_s + self.gap_s / 2, np.inf)
 
     @property
     def pairs(self) -> tuple[tuple[float, bool], ...]:
-        """(seconds, whether the end was seen) of each life, as plain values."""
+        """(seconds, whether the end was seen) of each lifetime, as plain values."""
         return tuple(zip(self.life_s.tolist(), self.ended.tolist(), strict=True))
 
     @property
@@ -75,7 +75,7 @@ class TraceLives:
 
     @property
     def preemptions(self) -> int:
-        """Number of lives whose end was seen."""
+        """Number of lifetimes whose end was seen."""
         return int(self.ended.sum())
 
 
