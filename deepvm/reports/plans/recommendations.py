@@ -53,7 +53,7 @@ def print_report(
     sources = dict.fromkeys(line for a in found.answers for line in source_lines(a.catalog, now))
     lines = [
         *_reasons(best),
-        *_others(found),
+        *_other_regions(found),
         *risk_lines(best[0], best.catalog, known=bool(best.request.work and best.request.work.mttp_s is not None)),
         *zone_lines(best[0], best.catalog),
         *placement_lines(placement),
@@ -94,7 +94,7 @@ def _placed(r: Recommendation, first: Recommendation) -> str:
     return f"{r.cluster} in {zone.zone}" if zone and (other is None or zone.zone != other.zone) else str(r.cluster)
 
 
-def _others(found: Comparison) -> list[str]:
+def _other_regions(found: Comparison) -> list[str]:
     """What the other regions have, one line for each."""
     best, lines = found.answers[0][0], []
     for answer in found.answers[1:]:
@@ -209,7 +209,7 @@ def _job_lines(answer: Recommendations) -> list[str]:
     return lines
 
 
-def _against(other: Recommendation, first: Recommendation) -> str:
+def _compared(other: Recommendation, first: Recommendation) -> str:
     """Expected time and bill of a cluster, compared with those of the first."""
     new, old = other.outlook, first.outlook
     if new is None or old is None:
@@ -256,13 +256,13 @@ def _reasons(answer: Recommendations) -> list[str]:
         saved = 1 - float(less) / float(first.usd_per_hour)
         lines.append(
             f"Less money: {format_usd(less)} $/h, {saved:.0%} less, buys {_placed(answer.nearly, first)} "
-            f"with {worth:.1%} of the throughput{_against(answer.nearly, first)}."
+            f"with {worth:.1%} of the throughput{_compared(answer.nearly, first)}."
         )
     if answer.on_demand is not None:
         r, new, old = answer.on_demand, answer.on_demand.outlook, first.outlook
         better = new and old and new.total_s <= old.total_s and new.cost_usd <= old.cost_usd
         head = "Better without spot VMs" if better else "On demand alone"
-        lines.append(f"{head}: {r.cluster} at {format_usd(r.usd_per_hour)} $/h{_against(r, first)}.")
+        lines.append(f"{head}: {r.cluster} at {format_usd(r.usd_per_hour)} $/h{_compared(r, first)}.")
     elif answer.request.work is not None:
         lines.append("On demand alone: no cluster keeps within these limits.")
     for alternative in answer.alternatives:
@@ -270,7 +270,7 @@ def _reasons(answer: Recommendations) -> list[str]:
         work = "" if r.usd_per_work is None else f", {_per_work(r.usd_per_work)} $/h per eFLOPS"
         lines.append(
             f"By {alternative.objective.value}: {_placed(r, first)} at {format_usd(r.usd_per_hour)} $/h, "
-            f"throughput {format_work(r.throughput)}{work}{_against(r, first)}."
+            f"throughput {format_work(r.throughput)}{work}{_compared(r, first)}."
         )
     lines += _left_out(answer)
     lines += [f"Doubt: {doubt}." for doubt in doubts(answer)]

@@ -241,13 +241,7 @@ def print_replay(pools: Sequence[TraceLives], found: Sequence[Replayed]) -> None
 
 
 def _cost(cost: Cost) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "machine_s": cost.machine_s,
-        "saves_s": cost.saves_s,
-        "lost_s": cost.lost_s,
-        "preemptions": cost.preemptions,
-        "cost_share": cost.share,
-    }
+    found: dict[str, Any] = {name: getattr(cost, name) for name in REPLAY_HEADER[3:-1]} | {"cost_share": cost.share}
     if cost.interval_s is not None:
         found["interval_s"] = cost.interval_s if math.isfinite(cost.interval_s) else None
     return found

@@ -74,7 +74,7 @@ class _Engine:
     def run(self, runs: int) -> Outcome:
         total, extra, on_demand = np.empty(runs), np.empty(runs), np.empty(runs)
         preemptions, parts = np.empty(runs), np.empty((len(PARTS), runs))
-        r = self._begun(runs)
+        r = self._start(runs)
         while len(r.number):
             self._wait(r, np.flatnonzero(~r.training))
             self._refuse_hopeless(r)
@@ -117,7 +117,7 @@ class _Engine:
             f"preemptions {r.durable[worst]:.0f} of {job.steps} steps are safe; {remedy}"
         )
 
-    def _begun(self, runs: int) -> Runs:
+    def _start(self, runs: int) -> Runs:
         n = self._job.vms
         sums = ("extra_s", "on_demand_s", "preemptions", "seen_s", "missed")
         r = Runs(

@@ -268,7 +268,7 @@ def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) 
         (["--job", "calm.yaml", "--plot", "no/a.png"], 2, "'no/a.png' cannot be used; allowed: a file in a folder"),
         (["--job", "calm.yaml", "-o", "yaml"], 2, "yaml"),
         (["--job", "lost.yaml", "--policy", "none"], 3, "none: job: makes no progress: after"),
-        (["--job", "lost.yaml", "--policy", "none", "--sweep", "grace=0:9:9"], 3, "grace=0, none: job: does not get"),
+        (["--job", "lost.yaml", "--policy", "none", "--sweep", "grace=0:9:9"], 3, "grace=0, none: job: makes no progress"),
         (["--job", "calm.yaml", "--job", "lost.yaml", "--policy", "none"], 3, "Error: none: job: makes no progress"),
         (["--job", "calm.yaml", "--trace", "ring.json", "--sweep", "mttp=1h:2h"], 2, "a key other than mttp: the liv"),
         (
