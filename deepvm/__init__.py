@@ -31,7 +31,7 @@ _HOMES = {
     "load_tables": "deepvm.catalog.measured.tables",
     "recommend": "deepvm.planner.recommend",
     "sweep": "deepvm.planner.sweep",
-    "to_frame": "deepvm.reports.frames",
+    "to_frame": "deepvm.reports.documents",
 }
 
 __all__ = [
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from deepvm.planner.explain import explain
     from deepvm.planner.recommend import Recommendations, recommend
     from deepvm.planner.sweep import sweep
-    from deepvm.reports.frames import to_frame
+    from deepvm.reports.documents import to_frame
 
 
 def __getattr__(name: str) -> Any:

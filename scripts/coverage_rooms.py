@@ -16,7 +16,7 @@ LEAST = 85.0
 """Per cent of each module, by the tests of its room, in the processes that they start too."""
 BESIDE = {
     "checkpoint": ["cli/checkpoint"],
-    "reports": ["cli", "test_frames.py"],
+    "reports": ["cli", "profiling/checkpoint/test_bench.py"],
     "io": ["catalog", "cli"],
     "simulator": ["cli/simulate"],
 }

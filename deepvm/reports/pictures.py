@@ -1,7 +1,8 @@
 """Figures 4, 5 and 7 of the paper, and what all pictures share: styles, settings, a frame, a legend, a file.
 
 matplotlib is the `plot` extra: it is imported inside functions, with its object-oriented Agg and SVG backends only: no
-window, no pyplot, no state that outlives a call. The same data gives the same bytes.
+window, no pyplot, no state that outlives a call. The same data gives the same bytes. Every ``..._figure`` raises
+MissingExtraError without it.
 """
 
 from __future__ import annotations
@@ -140,17 +141,9 @@ def render(figure: Figure, form: Format = "png") -> bytes:
 
 @contextlib.contextmanager
 def drawing(width: float, height: float, rows: int = 1, columns: int = 1, **more: Any) -> Iterator[tuple[Figure, Any]]:
-    """Draw a figure of this many inches; yields it and its axes (a list if several), which have a grid and no box.
+    """Yield a figure of ``width`` x ``height`` inches and its axes (a list if several), which have a grid and no box.
 
-    Args:
-        width: of the figure.
-        height: of the figure.
-        rows: of axes.
-        columns: of axes.
-        more: for ``Figure.subplots``.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
+    ``more`` goes to ``Figure.subplots``.
     """
     with _own_settings():
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -213,15 +206,7 @@ def sweep_figure(rows: Sequence[SweepRow], *, catalog_name: str, eflops_unit: st
     """Figure 7: performance against pricing willingness, one step line for each policy.
 
     Performance is throughput (eFLOPS x n x K(n)) over DeepVM's highest in these rows; without DeepVM rows, over the
-    highest of all. A budget without a feasible cluster is a gap.
-
-    Args:
-        rows: from :func:`deepvm.planner.sweep.sweep`, in any order.
-        catalog_name: for the title.
-        eflops_unit: the catalog's, in words.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
+    highest of all. A budget without a feasible cluster is a gap. ``rows`` may come in any order.
     """
     policies = [p for p in PolicyName if any(r.policy is p for r in rows)]
     reference = [r for r in rows if r.policy is PolicyName.DEEPVM] or rows
@@ -249,16 +234,7 @@ def sweep_figure(rows: Sequence[SweepRow], *, catalog_name: str, eflops_unit: st
 
 
 def speedups_figure(panels: Sequence[SpeedupPanel], *, title: str, max_nodes: int = 32) -> Figure:
-    """Figures 4 and 5: speed-up curves as lines, measured speed-ups as points, one panel beside the other.
-
-    Args:
-        panels: from left to right, three to a row.
-        title: what the figure shows.
-        max_nodes: the curves are drawn for n = 1 ... max_nodes.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
+    """Figures 4 and 5: speed-up curves for n = 1 ... max_nodes, measured points; three panels to a row."""
     columns = max(1, min(3, len(panels)))
     height = max(1, -(-len(panels) // columns))
     labels = list(dict.fromkeys(label for p in panels for label in p.curves))

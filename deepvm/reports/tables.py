@@ -38,13 +38,9 @@ class Column:
 def print_table(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], stream: TextIO | None = None, *, also: str = ""
 ) -> None:
-    """Write a table; respects ``NO_COLOR`` and ``COLUMNS`` on a terminal.
+    """Write a table to ``stream`` (stdout); respects ``NO_COLOR`` and ``COLUMNS`` on a terminal.
 
-    Args:
-        columns: from left to right.
-        rows: one string for each column.
-        stream: stdout unless given.
-        also: an option, such as ``-o csv``, that shows all columns on a narrow terminal.
+    ``also``: an option, such as ``-o csv``, that shows all columns on a narrow terminal.
     """
     stream = stream or sys.stdout
     if stream.isatty() and os.environ.get("TERM") != "dumb":

@@ -28,11 +28,11 @@ MOST_VMS, _MOST_USD, _LEAST_S = 10_000, 1e9, 1e-9
 
 @dataclass(frozen=True)
 class _Key:
-    """What a key may say: in words, and by a reader that raises ValueError for everything else."""
+    """Allowed values of a key: in words, and by a reader that raises ValueError for all others."""
 
     allowed: str
     read: Callable[[Any], Any]
-    optional: bool = False  # null is allowed, and means that there is none
+    optional: bool = False  # null means none
 
 
 def _number(most: float) -> Callable[[Any], float]:
@@ -147,7 +147,7 @@ def parse_job(text: str, place: str) -> Job:
         seen[name] = line
     problems += [f"{name}: missing; a job needs it" for name in _REQUIRED if name not in seen]
     if not problems:
-        problems += [f"line {seen[name]}: {name}: {text}" for name, text in _together(found)]
+        problems += [f"line {seen[name]}: {name}: {text}" for name, text in _contradictions(found)]
     if problems:
         raise JobFormatError(place, problems)
     return Job(**found)
@@ -192,7 +192,7 @@ def _value(node: yaml.Node) -> Any:
         loader.dispose()
 
 
-def _together(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _contradictions(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Contradictions between keys."""
     wrong = []
     if found["step_s"].high < _LEAST_S:

@@ -56,22 +56,15 @@ def simulate(
     deadline: Deadline | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Results:
-    """Simulate a job many times.
+    """Simulate a job ``runs`` times; the same ``seed`` gives the same runs.
 
-    Args:
-        job: what is trained.
-        policy: when it is saved.
-        runs: how many, from 1.
-        seed: from 0; the same seed gives the same runs.
-        lives: how long machines live; by default drawn by the law and the mean of the job.
-        jobs: processes of this machine.
-        executor: ``dask://HOST:PORT`` for a Dask cluster in their place.
-        deadline: when the job has to be done, and who decides between spot and on-demand VMs.
-        progress: told how many more runs are done.
+    ``lives``: lifetimes of machines; by default drawn by the law and the mean of the job. ``jobs``: processes of this
+    machine. ``executor``: ``dask://HOST:PORT``, a Dask cluster in their place. ``progress``: told how many more runs
+    are done.
 
     Raises:
-        RequestError: a number that cannot be, or an unknown executor. MissingExtraError: no dask.
-        SimulationError: the job does not get ahead.
+        RequestError: a number out of range, or an unknown executor. MissingExtraError: no dask.
+        SimulationError: the job makes no progress.
         WorkerLostError: a process was killed.
         CloudError: the Dask cluster does not answer, or has no workers.
     """
@@ -311,7 +304,7 @@ def _on_dask(tasks: Iterator[Task], address: str) -> Generator[Completed, None, 
         except (OSError, asyncio.TimeoutError, ValueError, CancelledError, KilledWorker, ImportError) as error:
             if isinstance(error, DeepVMError):
                 raise
-            advice = "see that the scheduler is up and has workers ('dask worker'), or leave --executor away"
+            advice = "see that the scheduler is up and has workers ('dask worker'), or leave out --executor"
             raise _unreachable(address, error, advice) from None
 
 
@@ -327,7 +320,7 @@ def _connected(kind: Any, address: str) -> Any:
         if not isinstance(error, Exception):
             raise
         # Of any kind: what is no scheduler may answer anything.
-        raise _unreachable(address, error, "start one with 'dask scheduler', or leave --executor away") from None
+        raise _unreachable(address, error, "start one with 'dask scheduler', or leave out --executor") from None
     return client
 
 

@@ -17,6 +17,8 @@ from deepvm.simulator.jobfile import job_document
 
 SCHEMA = "deepvm.simulate/1"
 Array = npt.NDArray[np.float64]
+FIGURES = ("total_s", "cost_usd", "preemptions")
+"""Results of each run of which documents hold the spread."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +37,6 @@ class Spread:
         p5, p50, p95 = np.percentile(values, (5, 50, 95))
         sem = values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else 0.0
         return cls(float(values.mean()), float(sem), float(p5), float(p50), float(p95))
-
-    def document(self) -> dict[str, float]:
-        """Plain data."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -92,9 +90,7 @@ class Results:
             "policy": self.policy,
             "runs": self.runs,
             "seed": self.seed,
-            "total_s": Spread.of(self.total_s).document(),
-            "cost_usd": Spread.of(self.cost_usd).document(),
-            "preemptions": Spread.of(self.preemptions).document(),
+            **{name: asdict(Spread.of(getattr(self, name))) for name in FIGURES},
             "breakdown_s": self.breakdown_s,
         }
         if self.deadline is not None:

@@ -270,7 +270,7 @@ def test_what_a_process_cannot_do_is_told_as_if_there_were_none(monkeypatch: pyt
         MissingExtraError("executor", "distributed", "dask"),
         JobFormatError("job.yaml", ["line 1: steps"]),
         CloudError("ec2", "network", "no answer", "wait"),
-        SimulationError("does not get ahead"),
+        SimulationError("makes no progress"),
     ],
 )
 def test_errors_come_back_as_they_were(error: DeepVMError) -> None:
@@ -290,6 +290,37 @@ def test_a_process_that_is_killed_is_said_so(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(module, "CHUNK", 1)
     with pytest.raises(WorkerLostError, match="one of 2 processes was killed.*use fewer --jobs"):
         simulate(JOB, Adaptive(), runs=3, seed=1, jobs=2, lives=Deadly("exponential", (1.0,)))
+
+
+def test_processes_end_with_a_parent_that_is_killed() -> None:
+    """In the middle of a chunk that would take minutes."""
+    code = """if True:
+        from dataclasses import replace
+        from multiprocessing import active_children
+        from deepvm.core.preemption.savepolicy import parse_policy
+        from deepvm.simulator.jobfile import preset
+        from deepvm.simulator.monte_carlo import simulate_each
+
+        def say(more):
+            print(*(child.pid for child in active_children()), flush=True)
+
+        job, policy = preset("gpt-117m"), parse_policy("none")
+        cases = [(replace(job, steps=1), policy), (replace(job, steps=10**9, save_every_steps=1000), policy)]
+        simulate_each(cases, runs=10_000, seed=1, jobs=2, progress=say)
+    """
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    try:
+        assert len(pids) == 2
+        parent.kill()
+        # The pipe ends when nobody holds it any more: the processes have inherited it.
+        assert parent.communicate(timeout=60) == ("", None)
+    finally:
+        parent.kill()
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("name, value", [("runs", 0), ("runs", True), ("seed", -1), ("jobs", 0), ("jobs", 5000)])

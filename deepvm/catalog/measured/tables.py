@@ -116,14 +116,9 @@ def read_tables(path: Path) -> Tables:
 def entry_of(
     kind: str, document: Mapping[str, Any], *, measured_at: datetime, name: str = "document", **types: str
 ) -> Entry:
-    """Make an entry of a profiling command's document.
+    """Make an entry of what a profiling command prints with ``-o json``; ``name`` is what errors call the document.
 
-    Args:
-        kind: ``eflops``, ``scaling`` or ``saturation``.
-        document: as the command prints it with ``-o json``.
-        measured_at: when, with a time zone.
-        name: what the document is called in errors.
-        **types: ``sender_type`` and ``receiver_type`` for ``saturation``, ``instance_type`` for the others.
+    ``types`` are ``sender_type`` and ``receiver_type`` for ``saturation``, ``instance_type`` for the other kinds.
 
     Raises:
         RequestError: an unknown kind, or a type is missing.

@@ -53,7 +53,7 @@ def bench(
     """
     check_plot(plot)
     from deepvm.profiling.checkpoint.bench import run_bench
-    from deepvm.reports.profiling.checkpoint_bench import print_bench
+    from deepvm.reports.profiling.measurements import print_bench
 
     names = [n.strip() for n in methods.split(",") if n.strip()]
     with cleaning_up():  # gigabytes must not stay behind
@@ -61,7 +61,7 @@ def bench(
     print_as(output, lambda: print_bench(found), found.document)
     if plot:
         from deepvm.reports.pictures import save_picture
-        from deepvm.reports.profiling.checkpoint_bench import bench_figure
+        from deepvm.reports.profiling.measurements import bench_figure
 
         save_picture(bench_figure(found), Path(plot))
 

@@ -43,9 +43,8 @@ def export(
 
     Example: deepvm recommend --pw 3 -o json > plan.json; deepvm export plan.json --to skypilot --output-dir job
     """
-    from deepvm.reports.exports.base import ExportOptions
+    from deepvm.reports.exports.base import ExportOptions, write_export
     from deepvm.reports.exports.registry import render
-    from deepvm.reports.exports.writing import write_export
 
     subnets = tuple(_subnet(text) for text in subnet)
     options = ExportOptions(

@@ -89,7 +89,7 @@ def eflops(
     from deepvm.cli.profile.save import check_save, entry_from, put
     from deepvm.profiling.eflops.measure_eflops import Eflops, measure_eflops
     from deepvm.profiling.hosts.machine import describe
-    from deepvm.reports.profiling.eflops import print_eflops
+    from deepvm.reports.profiling.measurements import print_eflops
 
     names = models_of(model)
     if save:
@@ -165,7 +165,7 @@ def scaling(
     from deepvm.profiling.hosts.launcher import Launcher
     from deepvm.profiling.scaling.measure_scaling import Task, measure_scaling
     from deepvm.profiling.scaling.scaling_coordinator import Limits
-    from deepvm.reports.profiling.scaling import print_curve
+    from deepvm.reports.profiling.measurements import print_curve
 
     check_timeouts(start_timeout, timeout)
     if model not in MODELS and not is_own(model):
@@ -240,7 +240,7 @@ def saturation(
     from deepvm.profiling.hosts.launcher import Launcher
     from deepvm.profiling.saturation.measure_saturation import measure
     from deepvm.profiling.saturation.setup import Setup
-    from deepvm.reports.profiling.saturation import print_saturation, saturation_figure
+    from deepvm.reports.profiling.measurements import print_saturation, saturation_figure
 
     check_timeouts(start_timeout, timeout)
     there = Launcher.parse(launcher, python, workdir)

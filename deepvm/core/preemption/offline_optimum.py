@@ -30,11 +30,12 @@ def least_cost(
     spot_price: float,
     progress: Callable[[int], object] | None = None,
 ) -> Costs:
-    """Dynamic programming over ticks, for several starts at once.
+    """Dynamic programming over ticks, for several starts at once; (starts,) costs in on-demand seconds.
 
     The state is what the job runs on and the time that restarts and waiting have taken, in units of the greatest common
     divisor of gap and restart: the job is in time if and only if that stays within ``deadline - work``. A start takes
-    as many ticks as the restart needs, because to stop before that would be waiting at a price.
+    as many ticks as the restart needs, because to stop before that would be waiting at a price. Costs are infinite
+    where even on-demand would be late.
 
     Args:
         up: (starts, ticks) whether there is a spot VM, from the start of the job to its deadline or beyond.
@@ -44,9 +45,6 @@ def least_cost(
         restart_s: from the request for a machine until it works, paid for.
         spot_price: over the on-demand price.
         progress: told of how many more starts the bound is known.
-
-    Returns:
-        (starts,) costs in on-demand seconds; infinite where even on-demand would be late.
 
     Raises:
         RequestError: gap and restart have so small a common divisor that the table would be too large.

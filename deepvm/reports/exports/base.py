@@ -1,4 +1,4 @@
-"""The interface of an export: a plan in, the files of another tool out.
+"""The interface of an export, a plan in, the files of another tool out, and how they are written.
 
 An export writes no secrets and reads no environment. What only the user knows (images, subnets, the training command)
 comes as an option, or stands in the file as something that the other tool refuses until it is filled in.
@@ -6,18 +6,25 @@ comes as an option, or stands in the file as something that the other tool refus
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import stat
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields
 from decimal import Decimal
+from functools import partial
+from itertools import takewhile
+from pathlib import Path
 from typing import Protocol
 
 from deepvm.core.cluster.instances import Market, ZonePrice
 from deepvm.core.cluster.plan import Plan, PlannedGroup
 from deepvm.core.units import format_usd, to_decimal
-from deepvm.errors import RequestError
+from deepvm.errors import DataError, RequestError
+from deepvm.io.atomic_write import write_bytes
 
 COMMENT_WIDTH = 110
 RENDEZVOUS_PORT = 29500
@@ -43,14 +50,14 @@ class Subnet:
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What only the user knows, as on the command line; everything may be left out.
+    """What only the user knows, as on the command line; every option may be left out.
 
     Attributes:
         image: of the VMs that train. memory_image: of the memory nodes, ``image`` unless given.
         key_name: of an SSH key pair that the cloud knows. subnet, security_group: any number of them.
         launch_template: name of that of the VMs that train. memory_launch_template: of the memory nodes, if another.
-        command: the training script and its arguments, as behind ``torchrun``.
-        max_price: the most that the whole cluster may cost, $/h; the plan's price and 20 % unless given.
+        command: the training script and its arguments, as after ``torchrun``.
+        max_price: the most that the whole cluster may cost, $/h; the plan's price + 20 % unless given.
     """
 
     image: str = ""
@@ -237,3 +244,52 @@ def comment(sentences: Sequence[str], prefix: str = "# ") -> str:
         )
         lines += wrapped or [""]
     return "".join(f"{prefix}{line}".rstrip() + "\n" for line in lines)
+
+
+def write_export(export: Export, folder: Path, *, force: bool = False) -> tuple[Path, ...]:
+    """Write all files of an export, or none, into a folder, which is made when it is missing; returns their paths.
+
+    ``force``: replace files that exist.
+
+    Raises:
+        RequestError: a file exists and ``force`` is not set. DataError: something cannot be written; nothing was.
+    """
+    paths = [folder / file.name for file in export.files]
+    existing = [str(p) for p in paths if os.path.lexists(p)]
+    if existing and not force:
+        raise RequestError("output_dir", str(folder), f"a folder without {', '.join(existing)}, or --force to replace")
+    with ExitStack() as undo:
+        try:
+            missing = list(takewhile(lambda parent: not parent.exists(), (folder, *folder.parents)))
+            for parent in reversed(missing):
+                parent.mkdir(exist_ok=True)
+                undo.callback(_quietly, parent.rmdir)
+            for path, file in zip(paths, export.files, strict=True):
+                _write(path, file, undo)
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            place = getattr(error, "filename", None) or folder
+            raise DataError(f"{place}: cannot be written: {why}; nothing was changed, name another place") from None
+        undo.pop_all()
+    return tuple(paths)
+
+
+def _write(path: Path, file: ExportFile, undo: ExitStack) -> None:
+    if path.exists():
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise DataError(f"{path}: cannot be written: a folder or device has this name; nothing was changed")
+        undo.callback(_quietly, partial(path.chmod, stat.S_IMODE(status.st_mode)))
+        undo.callback(_quietly, partial(write_bytes, path, path.read_bytes()))
+    else:
+        undo.callback(_quietly, partial(path.unlink, missing_ok=True))
+    write_bytes(path, file.text.encode())
+    if file.executable:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        path.chmod(mode | (mode & 0o444) >> 2)  # executable for everybody who may read it
+
+
+def _quietly(undo: Callable[[], object]) -> None:
+    # The first error is the one to report; what cannot be put back is beyond help.
+    with suppress(OSError, DataError):
+        undo()

@@ -1,6 +1,6 @@
 """EC2 Fleet: requests for ``aws ec2 create-fleet --cli-input-json file://...``.
 
-Spot VMs that train are a fleet of type ``maintain``: AWS replaces those that are taken away. On-demand VMs are a fleet
+Spot VMs that train are a fleet of type ``maintain``: AWS replaces those that are preempted. On-demand VMs are a fleet
 of type ``instant``: the reply names them or says why not, and one that dies is not silently replaced by an empty one
 that lost the checkpoints.
 
@@ -52,7 +52,7 @@ def render(plan: Plan, options: ExportOptions) -> Export:
             "or --launch-template NAME"
         )
     notes.append(
-        "stop: aws ec2 delete-fleets --terminate-instances; until then AWS replaces spot VMs that are taken away"
+        "stop: aws ec2 delete-fleets --terminate-instances; until then AWS replaces spot VMs that are preempted"
     )
     several = len(limited.plan.training.zones) > 1
     notes += [*limited.notes, *on_demand_note(limited), *zone_notes(limited.plan, options, several=several)]

@@ -77,9 +77,9 @@ def within_limit(plan: Plan, options: ExportOptions) -> Limited:
     lost = [z for z in plan.training.zones if z not in kept]
     if lost:
         named = ", ".join(f"{z} at {format_usd(z.usd_per_hour)} $/h" for z in lost)
-        notes.append(f"left out as too dear for the limit: {named}; {_enough(plan, limits, lost)} takes them")
+        notes.append(f"left out as too dear for the limit: {named}; {_limit_that_takes(plan, limits, lost)} takes them")
         for zone in lost:
-            why = f"; {_enough(plan, limits, [zone])} takes {zone}"
+            why = f"; {_limit_that_takes(plan, limits, [zone])} takes {zone}"
             refuse_subnets_in(zone, options.subnet, f"zones within the price limit: {', '.join(map(str, kept))}{why}")
     return Limited(within, limits, tuple(notes))
 
@@ -96,7 +96,7 @@ def on_demand_note(limited: Limited) -> tuple[str, ...]:
     return (f"on-demand VMs start only while all of them together cost at most {most}",)
 
 
-def _enough(plan: Plan, limits: PriceLimits, zones: Sequence[ZonePrice]) -> str:
+def _limit_that_takes(plan: Plan, limits: PriceLimits, zones: Sequence[ZonePrice]) -> str:
     needed = limits.needed_for(max(z.usd_per_hour for z in zones), plan.training.spot_count)
     return f"--max-price {amount(needed)}"
 

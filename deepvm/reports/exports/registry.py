@@ -32,12 +32,7 @@ def exporter(name: str) -> Exporter:
 
 
 def render(plan: Plan, name: str, options: ExportOptions | None = None) -> Export:
-    """The files that hand a plan to another tool.
-
-    Args:
-        plan: what to start.
-        name: the tool, from :data:`REGISTRY`.
-        options: what only the user knows.
+    """The files that hand a plan to the tool ``name`` of :data:`REGISTRY`.
 
     Raises:
         RequestError: no such tool, or an option that this tool does not use or this plan cannot have.

@@ -113,11 +113,11 @@ def _run(plan: Plan, group: PlannedGroup, options: ExportOptions) -> str:
         # Quotes inside the variable count, as they do where the command is typed.
         lines.append('eval "set -- $TRAINING_COMMAND"')
         arguments = '"$@"'
-    words = ["torchrun", *_meeting(plan, group), '--nproc-per-node "$SKYPILOT_NUM_GPUS_PER_NODE"', arguments]
+    words = ["torchrun", *_rendezvous_flags(plan, group), '--nproc-per-node "$SKYPILOT_NUM_GPUS_PER_NODE"', arguments]
     return "\n".join([*lines, " \\\n  ".join(words)]) + "\n"
 
 
-def _meeting(plan: Plan, group: PlannedGroup) -> list[str]:
+def _rendezvous_flags(plan: Plan, group: PlannedGroup) -> list[str]:
     """Flags of torchrun that say where the VMs meet."""
     first = '"$(echo "$SKYPILOT_NODE_IPS" | head -n 1)"'
     if all(g.role != ANCHOR for g in plan.groups):  # all VMs that train are one cluster

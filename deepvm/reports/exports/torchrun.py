@@ -1,6 +1,6 @@
 """torchrun: host files to fill in and a script that starts the training on each VM.
 
-The agents meet on an on-demand VM, which is not taken away in the middle of the training: the anchor of Single-Anchor,
+The agents meet on an on-demand VM, which is not preempted in the middle of the training: the anchor of Single-Anchor,
 or the first memory node of Tiering, which then holds PyTorch's store without training itself.
 """
 
@@ -91,7 +91,7 @@ def _usage(meeting: PlannedGroup, names: str, *, optional: bool) -> list[str]:
         lines.append(f"every VM: ./{SCRIPT}{command}.")
         if meeting.market is Market.SPOT:
             lines.append(
-                "All VMs are spot: when the first is taken away, the training stops and has to be started again."
+                "All VMs are spot: when the first is preempted, the training stops and has to be started again."
             )
     lines += [
         "Variables: RENDEZVOUS_PORT, RENDEZVOUS_ID; MIN_NODES to go on with fewer VMs while some are missing; "

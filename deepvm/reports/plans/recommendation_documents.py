@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from deepvm.core.cluster.cluster import Cluster, Recommendation
@@ -13,9 +14,7 @@ from deepvm.io.times import format_time
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Range
-from deepvm.reports.plans.outlooks import expected_document
-from deepvm.reports.plans.risks import document as risk_document
-from deepvm.reports.plans.risks import risk_of
+from deepvm.reports.plans.outlooks import expected_document, risk_document, risk_of
 from deepvm.reports.plans.sources import doubts, quota_needs
 
 if TYPE_CHECKING:
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = "deepvm.recommend/1"
 EXPLAIN_VERSION = "deepvm.explain/1"
+FIGURES = ("speedup", "scaling_factor", "throughput", "flopp_spot", "z", "usd_per_work")
+"""Figures of a recommendation, in documents and CSV by the names of its attributes."""
 
 
 def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, Any]:
@@ -75,9 +76,7 @@ def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, An
             "configuration": _configuration(change.recommendation, catalog),
         },
         "nearly_as_good": _configuration(answer.nearly, catalog),
-        "rejected": [
-            {"instance_type": r.instance_type, "reason": r.reason, "detail": r.detail} for r in answer.rejections
-        ],
+        "rejected": [asdict(r) for r in answer.rejections],
     }
     if request.work is not None:
         found["request"]["work"] = _work(request.work, answer.reference)
@@ -243,12 +242,7 @@ def _configuration(r: Recommendation | None, catalog: Catalog) -> dict[str, Any]
             "zones": list(memory.instance.zones),
         },
         "usd_per_hour": float(r.usd_per_hour),
-        "speedup": r.speedup,
-        "scaling_factor": r.scaling_factor,
-        "throughput": r.throughput,
-        "flopp_spot": r.flopp_spot,
-        "z": r.z,
-        "usd_per_work": r.usd_per_work,
+        **{name: getattr(r, name) for name in FIGURES},
         "speedup_kind": r.speedup_kind,
         "estimated": r.estimated,
         "quotas": quota_needs(cluster, catalog),
@@ -297,12 +291,7 @@ CSV: dict[str, Callable[[Recommendation], Any]] = {
     "memory_type": lambda r: r.cluster.memory and r.cluster.memory.instance.name,
     "memory_count": lambda r: r.cluster.memory.count if r.cluster.memory else 0,
     "usd_per_hour": lambda r: float(r.usd_per_hour),
-    "speedup": lambda r: r.speedup,
-    "scaling_factor": lambda r: r.scaling_factor,
-    "throughput": lambda r: r.throughput,
-    "flopp_spot": lambda r: r.flopp_spot,
-    "z": lambda r: r.z,
-    "usd_per_work": lambda r: r.usd_per_work,
+    **{name: attrgetter(name) for name in FIGURES},
     "binding": lambda r: " ".join(b.constraint for b in r.binding),
 }
 """Columns of the CSV that say what a cluster is."""

@@ -15,8 +15,7 @@ from deepvm.planner.infeasible import ALLOWED_BY, BY_NAME, Infeasible
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective, PolicyName
-from deepvm.reports.plans.outlooks import expected_cells, in_words, simulated
-from deepvm.reports.plans.risks import risk_of, share_words
+from deepvm.reports.plans.outlooks import expected_cells, in_words, risk_of, share_words, simulated
 from deepvm.reports.plans.sources import (
     doubts,
     placement_lines,
@@ -49,12 +48,12 @@ def print_report(
     placed = [(p.recommendation, p.answer.catalog) for p in found.ranked]
     print_lines([_title(best), ""])
     _print_table(placed, wide=wide, regions=len(found.answers) > 1)
-    lost = "" if best.request.work else ", and the time lost when spot VMs are taken away"
+    lost = "" if best.request.work else ", and the time lost to preemptions"
     not_counted = f"Not counted: disks{' and' if not lost else ','} data transfer{lost}."
     sources = dict.fromkeys(line for a in found.answers for line in source_lines(a.catalog, now))
     lines = [
         *_reasons(best),
-        *_others(found),
+        *_other_regions(found),
         *risk_lines(best[0], best.catalog, known=bool(best.request.work and best.request.work.mttp_s is not None)),
         *zone_lines(best[0], best.catalog),
         *placement_lines(placement),
@@ -71,7 +70,7 @@ def _title(answer: Recommendations) -> str:
     request = answer.request
     needs = f"memory nodes for {request.buffers} x {format_bytes(request.checkpoint_bytes)}"
     best_by = {
-        Objective.THROUGHPUT: "fastest training" + (" if nothing is taken away" if request.work is not None else ""),
+        Objective.THROUGHPUT: "fastest training" + (" without preemptions" if request.work is not None else ""),
         Objective.FLOPP: "most operations per dollar (Z)",
         Objective.COST_PER_WORK: "cheapest work",
         Objective.MAKESPAN: "shortest expected time",
@@ -95,7 +94,7 @@ def _placed(r: Recommendation, first: Recommendation) -> str:
     return f"{r.cluster} in {zone.zone}" if zone and (other is None or zone.zone != other.zone) else str(r.cluster)
 
 
-def _others(found: Comparison) -> list[str]:
+def _other_regions(found: Comparison) -> list[str]:
     """What the other regions have, one line for each."""
     best, lines = found.answers[0][0], []
     for answer in found.answers[1:]:
@@ -170,7 +169,7 @@ def _job_lines(answer: Recommendations) -> list[str]:
     means = (s.mean for s in (job.save_s, job.durable_s, job.allocation_s, job.preparation_s, job.grace_s))
     save, durable, allocation, preparation, grace = (f"{s:.3g} s" if s < 1000 else format_seconds(s) for s in means)
     lines = [
-        f"The job {job.name} is {alone} on one {answer.reference.name} that is never taken away"
+        f"The job {job.name} is {alone} on one {answer.reference.name} that is never preempted"
         f"{'' if work.measured_on else ', the cheapest type here (--measured-on names another)'}.",
         f"It counts {save} for a save, which is safe {durable} later, {allocation} for a new VM to come and "
         f"{preparation} to prepare it, and notices {grace} ahead; a job file says how it is.",
@@ -183,7 +182,7 @@ def _job_lines(answer: Recommendations) -> list[str]:
     life, band = work.life_s(gpu), gpu.interruption_band
     source = "" if work.mttp_s is not None or band is None else ", by AWS's band"
     if math.isinf(life):
-        lines.append(f"No VM is ever taken away, by '--interruption-rate 0%'; saves by {work.policy_name}.")
+        lines.append(f"No VM is ever preempted, by '--interruption-rate 0%'; saves by {work.policy_name}.")
     else:
         count = first.cluster.spot_count
         many = f"{outlook.preemptions:.3g}" if outlook.preemptions < 100 else f"{outlook.preemptions:.0f}"
@@ -210,7 +209,7 @@ def _job_lines(answer: Recommendations) -> list[str]:
     return lines
 
 
-def _against(other: Recommendation, first: Recommendation) -> str:
+def _compared(other: Recommendation, first: Recommendation) -> str:
     """Expected time and bill of a cluster, compared with those of the first."""
     new, old = other.outlook, first.outlook
     if new is None or old is None:
@@ -257,13 +256,13 @@ def _reasons(answer: Recommendations) -> list[str]:
         saved = 1 - float(less) / float(first.usd_per_hour)
         lines.append(
             f"Less money: {format_usd(less)} $/h, {saved:.0%} less, buys {_placed(answer.nearly, first)} "
-            f"with {worth:.1%} of the throughput{_against(answer.nearly, first)}."
+            f"with {worth:.1%} of the throughput{_compared(answer.nearly, first)}."
         )
     if answer.on_demand is not None:
         r, new, old = answer.on_demand, answer.on_demand.outlook, first.outlook
         better = new and old and new.total_s <= old.total_s and new.cost_usd <= old.cost_usd
         head = "Better without spot VMs" if better else "On demand alone"
-        lines.append(f"{head}: {r.cluster} at {format_usd(r.usd_per_hour)} $/h{_against(r, first)}.")
+        lines.append(f"{head}: {r.cluster} at {format_usd(r.usd_per_hour)} $/h{_compared(r, first)}.")
     elif answer.request.work is not None:
         lines.append("On demand alone: no cluster keeps within these limits.")
     for alternative in answer.alternatives:
@@ -271,7 +270,7 @@ def _reasons(answer: Recommendations) -> list[str]:
         work = "" if r.usd_per_work is None else f", {_per_work(r.usd_per_work)} $/h per eFLOPS"
         lines.append(
             f"By {alternative.objective.value}: {_placed(r, first)} at {format_usd(r.usd_per_hour)} $/h, "
-            f"throughput {format_work(r.throughput)}{work}{_against(r, first)}."
+            f"throughput {format_work(r.throughput)}{work}{_compared(r, first)}."
         )
     lines += _left_out(answer)
     lines += [f"Doubt: {doubt}." for doubt in doubts(answer)]

@@ -15,7 +15,7 @@ from deepvm.core.cluster.instances import INTERRUPTION_BANDS, Catalog, Market, Q
 from deepvm.core.cluster.provenance import Measurement, Origin
 from deepvm.core.units import format_usd
 from deepvm.planner.recommend import Recommendations
-from deepvm.reports.plans.risks import cluster_sentence, risk_of
+from deepvm.reports.plans.outlooks import cluster_sentence, risk_of
 
 if TYPE_CHECKING:
     from deepvm.catalog.market.open_markets import Placement
@@ -168,7 +168,7 @@ def risk_lines(best: Recommendation, catalog: Catalog, *, known: bool = False) -
         origin = catalog.provenance.origin("advisor")
         when = f", as of {origin.observed_at.astimezone(timezone.utc).date()}" if origin else ""
         share = INTERRUPTION_BANDS[gpu.interruption_band]
-        lines.append(f"Risk: {share} of {gpu.name} spot VMs are taken away in a month (AWS's Spot Advisor{when}).")
+        lines.append(f"Risk: {share} of {gpu.name} spot VMs are preempted in a month (AWS's Spot Advisor{when}).")
         lines += filter(None, [cluster_sentence(risk)])
         if known:
             lines.append(

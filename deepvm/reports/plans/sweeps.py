@@ -120,15 +120,7 @@ def outlooks_figure(rows: Sequence[SweepRow], work: Work, *, catalog_name: str) 
     """Expected time above, expected bill below, over the budget; a step line for each policy.
 
     Bands and bars hold 5 to 95 % of the simulated runs, where there were any. Budgets for which nothing is feasible, or
-    on whose cluster the job does not end, are gaps. Limits of the job are thin lines.
-
-    Args:
-        rows: from :func:`deepvm.planner.sweep.sweep` with a job, in any order.
-        work: the job.
-        catalog_name: for the title.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
+    on whose cluster the job does not end, are gaps. Limits of the job are thin lines. ``rows`` may come in any order.
     """
     policies = [p for p in PolicyName if any(r.policy is p for r in rows)]
     ordered = sorted(rows, key=lambda r: r.budget)

@@ -24,12 +24,8 @@ def status_rows(
 ) -> list[dict[str, Any]]:
     """State of every signal, region by region; times in UTC, ages in seconds, null where there is nothing to say.
 
-    Args:
-        entries: the files of the cache.
-        regions: those to show.
-        kinds: the signals that a region should have; others are shown if they are there.
-        snapshots: the signals that came with deepvm, by region and kind.
-        now: the time.
+    ``entries``: files of the cache. ``kinds``: signals that a region should have; others are shown if they exist.
+    ``snapshots``: the signals that came with deepvm, by region and kind.
     """
     found = []
     for region in regions:

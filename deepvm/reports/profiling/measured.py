@@ -37,7 +37,7 @@ def print_list(tables: Tables, reasons: Mapping[str, str] | None = None) -> None
 def diff_document(old: Tables, new: Tables) -> dict[str, Any]:
     """The JSON object of ``tables diff -o json``."""
     changes = [
-        {"name": name, "change": _word(a, b), "old": a and _row(a), "new": b and _row(b)}
+        {"name": name, "change": _kind_of_change(a, b), "old": a and _row(a), "new": b and _row(b)}
         for name, a, b in _changes(old, new)
     ]
     return {"schema_version": DIFF_VERSION, "changed": bool(changes), "changes": changes}
@@ -51,7 +51,7 @@ def print_diff(old: Tables, new: Tables) -> None:
         return
     items = [
         {
-            Column("change"): _word(a, b),
+            Column("change"): _kind_of_change(a, b),
             Column("name"): name,
             Column("old", drop=1): _dated(a),
             Column("new", drop=2): _dated(b),
@@ -87,7 +87,7 @@ def _changes(old: Tables, new: Tables) -> list[tuple[str, Entry | None, Entry | 
     return [(n, before.get(n), after.get(n)) for n in names if before.get(n) != after.get(n)]
 
 
-def _word(old: Entry | None, new: Entry | None) -> str:
+def _kind_of_change(old: Entry | None, new: Entry | None) -> str:
     return "added" if old is None else "removed" if new is None else "changed"
 
 

@@ -74,15 +74,7 @@ def print_deadlines(found: Sequence[DeadlineRow], job: DeadlineJob) -> None:
 
 
 def deadlines_figure(found: Sequence[DeadlineRow], job: DeadlineJob) -> Figure:
-    """Cost over on-demand by slack: a line for each policy (means over traces), a dot for each trace.
-
-    Args:
-        found: from :func:`deepvm.simulator.traces.deadline_replay.replay_traces`.
-        job: what was replayed.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
+    """Cost over on-demand by slack: a line for each policy (means over traces), a dot for each trace."""
     slacks = sorted({r.slack for r in found})
     policies = list(dict.fromkeys(r.policy for r in found))
     with drawing(8.0, 4.9) as (figure, axes):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from deepvm.reports.documents import to_csv
 from deepvm.reports.pictures import STYLES, drawing, legend, short
 from deepvm.reports.tables import Column, print_items, print_lines
 from deepvm.simulator.engine.state import PARTS
-from deepvm.simulator.results import Results, Spread
+from deepvm.simulator.results import FIGURES, Results, Spread
 from deepvm.simulator.sweeps import Answer
 
 if TYPE_CHECKING:
@@ -46,8 +47,8 @@ def csv_text(answers: Sequence[Answer]) -> str:
         row: dict[str, Any] = {"job": found.job.name} if several else {}
         row |= {key: int(v) if key == "vms" else v for key, v in answer.values}
         row |= {"policy": found.policy, "runs": found.runs, "seed": found.seed}
-        for figure in ("total_s", "cost_usd", "preemptions"):
-            spread = Spread.of(getattr(found, figure)).document()
+        for figure in FIGURES:
+            spread = asdict(Spread.of(getattr(found, figure)))
             row |= {f"{figure}_{name}": v for name, v in spread.items()}
         rows.append(row | {f"{part}_s": seconds for part, seconds in found.breakdown_s.items()})
     return to_csv(list(rows[0]), [list(row.values()) for row in rows])
@@ -120,7 +121,7 @@ def _remarks(answers: Sequence[Answer]) -> list[str]:
         whose = f", {name}" if len(jobs) > 1 else ""
         lines += [
             f"{head}{whose}{tail}"
-            for head, tail in (*_on_demand(group), *_nothing(group[0].results.job, deadline is not None))
+            for head, tail in (*_on_demand(group), *_counted_as_zero(group[0].results.job, deadline is not None))
         ]
     return lines
 
@@ -132,10 +133,10 @@ def _on_demand(answers: Sequence[Answer]) -> list[tuple[str, str]]:
         return []
 
     def share(answer: Answer) -> float:
-        return float(answer.results.cost_usd.mean()) / _bought(answer.results.job)[1]
+        return float(answer.results.cost_usd.mean()) / _on_demand_bill(answer.results.job)[1]
 
     best = min(answers, key=share)
-    seconds, usd = _bought(best.results.job)
+    seconds, usd = _on_demand_bill(best.results.job)
     at = "".join(f" at {name} {value(name, v)}" for name, v in best.values)
     dearer = sum(share(answer) >= 1 for answer in answers)
     saved = f"{best.results.policy}{at} costs {100 * (1 - share(best)):.0f} % less" if dearer < len(answers) else ""
@@ -144,7 +145,7 @@ def _on_demand(answers: Sequence[Answer]) -> list[tuple[str, str]]:
     return [("On demand", f": {text}; {saved}{others}." if saved else f": {text}; none of these is cheaper.")]
 
 
-def _bought(job: Job) -> tuple[float, float]:
+def _on_demand_bill(job: Job) -> tuple[float, float]:
     """Seconds and dollars of the job on demand: allocation, preparation, steps and the user's own saves."""
     saves = job.steps // job.save_every_steps if job.save_every_steps else 0
     seconds = job.allocation_s.mean + job.preparation_s.mean
@@ -152,8 +153,8 @@ def _bought(job: Job) -> tuple[float, float]:
     return seconds, job.on_demand_usd_per_hour / 3600 * job.vms * seconds
 
 
-def _nothing(job: Job, deadline: bool) -> list[tuple[str, str]]:
-    """Parameters that were not given, which makes the job look better than it is."""
+def _counted_as_zero(job: Job, deadline: bool) -> list[tuple[str, str]]:
+    """Parameters that were left out and count as 0, which makes the job look better than it is."""
     spot = job.market is Market.SPOT
     times = {"save_s": job.save_s, "allocation_s": job.allocation_s, "preparation_s": job.preparation_s}
     missing = [key for key, span in times.items() if spot and not span.high]
@@ -167,7 +168,7 @@ def _nothing(job: Job, deadline: bool) -> list[tuple[str, str]]:
 
 
 def value(key: str, number: float) -> str:
-    """A value of a sweep as people write it."""
+    """A value of a sweep, for people."""
     if key == "vms":
         return f"{number:.0f}"
     return f"{number:g}" if key == "missed" else format_seconds(number)
@@ -184,11 +185,7 @@ _COLORS = {
 
 
 def answers_figure(answers: Sequence[Answer]) -> Figure:
-    """Lines for a sweep of one key of one job, else bars.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
+    """Lines for a sweep of one key of one job, else bars."""
     lines = len(answers[0].values) == 1 and len(by_job(answers)) == 1
     return lines_figure(answers) if lines else bars_figure(answers)
 

@@ -1,4 +1,4 @@
-"""Traces, the laws fitted to their lives, and what saves would have cost on them: documents, tables, a picture."""
+"""Traces, the laws fitted to their lifetimes, and what saves would have cost on them: documents, tables, a picture."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def show_rows(traces: Sequence[Trace], nodes: int | None) -> list[dict[str, Any]
     """A row for each trace; None where there is no such thing.
 
     ``there`` is the share of ticks with all nodes. The median is that of Kaplan and Meier's curve; there is none when
-    more than half of the lives are censored.
+    more than half of the lifetimes are censored.
     """
     from deepvm.simulator.traces.lifetime_fit import survival_curve
 
@@ -90,7 +90,7 @@ def print_show(rows: Sequence[Mapping[str, Any]]) -> None:
         [
             "",
             "there: share of the time with all nodes. Lives begin and end with that; the one at the beginning is left "
-            "out. mean: machine time for each life that ended.",
+            "out. mean: machine time for each that ended.",
         ]
     )
 
@@ -136,7 +136,7 @@ def print_fit(
 ) -> None:
     """The four laws, the best first, a verdict, and what stands behind it.
 
-    ``alone``: whether the lives are those of single machines.
+    ``alone``: whether the lifetimes are those of single machines.
     """
     print_lines([_about(pools), ""])
     items = [
@@ -157,7 +157,7 @@ def print_fit(
     falls = "falls with a machine's age" if weibull < 1 else "does not fall with a machine's age"
     lines = ["", f"Weibull's shape is {weibull:.2f}: the risk of a preemption {falls}."]
     lines += [
-        f"Warning: the shape of {f.law.name} is at the edge of what is searched; the lives do not say how far it goes."
+        f"Warning: the shape of {f.law.name} is at the edge of what is searched; the data do not say how far it goes."
         for f in fits
         if f.at_bound
     ]
@@ -173,7 +173,7 @@ def _to_plan_with(fits: Sequence[Fitted]) -> list[str]:
     lasting = next(f for f in fits if math.isfinite(f.mean_s))
     law = ":".join([lasting.law.name, *(f"{shape:.4g}" for shape in lasting.values[1:])])
     return [
-        f"To plan with them: 'deepvm recommend --mttp {steady / 3600:.3g}h', which takes lives for exponential; in a "
+        f"To plan with them: 'deepvm recommend --mttp {steady / 3600:.3g}h', which assumes exponential lifetimes; in a "
         f"job file 'mttp_s: {lasting.mean_s:.0f}' and 'lifetime: {law}'."
     ]
 
@@ -182,7 +182,7 @@ def _each(pools: Sequence[TraceLives], each: Sequence[Sequence[Fitted]]) -> list
     return [
         {
             Column("trace"): name,
-            Column("best law"): own[0].law.name if own else "too few lives",
+            Column("best law"): own[0].law.name if own else "too few",
             Column("lives", "right", drop=2): str(pool.life_s.size),
             Column("ended", "right", drop=3): str(pool.preemptions),
             Column("Weibull shape", "right", drop=1): next(
@@ -241,13 +241,7 @@ def print_replay(pools: Sequence[TraceLives], found: Sequence[Replayed]) -> None
 
 
 def _cost(cost: Cost) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "machine_s": cost.machine_s,
-        "saves_s": cost.saves_s,
-        "lost_s": cost.lost_s,
-        "preemptions": cost.preemptions,
-        "cost_share": cost.share,
-    }
+    found: dict[str, Any] = {name: getattr(cost, name) for name in REPLAY_HEADER[3:-1]} | {"cost_share": cost.share}
     if cost.interval_s is not None:
         found["interval_s"] = cost.interval_s if math.isfinite(cost.interval_s) else None
     return found
@@ -258,7 +252,7 @@ def _about(pools: Sequence[TraceLives]) -> str:
     what = own[0] if len(own) == 1 else f"{len(own)} traces"
     ended, seen = sum(p.preemptions for p in pools), sum(p.seen_s for p in pools)
     lives = sum(p.life_s.size for p in pools)
-    return f"{what}: {lives} lives, {ended} of them ended, {seen / 86_400:.1f} days of machine time"
+    return f"{what}: {lives} lifetimes, {ended} of them ended, {seen / 86_400:.1f} days of machine time"
 
 
 def _hours(seconds: float | None) -> str:
@@ -268,15 +262,9 @@ def _hours(seconds: float | None) -> str:
 
 
 def traces_figure(traces: Sequence[Trace], pools: Sequence[TraceLives], fits: Sequence[Fitted]) -> Figure:
-    """Availability over time, a row for each of the first ``MOST`` traces, above the survival curve with the fits.
+    """Availability of the first ``MOST`` traces over time, above the survival curve of all lifetimes with the fits.
 
-    Args:
-        traces: of the upper frame.
-        pools: all lives, for the lower frame.
-        fits: laws as lines, the best first; none when there are too few lives.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
+    ``fits`` are in order, the best first; empty when there are too few lifetimes.
     """
     shown = traces[:MOST]
     upper = 0.9 + 0.2 * max(len(shown), 3)
@@ -325,6 +313,6 @@ def _survival(axes: Axes, pools: Sequence[TraceLives], fits: Sequence[Fitted]) -
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set_ylim(0, 1.03)
     axes.set_xlabel("hours")
-    axes.set_ylabel("share of lives that last longer")
-    axes.set_title(f"{life.size} lives, {sum(p.preemptions for p in pools)} of them ended", fontsize="small")
+    axes.set_ylabel("share of lifetimes that last longer")
+    axes.set_title(f"{life.size} lifetimes, {sum(p.preemptions for p in pools)} of them ended", fontsize="small")
     axes.legend(loc="upper right", frameon=False, handlelength=4.2, fontsize="small")

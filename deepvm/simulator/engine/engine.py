@@ -1,13 +1,13 @@
 """The engine: trainings under preemption, event by event, many runs at once.
 
-One array step takes every run from one event to the next: a machine is lost, has come, gives notice, or a stretch of
-equal segments is done. A segment is some steps and the save behind them; a whole life with a constant interval is one
-stretch, so the work grows with preemptions and not with steps or saves. What a policy decides is in policy_adapter.py
-(intervals that grow with a machine's age: hazard_intervals.py), where a stretch is cut in interruptions.py, and which
-of its versions is durable then in latencies.py.
+One array step takes every run from one event to the next: a machine is preempted, arrives, gives notice, or a stretch
+of equal segments is done. A segment is some steps and the save after them; a whole lifetime with a constant interval is
+one stretch, so the work grows with preemptions, not with steps or saves. What a policy decides is in policy_adapter.py
+(intervals that grow with a machine's age: hazard_intervals.py), where a stretch is cut in stretch_cut.py, and which of
+its versions is durable by then in latencies.py.
 
 Sums of n uniform latencies are drawn from the uniform law with the same mean and variance, exact for n = 1. In a
-cluster only the notice of the machine that goes first is heeded.
+cluster only the notice of the machine that goes first is acted on.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from deepvm.core.preemption.savepolicy import SavePolicy
 from deepvm.core.units import format_seconds
 from deepvm.errors import SimulationError
 from deepvm.simulator.engine.hazard_intervals import pass_over
-from deepvm.simulator.engine.interruptions import FEW, Cut, Stretch, uneven
 from deepvm.simulator.engine.latencies import Backups, remainder, total
 from deepvm.simulator.engine.lifetimes import LifeSource
 from deepvm.simulator.engine.markets import Deadline, Markets
-from deepvm.simulator.engine.policy_adapter import Decisions
+from deepvm.simulator.engine.policy_adapter import PolicyAdapter
 from deepvm.simulator.engine.state import NEVER, PARTS, Array, Outcome, Rows, Runs
+from deepvm.simulator.engine.stretch_cut import FEW, Cut, Stretch, uneven
 
 HOPELESS, HOPELESS_LIVES = 100.0, 10_000
-"""Runs that take this many times their work, or lose this many machines per step, are given up."""
+"""Runs that take this many times their work, or lose this many machines for each durable step, are given up."""
 
 KEPT_BYTES = 16 << 20
 """Temporary arrays below this size are reused."""
@@ -44,15 +44,7 @@ def run(
     random: np.random.Generator,
     deadline: Deadline | None = None,
 ) -> Outcome:
-    """Simulate a job.
-
-    Args:
-        job: what is trained.
-        policy: when it is saved.
-        lives: how long machines live.
-        runs: how many.
-        random: the generator.
-        deadline: when it has to be done; without one it stays in its market.
+    """Simulate ``runs`` runs of a job; without a ``deadline`` it stays in its market.
 
     Raises:
         SimulationError: the job makes no progress, or cannot meet the deadline even on demand.
@@ -74,7 +66,7 @@ class _Engine:
         self._warm = job.preparation_s if job.warm_preparation_s is None else job.warm_preparation_s
         behind = ZERO if job.stall_s is None else remainder(job.save_s, job.stall_s)
         self._backups = Backups(job.durable_s, behind)
-        self._decisions = Decisions(job, policy, behind.mean, deadline=deadline is not None)
+        self._policy = PolicyAdapter(job, policy, behind.mean, deadline=deadline is not None)
         self._uneven = uneven(job.step_s) or uneven(job.blocked_s)
         work = job.steps * (job.step_s.high + job.blocked_s.high) + job.allocation_s.high + job.preparation_s.high
         self._hopeless_s = HOPELESS * work
@@ -82,7 +74,7 @@ class _Engine:
     def run(self, runs: int) -> Outcome:
         total, extra, on_demand = np.empty(runs), np.empty(runs), np.empty(runs)
         preemptions, parts = np.empty(runs), np.empty((len(PARTS), runs))
-        r = self._begun(runs)
+        r = self._start(runs)
         while len(r.number):
             self._wait(r, np.flatnonzero(~r.training))
             self._refuse_hopeless(r)
@@ -121,11 +113,11 @@ class _Engine:
             if needed > life:
                 remedy = f"{longer} than {format_seconds(life)} on average: one takes {format_seconds(needed)} {what}"
         raise SimulationError(
-            f"{job.name}: does not get ahead: after {r.now[worst] / 3600:.0f} h and {r.preemptions[worst]:.0f} "
+            f"{job.name}: makes no progress: after {r.now[worst] / 3600:.0f} h and {r.preemptions[worst]:.0f} "
             f"preemptions {r.durable[worst]:.0f} of {job.steps} steps are safe; {remedy}"
         )
 
-    def _begun(self, runs: int) -> Runs:
+    def _start(self, runs: int) -> Runs:
         n = self._job.vms
         sums = ("extra_s", "on_demand_s", "preemptions", "seen_s", "missed")
         r = Runs(
@@ -145,7 +137,7 @@ class _Engine:
             scale=np.ones(runs),
             logs=np.zeros((runs, 0)),
         )
-        self._decisions.begin(r)
+        self._policy.begin(r)
         if self._markets is not None:
             r.on_demand[:] = self._markets.on_demand_next(r, np.arange(runs))
         for machine in range(n):
@@ -162,7 +154,7 @@ class _Engine:
                 return
             rows, machine = np.arange(len(r.number))[rows][again], np.broadcast_to(machine, len(death))[again]
             death = death[again]
-            self._decisions.learn(r, rows, death - r.asked[rows].max(1), death - r.notice[rows, machine])
+            self._policy.learn(r, rows, death - r.asked[rows].max(1), death - r.notice[rows, machine])
             r.preemptions[rows] += 1
             self._refuse_hopeless(r)
             self._ask_once(r, rows, machine, death)
@@ -189,7 +181,7 @@ class _Engine:
         death, notice, asked = (a[rows, machine] for a in (r.death, r.notice, r.asked))
         when = np.maximum(when, r.now[rows])
         life = death - (asked if self._job.vms == 1 else r.asked[rows].max(1))
-        self._decisions.learn(r, rows, life, death - notice)
+        self._policy.learn(r, rows, life, death - notice)
         again = when
         if self._job.proactive_replacement:
             again = np.minimum(np.maximum(notice, asked), when)
@@ -263,11 +255,11 @@ class _Engine:
             at = np.arange(len(now)), np.where(r.members, r.death, NEVER).argmin(1)
         death, notice = r.death[at], r.notice[at]
         slow = job.vms / r.members.sum(1) if self._elastic else 1.0
-        facts = self._decisions.told(r, slow)
-        heeds = self._decisions.heeds(facts, death - notice)
+        facts = self._policy.facts(r, slow)
+        emergency = self._policy.emergency_saves(facts, death - notice)
         stop, joins = death, None
-        if heeds is not None:
-            stop = np.where(heeds & (notice < death), np.maximum(notice, now), death)
+        if emergency is not None:
+            stop = np.where(emergency & (notice < death), np.maximum(notice, now), death)
         if self._elastic:
             joins = np.maximum(np.where(r.members, NEVER, r.ready).min(1), now)
             stop = np.minimum(stop, joins)
@@ -275,37 +267,37 @@ class _Engine:
         if waits := not r.training.all():  # to rows whose machine was lost before it trained nothing happens here
             stop = np.where(r.training, stop, now)
 
-        grows = self._decisions.grows(r, facts)
+        grows = self._policy.growing_intervals(r, facts)
         if grows is not None and self._markets is None:  # else another cap stands behind each save
             pass_over(r, grows, stop - self._backups.high, job, slow, random)
-            grows = self._decisions.grows(r, facts)
+            grows = self._policy.growing_intervals(r, facts)
         now, step = r.now, r.step
-        steps, count, saved = self._decisions.stretch(r, facts, grows, stop, random)
+        steps, count, saved = self._policy.stretch(r, facts, grows, stop, random)
         if self._uneven:
             few = stop - now < FEW * (steps * job.step_s.mean * slow + saved * job.blocked_s.mean)
             count = np.where(few, 1.0, count)
         work = total(random, job.step_s, steps * count) * slow
-        segment = (work + total(random, job.blocked_s, count) * saved) / count
+        segment_s = (work + total(random, job.blocked_s, count) * saved) / count
         delay = self._backups.draw(random, saved)
-        stretch, left = Stretch(steps, count, saved, segment, work / (steps * count)), stop - now
+        stretch, left = Stretch(steps, count, saved, segment_s, work / (steps * count)), stop - now
         at_stop = Cut.even(stretch, left)
         if self._uneven:
             at_stop = Cut.uneven(stretch, left, job.step_s, job.blocked_s, slow, random)
-        cut, full, since, trained, each = at_stop.cut, at_stop.full, at_stop.since, at_stop.trained, at_stop.each
+        cut, full, since, trained, each = at_stop.cut, at_stop.full, at_stop.since_s, at_stop.trained_s, at_stop.step_s
         if waits:
             cut = cut & r.training
         reached = step + full * steps + at_stop.done
         # Versions whose backup ends before the machine is lost.
         newest, past = full * saved, death - stop + since
-        safe = np.minimum(full + np.floor((past - delay) / segment), newest)
-        end = np.where(cut, stop, now + full * segment)
+        safe = np.minimum(full + np.floor((past - delay) / segment_s), newest)
+        end = np.where(cut, stop, now + full * segment_s)
 
         gone, grown, made = cut, None, None
         if told:  # a notice, or a machine that joins: the step or the save is still brought to its end
             early = cut & (stop < death)
             ended = (since <= 0) & (full > 0)  # the save has just been made
             saving = at_stop.saving | ended
-            rest = np.where(ended, 0.0, at_stop.rest)
+            rest = np.where(ended, 0.0, at_stop.rest_s)
             last = reached + ~saving
             joining = stop == joins if joins is not None else np.zeros(len(now), dtype=bool)
             busy = np.where(saving, delay, total(random, job.save_s, cut) + total(random, job.durable_s, cut))
@@ -323,7 +315,7 @@ class _Engine:
             newest = newest - (early & ended)  # of that one it is known
             grown = made & joining
             gone = cut & ~(made & (joining | (reached >= job.steps)))
-        self._backups.reorder(random, safe, past + (full - newest) * segment, segment, newest)
+        self._backups.reorder(random, safe, past + (full - newest) * segment_s, segment_s, newest)
         durable = np.where(safe > 0, step + safe * steps, r.durable)
         durable = durable if made is None else np.where(made, reached, durable)
 

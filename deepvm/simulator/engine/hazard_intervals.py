@@ -79,15 +79,9 @@ def _floors(to: Array) -> Array:
 
 
 def pass_over(r: Runs, grows: Growing, until: Array, job: Job, slow: Number, random: np.random.Generator) -> None:
-    """Train each row over the saves that are surely made before ``until``.
+    """Train each row over the saves that are surely made before ``until`` (R,).
 
-    Args:
-        r: where the runs stand; those that do not train have nothing left until ``until``.
-        grows: their intervals.
-        until: (R,) by when versions have to be made.
-        job: what is trained.
-        slow: how many times as long as ``job.step_s`` a step takes.
-        random: the generator.
+    Rows that do not train have nothing left until then. ``slow``: how many times ``job.step_s`` a step takes.
     """
     own = job.save_every_steps or job.steps
     mark = np.minimum(own - rest_of(r.step, own), job.steps - r.step)

@@ -75,14 +75,11 @@ class Backups:
         return within * within / (2 * self._wide) + np.maximum(x - self._wide, 0.0)
 
     def reorder(self, random: np.random.Generator, safe: Array, age: Array, apart: Array, made: Array) -> None:
-        """Correct the number of the newest durable version where a later one may be durable first.
+        """Correct the number of the newest durable version where a later one may be durable first; arrays (R,).
 
-        Args:
-            random: the generator; drawn from only if there is such a row.
-            safe: (R,) what to correct: by one latency for all versions, which is right where the order is kept.
-            age: (R,) seconds from the making of the newest version to the loss.
-            apart: (R,) seconds between two versions.
-            made: (R,) number of the newest version, and of how many there are; below 1: there is none.
+        ``safe`` is corrected: by one latency for all versions, right where the order is kept. ``age``: seconds from the
+        making of the newest version to the loss. ``apart``: seconds between two versions. ``made``: number of the
+        newest; below 1: none. ``random`` is drawn from only if there is such a row.
         """
         width = self._narrow + self._wide
         overlap = apart < width

@@ -1,4 +1,4 @@
-"""Lifetimes of preemptible machines: drawn from a law with a given mean, or replayed from observed lives."""
+"""Lifetimes of preemptible machines: drawn from a law with a given mean, or replayed from observed ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LifeSource(Protocol):
         """(runs,) cursors: where each run begins; passed back to :meth:`draw`."""
 
     def draw(self, random: np.random.Generator, starts: Whole, numbers: Whole) -> Array:
-        """(N,) lives in seconds; ``starts``: cursor of the run of each, ``numbers``: which of its run it is, from 0."""
+        """(N,) seconds; ``starts``: cursor of the run of each, ``numbers``: which of its run it is, from 0."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Drawn:
             shape = float(text) if text else 0.0
         except ValueError:
             shape = math.nan
-        # A Lomax life has a mean only above a shape of 1; the means of very uneven lives exceed all numbers.
+        # A Lomax life has a mean only above a shape of 1; the means of very uneven lifetimes overflow.
         least = {"exponential": -1.0, "weibull": 0.01, "lomax": 1.0, "lognormal": 0.0}.get(name, math.inf)
         most = 30.0 if name == "lognormal" else 1e6
         if not least < shape < most or (name == "exponential") == bool(text):
@@ -86,11 +86,11 @@ class Seen:
     """Observed lifetimes: each run follows one pool in order from a random start, and wraps around at its end."""
 
     def __init__(self, pools: Sequence[Sequence[float]]) -> None:
-        """``pools``: lives of each, seconds; RequestError if there is none at all, or one not above 0."""
+        """``pools``: lifetimes of each, seconds; RequestError if there is none at all, or one not above 0."""
         pools = [pool for pool in pools if len(pool)]
         self._lives = np.array([life for pool in pools for life in pool], dtype=float)
         if not len(self._lives) or not np.all((self._lives > 0) & np.isfinite(self._lives)):
-            raise RequestError("lives", self._lives[:5].tolist(), "at least one life, each above 0 s")
+            raise RequestError("lives", self._lives[:5].tolist(), "at least one lifetime, each above 0 s")
         sizes = [len(pool) for pool in pools]
         self._first = np.repeat(np.cumsum([0, *sizes[:-1]]), sizes)
         self._size = np.repeat(sizes, sizes)

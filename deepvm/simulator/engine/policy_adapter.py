@@ -1,4 +1,4 @@
-"""Adapter between a save policy and the engine: what it is told and learns, and its decisions, for all runs at once."""
+"""A save policy as the engine asks it: what it knows and learns, and its decisions, for all runs at once."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from deepvm.core.preemption.job import Job
 
 
-class Decisions:
-    """Of one policy about one job."""
+class PolicyAdapter:
+    """Asks one policy about one job."""
 
     def __init__(self, job: Job, policy: SavePolicy, behind_s: float, *, deadline: bool) -> None:
-        """``behind_s``: mean of what of a save runs behind the training; ``deadline``: whether there may be one."""
+        """``behind_s``: mean part of a save that overlaps training; ``deadline``: whether the job has one."""
         self._job, self._deadline = job, deadline
         self._fixed = float(policy.fixed_steps) if policy.fixed_steps else None
         spot = job.market is Market.SPOT
-        # On demand nothing is lost that saves could insure; a time that the user asks for holds there, too.
+        # On demand no work is lost, so saves pay for nothing; an interval that the user asked for is kept all the same.
         self._everywhere = policy.holds_on_demand
         self._weighing = policy if policy.has_interval and (spot or self._everywhere) else None
-        self._prior = min(job.mttp_s[0], NEVER) / job.vms  # prior of the cluster
-        self._history = LomaxHistory.around(self._prior) if policy.by_age and spot else None
+        self._prior_s = min(job.mttp_s[0], NEVER) / job.vms  # of the cluster
+        self._history = LomaxHistory.around(self._prior_s) if policy.by_age and spot else None
         warm = job.preparation_s if job.warm_preparation_s is None else job.warm_preparation_s
-        self.facts = SaveFacts(
+        self._measured = SaveFacts(
             save_s=job.blocked_s.mean,
             backup_s=job.durable_s.mean + behind_s,
             step_s=job.step_s.mean,
@@ -48,14 +48,13 @@ class Decisions:
             r.shape[:], r.scale[:] = self._history.most_probable()
 
     def learn(self, r: Runs, rows: Rows | slice, life_s: Array, grace_s: Array) -> None:
-        """From a loss, which is not counted yet, and from the grace period there was.
+        """Learn from a loss that is not counted yet, and from its grace period; too short for a save counts as missed.
 
-        A cluster counts as one machine that lives from the newest request to a loss. A notice that comes too late for a
-        save is as good as none.
+        A cluster counts as one machine that lives from the newest request to a loss.
         """
-        life_s = np.maximum(life_s, 0.0)  # the newest machine of an elastic cluster may be asked for in advance
+        life_s = np.maximum(life_s, 0.0)  # elastic clusters may request a machine in advance
         r.seen_s[rows] += life_s
-        r.missed[rows] += self.facts.step_s + self.facts.emergency_s >= grace_s
+        r.missed[rows] += self._measured.step_s + self._measured.emergency_s >= grace_s
         if self._history is None:
             return
         logs = r.logs if isinstance(rows, slice) else r.logs.take(rows, axis=0)  # several times as fast as [rows]
@@ -63,38 +62,38 @@ class Decisions:
         r.logs[rows] = known.logs
         r.shape[rows], r.scale[rows] = known.most_probable()
 
-    def told(self, r: Runs, slow: Array | float) -> SaveFacts | None:
-        """What the policy is told; None: it does not ask. ``slow``: how many times as long a step takes."""
+    def facts(self, r: Runs, slow: Array | float) -> SaveFacts | None:
+        """What the policy may know now; None if it asks nothing. ``slow``: by how much steps are slower than usual."""
         if self._weighing is None:
             return None
-        seen = Lifetimes(self._prior, seen_s=r.seen_s, preemptions=r.preemptions)
+        seen = Lifetimes(self._prior_s, seen_s=r.seen_s, preemptions=r.preemptions)
         notices = Notices(Notices.missed + r.missed, Notices.seen + r.preemptions)
-        step_s, missed = self.facts.step_s * slow, notices.missed_rate
-        facts = replace(self.facts, step_s=step_s, mttp_s=seen.mean_s, missed_rate=missed)
+        step_s, missed = self._measured.step_s * slow, notices.missed_rate
+        facts = replace(self._measured, step_s=step_s, mttp_s=seen.mean_s, missed_rate=missed)
         return facts if self._history is None else replace(facts, shape=r.shape, scale_s=r.scale)
 
-    def grows(self, r: Runs, facts: SaveFacts | None) -> Growing | None:
+    def growing_intervals(self, r: Runs, facts: SaveFacts | None) -> Growing | None:
         """The next intervals if they grow with the age of the newest machine, else None."""
         if self._history is None or self._weighing is None or facts is None:
             return None
         asked = r.asked[:, 0] if self._job.vms == 1 else r.asked.max(1)
-        # In an elastic cluster a machine may be asked for in advance.
-        return Growing.of(self._weighing, replace(facts, age_s=np.maximum(r.now - asked, 0.0)))
+        age_s = np.maximum(r.now - asked, 0.0)  # elastic clusters may request a machine in advance
+        return Growing.of(self._weighing, replace(facts, age_s=age_s))
 
-    def heeds(self, facts: SaveFacts | None, grace_s: Array) -> Mask | None:
-        """Whether notices with this grace period are heeded; None: none are."""
+    def emergency_saves(self, facts: SaveFacts | None, grace_s: Array) -> Mask | None:
+        """Whether a notice with this grace period leads to a save; None: none does."""
         if self._weighing is None or facts is None or not self._job.grace_s.high:
             return None
         # The grace period of this notice counts, not the usual one.
-        heeds = np.asarray(self._weighing.emergency(replace(facts, grace_s=grace_s)))
-        return heeds if heeds.any() else None
+        saves = np.asarray(self._weighing.emergency(replace(facts, grace_s=grace_s)))
+        return saves if saves.any() else None
 
     def stretch(
         self, r: Runs, facts: SaveFacts | None, grows: Growing | None, until: Array, random: np.random.Generator
     ) -> tuple[Array, Array, Mask]:
-        """Steps of a segment, number of segments, and whether a save stands behind each.
+        """Steps of a segment, number of segments, and whether each ends with a save.
 
-        ``facts``: of :meth:`told`; ``grows``: of :meth:`grows`; ``until``: (R,) when something happens to the machine.
+        ``grows``: of :meth:`growing_intervals`; ``until``: (R,) when something happens to the machine.
         """
         interval, most = self._interval(r, facts, grows, until, random)
         step = r.step

@@ -51,7 +51,7 @@ class Runs:
     save: Array
     allocation: Array
     preparation: Array
-    extra_s: Array  # machine time in which two machines stood in one place
+    extra_s: Array  # machine time in which a replacement overlapped the old machine
     on_demand: Mask
     on_demand_s: Array
     cap: Array  # steps after which the deadline wants a version or another market
@@ -59,8 +59,8 @@ class Runs:
     lives: npt.NDArray[np.int64]
     asked: Array  # (R, n) when each machine was asked for
     ready: Array  # (R, n) when it is there
-    death: Array  # (R, n) when it is taken away
-    notice: Array  # (R, n) when that is told; at the death: not at all
+    death: Array  # (R, n) when it is preempted
+    notice: Array  # (R, n) when its notice comes; at the death: none
     members: Mask  # (R, n) machines that take part
     seen_s: Array
     missed: Array

@@ -47,7 +47,7 @@ class DeadlineJob:
         work_s: what the job takes on one machine without saves or restarts.
         restart_s: from the request for a machine until training goes on, of spot and on-demand.
         save_every_s: work between two versions; 0: every moment is durable, at no cost.
-        save_s: how long training stands still for a version. backup_s: from then until it is durable.
+        save_s: how long training stalls for a version. backup_s: from then until it is durable.
         price_ratio: the spot price over the on-demand price.
     """
 
@@ -137,14 +137,8 @@ def replay(
 ) -> Replayed:
     """Run N jobs on a trace, or on several with the same gap, one behind the other.
 
-    Args:
-        policy: chooses the market at each tick.
-        up: (ticks,) whether there is a spot VM.
-        gap_s: between ticks.
-        job: the same for all.
-        starts: (N,) ticks at which the jobs start.
-        deadline_s: (N,) from each start.
-        ends: (N,) the tick from which on there is no spot VM; by default the end of ``up``.
+    ``up``: (ticks,) whether there is a spot VM. ``starts``, ``deadline_s``: (N,) the tick of each start, and the
+    seconds from there. ``ends``: (N,) the tick from which on there is no spot VM; by default the end of ``up``.
     """
     count = len(starts)
     total_s, cycle_s, restart_s = job.total_s, job.cycle_s, job.restart_s
@@ -239,17 +233,10 @@ def replay_traces(
 ) -> tuple[DeadlineRow, ...]:
     """Replay a job on traces: rows by trace, slack and policy, then the means over the traces.
 
-    Args:
-        traces: those shorter than the longest deadline are left out.
-        job: what is replayed.
-        slacks: see :meth:`DeadlineJob.deadline_s`.
-        policies: by name.
-        nodes: machines that the job needs at once; by default the largest count in each trace.
-        starts: at so many moments, evenly spread over each trace (fewer where it has fewer ticks for them).
-        foresight: also the bound, from the same starts; seconds for each start on traces with ticks of half a minute.
-        note: told of traces that are left out.
-        say: told of progress.
-        progress: told for how many more starts the bound is known, and for how many it is wanted.
+    Traces shorter than the longest deadline are left out, and ``note`` told. ``nodes``: machines that the job needs at
+    once; by default the largest count in each trace. ``starts``: moments, evenly spread over each trace (fewer where it
+    has fewer ticks). ``foresight``: also the bound, which takes seconds for each start on traces with ticks of half a
+    minute; ``progress`` is told for how many more starts it is known, and for how many it is wanted.
 
     Raises:
         RequestError: a slack that on-demand cannot meet, an unknown policy, no trace that is long enough.

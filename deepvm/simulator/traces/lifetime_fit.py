@@ -1,4 +1,4 @@
-"""Lifetime laws fitted to interval-censored and right-censored lives by maximum likelihood.
+"""Lifetime laws fitted to interval-censored and right-censored lifetimes by maximum likelihood.
 
 A life that ended between ``low`` and ``high`` has the probability S(low) - S(high), one that was watched to ``low`` has
 S(low), S being the survival function. AIC = 2 k - 2 log-likelihood, with k parameters; the lowest is best.
@@ -34,7 +34,7 @@ FEWEST = 5
 """Fewest observed ends from which a shape can be fitted."""
 
 _TIMES = (math.log(1e-6), math.log(1e6))
-"""Bounds of the logarithm of a time, in units of the mean life."""
+"""Bounds of the logarithm of a time, in units of the mean lifetime."""
 _AT_BOUND = 1e-3
 
 
@@ -62,7 +62,7 @@ class Fitted:
 
     Attributes:
         law: the family. values: its parameters. log_likelihood: of all lives.
-        at_bound: whether the shape is at a bound of the search: the lives only say on which side it is.
+        at_bound: whether the shape is at a bound of the search: the data only say on which side it is.
     """
 
     law: Law
@@ -77,7 +77,7 @@ class Fitted:
 
     @property
     def mean_s(self) -> float:
-        """Mean life, seconds; infinite when the tail is so long."""
+        """Mean lifetime, seconds; infinite for a heavy tail."""
         return self.law.mean_s(*self.values)
 
     def survival(self, t_s: Array) -> Array:
@@ -98,15 +98,15 @@ class Fitted:
 
 
 def fit_lives(pools: Sequence[TraceLives]) -> tuple[Fitted, ...]:
-    """The four laws, fitted to all lives together, in the order of their AIC.
+    """The four laws, fitted to all lifetimes together, in the order of their AIC.
 
     Raises:
-        DataError: fewer than ``FEWEST`` lives ended.
+        DataError: fewer than ``FEWEST`` lifetimes ended.
     """
     ended = sum(pool.preemptions for pool in pools)
     if ended < FEWEST:
         names = pools[0].name if len(pools) == 1 else f"{len(pools)} traces together"
-        raise DataError(f"{names}: {ended} lives ended, a fit needs {FEWEST}; add traces of like machines")
+        raise DataError(f"{names}: {ended} lifetimes ended, a fit needs {FEWEST}; add traces of like machines")
     low, high, times = _intervals(pools)
     unit = sum(pool.seen_s for pool in pools) / ended
     found = [_fit(law, low / unit, high / unit, times, unit) for law in LAWS]
@@ -127,9 +127,9 @@ def log_likelihood(law: Law, values: Sequence[float], low: Array, high: Array, t
 
 
 def survival_curve(pools: Sequence[TraceLives]) -> tuple[Array, Array]:
-    """Kaplan and Meier's estimate for all lives together: times, seconds, and the share of lives that last longer.
+    """Kaplan and Meier's estimate for all lifetimes: times, seconds, and the share that lasts longer.
 
-    An interval counts as its middle. A censored life counts as alive at a time at which others ended.
+    An interval counts as its middle. At a tie, a censored lifetime outlasts one that ended.
     """
     life = np.concatenate([pool.life_s for pool in pools])
     ended = np.concatenate([pool.ended for pool in pools])
@@ -147,7 +147,7 @@ def _intervals(pools: Sequence[TraceLives]) -> tuple[Array, Array, Array]:
 
 
 def _fit(law: Law, low: Array, high: Array, times: Array, unit: float) -> Fitted:
-    """In units of the mean life; the logarithms of the parameters are searched for, so none can be 0 or below."""
+    """In units of the mean lifetime; the logarithms of the parameters are searched for, so none can be 0 or below."""
     bounds = [_TIMES, *([tuple(map(math.log, law.bounds))] if law.shapes else [])]
 
     def loss(logs: Array) -> float:

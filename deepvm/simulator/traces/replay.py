@@ -1,14 +1,13 @@
-"""What saves and lost work would have cost on machines whose lives are known.
+"""What saves and lost work would have cost on machines whose lifetimes are known.
 
-A machine works, saves, works, ... from the beginning of its life until it is preempted; what was done since the end of
-the last save is lost then, with the save under way. A censored life loses nothing. Costs are shares of the machine
-time: (saves + lost work) / time that the machines were there. Policies act at the ends of steps; how long to work is
-decided when a save ends.
+A machine works, saves, works, ... from its start until it is preempted, which loses all work since the end of the last
+save, and a save under way. A censored lifetime loses nothing. Costs are shares of the machine time: (saves + lost work)
+/ time that the machines were there. Policies act at the ends of steps; how long to work is decided when a save ends.
 
-A policy knows a prior and the lives of its pool that are over: nothing of the life it is in, nothing of other pools.
+A policy knows a prior and the past lifetimes of its pool: nothing of the current one, nothing of other pools.
 
-The end of a life is known up to a tick of the trace, so a cost is the mean over an end that is uniform between half a
-gap before and half a gap after, in closed form. If all ends were in the middle of their intervals, lives would be
+The end of a lifetime is known up to a tick of the trace, so a cost is the mean over an end that is uniform between half
+a gap before and half a gap after, in closed form. If all ends were in the middle of their intervals, lifetimes would be
 multiples of the gap, and the best interval in hindsight would end just before such a multiple: on the traces that we
 know it would seem to save a third of the cost.
 """
@@ -43,16 +42,16 @@ POLICIES = ("thesis", BEST_FIXED, "hazard", EMERGENCY)
 CANDIDATES = 241
 """Intervals tried for the best one, some 5 % apart: half of that off the optimum costs 0.03 %."""
 MOST_CYCLES = 200_000
-"""Saves in one life: one every three seconds for a week."""
+"""Saves in one lifetime: one every three seconds for a week."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of machine time, all means over the ends that the lives may have had.
+    """Seconds of machine time, all means over the ends that the lifetimes may have had.
 
     Attributes:
         machine_s: time that the machines were there. saves_s: of it, for saves. lost_s: of it, for work that was lost.
-        preemptions: lives that ended.
+        preemptions: lifetimes that ended.
         interval_s: of ``best-fixed``; infinite: no saves.
     """
 
@@ -82,7 +81,7 @@ class Replayed:
     """What one policy costs at one latency.
 
     Attributes:
-        policy: its name. save_s: how long training stands still for a save. pools: the cost on each pool, in order.
+        policy: its name. save_s: how long training stalls for a save. pools: the cost on each pool, in order.
     """
 
     policy: str
@@ -98,17 +97,12 @@ class Replayed:
 def replay(
     pools: Sequence[TraceLives], policy: SavePolicy, save_s: float, *, step_s: float = STEP_S, mttp_s: float = MTTP_S
 ) -> tuple[Cost, ...]:
-    """The cost on each pool of a policy that learns from the lives of that pool as they end; there are no notices.
+    """The cost on each pool of a policy that learns from the lifetimes of that pool as they end; there are no notices.
 
-    Args:
-        pools: of :func:`deepvm.simulator.traces.trace.lives_of`.
-        policy: with an interval, or each so many steps, or never.
-        save_s: how long training stands still for a save, above 0.
-        step_s: one training step, above 0.
-        mttp_s: prior mean time to preemption.
+    ``save_s`` and ``step_s`` are above 0; ``mttp_s`` is the prior.
 
     Raises:
-        RequestError: a time is not above 0, or the policy saves far too often for such lives.
+        RequestError: a time is not above 0, or the policy saves far too often for such lifetimes.
     """
     _check(save=save_s, step=step_s, mttp=mttp_s)
     known = zip(*(_known(lives, mttp_s) for lives in pools), strict=True)
@@ -116,7 +110,7 @@ def replay(
     ended = np.concatenate([lives.ended for lives in pools])
     low, high = (np.concatenate(ends) for ends in zip(*map(_ends, pools), strict=True))
     saves, lost = np.zeros(low.size), np.zeros(low.size)
-    # All lives go from save to save together; a life leaves when all of its possible ends are behind it.
+    # All lifetimes advance from save to save together; one leaves when all of its possible ends are passed.
     at, begun, done = np.arange(low.size), np.zeros(low.size), 0
     while at.size:
         facts = SaveFacts(
@@ -169,7 +163,7 @@ def best_fixed(lives: TraceLives, save_s: float, *, step_s: float = STEP_S) -> C
     width = (high - low)[:, None]
     saves, lost = (np.sum((b - a) / width, axis=0) for a, b in zip(up_to(low), up_to(high), strict=True))
     best = int(np.argmin(saves + lost))
-    # What is never over within a life is no interval.
+    # An interval longer than every lifetime is none.
     interval = float(work[best]) if work[best] < high.max() else math.inf
     return Cost(lives.seen_s, float(saves[best]), float(lost[best]), lives.preemptions, interval)
 
@@ -185,7 +179,7 @@ def emergency(lives: TraceLives, save_s: float, *, step_s: float = STEP_S) -> Co
     """
     _check(save=save_s, step=step_s)
     life = lives.life_s[lives.ended]
-    # A machine that lived for less than that cost its life.
+    # A lifetime shorter than a save costs all of it.
     saves = np.minimum(save_s, life)
     lost = np.minimum(step_s, life - saves)
     return Cost(lives.seen_s, float(saves.sum()), float(lost.sum()), lives.preemptions)
@@ -199,14 +193,9 @@ def replay_all(
     step_s: float = STEP_S,
     mttp_s: float = MTTP_S,
 ) -> tuple[Replayed, ...]:
-    """Replay each policy at each latency on each pool; policies learn each pool anew.
+    """Replay each policy at each latency of a save on each pool; policies learn each pool anew.
 
-    Args:
-        pools: see :func:`replay`, as for ``step_s`` and ``mttp_s``.
-        policies: names for :func:`deepvm.core.preemption.savepolicy.parse_policy`, ``best-fixed`` and ``emergency``.
-        saves_s: latencies of a save.
-        step_s: one training step, above 0.
-        mttp_s: the prior.
+    ``policies``: names for :func:`deepvm.core.preemption.savepolicy.parse_policy`, ``best-fixed`` and ``emergency``.
 
     Raises:
         RequestError: an unknown policy, or a time that is not above 0.
@@ -227,7 +216,7 @@ def replay_all(
 def _known(lives: TraceLives, mttp_s: float) -> tuple[Array, Array, Array]:
     """(lives,) what is known when each life begins: mean life, and shape and scale of Lomax's law.
 
-    Learnt from each life alone, then added up over the lives before.
+    Learnt from each lifetime alone, then summed over those before it.
     """
     mean = Lifetimes(mttp_s).after(lives.life_s, lives.ended)
     law = LomaxHistory.around(mttp_s).after(lives.life_s, lives.ended)

@@ -1,13 +1,13 @@
-"""Traces of spot machines: how many were up at each tick, and the lives in them.
+"""Traces of spot machines: how many were up at each tick, and their lifetimes.
 
 ::
 
     {"metadata": {"gap_seconds": 600}, "data": [1, 1, 0, 0, 1]}
 
 ``data`` counts machines: 0 or 1 when one was asked for, up to 4 or 16 when so many were. Availability traces ask each
-time whether a machine could be had; preemption traces keep a machine until it is taken away. Other keys are not read.
+time whether a machine was available; preemption traces keep a machine until it is preempted. Other keys are not read.
 
-A life is a run of ticks with all machines there, as a job that needs them all stands still without one. How many *all*
+A life is a run of ticks with all machines there, as a job that needs them all stalls without one. How many *all*
 are is the largest count in the file, unless the caller knows better. A run of n ticks is a life of n gaps, up to half a
 gap more or less. A run at the beginning of the trace is left out: such runs are longer than others, and of unknown age.
 A run at its end is a censored life.
@@ -41,7 +41,7 @@ _COUNTS = f"allowed: the numbers of machines at each tick, [1, 1, 0, ...], each 
 
 @dataclass(frozen=True)
 class TraceLives:
-    """The lives of one pool of machines, in the order in which they began.
+    """The lifetimes of one pool of machines, in the order in which they began.
 
     Attributes:
         name: where they come from. gap_s: seconds between two looks at the machines.
@@ -55,17 +55,17 @@ class TraceLives:
 
     @property
     def low_s(self) -> npt.NDArray[np.float64]:
-        """(n,) the shortest that each life may have been."""
+        """(n,) the shortest that each lifetime may have been."""
         return np.maximum(self.life_s - self.gap_s / 2, 0.0)
 
     @property
     def high_s(self) -> npt.NDArray[np.float64]:
-        """(n,) the longest that each life may have been; infinite if censored."""
+        """(n,) the longest that each lifetime may have been; infinite if censored."""
         return np.where(self.ended, self.life_s + self.gap_s / 2, np.inf)
 
     @property
     def pairs(self) -> tuple[tuple[float, bool], ...]:
-        """(seconds, whether the end was seen) of each life, as plain values."""
+        """(seconds, whether the end was seen) of each lifetime, as plain values."""
         return tuple(zip(self.life_s.tolist(), self.ended.tolist(), strict=True))
 
     @property
@@ -75,7 +75,7 @@ class TraceLives:
 
     @property
     def preemptions(self) -> int:
-        """Number of lives whose end was seen."""
+        """Number of lifetimes whose end was seen."""
         return int(self.ended.sum())
 
 
@@ -145,11 +145,8 @@ def read_traces(
 ) -> tuple[Trace, ...]:
     """Read files, and all ``.json`` files of folders, sorted by name.
 
-    A copy of a file before it, of the same gap and counts, is left out: it would give one history twice the weight.
-
-    Args:
-        paths: files and folders.
-        say: told of each copy.
+    A copy of a file before it, of the same gap and counts, is left out, and ``say`` told: it would give one history
+    twice the weight.
 
     Raises:
         RequestError: there are no paths. CatalogFormatError: see :func:`read_trace`; a folder without traces.
@@ -175,15 +172,12 @@ def lives_of(
 def pools_of(
     traces: Sequence[Trace], *, nodes: int | None = None, say: Callable[[str], object] | None = None
 ) -> tuple[TraceLives, ...]:
-    """The lives in traces: one pool each; those without a life are left out.
+    """The lifetimes in traces: one pool each; those without a lifetime are left out, and ``say`` told.
 
-    Args:
-        traces: of :func:`read_traces`.
-        nodes: machines that a job needs at once, 1 or more; by default the largest count in each file.
-        say: told of traces without a life.
+    ``nodes``: machines that a job needs at once, 1 or more; by default the largest count in each file.
 
     Raises:
-        RequestError: ``nodes`` is below 1. CatalogFormatError: there is no life at all.
+        RequestError: ``nodes`` is below 1. CatalogFormatError: there is no lifetime at all.
     """
     check_nodes(nodes)
     found = [(trace, trace.lives(nodes)) for trace in traces]

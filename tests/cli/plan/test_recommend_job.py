@@ -155,7 +155,7 @@ def test_prices_of_a_job_file_are_not_used_and_it_is_said(job: str, run: Run, tm
 def test_machines_that_are_never_taken_away(job: str, run: Run) -> None:
     ask = [*ASK[:-2], "--job", job, "--interruption-rate", "0%"]
     code, out, _ = run(*ask)
-    assert code == 0 and "No VM is ever taken away" in out and "never on average" not in out
+    assert code == 0 and "No VM is ever preempted" in out and "never on average" not in out
     simulated = run(*ask, "--simulate", "20", "-o", "json")[1]
     assert json.loads(simulated)["configurations"][0]["expected"]["preemptions"] == 0
 

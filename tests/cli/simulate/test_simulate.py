@@ -159,7 +159,7 @@ def test_one_that_does_not_get_ahead_costs_no_other_row(files: Path, run: Run) -
     code, out, err = run(*words, "-o", "csv")
     rows = [(row["job"], row["policy"]) for row in csv.DictReader(io.StringIO(out))]
     assert code == 3 and rows == [("calm", "none"), ("calm", "young"), ("job", "young")]
-    assert err.startswith("Error: none: job: does not get ahead: after ")
+    assert err.startswith("Error: none: job: makes no progress: after ")
 
 
 def test_processes_share_the_rows_and_change_nothing(files: Path, run: Run) -> None:
@@ -267,9 +267,13 @@ def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) 
         (["--job", "calm.yaml", "--plot", "a.pdf"], 2, "--plot: 'a.pdf' cannot be used; allowed: a file name"),
         (["--job", "calm.yaml", "--plot", "no/a.png"], 2, "'no/a.png' cannot be used; allowed: a file in a folder"),
         (["--job", "calm.yaml", "-o", "yaml"], 2, "yaml"),
-        (["--job", "lost.yaml", "--policy", "none"], 3, "none: job: does not get ahead: after"),
-        (["--job", "lost.yaml", "--policy", "none", "--sweep", "grace=0:9:9"], 3, "grace=0, none: job: does not get"),
-        (["--job", "calm.yaml", "--job", "lost.yaml", "--policy", "none"], 3, "Error: none: job: does not get ahead"),
+        (["--job", "lost.yaml", "--policy", "none"], 3, "none: job: makes no progress: after"),
+        (
+            ["--job", "lost.yaml", "--policy", "none", "--sweep", "grace=0:9:9"],
+            3,
+            "grace=0, none: job: makes no progress",
+        ),
+        (["--job", "calm.yaml", "--job", "lost.yaml", "--policy", "none"], 3, "Error: none: job: makes no progress"),
         (["--job", "calm.yaml", "--trace", "ring.json", "--sweep", "mttp=1h:2h"], 2, "a key other than mttp: the liv"),
         (
             ["--job", "calm.yaml", "--policy", "daly", "--compare", "young"],

@@ -80,7 +80,7 @@ def guide_table(first: str) -> str:
 @needs_traces
 def test_the_replay_of_the_guide_is_what_is_printed(run: Run) -> None:
     code, out, _ = run("replay", str(REAL))
-    assert code == 0 and guide_table("policy ") in out and "32 traces: 4276 lives" in out
+    assert code == 0 and guide_table("policy ") in out and "32 traces: 4276 lifetimes" in out
 
 
 @pytest.mark.slow
@@ -148,7 +148,7 @@ def test_json_of_a_replay_adds_up(traces: Path, run: Run) -> None:
         (["show", "bad.json"], 4, "bad.json: data[2]: 'up'; allowed: the numbers of machines at each tick"),
         (["show", "missing.json"], 4, "missing.json: file: does not exist; allowed: a trace"),
         (["fit", "none.json"], 4, "none.json: data: no life of all machines begins in it; at most 0 at once; name"),
-        (["fit", "quiet.json"], 4, "quiet.json: 0 lives ended, a fit needs 5; add traces of like machines"),
+        (["fit", "quiet.json"], 4, "quiet.json: 0 lifetimes ended, a fit needs 5; add traces of like machines"),
         (["fit", "zone-a.json", "--nodes", "2"], 4, "no life of 2 machines begins in it; at most 1 at once"),
         (["fit", "zone-a.json", "--nodes", "0"], 2, "--nodes: 0 cannot be used; allowed: a whole number of machines"),
         (["replay", "zone-a.json", "--policies", "thesis,hasard"], 2, "--policies: 'hasard' cannot be used; allowed"),
@@ -174,7 +174,7 @@ def test_a_picture_shows_availability_and_survival(traces: Path, run: Run) -> No
     assert (code, err) == (0, "")
     assert (traces / "a.png").read_bytes().startswith(b"\x89PNG")
     code, _, err = run("show", "quiet.json", "--plot", "b.svg")
-    assert code == 0 and "Note: no laws are drawn: quiet.json: 0 lives ended" in err
+    assert code == 0 and "Note: no laws are drawn: quiet.json: 0 lifetimes ended" in err
     assert b"<svg" in (traces / "b.svg").read_bytes()
 
 

@@ -204,7 +204,7 @@ def test_within_two_percent_wherever_it_says_so() -> None:
             continue
         try:
             mean, error = simulated(job, name, number)
-        except SimulationError:  # some run of a job that nearly does not get ahead
+        except SimulationError:  # some run of a job that hardly makes progress
             continue
         inside += 1
         # So many jobs are tried that a few are beyond four standard errors of few runs, which are not normal.

@@ -33,9 +33,9 @@ from deepvm.reports.exports.base import (
     header,
     origin,
     tag_value,
+    write_export,
 )
 from deepvm.reports.exports.registry import REGISTRY, exporter, render
-from deepvm.reports.exports.writing import write_export
 
 GOLDEN = ROOT / "tests" / "golden"
 ALL_OPTIONS = {
@@ -353,7 +353,7 @@ def test_what_was_made_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyP
             raise DataError("no space left on device")
         path.write_bytes(data)
 
-    monkeypatch.setattr("deepvm.reports.exports.writing.write_bytes", full)
+    monkeypatch.setattr("deepvm.reports.exports.base.write_bytes", full)
     with pytest.raises(DataError, match="no space"):
         write_export(FILES, tmp_path / "new" / "folder")
     assert list(tmp_path.iterdir()) == []

@@ -16,9 +16,8 @@ from support.effort import examples
 from support.plans import PLANS, single_anchor, spot_only, tiering
 
 from deepvm.core.cluster.plan import Plan
-from deepvm.reports.exports.base import ExportOptions
+from deepvm.reports.exports.base import ExportOptions, write_export
 from deepvm.reports.exports.registry import render
-from deepvm.reports.exports.writing import write_export
 
 COMMAND = ExportOptions(command="train.py --epochs 3")
 FILLED = {"memory-1": "10.0.0.100", "anchor-1": "10.0.0.50", "training-1": "10.0.0.1"}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepvm.core.preemption.interruptions import ClusterRisk
-from deepvm.reports.plans.risks import cluster_sentence, document, share_words
+from deepvm.reports.plans.outlooks import cluster_sentence, risk_document, share_words
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_what_is_said_holds(band: int, vms: int) -> None:
 
 
 def test_documents_have_null_where_nothing_is_known() -> None:
-    worst, best = document(ClusterRisk.of_band(4, 9)), document(ClusterRisk.of_band(0, 9))
+    worst, best = risk_document(ClusterRisk.of_band(4, 9)), risk_document(ClusterRisk.of_band(0, 9))
     assert worst["vm_monthly_share"] == {"min": 0.2, "max": None} and worst["vms"] == 9
     assert worst["cluster_monthly_share"] == {"min": pytest.approx(1 - 0.8**9), "max": None}
     assert worst["mean_time_between_losses_s"] == {"min": None, "max": pytest.approx(86400 * 15.156, rel=1e-3)}

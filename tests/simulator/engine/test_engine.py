@@ -80,7 +80,7 @@ def test_random_jobs_on_demand_agree_with_the_oracle(job: Job, name: str) -> Non
 def test_random_elastic_clusters_agree_with_the_oracle(job: Job, name: str, vms: int) -> None:
     # Whether a machine comes right before or right behind the end of a step is left to chance.
     allocation = Span(job.allocation_s.low, 1.1 * job.allocation_s.high)
-    # The engine heeds only the notice of the machine that goes first; where one goes each few steps, that shows.
+    # The engine acts only on the notice of the machine that goes first; where one goes each few steps, that shows.
     mttp_s = tuple(mean * vms for mean in job.mttp_s)
     agrees(replace(job, elastic=True, vms=vms, allocation_s=allocation, mttp_s=mttp_s), name)
 
@@ -161,7 +161,7 @@ def test_asking_at_the_notice_hides_the_allocation_and_pays_for_two() -> None:
 
 def test_a_job_that_loses_more_than_it_gains_says_so() -> None:
     job = Job(1000, Span.of(10.0), allocation_s=Span.of(100.0), mttp_s=(300.0,))
-    with pytest.raises(SimulationError, match="does not get ahead.* 0 of 1000 steps are safe; save more often"):
+    with pytest.raises(SimulationError, match="makes no progress.* 0 of 1000 steps are safe; save more often"):
         simulated(job, "none", 5)
 
 
@@ -169,7 +169,7 @@ def test_a_job_that_loses_more_than_it_gains_says_so() -> None:
 def test_machines_that_never_come_are_not_waited_for_for_ever(vms: int, elastic: bool) -> None:
     job = Job(1000, Span.of(10.0), allocation_s=Span.of(100.0), mttp_s=(2.0,), vms=vms, elastic=elastic)
     then = "take machines that live longer than 2 s on average: one takes 100 s until it trains"
-    with pytest.raises(SimulationError, match=f"does not get ahead.* 0 of 1000 steps are safe; {then}"):
+    with pytest.raises(SimulationError, match=f"makes no progress.* 0 of 1000 steps are safe; {then}"):
         simulated(job, "static:1", 5)
 
 

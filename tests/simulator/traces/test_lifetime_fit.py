@@ -119,7 +119,7 @@ def test_kaplan_and_meier_against_scipy(lives: list[tuple[int, bool]]) -> None:
 
 def test_too_few_lives_are_refused_and_five_are_not() -> None:
     few = pool([(100.0, True)] * (FEWEST - 1) + [(900.0, False)] * 10, gap_s=60)
-    with pytest.raises(DataError, match="made up: 4 lives ended, a fit needs 5; add traces"):
+    with pytest.raises(DataError, match="made up: 4 lifetimes ended, a fit needs 5; add traces"):
         fit_lives([few])
     assert len(fit_lives([few, few])) == 4
 

@@ -1,4 +1,4 @@
-"""Where a stretch of segments is interrupted: by a loss, a notice or a machine that joins.
+"""Where a stretch of segments is cut: by a preemption, a notice, or a machine that joins.
 
 A stretch is drawn as a whole: the time of all its steps and of all its saves, not of each. If all steps and all saves
 are equally long, the cut falls anywhere in one of them with equal probability. If they differ much, two things change
@@ -46,14 +46,14 @@ class Stretch:
 
     Attributes:
         steps: of a segment. count: number of segments. saved: whether there are saves behind them.
-        segment: seconds of one. one: seconds of a step.
+        segment_s: seconds of one. step_s: of one step.
     """
 
     steps: Array
     count: Array
     saved: Mask
-    segment: Array
-    one: Array
+    segment_s: Array
+    step_s: Array
 
 
 @dataclass(frozen=True)
@@ -63,45 +63,45 @@ class Cut:
     Attributes:
         cut: whether it is left before its end. saving: whether a save is cut, not a step.
         full: segments that are done. done: steps that are done behind them.
-        since: seconds since the last segment was done. rest: seconds until the step or save that is cut would be done.
-        trained: seconds of all steps, the one that is cut included. each: seconds of one that is done.
+        since_s: since the last segment was done. rest_s: until the step or save that is cut would be done.
+        trained_s: of all steps, the one that is cut included. step_s: of one that is done.
     """
 
     cut: Mask
     full: Array
     done: Array
     saving: Mask
-    since: Array
-    rest: Array
-    trained: Array
-    each: Array
+    since_s: Array
+    rest_s: Array
+    trained_s: Array
+    step_s: Array
 
     @classmethod
     def even(cls, of: Stretch, left: Array) -> Cut:
         """Position on the even timeline, ``left`` seconds from its start."""
-        full = np.floor(left / of.segment)
+        full = np.floor(left / of.segment_s)
         cut = full < of.count
         full = np.minimum(full, of.count)
-        since = left - full * of.segment
+        since = left - full * of.segment_s
         within = np.where(cut, since, 0.0)
-        done = np.minimum(np.floor(within / of.one), of.steps)
+        done = np.minimum(np.floor(within / of.step_s), of.steps)
         saving = done >= of.steps
-        rest = np.where(saving, of.segment, (done + 1) * of.one) - within
-        trained = full * of.steps * of.one + np.minimum(within, of.steps * of.one)
-        return cls(cut, full, done, saving, since, rest, trained, of.one)
+        rest = np.where(saving, of.segment_s, (done + 1) * of.step_s) - within
+        trained = full * of.steps * of.step_s + np.minimum(within, of.steps * of.step_s)
+        return cls(cut, full, done, saving, since, rest, trained, of.step_s)
 
     @classmethod
     def uneven(cls, of: Stretch, left: Array, step: Span, save: Span, slow: Number, random: np.random.Generator) -> Cut:
         """Where steps and saves differ; ``slow``: how many times as long as ``step`` a step takes."""
         plain = cls.even(of, left)
-        stall = np.maximum(of.segment - of.steps * of.one, 0.0)
-        whole = of.count * of.segment
+        stall = np.maximum(of.segment_s - of.steps * of.step_s, 0.0)
+        whole = of.count * of.segment_s
         # Of one step, one save, all of a segment: the variance given the sums over the stretch.
         step_var = step.variance * slow**2 * (1 - 1 / (of.count * of.steps))
         save_var = save.variance * of.saved * (1 - 1 / of.count)
         segment_var = of.steps * step_var + save_var
-        near = np.minimum(left, whole - left) / of.segment  # within a segment of either end there is less to shift
-        further = left + segment_var / (2 * of.segment) * (1 - 2 * left / whole) * np.clip(near, 0.0, 1.0)
+        near = np.minimum(left, whole - left) / of.segment_s  # within a segment of either end there is less to shift
+        further = left + segment_var / (2 * of.segment_s) * (1 - 2 * left / whole) * np.clip(near, 0.0, 1.0)
         at = cls.even(of, np.clip(further, 0.0, whole * (1 - 1e-12)))
         too_many = _all_at(at, of, step.low * slow, save.low) > left  # steps differ less than saves, or the reverse
         at = _either(too_many, plain, at)
@@ -109,10 +109,10 @@ class Cut:
         steps = at.full * of.steps + at.done
 
         # The piece that is cut: when it began, and when it would be done.
-        mean = np.where(at.saving, stall, of.one)
+        mean = np.where(at.saving, stall, of.step_s)
         half = np.minimum(np.sqrt(3 * np.where(at.saving, save_var, step_var)), mean)
         longest = mean + half
-        ahead = np.clip(at.rest / np.maximum(mean, TINY), 0.0, 1.0)  # share of the even piece
+        ahead = np.clip(at.rest_s / np.maximum(mean, TINY), 0.0, 1.0)  # share of the even piece
         age = (1 - ahead) * mean
         age = np.where(age <= mean - half, age, longest - 2 * np.sqrt(half * mean * ahead))
         age = np.clip(age, np.maximum(left - most, 0.0), left - least)
@@ -124,10 +124,10 @@ class Cut:
         # Whole pieces took the time before. What that is off the even timeline is shared by variance.
         before = left - age
         saves_s = at.full * stall
-        saves_s += (before - steps * of.one - saves_s) * save_var / np.maximum(segment_var, TINY)
+        saves_s += (before - steps * of.step_s - saves_s) * save_var / np.maximum(segment_var, TINY)
         saves_s = np.clip(saves_s, before - steps * step.high * slow, before - steps * step.low * slow)
         saves_s = np.where(at.full > 0, saves_s, 0.0) * of.saved
-        each = np.where(steps > 0, (before - saves_s) / np.maximum(steps, 1.0), of.one)
+        each = np.where(steps > 0, (before - saves_s) / np.maximum(steps, 1.0), of.step_s)
         trained = before - saves_s + np.where(at.saving, 0.0, age)
         # The steps behind the last segment that is done are some of all of them, and no more even than the others.
         spread = np.sqrt(12 * step.variance * slow**2 * at.done * (1 - at.done / np.maximum(steps, 1.0)))

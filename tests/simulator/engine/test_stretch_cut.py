@@ -12,8 +12,8 @@ from support.effort import THOROUGH, examples
 from support.simulator.engine_runs import compare
 
 from deepvm.core.preemption.job import Job, Span
-from deepvm.simulator.engine.interruptions import Cut, Stretch, uneven
 from deepvm.simulator.engine.latencies import total
+from deepvm.simulator.engine.stretch_cut import Cut, Stretch, uneven
 
 RUNS = 60_000
 WIDE = Job(
@@ -72,10 +72,10 @@ def test_cuts_fall_where_they_do_among_pieces_that_are_all_drawn(
     segment = steps * step.mean + save.mean
     left = random.random(RUNS) * (count + 1 if whole or count < 10 else count / 2) * segment
     plain, ours = (of(steps, count, step, save, left, random) for of in (drawn, found))
-    assert (ours.since <= left + 1e-9)[ours.cut].all() and (ours.rest >= 0).all()
-    assert (ours.trained >= -1e-9).all() and (ours.trained <= left + 1e-9)[ours.cut].all()
+    assert (ours.since_s <= left + 1e-9)[ours.cut].all() and (ours.rest_s >= 0).all()
+    assert (ours.trained_s >= -1e-9).all() and (ours.trained_s <= left + 1e-9)[ours.cut].all()
     begun = ours.done + ours.full * steps > 0
-    assert (ours.each >= step.low - 1e-9)[begun].all() and (ours.each <= step.high + 1e-9)[begun].all()
+    assert (ours.step_s >= step.low - 1e-9)[begun].all() and (ours.step_s <= step.high + 1e-9)[begun].all()
     both = plain.cut & ours.cut
     if both.mean() < 0.05:
         return
@@ -84,9 +84,9 @@ def test_cuts_fall_where_they_do_among_pieces_that_are_all_drawn(
         ("done", steps),
         ("full", 1),
         ("saving", 1),
-        ("since", segment),
-        ("rest", piece),
-        ("trained", segment),
+        ("since_s", segment),
+        ("rest_s", piece),
+        ("trained_s", segment),
     ):
         one, other = (np.asarray(getattr(cut, what), dtype=float)[cut.cut] for cut in (plain, ours))
         error = np.hypot(one.std() / len(one) ** 0.5, other.std() / len(other) ** 0.5)
@@ -111,10 +111,10 @@ def test_more_pieces_are_done_and_the_one_that_is_cut_is_longer(steps: int, step
     for cut in (plain, ours):
         assert cut.cut.all()
         assert cut.full.mean() == pytest.approx(30 + square / 2, abs=0.02)
-        assert cut.since.mean() / segment == pytest.approx((1 + square) / 2, abs=0.015)
-    assert ours.since.std() == pytest.approx(plain.since.std(), rel=0.015)
-    assert ours.rest.mean() == pytest.approx(plain.rest.mean(), rel=0.03)
-    assert ours.trained.mean() == pytest.approx(plain.trained.mean(), abs=0.03 * segment)
+        assert cut.since_s.mean() / segment == pytest.approx((1 + square) / 2, abs=0.015)
+    assert ours.since_s.std() == pytest.approx(plain.since_s.std(), rel=0.015)
+    assert ours.rest_s.mean() == pytest.approx(plain.rest_s.mean(), rel=0.03)
+    assert ours.trained_s.mean() == pytest.approx(plain.trained_s.mean(), abs=0.03 * segment)
 
 
 def test_one_step_and_one_save_are_cut_where_they_are() -> None:
@@ -122,10 +122,10 @@ def test_one_step_and_one_save_are_cut_where_they_are() -> None:
     trained, stall, left = 5 + 95 * random.random(RUNS), 20 * random.random(RUNS), 130 * random.random(RUNS)
     cut = Cut.uneven(Stretch(one, one, one > 0, trained + stall, trained), left, Span(5, 100), Span(0, 20), 1.0, random)
     assert (cut.cut == (left < trained + stall)).all() and (cut.saving == (left >= trained))[cut.cut].all()
-    assert cut.since[cut.cut] == pytest.approx(left[cut.cut])
+    assert cut.since_s[cut.cut] == pytest.approx(left[cut.cut])
     ends = np.where(cut.saving, trained + stall, trained)
-    assert (cut.since + cut.rest)[cut.cut] == pytest.approx(ends[cut.cut])
-    assert cut.trained[cut.cut] == pytest.approx(np.minimum(left, trained)[cut.cut])
+    assert (cut.since_s + cut.rest_s)[cut.cut] == pytest.approx(ends[cut.cut])
+    assert cut.trained_s[cut.cut] == pytest.approx(np.minimum(left, trained)[cut.cut])
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_who_has_no_time_left_does_nothing() -> None:
     one = np.ones(1000)
     stretch = Stretch(20 * one, 30 * one, one > 0, 510 * one, 0.5 * one)
     cut = Cut.uneven(stretch, 0 * one, Span(0, 1), Span(0, 1000), 1.0, np.random.default_rng(1))
-    for part in (cut.full, cut.done, cut.since, cut.trained):
+    for part in (cut.full, cut.done, cut.since_s, cut.trained_s):
         assert not part.any()
 
 
