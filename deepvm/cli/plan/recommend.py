@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepvm.cli.output import EveryForm, TableJsonYaml, note, print_as, print_csv, print_document, say
+from deepvm.cli.output import EveryForm, TableJsonYaml, note, print_as, print_document, say
 from deepvm.cli.parameters import arg, takes_flags
 from deepvm.cli.plan import options as o
 from deepvm.errors import MissingDataError, RequestError
@@ -92,7 +92,7 @@ def _print(found: Comparison, why: WhyNot | None, placement: Placement | None, o
         from deepvm.reports.plans import recommendation_documents as data
 
         if output == "csv":
-            print_csv(*data.csv_rows(found))
+            print_document(data.csv_rows(found), output)
         else:
             document = data.comparison(found, why) if several else data.document(found.answers[0], why)
             if placement is not None:

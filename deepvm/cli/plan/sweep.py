@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from deepvm.cli.output import TableJsonYamlCsv, check_plot, note, print_as
+from deepvm.cli.output import TableJsonYamlCsv, check_plot, draw, note, print_as
 from deepvm.cli.parameters import opt, takes_flags
 from deepvm.cli.plan import options as o
 
@@ -20,7 +20,6 @@ def sweep(
     Example: deepvm sweep --pw 0:10:0.1 --catalog simulated -o csv
     """
     from datetime import datetime, timezone
-    from pathlib import Path
 
     from deepvm.cli.plan.open_catalogs import one_catalog
     from deepvm.planner.request import PlanRequest
@@ -45,13 +44,12 @@ def sweep(
 
         rows = simulated_rows(rows, request.work, runs)
     if plot:
-        from deepvm.reports.pictures import save_picture, sweep_figure
+        from deepvm.reports.pictures import sweep_figure
 
         if request.work is None:
-            figure = sweep_figure(rows, catalog_name=found.name, eflops_unit=found.eflops_unit)
+            draw(plot, lambda: sweep_figure(rows, catalog_name=found.name, eflops_unit=found.eflops_unit))
         else:
-            figure = report.outlooks_figure(rows, request.work, catalog_name=found.name)
-        save_picture(figure, Path(plot))
+            draw(plot, lambda: report.outlooks_figure(rows, request.work, catalog_name=found.name))
         note(f"drew {plot}")
     print_as(
         output,

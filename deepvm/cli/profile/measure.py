@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from deepvm.cli.long_runs import cleaning_up, filling
-from deepvm.cli.output import TableJson, check_plot, print_as, say
+from deepvm.cli.output import TableJson, check_plot, draw, print_as, say
 from deepvm.cli.parameters import flag, opt
 from deepvm.core.spelling import one_of
 from deepvm.core.units import parse_bytes
@@ -271,10 +271,7 @@ def saturation(
     print_as(output, lambda: print_saturation(found), found.document)
     if save:
         put([entry_from(found.document())], force_local=force_local)
-    if plot:
-        from deepvm.reports.pictures import save_picture
-
-        save_picture(saturation_figure(found), Path(plot))
+    draw(plot, lambda: saturation_figure(found))
 
 
 def check_timeouts(start_timeout: float, timeout: float) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from deepvm.cli.long_runs import Progress, cleaning_up
-from deepvm.cli.output import note, print_as
+from deepvm.cli.output import draw, note, print_as
 from deepvm.core.cluster.instances import Market
 from deepvm.core.preemption.deadlines import parse_deadline_policy
 from deepvm.core.preemption.job import Job
@@ -129,7 +129,4 @@ def show(answers: Sequence[Answer], output: str, plot: str, *, many: bool) -> No
             lambda: simulations.print_answers(answers),
             lambda: simulations.comparison(answers) if many else answers[0].results.document(),
         )
-    if plot:
-        from deepvm.reports.pictures import save_picture
-
-        save_picture(simulations.answers_figure(answers), Path(plot))
+    draw(plot, lambda: simulations.answers_figure(answers))

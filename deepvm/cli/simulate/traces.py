@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Annotated
 
 from deepvm.cli.long_runs import Progress
-from deepvm.cli.output import TableJsonCsv, check_plot, note, print_as, say
+from deepvm.cli.output import TableJsonCsv, check_plot, draw, note, print_as, say
 from deepvm.cli.parameters import arg, flag, group, opt
 from deepvm.core.units import parse_hours, parse_seconds
 from deepvm.errors import DataError, RequestError
@@ -100,10 +99,7 @@ def deadline(
         lambda: report.document(found, job),
         lambda: (report.HEADER, report.rows_of(found)),
     )
-    if plot:
-        from deepvm.reports.pictures import save_picture
-
-        save_picture(report.deadlines_figure(found, job), Path(plot))
+    draw(plot, lambda: report.deadlines_figure(found, job))
 
 
 @app.command(short_help="Show availability and lifetimes of each trace.")
@@ -131,7 +127,6 @@ def show(
         lambda: (list(rows[0]), [list(row.values()) for row in rows]),
     )
     if plot:
-        from deepvm.reports.pictures import save_picture
         from deepvm.simulator.traces.lifetime_fit import fit_lives
 
         pools = pools_of(traces, nodes=nodes, say=note)
@@ -140,7 +135,7 @@ def show(
         except DataError as error:
             fits = ()
             note(f"no laws are drawn: {error}")
-        save_picture(report.traces_figure(traces, pools, fits), Path(plot))
+        draw(plot, lambda: report.traces_figure(traces, pools, fits))
 
 
 @app.command(short_help="Fit distributions to all lifetimes together.")
