@@ -231,7 +231,7 @@ def _get(where: Path | str, job: str, version: int | None, folder: Path, more: l
         if job not in ("", manifest.job):
             raise RequestError("job", job, f"{manifest.job}, whose version this file holds")
         return where, manifest
-    folders = [versions.open_folder(f) for f in (where, *more)] if isinstance(where, Path) else []
+    folders = [versions.open_folder(where), *map(versions.open_folder, more)] if isinstance(where, Path) else []
     jobs = jobs_in(folders)
     job = versions.wanted_job(job, jobs[0] if len(jobs) == 1 else "" if jobs else "job")
     if not job:

@@ -33,9 +33,9 @@ _REMOVAL_S = 1.0
 
 def path_or_url(place: str) -> Path | str:
     """A local path, or the URL of something else. Raises RequestError."""
-    from deepvm.checkpoint.tiers.file import folder_of
-
     if place.startswith("file://"):
+        from deepvm.checkpoint.tiers.file import folder_of
+
         return folder_of(place, "PLACE")
     return place if "://" in place else Path(place)
 

@@ -38,10 +38,10 @@ def recommend(
     answers = _answers(open_catalogs(flags), flags)
     job = answers[0].request.work is not None
     if job or flags.simulate is not None:
-        from deepvm.cli.plan.job_simulation import runs_of, simulated
+        from deepvm.cli.plan.simulated_ranking import ranked_anew, runs_of
 
         runs = runs_of(flags.simulate, job=job)
-        answers = [simulated(answer, runs, document=output in ("json", "yaml")) for answer in answers]
+        answers = [ranked_anew(answer, runs, document=output in ("json", "yaml")) for answer in answers]
     found = compare(answers)
     why = _why_not(found.answers[0].catalog, found.answers[0].request, explain) if explain else None
     _print(found, why, placement_of(found, flags), output)
@@ -74,7 +74,7 @@ def _why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
     why = why_not(catalog, request, name)
     if request.work is None:
         return why
-    from deepvm.cli.plan.job_simulation import simulated_why
+    from deepvm.cli.plan.simulated_ranking import simulated_why
 
     return simulated_why(why, request.work)
 

@@ -31,7 +31,7 @@ def sweep(
     budgets = parse_budgets(flags.pw)
     runs = None
     if flags.simulate is not None:
-        from deepvm.cli.plan.job_simulation import runs_of
+        from deepvm.cli.plan.simulated_ranking import runs_of
 
         runs = runs_of(flags.simulate, job=bool(flags.job_file) or flags.work is not None)
     check_plot(plot)
@@ -39,17 +39,18 @@ def sweep(
     options = flags.planner_options(found)
     rows = run(found, budgets, tuple(dict.fromkeys(flags.policy)) or ALL_POLICIES, **options)
     request = PlanRequest.parse(0, **options)
-    if request.work is not None and runs is not None:
-        from deepvm.cli.plan.job_simulation import simulated_rows
+    work = request.work
+    if work is not None and runs is not None:
+        from deepvm.cli.plan.simulated_ranking import simulated_rows
 
-        rows = simulated_rows(rows, request.work, runs)
+        rows = simulated_rows(rows, work, runs)
     if plot:
         from deepvm.reports.pictures import sweep_figure
 
-        if request.work is None:
+        if work is None:
             draw(plot, lambda: sweep_figure(rows, catalog_name=found.name, eflops_unit=found.eflops_unit))
         else:
-            draw(plot, lambda: report.outlooks_figure(rows, request.work, catalog_name=found.name))
+            draw(plot, lambda: report.outlooks_figure(rows, work, catalog_name=found.name))
         note(f"drew {plot}")
     print_as(
         output,
