@@ -33,7 +33,7 @@ def check_save(
     """Check, before minutes of measuring, that the result could be saved.
 
     Raises:
-        RequestError: a type is missing, or a local run (processes of one machine) is not to be saved as it is.
+        RequestError: a type is missing, or a local run (processes of one machine) needs ``force_local``.
         DataError: the tables cannot be read or written.
     """
     pair = {"sender_type": sender_type, "receiver_type": receiver_type}
@@ -63,7 +63,7 @@ def entry_from(
         RequestError: a type is missing. CatalogFormatError: the document is no measurement, or not valid.
     """
     version = document.get("schema_version")
-    family = version.partition("/")[0] if isinstance(version, str) else ""
+    family = str(version).partition("/")[0]
     kind = next((k for k, v in DOCUMENT_VERSIONS.items() if v.partition("/")[0] == family), "")
     if not kind:
         found = "missing" if version is None else repr(version)[:60]
@@ -80,10 +80,8 @@ def entry_from(
         note(f"{name}: the document says that it was measured on {own}; saved as {instance_type}")
     types = {"instance_type": instance_type or own}
     if kind == "saturation":
-        types = {
-            "sender_type": sender_type or text(document, "sender_type"),
-            "receiver_type": receiver_type or text(document, "receiver_type"),
-        }
+        given = {"sender_type": sender_type, "receiver_type": receiver_type}
+        types = {key: value or text(document, key) for key, value in given.items()}
     return entry_of(kind, document, measured_at=measured_at or datetime.now(timezone.utc), name=name, **types)
 
 
@@ -104,17 +102,11 @@ def put(entries: Iterable[Entry], *, force_local: bool = False, force_spread: bo
                 f"it is {format_time(now)}; correct measured_at, or this machine's clock"
             )
         if entry.local and not force_local:
-            raise RequestError(
-                "force_local",
-                False,
-                f"this option, or a run over real hosts: {entry.name} was measured with processes of one machine, "
-                f"which says nothing about the network between {entry.subject} VMs",
-            )
-    useless = {
-        e.name: spread
-        for e in new
-        if e.kind == "eflops" and (spread := float(e.document.get("spread") or 0)) > USELESS_SPREAD and not force_spread
-    }
+            why = f"{entry.name} was measured with processes of one machine, which says nothing about the network"
+            allowed = f"this option, or a run over real hosts: {why} between {entry.subject} VMs"
+            raise RequestError("force_local", False, allowed)
+    spreads = {e.name: float(e.document.get("spread") or 0) for e in new if e.kind == "eflops" and not force_spread}
+    useless = {name: spread for name, spread in spreads.items() if spread > USELESS_SPREAD}
     new = tuple(e for e in new if e.name not in useless)
     if new:
         _save(new)
@@ -157,14 +149,14 @@ def _save(new: tuple[Entry, ...]) -> None:
 
 
 def every_type() -> Catalog:
-    """All types that come with deepvm, AWS's first."""
+    """All types that come with deepvm; AWS's definition of a type wins."""
     names = sorted(catalog_names(), key=lambda n: not n.startswith("aws"))
     types = {i.name: i for name in reversed(names) for i in load_catalog(name, prices="snapshot")}
     return Catalog("all that come with deepvm", tuple(types.values()))
 
 
 def warn_of_types(types: Iterable[str], catalog: Catalog | None = None) -> None:
-    """Note types that are in no catalog: a mistyped type would silently never be used."""
+    """Note types that are in no catalog: a mistyped one would never be used."""
     known = (catalog or every_type()).by_name
     for name in sorted(set(types) - set(known)):
         meant = did_you_mean(name, known)
