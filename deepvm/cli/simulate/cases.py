@@ -38,7 +38,7 @@ def jobs_of(paths: list[Path], presets: list[str], market: str | None, *, replay
     for i, job in enumerate(jobs):
         if replayed and job.mttp_s[0] == math.inf:
             note(
-                f"{job.name}: no mttp_s is given; until preemptions are seen, policies assume {format_seconds(MTTP_S)}"
+                f"{job.name}: no mttp_s is given; until lifetimes are seen, policies assume {format_seconds(MTTP_S)}"
             )
             jobs[i] = replace(job, mttp_s=(MTTP_S,))
     return jobs
