@@ -53,8 +53,7 @@ Value = str | bool | list[str]
 class Setting:
     """A value that was set outside the command line.
 
-    Attributes:
-        name: one of :data:`NAMES`. kind: ``environment`` or ``file``. source: the variable, or the path of the file.
+    ``name``: one of :data:`NAMES`; ``kind``: ``environment`` or ``file``; ``source``: the variable, or the file's path.
     """
 
     name: str
@@ -155,12 +154,12 @@ def set_elsewhere(name: str) -> str:
 
 
 def key_of(name: str) -> str:
-    """What files call an option: its long name, ``checkpoint-size``."""
+    """An option's name in files: ``checkpoint-size``."""
     return name.replace("_", "-")
 
 
 def variable_of(name: str) -> str:
-    """What the environment calls an option: ``DEEPVM_CHECKPOINT_SIZE``."""
+    """An option's variable in the environment: ``DEEPVM_CHECKPOINT_SIZE``."""
     return f"DEEPVM_{name.upper()}"
 
 
@@ -168,8 +167,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     """Read the environment, ``deepvm.toml`` in the current folder, and the user's own file; note misspelt variables.
 
     Raises:
-        DataError: a file cannot be read, is no TOML, or has an unknown key or a value of a wrong type.
-        RequestError: a variable has a value of a wrong type, or ``DEEPVM_CONFIG`` names no file.
+        DataError: a file is unreadable, no TOML, or wrong. RequestError: a variable is wrong.
     """
     found = {s.name: s for s in _of_environment(environ)}
     files = {}
@@ -273,9 +271,8 @@ def _parsed(path: Path, text: str) -> Mapping[str, Any]:
         raise DataError(f'{path}: is nested too deeply; settings are single lines such as: prices = "live"') from None
     except ValueError as error:
         # Texts of TOML errors name places and keys, never values.
-        raise DataError(
-            f'{path}: is not valid TOML: {error}; each line is like: prices = "live", with texts in quotes'
-        ) from None
+        advice = 'each line is like: prices = "live", with texts in quotes'
+        raise DataError(f"{path}: is not valid TOML: {error}; {advice}") from None
 
 
 def _refuse_secrets(path: Path, key: str, value: Any) -> None:

@@ -17,7 +17,7 @@ from deepvm.checkpoint.format.manifest import Manifest
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.striped import RecoveryTier, jobs_in
 from deepvm.cli.checkpoint import versions
-from deepvm.cli.checkpoint.versions import PLACE, Job
+from deepvm.cli.checkpoint.versions import PLACE, Job, PlaceOrFile
 from deepvm.cli.long_runs import cleaning_up
 from deepvm.cli.output import TableJson, check_plot, draw, print_as, say
 from deepvm.cli.parameters import arg, group, opt
@@ -113,9 +113,7 @@ def _row(job: str, version: int, path: str, size: int, problem: str, created: st
 
 
 @app.command("verify")
-def verify_versions(
-    place: Annotated[str, arg("PLACE|FILE", f"A version's file, or where they are: {PLACE}.")], job: Job = ""
-) -> None:
+def verify_versions(place: PlaceOrFile, job: Job = "") -> None:
     """Compare versions with their commit records. Every byte is read; exit code 1 names what is damaged.
 
     Damaged is also a file without its record, a record without its file, and a link, a pipe or a folder in place of a
@@ -182,7 +180,7 @@ app.command("gc")(versions.collect_garbage)
 
 @app.command("restore")
 def restore(
-    place: Annotated[str, arg("PLACE|FILE", f"A version's file, or where they are: {PLACE}.")],
+    place: PlaceOrFile,
     to: Annotated[str, opt("Output file; it appears when it is complete.", "FILE")],
     version: Annotated[int | None, opt("This version; default: the newest good one.", "N")] = None,
     job: Job = "",

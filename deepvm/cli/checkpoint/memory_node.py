@@ -98,9 +98,7 @@ def status(
 
 
 @app.command("token", short_help="Print a token that is valid for one job only.")
-def job_token(
-    job: Annotated[str, opt("The job that the token is valid for.", "NAME")], token_file: TokenFile = ""
-) -> None:
+def job_token(job: Annotated[str, opt("The job that the token is for.", "NAME")], token_file: TokenFile = "") -> None:
     """Print a token, derived from the node's, that is valid for one job only; give it to that job's trainers.
 
     Example: (umask 077; deepvm memory-node token --job resnet-7 --token-file token > resnet-7.token)

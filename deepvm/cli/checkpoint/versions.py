@@ -25,6 +25,7 @@ from deepvm.errors import DamagedError, DataError, RequestError
 
 PLACE = "a folder, file:///folder, tcp://host:port[,host:port...] or s3://bucket/prefix"
 
+PlaceOrFile = Annotated[str, arg("PLACE|FILE", f"A version's file, or where they are: {PLACE}.")]
 Job = Annotated[str, opt("Only versions of this job.", "NAME")]
 
 _REMOVAL_S = 1.0

@@ -43,6 +43,8 @@ def export(
 
     Example: deepvm recommend --pw 3 -o json > plan.json; deepvm export plan.json --to skypilot --output-dir job
     """
+    from deepvm.catalog.documents.plan_file import decode_plan, load_plan
+    from deepvm.io.safe_read import MAX_BYTES
     from deepvm.reports.exports.base import ExportOptions
     from deepvm.reports.exports.registry import render
     from deepvm.reports.exports.writing import write_export
@@ -59,7 +61,10 @@ def export(
         command=command,
         max_price=None if max_price is None else to_decimal(max_price, "max_price", unit="$/h"),
     )
-    plan = _placed(_read(file, rank), zone, subnets, limited=max_price is not None)
+    if not rank.isascii() or not rank.isdigit() or len(rank) > 9 or int(rank) < 1:
+        raise RequestError("rank", rank, "a whole number >= 1")
+    plan = decode_plan(sys.stdin.buffer.read(MAX_BYTES + 1), int(rank)) if file == "-" else load_plan(file, int(rank))
+    plan = _placed(plan, zone, subnets, limited=max_price is not None)
     found = render(plan, to, options)
     if output_dir:
         for path in write_export(found, Path(output_dir), force=force):
@@ -71,15 +76,6 @@ def export(
         sys.stdout.write(found.files[0].text)
     for text in found.notes:
         note(text)
-
-
-def _read(file: str, rank: str) -> Plan:
-    from deepvm.catalog.documents.plan_file import decode_plan, load_plan
-    from deepvm.io.safe_read import MAX_BYTES
-
-    if not rank.isascii() or not rank.isdigit() or len(rank) > 9 or int(rank) < 1:
-        raise RequestError("rank", rank, "a whole number >= 1")
-    return decode_plan(sys.stdin.buffer.read(MAX_BYTES + 1), int(rank)) if file == "-" else load_plan(file, int(rank))
 
 
 def _placed(plan: Plan, zones: list[str], subnets: tuple[Subnet, ...], *, limited: bool) -> Plan:

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 def open_catalogs(flags: PlanFlags) -> tuple[Catalog, ...]:
     """The catalogs that the options name, one per region, with the user's measurements; notes name the sources.
 
-    Raises:
-        DataError: a catalog cannot be read, or has no prices of the region. CloudError: ``--prices live`` failed.
-        RequestError: options that contradict each other, or a workload that was not measured.
+    Raises DataError, CloudError (``--prices live`` failed), or RequestError (options contradict each other).
     """
     return measured(_of_market(flags) or [_other(flags)], flags.tables, flags.workload)
 

@@ -139,13 +139,9 @@ class PlanFlags:
     quota: Annotated[str | None, opt("Account limits in vCPUs, or none; default: the catalog's.", "FILE|none")] = None
 
     # Not called "job": training jobs use DEEPVM_JOB for their own name.
-    job_file: Annotated[
-        str, opt("Job file as for 'deepvm simulate': adds expected time and cost under preemption.", "FILE", "--job")
-    ] = ""
+    job_file: Annotated[str, opt("Job file, see 'deepvm simulate': adds expected time and cost.", "FILE", "--job")] = ""
     work: Annotated[str | None, opt("Instead of --job: hours on one VM, or a time such as 90min.", "HOURS")] = None
-    measured_on: Annotated[
-        str, of_type("Type of the VM of --work or the job's step_s; default: the cheapest usable.", "TYPE")
-    ] = ""
+    measured_on: Annotated[str, of_type("Type that --work or step_s refers to; default: the cheapest.", "TYPE")] = ""
     mttp: Annotated[str | None, opt("Mean time to preemption of a spot VM, such as 3h.", "TIME")] = None
     interruption_rate: Annotated[
         str | None, opt("Spot VMs preempted per month, such as 10%; default: the job's mttp_s or AWS's.", "SHARE")
@@ -246,11 +242,7 @@ class ShowFlags(SourceFlags):
 
 
 def measured(catalogs: "Sequence[Catalog]", tables: str, workload: str) -> "tuple[Catalog, ...]":
-    """Catalogs with the user's measurements, and notes about those that cannot be used.
-
-    Raises:
-        DataError: the tables cannot be read. RequestError: nothing was measured with the workload.
-    """
+    """Catalogs with the user's measurements; notes about those that cannot be used. Raises DataError, RequestError."""
     if tables == "auto" and not workload:
         from deepvm.catalog.measured.storage import nothing_measured
 

@@ -148,6 +148,8 @@ class Campaign:
         self.entries: list[Entry] = []
         self.failed: list[str] = []
         self._options = options
+        self._about = {"instance_type": options.instance_type, "local": options.there.local}
+        self._names = tuple(host.name for host in options.where)
         self._folder = Folder(folder) if folder is not None else None
         self._parts = list(self._all())
         for part in self._parts:
@@ -210,8 +212,7 @@ class Campaign:
         from deepvm.profiling.eflops.measure_eflops import check_numbers, measure_eflops, measure_eflops_on
 
         options = self._options
-        settings: dict[str, Any] = {"model": model}
-        settings |= self._chosen("batch", "resolution", "device", "windows", "seconds")
+        settings = {"model": model} | self._chosen("batch", "resolution", "device", "windows", "seconds")
         check_numbers(options.batch, options.resolution, options.windows, options.seconds)
 
         def work() -> Mapping[str, Any]:
@@ -242,20 +243,19 @@ class Campaign:
         def whole(document: Mapping[str, Any]) -> bool:
             try:
                 done = {(r["n"], r["repeat"]) for r in document["runs"] if r["failed"] is None}
-                said = document["fit"] is not None or bool(document["warnings"])
+                fitted = document["fit"] is not None or bool(document["warnings"])
             except (KeyError, TypeError):
-                return False  # scaling says what is wrong with it
-            return said and done >= {(n, r) for n in sizes for r in repeats}
+                return False  # measuring names the problem
+            return fitted and done >= {(n, r) for n in sizes for r in repeats}
 
         return Part(title, chosen | {"sizes": list(sizes)} | self._about, self._names, work, whole)
 
     def _saturation(self) -> Part:
-        from deepvm.profiling.hosts.host_list import parse_hosts
         from deepvm.profiling.saturation.measure_saturation import measure
         from deepvm.profiling.saturation.setup import Setup
 
         options = self._options
-        (receiver,) = parse_hosts(options.receiver, "receiver")
+        receiver = o.one_host("receiver", options.receiver)
         settings = self._chosen("transport", "repeats", "receiver_type")
         settings |= {"checkpoint_bytes": parse_bytes(options.checkpoint_size), "sender_type": options.instance_type}
         setup = Setup(receiver=receiver, senders=options.where, launcher=options.there, **settings)
@@ -265,14 +265,6 @@ class Campaign:
 
     def _chosen(self, *names: str) -> dict[str, Any]:
         return {name: getattr(self._options, name) for name in names}
-
-    @property
-    def _about(self) -> dict[str, Any]:
-        return {"instance_type": self._options.instance_type, "local": self._options.there.local}
-
-    @property
-    def _names(self) -> tuple[str, ...]:
-        return tuple(host.name for host in self._options.where)
 
 
 def _read(file: Path) -> Mapping[str, Any]:

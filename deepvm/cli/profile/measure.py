@@ -225,7 +225,6 @@ def saturation(
     """
     check_plot(plot)
     from deepvm.cli.profile.save import check_save, entry_from, put
-    from deepvm.profiling.hosts.host_list import parse_hosts
     from deepvm.profiling.hosts.launcher import Launcher
     from deepvm.profiling.saturation.measure_saturation import measure
     from deepvm.profiling.saturation.setup import Setup
@@ -236,11 +235,8 @@ def saturation(
     if save:
         types = {"sender_type": sender_type, "receiver_type": receiver_type}
         check_save("saturation", **types, local=there.local, force_local=force_local)
-    target, *others = parse_hosts(receiver, "receiver")
-    if others:
-        raise RequestError("receiver", receiver, "one host")
     setup = Setup(
-        receiver=replace(target, address=receiver_address),
+        receiver=replace(one_host("receiver", receiver), address=receiver_address),
         senders=hosts_of("senders", senders, senders_file),
         launcher=there,
         transport=transport,
@@ -277,6 +273,16 @@ def hosts_of(option: str, names: str, file: str) -> tuple[Host, ...]:
         both = f"{names} and {file}" if names else ""
         raise RequestError(option, both, f"one of --{option} NAMES and --{option}-file FILE")
     return parse_hosts(names, option) if names else read_hosts(Path(file), f"{option}_file")
+
+
+def one_host(option: str, name: str) -> Host:
+    """The host that an option names. Raises RequestError: none, or several."""
+    from deepvm.profiling.hosts.host_list import parse_hosts
+
+    hosts = parse_hosts(name, option)
+    if len(hosts) != 1:
+        raise RequestError(option, name, "one host")
+    return hosts[0]
 
 
 def models_of(names: list[str], *also: str) -> tuple[str, ...]:

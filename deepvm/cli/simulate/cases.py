@@ -37,9 +37,7 @@ def jobs_of(paths: list[Path], presets: list[str], market: str | None, *, replay
     jobs = [replace(job, market=Market(market)) for job in found] if market else found
     for i, job in enumerate(jobs):
         if replayed and job.mttp_s[0] == math.inf:
-            note(
-                f"{job.name}: no mttp_s is given; until lifetimes are seen, policies assume {format_seconds(MTTP_S)}"
-            )
+            note(f"{job.name}: no mttp_s is given; until lifetimes are seen, policies assume {format_seconds(MTTP_S)}")
             jobs[i] = replace(job, mttp_s=(MTTP_S,))
     return jobs
 

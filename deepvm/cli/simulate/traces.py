@@ -37,14 +37,7 @@ def deadline(
     backup: Annotated[str, opt("From the end of the save until the version is durable.", "TIME")] = "0",
     nodes: Nodes = None,
     starts: Annotated[int, opt("Job starts, spread over each trace.", "N")] = 50,
-    foresight: Annotated[
-        bool,
-        flag(
-            "--foresight",
-            "Also the least possible cost of any policy. Half a minute per start where the trace's gap and --restart "
-            "have a small common divisor, such as 32 s and 300 s: use fewer --starts.",
-        ),
-    ] = False,
+    foresight: Annotated[bool, flag("--foresight", "Also the least possible cost of any policy; can be slow.")] = False,
     plot: Annotated[str, opt("Also draw the costs, as .png or .svg.", "FILE")] = "",
     output: TableJsonCsv = "table",
 ) -> None:
@@ -109,7 +102,7 @@ def show(
     plot: Annotated[str, opt("Also draw availability, survival and fits, as .png or .svg.", "FILE")] = "",
     output: TableJsonCsv = "table",
 ) -> None:
-    """Show how long each trace is, how often the VMs were there, and how long they lived.
+    """Show how long each trace is, how often the VMs were available, and how long they lived.
 
     Example: deepvm traces show us-west-2a_v100_1.json --plot trace.png
     """

@@ -186,7 +186,7 @@ def test_the_shares_of_an_elastic_cluster_add_up_to_its_overhead() -> None:
 
 
 def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) -> None:
-    """Without one a policy would believe that no machine is ever lost, and never save."""
+    """Without one a policy would assume that no machine is ever preempted, and never save."""
     words = ["--job", "calm.yaml", "--policy", "young", "--trace", "ring.json", "--runs", "4", "-o", "json"]
     code, out, err = run(*words)
     assert code == 0 and json.loads(out)["breakdown_s"]["save"] > 0 and json.loads(out)["job"]["mttp_s"] == 10_800
@@ -217,11 +217,11 @@ def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) 
         ),
         (["--job", "wide.yaml"], 2, "wide.yaml, line 4: lifetime: 'lognormal:1000' cannot be used; allowed: exponent"),
         (["--job", "stall.yaml"], 2, "stall.yaml, line 4: stall_s: 3 s is more than the whole save of 2 s"),
-        (["calm.yaml"], 2, "--job calm.yaml for a job, or --trace calm.yaml for the lives of machines"),
+        (["calm.yaml"], 2, "--job calm.yaml for a job, or --trace calm.yaml for recorded lifetimes"),
         (
             ["--job", "calm.yaml", "--trace", "unending.json"],
             4,
-            "unending.json: no machine is lost there; name another",
+            "unending.json: no machine is preempted there; name another",
         ),
         ([], 2, "--job: not given or empty; allowed: a job file, or --preset gpt-117m or gpt-1.3b"),
         (
@@ -270,7 +270,7 @@ def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) 
         (["--job", "lost.yaml", "--policy", "none"], 3, "none: job: does not get ahead: after"),
         (["--job", "lost.yaml", "--policy", "none", "--sweep", "grace=0:9:9"], 3, "grace=0, none: job: does not get"),
         (["--job", "calm.yaml", "--job", "lost.yaml", "--policy", "none"], 3, "Error: none: job: does not get ahead"),
-        (["--job", "calm.yaml", "--trace", "ring.json", "--sweep", "mttp=1h:2h"], 2, "a key other than mttp: the liv"),
+        (["--job", "calm.yaml", "--trace", "ring.json", "--sweep", "mttp=1h:2h"], 2, "a key other than mttp: the lifetimes"),
         (
             ["--job", "calm.yaml", "--policy", "daly", "--compare", "young"],
             2,
