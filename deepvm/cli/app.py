@@ -9,13 +9,14 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperGroup
 
+from deepvm.cli.parameters import arg
+
 
 class Entry(NamedTuple):
-    """A command, or a group of commands, without loading it.
+    """A command, or a group of commands, that is not loaded.
 
     Attributes:
-        name: what the user types. help: its line in ``deepvm --help``.
-        module: where it is, below ``deepvm.cli``. attribute: a function, or a :class:`typer.Typer` for a group.
+        help: its line in ``deepvm --help``. module: below ``deepvm.cli``. attribute: a function, or a group's app.
         configured: whether files and the environment may set its options, see :mod:`deepvm.cli.settings`.
     """
 
@@ -112,9 +113,7 @@ def _globals(
 
 def help_of(
     context: typer.Context,
-    topic: Annotated[
-        list[str] | None, typer.Argument(metavar="[COMMAND]...", help="The command, such as: catalog show.")
-    ] = None,
+    topic: Annotated[list[str] | None, arg("[COMMAND]...", "The command, such as: catalog show.")] = None,
 ) -> None:
     """Show the help of a command, as its --help does.
 

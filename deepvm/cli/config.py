@@ -30,22 +30,13 @@ def show(output: TableJson = "table") -> None:
             return [masked(v) for v in value]
         return "***" if isinstance(value, str) and any(s in value for s in secrets) else value
 
-    defaults = RankFlags(pw="")
+    defaults = RankFlags(pw=None)  # type: ignore[arg-type]  # the one option without a default
     rows: list[dict[str, Any]] = []
     for name in settings.NAMES:
-        default = None if name == "pw" else getattr(defaults, name)
-        setting = found.by_name.get(name)
-        value, kind, source = (
-            (setting.value, setting.kind, setting.source) if setting else (default, "default", "default")
-        )
-        rows.append(
-            {
-                "key": settings.key_of(name),
-                "value": masked(setting.value if setting else default),
-                "kind": kind,
-                "source": source,
-            }
-        )
+        default = settings.Setting(name, getattr(defaults, name), "default", "default")
+        setting = found.by_name.get(name, default)
+        key, value = settings.key_of(name), masked(setting.value)
+        rows.append({"key": key, "value": value, "kind": setting.kind, "source": setting.source})
     if output == "json":
         files = [{"path": path, "found": there} for path, there in found.files.items()]
         print_document({"schema_version": "deepvm.config/1", "settings": rows, "files": files})
@@ -61,7 +52,7 @@ def show(output: TableJson = "table") -> None:
 
 def _plain(value: settings.Value | None) -> str:
     """A value as text, with control characters escaped."""
-    text = (
-        str(value).lower() if isinstance(value, bool) else value if isinstance(value, str) else ", ".join(value or ())
-    )
+    if isinstance(value, bool):
+        value = str(value).lower()
+    text = ", ".join(value) if isinstance(value, list) else value or ""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -1,7 +1,4 @@
-"""The command ``deepvm``: its entry, its exit codes, and the only place that prints errors.
-
-Exit codes: 0 success; 1 other error; 2 wrong usage; 3 nothing feasible; 4 data missing or unreadable; 5 cloud or
-network; 130 interrupted; 141 broken pipe.
+"""The command ``deepvm``: its entry, its exit codes (see :mod:`deepvm.cli.app`), and the only place that prints errors.
 
 Imports are inside the functions: until :func:`main` runs, Ctrl-C is a traceback.
 """

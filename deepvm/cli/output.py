@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _OUTPUT = typer.Option("--output", "-o", help="Output format.")
 TableJson = Annotated[Literal["table", "json"], _OUTPUT]
@@ -28,17 +32,14 @@ def note(text: str) -> None:
 
 
 def print_document(document: Any, output: str = "json") -> None:
-    """Print a document as ``json`` or ``yaml``."""
+    """Print a document as ``json`` or ``yaml``, or a header and rows as ``csv``."""
     from deepvm.reports import documents
 
-    sys.stdout.write(documents.to_yaml(document) if output == "yaml" else documents.to_json(document))
-
-
-def print_csv(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print rows as CSV."""
-    from deepvm.reports.documents import to_csv
-
-    sys.stdout.write(to_csv(header, rows))
+    if output == "csv":
+        text = documents.to_csv(*document)
+    else:
+        text = documents.to_yaml(document) if output == "yaml" else documents.to_json(document)
+    sys.stdout.write(text)
 
 
 def print_as(
@@ -50,21 +51,21 @@ def print_as(
     """Print an answer in the form that ``--output`` names; ``csv`` makes header and rows."""
     if output == "table":
         table()
-    elif output == "csv" and csv is not None:
-        print_csv(*csv())
     else:
-        print_document(document(), output)
+        print_document(csv() if csv and output == "csv" else document(), output)
 
 
-def check_plot(path: str) -> None:
-    """Refuse a picture that cannot be drawn, before any work is done; an empty path is no picture.
-
-    Raises:
-        RequestError: neither .png nor .svg, or no such folder. MissingExtraError: matplotlib is not installed.
-    """
-    from pathlib import Path
-
-    if path:
+def check_plot(plot: str) -> None:
+    """Refuse a ``--plot`` that cannot be drawn, before any work is done. Raises RequestError, MissingExtraError."""
+    if plot:
         from deepvm.reports.pictures import check_picture
 
-        check_picture(Path(path))
+        check_picture(Path(plot))
+
+
+def draw(plot: str, figure: Callable[[], Figure]) -> None:
+    """Write the picture that ``--plot`` names, if any. Raises DataError."""
+    if plot:
+        from deepvm.reports.pictures import save_picture
+
+        save_picture(figure(), Path(plot))

@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 import typer
 
 _OPTIONS = {"budget": "pw", "quotas": "quota", "time_limit_s": "time-limit", "cpu_architecture": "cpu-arch"}
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY  # so that a required option may stand behind one that is not
 
 
 def opt(help: str, metavar: str | None = None, *names: str, **more: Any) -> Any:
@@ -57,20 +58,16 @@ def takes_flags(function: Callable[..., None]) -> Callable[..., None]:
     if taken is None:
         raise TypeError(f"{function.__name__}() takes no dataclass of options")
     record: Any = taken.annotation
-    types = {f.name: f.type for f in dataclasses.fields(record)}
-    if any(isinstance(kind, str) for kind in types.values()):  # annotations that are texts are evaluated: that is slow
-        types = get_type_hints(record, include_extras=True)
+    types = get_type_hints(record, include_extras=True)
     fields = []
     for field in dataclasses.fields(record):
-        default = field.default if field.default is not dataclasses.MISSING else inspect.Parameter.empty
+        default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
-        # Keyword-only: a required option may then stand behind one that is not.
-        keyword = inspect.Parameter.KEYWORD_ONLY
-        fields.append(inspect.Parameter(field.name, keyword, default=default, annotation=types[field.name]))
+        fields.append(inspect.Parameter(field.name, _KEYWORD, default=default, annotation=types[field.name]))
     parameters: list[inspect.Parameter] = []
     for parameter in given:
-        parameters += fields if parameter is taken else [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
+        parameters += fields if parameter is taken else [parameter.replace(kind=_KEYWORD)]
 
     def command(**values: Any) -> None:
         flags = record(**{f.name: values.pop(f.name) for f in fields})

@@ -53,9 +53,7 @@ Value = str | bool | list[str]
 class Setting:
     """A value that was set outside the command line.
 
-    Attributes:
-        name: of the field of :data:`NAMES`. value: as given.
-        kind: ``environment`` or ``file``. source: the variable, or the path of the file.
+    ``name``: one of :data:`NAMES`; ``kind``: ``environment`` or ``file``; ``source``: the variable, or the file's path.
     """
 
     name: str
@@ -135,15 +133,13 @@ class ConfiguredCommand(TyperCommand):
         try:
             return super().invoke(ctx)
         except DeepVMError as error:
-            text = ""
             name = field_name(error.option) if isinstance(error, RequestError) else ""
+            given = ", ".join(f"{key_of(s.name)} ({s.source})" for s in _used.values())
+            # What BaseException.add_note does, which Python 3.10 lacks.
             if name in _used:
-                text = str(_used[name])
+                error.__notes__ = [str(_used[name])]
             elif _used and not name:
-                given = ", ".join(f"{key_of(s.name)} ({s.source})" for s in _used.values())
-                text = f"Not from the command line: {given}; see 'deepvm config show'."
-            if text:  # what BaseException.add_note does, which Python 3.10 lacks
-                error.__notes__ = [*getattr(error, "__notes__", ()), text]
+                error.__notes__ = [f"Not from the command line: {given}; see 'deepvm config show'."]
             raise
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -158,12 +154,12 @@ def set_elsewhere(name: str) -> str:
 
 
 def key_of(name: str) -> str:
-    """What files call an option: its long name, ``checkpoint-size``."""
+    """An option's name in files: ``checkpoint-size``."""
     return name.replace("_", "-")
 
 
 def variable_of(name: str) -> str:
-    """What the environment calls an option: ``DEEPVM_CHECKPOINT_SIZE``."""
+    """An option's variable in the environment: ``DEEPVM_CHECKPOINT_SIZE``."""
     return f"DEEPVM_{name.upper()}"
 
 
@@ -171,16 +167,14 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     """Read the environment, ``deepvm.toml`` in the current folder, and the user's own file; note misspelt variables.
 
     Raises:
-        DataError: a file cannot be read, is no TOML, or has an unknown key or a value of a wrong type.
-        RequestError: a variable has a value of a wrong type, or ``DEEPVM_CONFIG`` names no file.
+        DataError: a file is unreadable, no TOML, or wrong. RequestError: a variable is wrong.
     """
     found = {s.name: s for s in _of_environment(environ)}
     files = {}
     for path in filter(None, (Path(FOLDER_FILE), _user_file(environ))):
         text = _read(path)
         files[str(path)] = text is not None
-        for setting in () if text is None else _of_file(path, text):
-            found.setdefault(setting.name, setting)
+        found = {s.name: s for s in (_of_file(path, text) if text else ())} | found
     known = {variable_of(n) for n in NAMES} | OTHER_VARIABLES
     for variable in sorted(v for v in environ if v.startswith("DEEPVM_") and v not in known):
         # All begin alike, and others may have variables that begin so, too.
@@ -214,15 +208,13 @@ def _of_environment(environ: Mapping[str, str]) -> Iterator[Setting]:
 
 def _user_file(environ: Mapping[str, str]) -> Path | None:
     named = environ.get(CONFIG_VARIABLE, "")
-    if named == NO_FILE:
-        return None
     if not named:
         folder = user_folder("config", environ)
         return folder and folder / "config.toml"
     path = Path(os.path.expanduser(named))
-    if not os.path.lexists(path):
+    if named != NO_FILE and not os.path.lexists(path):
         raise RequestError(CONFIG_VARIABLE, named, f"a TOML file that exists, or {NO_FILE} for none")
-    return path
+    return None if named == NO_FILE else path
 
 
 def _read(path: Path) -> str | None:
@@ -279,9 +271,8 @@ def _parsed(path: Path, text: str) -> Mapping[str, Any]:
         raise DataError(f'{path}: is nested too deeply; settings are single lines such as: prices = "live"') from None
     except ValueError as error:
         # Texts of TOML errors name places and keys, never values.
-        raise DataError(
-            f'{path}: is not valid TOML: {error}; each line is like: prices = "live", with texts in quotes'
-        ) from None
+        advice = 'each line is like: prices = "live", with texts in quotes'
+        raise DataError(f"{path}: is not valid TOML: {error}; {advice}") from None
 
 
 def _refuse_secrets(path: Path, key: str, value: Any) -> None:
@@ -302,7 +293,7 @@ def _line(text: str, key: str) -> str:
 
 
 def _taken(value: Any, forms: Collection[type]) -> Value:
-    """The value in the form that the option takes; ValueError if it has another one, or is too long an integer."""
+    """The value in the form that the option takes. Raises ValueError: another form, or too long an integer."""
     if bool in forms and isinstance(value, bool):
         return value
     words = value if isinstance(value, list) and list in forms else [value]
@@ -324,5 +315,5 @@ def _shown(value: Any) -> str:
 
 
 def _shortened(value: Any) -> Any:
-    """A value for a message: nothing longer than a line."""
+    """A value for a message, cut to a line."""
     return value if len(str(value)) <= 80 else f"{str(value)[:76]} ..."

@@ -15,6 +15,7 @@ from deepvm.cli.output import EveryForm, TableJsonCsv, TableJsonYamlCsv, print_a
 from deepvm.cli.parameters import arg, flag, group, takes_flags
 from deepvm.cli.plan.options import A_CATALOG, ShowFlags, SourceFlags
 from deepvm.cli.settings import ConfiguredCommand
+from deepvm.core.units import counted
 from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
@@ -43,12 +44,8 @@ def diff(
     from deepvm.reports.prices import diffs
 
     found = diff_catalogs(flags.load(old), flags.load(new))
-    print_as(
-        output,
-        lambda: diffs.print_report(found, old, new),
-        lambda: diffs.document(found),
-        lambda: diffs.csv_rows(found),
-    )
+    table, document = lambda: diffs.print_report(found, old, new), lambda: diffs.document(found)
+    print_as(output, table, document, lambda: diffs.csv_rows(found))
     if fail_on_change and not found.empty:
         raise typer.Exit(1)  # as of `git diff --exit-code`
 
@@ -59,36 +56,28 @@ def list_catalogs(output: TableJsonYamlCsv = "table") -> None:
     from deepvm.catalog.store import catalog_names, load_catalog
     from deepvm.reports.tables import Column, print_table
 
-    rows: list[dict[str, Any]] = []
+    columns = {
+        "name": Column("name"),
+        "gpu_types": Column("GPU types", "right", drop=2),
+        "cpu_types": Column("CPU types", "right", drop=3),
+        "region": Column("region", drop=1),
+        "prices_as_of": Column("prices as of"),
+        "description": Column("description", drop=4),
+    }
+    rows: list[list[Any]] = []
     for catalog in (load_catalog(name, prices="snapshot") for name in catalog_names()):
         as_of, gpus = catalog.provenance.prices_as_of, _gpu_types(catalog)
-        rows.append(
-            {
-                "name": catalog.name,
-                "gpu_types": gpus,
-                "cpu_types": len(catalog) - gpus,
-                "region": catalog.region or None,
-                "prices_as_of": None if as_of is None else as_of.isoformat(),
-                "description": catalog.description,
-            }
-        )
-    columns = [
-        Column("name"),
-        Column("GPU types", "right", drop=2),
-        Column("CPU types", "right", drop=3),
-        Column("region", drop=1),
-        Column("prices as of"),
-        Column("description", drop=4),
-    ]
-    cells = [["-" if v in (None, "") else str(v) for v in row.values()] for row in rows]
+        date = None if as_of is None else as_of.isoformat()
+        rows.append([catalog.name, gpus, len(catalog) - gpus, catalog.region or None, date, catalog.description])
+    cells = [["-" if v in (None, "") else str(v) for v in row] for row in rows]
     # The first sentence says what it is; all of it is in the other forms.
     shown = [[*row[:-1], row[-1].split(". ")[0].rstrip(".")] for row in cells]
     version = {"schema_version": "deepvm.catalogs/1"} if output == "json" else {}
     print_as(
         output,
-        lambda: print_table(columns, shown, also="-o csv"),
-        lambda: {**version, "catalogs": rows},
-        lambda: (list(rows[0]) if rows else [], [list(row.values()) for row in rows]),
+        lambda: print_table([*columns.values()], shown, also="-o csv"),
+        lambda: {**version, "catalogs": [dict(zip(columns, row, strict=True)) for row in rows]},
+        lambda: ([*columns], rows),
     )
 
 
@@ -165,8 +154,7 @@ def _gpu_types(catalog: Catalog) -> int:
 
 def _counted(catalog: Catalog) -> str:
     gpus = _gpu_types(catalog)
-    word = "type" if len(catalog) == 1 else "types"
-    return f"{len(catalog)} instance {word} ({gpus} GPU, {len(catalog) - gpus} CPU)"
+    return f"{counted(len(catalog), 'instance type')} ({gpus} GPU, {len(catalog) - gpus} CPU)"
 
 
 def _warn(name: str, warnings: Sequence[str]) -> None:
@@ -186,6 +174,11 @@ def _print_types(catalog: Catalog, *, wide: bool) -> None:
         spot = i.spot_usd_per_hour
         return "-" if i.eflops is None or spot is None else f"{flopp(i.eflops, float(spot)):.4g}"
 
+    def curves(i: InstanceType) -> str:
+        general = [c.kind for c in i.speedups if c.workload is None]
+        others = len(i.speedups) - len(general)
+        return " ".join([*general, *([f"+{others} by workload"] if others else [])]) or "-"
+
     shown: list[tuple[Column, Callable[[InstanceType], str]]] = [
         (Column("type"), lambda i: i.name),
         (Column("kind", drop=8), lambda i: "CPU" if i.gpu is None else "GPU"),
@@ -197,7 +190,7 @@ def _print_types(catalog: Catalog, *, wide: bool) -> None:
         (Column("spot $/h", "right"), lambda i: usd(i.spot_usd_per_hour)),
         (Column("eFLOPS", "right", drop=1), lambda i: _number(i.eflops)),
         (Column("FLOPP spot (op/$)", "right", drop=3), per_dollar),
-        (Column("curves", drop=7), _curves),
+        (Column("curves", drop=7), curves),
     ]
     if wide:
         shown += [
@@ -214,20 +207,11 @@ def _print_types(catalog: Catalog, *, wide: bool) -> None:
         f"default curve {catalog.default_speedup}",
         f"eFLOPS in {catalog.eflops_unit}",
     ]
-    lines = ["; ".join(facts)]
-    if catalog.provenance.source:
-        lines.append(f"source: {catalog.provenance.source}")
+    source = catalog.provenance.source
+    lines = ["; ".join(facts), *([f"source: {source}"] if source else [])]
     if catalog.provenance.origins:
         lines.append(source_line(catalog, now))
     sys.stderr.writelines(f"{line}\n" for line in (*lines, *measured_lines(catalog, now)))
-
-
-def _curves(instance: InstanceType) -> str:
-    general = [c.kind for c in instance.speedups if c.workload is None]
-    workloads = len(instance.speedups) - len(general)
-    if workloads:
-        general.append(f"+{workloads} by workload")
-    return " ".join(general) or "-"
 
 
 def _number(value: float | None) -> str:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from deepvm.catalog.signals.fetching import Outcome
 
 ALL = "all"
-PATIENCE_S = 30  # for each request: every one is small, and somebody waits for the table
+PATIENCE_S = 30  # for each request: all are small, and somebody waits for the table
 _STATUS = {True: "ok", None: "warning", False: "failed"}
 
 
@@ -57,22 +57,18 @@ def refresh(
     now = datetime.now(timezone.utc)
     requests = [SignalRequest(r, k, anew=True) for r in regions for k in kinds]
     providers = partial(CLOUD.providers, kinds, profile) if may_ask else CLOUD.public_providers
-    outcomes = tuple(
-        o
-        if o.signal is not None or o.error is not None
-        else replace(o, error=_no_credentials(f"{title(o.request.kind)} of {o.request.region}"))
-        for o in fetch(requests, providers, cache=cache, now=now, progress=say)
-    )
+    outcomes = list(fetch(requests, providers, cache=cache, now=now, progress=say))
+    for i, o in enumerate(outcomes):
+        if o.signal is None and o.error is None:
+            outcomes[i] = replace(o, error=_no_credentials(f"{title(o.request.kind)} of {o.request.region}"))
     print_outcomes(outcomes, now)
     notes = cache.take_notes()
     for text in notes if cache.keeps else notes[1:]:
         note(text)
     _conclude(regions, outcomes)
     if not cache.keeps:
-        raise DataError(
-            f"what was fetched could not be kept: {next(iter(notes), 'there is no home folder')}; DEEPVM_CACHE_DIR "
-            "names another place"
-        )
+        why = next(iter(notes), "there is no home folder")
+        raise DataError(f"what was fetched could not be kept: {why}; DEEPVM_CACHE_DIR names another place")
 
 
 def status(
@@ -88,8 +84,7 @@ def status(
     from deepvm.catalog.market.open_markets import KINDS
     from deepvm.reports.prices.signals import print_status, status_document, status_rows
 
-    cache = CLOUD.cache(profile, os.environ)
-    now = datetime.now(timezone.utc)
+    cache, now = CLOUD.cache(profile, os.environ), datetime.now(timezone.utc)
     named = [] if region is None or ALL in region else [CLOUD.check_region(name) for name in dict.fromkeys(region)]
     entries = [e for e in cache.entries(now) if e.account in ("", cache.account)]
     regions = named or list(dict.fromkeys(e.region for e in entries))
@@ -143,11 +138,7 @@ def _no_credentials(what: str) -> CloudError:
 
 
 def _conclude(regions: Sequence[str], outcomes: Sequence[Outcome]) -> None:
-    """Note what failed; raise if nothing came for a region.
-
-    Raises:
-        CloudError: for some region nothing came but what is public anyway; a timer must notice that.
-    """
+    """Note what failed. Raises CloudError: a region has only what is public; a timer must notice that."""
     from deepvm.catalog.signals.fetching import PUBLIC
     from deepvm.catalog.signals.resolve import advice_of, describe_failure, grouped
     from deepvm.catalog.signals.signal import listed
@@ -155,18 +146,16 @@ def _conclude(regions: Sequence[str], outcomes: Sequence[Outcome]) -> None:
     without = []
     for region in regions:
         here = [o for o in outcomes if o.request.region == region]
-        decisive = [o for o in here if o.request.kind not in PUBLIC] or here
-        if all(o.signal is None for o in decisive):
+        private = [o for o in here if o.request.kind not in PUBLIC]
+        if all(o.signal is None for o in private or here):
             without.append(region)
     fatal = next((g for g in grouped(outcomes) if any(o.request.region in without for o in g)), None)
     for group in grouped(outcomes):
         if group != fatal:
-            note("; ".join(p for p in (describe_failure(group), advice_of(group)) if p))
-    if fatal is not None and fatal[0].error is not None:
-        error = fatal[0].error
-        raise CloudError(
-            f"nothing came from AWS for {listed(without)}", error.why, describe_failure(fatal), error.advice
-        )
+            note("; ".join(filter(None, (describe_failure(group), advice_of(group)))))
+    if fatal is not None and (error := fatal[0].error) is not None:
+        what = f"nothing came from AWS for {listed(without)}"
+        raise CloudError(what, error.why, describe_failure(fatal), error.advice)
 
 
 def doctor(
@@ -187,7 +176,7 @@ def doctor(
         return
     from deepvm.reports.tables import Column, print_table
 
-    # "all" is meant for prices; one look at the usual region says the same about credentials and permissions.
+    # "all" is for prices; the usual region says the same about credentials and permissions.
     named = dict.fromkeys(r for r in region if r not in ("", "all"))
     regions = [Region(DEFAULT_CLOUD.check_region(r), "--region") for r in named]
     regions = regions or [DEFAULT_CLOUD.own_region(profile, os.environ)]
@@ -198,20 +187,10 @@ def doctor(
             found.append(check if len(regions) == 1 else replace(check, name=f"{asked.name}: {check.name}"))
     failed = any(c.ok is False for c in found)
     columns = [Column("check"), Column("status"), Column("found", drop=2), Column("what to do", drop=1)]
-    print_as(
-        output,
-        lambda: print_table(
-            columns, [[c.name, _STATUS[c.ok], c.detail, c.advice or "-"] for c in found], also="-o json"
-        ),
-        lambda: {
-            "schema_version": "deepvm.doctor/1",
-            "ok": not failed,
-            "regions": [r.name for r in regions],
-            "checks": [
-                {"name": c.name, "status": _STATUS[c.ok], "detail": c.detail, "advice": c.advice} for c in found
-            ],
-        },
-    )
+    cells = [[c.name, _STATUS[c.ok], c.detail, c.advice or "-"] for c in found]
+    checks = [{"name": c.name, "status": _STATUS[c.ok], "detail": c.detail, "advice": c.advice} for c in found]
+    document = {"schema_version": "deepvm.doctor/1", "ok": not failed, "regions": [r.name for r in regions]}
+    print_as(output, lambda: print_table(columns, cells, also="-o json"), lambda: document | {"checks": checks})
     if failed:
         raise typer.Exit(5)
 

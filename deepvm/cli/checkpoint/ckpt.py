@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import sys
 from contextlib import closing
@@ -18,9 +17,9 @@ from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.striped import RecoveryTier, jobs_in
 from deepvm.cli.checkpoint import versions
-from deepvm.cli.checkpoint.versions import PLACE, Job
+from deepvm.cli.checkpoint.versions import PLACE, Job, PlaceOrFile
 from deepvm.cli.long_runs import cleaning_up
-from deepvm.cli.output import TableJson, check_plot, print_as, say
+from deepvm.cli.output import TableJson, check_plot, draw, print_as, say
 from deepvm.cli.parameters import arg, group, opt
 from deepvm.core.units import format_bytes
 from deepvm.errors import CheckpointError, DamagedError, DataError, RequestError
@@ -53,17 +52,13 @@ def bench(
     """
     check_plot(plot)
     from deepvm.profiling.checkpoint.bench import run_bench
-    from deepvm.reports.profiling.measurements import print_bench
+    from deepvm.reports.profiling.measurements import bench_figure, print_bench
 
     names = [n.strip() for n in methods.split(",") if n.strip()]
     with cleaning_up():  # gigabytes must not stay behind
         found = run_bench(model, reps, methods=names, folder=Path(folder or "."), steps=steps, say=say)
     print_as(output, lambda: print_bench(found), found.document)
-    if plot:
-        from deepvm.reports.pictures import save_picture
-        from deepvm.reports.profiling.measurements import bench_figure
-
-        save_picture(bench_figure(found), Path(plot))
+    draw(plot, lambda: bench_figure(found))
 
 
 @app.command("ls")
@@ -76,7 +71,7 @@ def list_versions(
     """
     from deepvm.reports.tables import Column, print_table
 
-    where = versions.where_is(place)
+    where = versions.path_or_url(place)
     if isinstance(where, Path):
         rows = [
             _row(f.job, f.version, str(f.path), f.size, f.problem, f.manifest.created if f.manifest else "")
@@ -84,7 +79,7 @@ def list_versions(
             if job in ("", f.job)
         ]
     else:
-        job = versions.wanted_job(job) or "job"
+        job = versions.wanted_job(job)
         with closing(versions.open_place(where)) as tier:
             rows = [_row(job, m.version, tier.url, m.size, "", m.created) for m in tier.versions(job)]
             rows += [_row(job, d.version, tier.url, d.size, d.problem, "") for d in tier.damaged(job)]
@@ -118,9 +113,7 @@ def _row(job: str, version: int, path: str, size: int, problem: str, created: st
 
 
 @app.command("verify")
-def verify_versions(
-    place: Annotated[str, arg("PLACE|FILE", f"A version's file, or where they are: {PLACE}.")], job: Job = ""
-) -> None:
+def verify_versions(place: PlaceOrFile, job: Job = "") -> None:
     """Compare versions with their commit records. Every byte is read; exit code 1 names what is damaged.
 
     Damaged is also a file without its record, a record without its file, and a link, a pipe or a folder in place of a
@@ -128,15 +121,15 @@ def verify_versions(
 
     Example: deepvm ckpt verify /mnt/ckpt
     """
-    where = versions.where_is(place)
+    where = versions.path_or_url(place)
     if isinstance(where, Path) and not where.is_dir():
-        manifest = commit_record.verify(versions.there(where))
+        manifest = commit_record.verify(versions.existing(where))
         sys.stdout.write(f"{where}: good, version {manifest.version} of {manifest.job}\n")
         return
     if isinstance(where, Path):
         damaged, good = _verify_folder(where, job)
     else:
-        job = versions.wanted_job(job) or "job"
+        job = versions.wanted_job(job)
         damaged, good = _verify_remote(where, job)
     if damaged:
         raise DamagedError("\n".join(damaged))
@@ -150,19 +143,17 @@ def _verify_folder(folder: Path, job: str) -> tuple[list[str], int]:
     rows = [f for f in versions.open_folder(folder).found() if job in ("", f.job)]
     damaged, good = list[str](), []
     for number, row in enumerate(rows, start=1):
-        problem = versions.damage(row)
-        if problem and versions.removed(row):  # by a training that goes on beside this
-            say(f"[{number}/{len(rows)}] {row.path}: removed meanwhile")
-            continue
-        say(f"[{number}/{len(rows)}] {row.path}: {'damaged' if problem else 'good'}")
-        if problem:
-            damaged.append(problem)
-        else:
+        state, problem = "good", versions.damage(row)
+        if not problem:
             good.append(row)
-    damaged += [
-        problem for units, _ in versions.units_of(good) for unit in units if (problem := versions.torn(unit.rows))
-    ]
-    return damaged, len(good)
+        elif versions.removed(row):  # by a training that runs meanwhile
+            state = "removed meanwhile"
+        else:
+            state = "damaged"
+            damaged.append(problem)
+        say(f"[{number}/{len(rows)}] {row.path}: {state}")
+    mixed = (versions.mismatch(unit.rows) for units, _ in versions.units_of(good) for unit in units)
+    return damaged + [problem for problem in mixed if problem], len(good)
 
 
 def _verify_remote(place: str, job: str) -> tuple[list[str], int]:
@@ -189,7 +180,7 @@ app.command("gc")(versions.collect_garbage)
 
 @app.command("restore")
 def restore(
-    place: Annotated[str, arg("PLACE|FILE", f"A version's file, or where they are: {PLACE}.")],
+    place: PlaceOrFile,
     to: Annotated[str, opt("Output file; it appears when it is complete.", "FILE")],
     version: Annotated[int | None, opt("This version; default: the newest good one.", "N")] = None,
     job: Job = "",
@@ -211,36 +202,39 @@ def restore(
         raise RequestError("to", to, "a file in a folder that exists")
     try:
         with TemporaryDirectory(prefix=".deepvm-restore-", dir=target.parent) as folder:
-            source, manifest = _get(versions.where_is(place), job, version, Path(folder), parts)
+            source, manifest = _get(versions.path_or_url(place), job, version, Path(folder), parts)
             if form == "safetensors":
                 from deepvm.checkpoint.files.export import export_safetensors
 
                 export_safetensors(source, target)
             else:
-                _copy(source, manifest, target, own=source.parent == Path(folder))
+                if source.parent != Path(folder):  # one of the user's own files
+                    source = Path(shutil.copyfile(source, Path(folder, "copy")))
+                    commit_record.verify(source, manifest)  # it may have changed since it was verified
+                with source.open("rb+") as stream:
+                    os.fsync(stream.fileno())
+                source.replace(target)
+                sync(target.parent)
     except OSError as error:
         raise CheckpointError(f"{target}: cannot be written: {error.strerror or error}") from error
     sys.stdout.write(f"{target}: version {manifest.version} of {manifest.job}\n")
 
 
 def _get(where: Path | str, job: str, version: int | None, folder: Path, more: list[str]) -> tuple[Path, CommitRecord]:
-    """A verified file of the version that is wanted, and its record; one that had to be made lies in ``folder``."""
+    """A verified file of the wanted version, and its record; what is fetched or joined goes to ``folder``."""
     if isinstance(where, Path) and not where.is_dir():
-        manifest = commit_record.verify(versions.there(where))
+        manifest = commit_record.verify(versions.existing(where))
         if version not in (None, manifest.version):
             raise RequestError("version", version, f"{manifest.version}, which this file holds")
         if job not in ("", manifest.job):
             raise RequestError("job", job, f"{manifest.job}, whose version this file holds")
         return where, manifest
-    job = versions.wanted_job(job)
-    places = [versions.open_folder(where), *map(versions.open_folder, more)] if isinstance(where, Path) else []
-    if places:
-        jobs = jobs_in(places)
-        if not job and len(jobs) > 1:
-            raise RequestError("job", job, f"one of {', '.join(jobs)}")
-        job = job or next(iter(jobs), "")
-    job = job or "job"
-    tier: Tier = RecoveryTier(places) if places else versions.open_place(str(where))
+    folders = [versions.open_folder(where), *map(versions.open_folder, more)] if isinstance(where, Path) else []
+    jobs = jobs_in(folders)
+    job = versions.wanted_job(job, jobs[0] if len(jobs) == 1 else "" if jobs else "job")
+    if not job:
+        raise RequestError("job", job, f"one of {', '.join(jobs)}")
+    tier: Tier = RecoveryTier(folders) if folders else versions.open_place(str(where))
     with closing(tier):
         found = [m for m in tier.versions(job) if version in (None, m.version)]
         for manifest in found:
@@ -253,21 +247,6 @@ def _get(where: Path | str, job: str, version: int | None, folder: Path, more: l
         damaged = len(tier.damaged(job))
     what = "no good version" if found else "no complete version"
     hint = f"; {damaged} damaged, see 'deepvm ckpt verify'" if damaged else ""
-    if any((whole_job(f.job) or ("",))[0] == job for p in places for f in p.found()):
+    if any((whole_job(f.job) or ("",))[0] == job for place in folders for f in place.found()):
         hint += "; not all its parts are here, name the folders of the other memory nodes with --parts"
     raise DataError(f"{tier.url}: {what}{'' if version is None else f' {version}'} of job {job}{hint}")
-
-
-def _copy(source: Path, manifest: CommitRecord, target: Path, *, own: bool) -> None:
-    """Make ``target``; of a source that is ours to take, without copying it."""
-    hidden = source if own else target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        if not own:
-            shutil.copyfile(source, hidden)
-            commit_record.verify(hidden, manifest)  # what was read the second time need not be what was verified
-        with hidden.open("rb+") as stream:
-            os.fsync(stream.fileno())
-        hidden.replace(target)
-        sync(target.parent)
-    finally:
-        hidden.unlink(missing_ok=True)

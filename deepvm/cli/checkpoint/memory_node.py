@@ -18,11 +18,11 @@ from deepvm.errors import CheckpointError, RequestError
 
 if TYPE_CHECKING:
     from deepvm.checkpoint.network.endpoint import Endpoint
+    from deepvm.checkpoint.network.token import Token
     from deepvm.checkpoint.node.server import Node
 
+log = logging.getLogger(__name__)
 app = group("Keep checkpoints in the memory of a machine that is not preempted, and write them to disk from there.")
-_LOOK_S = 0.25
-_OTHER_FILES = 64
 
 TokenFile = Annotated[str, opt("Token of the node; default: the file in DEEPVM_TOKEN_FILE.", "FILE")]
 
@@ -92,25 +92,24 @@ def status(
     """
     from deepvm.checkpoint.network.client import node_status
     from deepvm.checkpoint.network.endpoint import Address
-    from deepvm.checkpoint.network.token import read_token, token_from_environment
 
-    token = read_token(token_file) if token_file else token_from_environment()
-    found = node_status(Address.parse(node, "node"), token)
+    found = node_status(Address.parse(node, "node"), _shared_token(token_file))
     sys.stdout.write(json.dumps(found, indent=2) + "\n" if output == "json" else _table(found))
 
 
 @app.command("token", short_help="Print a token that is valid for one job only.")
-def job_token(
-    job: Annotated[str, opt("The job that the token is valid for.", "NAME")], token_file: TokenFile = ""
-) -> None:
+def job_token(job: Annotated[str, opt("The job that the token is for.", "NAME")], token_file: TokenFile = "") -> None:
     """Print a token, derived from the node's, that is valid for one job only; give it to that job's trainers.
 
     Example: (umask 077; deepvm memory-node token --job resnet-7 --token-file token > resnet-7.token)
     """
+    sys.stdout.write(_shared_token(token_file).of_job(job).to_text() + "\n")
+
+
+def _shared_token(file: str) -> Token:
     from deepvm.checkpoint.network.token import read_token, token_from_environment
 
-    token = read_token(token_file) if token_file else token_from_environment()
-    sys.stdout.write(token.of_job(job).to_text() + "\n")
+    return read_token(file) if file else token_from_environment()
 
 
 def _serve(node: Node) -> None:
@@ -128,7 +127,7 @@ def _serve(node: Node) -> None:
     try:
         sys.stdout.write(f"listening on {node.start()}\n")
         sys.stdout.flush()
-        while not end.wait(_LOOK_S) and not node.deserted():
+        while not end.wait(0.25) and not node.deserted():
             pass
         left = node.stop(hurry=lambda: len(told) > 1)
     finally:
@@ -148,14 +147,14 @@ def _token(file: str, weak: bool) -> bytes:
         if not weak_allowed(weak or None):
             raise
         found = read_token(file, weak=True)
-        logging.getLogger(__name__).warning("%s; it is taken all the same", error)
+        log.warning("%s; accepted, because weak tokens are allowed", error)
     if found.job:
         raise RequestError("token_file", file, f"the node's own token, and not that of job {found.job}")
     return found.secret
 
 
 def _memory(text: str) -> int:
-    """Bytes for versions; more than this machine has is refused, as the system would kill the node later."""
+    """Bytes for versions; more than the machine has is refused, because the kernel would kill the node later."""
     from deepvm.core.cluster.memory_nodes import room_of_system
     from deepvm.io.host_info import machine_memory
 
@@ -164,23 +163,22 @@ def _memory(text: str) -> int:
     most = machine_memory()
     if most is None:
         return size
+    has = f"{format_bytes(most)}, all that this machine or its control group has"
     if size > most:
-        allowed = f"at most {format_bytes(most)}, all that this machine or its control group has"
-        raise RequestError("memory", text, allowed)
+        raise RequestError("memory", text, f"at most {has}")
     if size > (room := room_of_system(most)):  # what plans count on
         advice = f"some as well; leave it at most {format_bytes(room)}" if room else "all of it; take a larger one"
-        share, all_of_it = f"{100 * size / most:.0f} %", format_bytes(most)
-        has = f"--memory {text} is {share} of the {all_of_it} that this machine or its control group has"
-        logging.getLogger(__name__).warning("%s; the node and the system need %s", has, advice)
+        log.warning(
+            "--memory %s is %.0f %% of %s; the node and the system need %s", text, 100 * size / most, has, advice
+        )
     return size
 
 
 def _allow_files(connections: int) -> None:
     """Raise the limit of open files to what the connections may need, where the system allows it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    need = 2 * connections + _OTHER_FILES
-    if hard != resource.RLIM_INFINITY:
-        need = min(need, hard)
+    need = 2 * connections + 64
+    need = need if hard == resource.RLIM_INFINITY else min(need, hard)
     if soft != resource.RLIM_INFINITY and soft < need:
         resource.setrlimit(resource.RLIMIT_NOFILE, (need, hard))
 

@@ -25,26 +25,24 @@ from deepvm.errors import DamagedError, DataError, RequestError
 
 PLACE = "a folder, file:///folder, tcp://host:port[,host:port...] or s3://bucket/prefix"
 
+PlaceOrFile = Annotated[str, arg("PLACE|FILE", f"A version's file, or where they are: {PLACE}.")]
 Job = Annotated[str, opt("Only versions of this job.", "NAME")]
 
-_MOST_SHOWN = 10
 _REMOVAL_S = 1.0
 """Seconds that the disk may take between the removal of a record and that of its file."""
 
 
-def where_is(place: str) -> Path | str:
+def path_or_url(place: str) -> Path | str:
     """A local path, or the URL of something else. Raises RequestError."""
-    if "://" not in place:
-        return Path(place)
-    if not place.startswith("file://"):
-        return place
-    from deepvm.checkpoint.tiers.file import folder_of
+    if place.startswith("file://"):
+        from deepvm.checkpoint.tiers.file import folder_of
 
-    return folder_of(place, "PLACE")
+        return folder_of(place, "PLACE")
+    return place if "://" in place else Path(place)
 
 
-def there(path: Path) -> Path:
-    """The path, if anything is there. Raises DataError."""
+def existing(path: Path) -> Path:
+    """The path. Raises DataError: there is nothing."""
     if not os.path.lexists(path):
         raise DataError(f"{path}: there is no such file or folder")
     return path
@@ -52,17 +50,17 @@ def there(path: Path) -> Path:
 
 def open_folder(place: str | Path) -> VersionFolder:
     """A folder of versions on this machine. Raises DataError, RequestError."""
-    folder = where_is(place) if isinstance(place, str) else place
+    folder = path_or_url(place) if isinstance(place, str) else place
     if not isinstance(folder, Path):
         raise RequestError("PLACE", place, "a file or a folder on this machine, or file:///folder")
-    if not there(folder).is_dir():
+    if not existing(folder).is_dir():
         raise RequestError("PLACE", str(folder), "a folder of versions")
     return VersionFolder(folder)
 
 
-def wanted_job(job: str) -> str:
-    """The job that the option or the environment names, empty for none."""
-    return job or os.environ.get("DEEPVM_JOB", "")
+def wanted_job(job: str, default: str = "job") -> str:
+    """The job that the option, the environment or else the default names."""
+    return job or os.environ.get("DEEPVM_JOB") or default
 
 
 def open_place(place: str) -> Tier:
@@ -74,19 +72,19 @@ def open_place(place: str) -> Tier:
 
 
 class Unit(NamedTuple):
-    """The files that are a version together: one, or its parts in order."""
+    """One version: its file, or the files of its parts in order."""
 
     version: int
     rows: list[Found]
 
     @property
     def manifest(self) -> CommitRecord:
-        """Of its first file; what the policy asks for is the same in all."""
+        """The first file's manifest; what retention reads is the same in all of them."""
         return next(row.manifest for row in self.rows if row.manifest is not None)
 
 
 def units_of(rows: list[Found]) -> list[tuple[list[Unit], list[Found]]]:
-    """For each job its versions, and the parts of those that are not here as a whole."""
+    """For each job its whole versions, and the parts whose other parts are missing."""
     jobs: dict[tuple[str, int], dict[int, dict[int, list[Found]]]] = {}
     for row in rows:
         job, number, of = whole_job(row.job) or (row.job, 1, 0)
@@ -94,20 +92,19 @@ def units_of(rows: list[Found]) -> list[tuple[list[Unit], list[Found]]]:
         numbers.setdefault(number, []).append(row)
     found = []
     for (_, of), versions in sorted(jobs.items()):
-        units: list[Unit] = []
-        halves: list[Found] = []
+        units, lone = list[Unit](), list[Found]()
         for version, numbers in versions.items():
             files = [row for number in sorted(numbers) for row in numbers[number]]
             if len(numbers) < of:
-                halves += files
+                lone += files
             else:
                 units.append(Unit(version, files))
-        found.append((units, halves))
+        found.append((units, lone))
     return found
 
 
-def torn(rows: Sequence[Found]) -> str:
-    """Why these undamaged files, in order of their parts, are no version together; empty when they are."""
+def mismatch(rows: Sequence[Found]) -> str:
+    """Why these undamaged parts, in order, do not make a version; empty when they do."""
     if whole_job(rows[0].job) is None:
         return ""
     try:
@@ -118,7 +115,7 @@ def torn(rows: Sequence[Found]) -> str:
 
 
 def removed(row: Found) -> bool:
-    """Whether a version is gone by now, its record and its file: that takes a moment, in which it looks damaged."""
+    """Whether a version has just been removed, record and file: meanwhile it looks damaged."""
     deadline = time.monotonic() + _REMOVAL_S
     while any(present := [os.path.lexists(row.path), os.path.lexists(record_of(row.path))]):
         if all(present) or time.monotonic() > deadline:
@@ -128,7 +125,7 @@ def removed(row: Found) -> bool:
 
 
 def damage(row: Found) -> str:
-    """What is the matter with a file, empty when nothing is. Every byte is read."""
+    """Why a file is damaged, empty if it is not. Every byte is read."""
     if row.problem:
         return f"{row.path}: {row.problem}"
     try:
@@ -169,7 +166,7 @@ def collect_garbage(
     there = sorted({f.version for f in (*rows, *away) if f.problem != UNRECORDED}, reverse=True)
     for number in best:
         if number not in there:
-            shown = ", ".join(map(str, there[:_MOST_SHOWN])) + (", ..." if len(there) > _MOST_SHOWN else "")
+            shown = ", ".join(map(str, there[:10])) + (", ..." if len(there) > 10 else "")
             raise RequestError("best", number, f"a version that is there: {shown or 'there is none'}")
     good: dict[str, set[int]] = {}
     done = "would remove" if dry_run else "removed"
@@ -179,16 +176,15 @@ def collect_garbage(
             next(f for f in (versions, *others) if f.path == row.path.parent).delete(row.job, row.version)
         sys.stdout.write(f"{done} {row.path}\n")
 
-    for units, halves in units_of([f for f in (*rows, *away) if not f.problem]):
+    for units, lone in units_of([f for f in (*rows, *away) if not f.problem]):
         if not units:
-            here = ", ".join(sorted({row.job for row in halves}))
+            here = ", ".join(sorted({row.job for row in lone}))
             say(f"{here}: all stay: the other parts are elsewhere; name the other nodes' folders with --parts")
         stay, old = _choose(units, keep, every, best, trust=trust)
         for row in (row for unit in units if unit.version in stay for row in unit.rows):
             good.setdefault(row.job, set()).add(row.version)
-        # Parts whose counterpart is not here: it may still come, but not behind versions that are here as a whole.
-        old += [row for row in halves if stay and row.version < min(stay) and row.version not in best]
-        for row in old:
+        # Missing parts may still arrive, but not of versions older than the whole ones that stay.
+        for row in (*old, *(r for r in lone if stay and r.version < min(stay) and r.version not in best)):
             remove(row)
     for row in (f for f in rows if f.problem):
         if row.problem == UNRECORDED and outdated(good.get(row.job, ()), [row.version], keep, every):
@@ -210,7 +206,7 @@ def _choose(units: list[Unit], keep: int, every: int, best: list[int], *, trust:
             return stay, [row for version, unit in sorted(left.items()) if version not in stay for row in unit.rows]
         version = max(stay - good)
         rows = left[version].rows
-        problem = torn(rows) or ("" if trust else next(filter(None, map(damage, rows)), ""))
+        problem = mismatch(rows) or ("" if trust else next(filter(None, map(damage, rows)), ""))
         if problem:
             say(f"{problem}; it stays, and does not count")
             del left[version]

@@ -43,6 +43,8 @@ def export(
 
     Example: deepvm recommend --pw 3 -o json > plan.json; deepvm export plan.json --to skypilot --output-dir job
     """
+    from deepvm.catalog.documents.plan_file import decode_plan, load_plan
+    from deepvm.io.safe_read import MAX_BYTES
     from deepvm.reports.exports.base import ExportOptions, write_export
     from deepvm.reports.exports.registry import render
 
@@ -58,7 +60,10 @@ def export(
         command=command,
         max_price=None if max_price is None else to_decimal(max_price, "max_price", unit="$/h"),
     )
-    plan = _placed(_read(file, rank), zone, subnets, limited=max_price is not None)
+    if not rank.isascii() or not rank.isdigit() or len(rank) > 9 or int(rank) < 1:
+        raise RequestError("rank", rank, "a whole number >= 1")
+    plan = decode_plan(sys.stdin.buffer.read(MAX_BYTES + 1), int(rank)) if file == "-" else load_plan(file, int(rank))
+    plan = _placed(plan, zone, subnets, limited=max_price is not None)
     found = render(plan, to, options)
     if output_dir:
         for path in write_export(found, Path(output_dir), force=force):
@@ -72,43 +77,29 @@ def export(
         note(text)
 
 
-def _read(file: str, rank: str) -> Plan:
-    from deepvm.catalog.documents.plan_file import decode_plan, load_plan
-    from deepvm.io.safe_read import MAX_BYTES
-
-    if not rank.isascii() or not rank.isdigit() or len(rank) > 9 or int(rank) < 1:
-        raise RequestError("rank", rank, "a whole number >= 1")
-    if file != "-":
-        return load_plan(file, int(rank))
-    return decode_plan(sys.stdin.buffer.read(MAX_BYTES + 1), int(rank))
-
-
 def _placed(plan: Plan, zones: list[str], subnets: tuple[Subnet, ...], *, limited: bool) -> Plan:
-    """The plan in the zones that the user names, or else in all within its budget.
-
-    A subnet in a zone that is left out is refused. ``limited``: a price limit replaces the budget.
-    """
+    """The plan in the named zones, else in all within its budget, which a price limit replaces (``limited``)."""
     if zones:
         chosen = plan.in_zones(zones)
-        _lost(plan, chosen, subnets, "--zone leaves {zones} out")
+        _left_out(plan, chosen, subnets, "--zone leaves {zones} out")
         return chosen
     sound = plan.sound()
     if plan.memory and sound != plan:
         why = f"{plan.memory.instance_type} is not offered"
-        lost = _lost(plan, sound, subnets, f"{why} in {{zones}}")
+        lost = _left_out(plan, sound, subnets, f"{why} in {{zones}}")
         note(f"left out: {lost}, because {why} there")
     if limited or sound.budget is None:
         return sound
     cheap = sound.within_budget()
     if cheap != sound:
         asked = f"the {format_usd(sound.budget)} $/h that was asked for"
-        lost = _lost(sound, cheap, subnets, f"it would cost more than {asked} in {{zones}}; --max-price takes more")
+        lost = _left_out(sound, cheap, subnets, f"it would cost more than {asked} in {{zones}}; --max-price takes more")
         note(f"left out: {lost}, because there it would cost more than {asked}; --zone takes one all the same")
     return cheap
 
 
-def _lost(before: Plan, after: Plan, subnets: tuple[Subnet, ...], why: str) -> str:
-    """The zones of the first plan that the second does not have, in words; a subnet in one of them is refused."""
+def _left_out(before: Plan, after: Plan, subnets: tuple[Subnet, ...], why: str) -> str:
+    """The zones of the first plan that the second lacks, in words. Raises RequestError: a subnet is in one of them."""
     from deepvm.reports.exports.base import refuse_subnets_in
 
     left = ", ".join(map(str, after.training.zones))

@@ -19,11 +19,9 @@ if TYPE_CHECKING:
 
 
 def open_catalogs(flags: PlanFlags) -> tuple[Catalog, ...]:
-    """The catalogs that the options mean, one per region, with the user's measurements; notes name the sources.
+    """The catalogs that the options name, one per region, with the user's measurements; notes name the sources.
 
-    Raises:
-        DataError: a catalog cannot be read, or has no prices of the region. CloudError: ``--prices live`` failed.
-        RequestError: options that contradict each other, or a workload that was not measured.
+    Raises DataError, CloudError (``--prices live`` failed), or RequestError (options contradict each other).
     """
     return measured(_of_market(flags) or [_other(flags)], flags.tables, flags.workload)
 
@@ -32,7 +30,7 @@ def _of_market(flags: PlanFlags) -> Sequence[Catalog]:
     """Catalogs of a cloud's market; none if ``--catalog`` names something else."""
     from deepvm.catalog.store import may_be_market
 
-    if not may_be_market(flags.catalog):  # the market's modules are many: a file does without them
+    if not may_be_market(flags.catalog):  # the market's modules are slow to load
         return []
     from deepvm.catalog.clouds import cloud_of, region_in
     from deepvm.catalog.market.open_markets import open_markets
@@ -40,19 +38,18 @@ def _of_market(flags: PlanFlags) -> Sequence[Catalog]:
     named, regions = region_in(flags.catalog), flags.regions
     if named is None:
         return []
-    # What is set for all commands must not stand in the way of what is asked for now.
-    if flags.offline and flags.prices == "live" and not set_elsewhere("offline"):
-        setter = set_elsewhere("prices")
-        if setter:
-            note(f"prices = live ({setter}) has no effect beside --offline")
-            flags = replace(flags, prices="auto")
+    # A setting for all commands must not contradict the command line.
+    setter = set_elsewhere("prices")
+    if flags.offline and flags.prices == "live" and setter and not set_elsewhere("offline"):
+        note(f"prices = live ({setter}) has no effect beside --offline")
+        flags = replace(flags, prices="auto")
     if named and regions and regions != (named,):
         setter = set_elsewhere("region")
         if not setter:
             raise RequestError("region", regions[0], f"{named}, which --catalog names, or --catalog aws")
         note(f"region = {', '.join(regions)} ({setter}) has no effect beside --catalog {flags.catalog}")
-    market = flags.market()
-    catalogs = open_markets((named,) if named else regions, market, cloud=cloud_of(flags.catalog), progress=say)
+    regions = (named,) if named else regions
+    catalogs = open_markets(regions, flags.market(), cloud=cloud_of(flags.catalog), progress=say)
     for text in dict.fromkeys(n for catalog in catalogs for n in catalog.provenance.notes):
         note(text)
     return catalogs
@@ -64,38 +61,35 @@ def _other(flags: PlanFlags) -> Catalog:
     from deepvm.core.cluster.one_zone import zones_of
 
     catalog = load_catalog(flags.catalog, network=flags.network, zone=flags.zone)
-    setter = set_elsewhere("region")
-    for region in flags.regions:
-        if region == catalog.region:
-            continue
-        if setter:
-            note(f"region = {', '.join(flags.regions)} ({setter}) has no effect on catalog {catalog.name}")
-            break
+    foreign, setter = [r for r in flags.regions if r != catalog.region], set_elsewhere("region")
+    if foreign and not setter:
         has = f"it holds prices of {catalog.region}" if catalog.region else "its types are in no region"
-        raise MissingDataError(f"catalog {catalog.name} has no prices of region {region!r}: {has}")
-    idle = {
-        "--profile": flags.profile,
-        "--zone": "" if zones_of(catalog) else flags.zone,
-        "--price-basis": flags.price_basis if flags.price_basis != "current" else "",
-        "--prices": flags.prices if flags.prices != "auto" else "",
-        "--days": flags.days if flags.days != "30" else "",
+        raise MissingDataError(f"catalog {catalog.name} has no prices of region {foreign[0]!r}: {has}")
+    if foreign:
+        note(f"region = {', '.join(flags.regions)} ({setter}) has no effect on catalog {catalog.name}")
+    options = {
+        f"--profile {flags.profile}": flags.profile,
+        f"--zone {flags.zone}": flags.zone and not zones_of(catalog),
+        f"--price-basis {flags.price_basis}": flags.price_basis != "current",
+        f"--prices {flags.prices}": flags.prices != "auto",
+        f"--days {flags.days}": flags.days not in ("30", ""),
+        "--placement-scores": flags.placement_scores,
     }
-    given = [f"{option} {value}" for option, value in idle.items() if value]
-    for shown in [*given, *(["--placement-scores"] if flags.placement_scores else [])]:
+    for shown in (option for option, given in options.items() if given):
         why = "does not tell zones apart" if shown.startswith("--zone") else "is not read from AWS"
         note(f"{shown} has no effect: catalog {catalog.name} {why}")
     return catalog
 
 
 def one_catalog(flags: PlanFlags) -> Catalog:
-    """The catalog that the options mean, where a command takes only one. Raises RequestError."""
+    """The catalog that the options name, for a command that takes only one. Raises RequestError."""
     if len(flags.regions) > 1 or "all" in flags.regions:
         raise RequestError("region", " ".join(flags.regions), "one region; 'deepvm recommend' compares several")
     return open_catalogs(flags)[0]
 
 
 def placement_of(found: Comparison, flags: PlanFlags) -> Placement | None:
-    """AWS's scores for the best cluster's spot VMs, where they were asked for and can be had."""
+    """AWS's scores for the best cluster's spot VMs, if wanted and available."""
     if not flags.placement_scores or not found.ranked:
         return None
     from deepvm.catalog.market.open_markets import placement

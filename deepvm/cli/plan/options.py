@@ -7,6 +7,7 @@ import json
 import os
 import re
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from deepvm.cli.output import note
@@ -23,11 +24,8 @@ if TYPE_CHECKING:
 
 DEFAULT_CATALOG = "aws"
 
-MOST_DAYS = 90
-"""Days of spot prices that AWS keeps."""
-
-_VCPUS = re.compile(r"([0-9][0-9,_ ]*(e[0-9]+)?(vcpus?|cpus?)?)?", re.IGNORECASE)
-"""A number of vCPUs, or nothing, in place of a file."""
+MOST_DAYS = 90  # of spot prices that AWS keeps
+_VCPUS = re.compile(r"([0-9][0-9,_ ]*(e[0-9]+)?(vcpus?|cpus?)?)?", re.IGNORECASE)  # or nothing, in place of a file
 
 A_CATALOG = "AWS's market, an embedded catalog, or a .json or .csv file."
 
@@ -39,7 +37,7 @@ def _complete_catalog(incomplete: str) -> list[str]:
 
 
 def complete_type(incomplete: str) -> list[str]:
-    """Types of the default catalog that begin so, for the shell."""
+    """Shell completion: types of the default catalog."""
     from deepvm.catalog.store import load_catalog
 
     return [i.name for i in load_catalog(DEFAULT_CATALOG, offline=True) if i.name.startswith(incomplete)]
@@ -57,7 +55,7 @@ def of_type(help: str, metavar: str = "GLOB") -> Any:
 
 
 def many() -> Any:
-    """The default of an option that may be repeated: none."""
+    """The default of a repeatable option: none."""
     return field(default_factory=list)
 
 
@@ -72,9 +70,8 @@ Workload = Annotated[str, opt("Use measurements of this workload; see 'deepvm ta
 class PlanFlags:
     """The options of every command that plans.
 
-    Each field is one option, called after the field, in the order of ``--help``; files and the environment may set each
-    of them, see :mod:`deepvm.cli.settings`. Numbers and sizes stay the text that was given: the planner reads them, and
-    its errors name the option.
+    Each field is an option, in the order of ``--help``; files and the environment may set it, see
+    :mod:`deepvm.cli.settings`. Numbers and sizes stay text: the planner reads them, and its errors name the option.
     """
 
     pw: Annotated[str, opt("Pricing willingness: the most to pay for the cluster, $/h.", "USD/H")]
@@ -105,7 +102,10 @@ class PlanFlags:
     buffers: Annotated[str, opt("Checkpoints that a memory node must hold.", "N")] = "2"
     objective: Annotated[
         Literal["throughput", "flopp", "cost-per-work", "makespan", "total-cost"] | None,
-        opt("What to optimize; default: throughput, with --job or --work makespan."),
+        opt(
+            "Fastest training, the paper's operations per dollar, cheapest training, or the job's least time or cost; "
+            "default: throughput, with --job or --work makespan."
+        ),
     ] = None
     policy: Annotated[
         Literal["deepvm", "noscale", "cost-first", "performance-first"],
@@ -115,7 +115,10 @@ class PlanFlags:
         list[str],
         opt("Only this architecture, such as tiering; repeatable.", "NAME", autocompletion=_complete_architecture),
     ] = many()
-    speedup: Annotated[Literal["hybrid", "ring", "measured"] | None, opt("Speed-up; default: the catalog's.")] = None
+    speedup: Annotated[
+        Literal["hybrid", "ring", "measured"] | None,
+        opt("Scaling model: the paper's, ring all-reduce, or your measured points; default: the catalog's."),
+    ] = None
     estimates: Annotated[bool, switch("Include types with estimated, not measured, eFLOPS; marked.")] = False
     gpu: Annotated[list[str], opt("Only these GPU models; repeatable.", "GLOB")] = many()
     gpus_min: Annotated[str | None, opt("Minimum GPUs per VM.", "N")] = None
@@ -135,14 +138,10 @@ class PlanFlags:
     max_nodes: Annotated[str, opt("Maximum number of training VMs.", "N")] = "255"
     quota: Annotated[str | None, opt("Account limits in vCPUs, or none; default: the catalog's.", "FILE|none")] = None
 
-    # Not called "job": DEEPVM_JOB is what a training job calls itself.
-    job_file: Annotated[
-        str, opt("Job file as for 'deepvm simulate': adds expected time and cost under preemption.", "FILE", "--job")
-    ] = ""
+    # Not called "job": training jobs use DEEPVM_JOB for their own name.
+    job_file: Annotated[str, opt("Job file, see 'deepvm simulate': adds expected time and cost.", "FILE", "--job")] = ""
     work: Annotated[str | None, opt("Instead of --job: hours on one VM, or a time such as 90min.", "HOURS")] = None
-    measured_on: Annotated[
-        str, of_type("Type of the VM of --work or the job's step_s; default: the cheapest usable.", "TYPE")
-    ] = ""
+    measured_on: Annotated[str, of_type("Type that --work or step_s refers to; default: the cheapest.", "TYPE")] = ""
     mttp: Annotated[str | None, opt("Mean time to preemption of a spot VM, such as 3h.", "TIME")] = None
     interruption_rate: Annotated[
         str | None, opt("Spot VMs preempted per month, such as 10%; default: the job's mttp_s or AWS's.", "SHARE")
@@ -153,7 +152,7 @@ class PlanFlags:
 
     @property
     def regions(self) -> tuple[str, ...]:
-        """The regions that were named, each once. Raises RequestError: ``all`` and another one."""
+        """The named regions, each once. Raises RequestError: ``all`` and another one."""
         regions = tuple(dict.fromkeys(r for r in self.region if r))
         if "all" in regions and len(regions) > 1:
             raise RequestError("region", "all", "all without other regions, or the regions without all")
@@ -178,8 +177,6 @@ class PlanFlags:
     def _job(self) -> "Job | None":
         if not self.job_file:
             return None
-        from pathlib import Path
-
         from deepvm.simulator.jobfile import read_job
 
         job = read_job(Path(self.job_file))
@@ -208,7 +205,7 @@ class SweepFlags(PlanFlags):
     simulate: Annotated[str | None, opt("Also simulate the best clusters: 5, 50 and 95 %.", "RUNS")] = None
 
     def planner_options(self, catalog: "Catalog") -> "PlanOptions":
-        """As of :class:`PlanFlags`, without a policy: the sweep takes several."""
+        """As :meth:`PlanFlags.planner_options`, without a policy: the sweep takes several."""
         options = super().planner_options(catalog)
         del options["policy"]
         return options
@@ -234,22 +231,18 @@ class SourceFlags:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ShowFlags(SourceFlags):
-    """As :class:`SourceFlags`, for a command that shows what the planner uses."""
+    """Adds the user's measurements, for a command that shows what the planner uses."""
 
     tables: Tables = "auto"
     workload: Workload = ""
 
     def load(self, name: str) -> "Catalog":
-        """As of :class:`SourceFlags`, with the user's measurements. Raises RequestError, too."""
+        """As :meth:`SourceFlags.load`, with the user's measurements. Raises RequestError, too."""
         return measured((super().load(name),), self.tables, self.workload)[0]
 
 
 def measured(catalogs: "Sequence[Catalog]", tables: str, workload: str) -> "tuple[Catalog, ...]":
-    """Catalogs with the user's measurements, and notes about those that cannot be used.
-
-    Raises:
-        DataError: the tables cannot be read. RequestError: nothing was measured with the workload.
-    """
+    """Catalogs with the user's measurements; notes about those that cannot be used. Raises DataError, RequestError."""
     if tables == "auto" and not workload:
         from deepvm.catalog.measured.storage import default_folder, nothing_measured
 
@@ -265,9 +258,8 @@ def measured(catalogs: "Sequence[Catalog]", tables: str, workload: str) -> "tupl
         return tuple(catalogs)
     applied = tuple(found.apply(c, workload, among=catalogs) for c in catalogs)
     said = {text for catalog in catalogs for text in catalog.provenance.notes}
-    for text in dict.fromkeys(t for catalog in applied for t in catalog.provenance.notes):
-        if text not in said:
-            note(text)
+    for text in dict.fromkeys(t for c in applied for t in c.provenance.notes if t not in said):
+        note(text)
     if tables == "auto":
         return applied
     # Measurements that are not the user's own name their file.
@@ -279,7 +271,7 @@ def open_quotas(name: str | None, catalog: "Catalog") -> "tuple[Quota, ...] | No
     """The account limits that ``--quota`` names: None for the catalog's own, none at all for ``none``, else a file's.
 
     Raises:
-        DataError: the file cannot be read. RequestError: a number of vCPUs, which says neither family nor market.
+        DataError: the file cannot be read. RequestError: a number of vCPUs, without family and market.
     """
     if name is None:
         return None
@@ -292,11 +284,9 @@ def open_quotas(name: str | None, catalog: "Catalog") -> "tuple[Quota, ...] | No
         family = next((i.quota_family for i in catalog if i.gpu is not None), "G and VT")
         row = {"family": family, "market": "spot", "vcpus": vcpus}
         example = json.dumps({"schema_version": "deepvm.quotas/1", "quotas": [row]})
-        allowed = f"none, or a JSON file of limits for each family and market, such as {example}"
-        raise RequestError("quota", name, allowed)
+        raise RequestError("quota", name, f"none, or a JSON file of limits by family and market, such as {example}")
     quotas = load_quotas(name)
     families = sorted({i.quota_family for i in catalog})
-    for family in dict.fromkeys(q.family for q in quotas):
-        if family not in families:
-            note(f"{name}: no type of catalog {catalog.name} counts against {family!r}, only {', '.join(families)}")
+    for family in dict.fromkeys(q.family for q in quotas if q.family not in families):
+        note(f"{name}: no type of catalog {catalog.name} counts against {family!r}, only {', '.join(families)}")
     return quotas

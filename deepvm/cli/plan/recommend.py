@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepvm.cli.output import EveryForm, TableJsonYaml, note, print_as, print_csv, print_document, say
+from deepvm.cli.output import EveryForm, TableJsonYaml, note, print_as, print_document, say
 from deepvm.cli.parameters import arg, takes_flags
 from deepvm.cli.plan import options as o
 from deepvm.errors import MissingDataError, RequestError
@@ -38,10 +38,10 @@ def recommend(
     answers = _answers(open_catalogs(flags), flags)
     job = answers[0].request.work is not None
     if job or flags.simulate is not None:
-        from deepvm.cli.plan.job_simulation import runs_of, simulated
+        from deepvm.cli.plan.simulated_ranking import ranked_anew, runs_of
 
         runs = runs_of(flags.simulate, job=job)
-        answers = [simulated(answer, runs, document=output in ("json", "yaml")) for answer in answers]
+        answers = [ranked_anew(answer, runs, document=output in ("json", "yaml")) for answer in answers]
     found = compare(answers)
     why = _why_not(found.answers[0].catalog, found.answers[0].request, explain) if explain else None
     _print(found, why, placement_of(found, flags), output)
@@ -50,7 +50,7 @@ def recommend(
 
 
 def _answers(catalogs: Sequence[Catalog], flags: o.RankFlags) -> list[Recommendations]:
-    """One for each region that can answer; what the others lack is noted, unless all of them lack it."""
+    """An answer for each region that has one; a note for each other one. Raises the first's error if all fail."""
     from deepvm.planner.recommend import recommend as rank
 
     options = flags.planner_options(catalogs[0])
@@ -72,32 +72,29 @@ def _why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
     from deepvm.planner.explain import why_not
 
     why = why_not(catalog, request, name)
-    if request.work is None:
-        return why
-    from deepvm.cli.plan.job_simulation import simulated_why
+    if request.work is not None:
+        from deepvm.cli.plan.simulated_ranking import simulated_why
 
-    return simulated_why(why, request.work)
+        why = simulated_why(why, request.work)
+    return why
 
 
 def _print(found: Comparison, why: WhyNot | None, placement: Placement | None, output: str) -> None:
+    from deepvm.reports.plans import recommendation_documents as data
     from deepvm.reports.plans import recommendations as report
     from deepvm.reports.plans.sources import source_lines
 
     now, several = datetime.now(timezone.utc), len(found.answers) > 1
-    if output in ("table", "wide"):
-        if found.ranked:
-            report.print_report(found, why, placement, now, wide=output == "wide")
-            return
-    else:
-        from deepvm.reports.plans import recommendation_documents as data
-
-        if output == "csv":
-            print_csv(*data.csv_rows(found))
-        else:
-            document = data.comparison(found, why) if several else data.document(found.answers[0], why)
-            if placement is not None:
-                document["placement"] = data.placement(placement)
-            print_document(document, output)
+    if output in ("table", "wide") and found.ranked:
+        report.print_report(found, why, placement, now, wide=output == "wide")
+        return
+    if output == "csv":
+        print_document(data.csv_rows(found), output)
+    elif output in ("json", "yaml"):
+        document = data.comparison(found, why) if several else data.document(found.answers[0], why)
+        if placement is not None:
+            document["placement"] = data.placement(placement)
+        print_document(document, output)
     for answer in found.answers:
         if answer.infeasible is not None and not found.ranked:
             where = f"{answer.catalog.region}: " if several else ""
@@ -127,7 +124,7 @@ def explain(
     try:
         why = _why_not(found, PlanRequest.parse(flags.pw, **flags.planner_options(found)), name)
     except RequestError as error:
-        # Here the name is an argument of its own; under `recommend` it is the value of --explain.
+        # Here the type is an argument; `recommend` has an option --explain.
         raise RequestError("TYPE", error.value, error.allowed) if error.option == "explain" else error from None
     print_as(
         output,

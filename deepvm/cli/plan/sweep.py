@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import Annotated
 
-from deepvm.cli.output import TableJsonYamlCsv, check_plot, note, print_as
+from deepvm.cli.output import TableJsonYamlCsv, check_plot, draw, note, print_as
 from deepvm.cli.parameters import opt, takes_flags
 from deepvm.cli.plan import options as o
 
@@ -19,9 +20,6 @@ def sweep(
 
     Example: deepvm sweep --pw 0:10:0.1 --catalog simulated -o csv
     """
-    from datetime import datetime, timezone
-    from pathlib import Path
-
     from deepvm.cli.plan.open_catalogs import one_catalog
     from deepvm.planner.request import PlanRequest
     from deepvm.planner.sweep import ALL_POLICIES, parse_budgets
@@ -29,10 +27,9 @@ def sweep(
     from deepvm.reports.plans import sweeps as report
     from deepvm.reports.plans.sources import source_lines
 
-    budgets = parse_budgets(flags.pw)
-    runs = None
+    budgets, runs = parse_budgets(flags.pw), None
     if flags.simulate is not None:
-        from deepvm.cli.plan.job_simulation import runs_of
+        from deepvm.cli.plan.simulated_ranking import runs_of, simulated_rows
 
         runs = runs_of(flags.simulate, job=bool(flags.job_file) or flags.work is not None)
     check_plot(plot)
@@ -40,18 +37,16 @@ def sweep(
     options = flags.planner_options(found)
     rows = run(found, budgets, tuple(dict.fromkeys(flags.policy)) or ALL_POLICIES, **options)
     request = PlanRequest.parse(0, **options)
-    if request.work is not None and runs is not None:
-        from deepvm.cli.plan.job_simulation import simulated_rows
-
-        rows = simulated_rows(rows, request.work, runs)
+    work = request.work
+    if work is not None and runs is not None:
+        rows = simulated_rows(rows, work, runs)
     if plot:
-        from deepvm.reports.pictures import save_picture, sweep_figure
+        from deepvm.reports.pictures import sweep_figure
 
-        if request.work is None:
-            figure = sweep_figure(rows, catalog_name=found.name, eflops_unit=found.eflops_unit)
+        if work is None:
+            draw(plot, lambda: sweep_figure(rows, catalog_name=found.name, eflops_unit=found.eflops_unit))
         else:
-            figure = report.outlooks_figure(rows, request.work, catalog_name=found.name)
-        save_picture(figure, Path(plot))
+            draw(plot, lambda: report.outlooks_figure(rows, work, catalog_name=found.name))
         note(f"drew {plot}")
     print_as(
         output,
@@ -64,8 +59,8 @@ def sweep(
             f"in {outside} of {len(rows)} rows the expected time and cost are outside of the range of the closed form, "
             "and may be far off; '--simulate 400' simulates them"
         )
-    for name in dict.fromkeys(r.policy.value for r in rows):
-        if not any(r.recommendation for r in rows if r.policy.value == name):
-            note(f"nothing is feasible for policy {name} at any of these budgets; 'deepvm recommend' says why")
+    for policy in dict.fromkeys(r.policy for r in rows):
+        if not any(r.recommendation for r in rows if r.policy is policy):
+            note(f"nothing is feasible for policy {policy.value} at any of these budgets; 'deepvm recommend' says why")
     for line in (*source_lines(found, datetime.now(timezone.utc)), *found.provenance.doubts):
         note(line)

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from deepvm.profiling.hosts.launcher import Launcher
 
 SETTINGS, SETTINGS_VERSION = "settings.json", "deepvm.profile/1"
-_START_S, _RUN_S = 180.0, 1800.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +68,11 @@ class Options:
 
 @dataclass(frozen=True)
 class Part:
-    """One document.
+    """One measurement, with a document as its result.
 
     Attributes:
-        title: names it, and its file. settings: a file that was measured with others does not count. hosts: where.
-        work: measures it. whole: whether a document has all of it.
+        title: names it, and its file. settings: a file measured with other ones is refused. hosts: where.
+        work: measures it. whole: whether a document is complete.
     """
 
     title: str
@@ -84,12 +83,11 @@ class Part:
 
 
 class Folder:
-    """Where documents are kept, with a record of the settings that each was measured with."""
+    """Keeps documents, with a record of the settings that each was measured with."""
 
     def __init__(self, path: Path) -> None:
         """Read the record. Raises DataError."""
-        self.path = path
-        record = path / SETTINGS
+        self.path, record = path, path / SETTINGS
         found = _read(record) if record.exists() else {"schema_version": SETTINGS_VERSION, "parts": {}}
         parts = found.get("parts")
         if found.get("schema_version") != SETTINGS_VERSION or not isinstance(parts, dict):
@@ -111,11 +109,8 @@ class Folder:
         except (TypeError, KeyError, ValueError):
             why = f"nothing says how {file} was measured; remove it to measure anew"
             raise RequestError("out", str(self.path), why) from None
-        other = [
-            f"{key} {was.get(key)!r} there, {part.settings.get(key)!r} here"
-            for key in sorted(was.keys() | part.settings.keys())
-            if was.get(key) != part.settings.get(key)
-        ]
+        both = {key: (was.get(key), part.settings.get(key)) for key in sorted(was.keys() | part.settings.keys())}
+        other = [f"{key} {there!r} there, {here!r} here" for key, (there, here) in both.items() if there != here]
         if other:
             why = f"a folder that was measured in the same way, or a new one ({file.name}: {'; '.join(other)})"
             raise RequestError("out", str(self.path), why)
@@ -123,13 +118,13 @@ class Folder:
             note(f"{file} was begun on {', '.join(hosts)}; now {', '.join(part.hosts)} stand for them")
 
     def kept(self, part: Part) -> tuple[Mapping[str, Any], datetime] | None:
-        """A document that is whole, and when it was measured."""
+        """A complete document, and when it was measured."""
         file = self.file(part.title)
         if not file.exists() or not part.whole(document := _read(file)):
             return None
         try:
             return document, parse_time(self._parts[part.title]["measured_at"])
-        except (KeyError, TypeError, ValueError, AttributeError):  # it was ended before it could say so
+        except (KeyError, TypeError, ValueError, AttributeError):  # interrupted before the moment was recorded
             return document, datetime.fromtimestamp(file.stat().st_mtime, timezone.utc)
 
     def record(self, part: Part, moment: datetime | None = None) -> None:
@@ -139,7 +134,7 @@ class Folder:
         _write(self.path / SETTINGS, {"schema_version": SETTINGS_VERSION, "parts": self._parts})
 
     def finish(self, part: Part, document: Mapping[str, Any], moment: datetime) -> None:
-        """Keep a document, unless it has been growing here."""
+        """Keep a document, unless it was written here while it was measured."""
         if not self.file(part.title).exists():
             _write(self.file(part.title), document)
         self.record(part, moment)
@@ -153,16 +148,14 @@ class Campaign:
         self.entries: list[Entry] = []
         self.failed: list[str] = []
         self._options = options
+        self._about = {"instance_type": options.instance_type, "local": options.there.local}
+        self._names = tuple(host.name for host in options.where)
         self._folder = Folder(folder) if folder is not None else None
         self._parts = list(self._all())
-        if self._folder:
-            for part in self._parts:
+        for part in self._parts:
+            if self._folder:
                 self._folder.check(part)
-
-    @property
-    def titles(self) -> tuple[str, ...]:
-        """Names of all parts."""
-        return tuple(part.title for part in self._parts)
+        self.titles = tuple(part.title for part in self._parts)
 
     def measure(self) -> None:
         """Measure what can be; the rest is in ``failed``. Raises DataError: the folder cannot be written."""
@@ -203,7 +196,7 @@ class Campaign:
 
     def _all(self) -> Iterator[Part]:
         options = self._options
-        models, several = models_of(options.model), len(options.where) > 1
+        models, several = models_of(options.model, o.ALL), len(options.where) > 1
         if options.receiver and not several:
             allowed = "two hosts or more that push to it, with --hosts or --hosts-file"
             raise RequestError("receiver", options.receiver, allowed)
@@ -219,8 +212,7 @@ class Campaign:
         from deepvm.profiling.eflops.measure_eflops import check_numbers, measure_eflops, measure_eflops_on
 
         options = self._options
-        settings: dict[str, Any] = {"model": model}
-        settings |= self._chosen("batch", "resolution", "device", "windows", "seconds")
+        settings = {"model": model} | self._chosen("batch", "resolution", "device", "windows", "seconds")
         check_numbers(options.batch, options.resolution, options.windows, options.seconds)
 
         def work() -> Mapping[str, Any]:
@@ -240,7 +232,7 @@ class Campaign:
         sizes, repeats = task.sizes_for(len(options.where)), range(1, options.repeats + 1)
 
         def work() -> Mapping[str, Any]:
-            file, limits = self._folder.file(title) if self._folder else None, Limits(_START_S, _RUN_S)
+            file, limits = self._folder.file(title) if self._folder else None, Limits(o.START_TIMEOUT, o.RUN_TIMEOUT)
             curve = measure_scaling(task, options.where, options.there, limits=limits, out=file, say=say)
             if curve.missing:
                 self.failed.append(f"{title}: no time for n = {', '.join(map(str, curve.missing))}")
@@ -251,20 +243,19 @@ class Campaign:
         def whole(document: Mapping[str, Any]) -> bool:
             try:
                 done = {(r["n"], r["repeat"]) for r in document["runs"] if r["failed"] is None}
-                said = document["fit"] is not None or bool(document["warnings"])
+                fitted = document["fit"] is not None or bool(document["warnings"])
             except (KeyError, TypeError):
-                return False  # scaling says what is wrong with it
-            return said and done >= {(n, r) for n in sizes for r in repeats}
+                return False  # measuring names the problem
+            return fitted and done >= {(n, r) for n in sizes for r in repeats}
 
         return Part(title, chosen | {"sizes": list(sizes)} | self._about, self._names, work, whole)
 
     def _saturation(self) -> Part:
-        from deepvm.profiling.hosts.host_list import parse_hosts
         from deepvm.profiling.saturation.measure_saturation import measure
         from deepvm.profiling.saturation.setup import Setup
 
         options = self._options
-        (receiver,) = parse_hosts(options.receiver, "receiver")
+        receiver = o.one_host("receiver", options.receiver)
         settings = self._chosen("transport", "repeats", "receiver_type")
         settings |= {"checkpoint_bytes": parse_bytes(options.checkpoint_size), "sender_type": options.instance_type}
         setup = Setup(receiver=receiver, senders=options.where, launcher=options.there, **settings)
@@ -274,14 +265,6 @@ class Campaign:
 
     def _chosen(self, *names: str) -> dict[str, Any]:
         return {name: getattr(self._options, name) for name in names}
-
-    @property
-    def _about(self) -> dict[str, Any]:
-        return {"instance_type": self._options.instance_type, "local": self._options.there.local}
-
-    @property
-    def _names(self) -> tuple[str, ...]:
-        return tuple(host.name for host in self._options.where)
 
 
 def _read(file: Path) -> Mapping[str, Any]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from deepvm.cli.long_runs import cleaning_up, filling
-from deepvm.cli.output import TableJson, check_plot, print_as, say
+from deepvm.cli.output import TableJson, check_plot, draw, print_as, say
 from deepvm.cli.parameters import flag, opt
 from deepvm.core.spelling import one_of
 from deepvm.core.units import parse_bytes
@@ -43,7 +44,7 @@ Save = Annotated[bool, flag("--save", "Save to your measured tables, which recom
 ForceSpread = Annotated[bool, flag("--force-spread", "Save even eFLOPS whose windows differ by more than half.")]
 ForceLocal = Annotated[bool, flag("--force-local", "Save even if processes of one machine stood for VMs.")]
 InstanceType = Annotated[str, opt("Instance type of these machines; needed with --save.", "TYPE")]
-START_TIMEOUT = 180.0
+START_TIMEOUT, RUN_TIMEOUT = 180.0, 1800.0
 MODELS = ("resnet18", "resnet50", "resnet152", "efficientnet_v2_m")
 ALL = "all"
 
@@ -91,35 +92,21 @@ def eflops(
     from deepvm.profiling.hosts.machine import describe
     from deepvm.reports.profiling.measurements import print_eflops
 
-    names = models_of(model)
+    names, images = models_of(model, ALL), Path(data) if data else None
     if save:
         instance_type = instance_type or describe()["instance_type"]
         check_save("eflops", instance_type=instance_type)  # before minutes of measuring
+    measure = partial(measure_eflops, processes=processes, data=images, seconds=seconds, timeout_s=timeout, say=say)
     found: list[Eflops] = []
     failure: DeepVMError | None = None
-    with cleaning_up():
-        for name in names:
-            try:
-                one = measure_eflops(
-                    name,
-                    batch,
-                    resolution,
-                    windows,
-                    device,
-                    dtype,
-                    optimizer,
-                    processes=processes,
-                    data=Path(data) if data else None,
-                    seconds=seconds,
-                    timeout_s=timeout,
-                    say=say,
-                )
-            except DeepVMError as error:
-                failure = error
-                break  # what was measured before is printed all the same
-            found.append(one)
-            for warning in one.warnings:
-                say(f"Warning: {name}: {warning}")
+    try:
+        with cleaning_up():
+            for name in names:
+                found.append(measure(name, batch, resolution, windows, device, dtype, optimizer))
+                for warning in found[-1].warnings:
+                    say(f"Warning: {name}: {warning}")
+    except DeepVMError as error:
+        failure = error  # what was measured before is printed all the same
     if found:
         documents = [one.document() for one in found]
         several = len(model) > 1 or ALL in model
@@ -147,7 +134,7 @@ def scaling(
     windows: Annotated[int, opt("Timed windows per run.", "N")] = 5,
     steps: Steps = 20,
     start_timeout: StartTimeout = START_TIMEOUT,
-    timeout: Annotated[float, opt("Time limit of one run.", "SECONDS")] = 1800.0,
+    timeout: Annotated[float, opt("Time limit of one run.", "SECONDS")] = RUN_TIMEOUT,
     out: Annotated[str, opt("Updated after each run; the same command resumes an interrupted one.", "FILE")] = "",
     save: Save = False,
     instance_type: InstanceType = "",
@@ -162,16 +149,18 @@ def scaling(
     Example: deepvm profile scaling --hosts-file hosts --python '~/venv/bin/python' --out curve.json
     """
     from deepvm.cli.profile.save import check_save, entry_from, put
+    from deepvm.profiling.hosts.host_list import Host
     from deepvm.profiling.hosts.launcher import Launcher
     from deepvm.profiling.scaling.measure_scaling import Task, measure_scaling
     from deepvm.profiling.scaling.scaling_coordinator import Limits
     from deepvm.reports.profiling.measurements import print_curve
 
-    check_timeouts(start_timeout, timeout)
-    if model not in MODELS and not is_own(model):
-        own = ", or module:function that the hosts can import"
-        raise RequestError("model", model, one_of(model, MODELS, ", ", also=own))
-    where = _hosts(hosts, hosts_file, local)
+    _check_timeouts(start_timeout, timeout)
+    models_of([model])
+    given = [str(place) for place in (hosts, hosts_file, local) if place]
+    if len(given) != 1:
+        raise RequestError("hosts", " and ".join(given), "one of --hosts NAMES, --hosts-file FILE and --local N")
+    where = tuple(Host(f"local-{i + 1}") for i in range(local)) or hosts_of("hosts", hosts, hosts_file)
     there = Launcher.parse("local" if local else launcher, python, workdir)
     if save:
         check_save("scaling", instance_type=instance_type, local=there.local, force_local=force_local)
@@ -197,7 +186,7 @@ def scaling(
     if curve.missing:
         advice = "With --out FILE the same command would resume with what is missing."
         if out:
-            advice = f"The same command tries only the failed runs again: {out} has the others."
+            advice = f"The same command repeats only the failed runs: {out} has the others."
         say(f"No time for n = {', '.join(map(str, curve.missing))}. {advice}")
         raise typer.Exit(1)
 
@@ -236,22 +225,18 @@ def saturation(
     """
     check_plot(plot)
     from deepvm.cli.profile.save import check_save, entry_from, put
-    from deepvm.profiling.hosts.host_list import parse_hosts
     from deepvm.profiling.hosts.launcher import Launcher
     from deepvm.profiling.saturation.measure_saturation import measure
     from deepvm.profiling.saturation.setup import Setup
     from deepvm.reports.profiling.measurements import print_saturation, saturation_figure
 
-    check_timeouts(start_timeout, timeout)
+    _check_timeouts(start_timeout, timeout)
     there = Launcher.parse(launcher, python, workdir)
     if save:
         types = {"sender_type": sender_type, "receiver_type": receiver_type}
         check_save("saturation", **types, local=there.local, force_local=force_local)
-    target, *others = parse_hosts(receiver, "receiver")
-    if others:
-        raise RequestError("receiver", receiver, "one host")
     setup = Setup(
-        receiver=replace(target, address=receiver_address),
+        receiver=replace(one_host("receiver", receiver), address=receiver_address),
         senders=hosts_of("senders", senders, senders_file),
         launcher=there,
         transport=transport,
@@ -271,21 +256,17 @@ def saturation(
     print_as(output, lambda: print_saturation(found), found.document)
     if save:
         put([entry_from(found.document())], force_local=force_local)
-    if plot:
-        from deepvm.reports.pictures import save_picture
-
-        save_picture(saturation_figure(found), Path(plot))
+    draw(plot, lambda: saturation_figure(found))
 
 
-def check_timeouts(start_timeout: float, timeout: float) -> None:
-    """Refuse timeouts outside 1 to 1 000 000 seconds. Raises RequestError."""
+def _check_timeouts(start_timeout: float, timeout: float) -> None:
     for option, seconds in (("start_timeout", start_timeout), ("timeout", timeout)):
         if not 1 <= seconds <= 1e6:
             raise RequestError(option, seconds, "1 to 1000000 seconds")
 
 
 def hosts_of(option: str, names: str, file: str) -> tuple[Host, ...]:
-    """The hosts of ``--option NAMES`` or ``--option-file FILE``, one of them. Raises RequestError, DataError."""
+    """The hosts of either ``--option NAMES`` or ``--option-file FILE``. Raises RequestError, DataError."""
     from deepvm.profiling.hosts.host_list import parse_hosts, read_hosts
 
     if bool(names) == bool(file):
@@ -294,27 +275,24 @@ def hosts_of(option: str, names: str, file: str) -> tuple[Host, ...]:
     return parse_hosts(names, option) if names else read_hosts(Path(file), f"{option}_file")
 
 
-def is_own(model: str) -> bool:
-    """Whether a model is named as ``module:function``."""
-    return re.fullmatch(r"[\w.]+:\w+", model) is not None
+def one_host(option: str, name: str) -> Host:
+    """The host that an option names. Raises RequestError: none, or several."""
+    from deepvm.profiling.hosts.host_list import parse_hosts
+
+    hosts = parse_hosts(name, option)
+    if len(hosts) != 1:
+        raise RequestError(option, name, "one host")
+    return hosts[0]
 
 
-def models_of(names: list[str]) -> tuple[str, ...]:
-    """Each model that is named, once; deepvm's own for ``all``. Raises RequestError."""
+def models_of(names: list[str], *also: str) -> tuple[str, ...]:
+    """Each named model once, deepvm's own for ``all``, which ``also`` may allow. Raises RequestError."""
+    known = (*MODELS, *also)
     for name in names:
-        if name not in (*MODELS, ALL) and not is_own(name):
+        if name not in known and not re.fullmatch(r"[\w.]+:\w+", name):
             own = ", or module:function for a model of your own"
-            raise RequestError("model", name, one_of(name, (*MODELS, ALL), ", ", also=own))
+            raise RequestError("model", name, one_of(name, known, ", ", also=own))
     return tuple(dict.fromkeys(m for name in names for m in (MODELS if name == ALL else (name,))))
-
-
-def _hosts(hosts: str, hosts_file: str, local: int) -> tuple[Host, ...]:
-    from deepvm.profiling.hosts.host_list import Host
-
-    given = [str(where) for where in (hosts, hosts_file, local) if where]
-    if len(given) != 1:
-        raise RequestError("hosts", " and ".join(given), "one of --hosts NAMES, --hosts-file FILE and --local N")
-    return tuple(Host(f"local-{i}") for i in range(1, local + 1)) or hosts_of("hosts", hosts, hosts_file)
 
 
 def sizes_of(text: str) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deepvm.cli.long_runs import cleaning_up, filling
-from deepvm.cli.output import TableJson, check_plot, note, print_as, say
+from deepvm.cli.output import TableJson, check_plot, draw, note, print_as, say
 from deepvm.cli.parameters import arg, flag, group, opt, takes_flags
 from deepvm.cli.profile.campaign import Campaign, Options
 from deepvm.cli.profile.measure import ForceSpread, Save, eflops, saturation, scaling
@@ -42,15 +42,11 @@ def fit(
     check_plot(plot)
     from deepvm.profiling.fit.speedup_fit import fit_curve
     from deepvm.profiling.fit.speedup_points import read_points
-    from deepvm.reports.profiling.fits import print_fit
+    from deepvm.reports.profiling.fits import fit_figure, print_fit
 
     found, name = fit_curve(read_points(points), up_to=up_to), Path(points).name
     print_as(output, lambda: print_fit(found, name), found.document)
-    if plot:
-        from deepvm.reports.pictures import save_picture
-        from deepvm.reports.profiling.fits import fit_figure
-
-        save_picture(fit_figure(found, name=name), Path(plot))
+    draw(plot, lambda: fit_figure(found, name=name))
 
 
 @app.command("all", short_help="Measure all of it, into one file to bring home.")

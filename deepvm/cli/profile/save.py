@@ -21,23 +21,15 @@ USELESS_SPREAD = 0.5
 """eFLOPS whose windows differ by more than this share of their median decide nothing: VM types differ by less."""
 
 
-def check_save(
-    kind: str,
-    *,
-    instance_type: str = "",
-    sender_type: str = "",
-    receiver_type: str = "",
-    local: bool = False,
-    force_local: bool = False,
-) -> None:
+def check_save(kind: str, *, local: bool = False, force_local: bool = False, **types: str) -> None:
     """Check, before minutes of measuring, that the result could be saved.
 
     Raises:
-        RequestError: a type is missing, or a local run (processes of one machine) is not to be saved as it is.
+        RequestError: a type is missing, or a local run (processes of one machine) needs ``force_local``.
         DataError: the tables cannot be read or written.
     """
-    pair = {"sender_type": sender_type, "receiver_type": receiver_type}
-    for option, value in (pair if kind == "saturation" else {"instance_type": instance_type}).items():
+    for option in ("sender_type", "receiver_type") if kind == "saturation" else ("instance_type",):
+        value = types.get(option, "")
         if not 1 <= len(value) <= 100 or not value.isprintable():
             raise RequestError(option, value, "with --save, the provider's name of the type, such as g4dn.xlarge")
     if local and not force_local:
@@ -47,23 +39,18 @@ def check_save(
 
 
 def entry_from(
-    document: Mapping[str, Any],
-    *,
-    instance_type: str = "",
-    sender_type: str = "",
-    receiver_type: str = "",
-    measured_at: datetime | None = None,
-    name: str = "document",
+    document: Mapping[str, Any], *, measured_at: datetime | None = None, name: str = "document", **types: str
 ) -> Entry:
     """The entry of the measured tables for a document of a profiling command.
 
-    Types that are not given are the document's own; ``measured_at`` is now by default, ``name`` is for messages.
+    ``types``: instance_type, or sender_type and receiver_type, by default the document's own; ``measured_at``: by
+    default now; ``name``: for messages.
 
     Raises:
         RequestError: a type is missing. CatalogFormatError: the document is no measurement, or not valid.
     """
     version = document.get("schema_version")
-    family = version.partition("/")[0] if isinstance(version, str) else ""
+    family = str(version).partition("/")[0]
     kind = next((k for k, v in DOCUMENT_VERSIONS.items() if v.partition("/")[0] == family), "")
     if not kind:
         found = "missing" if version is None else repr(version)[:60]
@@ -75,24 +62,20 @@ def entry_from(
         value = of.get(key) if isinstance(of, Mapping) else None
         return value if isinstance(value, str) else ""
 
-    own = text(document.get("machine"), "instance_type")
-    if instance_type and own and own != instance_type:
-        note(f"{name}: the document says that it was measured on {own}; saved as {instance_type}")
-    types = {"instance_type": instance_type or own}
+    given, own = types.get("instance_type"), text(document.get("machine"), "instance_type")
+    if given and own and own != given:
+        note(f"{name}: the document says that it was measured on {own}; saved as {given}")
+    known = {"instance_type": given or own}
     if kind == "saturation":
-        types = {
-            "sender_type": sender_type or text(document, "sender_type"),
-            "receiver_type": receiver_type or text(document, "receiver_type"),
-        }
-    return entry_of(kind, document, measured_at=measured_at or datetime.now(timezone.utc), name=name, **types)
+        known = {key: types.get(key) or text(document, key) for key in ("sender_type", "receiver_type")}
+    return entry_of(kind, document, measured_at=measured_at or datetime.now(timezone.utc), name=name, **known)
 
 
 def put(entries: Iterable[Entry], *, force_local: bool = False, force_spread: bool = False) -> None:
     """Save entries in the user's tables and say what was done on stderr.
 
     Raises:
-        RequestError: a local run without ``force_local``.
-        DataError: the tables cannot be written, or a measurement is of the future.
+        RequestError: a local run without ``force_local``. DataError: a measurement of the future, or unwritable tables.
         MeasurementError: eFLOPS with a useless spread without ``force_spread``; the other entries are saved.
     """
     new = tuple(entries)
@@ -104,17 +87,11 @@ def put(entries: Iterable[Entry], *, force_local: bool = False, force_spread: bo
                 f"it is {format_time(now)}; correct measured_at, or this machine's clock"
             )
         if entry.local and not force_local:
-            raise RequestError(
-                "force_local",
-                False,
-                f"this option, or a run over real hosts: {entry.name} was measured with processes of one machine, "
-                f"which says nothing about the network between {entry.subject} VMs",
-            )
-    useless = {
-        e.name: spread
-        for e in new
-        if e.kind == "eflops" and (spread := float(e.document.get("spread") or 0)) > USELESS_SPREAD and not force_spread
-    }
+            why = f"{entry.name} was measured with processes of one machine, which says nothing about the network"
+            allowed = f"this option, or a run over real hosts: {why} between {entry.subject} VMs"
+            raise RequestError("force_local", False, allowed)
+    spreads = {e.name: float(e.document.get("spread") or 0) for e in new if e.kind == "eflops" and not force_spread}
+    useless = {name: spread for name, spread in spreads.items() if spread > USELESS_SPREAD}
     new = tuple(e for e in new if e.name not in useless)
     if new:
         _save(new)
@@ -157,14 +134,14 @@ def _save(new: tuple[Entry, ...]) -> None:
 
 
 def every_type() -> Catalog:
-    """All types that come with deepvm, AWS's first."""
+    """All types that come with deepvm; AWS's definition of a type wins."""
     names = sorted(catalog_names(), key=lambda n: not n.startswith("aws"))
     types = {i.name: i for name in reversed(names) for i in load_catalog(name, prices="snapshot")}
     return Catalog("all that come with deepvm", tuple(types.values()))
 
 
 def warn_of_types(types: Iterable[str], catalog: Catalog | None = None) -> None:
-    """Note types that are in no catalog: a mistyped type would silently never be used."""
+    """Note types that are in no catalog: a mistyped one would never be used."""
     known = (catalog or every_type()).by_name
     for name in sorted(set(types) - set(known)):
         meant = did_you_mean(name, known)

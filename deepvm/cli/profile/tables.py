@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from deepvm.cli.output import TableJson, note, print_as, say
+from deepvm.cli.output import TableJson, note, print_as, print_document, say
 from deepvm.cli.parameters import arg, flag, group, opt
 from deepvm.cli.profile.measure import ForceSpread
 from deepvm.core.spelling import did_you_mean
@@ -18,6 +18,7 @@ from deepvm.errors import CatalogFormatError, Problem, RequestError
 
 if TYPE_CHECKING:
     from deepvm.catalog.measured.entries import Entry
+    from deepvm.catalog.measured.tables import Tables
 
 app = group("List, show, compare, import and export what was measured on your own machines.")
 
@@ -28,19 +29,18 @@ def list_tables(
     output: TableJson = "table",
 ) -> None:
     """List measurements: kind, type, workload, day, whether recommend uses it, and the result."""
-    from deepvm.catalog.measured import tables as store
     from deepvm.catalog.measured.apply import reasons
     from deepvm.catalog.store import load_catalog
     from deepvm.cli.profile.save import every_type
     from deepvm.reports.profiling import measured as report
 
-    tables = store.load_tables(store.own_folder())
+    folder, tables = _own()
     why: dict[str, str] = {}
     if tables:
         why = reasons(tables, load_catalog(catalog, prices="snapshot") if catalog else every_type())
     print_as(output, lambda: report.print_list(tables, why), lambda: report.list_document(tables, why))
     if not tables and output == "table":
-        note(f"nothing was measured yet (no entries in {store.own_folder()}); 'deepvm profile' measures")
+        note(f"nothing was measured yet (no entries in {folder}); 'deepvm profile' measures")
 
 
 @app.command(short_help="Show measurements with their raw figures.")
@@ -52,12 +52,11 @@ def show(
     from deepvm.reports.profiling import measured as report
 
     found = _called([name])
-
-    def table() -> None:
-        for entry in found:
-            report.print_entry(entry)
-
-    print_as(output, table, lambda: {"schema_version": "deepvm.tables/1", "entries": [e.as_document() for e in found]})
+    if output == "json":
+        print_document({"schema_version": "deepvm.tables/1", "entries": [e.as_document() for e in found]})
+        return
+    for entry in found:
+        report.print_entry(entry)
 
 
 @app.command(short_help="Show what the last change did, or what yours change.")
@@ -70,14 +69,14 @@ def diff(
     Example: deepvm tables diff --catalog paper
     """
     from deepvm.catalog.diff import diff_catalogs
-    from deepvm.catalog.measured import tables as store
+    from deepvm.catalog.measured.tables import previous_tables
     from deepvm.catalog.store import load_catalog
     from deepvm.reports.prices import diffs
     from deepvm.reports.profiling import measured as report
 
-    tables = store.load_tables(store.own_folder())
+    folder, tables = _own()
     if not catalog:
-        old = store.previous_tables(store.own_folder())
+        old = previous_tables(folder)
         print_as(output, lambda: report.print_diff(old, tables), lambda: report.diff_document(old, tables))
         return
     published = load_catalog(catalog)
@@ -117,13 +116,11 @@ def import_tables(
         for option, value in (("kind", kind), ("instance_type", instance_type), ("workload", workload)):
             if not value:
                 raise RequestError(option, value, "with a CSV: --kind scaling --instance-type TYPE --workload NAME")
-        entries = [_of_csv(path, measured_at, instance_type, workload)]
+        entries: Sequence[Entry] = [_of_csv(path, measured_at, instance_type, workload)]
     else:
-        for option, value in (("kind", kind), ("workload", workload)):
-            if value:
-                raise RequestError(option, value, "nothing with JSON, which says so itself")
+        _refuse({"kind": kind, "workload": workload}, "JSON, which says so itself")
         types = {"instance_type": instance_type, "sender_type": sender_type, "receiver_type": receiver_type}
-        entries = list(_of_json(path, measured_at, types))
+        entries = _of_json(path, measured_at, types)
     if not entries:
         say(f"{file} holds no measurement")
     put(entries, force_local=force_local, force_spread=force_spread)
@@ -135,10 +132,10 @@ def export(
     force: Annotated[bool, flag("--force", "Overwrite FILE if it exists.")] = False,
 ) -> None:
     """Write all measurements to one file, to bring home and import there."""
-    from deepvm.catalog.measured.tables import encode_tables, load_tables, own_folder
+    from deepvm.catalog.measured.tables import encode_tables
     from deepvm.io.atomic_write import write_bytes
 
-    tables = load_tables(own_folder())
+    _, tables = _own()
     if file == "-":
         sys.stdout.write(encode_tables(tables).decode())
         return
@@ -165,29 +162,32 @@ def remove(name: Annotated[list[str], arg("NAME...", "Names as for 'tables show'
 @app.command(short_help="Undo the last change.")
 def restore() -> None:
     """Undo the last change: swap the measured tables with what they were before it."""
-    from deepvm.catalog.measured.tables import load_tables, own_folder, restore_previous
+    from deepvm.catalog.measured.tables import own_folder, restore_previous
 
-    path = restore_previous(own_folder())
-    kept = len(load_tables(path.parent))
+    path, kept = restore_previous(own_folder()), len(_own()[1])
     say(f"{path}: {counted(kept, 'measurement') if kept else 'nothing measured'}; another restore undoes this")
 
 
-def _called(names: Sequence[str]) -> tuple[Entry, ...]:
+def _own() -> tuple[Path, Tables]:
     from deepvm.catalog.measured.tables import load_tables, own_folder
 
-    tables = load_tables(own_folder())
+    folder = own_folder()
+    return folder, load_tables(folder)
+
+
+def _called(names: Sequence[str]) -> tuple[Entry, ...]:
+    _, tables = _own()
     found: dict[str, Entry] = {}
     for name in names:
-        called = tables.called(name)
+        found |= (called := {e.name: e for e in tables.called(name)})
+        if not tables:
+            raise RequestError("NAME", name, "a measurement: none, because nothing was measured yet")
         if not called:
-            allowed = "a measurement: none, because nothing was measured yet"
-            if tables:
-                words = {w for e in tables for w in (e.name, e.instance_type, e.sender_type, e.receiver_type) if w}
-                meant = did_you_mean(name, sorted(words))
-                some = ", ".join([e.name for e in tables][:8])
-                allowed = f"a measurement, the beginning of its name or a glob: {some}{f'; {meant}' if meant else ''}"
+            words = {w for e in tables for w in (e.name, e.instance_type, e.sender_type, e.receiver_type) if w}
+            meant = did_you_mean(name, sorted(words))
+            some = ", ".join([e.name for e in tables][:8])
+            allowed = f"a measurement, the beginning of its name or a glob: {some}{f'; {meant}' if meant else ''}"
             raise RequestError("NAME", name, allowed)
-        found |= {e.name: e for e in called}
     return tuple(found.values())
 
 
@@ -201,10 +201,14 @@ def _of_json(path: Path, measured_at: str, types: dict[str, str]) -> Sequence[En
         raise CatalogFormatError(path, [Problem("top level", f"a {type(document).__name__}", EXPECTED)])
     if not str(document.get("schema_version")).startswith("deepvm.tables/"):
         return [entry_from(document, **types, measured_at=_moment(measured_at, path), name=str(path))]
-    for option, value in {**types, "measured_at": measured_at}.items():
-        if value:
-            raise RequestError(option, value, "nothing with exported tables, which say so themselves")
+    _refuse({**types, "measured_at": measured_at}, "exported tables, which say so themselves")
     return read_tables(path).entries
+
+
+def _refuse(options: dict[str, str], what: str) -> None:
+    for option, value in options.items():
+        if value:
+            raise RequestError(option, value, f"nothing with {what}")
 
 
 def _of_csv(path: Path, measured_at: str, instance_type: str, workload: str) -> Entry:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from deepvm.cli.long_runs import Progress, cleaning_up
-from deepvm.cli.output import note, print_as
+from deepvm.cli.output import draw, note, print_as
 from deepvm.core.cluster.instances import Market
 from deepvm.core.preemption.deadlines import parse_deadline_policy
 from deepvm.core.preemption.job import Job
@@ -27,7 +27,7 @@ from deepvm.simulator.traces.trace import pools_of, read_traces
 
 
 def jobs_of(paths: list[Path], presets: list[str], market: str | None, *, replayed: bool) -> list[Job]:
-    """The jobs; ``replayed``: on recorded lifetimes, of which policies need a prior before they have seen any."""
+    """The jobs; ``replayed``: on recorded lifetimes, for which policies need a prior until they have seen some."""
     found = [preset(name) for name in presets] + [read_job(path) for path in paths]
     if not found:
         raise RequestError("job", "", f"a job file, or --preset {' or '.join(PRESETS)}")
@@ -37,7 +37,7 @@ def jobs_of(paths: list[Path], presets: list[str], market: str | None, *, replay
     jobs = [replace(job, market=Market(market)) for job in found] if market else found
     for i, job in enumerate(jobs):
         if replayed and job.mttp_s[0] == math.inf:
-            note(f"{job.name}: no mttp_s is given; until lives are seen, policies believe {format_seconds(MTTP_S)}")
+            note(f"{job.name}: no mttp_s is given; until lifetimes are seen, policies assume {format_seconds(MTTP_S)}")
             jobs[i] = replace(job, mttp_s=(MTTP_S,))
     return jobs
 
@@ -57,19 +57,17 @@ def policies_of(policy: str | None, compare: str | None) -> list[SavePolicy]:
 def cases_of(jobs: list[Job], policies: list[SavePolicy], sweep: list[str], *, replayed: bool) -> list[Case]:
     """Every job with every value of the sweep under every policy."""
     if replayed and any(text.startswith("mttp=") for text in sweep):
-        raise RequestError("sweep", " ".join(sweep), "a key other than mttp: the lives are those of --trace")
+        raise RequestError("sweep", " ".join(sweep), "a key other than mttp: the lifetimes are those of --trace")
     return [Case(varied, p, values) for job in jobs for varied, values in swept(job, sweep) for p in policies]
 
 
 def deadline_of(time: str, policy: str | None, jobs: list[Job]) -> Deadline | None:
-    """The deadline, if any; a job with a spot price alone is refused where it may need VMs on demand."""
+    """The deadline, if any. Raises RequestError: a job may need on-demand VMs and has only a spot price."""
     if policy is not None and not time:
         raise RequestError("deadline_policy", policy, "no --deadline-policy without --deadline")
     decides = parse_deadline_policy("uniform-progress" if policy is None else policy, "deadline_policy")
     deadline = Deadline(parse_seconds(time, "deadline"), decides) if time else None
-    for job in jobs:
-        if not job.spot_usd_per_hour or job.on_demand_usd_per_hour:
-            continue
+    for job in (j for j in jobs if j.spot_usd_per_hour and not j.on_demand_usd_per_hour):
         missing = f"a job with a price on demand: {job.name} has spot_usd_per_hour, and no on_demand_usd_per_hour"
         if job.market is Market.ON_DEMAND:
             raise RequestError("market", job.market.value, missing)
@@ -81,7 +79,7 @@ def deadline_of(time: str, policy: str | None, jobs: list[Job]) -> Deadline | No
 def simulated(
     cases: list[Case], runs: int, seed: int, traces: list[Path], jobs: int, executor: str, deadline: Deadline | None
 ) -> tuple[list[Answer], list[SimulationError]]:
-    """The answers, and why there is none for the other cases."""
+    """The answers, and the errors of the cases that make no progress."""
     lives = _lives(traces) if traces else None
     with cleaning_up(), Progress(len(cases) * runs, "runs") as progress:
         found = simulate_each(
@@ -94,27 +92,26 @@ def simulated(
             deadline=deadline,
             progress=progress.advance,
         )
-    answers: list[Answer] = []
-    hopeless: list[SimulationError] = []
-    for case, came in zip(cases, found, strict=True):
-        if isinstance(came, SimulationError):
+    answers, failed = list[Answer](), list[SimulationError]()
+    for case, result in zip(cases, found, strict=True):
+        if isinstance(result, SimulationError):
             where = [f"{key}={value:g}" for key, value in case.values] + [case.policy.name]
-            hopeless.append(SimulationError(f"{', '.join(where)}: {came}"))
+            failed.append(SimulationError(f"{', '.join(where)}: {result}"))
         else:
-            answers.append(Answer(came, case.values))
-    return answers, hopeless
+            answers.append(Answer(result, case.values))
+    return answers, failed
 
 
 def _lives(files: list[Path]) -> LifeSource:
     traces = read_traces(files, note)
     whole = [whole_lives(pool.pairs) for pool in pools_of(traces, say=note)]
     if not any(whole):
-        raise DataError(f"{', '.join(map(str, files))}: no machine is lost there; name another trace, or leave it away")
+        raise DataError(f"{', '.join(map(str, files))}: no machine is preempted there; name another trace, or none")
     time_s = sum(trace.gap_s * trace.counts.size for trace in traces)
     short_s = sum(trace.gap_s * float((trace.counts < trace.nodes).sum()) for trace in traces)
     note(
-        f"--trace replays how long machines lived, not the {short_s / time_s:.0%} of the time in which they were not "
-        "to be had: a replacement comes after allocation_s; 'deepvm traces deadline' counts those hours, too"
+        f"--trace replays how long machines lived, not the {short_s / time_s:.0%} of the time in which they were "
+        "unavailable: a replacement comes after allocation_s; 'deepvm traces deadline' counts those hours, too"
     )
     return Seen(whole)
 
@@ -129,7 +126,4 @@ def show(answers: Sequence[Answer], output: str, plot: str, *, many: bool) -> No
             lambda: simulations.print_answers(answers),
             lambda: simulations.comparison(answers) if many else answers[0].results.document(),
         )
-    if plot:
-        from deepvm.reports.pictures import save_picture
-
-        save_picture(simulations.answers_figure(answers), Path(plot))
+    draw(plot, lambda: simulations.answers_figure(answers))

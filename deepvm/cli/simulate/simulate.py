@@ -51,14 +51,14 @@ def simulate(
     from deepvm.cli.simulate import cases
 
     if more and not trace:  # arguments are more files of --trace, as a shell writes `--trace *.json`
-        named = f"--job {more[0]} for a job, or --trace {more[0]} for the lives of machines"
+        named = f"--job {more[0]} for a job, or --trace {more[0]} for recorded lifetimes"
         raise RequestError("job", "", named)
     traces = [*(trace or []), *(more or [])]
     all_jobs = cases.jobs_of(job or [], preset or [], market, replayed=bool(traces))
     limit = cases.deadline_of(deadline, deadline_policy, all_jobs)
     asked = cases.cases_of(all_jobs, cases.policies_of(policy, compare), sweep or [], replayed=bool(traces))
-    answers, hopeless = cases.simulated(asked, runs, seed, traces, jobs, executor, limit)
+    answers, failed = cases.simulated(asked, runs, seed, traces, jobs, executor, limit)
     if answers:
         cases.show(answers, output, plot, many=bool(compare is not None or sweep or len(all_jobs) > 1))
-    if hopeless:
-        raise SimulationError("\n".join(str(error) for error in hopeless))
+    if failed:
+        raise SimulationError("\n".join(map(str, failed)))

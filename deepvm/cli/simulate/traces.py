@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Annotated
 
 from deepvm.cli.long_runs import Progress
-from deepvm.cli.output import TableJsonCsv, check_plot, note, print_as, say
+from deepvm.cli.output import TableJsonCsv, check_plot, draw, note, print_as, say
 from deepvm.cli.parameters import arg, flag, group, opt
 from deepvm.core.units import parse_hours, parse_seconds
 from deepvm.errors import DataError, RequestError
@@ -38,14 +37,7 @@ def deadline(
     backup: Annotated[str, opt("From the end of the save until the version is durable.", "TIME")] = "0",
     nodes: Nodes = None,
     starts: Annotated[int, opt("Job starts, spread over each trace.", "N")] = 50,
-    foresight: Annotated[
-        bool,
-        flag(
-            "--foresight",
-            "Also the least possible cost of any policy. Half a minute per start where the trace's gap and --restart "
-            "have a small common divisor, such as 32 s and 300 s: use fewer --starts.",
-        ),
-    ] = False,
+    foresight: Annotated[bool, flag("--foresight", "Also the least possible cost of any policy; can be slow.")] = False,
     plot: Annotated[str, opt("Also draw the costs, as .png or .svg.", "FILE")] = "",
     output: TableJsonCsv = "table",
 ) -> None:
@@ -100,10 +92,7 @@ def deadline(
         lambda: report.document(found, job),
         lambda: (report.HEADER, report.rows_of(found)),
     )
-    if plot:
-        from deepvm.reports.pictures import save_picture
-
-        save_picture(report.deadlines_figure(found, job), Path(plot))
+    draw(plot, lambda: report.deadlines_figure(found, job))
 
 
 @app.command(short_help="Show availability and lifetimes of each trace.")
@@ -113,7 +102,7 @@ def show(
     plot: Annotated[str, opt("Also draw availability, survival and fits, as .png or .svg.", "FILE")] = "",
     output: TableJsonCsv = "table",
 ) -> None:
-    """Show how long each trace is, how often the VMs were there, and how long they lived.
+    """Show how long each trace is, how often the VMs were available, and how long they lived.
 
     Example: deepvm traces show us-west-2a_v100_1.json --plot trace.png
     """
@@ -131,7 +120,6 @@ def show(
         lambda: (list(rows[0]), [list(row.values()) for row in rows]),
     )
     if plot:
-        from deepvm.reports.pictures import save_picture
         from deepvm.simulator.traces.lifetime_fit import fit_lives
 
         pools = pools_of(traces, nodes=nodes, say=note)
@@ -140,7 +128,7 @@ def show(
         except DataError as error:
             fits = ()
             note(f"no laws are drawn: {error}")
-        save_picture(report.traces_figure(traces, pools, fits), Path(plot))
+        draw(plot, lambda: report.traces_figure(traces, pools, fits))
 
 
 @app.command(short_help="Fit distributions to all lifetimes together.")

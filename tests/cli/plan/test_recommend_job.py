@@ -94,7 +94,7 @@ def test_where_it_is_simulated_the_simulation_ranks_and_rules_out(
     job: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The order is that of the figures, a limit holds for all that is printed, and what it cost is said."""
-    monkeypatch.setattr("deepvm.cli.plan.job_simulation.RUNS", 80)
+    monkeypatch.setattr("deepvm.cli.plan.simulated_ranking.RUNS", 80)
     hybrid = ["recommend", "--pw", "3", "--catalog", "paper", "-o", "json", "--job", short(job), "--mttp", "75min"]
     ask = [*hybrid, "--objective", "makespan", "--top", "5"]
     _, out, err = run(*ask)

@@ -274,7 +274,7 @@ def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) 
             "grace=0, none: job: makes no progress",
         ),
         (["--job", "calm.yaml", "--job", "lost.yaml", "--policy", "none"], 3, "Error: none: job: makes no progress"),
-        (["--job", "calm.yaml", "--trace", "ring.json", "--sweep", "mttp=1h:2h"], 2, "a key other than mttp: the liv"),
+        (["--job", "calm.yaml", "--trace", "ring.json", "--sweep", "mttp=1h:2h"], 2, "a key other than mttp: the lif"),
         (
             ["--job", "calm.yaml", "--policy", "daly", "--compare", "young"],
             2,

@@ -1,4 +1,7 @@
-"""Simulations of the user's job on the clusters that were ranked."""
+"""Simulate the user's job on the ranked clusters, and rank them anew where the closed form does not hold.
+
+It is here because the planner, which ranks, is below the simulator.
+"""
 
 from __future__ import annotations
 
@@ -24,23 +27,23 @@ if TYPE_CHECKING:
     from deepvm.planner.sweep import SweepRow
     from deepvm.simulator.results import Results
 
-Renew: TypeAlias = Callable[[Recommendation], Recommendation]
+Simulate: TypeAlias = Callable[[Recommendation], Recommendation]
+LeftOut: TypeAlias = tuple[Recommendation, Binding]  # a cluster, and the limit that it breaks
 
 RUNS = 400  # where the closed form does not hold: the mean is then known to a few per mille
-SEED = 0  # the same question has the same answer
-MOST_RUNS = 100_000  # of --simulate; more tell nothing more
+MOST_RUNS = 100_000  # of --simulate; more add no information
 
 # Lifetimes and saves of one run:
-LONG = 1_000  # a second or more, so that something should be said
-MOST_EVENTS = 5_000  # more than some ten seconds
-MOST_IN_ALL = 20_000  # of all clusters that are looked at together
+LONG = 1_000  # takes a second or more, so say something
+MOST_EVENTS = 5_000  # takes some ten seconds
+MOST_IN_ALL = 20_000  # of all clusters together
 
-LONGER = 100  # clusters to look at for the printed ones, where the closed form fails
+LONGER = 100  # clusters to consider where the closed form fails
 MARGIN = 1.1  # a cluster whose closed form is this much above another's is not expected to be better when simulated
 
 
 def runs_of(text: str | None, *, job: bool) -> int | None:
-    """``--simulate``, None when it was not given; ``job``: whether there is one to simulate. Raises RequestError."""
+    """The value of ``--simulate``, if given; ``job``: whether there is one to simulate. Raises RequestError."""
     if text is None:
         return None
     if not job:
@@ -50,18 +53,17 @@ def runs_of(text: str | None, *, job: bool) -> int | None:
     return int(text)
 
 
-def simulated(answer: Recommendations, runs: int | None, *, document: bool = False) -> Recommendations:
-    """An answer with simulated outlooks: of all clusters when ``runs`` is given, else where the closed form fails.
+def ranked_anew(answer: Recommendations, runs: int | None, *, document: bool) -> Recommendations:
+    """Simulate all clusters when ``runs`` is given, else those where the closed form fails, and rank them anew.
 
-    Where the closed form fails, the simulation has the last word: clusters that break the job's limits are left out for
-    the next ones, and by ``makespan`` and ``total-cost`` the order is that of the simulated means. Where the closed
-    form holds, a cluster next to a limit would be left out, or not, by chance; it stays and carries a warning. What
-    more money buys is simulated for a ``document`` only: tables do not show its figures.
+    Where the closed form fails, the simulation decides: clusters that break the job's limits are replaced by the next
+    ones, and objectives ``makespan`` and ``total-cost`` order by the simulated means. Where it holds, a cluster next to
+    a limit stays, with a warning: chance would decide. What more money buys is simulated for a ``document`` only.
     """
     work, reference = answer.request.work, answer.reference
     if work is None or reference is None:
         return answer
-    renew, renew_doubtful = _renewer(work, reference, runs), _renewer(work, reference, None)
+    renew, renew_doubtful = _simulator(work, reference, runs), _simulator(work, reference, None)
     doubtful, ordered = sum(map(_doubtful, answer.configurations)), _ordered(answer)
     if doubtful and runs is None:
         note(
@@ -79,31 +81,19 @@ def simulated(answer: Recommendations, runs: int | None, *, document: bool = Fal
         note(f"left out: {why.reason}{more}")
         if not kept:
             advice = "allow more time" if why.constraint == "deadline" else "raise the total budget"
-            reason = f"no cluster keeps to the job's limits: {why.reason}"
-            return replace(
-                answer,
-                configurations=(),
-                alternatives=(),
-                nearly=None,
-                status=SolveStatus.INFEASIBLE,
-                infeasible=Infeasible(why.constraint, reason, advice),
-            )
+            infeasible = Infeasible(why.constraint, f"no cluster keeps to the job's limits: {why.reason}", advice)
+            answer = replace(answer, status=SolveStatus.INFEASIBLE, infeasible=infeasible)
+            return replace(answer, configurations=(), alternatives=(), nearly=None)
     others = (replace(a, recommendation=renew(a.recommendation)) for a in answer.alternatives)
+    alternatives = tuple(a for a in others if _kept(work, a.recommendation))
     nearly = answer.nearly and renew(answer.nearly)
-    answer = replace(
-        answer,
-        configurations=tuple(kept),
-        alternatives=tuple(a for a in others if _kept(work, a.recommendation)),
-        nearly=nearly if nearly and _kept(work, nearly) else None,
-    )
+    nearly = nearly if nearly and _kept(work, nearly) else None
+    answer = replace(answer, configurations=tuple(kept), alternatives=alternatives, nearly=nearly)
     if not document:
         return answer
     change, cheapest = answer.next_change, answer.cheapest
-    return replace(
-        answer,
-        next_change=change and replace(change, recommendation=renew_doubtful(change.recommendation)),
-        cheapest=cheapest and renew_doubtful(cheapest),
-    )
+    change = change and replace(change, recommendation=renew_doubtful(change.recommendation))
+    return replace(answer, next_change=change, cheapest=cheapest and renew_doubtful(cheapest))
 
 
 def _doubtful(r: Recommendation) -> bool:
@@ -120,15 +110,14 @@ def _figure(answer: Recommendations, r: Recommendation) -> float:
     return r.outlook.total_s if answer.request.objective.value == "makespan" else r.outlook.cost_usd
 
 
-def _walk(answer: Recommendations, renew: Renew) -> tuple[list[Recommendation], list[tuple[Recommendation, Binding]]]:
-    """Down the closed form's ranking until enough clusters keep to the limits and no better one is to be expected."""
+def _walk(answer: Recommendations, renew: Simulate) -> tuple[list[Recommendation], list[LeftOut]]:
+    """Go down the closed form's ranking until enough clusters keep to the limits and no better one is expected."""
     work, top, ordered = answer.request.work, answer.request.top, _ordered(answer)
     assert work is not None
     kept: list[Recommendation] = []
-    left_out: list[tuple[Recommendation, Binding]] = []
+    left_out: list[LeftOut] = []
     spent, seen = 0.0, set()
-    longer = work.constrained or ordered
-    for r in ranking(answer.catalog, answer.request, LONGER) if longer else answer.configurations:
+    for r in ranking(answer.catalog, answer.request, LONGER) if work.constrained or ordered else answer.configurations:
         assert r.outlook is not None
         if len(kept) >= top:
             last = sorted(_figure(answer, k) for k in kept)[top - 1] if ordered else -1.0
@@ -149,12 +138,11 @@ def _walk(answer: Recommendations, renew: Renew) -> tuple[list[Recommendation], 
 
 
 def _kept(work: Work, r: Recommendation) -> bool:
-    """Whether a cluster stays; one next to a limit where the closed form holds would be left out, or not, by chance."""
     return not (_doubtful(r) and _broken(work, r))
 
 
-def _limited(r: Recommendation, left_out: Sequence[tuple[Recommendation, Binding]]) -> Recommendation:
-    """With the limit that a larger cluster of the same types broke when it was simulated."""
+def _limited(r: Recommendation, left_out: Sequence[LeftOut]) -> Recommendation:
+    """Add the limit that a larger cluster of the same types broke when simulated."""
     for other, why in left_out:
         mine, its = r.cluster, other.cluster
         same = (mine.architecture, mine.gpu.name) == (its.architecture, its.gpu.name)
@@ -164,7 +152,7 @@ def _limited(r: Recommendation, left_out: Sequence[tuple[Recommendation, Binding
 
 
 def simulated_why(why: WhyNot, work: Work) -> WhyNot:
-    """An answer to "why not?" whose cluster is simulated where the closed form fails."""
+    """Simulate the cluster of an answer to "why not?" where the closed form fails."""
     best = why.best
     if why.reference is None or best is None or best.outlook is None or best.outlook.sound:
         return why
@@ -172,20 +160,19 @@ def simulated_why(why: WhyNot, work: Work) -> WhyNot:
         f"{best.cluster} is outside of the range of the closed form: its expected time and cost are means of {RUNS} "
         "simulated runs, and the verdict is by the closed form"
     )
-    return replace(why, best=_renewer(work, why.reference, None)(best))
+    return replace(why, best=_simulator(work, why.reference, None)(best))
 
 
 def simulated_rows(rows: Sequence[SweepRow], work: Work, runs: int) -> list[SweepRow]:
-    """Rows of a sweep with simulated outlooks; the closed form still decides which cluster is best for a budget."""
-    renewers: dict[str, Renew] = {}
+    """Simulate the clusters of a sweep; the closed form still decides which is best for a budget."""
+    renewers: dict[str, Simulate] = {}
     found: list[SweepRow] = []
     broken: list[Binding] = []
     with Progress(len(rows), "rows") as progress:
         for row in rows:
-            best, reference = row.recommendation, row.reference
-            if best is not None and reference is not None:
-                renew = renewers.setdefault(reference.name, _renewer(work, reference, runs))
-                best = renew(best)
+            if row.recommendation is not None and row.reference is not None:
+                renew = renewers.setdefault(row.reference.name, _simulator(work, row.reference, runs))
+                best = renew(row.recommendation)
                 broken += _broken(work, best)[:1]
                 row = replace(row, recommendation=best)
             found.append(row)
@@ -196,8 +183,8 @@ def simulated_rows(rows: Sequence[SweepRow], work: Work, runs: int) -> list[Swee
     return found
 
 
-def _renewer(work: Work, reference: InstanceType, runs: int | None) -> Renew:
-    """Simulates clusters; those that differ in their memory nodes only are the same training, at another price."""
+def _simulator(work: Work, reference: InstanceType, runs: int | None) -> Simulate:
+    """A function that simulates a cluster; clusters that differ in their memory nodes only share one simulation."""
     seen: dict[object, Results | SimulationError | None] = {}
 
     def renew(r: Recommendation) -> Recommendation:
@@ -211,8 +198,7 @@ def _renewer(work: Work, reference: InstanceType, runs: int | None) -> Renew:
         if found is None:
             return r
         if isinstance(found, SimulationError):
-            never = replace(r.outlook, total_s=math.inf, cost_usd=math.inf)
-            return replace(r, outlook=never)
+            return replace(r, outlook=replace(r.outlook, total_s=math.inf, cost_usd=math.inf))
         new = replace(r, outlook=_outlook(found, r.outlook.sound, float(r.usd_per_hour), work.deadline_s))
         return replace(new, warnings=(*r.warnings, *(b.reason for b in _broken(work, new))))
 
@@ -220,7 +206,7 @@ def _renewer(work: Work, reference: InstanceType, runs: int | None) -> Renew:
 
 
 def _simulate(work: Work, job: Job, r: Recommendation, runs: int) -> Results | SimulationError | None:
-    """None, and a note, where that takes too long; the error, and a note, where the job makes no progress."""
+    """Note and return None where that takes too long, or the error where the job makes no progress."""
     from deepvm.simulator.monte_carlo import simulate
 
     assert r.outlook is not None
@@ -228,19 +214,19 @@ def _simulate(work: Work, job: Job, r: Recommendation, runs: int) -> Results | S
     events = r.outlook.preemptions + saves
     if not events <= MOST_EVENTS:
         but = "" if r.outlook.sound else ", though it is out of its range and may be far off"
-        note(f"{r.cluster}: {events:.3g} lives and saves take too long to simulate; shown is the closed form{but}")
+        note(f"{r.cluster}: {events:.3g} lifetimes and saves take too long to simulate; shown is the closed form{but}")
         return None
     if events > LONG:
-        say(f"Simulating {r.cluster}, {runs} runs with some {events:.0f} lives and saves each.")
+        say(f"Simulating {r.cluster}, {runs} runs with some {events:.0f} lifetimes and saves each.")
     try:
-        return simulate(job, work.policy, runs=runs, seed=SEED)
+        return simulate(job, work.policy, runs=runs, seed=0)
     except SimulationError as error:
         note(f"{r.cluster}: {error}")
         return error
 
 
 def _outlook(found: Results, sound: bool, usd_per_hour: float, deadline_s: float | None) -> Outlook:
-    """The means and the spread of runs on a cluster of 1 $/h, at its own price."""
+    """Means and spread of runs that were simulated at 1 $/h, at the cluster's own price."""
     from deepvm.simulator.results import Spread as Quantiles
 
     late = None if deadline_s is None else float((found.total_s > deadline_s).mean())
@@ -255,7 +241,7 @@ def _outlook(found: Results, sound: bool, usd_per_hour: float, deadline_s: float
 
 
 def _broken(work: Work, r: Recommendation) -> list[Binding]:
-    """Which of the job's limits the simulated means break."""
+    """The job's limits that the simulated means break."""
     outlook, found = r.outlook, []
     assert outlook is not None
     if work.deadline_s is not None and outlook.total_s > work.deadline_s:
