@@ -14,7 +14,7 @@ from deepvm.core.spelling import one_of
 from deepvm.core.units import MICRO_USD
 from deepvm.errors import MissingDataError, RequestError
 from deepvm.planner.architectures import REGISTRY, Architecture
-from deepvm.planner.columns import UNLIMITED_USD, BoolArray, FloatArray, IntArray, MemoryTier, Sizes
+from deepvm.planner.columns import UNLIMITED_USD, BoolArray, FloatArray, IntArray, MemoryNodeTable, TrainingTable
 from deepvm.planner.rejections import (
     memory_rejection,
     quota_count,
@@ -33,7 +33,7 @@ class GpuCandidate:
     Attributes:
         instance: the type at the spot price of its zone. k: K(n) for n = 1 ... max_nodes.
         n_sat: senders of this type that saturate their own network; 0 when its bandwidth is unknown.
-        offers: the memory nodes that it is planned with, a column of :attr:`MemoryTier.offered`.
+        memory_set: the memory nodes that it is planned with, a column of :attr:`MemoryNodeTable.offered`.
         cheapest: whether no zone has a lower spot price.
     """
 
@@ -41,7 +41,7 @@ class GpuCandidate:
     curve: SpeedupCurve
     k: FloatArray
     n_sat: int
-    offers: int = 0
+    memory_set: int = 0
     cheapest: bool = True
 
 
@@ -56,7 +56,7 @@ class Candidates:
     request: PlanRequest
     architectures: tuple[Architecture, ...]
     gpus: tuple[GpuCandidate, ...]
-    tier: MemoryTier
+    tier: MemoryNodeTable
     rejections: tuple[Rejection, ...]
     reference: InstanceType | None
 
@@ -72,7 +72,7 @@ class Candidates:
             return replace(self, gpus=gpus)
         return replace(self, tier=self.tier.take(np.array([t.name == name for t in self.tier.types], dtype=np.bool_)))
 
-    def sizes(self, architecture: Architecture) -> Sizes:
+    def sizes(self, architecture: Architecture) -> TrainingTable:
         """All (type, zone, n) of an architecture that the quotas and ``max_nodes`` allow and that scale at all."""
         placed = [g for g in self.gpus if architecture.tiered or g.cheapest]
         allowed = [g for g in placed if not architecture.lacks(g.instance)]
@@ -91,7 +91,7 @@ class Candidates:
         spot_price, on_demand_price = prices(Market.SPOT), prices(Market.ON_DEMAND)
         eflops = np.array([t.eflops or 0.0 for t in types])[type_index]
         nothing = np.zeros(len(count))
-        sizes = Sizes(
+        sizes = TrainingTable(
             types=types,
             type_index=type_index,
             count=count,
@@ -104,7 +104,7 @@ class Candidates:
             ideal_z=spot * (eflops / np.where(spot_price > 0, spot_price, 1) * MICRO_USD)
             + on_demand * (eflops / np.where(on_demand_price > 0, on_demand_price, 1) * MICRO_USD),
             n_sat=_ints(g.n_sat for g in allowed)[type_index],
-            offers=_ints(g.offers for g in allowed)[type_index],
+            memory_set=_ints(g.memory_set for g in allowed)[type_index],
             quotas=self.quotas,
             total_s=nothing,
             billed_s=nothing,
@@ -164,7 +164,7 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
     zones = sorted({zone for g in trains for zone in zone_ids(g.instance)})
     sold = sold_in(zones, memory)
     gpus, offered = _in_zones(trains, zones, sold)
-    tier = MemoryTier(
+    tier = MemoryNodeTable(
         types=tuple(memory),
         price=_ints(i.micro_usd_per_hour(Market.ON_DEMAND) or 0 for i in memory),
         n_sat=_ints(rule.n_sat(catalog.n_sat, i.memory_node_gbps(rule) or 0.0) for i in memory),
@@ -182,7 +182,7 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
 def _in_zones(
     gpus: Sequence[GpuCandidate], zones: Sequence[str], sold: BoolArray
 ) -> tuple[tuple[GpuCandidate, ...], BoolArray]:
-    """Each candidate in each zone that matters, and :attr:`MemoryTier.offered`: equal columns stand once."""
+    """Each candidate in each zone that matters, and :attr:`MemoryNodeTable.offered`: equal columns stand once."""
     columns: dict[bytes, int] = {}
     offered: list[BoolArray] = []
     placed = []
@@ -191,7 +191,7 @@ def _in_zones(
             column = columns.setdefault(nodes.tobytes(), len(columns))
             if column == len(offered):
                 offered.append(nodes)
-            placed.append(replace(gpu, instance=instance, offers=column, cheapest=i == 0))
+            placed.append(replace(gpu, instance=instance, memory_set=column, cheapest=i == 0))
     return tuple(placed), np.array(offered, dtype=np.bool_).reshape(len(offered), len(sold)).T
 
 

@@ -14,11 +14,11 @@ from deepvm.core.cluster.speedup import scaling_factor
 from deepvm.core.units import MICRO_USD, format_seconds, format_usd
 from deepvm.planner.architectures import Architecture
 from deepvm.planner.candidates import Candidates
-from deepvm.planner.columns import Sizes
+from deepvm.planner.columns import TrainingTable
 from deepvm.planner.rejections import quota_too_small
 from deepvm.planner.request import MOST_NODES, PlanRequest, PolicyName
 from deepvm.planner.scoring import TIE, scoring
-from deepvm.planner.search.frontier import Block, Choice
+from deepvm.planner.search.enumeration import Block, Choice
 from deepvm.planner.zones import next_zone
 
 
@@ -36,7 +36,7 @@ def block_of(architecture: Architecture, candidates: Candidates) -> Block:
     if request.work is not None and request.work.constrained:
         sizes = sizes.take(sizes.price <= sizes.most_usd)
     if architecture.tiered:
-        sizes = sizes.take(np.asarray(candidates.tier.offered.any(axis=0))[sizes.offers])
+        sizes = sizes.take(np.asarray(candidates.tier.offered.any(axis=0))[sizes.memory_set])
     return Block(architecture, sizes, candidates.tier, scoring(request, sizes))
 
 
@@ -158,7 +158,7 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[Binding, ...]:
     return tuple(sorted(broken, key=lambda b: _ORDER.index(b.constraint)))
 
 
-def _all_sizes(choice: Choice, candidates: Candidates) -> Sizes:
+def _all_sizes(choice: Choice, candidates: Candidates) -> TrainingTable:
     """The sizes of the chosen type in its zone without quotas, up to the most VMs that can be asked for."""
     chosen = choice.cluster.gpu
     gpu = next(g for g in candidates.gpus if g.instance == chosen)
@@ -167,7 +167,7 @@ def _all_sizes(choice: Choice, candidates: Candidates) -> Sizes:
     return replace(candidates, gpus=(replace(gpu, k=k),), request=free).sizes(choice.block.architecture)
 
 
-def _endless(choice: Choice, candidates: Candidates, sizes: Sizes) -> Iterator[Binding]:
+def _endless(choice: Choice, candidates: Candidates, sizes: TrainingTable) -> Iterator[Binding]:
     """Whether a larger cluster would train faster, if it were not stopped so often that the job never ends."""
     now, request = choice.cluster, candidates.request
     if request.work is None or request.needs_work:
@@ -181,7 +181,7 @@ def _endless(choice: Choice, candidates: Candidates, sizes: Sizes) -> Iterator[B
         yield Binding("preemptions", reason)
 
 
-def _limits(sizes: Sizes, row: int, price: int, candidates: Candidates, smaller: int) -> Iterator[Binding]:
+def _limits(sizes: TrainingTable, row: int, price: int, candidates: Candidates, smaller: int) -> Iterator[Binding]:
     """Budget, quotas and size that a size at a price breaks, the memory nodes' quota aside."""
     gpu, count, request = sizes.types[int(sizes.type_index[row])], int(sizes.count[row]), candidates.request
     if price > request.budget_micro_usd:

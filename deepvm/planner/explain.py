@@ -19,7 +19,7 @@ from deepvm.planner.infeasible import infeasible
 from deepvm.planner.rejections import why_absent
 from deepvm.planner.request import PlanRequest, PolicyName, with_tables
 from deepvm.planner.scoring import tie_floor
-from deepvm.planner.search.frontier import Block, Choice, Frontier
+from deepvm.planner.search.enumeration import Block, Choice, Enumeration
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -64,12 +64,12 @@ def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
     if rejection is not None:
         return WhyNot(name, f"{name} is not considered: {rejection.detail}", rejection=rejection)
     blocks = blocks_of(candidates)
-    winner = Frontier.build(blocks).best(budget)
+    winner = Enumeration.build(blocks).best(budget)
     # The same blocks with fewer rows: so values stay comparable, also those that are places in an order.
-    frontier = Frontier.build([_having(b, name) for b in blocks])
-    best = frontier.best(budget)
+    enumeration = Enumeration.build([_having(b, name) for b in blocks])
+    best = enumeration.best(budget)
     if best is None:
-        cheapest = frontier.cheapest()
+        cheapest = enumeration.cheapest()
         if cheapest is None:
             why = infeasible(candidates.only(name), None)
             rejection = Rejection(name, why.constraint, why.reason)
@@ -84,7 +84,7 @@ def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
         return WhyNot(name, verdict, found, 0.0, Decimal(best.price) / MICRO_USD, reference=candidates.reference)
     better = improvement(winner, best, request)
     gap = None if better is None else -better
-    equal = frontier.reaching(tie_floor(winner.value))
+    equal = enumeration.reaching(tie_floor(winner.value))
     matches_at = None if equal is None else Decimal(equal.price) / MICRO_USD
     verdict = _verdict(name, best, winner, gap, matches_at, request)
     return WhyNot(name, verdict, found, gap, matches_at, reference=candidates.reference)

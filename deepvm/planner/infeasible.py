@@ -15,7 +15,7 @@ from deepvm.planner.architectures import REGISTRY, Architecture
 from deepvm.planner.candidates import Candidates
 from deepvm.planner.describe import blocks_of
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
-from deepvm.planner.search.frontier import Choice, Frontier
+from deepvm.planner.search.enumeration import Choice, Enumeration
 from deepvm.planner.zones import zone_ids
 
 _HIGHER_QUOTA = "ask the provider for a higher quota, or plan without quotas"
@@ -65,7 +65,7 @@ def infeasible(candidates: Candidates, cheapest: Choice | None) -> Infeasible:
             f"a {least.name} cluster trains on at least {least.smallest_count} VMs; the limit is {request.max_nodes}"
         )
         return Infeasible("max-nodes", reason, f"allow at least {least.smallest_count} nodes")
-    apart = [a for a in roomy if a.tiered and not candidates.tier.offered[:, candidates.sizes(a).offers].any()]
+    apart = [a for a in roomy if a.tiered and not candidates.tier.offered[:, candidates.sizes(a).memory_set].any()]
     if len(apart) == len(roomy) and all(len(candidates.sizes(a)) for a in apart):
         zones = sorted({z for g in candidates.gpus for z in zone_ids(g.instance)})
         reason = f"no memory node is offered in a zone that has the types that train: {', '.join(zones)}"
@@ -84,10 +84,10 @@ def _job_limits(candidates: Candidates, cheapest: Choice | None) -> Infeasible |
     patient = replace(request, policy=PolicyName.DEEPVM, work=replace(work, deadline_s=None, total_budget=None))
     quickly = replace(patient, objective=Objective.MAKESPAN)
     within, budget = f"for at most {request.budget.normalize():f} $/h", request.budget_micro_usd
-    fastest = _frontier(candidates, quickly).best(budget)
+    fastest = _enumeration(candidates, quickly).best(budget)
     if fastest is None and cheapest is None:  # more money alone would not do
         within, budget = "at any price", MOST_USD * MICRO_USD
-        fastest = _frontier(candidates, quickly).best(budget)
+        fastest = _enumeration(candidates, quickly).best(budget)
     if fastest is None:
         return None if cheapest is not None else _never_ends(candidates)
     takes = 3600 / fastest.value
@@ -99,7 +99,7 @@ def _job_limits(candidates: Candidates, cheapest: Choice | None) -> Infeasible |
         return Infeasible("deadline", reason, f"allow more time{instead}")
     in_time = replace(work, total_budget=None)
     cheaply = replace(patient, objective=Objective.TOTAL_COST, work=in_time)
-    thrifty = _frontier(candidates, cheaply).best(budget)
+    thrifty = _enumeration(candidates, cheaply).best(budget)
     if thrifty is None or work.total_budget is None:
         return None
     that = "" if work.deadline_s is None else " that ends in time"
@@ -115,7 +115,7 @@ def _never_ends(candidates: Candidates) -> Infeasible | None:
     """Whether there are clusters, and only the job gets nowhere on them."""
     request, work = candidates.request, candidates.request.work
     plain = replace(request, objective=Objective.THROUGHPUT, policy=PolicyName.DEEPVM, work=None)
-    if work is None or not len(_frontier(candidates, plain)):
+    if work is None or not len(_enumeration(candidates, plain)):
         return None
     life = max(work.life_s(g.instance) for g in candidates.gpus)
     reason = (
@@ -125,8 +125,8 @@ def _never_ends(candidates: Candidates) -> Infeasible | None:
     return Infeasible("preemptions", reason, "save more often (--save-policy), or plan with a longer --mttp")
 
 
-def _frontier(candidates: Candidates, request: PlanRequest) -> Frontier:
-    return Frontier.build(blocks_of(replace(candidates, request=request)))
+def _enumeration(candidates: Candidates, request: PlanRequest) -> Enumeration:
+    return Enumeration.build(blocks_of(replace(candidates, request=request)))
 
 
 def _no_gpu(candidates: Candidates) -> Infeasible:

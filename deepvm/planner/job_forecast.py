@@ -30,13 +30,13 @@ import numpy as np
 
 from deepvm.core.cluster.cluster import Cluster
 from deepvm.core.cluster.instances import InstanceType, Market
-from deepvm.core.preemption.interruptions import BAND_SHARES, mean_life_s
+from deepvm.core.preemption.interruption_bands import BAND_SHARES, mean_life_s
 from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import SavePolicy, parse_policy
 from deepvm.core.spelling import examples
 from deepvm.core.units import MICRO_USD, Money, parse_hours, parse_seconds, to_decimal
 from deepvm.errors import RequestError
-from deepvm.planner.columns import UNLIMITED_USD, FloatArray, IntArray, Sizes
+from deepvm.planner.columns import UNLIMITED_USD, FloatArray, IntArray, TrainingTable
 
 # Of a job of which only the hours are known: thesis 6.2.2, and AWS's two minutes of notice.
 SAVE_BYTES_PER_S, BACKUP_BYTES_PER_S = 0.55e9, 0.106e9
@@ -168,7 +168,7 @@ class Work:
             spot_usd_per_hour=float(cluster.usd_per_hour) / vms,
         )
 
-    def forecast(self, sizes: Sizes, reference: InstanceType | None) -> Sizes:
+    def forecast(self, sizes: TrainingTable, reference: InstanceType | None) -> TrainingTable:
         """The sizes with what the job is expected to take on them; infinite where nothing is trained."""
         if reference is None or not len(sizes):
             return sizes

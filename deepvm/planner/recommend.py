@@ -18,8 +18,8 @@ from deepvm.planner.describe import binding, block_of, blocks_of, describe, impr
 from deepvm.planner.infeasible import Infeasible, infeasible
 from deepvm.planner.request import WORK_OBJECTIVES, Objective, PlanRequest, PolicyName, SolverName, with_tables
 from deepvm.planner.scoring import scoring
+from deepvm.planner.search.enumeration import Block, Choice, Enumeration
 from deepvm.planner.search.formulation import SolveStatus
-from deepvm.planner.search.frontier import Block, Choice, Frontier
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -142,15 +142,15 @@ def recommend(
         RequestError: an argument cannot be used.
         MissingDataError: the catalog lacks what was asked for.
     """
-    return plan(with_tables(catalog, tables), PlanRequest.parse(budget, **options))
+    return solve(with_tables(catalog, tables), PlanRequest.parse(budget, **options))
 
 
-def plan(catalog: Catalog, request: PlanRequest) -> Recommendations:
+def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
     """Answer a validated request; see :func:`recommend`."""
     candidates = gather(catalog, request)
     blocks = blocks_of(candidates)
-    frontier = Frontier.build(blocks, request.top)
-    choices = frontier.top(request.budget_micro_usd, request.top)
+    enumeration = Enumeration.build(blocks, request.top)
+    choices = enumeration.top(request.budget_micro_usd, request.top)
     status, solver, doubt = SolveStatus.OPTIMAL, "frontier", ""
     if request.solver is SolverName.ILP:
         from deepvm.planner.search import ilp  # loads PuLP and HiGHS, which the enumeration does without
@@ -161,7 +161,7 @@ def plan(catalog: Catalog, request: PlanRequest) -> Recommendations:
         doubt = _DOUBTS.get(status, "" if proven == best else _DISAGREES)
         if doubt == _DISAGREES:
             status = SolveStatus.NUMERICAL
-    cheapest = frontier.cheapest()
+    cheapest = enumeration.cheapest()
     why = None if choices else infeasible(candidates, cheapest)
     if why is not None and not doubt:
         status = SolveStatus.INFEASIBLE
@@ -172,9 +172,9 @@ def plan(catalog: Catalog, request: PlanRequest) -> Recommendations:
             describe(c, candidates, i, binding(c, candidates), elsewhere=True) for i, c in enumerate(choices, start=1)
         ),
         alternatives=tuple(_alternatives(blocks, candidates, choices[0])) if choices else (),
-        rejections=tuple(_rejections(candidates, frontier)),
-        next_change=_next_change(frontier, candidates),
-        nearly=_nearly(frontier, candidates, choices[0]) if choices else None,
+        rejections=tuple(_rejections(candidates, enumeration)),
+        next_change=_next_change(enumeration, candidates),
+        nearly=_nearly(enumeration, candidates, choices[0]) if choices else None,
         on_demand=_on_demand(candidates),
         status=status,
         solver=solver,
@@ -192,7 +192,7 @@ def ranking(catalog: Catalog, request: PlanRequest, count: int) -> Iterator[Reco
     Of one training with several memory nodes at most ``request.top`` clusters stand in it.
     """
     candidates = gather(catalog, request)
-    choices = Frontier.build(blocks_of(candidates), request.top).top(request.budget_micro_usd, count)
+    choices = Enumeration.build(blocks_of(candidates), request.top).top(request.budget_micro_usd, count)
     for place, choice in enumerate(choices, start=1):
         yield describe(choice, candidates, place, binding(choice, candidates))
 
@@ -216,16 +216,16 @@ def _alternatives(blocks: Sequence[Block], candidates: Candidates, best: Choice)
         for block in blocks:
             sizes = block.sizes.take(np.isfinite(block.sizes.total_s)) if other.needs_work else block.sizes
             scored.append(replace(block, sizes=sizes, scoring=scoring(other, sizes)))
-        choice = Frontier.build(scored).best(request.budget_micro_usd)
+        choice = Enumeration.build(scored).best(request.budget_micro_usd)
         if choice is not None and choice.cluster != best.cluster:
             asked = replace(candidates, request=other)
             yield Alternative(objective, describe(choice, asked, binding=binding(choice, asked)))
 
 
-def _rejections(candidates: Candidates, frontier: Frontier) -> Iterator[Rejection]:
+def _rejections(candidates: Candidates, enumeration: Enumeration) -> Iterator[Rejection]:
     """The types that were no candidates, and GPU types none of whose clusters is feasible."""
     yield from candidates.rejections
-    request, prices = candidates.request, frontier.cheapest_of_each_type()
+    request, prices = candidates.request, enumeration.cheapest_of_each_type()
     for name in dict.fromkeys(g.instance.name for g in candidates.gpus):
         cheapest = prices.get(name)
         if cheapest is None:
@@ -239,13 +239,13 @@ def _rejections(candidates: Candidates, frontier: Frontier) -> Iterator[Rejectio
 NEARLY, WORTH_SAVING = 0.95, 0.10
 
 
-def _nearly(frontier: Frontier, candidates: Candidates, best: Choice) -> Recommendation | None:
+def _nearly(enumeration: Enumeration, candidates: Candidates, best: Choice) -> Recommendation | None:
     """The cheapest cluster that is nearly as fast, if it saves enough to be worth a line."""
     request = candidates.request
     fastest = request.objective in (Objective.THROUGHPUT, Objective.MAKESPAN)
     if not fastest or request.policy is not PolicyName.DEEPVM:
         return None
-    choice = frontier.reaching(best.value * NEARLY)
+    choice = enumeration.reaching(best.value * NEARLY)
     cheaper = choice is not None and choice.price <= (1 - WORTH_SAVING) * best.price
     return describe(choice, candidates) if choice is not None and cheaper else None
 
@@ -259,13 +259,13 @@ def _on_demand(candidates: Candidates) -> Recommendation | None:
 
     request = replace(request, policy=PolicyName.DEEPVM, work=replace(request.work, policy=Never()))
     candidates = replace(candidates, request=request)
-    choice = Frontier.build([block_of(ON_DEMAND, candidates)]).best(request.budget_micro_usd)
+    choice = Enumeration.build([block_of(ON_DEMAND, candidates)]).best(request.budget_micro_usd)
     return None if choice is None else describe(choice, candidates)
 
 
-def _next_change(frontier: Frontier, candidates: Candidates) -> NextChange | None:
+def _next_change(enumeration: Enumeration, candidates: Candidates) -> NextChange | None:
     budget = candidates.request.budget_micro_usd
-    now, change = frontier.best(budget), frontier.next_change(budget)
+    now, change = enumeration.best(budget), enumeration.next_change(budget)
     if change is None:
         return None
     gain = None if now is None else improvement(now, change, candidates.request)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from deepvm.planner.columns import BoolArray, FloatArray, IntArray, Sizes
+from deepvm.planner.columns import BoolArray, FloatArray, IntArray, TrainingTable
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 
 TIE = 1e-9  # values whose relative difference is at most this are equal, and the cheaper plan wins
@@ -41,7 +41,7 @@ def tie_floor(best: float) -> float:
     return best - abs(best) * TIE
 
 
-def scoring(request: PlanRequest, sizes: Sizes) -> Scoring:
+def scoring(request: PlanRequest, sizes: TrainingTable) -> Scoring:
     """The score of each size under the request's policy and objective.
 
     ``noscale`` is DeepVM with K = 1. ``cost-first`` takes the most VMs. ``performance-first`` takes the type with the

@@ -14,7 +14,7 @@ from deepvm.errors import RequestError
 from deepvm.planner.candidates import gather
 from deepvm.planner.describe import blocks_of, describe
 from deepvm.planner.request import PlanRequest, PolicyName, with_tables
-from deepvm.planner.search.frontier import Frontier
+from deepvm.planner.search.enumeration import Enumeration
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -85,11 +85,11 @@ def sweep(
     catalog = with_tables(catalog, tables)
     asked = [replace(request, policy=PlanRequest.parse(0, policy=name).policy) for name in policies]
     gathered = [gather(catalog, one) for one in asked]
-    frontiers = [Frontier.build(blocks_of(candidates)) for candidates in gathered]
+    enumerations = [Enumeration.build(blocks_of(candidates)) for candidates in gathered]
     rows = []
     for amount in amounts:
-        for candidates, frontier in zip(gathered, frontiers, strict=True):
-            choice = frontier.best(budget_micro_usd(amount))
+        for candidates, enumeration in zip(gathered, enumerations, strict=True):
+            choice = enumeration.best(budget_micro_usd(amount))
             found = None if choice is None else describe(choice, candidates)
             rows.append(SweepRow(amount, candidates.request.policy, found, candidates.reference))
     return rows

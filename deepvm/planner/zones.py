@@ -16,7 +16,7 @@ import numpy as np
 
 from deepvm.core.cluster.cluster import Cluster, NodeGroup
 from deepvm.core.cluster.instances import InstanceType, Market
-from deepvm.planner.columns import BoolArray, MemoryTier
+from deepvm.planner.columns import BoolArray, MemoryNodeTable
 
 
 def zone_ids(instance: InstanceType) -> tuple[str, ...]:
@@ -48,7 +48,7 @@ def places(instance: InstanceType, zones: Sequence[str], sold: BoolArray) -> Ite
         left = left & ~here
 
 
-def next_zone(cluster: Cluster, tier: MemoryTier, sender_n_sat: int) -> Cluster | None:
+def next_zone(cluster: Cluster, tier: MemoryNodeTable, sender_n_sat: int) -> Cluster | None:
     """The cheapest cluster of as many of the same VMs in another zone, with whatever memory nodes are best there."""
     if cluster.zone is None:
         return None

@@ -11,7 +11,7 @@ from typing import Any
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD
 from deepvm.catalog.market.eflops_estimates import PerformanceTable, performance_table
-from deepvm.catalog.market.price_filter import sift
+from deepvm.catalog.market.price_filter import drop_implausible_prices
 from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.signal import (
     ADVISOR,
@@ -109,7 +109,7 @@ def assemble(
     if SPECS not in signals or not any(k in signals for k in _PRICES):
         lacks, kinds = ("specifications", (SPECS,)) if SPECS not in signals else ("prices", _PRICES)
         raise SignalMissingError(f"no {lacks} of region {region}", kinds, region)
-    signals, doubted, doubts = sift(signals)
+    signals, doubted, doubts = drop_implausible_prices(signals)
     zone = _zone_id(request.zone, region, signals)
     spot = _spot_prices(region, signals, request, zone, now)
     offered, table = _data(signals, OFFERINGS), performance_table()

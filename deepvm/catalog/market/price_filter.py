@@ -9,7 +9,7 @@ from typing import Any
 
 from deepvm.catalog.signals.signal import HISTORY, ON_DEMAND, SPECS, SPOT, Signal, base, title
 from deepvm.core.cluster.instances import Catalog
-from deepvm.core.cluster.plausibility import Doubt, Plausibility, PricedType
+from deepvm.core.cluster.prices import Doubt, Plausibility, PricedType
 from deepvm.core.units import counted
 
 IMPLAUSIBLE = "implausible price"
@@ -18,7 +18,7 @@ IMPLAUSIBLE = "implausible price"
 _NAMED = 4
 
 
-def sift(signals: Mapping[str, Signal]) -> tuple[dict[str, Signal], list[str], dict[str, str]]:
+def drop_implausible_prices(signals: Mapping[str, Signal]) -> tuple[dict[str, Signal], list[str], dict[str, str]]:
     """Leave out prices of a region that cannot be true beside those of comparable types, zone by zone.
 
     Returns:

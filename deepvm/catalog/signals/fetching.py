@@ -37,7 +37,7 @@ Providers = Callable[[], Mapping[str, Provider]]
 
 
 @dataclass(frozen=True)
-class Wish:
+class SignalRequest:
     """A signal to fetch; ``anew``: even if the cache is fresh, unless another process fetches it meanwhile."""
 
     region: str
@@ -49,14 +49,14 @@ class Wish:
 class Outcome:
     """The signal, of origin ``cache`` if another process has just fetched it; or an error; or neither: no provider."""
 
-    wish: Wish
+    request: SignalRequest
     signal: Signal | None
     error: CloudError | None = None
     seconds: float = 0.0
 
 
 def fetch(
-    wishes: Sequence[Wish],
+    requests: Sequence[SignalRequest],
     providers: Providers,
     *,
     cache: Cache,
@@ -70,77 +70,81 @@ def fetch(
     in the background and are dropped. After ``give_up_s`` without a single answer the rest counts as failed.
 
     Returns:
-        An outcome for each wish, in their order; errors of providers are in there, none are raised.
+        An outcome for each request, in their order; errors of providers are in there, none are raised.
     """
-    outcomes: dict[Wish, Outcome] = {}
-    stamps = {w: cache.stamp(w.region, w.kind) for w in wishes}
+    outcomes: dict[SignalRequest, Outcome] = {}
+    stamps = {w: cache.stamp(w.region, w.kind) for w in requests}
     locks: dict[str, ExitStack] = {}
 
     def done(outcome: Outcome) -> None:
-        region = outcome.wish.region
-        outcomes[outcome.wish] = outcome
-        if region in locks and all(w in outcomes for w in wishes if w.region == region):
+        region = outcome.request.region
+        outcomes[outcome.request] = outcome
+        if region in locks and all(w in outcomes for w in requests if w.region == region):
             locks[region].close()  # who waits for this region need not wait for the others
 
     with ExitStack() as stack:
         end = time.monotonic() + LOCK_WAIT_S
         # Sorted: two processes that want the same two regions must not deadlock.
-        for region in sorted({w.region for w in wishes}):
+        for region in sorted({w.region for w in requests}):
             left_s = max(0.0, end - time.monotonic())
             wait = f"{region}: another deepvm is fetching it; waiting for that, at most {left_s:.0f} s"
             lock = cache.lock(region, left_s, partial(progress, wait))
             if lock is not None:
                 locks[region] = stack.enter_context(lock)
-        for wish in wishes:
+        for request in requests:
             # What is wanted anew comes from the cache only if another process has just written it.
-            if not wish.anew or cache.stamp(wish.region, wish.kind) != stamps[wish]:
-                kept = cache.read(wish.region, wish.kind, now)
+            if not request.anew or cache.stamp(request.region, request.kind) != stamps[request]:
+                kept = cache.read(request.region, request.kind, now)
                 if kept is not None and kept.origin == "cache":
-                    done(Outcome(wish, kept))
-        left = [w for w in wishes if w not in outcomes]
+                    done(Outcome(request, kept))
+        left = [w for w in requests if w not in outcomes]
         # Closed explicitly: after an interrupt a traceback may keep the generator, and so its threads, alive.
         for outcome in stack.enter_context(closing(_ask(left, providers, now, progress, give_up_s))):
-            what = f"{outcome.wish.region}: {title(outcome.wish.kind)}"
+            what = f"{outcome.request.region}: {title(outcome.request.kind)}"
             if outcome.signal is not None:
                 cache.write(outcome.signal, now)
                 progress(f"{what} fetched ({outcome.seconds:.1f} s)")
             elif outcome.error is not None:
                 progress(f"{what} failed ({outcome.seconds:.1f} s)")
             done(outcome)
-    found = tuple(outcomes[w] for w in wishes)
+    found = tuple(outcomes[w] for w in requests)
     remember_failures(cache, found, now)
     return found
 
 
 def _ask(
-    wishes: Sequence[Wish], providers: Providers, now: datetime, progress: Callable[[str], None], give_up_s: float
+    requests: Sequence[SignalRequest],
+    providers: Providers,
+    now: datetime,
+    progress: Callable[[str], None],
+    give_up_s: float,
 ) -> Generator[Outcome, None, None]:
     """Outcomes in the order in which they come."""
     from concurrent.futures import FIRST_COMPLETED, wait
 
     from deepvm.catalog.signals.daemon_pool import run_in_daemons
 
-    if not wishes:
+    if not requests:
         return
     try:
         asked = providers()
     except CloudError as failure:
-        yield from (Outcome(w, None, failure) for w in wishes)
+        yield from (Outcome(w, None, failure) for w in requests)
         return
-    yield from (Outcome(w, None) for w in wishes if w.kind not in asked)
-    wishes = [w for w in wishes if w.kind in asked]
-    for region in dict.fromkeys(w.region for w in wishes):
-        progress(f"{region}: fetching {listed(title(w.kind) for w in wishes if w.region == region)}")
+    yield from (Outcome(w, None) for w in requests if w.kind not in asked)
+    requests = [w for w in requests if w.kind in asked]
+    for region in dict.fromkeys(w.region for w in requests):
+        progress(f"{region}: fetching {listed(title(w.kind) for w in requests if w.region == region)}")
     refusals = dict[str, CloudError]()
 
-    def ask(wish: Wish) -> Outcome:
-        known = None if wish.kind in PUBLIC else refusals.get(wish.region)
-        outcome = Outcome(wish, None, known) if known is not None else _fetched(wish, asked[wish.kind], now)
+    def ask(request: SignalRequest) -> Outcome:
+        known = None if request.kind in PUBLIC else refusals.get(request.region)
+        outcome = Outcome(request, None, known) if known is not None else _fetched(request, asked[request.kind], now)
         if outcome.error is not None and outcome.error.why in CREDENTIAL_REASONS:
-            refusals[wish.region] = outcome.error  # the rest would be refused too, each after its own retries
+            refusals[request.region] = outcome.error  # the rest would be refused too, each after its own retries
         return outcome
 
-    left = dict(zip(run_in_daemons(ask, wishes, AT_ONCE, "fetch"), wishes, strict=True))
+    left = dict(zip(run_in_daemons(ask, requests, AT_ONCE, "fetch"), requests, strict=True))
     try:
         while left and (answered := wait(left, give_up_s, FIRST_COMPLETED).done):
             for future in answered:
@@ -149,18 +153,18 @@ def _ask(
     finally:
         for future in left:
             future.cancel()
-    for wish in left.values():
+    for request in left.values():
         detail = f"no answer within {give_up_s:.0f} s"
-        error = CloudError(f"{title(wish.kind)} of {wish.region}", "timeout", detail, "try again later")
-        yield Outcome(wish, None, error, give_up_s)
+        error = CloudError(f"{title(request.kind)} of {request.region}", "timeout", detail, "try again later")
+        yield Outcome(request, None, error, give_up_s)
 
 
-def _fetched(wish: Wish, provider: Provider, now: datetime) -> Outcome:
+def _fetched(request: SignalRequest, provider: Provider, now: datetime) -> Outcome:
     start = time.monotonic()
     signal, error = None, None
-    what = f"{title(wish.kind)} of {wish.region}"
+    what = f"{title(request.kind)} of {request.region}"
     try:
-        signal = provider.fetch(wish.region, now)
+        signal = provider.fetch(request.region, now)
     except CloudError as failure:
         error = failure
     except DeepVMError as failure:
@@ -170,11 +174,11 @@ def _fetched(wish: Wish, provider: Provider, now: datetime) -> Outcome:
         detail = f"internal error while reading the answer: {type(failure).__name__}"
         error = CloudError(what, "reply", detail, "this is a bug: please report it")
     if signal is not None:
-        problem = form_problem(wish.kind, signal.data)
-        if problem or (signal.kind, signal.region) != (wish.kind, wish.region):
+        problem = form_problem(request.kind, signal.data)
+        if problem or (signal.kind, signal.region) != (request.kind, request.region):
             detail = f"the answer has another form: {problem or f'{signal.kind} of {signal.region}'}"
             signal, error = None, CloudError(what, "reply", detail, "try again later")
-    return Outcome(wish, signal, error, time.monotonic() - start)
+    return Outcome(request, signal, error, time.monotonic() - start)
 
 
 def recent_failures(cache: Cache, region: str, now: datetime) -> Mapping[str, CloudError]:
@@ -190,11 +194,11 @@ def recent_failures(cache: Cache, region: str, now: datetime) -> Mapping[str, Cl
 
 def remember_failures(cache: Cache, outcomes: Sequence[Outcome], now: datetime) -> None:
     """Add new slow failures, drop those of what has been fetched since."""
-    for region in dict.fromkeys(o.wish.region for o in outcomes):
+    for region in dict.fromkeys(o.request.region for o in outcomes):
         before = _kept_failures(cache, region, now)
         after = dict(before)
-        for outcome in (o for o in outcomes if o.wish.region == region):
-            error, kind = outcome.error, outcome.wish.kind
+        for outcome in (o for o in outcomes if o.request.region == region):
+            error, kind = outcome.error, outcome.request.kind
             if error is not None and error.why in SLOW_REASONS:
                 said = {"what": error.what, "why": error.why, "detail": error.detail, "advice": error.advice}
                 after[kind] = said | {"at": int(now.timestamp())}

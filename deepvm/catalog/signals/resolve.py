@@ -16,7 +16,7 @@ from deepvm.catalog.signals.fetching import (
     SLOW_REASONS,
     Outcome,
     Providers,
-    Wish,
+    SignalRequest,
     fetch,
     recent_failures,
 )
@@ -83,32 +83,32 @@ def resolve_regions(
     kept = {(r, k): s for r in regions for k in kinds if (s := cache.read(r, k, now)) is not None}
     fresh = {place for place, signal in kept.items() if signal.origin == "cache"}
     anew = {k for k in kinds if mode == "live" and base(k) in _PRICES}
-    wishes = [Wish(r, k, k in anew) for r in regions for k in kinds if k in anew or (r, k) not in fresh]
+    requests = [SignalRequest(r, k, k in anew) for r in regions for k in kinds if k in anew or (r, k) not in fresh]
     outcomes: tuple[Outcome, ...] = ()
-    if providers is not None and wishes:
+    if providers is not None and requests:
         known = {r: recent_failures(cache, r, now) if mode == "auto" else {} for r in regions}
-        outcomes = tuple(Outcome(w, None, known[w.region][w.kind]) for w in wishes if w.kind in known[w.region])
-        asked = [w for w in wishes if w.kind not in known[w.region]]
+        outcomes = tuple(Outcome(w, None, known[w.region][w.kind]) for w in requests if w.kind in known[w.region])
+        asked = [w for w in requests if w.kind not in known[w.region]]
         give_up_s = PATIENCE_S if mode == "auto" else GIVE_UP_S
         answered = fetch(asked, providers, cache=cache, now=now, progress=progress, give_up_s=give_up_s)
         outcomes = (*answered, *outcomes)
-    not_live = {r: _not_live(r, wishes, outcomes, not_asked) for r in regions if mode == "live"}
+    not_live = {r: _not_live(r, requests, outcomes, not_asked) for r in regions if mode == "live"}
     failed = {region: error for region, error in not_live.items() if error is not None}
     found = {r: {k: kept[r, k] for k in kinds if (r, k) in fresh} for r in regions}
-    instead: dict[Wish, Signal | None] = {}
-    fetched = {o.wish: o.signal for o in outcomes if o.signal is not None}
-    for wish in wishes:
-        signal = fetched.get(wish)
-        if signal is None and wish.region not in failed:
-            old = kept.get((wish.region, wish.kind))
-            signal = _second_best(old, snapshot(wish.region).get(wish.kind), now)
-            instead[wish] = signal
+    instead: dict[SignalRequest, Signal | None] = {}
+    fetched = {o.request: o.signal for o in outcomes if o.signal is not None}
+    for request in requests:
+        signal = fetched.get(request)
+        if signal is None and request.region not in failed:
+            old = kept.get((request.region, request.kind))
+            signal = _second_best(old, snapshot(request.region).get(request.kind), now)
+            instead[request] = signal
         if signal is not None:
-            found[wish.region][wish.kind] = signal
+            found[request.region][request.kind] = signal
     notes = _notes(regions, outcomes, instead, not_asked, now)
     # Trouble with the cache concerns no region in particular.
     notes[next((r for r in regions if r not in failed), regions[0])].extend(cache.take_notes())
-    failures = {r: {o.wish.kind: o.error for o in outcomes if o.wish.region == r and o.error} for r in regions}
+    failures = {r: {o.request.kind: o.error for o in outcomes if o.request.region == r and o.error} for r in regions}
     return {r: failed[r] if r in failed else Resolved(found[r], tuple(notes[r]), failures[r]) for r in regions}
 
 
@@ -122,16 +122,16 @@ def _second_best(kept: Signal | None, snapshot: Signal | None, now: datetime) ->
 def _notes(
     regions: Sequence[str],
     outcomes: Sequence[Outcome],
-    instead: Mapping[Wish, Signal | None],
+    instead: Mapping[SignalRequest, Signal | None],
     not_asked: str,
     now: datetime,
 ) -> dict[str, list[str]]:
     """What failed or was not asked for, and what is used in its place, by region."""
     notes: dict[str, list[str]] = {r: [] for r in regions}
-    for group in grouped([o for o in outcomes if o.wish in instead]):
-        parts = [describe_failure(group), _used([o.wish for o in group], instead, now), advice_of(group)]
-        notes[group[0].wish.region].append("; ".join(p for p in parts if p))
-    asked = {o.wish for o in outcomes if o.error is not None or o.signal is not None}
+    for group in grouped([o for o in outcomes if o.request in instead]):
+        parts = [describe_failure(group), _used([o.request for o in group], instead, now), advice_of(group)]
+        notes[group[0].request.region].append("; ".join(p for p in parts if p))
+    asked = {o.request for o in outcomes if o.error is not None or o.signal is not None}
     # That quotas and zones are missing without AWS is no news.
     missed = [w for w in instead if w not in asked and (instead[w] is not None or w.kind in _ALWAYS_NEEDED)]
     if missed and not_asked:
@@ -143,9 +143,9 @@ def describe_failure(failed: Sequence[Outcome]) -> str:
     """Which signals failed for one reason, the reason, and the details of the first."""
     error = failed[0].error
     assert error is not None
-    which = _which([o.wish for o in failed])
+    which = _which([o.request for o in failed])
     # AWS's errors name the call; ours name the signal, which the sentence already does.
-    what = "" if error.what == _which([failed[0].wish]) else error.what
+    what = "" if error.what == _which([failed[0].request]) else error.what
     return f"{which}: {reason(error.why)} ({': '.join(p for p in (what, error.detail) if p)})"
 
 
@@ -165,16 +165,16 @@ def advice_of(failed: Sequence[Outcome]) -> str:
     return error.advice if error is not None and error.why in _ADVICE_HELPS else ""
 
 
-def _used(wishes: Sequence[Wish], instead: Mapping[Wish, Signal | None], now: datetime) -> str:
+def _used(requests: Sequence[SignalRequest], instead: Mapping[SignalRequest, Signal | None], now: datetime) -> str:
     """What is used in place of signals that were not fetched: ``the cache of 2 h ago is used``."""
-    groups: dict[str, list[Wish]] = {}
-    for wish in wishes:
-        signal = instead[wish]
+    groups: dict[str, list[SignalRequest]] = {}
+    for request in requests:
+        signal = instead[request]
         words = ""
         if signal is not None:
             old = f"cache of {age(signal.observed_at, now)} ago"
             words = f"snapshot of {signal.observed_at:%Y-%m-%d}" if signal.origin == "snapshot" else old
-        groups.setdefault(words, []).append(wish)
+        groups.setdefault(words, []).append(request)
     if len(groups) == 1:
         (words,) = groups
         return f"the {words} is used" if words else "going on without them"
@@ -182,23 +182,25 @@ def _used(wishes: Sequence[Wish], instead: Mapping[Wish, Signal | None], now: da
     return "; ".join([*used, *(f"going on without {_which(groups[w])}" for w in groups if not w)])
 
 
-def _which(wishes: Sequence[Wish]) -> str:
+def _which(requests: Sequence[SignalRequest]) -> str:
     """``spot prices and quotas of us-east-1``; regions that lack the same are named together."""
     by_region: dict[str, list[str]] = {}
-    for wish in wishes:
-        by_region.setdefault(wish.region, []).append(title(wish.kind))
+    for request in requests:
+        by_region.setdefault(request.region, []).append(title(request.kind))
     by_kinds: dict[str, list[str]] = {}
     for region, titles in by_region.items():
         by_kinds.setdefault(listed(titles), []).append(region)
     return "; ".join(f"{titles} of {listed(regions)}" for titles, regions in by_kinds.items())
 
 
-def _not_live(region: str, wishes: Sequence[Wish], outcomes: Sequence[Outcome], not_asked: str) -> CloudError | None:
+def _not_live(
+    region: str, requests: Sequence[SignalRequest], outcomes: Sequence[Outcome], not_asked: str
+) -> CloudError | None:
     """Why prices of a region are not all live, though ``live`` promises it."""
-    if not any(w.region == region for w in wishes):
+    if not any(w.region == region for w in requests):
         return None
-    here = [o for o in outcomes if o.wish.region == region]
-    decisive = [o for o in here if base(o.wish.kind) in _PRICES] or here
+    here = [o for o in outcomes if o.request.region == region]
+    decisive = [o for o in here if base(o.request.kind) in _PRICES] or here
     errors = [o.error for o in here if o.error and o.error.why in CREDENTIAL_REASONS]
     if not errors and decisive and all(o.signal is not None for o in decisive):
         return None

@@ -44,7 +44,7 @@ def refresh(
     Example: deepvm catalog refresh --region us-east-1 --only spot
     """
     from deepvm.catalog.clouds import DEFAULT_CLOUD as CLOUD
-    from deepvm.catalog.signals.fetching import Wish, fetch
+    from deepvm.catalog.signals.fetching import SignalRequest, fetch
     from deepvm.catalog.signals.signal import title
     from deepvm.reports.prices.signals import print_outcomes
 
@@ -55,13 +55,13 @@ def refresh(
     regions = _regions(region or [], profile, may_ask)
     cache = CLOUD.cache(profile, os.environ)
     now = datetime.now(timezone.utc)
-    wishes = [Wish(r, k, anew=True) for r in regions for k in kinds]
+    requests = [SignalRequest(r, k, anew=True) for r in regions for k in kinds]
     providers = partial(CLOUD.providers, kinds, profile) if may_ask else CLOUD.public_providers
     outcomes = tuple(
         o
         if o.signal is not None or o.error is not None
-        else replace(o, error=_no_credentials(f"{title(o.wish.kind)} of {o.wish.region}"))
-        for o in fetch(wishes, providers, cache=cache, now=now, progress=say)
+        else replace(o, error=_no_credentials(f"{title(o.request.kind)} of {o.request.region}"))
+        for o in fetch(requests, providers, cache=cache, now=now, progress=say)
     )
     print_outcomes(outcomes, now)
     notes = cache.take_notes()
@@ -154,11 +154,11 @@ def _conclude(regions: Sequence[str], outcomes: Sequence[Outcome]) -> None:
 
     without = []
     for region in regions:
-        here = [o for o in outcomes if o.wish.region == region]
-        decisive = [o for o in here if o.wish.kind not in PUBLIC] or here
+        here = [o for o in outcomes if o.request.region == region]
+        decisive = [o for o in here if o.request.kind not in PUBLIC] or here
         if all(o.signal is None for o in decisive):
             without.append(region)
-    fatal = next((g for g in grouped(outcomes) if any(o.wish.region in without for o in g)), None)
+    fatal = next((g for g in grouped(outcomes) if any(o.request.region in without for o in g)), None)
     for group in grouped(outcomes):
         if group != fatal:
             note("; ".join(p for p in (describe_failure(group), advice_of(group)) if p))

@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 
 from deepvm.core.cluster.instances import Market, quota_limit
-from deepvm.planner.columns import MemoryTier, Sizes
+from deepvm.planner.columns import MemoryNodeTable, TrainingTable
 from deepvm.planner.request import MOST_NODES
 
 
@@ -67,7 +67,7 @@ class Formulation:
         return tuple(dict.fromkeys(c.name for c in self.constraints if not c.holds(values)))
 
 
-def formulate(sizes: Sizes, tier: MemoryTier | None, budget: int) -> Formulation:
+def formulate(sizes: TrainingTable, tier: MemoryNodeTable | None, budget: int) -> Formulation:
     """The integer program for candidate (type, n) pairs, a budget in micro-dollars an hour, and candidate memory nodes.
 
     ``tier``: None in an architecture without memory nodes.
@@ -88,7 +88,7 @@ def formulate(sizes: Sizes, tier: MemoryTier | None, budget: int) -> Formulation
     return Formulation(upper, tuple(rows), prices)
 
 
-def _memory_rows(sizes: Sizes, tier: MemoryTier, most: Sequence[int]) -> Iterator[Constraint]:
+def _memory_rows(sizes: TrainingTable, tier: MemoryNodeTable, most: Sequence[int]) -> Iterator[Constraint]:
     """One type of memory nodes, large enough (eq. 6), enough of them (eq. 7), and sold where the size stands."""
     types = range(len(sizes), len(sizes) + len(tier))
     counts = range(types.stop, types.stop + len(tier))
@@ -102,12 +102,12 @@ def _memory_rows(sizes: Sizes, tier: MemoryTier, most: Sequence[int]) -> Iterato
     served = ((m, -limit) for m, limit in zip(counts, tier.n_sat.tolist(), strict=True))
     yield Constraint("saturation", (*enumerate(sizes.count.tolist()), *served), "<=", -1)
     for w, y in enumerate(types):
-        apart = np.flatnonzero(~tier.offered[w, sizes.offers]).tolist()
+        apart = np.flatnonzero(~tier.offered[w, sizes.memory_set]).tolist()
         if apart:
             yield Constraint("zone", ((y, 1), *((x, 1) for x in apart)), "<=", 1)
 
 
-def _total_budget_row(prices: Sequence[int], sizes: Sizes) -> Iterator[Constraint]:
+def _total_budget_row(prices: Sequence[int], sizes: TrainingTable) -> Iterator[Constraint]:
     """Price x expected time <= total budget: the price of the size and its memory nodes, less its limit, is <= 0."""
     limits, nodes = sizes.most_usd.tolist(), prices[len(sizes) :]
     # As much as the dearest plan costs: one size, and at most a node more than VMs train. A larger limit is none.
@@ -117,7 +117,7 @@ def _total_budget_row(prices: Sequence[int], sizes: Sizes) -> Iterator[Constrain
         yield Constraint("total-budget", terms, "<=", 0)
 
 
-def _quota_rows(sizes: Sizes, tier: MemoryTier | None, counts: Sequence[int]) -> Iterator[Constraint]:
+def _quota_rows(sizes: TrainingTable, tier: MemoryNodeTable | None, counts: Sequence[int]) -> Iterator[Constraint]:
     """VCPUs of each family and market within the account's quota, inclusive (DeepVM V-A).
 
     ``counts``: the variables that count memory nodes, which are on-demand VMs, in the tier's order.

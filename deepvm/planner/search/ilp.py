@@ -17,8 +17,8 @@ import numpy as np
 
 from deepvm.planner.columns import UNLIMITED_USD, IntArray
 from deepvm.planner.scoring import tie_floor
+from deepvm.planner.search.enumeration import Block, Choice, price_order, skyband, useful_tier
 from deepvm.planner.search.formulation import SolveStatus, formulate
-from deepvm.planner.search.frontier import Block, Choice, price_order, skyband, useful_tier
 from deepvm.planner.search.solver import SOLVER, IntegerProgram, Unproven
 
 _MOST_TRIES = 50  # plans that may pass a row only by the solver's tolerance before it is no longer believed
@@ -68,7 +68,7 @@ def useful(block: Block, budget: int) -> Block:
         tier = tier.take(useful_tier(tier, 1))
     possible = sizes.price <= budget
     if tiered:
-        possible &= np.asarray(tier.offered.any(axis=0))[sizes.offers]
+        possible &= np.asarray(tier.offered.any(axis=0))[sizes.memory_set]
     affordable = np.flatnonzero(possible)
     rows = sizes.take(affordable)
     order = np.unique(block.scoring.scores[affordable], return_inverse=True)[1]
@@ -77,8 +77,8 @@ def useful(block: Block, budget: int) -> Block:
         columns += [-rows.most_usd]
     if tiered:
         columns += [rows.count, -rows.n_sat]
-        if tier.offers_differ:
-            columns += [-sold.astype(np.int64)[rows.offers] for sold in np.unique(tier.offered, axis=0)]
+        if tier.zones_differ:
+            columns += [-sold.astype(np.int64)[rows.memory_set] for sold in np.unique(tier.offered, axis=0)]
     kept = affordable[skyband(np.column_stack(columns), 1)]
     return replace(block, sizes=sizes.take(kept), tier=tier, scoring=block.scoring.take(kept))
 

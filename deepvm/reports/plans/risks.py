@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from deepvm.core.cluster.cluster import Cluster
-from deepvm.core.preemption.interruptions import ClusterRisk
+from deepvm.core.preemption.interruption_bands import ClusterRisk
 
 _DAY_S = 86_400
 _HAIR = 1e-9

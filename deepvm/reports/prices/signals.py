@@ -134,8 +134,8 @@ def print_outcomes(outcomes: Sequence[Outcome], now: datetime, stream: TextIO | 
         refused = signal and ", ".join(f"{count} {why}" for why, count in sorted(signal.refused.items()))
         items.append(
             {
-                Column("region"): outcome.wish.region,
-                Column("signal"): outcome.wish.kind,
+                Column("region"): outcome.request.region,
+                Column("signal"): outcome.request.kind,
                 Column("result"): result,
                 Column("rows", "right", drop=2): str(signal.rows) if signal else "-",
                 Column("refused rows", drop=1): refused or "-",

@@ -13,7 +13,7 @@ import pytest
 from deepvm.catalog.clouds import DEFAULT_CLOUD
 from deepvm.catalog.clouds.aws.responses import price_text
 from deepvm.catalog.market.build_catalog import MarketRequest, assemble
-from deepvm.catalog.market.price_filter import IMPLAUSIBLE, sift
+from deepvm.catalog.market.price_filter import IMPLAUSIBLE, drop_implausible_prices
 from deepvm.catalog.signals.signal import Signal
 from deepvm.catalog.store import format_catalog, load_catalog
 from deepvm.core.cluster.instances import Catalog
@@ -66,13 +66,13 @@ def refused(catalog: Catalog, signal: str) -> int:
 
 def test_good_prices_stay_as_they_are() -> None:
     found = signals()
-    assert sift(found) == (found, [], {})
+    assert drop_implausible_prices(found) == (found, [], {})
 
 
 @pytest.mark.parametrize("region", DEFAULT_CLOUD.snapshot_regions())
 def test_the_snapshots_are_plausible(region: str) -> None:
     snapshot = DEFAULT_CLOUD.snapshot(region)
-    assert sift(snapshot) == (snapshot, [], {})
+    assert drop_implausible_prices(snapshot) == (snapshot, [], {})
 
 
 @pytest.mark.parametrize("origin", ["live", "cache", "expired"])

@@ -18,7 +18,7 @@ from support.pace import soon
 
 from deepvm.catalog.clouds.aws.client import Aws, add_error_code
 from deepvm.catalog.clouds.aws.providers import aws_providers, history_provider, placement_provider
-from deepvm.catalog.signals.fetching import Wish, _fetched
+from deepvm.catalog.signals.fetching import SignalRequest, _fetched
 from deepvm.catalog.signals.signal import OFFERINGS, QUOTAS, SPECS, ZONES
 from deepvm.errors import CloudError
 
@@ -518,13 +518,13 @@ def test_answers_of_any_shape_are_named_errors(monkeypatch, status):
     with serving(monkeypatch, lambda handler, n: say(handler, said[0], status)):
         aws = patient(**CALM)
         others = [history_provider(aws, 3), placement_provider(aws, ["a"], 1)]
-        wishes = {Wish(REGION, one.kind): one for one in [*aws_providers(aws).values(), *others]}
+        requests = {SignalRequest(REGION, one.kind): one for one in [*aws_providers(aws).values(), *others]}
         for said[0] in SHAPES:
-            for wish, provider in wishes.items():
-                outcome = _fetched(wish, provider, NOW)
+            for request, provider in requests.items():
+                outcome = _fetched(request, provider, NOW)
                 answered += outcome.error is None
                 text = str(outcome.error)
-                assert "Attribute" not in text and "internal error" not in text, (said, wish)
+                assert "Attribute" not in text and "internal error" not in text, (said, request)
                 assert outcome.error is None or (outcome.error.why in ("reply", "network") and outcome.error.advice)
             with pytest.raises(CloudError) as caught:
                 aws.regions(REGION)

@@ -15,7 +15,7 @@ import numpy as np
 from deepvm.core.cluster.cluster import Cluster, NodeGroup
 from deepvm.core.cluster.instances import Market
 from deepvm.planner.architectures import Architecture
-from deepvm.planner.columns import BoolArray, FloatArray, IntArray, MemoryTier, Sizes
+from deepvm.planner.columns import BoolArray, FloatArray, IntArray, MemoryNodeTable, TrainingTable
 from deepvm.planner.scoring import TIE, Scoring, tie_floor
 
 _ROWS_AT_ONCE = 256
@@ -26,8 +26,8 @@ class Block:
     """The candidates of one architecture; ``tier`` counts only where it is tiered."""
 
     architecture: Architecture
-    sizes: Sizes
-    tier: MemoryTier
+    sizes: TrainingTable
+    tier: MemoryNodeTable
     scoring: Scoring
 
 
@@ -54,7 +54,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Frontier:
+class Enumeration:
     """All plans of several blocks (by index): cheapest first, then fewest memory nodes, then by name.
 
     ``plans`` is (4, plans), see :func:`_plans`; ``best_so_far`` is the running maximum of ``value``.
@@ -67,7 +67,7 @@ class Frontier:
     best_so_far: FloatArray
 
     @classmethod
-    def build(cls, blocks: Sequence[Block], top: int = 1) -> Frontier:
+    def build(cls, blocks: Sequence[Block], top: int = 1) -> Enumeration:
         """Enumerate blocks, which come in the order of their architectures' names.
 
         ``top``: how many plans will be asked for at once; each size keeps its ``top`` cheapest memory tiers.
@@ -114,7 +114,7 @@ class Frontier:
         return self.reaching(tie_floor(float(self.best_so_far[within - 1]))) if within else None
 
     def top(self, budget: int, count: int) -> list[Choice]:
-        """The best ``count`` plans within a budget, in order; at most as many as the frontier was built for."""
+        """The best ``count`` plans within a budget, in order; at most as many as the enumeration was built for."""
         within = self.affordable(budget)
         value = self.value[:within].copy()
         chosen: list[Choice] = []
@@ -162,24 +162,24 @@ def _plans(block: Block, top: int) -> IntArray:
     return np.asarray(plans[:, plans[3] <= sizes.most_usd[plans[0]]])
 
 
-def useful_tier(tier: MemoryTier, top: int) -> BoolArray:
+def useful_tier(tier: MemoryNodeTable, top: int) -> BoolArray:
     """Memory-node types that fewer than ``top`` others beat in price, n_sat, quota and zones at once."""
     # Memory is no column: all types of a tier have enough of it (eq. 6), and more is worth nothing.
     columns = [price_order(tier.price), -tier.n_sat, -tier.max_count]
-    if tier.offers_differ:
+    if tier.zones_differ:
         columns += [-zone.astype(np.int64) for zone in np.unique(tier.sold, axis=1).T]
     return skyband(np.column_stack(columns), top)
 
 
-def _with_cheapest_tiers(sizes: Sizes, tier: MemoryTier, top: int) -> IntArray:
+def _with_cheapest_tiers(sizes: TrainingTable, tier: MemoryNodeTable, top: int) -> IntArray:
     """Each size with its ``top`` cheapest memory tiers, by the rows of :func:`_plans`."""
     useful = useful_tier(tier, top)
     kept, small = np.flatnonzero(useful), tier.take(useful)
     # What a tier costs depends on n, on the senders' n_sat and on what is sold there: each such key is served once.
-    offered, offers = np.unique(small.offered, axis=1, return_inverse=True)
+    offered, sets = np.unique(small.offered, axis=1, return_inverse=True)
     base, columns = int(sizes.n_sat.max()) + 1, offered.shape[1]
-    row_offers = offers.reshape(-1)[sizes.offers]
-    keys, pair = np.unique((sizes.count * base + sizes.n_sat) * columns + row_offers, return_inverse=True)
+    row_sets = sets.reshape(-1)[sizes.memory_set]
+    keys, pair = np.unique((sizes.count * base + sizes.n_sat) * columns + row_sets, return_inverse=True)
     counts, n_sat = np.divmod(keys // columns, base)
     needed = small.needed(counts, n_sat)
     never = np.iinfo(np.int64).max
