@@ -61,7 +61,6 @@ def _of_market(flags: PlanFlags) -> Sequence[Catalog]:
 def _other(flags: PlanFlags) -> Catalog:
     """An embedded catalog or a file, for which most of the options about prices mean nothing."""
     from deepvm.catalog.store import load_catalog
-    from deepvm.core.cluster.one_zone import zones_of
 
     catalog = load_catalog(flags.catalog, network=flags.network, zone=flags.zone)
     setter = set_elsewhere("region")
@@ -75,7 +74,7 @@ def _other(flags: PlanFlags) -> Catalog:
         raise MissingDataError(f"catalog {catalog.name} has no prices of region {region!r}: {has}")
     idle = {
         "--profile": flags.profile,
-        "--zone": "" if zones_of(catalog) else flags.zone,
+        "--zone": "" if catalog.zones else flags.zone,
         "--price-basis": flags.price_basis if flags.price_basis != "current" else "",
         "--prices": flags.prices if flags.prices != "auto" else "",
         "--days": flags.days if flags.days != "30" else "",
