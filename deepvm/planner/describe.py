@@ -58,8 +58,8 @@ def describe(
         )
     if curve.extrapolated(n)[0]:
         warnings.append(f"the {kind} speed-up of {gpu.name} at n = {count} lies beyond its measurements")
-    both = cluster.common_zones
-    if cluster.memory is not None and not gpu.spot_zones and both and both != gpu.zones:
+    both = [z for z in gpu.zones if cluster.memory and z in cluster.memory.instance.zones]
+    if cluster.memory is not None and not gpu.spot_zones and 0 < len(both) < len(gpu.zones):
         offer, types = "offer" if len(both) > 1 else "offers", f"{gpu.name} and {cluster.memory.instance.name}"
         warnings.append(f"only {', '.join(both)} {offer} both {types}: start the cluster there")
     outlook = None

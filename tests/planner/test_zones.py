@@ -104,7 +104,7 @@ class TestDearerZone:
         )
         answer = recommend(shop, 3, solver=solver, architecture="tiering")
         assert {r.cluster.memory.instance.name for r in answer} == {"near"}  # type: ignore[union-attr]
-        assert answer[0].cluster.common_zones == ("z1",)
+        assert answer[0].cluster.gpu.zones == ("z1",) and not answer[0].warnings
 
 
 class TestWhy:

@@ -128,10 +128,8 @@ class InstanceType:
             if (value := getattr(self, option)) is not None:
                 _keep(self, **{option: to_positive(value, option)})
         if self.interruption_band is not None:
-            allowed = "0 to 4, or None when unknown"
-            _keep(
-                self, interruption_band=to_whole(self.interruption_band, "interruption_band", allowed, least=0, most=4)
-            )
+            band, allowed = self.interruption_band, "0 to 4, or None when unknown"
+            _keep(self, interruption_band=to_whole(band, "interruption_band", allowed, least=0, most=4))
         if self.name.startswith("t1."):  # AWS's BurstablePerformanceSupported is of T2 and what came after it
             _keep(self, burstable=True)
         for option in ("on_demand_usd_per_hour", "spot_usd_per_hour"):

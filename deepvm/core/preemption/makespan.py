@@ -1,6 +1,6 @@
 """How long a job takes under preemption, and what it costs: expectations in closed form.
 
-The model is the simulator's (simulator.md): a life is exponential with the mean ``mttp_s``, counted from the request,
+The model is the simulator's (docs/guide/simulate.md): a life is exponential with the mean ``mttp_s``, counted from the request,
 so a cluster of n spot VMs that all must be there is interrupted at the rate L = n / mttp_s, at any time, whatever it is
 doing. Write R for allocation and preparation, k for the steps between two saves, s for a step, D for the stall of a
 save, tau = k s + D for a segment, and d for the time from the end of the stall until the version is durable.
@@ -127,6 +127,8 @@ class _ClosedForm:
             grace_s=job.grace_s.mean,
             restart_s=job.allocation_s.mean + warm.mean,
             mttp_s=1 / self.rate,
+            shape=1.0,  # together a hazard of 1/mttp at any age
+            scale_s=1 / self.rate,
             missed_rate=job.missed_notice_rate,
         )
 
@@ -167,13 +169,14 @@ class _ClosedForm:
             likely, spread = np.ones_like(seen), np.maximum(spread, (1 + seen / 10) ** -0.5)
         change = np.zeros_like(total)
         for deviations in (-1.5, -0.5, 0.5, 1.5):
-            believed = replace(self.facts, mttp_s=self.facts.mttp_s * np.exp(deviations * spread))
+            believed_s = self.facts.mttp_s * np.exp(deviations * spread)
+            believed = replace(self.facts, mttp_s=believed_s, scale_s=believed_s)
             change += np.abs(self._expected(believed)[0] / total - 1) / 4
         return np.where(np.isfinite(change), likely * change, np.inf)
 
     def _interval(self, missed: Array | float, facts: SaveFacts) -> Array:
         """Steps between two saves of the policy, as often as it would make them; more than all steps: none."""
-        steps = whole_steps(self.policy.settled, replace(facts, missed_rate=missed))
+        steps = whole_steps(self.policy, replace(facts, missed_rate=missed))
         return np.broadcast_to(np.minimum(steps, self.job.steps + 1.0), self.rate.shape)
 
     def _delay(self, segment: Array) -> Array:
