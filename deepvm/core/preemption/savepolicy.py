@@ -83,14 +83,14 @@ class SavePolicy:
     Class attributes:
         weighs: whether saves are ``interval_s`` apart; if not, nobody calls it.
         shows_cost_first: whether to save at once, to learn what a version costs.
-        heeds_notices: whether to save when the notice of a preemption arrives and an emergency save fits.
+        acts_on_notices: whether to save when the notice of a preemption arrives and an emergency save fits.
         holds_on_demand: whether the interval also holds on VMs that are never preempted.
         by_age: whether the interval depends on the age of the machine.
     """
 
     weighs: ClassVar[bool] = False
     shows_cost_first: ClassVar[bool] = False
-    heeds_notices: ClassVar[bool] = False
+    acts_on_notices: ClassVar[bool] = False
     holds_on_demand: ClassVar[bool] = False
     by_age: ClassVar[bool] = False
 
@@ -125,7 +125,7 @@ class SavePolicy:
 
     def emergency(self, facts: SaveFacts) -> Truth:
         """Whether to save when the notice of a preemption arrives."""
-        return facts.emergency_fits if self.heeds_notices else False
+        return facts.emergency_fits if self.acts_on_notices else False
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ class Formula(_Weighing):
 class Thesis(_Weighing):
     """Adaptive checkpointing of the Spotify thesis, Algorithm 1: an emergency save or insurance saves, never both."""
 
-    heeds_notices: ClassVar[bool] = True
+    acts_on_notices: ClassVar[bool] = True
 
     def interval_s(self, facts: SaveFacts) -> Number:
         """Infinite when an emergency save fits into the grace period, else sqrt(2 delta (MTTP + R)) (eq. 4.5)."""
@@ -256,7 +256,7 @@ class Adaptive(_Weighing):
     Algorithm 1 goes from 3 to 13 % of overhead on GPT-117M when 10 % of the notices are missed.
     """
 
-    heeds_notices: ClassVar[bool] = True
+    acts_on_notices: ClassVar[bool] = True
 
     def interval_s(self, facts: SaveFacts) -> Number:
         """sqrt(2 delta MTTP / q): only the share q of preemptions loses work, which is a rate of q/MTTP."""
@@ -267,7 +267,7 @@ class Adaptive(_Weighing):
 class Hazard(_Weighing):
     """As :class:`Adaptive`, with a hazard that falls with the machine's age, as it does on real spot machines."""
 
-    heeds_notices: ClassVar[bool] = True
+    acts_on_notices: ClassVar[bool] = True
     by_age: ClassVar[bool] = True
 
     def interval_s(self, facts: SaveFacts) -> Number:
