@@ -1,4 +1,4 @@
-"""The search space as columns: sizes of clusters that train, and memory nodes that may stand beside them."""
+"""The search space as columns: the VMs that train, and the memory nodes that may go with them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,9 @@ class TrainingTable:
         price: micro-dollars an hour of the GPU VMs.
         k: scaling factor K(n). n_sat: of the type's own network.
         ideal_throughput, ideal_z: eFLOPS x n and the printed objective (eq. 4, 8) with K = 1.
-        memory_set: the memory nodes that are sold where it stands, a column of :attr:`MemoryNodeTable.offered`.
-        quotas: the account limits that the planner counts with.
-        total_s, preemptions, sound: what the job is expected to take, see :mod:`deepvm.planner.job_forecast`; 0 without
-            a job.
-        billed_s: for how much time its whole cluster is paid: longer where replacements overlap with what they replace.
+        memory_set: the memory nodes in its zone, a column of :attr:`MemoryNodeTable.offered`.
+        total_s, preemptions, sound: the job's forecast (:mod:`deepvm.planner.job_forecast`); 0 without a job.
+        billed_s: ``total_s``, and longer where replacements overlap with what they replace.
         most_usd: the highest price, micro-dollars an hour with memory nodes, at which the job keeps to its limits.
     """
 
@@ -69,13 +67,13 @@ class TrainingTable:
 
     @property
     def order(self) -> IntArray:
-        """The place of each row in the order of (type name, n); the same for all zones of a type."""
+        """Sorts rows by (type name, n); equal for all zones of a type."""
         names = np.cumsum([0, *(a.name != b.name for a, b in pairwise(self.types))])
         most = int(self.count.max(initial=0)) + 1
         return np.asarray(names[self.type_index] * most + self.count, dtype=np.int64)
 
     def take(self, rows: BoolArray | IntArray) -> TrainingTable:
-        """The same columns with only these rows."""
+        """Some of the rows."""
         columns = [f.name for f in fields(self) if f.name not in ("types", "quotas")]
         return replace(self, **{c: getattr(self, c)[rows] for c in columns})
 
@@ -88,8 +86,8 @@ class MemoryNodeTable:
         price: on-demand micro-dollars an hour. n_sat: of the type's own network.
         max_count: how many of them the on-demand quota allows. room_bytes: what one VM has for checkpoints.
         needed_bytes: f x s (eq. 6).
-        sold: whether a type (row) is sold in a zone (column), see :func:`deepvm.planner.zones.sold_in`.
-        offered: whether a type (row) may stand beside the sizes with this column in :attr:`TrainingTable.memory_set`.
+        sold: whether a type (row) may be sold in a zone (column).
+        offered: whether a type (row) may go with the training VMs of a :attr:`TrainingTable.memory_set` (column).
     """
 
     types: tuple[InstanceType, ...]
@@ -106,7 +104,7 @@ class MemoryNodeTable:
         return len(self.types)
 
     def take(self, rows: BoolArray | IntArray) -> MemoryNodeTable:
-        """The same columns with only these rows."""
+        """Some of the rows."""
         kept = tuple(self.types[row] for row in np.arange(len(self))[rows].tolist())
         columns = {c: getattr(self, c)[rows] for c in ("price", "n_sat", "max_count", "room_bytes", "sold", "offered")}
         return replace(self, types=kept, **columns)

@@ -37,9 +37,9 @@ class Alternative:
 
 @dataclass(frozen=True)
 class NextChange:
-    """The next budget, $/h, at which the best cluster is a better one, and that cluster.
+    """The next budget, $/h, that buys a better cluster.
 
-    ``gain``: by how much, as a share (:func:`deepvm.planner.describe.improvement`); None if nothing is feasible now.
+    ``gain``: by which share (:func:`deepvm.planner.describe.improvement`); None if nothing is feasible now.
     """
 
     budget: Decimal
@@ -49,7 +49,7 @@ class NextChange:
 
 @dataclass(frozen=True, repr=False)
 class Recommendations(Sequence[Recommendation]):
-    """The answer to a request: a sequence of recommendations, best first, with everything around them.
+    """The answer to a request: a sequence of recommendations, best first.
 
     Attributes:
         configurations: the ranked clusters; empty when nothing is feasible.
@@ -57,10 +57,9 @@ class Recommendations(Sequence[Recommendation]):
         rejections: types that are in no feasible cluster, with reasons.
         next_change: the next budget that buys a better cluster, None when none does.
         nearly: the cheapest cluster with at least 95 % of the best one's throughput, or that takes at most 1 / 95 % of
-            its expected time, where it saves at least 10 % of the price; None otherwise, and by other objectives.
+            its expected time, if it saves at least 10 % of the price; None under other objectives.
         on_demand: the best cluster of on-demand VMs alone under the same limits, to compare with; None without a job.
-        status: how the search ended. solver: who proved the best cluster.
-        doubt: why the integer program did not prove it; empty when it did.
+        status: how the search ended. solver: who proved the best cluster; doubt: why nobody did, or empty.
         infeasible: why nothing is feasible and what to change; None when something is.
         cheapest: the cheapest feasible cluster at any budget.
         reference: the type that the job's step is measured on, None without a job.
@@ -112,7 +111,7 @@ def recommend(
     Args:
         catalog: the types and prices; see :func:`deepvm.load_catalog`.
         budget: the most to pay, $/h (the paper's pricing willingness PW).
-        tables: what was measured on your own machines, ``deepvm.load_tables()``; None for the catalog's own figures.
+        tables: measured on your own machines, ``deepvm.load_tables()``; None for the catalog's figures.
         **options: by keyword, with their defaults:
 
             - ``checkpoint_size=300_000_000``: bytes, or text such as ``"300MB"``;
@@ -125,8 +124,8 @@ def recommend(
             - ``gpus_min``, ``gpus_max``: GPUs of a VM; ``gpu_memory_min`` and ``_max``, ``gpu_total_memory_min`` and
               ``_max``: bytes, or text such as ``"24GiB"``, of each GPU and of all of a VM;
             - ``cpu_architecture=None``: ``"x86_64"`` or ``"arm64"``; ``generation="auto"``, ``"current"`` or ``"any"``;
-            - ``estimates=False``: also types whose eFLOPS are estimated; ``burstable=False``: also memory nodes that
-              run at full speed only while they have credits;
+            - ``estimates=False``: also types with estimated eFLOPS; ``burstable=False``: also memory nodes that run at
+              full speed only while they have credits;
             - ``max_nodes=255``: the most VMs that train in one cluster;
             - ``quotas=None``: account limits; None for those of the catalog, empty for none;
             - ``top=3``: how many clusters to rank;
@@ -136,7 +135,7 @@ def recommend(
               ``total-cost`` need it.
 
     Returns:
-        The ranked clusters; empty with a reason when nothing is feasible.
+        The ranked clusters, or none and the reason.
 
     Raises:
         RequestError: an argument cannot be used.
@@ -187,10 +186,7 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
 
 
 def ranking(catalog: Catalog, request: PlanRequest, count: int) -> Iterator[Recommendation]:
-    """The best ``count`` clusters, best first, each made when it is asked for.
-
-    Of one training with several memory nodes at most ``request.top`` clusters stand in it.
-    """
+    """The best ``count`` clusters, best first; at most ``request.top`` that differ only in their memory nodes."""
     candidates = gather(catalog, request)
     choices = Enumeration.build(blocks_of(candidates), request.top).top(request.budget_micro_usd, count)
     for place, choice in enumerate(choices, start=1):
@@ -206,7 +202,7 @@ _DISAGREES = f"the integer program disagreed with the exact enumeration; {_INSTE
 
 
 def _alternatives(blocks: Sequence[Block], candidates: Candidates, best: Choice) -> Iterator[Alternative]:
-    """The best clusters by the other objectives; the baselines have no objective to disagree about."""
+    """The best clusters by the other objectives; the baselines have none."""
     request = candidates.request
     for objective in Objective if request.has_objective else ():
         if objective is request.objective or (request.work is None and objective in WORK_OBJECTIVES):
@@ -223,7 +219,7 @@ def _alternatives(blocks: Sequence[Block], candidates: Candidates, best: Choice)
 
 
 def _rejections(candidates: Candidates, enumeration: Enumeration) -> Iterator[Rejection]:
-    """The types that were no candidates, and GPU types none of whose clusters is feasible."""
+    """Types that are no candidates, and GPU types without a feasible cluster."""
     yield from candidates.rejections
     request, prices = candidates.request, enumeration.cheapest_of_each_type()
     for name in dict.fromkeys(g.instance.name for g in candidates.gpus):
@@ -240,7 +236,7 @@ NEARLY, WORTH_SAVING = 0.95, 0.10
 
 
 def _nearly(enumeration: Enumeration, candidates: Candidates, best: Choice) -> Recommendation | None:
-    """The cheapest cluster that is nearly as fast, if it saves enough to be worth a line."""
+    """The cheapest cluster that is nearly as fast, if it saves enough."""
     request = candidates.request
     fastest = request.objective in (Objective.THROUGHPUT, Objective.MAKESPAN)
     if not fastest or request.policy is not PolicyName.DEEPVM:
@@ -251,7 +247,7 @@ def _nearly(enumeration: Enumeration, candidates: Candidates, best: Choice) -> R
 
 
 def _on_demand(candidates: Candidates) -> Recommendation | None:
-    """The best cluster that nobody takes away, and that need not be saved for it."""
+    """The best cluster that is never preempted and need not save."""
     request = candidates.request
     if request.work is None:
         return None

@@ -232,7 +232,7 @@ def test_a_limit_of_exactly_what_a_cluster_takes_keeps_it() -> None:
 
 def test_unknown_bands_count_as_the_worst_and_say_so() -> None:
     found = recommend(paper(), 3, work=100)
-    assert any("nobody says how often g4dn.xlarge is taken away" in w for w in found[0].warnings)
+    assert any("the interruption rate of g4dn.xlarge is unknown" in w for w in found[0].warnings)
     assert not any("nobody says" in w for w in recommend(paper(), 3, work=100, mttp="3h")[0].warnings)
 
 
