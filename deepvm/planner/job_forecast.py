@@ -80,11 +80,7 @@ class Work:
         total_budget: Money | None = None,
         checkpoint_bytes: int = 300_000_000,
     ) -> Work:
-        """Read :class:`deepvm.planner.request.WorkOptions`.
-
-        Raises:
-            RequestError: for an argument that cannot be used, or has no effect without a job.
-        """
+        """Read :class:`deepvm.planner.request.WorkOptions`; raises a RequestError, also for options without a job."""
         if job is None and work is None:
             idle = {
                 "measured_on": measured_on or None,
@@ -132,8 +128,7 @@ class Work:
     def reference(self, gpus: Sequence[InstanceType], known: Sequence[InstanceType]) -> InstanceType | None:
         """The type that ``step_s`` is measured on: one of ``known``, by default the cheapest of ``gpus``, if any.
 
-        Raises:
-            RequestError: ``measured_on`` is no type of the catalog, or its eFLOPS are unknown.
+        Raises a RequestError if ``measured_on`` is no type of the catalog, or its eFLOPS are unknown.
         """
         if not self.measured_on:
             return min(

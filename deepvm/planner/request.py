@@ -177,11 +177,7 @@ class PlanRequest:
 
     @classmethod
     def parse(cls, budget: Money, **options: Unpack[PlanOptions]) -> PlanRequest:
-        """Read a budget, $/h, >= 0, and :class:`PlanOptions`; numbers may be text, as from a command line.
-
-        Raises:
-            RequestError: naming the argument, the value and what is allowed.
-        """
+        """Read a budget, $/h, >= 0, and :class:`PlanOptions`; numbers may be text. Raises a RequestError."""
         given = dict[str, Any](options)
         work_options = {name: given.pop(name) for name in WorkOptions.__annotations__ if name in given}
         found: dict[str, Any] = {"budget": to_decimal(budget, "budget", zero=True, unit="$/h")}

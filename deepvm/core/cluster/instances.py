@@ -273,10 +273,7 @@ class Catalog:
     def within_zone(self, zone: str) -> Catalog:
         """The types sold in one zone, at its spot prices; the rest goes to ``absent``. Without zones, the same catalog.
 
-        ``zone``: an id, or a name in the user's account.
-
-        Raises:
-            RequestError: the catalog has zones but not this one, or nothing is sold there.
+        ``zone``: an id, or a name in the user's account. Raises a RequestError if it is unknown or sells nothing.
         """
         if not self.zones:
             return self

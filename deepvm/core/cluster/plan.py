@@ -132,8 +132,7 @@ class Plan:
     def in_zones(self, zones: Sequence[str]) -> Plan:
         """The plan in these zones only, given by id or by name; in all its zones if none is given.
 
-        Raises:
-            RequestError: the plan has no such zone, or its memory nodes are not offered there.
+        Raises a RequestError if it has no such zone, or its memory nodes are not offered there.
         """
         if not zones:
             return self

@@ -23,7 +23,7 @@ from deepvm.errors import RequestError
 
 
 class PriceBasis(str, Enum):
-    """Which spot price of a history a plan counts with: the last one, or that of a share of the time."""
+    """Which spot price of a history a plan uses: the last one, or a quantile over time."""
 
     CURRENT = "current"
     P50 = "p50"
@@ -36,27 +36,22 @@ _SHARE = {PriceBasis.P50: Decimal("0.5"), PriceBasis.P95: Decimal("0.95"), Price
 
 @dataclass(frozen=True)
 class PricePoint:
-    """From a moment on, seconds since 1970, this price in $/h held, until the next change."""
+    """A price in $/h that held from a moment, seconds since 1970, until the next change."""
 
     at_s: int
     usd_per_hour: Decimal
 
 
 def price_over_time(changes: Sequence[PricePoint], start_s: int, end_s: int, basis: PriceBasis) -> Decimal | None:
-    """The price by a basis over a window from ``start_s`` to ``end_s``, each price weighted by the time it held.
+    """The price by a basis over a window from ``start_s`` to ``end_s``, $/h; None when no price is known.
 
-    A change before the window says what held at its beginning. ``current`` gives the last price that holds at the end.
-
-    Returns:
-        The lowest price p of those that held such that they were at most p for at least the basis' share of the time
-        with a known price, $/h; None when no price is known for any part of the window.
-
-    Raises:
-        RequestError: the window is empty.
+    ``current`` is the price at the end, else it is the lowest that was not exceeded for at least the basis's share of
+    the time with a known price. A change before the window holds at its beginning. Raises a RequestError for an empty
+    window.
     """
     if start_s >= end_s:
         raise RequestError("end_s", end_s, f"a time after the start, {start_s}")
-    # Of changes at the same moment the last one named is the one that held.
+    # Of changes at the same moment the last one holds.
     latest = {c.at_s: c.usd_per_hour for c in sorted(changes, key=lambda c: c.at_s) if c.at_s < end_s}
     moments = list(latest)
     if not moments or basis is PriceBasis.CURRENT:
@@ -85,7 +80,7 @@ FEWEST_PEERS = 3  # a median of fewer prices may be the wrong price itself
 
 @dataclass(frozen=True)
 class Doubt:
-    """A price that cannot be true, and what it was compared with, in words."""
+    """An implausible price, and what it was compared with, in words."""
 
     usd_per_hour: Decimal
     why: str
@@ -97,7 +92,7 @@ class Doubt:
 
 @dataclass(frozen=True)
 class PricedType:
-    """What is compared of a type: vCPUs and prices, $/h; the spot price stands for those of all zones, as a median."""
+    """What is compared of a type: vCPUs and prices, $/h; the spot price is the median of its zones."""
 
     vcpus: int
     on_demand_usd_per_hour: Decimal | None = None
@@ -105,10 +100,10 @@ class PricedType:
 
 
 class Plausibility:
-    """Judges the prices of a region by one another."""
+    """Judges the prices of a region against each other."""
 
     def __init__(self, types: Mapping[str, PricedType]) -> None:
-        """Sort the prices for each vCPU, by family and of all types of the region, which come by name."""
+        """Sort the prices per vCPU, by family and of all ``types``, which come by name."""
         self.types = types
         self._families: dict[str, list[Decimal]] = defaultdict(list)
         self._all: list[Decimal] = []

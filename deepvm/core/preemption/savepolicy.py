@@ -303,8 +303,7 @@ def whole_steps(policy: SavePolicy, facts: SaveFacts) -> Number:
 def parse_policy(text: str, option: str = "policy") -> SavePolicy:
     """A policy by its name: one of ``POLICIES``, ``static:51`` (steps), ``every:600`` or ``every:10min`` (a time).
 
-    Raises:
-        RequestError: anything else, naming ``option``.
+    Raises a RequestError for ``option`` for anything else.
     """
     name, colon, value = text.strip().partition(":")
     if name in POLICIES and not colon:

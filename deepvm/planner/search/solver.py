@@ -54,11 +54,7 @@ class IntegerProgram:
     """A formulation that is narrowed and solved for several objectives in turn; not thread-safe."""
 
     def __init__(self, formulation: Formulation, *, deadline: float) -> None:
-        """Load a formulation; ``deadline``: ``time.monotonic()`` at which the solver must stop.
-
-        Raises:
-            SolverError: HiGHS cannot be run here.
-        """
+        """Load a formulation; ``deadline``: a ``time.monotonic()``. Raises a SolverError if HiGHS cannot run here."""
         if not _backend(1.0).available():
             raise SolverError("HiGHS cannot be run here: pip install highspy, or plan with --solver frontier")
         self._deadline = deadline
@@ -75,11 +71,7 @@ class IntegerProgram:
             self._upper[variable] = (self._upper[variable][0], 0)
 
     def minimise(self, objective: Mapping[int, float]) -> tuple[int, ...]:
-        """Solve for one objective: the values of the variables, rounded to whole numbers and not checked.
-
-        Raises:
-            Unproven: no solution, not in time, or numerical trouble.
-        """
+        """Solve for one objective: the values of the variables, rounded and unchecked; raises :class:`Unproven`."""
         seconds = self._deadline - time.monotonic()
         if seconds <= 0:
             raise Unproven(SolveStatus.TIME_LIMIT)
