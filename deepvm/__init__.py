@@ -25,7 +25,7 @@ _HOMES = {
     "Recommendations": "deepvm.planner.recommend",
     "Rejection": "deepvm.core.cluster.cluster",
     "RingSpeedup": "deepvm.core.cluster.speedup",
-    "SaturationTable": "deepvm.core.cluster.saturation",
+    "SaturationTable": "deepvm.core.cluster.memory_nodes",
     "explain": "deepvm.planner.explain",
     "load_catalog": "deepvm.catalog.store",
     "load_tables": "deepvm.catalog.measured.tables",
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from deepvm.catalog.store import load_catalog
     from deepvm.core.cluster.cluster import Cluster, NodeGroup, Recommendation, Rejection
     from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Quota
-    from deepvm.core.cluster.saturation import SaturationTable
+    from deepvm.core.cluster.memory_nodes import SaturationTable
     from deepvm.core.cluster.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup
     from deepvm.errors import DeepVMError
     from deepvm.planner.explain import explain

@@ -43,18 +43,12 @@ class DeepVMError(Exception):
 
 
 class RequestError(DeepVMError, ValueError):
-    """A requested value cannot be used.
-
-    Attributes:
-        option: the name of the argument, as in Python (``checkpoint_size``).
-        value: what was given.
-        allowed: what would have been accepted, in words.
-    """
+    """A requested value cannot be used: the argument's name in Python, the value, and what is allowed, in words."""
 
     exit_code = 2
 
     def __init__(self, option: str, value: object, allowed: str) -> None:
-        """Keep the facts; the message is made from them."""
+        """See the class."""
         self.option, self.value, self.allowed = option, value, allowed
         super().__init__(f"{option}: {self.shown} cannot be used; allowed: {allowed}")
 
@@ -76,7 +70,7 @@ class MissingExtraError(RequestError):
     """The request needs a library that the base install leaves out."""
 
     def __init__(self, option: str, library: str, extra: str) -> None:
-        """Name the library and the extra that brings it; no option if the command itself needs it."""
+        """``option`` is empty if the command itself needs the library."""
         self.library, self.extra = library, extra
         super().__init__(
             option, library, f"install it with: pip install 'deepvm[{extra}]' (in a checkout: pip install '.[{extra}]')"
@@ -96,7 +90,7 @@ EXTRAS = {"matplotlib": "plot", "pandas": "pandas", "scipy": "fit", "torch": "tr
 
 
 def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
-    """The error for an optional library that is not installed, None where another module is missing."""
+    """The error for an optional library that is not installed, None for other modules."""
     library = (error.name or "").partition(".")[0]
     return MissingExtraError("", library, EXTRAS[library]) if library in EXTRAS else None
 
@@ -107,7 +101,7 @@ class JobFormatError(DeepVMError):
     exit_code = 2
 
     def __init__(self, place: str, problems: Sequence[str]) -> None:
-        """Keep the facts; the message lists the problems."""
+        """List the problems."""
         self.place, self.problems = place, tuple(problems)
         super().__init__("\n".join(f"{place}, {problem}" for problem in problems))
 
@@ -122,7 +116,7 @@ class CatalogNotFoundError(DataError):
     """Neither an embedded catalog nor a readable file."""
 
     def __init__(self, name: str, why: str, embedded: Sequence[str]) -> None:
-        """Keep the name that was asked for and the names that exist."""
+        """Name the embedded catalogs."""
         self.name, self.why, self.embedded = name, why, tuple(embedded)
         super().__init__(
             f"catalog {name!r}: {why}; embedded catalogs: {', '.join(embedded)}; "
@@ -134,9 +128,7 @@ class CatalogNotFoundError(DataError):
 class Problem:
     """One thing that is wrong in a file.
 
-    Attributes:
-        place: path inside a JSON document (``instances[3].spot_usd_per_hour``) or ``line 7, column spot_usd_per_hour``.
-        found: what is there, shortened. expected: what is allowed there.
+    ``place``: ``instances[3].spot_usd_per_hour`` or ``line 7, column spot_usd_per_hour``; ``found`` is shortened.
     """
 
     place: str
@@ -149,12 +141,12 @@ class Problem:
 
 
 class CatalogFormatError(DataError):
-    """A file was read and is not a valid catalog."""
+    """A file is not a valid catalog."""
 
     SHOWN = 10
 
     def __init__(self, path: Path | str, problems: Sequence[Problem]) -> None:
-        """Keep every problem; the message shows the first ten."""
+        """Show the first ten problems."""
         self.path, self.problems = str(path), tuple(problems)
         lines = [f"{self.path}: {p}" for p in self.problems[: self.SHOWN]]
         if len(self.problems) > self.SHOWN:
@@ -173,13 +165,13 @@ class CloudError(DeepVMError):
         what: what was being done, such as ``ec2 DescribeInstanceTypes in us-east-1``.
         why: ``credentials``, ``expired``, ``permission``, ``region``, ``clock``, ``throttled``, ``timeout``,
             ``network`` or ``reply``, for programs.
-        detail: the same for people, free of secrets. advice: what to do about it.
+        detail: the same for people, without secrets. advice: what to do about it.
     """
 
     exit_code = 5
 
     def __init__(self, what: str, why: str, detail: str, advice: str) -> None:
-        """Keep the facts; the message is made from them."""
+        """See the class."""
         self.what, self.why, self.detail, self.advice = what, why, detail, advice
         super().__init__(f"{what}: {detail}; {advice}")
 

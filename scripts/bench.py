@@ -39,7 +39,7 @@ from deepvm.catalog.signals.signal import ADVISOR, OFFERINGS, ON_DEMAND, QUOTAS,
 from deepvm.catalog.store import save_catalog
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType
 from deepvm.core.cluster.speedup import RingSpeedup
-from deepvm.planner.recommend import plan
+from deepvm.planner.recommend import solve
 from deepvm.planner.request import PlanRequest
 from deepvm.reports.tables import Column, print_table
 
@@ -112,7 +112,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Point:
-    """``plan()`` timed once the modules are loaded.
+    """``solve()`` timed once the modules are loaded.
 
     Attributes:
         axis: what grows, ``types x sizes`` or ``CPU types``. x: how many of it.
@@ -292,18 +292,18 @@ def time_processes(what: Plan, catalog: Path, cached: int) -> list[Timing]:
 
 
 def time_plan(catalog: Catalog, solver: str, max_nodes: int, repeats: int) -> float:
-    """Median CPU seconds of ``plan()``, the modules loaded; it runs on one thread."""
+    """Median CPU seconds of ``solve()``, the modules loaded; it runs on one thread."""
     request = PlanRequest.parse(GROWTH_BUDGET, solver=solver, max_nodes=max_nodes)
     times = []
     for _ in range(repeats):
         start = time.process_time()
-        plan(catalog, request)
+        solve(catalog, request)
         times.append(time.process_time() - start)
     return statistics.median(times)
 
 
 def time_growth(what: Plan) -> list[Point]:
-    """``plan()`` with more GPU types and larger clusters, and with more CPU types."""
+    """``solve()`` with more GPU types and larger clusters, and with more CPU types."""
     points: dict[tuple[str, str, int], float] = {}
     types, most = what.grid[len(what.grid) // 3]
     cpus = what.cpu_types[len(what.cpu_types) // 2]
@@ -358,7 +358,7 @@ def draw_growth(points: Sequence[Point], growth: Sequence[Growth], path: Path) -
         frame.set_axisbelow(True)
         frame.legend(loc="upper left", fontsize="small")
     figure.axes[0].set_ylim(min(p.seconds for p in points) / 2, max(p.seconds for p in points) * 12)
-    figure.axes[0].set_ylabel(f"plan() at {GROWTH_BUDGET} $/h (CPU s)")
+    figure.axes[0].set_ylabel(f"solve() at {GROWTH_BUDGET} $/h (CPU s)")
     figure.suptitle("Growth of the planning time with the catalog")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
@@ -420,7 +420,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     points = time_growth(what)
     growth = fit(points)
-    print(f"\nGrowth of plan() inside a process at {GROWTH_BUDGET} $/h, CPU time ~ size ^ exponent:")
+    print(f"\nGrowth of solve() inside a process at {GROWTH_BUDGET} $/h, CPU time ~ size ^ exponent:")
     print_table(
         columns("size", "solver", right=("from", "to", "CPU (s)", "exponent", "larger half")),
         [growth_row(g, [p for p in points if (p.axis, p.solver) == (g.axis, g.solver)]) for g in growth],

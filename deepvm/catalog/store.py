@@ -90,9 +90,7 @@ def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **marke
         raise RequestError("network", network, "peak or baseline")
     catalog, zone = _load(name), market.get("zone")
     if zone:
-        from deepvm.core.cluster.one_zone import within_zone
-
-        catalog = within_zone(catalog, zone)
+        catalog = catalog.within_zone(zone)
     return catalog.sustained() if network == "baseline" else catalog
 
 

@@ -1,4 +1,4 @@
-"""Names in messages: which one was meant after a typing error, and lists of many."""
+"""Names in messages: which one was meant by a misspelled one, and lists of many."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The one place where units are converted.
+"""Units: reading, converting, showing.
 
-Money is counted in whole micro-dollars inside the planner, because binary floats lose cents that matter: 131 VMs at
-0.05 + ... can cost exactly 8.80 $/h, and a float sum says 8.800000000000001 and refuses the plan.
+The planner counts money in whole micro-dollars: where a plan costs exactly 8.80 $/h, a float sum may say
+8.800000000000001 and refuse it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,9 @@ _SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([A-Za-z]*)\s*")
 
 
 def to_decimal(value: Money, option: str, *, zero: bool = False, unit: str = "dollars") -> Decimal:
-    """Read a finite amount, given as a number or its decimal form as text.
+    """Read an amount from 0 (only with ``zero``) to ``MOST_USD``, given as a number or as text.
 
-    ``option`` and ``unit`` are for the error; ``zero``: whether 0 is allowed.
-
-    Raises:
-        RequestError: not a number, not finite, negative, zero where that is not allowed, or above ``MOST_USD``.
+    Raises a RequestError for anything else, with ``option`` and ``unit`` in its message.
     """
     allowed = f"a finite number {'>= 0' if zero else '> 0'} and at most {MOST_USD:.0e} in {unit}"
     text = str(value).strip()
@@ -56,38 +53,26 @@ def to_decimal(value: Money, option: str, *, zero: bool = False, unit: str = "do
 
 
 def to_whole(value: object, option: str, allowed: str, *, least: int, most: float = math.inf) -> int:
-    """A whole number within bounds as Python's own int: 4.0, Decimal(4) and numpy's 4 count, text and booleans do not.
-
-    Raises:
-        RequestError: anything else.
-    """
+    """A whole number within bounds as an int: 4.0, Decimal(4) and numpy's 4 count. Raises a RequestError."""
     if _is_number(value) and math.isfinite(value) and least <= value <= most and value == int(value):
         return int(value)
     raise RequestError(option, value, allowed)
 
 
 def to_positive(value: object, option: str) -> float:
-    """A finite number above 0, of any numeric type, as Python's own float.
-
-    Raises:
-        RequestError: anything else.
-    """
+    """A finite number above 0, of any numeric type, as a float; raises a RequestError for the rest."""
     if _is_number(value) and 0 < value < math.inf:
         return float(value)
     raise RequestError(option, value, "a finite number > 0, or None when unknown")
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    """Of any numeric type; text and truth values are none."""
+    """Whether it is of any numeric type, which text and booleans are not."""
     return isinstance(value, (Real, Decimal)) and not isinstance(value, bool)
 
 
 def to_micro_usd(price: Decimal) -> int:
-    """Whole micro-dollars of an exact price in dollars.
-
-    Raises:
-        RequestError: the price has more than six decimals.
-    """
+    """Whole micro-dollars of an exact price in dollars; raises a RequestError for more than six decimals."""
     exact = price.quantize(_MICRO, rounding=ROUND_FLOOR)  # quantize() looks at all digits, multiplication at 28
     if price != exact:
         raise RequestError("price", str(price), f"at most 6 decimals (micro-dollars); round it to {round(price, 6)}")
@@ -95,14 +80,14 @@ def to_micro_usd(price: Decimal) -> int:
 
 
 def budget_micro_usd(budget: Decimal) -> int:
-    """Whole micro-dollars that a budget covers: prices are whole micro-dollars, so rounding down loses no plan."""
+    """Whole micro-dollars of a budget: prices are whole micro-dollars, so rounding down loses no plan."""
     return int(budget.quantize(_MICRO, rounding=ROUND_FLOOR) * MICRO_USD)
 
 
 def format_usd(amount: Decimal | int) -> str:
-    """An exact amount for people: dollars as a Decimal, or whole micro-dollars; at least four decimals.
+    """An exact amount, dollars as a Decimal or whole micro-dollars, with at least four decimals.
 
-    Not rounded, because whoever asks for that budget must get what it promises.
+    Not rounded, because it may be used as a budget.
     """
     exact = amount if isinstance(amount, Decimal) else Decimal(amount) / MICRO_USD
     text = f"{exact:f}".rstrip("0") if "." in f"{exact:f}" else f"{exact:f}."
@@ -119,13 +104,10 @@ MOST_SECONDS = 10**10  # three hundred years: more is a slip
 def parse_seconds(
     value: str | float, option: str, *, bare: bool = False, zero: bool = False, allowed: str = ""
 ) -> float:
-    """Read a time: ``12h``, ``90min``, ``2d``, ``300s``, or a number of seconds.
+    """Read a time up to ``MOST_SECONDS``: ``12h``, ``90min``, ``2d``, ``300s``, or a number of seconds.
 
     ``bare``: whether text without a unit is seconds; ``--deadline 12`` does not mean 12 seconds. ``zero``: whether 0 is
-    allowed. ``allowed``: what the error says in place of the usual.
-
-    Raises:
-        RequestError: not a time, no unit or an unknown one, not above 0, or above ``MOST_SECONDS``.
+    allowed. Raises a RequestError for anything else; ``allowed``: its message in place of the usual one.
     """
     allowed = allowed or f"a time {'from' if zero else 'above'} 0 with a unit of s, min, h or d, such as 12h"
     if isinstance(value, str):
@@ -141,18 +123,14 @@ def parse_seconds(
 
 
 def _meant_time(value: str) -> str:
-    """A hint for who spelt the unit out: ``12 hours``."""
+    """A hint for a spelled-out unit: ``12 hours``."""
     number, unit = re.fullmatch(r"\s*([0-9.]*)\s*(.*?)\s*", value, re.DOTALL).groups()  # type: ignore[union-attr]
     near = nearest(unit, _TIME_WORDS) if number else []
     return f"; did you mean {number}{_TIME_WORDS[near[0]]}?" if near else ""
 
 
 def parse_hours(value: str | float, option: str) -> float:
-    """Read an amount of work, seconds: a number of hours, or a time with its unit, such as ``90min`` or ``2d``.
-
-    Raises:
-        RequestError: neither, not above 0, or above ``MOST_SECONDS``.
-    """
+    """Read an amount of work, seconds: hours, or a time with a unit, ``90min``; raises a RequestError."""
     allowed = (
         f"hours above 0 and at most {MOST_SECONDS // 3600}, or a time with a unit of s, min, h or d, such as 90min"
     )
@@ -167,7 +145,7 @@ def parse_hours(value: str | float, option: str) -> float:
 
 
 def format_seconds(seconds: float, *, up: bool = False) -> str:
-    """A time for people, rounded (up) to about a per mille: ``45 s``, ``12.5 min``, ``7.25 h``, ``12.3 d``."""
+    """A time rounded (up) to about a per mille: ``45 s``, ``12.5 min``, ``7.25 h``, ``12.3 d``."""
     if seconds == math.inf:
         return "never"
     units = (("s", 1.0, 120.0), ("min", 60.0, 7200.0), ("h", 3600.0, 4 * 86400.0))
@@ -185,10 +163,7 @@ MOST_BYTES = 10**24  # more is a slip; floats and solvers still count with it
 def parse_bytes(size: str | int, option: str = "checkpoint_size") -> int:
     """Read a size in bytes: ``300MB``, ``0.3GB`` (powers of 1000), ``512MiB`` (powers of 1024), or a whole number.
 
-    Text without a unit is refused below a million: somebody who writes ``300`` does not mean 300 bytes.
-
-    Raises:
-        RequestError: not a size, no unit or an unknown one, or less than one byte.
+    Raises a RequestError for anything else, and for text without a unit below a million: ``300`` is not meant as bytes.
     """
     allowed = "a size above 0 with a unit of B, kB, MB, GB, TB, KiB, MiB, GiB or TiB, such as 300MB"
     match = None if isinstance(size, bool) else _SIZE.fullmatch(str(size))
@@ -204,7 +179,7 @@ def parse_bytes(size: str | int, option: str = "checkpoint_size") -> int:
 
 
 def format_bytes(count: int) -> str:
-    """Show a size in the largest decimal unit that keeps it above 1, at most two decimals, rounded down: ``300 MB``."""
+    """A size in its largest decimal unit, at most two decimals, rounded down: ``300 MB``."""
     power = max(p for p in range(5) if p == 0 or count >= 1000**p)
     hundredths = count * 100 // 1000**power
     shown = f"{hundredths / 100:.2f}".rstrip("0").rstrip(".") if power else str(count)

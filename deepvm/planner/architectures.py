@@ -1,8 +1,7 @@
 """How clusters are put together (DeepVM III-B3): the registry of architectures.
 
-An architecture says how n training VMs are split over the markets and whether memory nodes stand beside them. From that
-follow its integer program (:mod:`deepvm.planner.search.formulation`), its enumeration and its explanations. The
-contract test runs every entry of the registry against the enumeration and a brute-force oracle.
+An architecture says how n training VMs are split over the markets and whether there are memory nodes. The integer
+program (:mod:`deepvm.planner.search.formulation`), the enumeration and the explanations follow from that.
 """
 
 from __future__ import annotations
@@ -25,9 +24,8 @@ class Architecture:
         name: as on the command line. smallest_count: the fewest VMs that train.
         on_demand: how many of n training VMs are bought on demand, as an array of the shape of n.
         known_to_baselines: whether the policies Cost-First and Performance-First consider it.
-        tiered: whether on-demand memory nodes stand beside the VMs that train. An architecture that is tiered *and*
-            buys GPU VMs on demand must keep the two in different quota families: the enumeration checks their quotas
-            one by one.
+        tiered: whether on-demand memory nodes hold the checkpoints. If GPU VMs are bought on demand too, the two must
+            be in different quota families: the enumeration checks their quotas one by one.
     """
 
     name: str
@@ -38,14 +36,14 @@ class Architecture:
 
     @cached_property
     def markets(self) -> frozenset[Market]:
-        """The markets in which a type that trains must be sold."""
+        """The markets in which training VMs are bought."""
         count = np.array([self.smallest_count, self.smallest_count + 1], dtype=np.int64)
         on_demand = self.on_demand(count)
         used = ((Market.SPOT, count - on_demand), (Market.ON_DEMAND, on_demand))
         return frozenset(market for market, vms in used if vms.any())
 
     def lacks(self, instance: InstanceType) -> str:
-        """What it needs of a training VM and the catalog does not know, such as ``no-spot-price``; empty: nothing."""
+        """What the catalog lacks about a type to train here, such as ``no-spot-price``; empty for nothing."""
         for market in sorted(self.markets, key=lambda m: m.value):
             if instance.usd_per_hour(market) is None:
                 return f"no-{market.value}-price"
@@ -60,7 +58,7 @@ SINGLE_ANCHOR = Architecture("single-anchor", np.ones_like, smallest_count=2, kn
 # eq. 5, 6, 7), w offered where v is.
 TIERING = Architecture("tiering", np.zeros_like, tiered=True)
 
-# What spot VMs are measured against; not in the registry, for nothing is planned with it.
+# What spot VMs are compared with; not in the registry, because it is no answer to a request.
 ON_DEMAND = Architecture("on-demand", np.copy)
 
 # In the order of the names, by which ties are broken.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +14,7 @@ from deepvm.core.spelling import one_of
 from deepvm.core.units import MICRO_USD
 from deepvm.errors import MissingDataError, RequestError
 from deepvm.planner.architectures import REGISTRY, Architecture
-from deepvm.planner.columns import UNLIMITED_USD, BoolArray, FloatArray, IntArray, MemoryTier, Sizes
+from deepvm.planner.columns import UNLIMITED_USD, BoolArray, FloatArray, IntArray, MemoryNodeTable, TrainingTable
 from deepvm.planner.rejections import (
     memory_rejection,
     quota_count,
@@ -23,7 +23,6 @@ from deepvm.planner.rejections import (
     training_rejection,
 )
 from deepvm.planner.request import PlanRequest
-from deepvm.planner.zones import places, sold_in, zone_ids
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,8 @@ class GpuCandidate:
 
     Attributes:
         instance: the type at the spot price of its zone. k: K(n) for n = 1 ... max_nodes.
-        n_sat: senders of this type that saturate their own network; 0 when its bandwidth is unknown.
-        offers: the memory nodes that it is planned with, a column of :attr:`MemoryTier.offered`.
+        n_sat: of its own network; 0 when its bandwidth is unknown.
+        memory_set: its memory nodes, a column of :attr:`MemoryNodeTable.offered`.
         cheapest: whether no zone has a lower spot price.
     """
 
@@ -41,13 +40,13 @@ class GpuCandidate:
     curve: SpeedupCurve
     k: FloatArray
     n_sat: int
-    offers: int = 0
+    memory_set: int = 0
     cheapest: bool = True
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Everything that may stand in a plan for a request, and why the rest may not.
+    """What a plan for a request may consist of, and why the rest may not.
 
     ``reference``: the type that the job's step is measured on, None without a job.
     """
@@ -56,24 +55,24 @@ class Candidates:
     request: PlanRequest
     architectures: tuple[Architecture, ...]
     gpus: tuple[GpuCandidate, ...]
-    tier: MemoryTier
+    tier: MemoryNodeTable
     rejections: tuple[Rejection, ...]
     reference: InstanceType | None
 
     @property
     def quotas(self) -> tuple[Quota, ...]:
-        """The account limits that count."""
+        """The account limits that apply."""
         return self.request.quotas_of(self.catalog)
 
     def only(self, name: str) -> Candidates:
-        """With one type of GPU or of memory node."""
+        """Only one GPU type, or only one type of memory node."""
         gpus = tuple(g for g in self.gpus if g.instance.name == name)
         if gpus:
             return replace(self, gpus=gpus)
         return replace(self, tier=self.tier.take(np.array([t.name == name for t in self.tier.types], dtype=np.bool_)))
 
-    def sizes(self, architecture: Architecture) -> Sizes:
-        """All (type, zone, n) of an architecture that the quotas and ``max_nodes`` allow and that scale at all."""
+    def sizes(self, architecture: Architecture) -> TrainingTable:
+        """All (type, zone, n) of an architecture that scale and that the quotas and ``max_nodes`` allow."""
         placed = [g for g in self.gpus if architecture.tiered or g.cheapest]
         allowed = [g for g in placed if not architecture.lacks(g.instance)]
         types = tuple(g.instance for g in allowed)
@@ -91,7 +90,7 @@ class Candidates:
         spot_price, on_demand_price = prices(Market.SPOT), prices(Market.ON_DEMAND)
         eflops = np.array([t.eflops or 0.0 for t in types])[type_index]
         nothing = np.zeros(len(count))
-        sizes = Sizes(
+        sizes = TrainingTable(
             types=types,
             type_index=type_index,
             count=count,
@@ -100,11 +99,11 @@ class Candidates:
             price=spot * spot_price + on_demand * on_demand_price,
             k=np.concatenate([np.zeros(0), *(g.k[counts - 1] for g in allowed)]),
             ideal_throughput=eflops * count,
-            # FLOPP of a market that the architecture does not use is multiplied by 0 VMs; its price may be missing.
+            # The price in a market that the architecture does not use may be missing.
             ideal_z=spot * (eflops / np.where(spot_price > 0, spot_price, 1) * MICRO_USD)
             + on_demand * (eflops / np.where(on_demand_price > 0, on_demand_price, 1) * MICRO_USD),
             n_sat=_ints(g.n_sat for g in allowed)[type_index],
-            offers=_ints(g.offers for g in allowed)[type_index],
+            memory_set=_ints(g.memory_set for g in allowed)[type_index],
             quotas=self.quotas,
             total_s=nothing,
             billed_s=nothing,
@@ -162,9 +161,10 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
             else:
                 rejections.append(reason)
     zones = sorted({zone for g in trains for zone in zone_ids(g.instance)})
-    sold = sold_in(zones, memory)
+    rows = [[not m.zones or zone in m.zones for zone in zones] for m in memory]
+    sold = np.array(rows, dtype=np.bool_).reshape(len(memory), len(zones))
     gpus, offered = _in_zones(trains, zones, sold)
-    tier = MemoryTier(
+    tier = MemoryNodeTable(
         types=tuple(memory),
         price=_ints(i.micro_usd_per_hour(Market.ON_DEMAND) or 0 for i in memory),
         n_sat=_ints(rule.n_sat(catalog.n_sat, i.memory_node_gbps(rule) or 0.0) for i in memory),
@@ -182,17 +182,41 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
 def _in_zones(
     gpus: Sequence[GpuCandidate], zones: Sequence[str], sold: BoolArray
 ) -> tuple[tuple[GpuCandidate, ...], BoolArray]:
-    """Each candidate in each zone that matters, and :attr:`MemoryTier.offered`: equal columns stand once."""
+    """Each candidate in each zone that matters, and :attr:`MemoryNodeTable.offered`, of which each column is unique."""
     columns: dict[bytes, int] = {}
-    offered: list[BoolArray] = []
     placed = []
     for gpu in gpus:
-        for i, (instance, nodes) in enumerate(places(gpu.instance, zones, sold)):
+        for i, (instance, nodes) in enumerate(_places(gpu.instance, zones, sold)):
             column = columns.setdefault(nodes.tobytes(), len(columns))
-            if column == len(offered):
-                offered.append(nodes)
-            placed.append(replace(gpu, instance=instance, offers=column, cheapest=i == 0))
-    return tuple(placed), np.array(offered, dtype=np.bool_).reshape(len(offered), len(sold)).T
+            placed.append(replace(gpu, instance=instance, memory_set=column, cheapest=i == 0))
+    offered = [np.frombuffer(column, dtype=np.bool_) for column in columns]
+    return tuple(placed), np.array(offered, dtype=np.bool_).reshape(len(columns), len(sold)).T
+
+
+def zone_ids(instance: InstanceType) -> tuple[str, ...]:
+    """Ids of the zones in which a type may train; empty when unknown."""
+    return tuple(z.zone for z in instance.spot_zones) or instance.zones
+
+
+def _places(instance: InstanceType, zones: Sequence[str], sold: BoolArray) -> Iterator[tuple[InstanceType, BoolArray]]:
+    """A training type in each zone that can be in a best cluster, cheapest first, with the memory nodes to use there.
+
+    Spot VMs and memory nodes must be in one zone. For given types and counts the cheapest zone that sells both is best
+    by every objective, so a memory node is used in that zone only, and a zone that is left without any is omitted, but
+    for the cheapest, where clusters without memory nodes are. The search stays exact and finds each cluster once.
+
+    Where spot prices are not known by zone, the type has one price in all zones that offer it.
+    """
+    left = np.ones(len(sold), dtype=np.bool_)
+    if not instance.spot_zones:
+        columns = [zones.index(zone) for zone in instance.zones]
+        yield instance, np.asarray(sold[:, columns].any(axis=1)) if columns else left
+        return
+    for i, zone in enumerate(sorted(instance.spot_zones, key=lambda z: (z.usd_per_hour, z.zone))):
+        here = sold[:, zones.index(zone.zone)]
+        if i == 0 or (left & here).any():
+            yield instance.in_zone(zone), left & here
+        left = left & ~here
 
 
 def _ints(values: Iterable[int]) -> IntArray:
@@ -225,6 +249,6 @@ def _gpu_candidate(
 
 
 def _curve(instance: InstanceType, catalog: Catalog, request: PlanRequest) -> SpeedupCurve | None:
-    """The general curve to use: of the kind that was asked for, else of the type's own kind, else the catalog's."""
+    """The general curve to use: of the requested kind, else of the type's own kind, else the catalog's."""
     own = instance.default_speedup if request.speedup is None else ""
     return (instance.curve(own) if own else None) or instance.curve(request.curves_of(catalog))

@@ -1,4 +1,4 @@
-"""The search space as columns: sizes of clusters that train, and memory nodes that may stand beside them."""
+"""The search space as columns: the VMs that train, and the memory nodes that may go with them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
-UNLIMITED_USD = np.iinfo(np.int64).max  # in Sizes.most_usd: any price will do
+UNLIMITED_USD = np.iinfo(np.int64).max  # in TrainingTable.most_usd: any price will do
 
 
 @dataclass(frozen=True)
-class Sizes:
+class TrainingTable:
     """One row for each (GPU type, zone, number of VMs) of one architecture, ordered by type name.
 
     Attributes:
@@ -27,11 +27,9 @@ class Sizes:
         price: micro-dollars an hour of the GPU VMs.
         k: scaling factor K(n). n_sat: of the type's own network.
         ideal_throughput, ideal_z: eFLOPS x n and the printed objective (eq. 4, 8) with K = 1.
-        offers: the memory nodes that are sold where it stands, a column of :attr:`MemoryTier.offered`.
-        quotas: the account limits that the planner counts with.
-        total_s, preemptions, sound: what the job is expected to take, see :mod:`deepvm.planner.job_forecast`; 0 without
-            a job.
-        billed_s: for how much time its whole cluster is paid: longer where replacements overlap with what they replace.
+        memory_set: the memory nodes in its zone, a column of :attr:`MemoryNodeTable.offered`.
+        total_s, preemptions, sound: the job's forecast (:mod:`deepvm.planner.job_forecast`); 0 without a job.
+        billed_s: ``total_s``, and longer where replacements overlap with what they replace.
         most_usd: the highest price, micro-dollars an hour with memory nodes, at which the job keeps to its limits.
     """
 
@@ -45,7 +43,7 @@ class Sizes:
     ideal_throughput: FloatArray
     ideal_z: FloatArray
     n_sat: IntArray
-    offers: IntArray
+    memory_set: IntArray
     quotas: tuple[Quota, ...]
     total_s: FloatArray
     billed_s: FloatArray
@@ -69,27 +67,27 @@ class Sizes:
 
     @property
     def order(self) -> IntArray:
-        """The place of each row in the order of (type name, n); the same for all zones of a type."""
+        """Sorts rows by (type name, n); equal for all zones of a type."""
         names = np.cumsum([0, *(a.name != b.name for a, b in pairwise(self.types))])
         most = int(self.count.max(initial=0)) + 1
         return np.asarray(names[self.type_index] * most + self.count, dtype=np.int64)
 
-    def take(self, rows: BoolArray | IntArray) -> Sizes:
-        """The same columns with only these rows."""
+    def take(self, rows: BoolArray | IntArray) -> TrainingTable:
+        """Some of the rows."""
         columns = [f.name for f in fields(self) if f.name not in ("types", "quotas")]
         return replace(self, **{c: getattr(self, c)[rows] for c in columns})
 
 
 @dataclass(frozen=True)
-class MemoryTier:
+class MemoryNodeTable:
     """One row for each type that can be a memory node, ordered by name.
 
     Attributes:
         price: on-demand micro-dollars an hour. n_sat: of the type's own network.
         max_count: how many of them the on-demand quota allows. room_bytes: what one VM has for checkpoints.
         needed_bytes: f x s (eq. 6).
-        sold: whether a type (row) is sold in a zone (column), see :func:`deepvm.planner.zones.sold_in`.
-        offered: whether a type (row) may stand beside the sizes with this column in :attr:`Sizes.offers`.
+        sold: whether a type (row) may be sold in a zone (column).
+        offered: whether a type (row) may go with the training VMs of a :attr:`TrainingTable.memory_set` (column).
     """
 
     types: tuple[InstanceType, ...]
@@ -105,14 +103,14 @@ class MemoryTier:
         """Number of rows."""
         return len(self.types)
 
-    def take(self, rows: BoolArray | IntArray) -> MemoryTier:
-        """The same columns with only these rows."""
+    def take(self, rows: BoolArray | IntArray) -> MemoryNodeTable:
+        """Some of the rows."""
         kept = tuple(self.types[row] for row in np.arange(len(self))[rows].tolist())
         columns = {c: getattr(self, c)[rows] for c in ("price", "n_sat", "max_count", "room_bytes", "sold", "offered")}
         return replace(self, types=kept, **columns)
 
     @property
-    def offers_differ(self) -> bool:
+    def zones_differ(self) -> bool:
         """Whether some type is not sold in all zones: only then zones matter."""
         return not bool(self.sold.all())
 

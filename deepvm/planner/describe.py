@@ -1,4 +1,4 @@
-"""From candidates to blocks that solver and enumeration work on, and from a choice to what is said of it."""
+"""From candidates to the blocks that are searched, and from a choice to a recommendation."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from decimal import Decimal
 
 import numpy as np
 
-from deepvm.core.cluster.cluster import Binding, Outlook, Recommendation
+from deepvm.core.cluster.cluster import Binding, Cluster, NodeGroup, Outlook, Recommendation
 from deepvm.core.cluster.instances import InstanceType, Market, flopp, quota_limit
 from deepvm.core.cluster.speedup import scaling_factor
 from deepvm.core.units import MICRO_USD, format_seconds, format_usd
 from deepvm.planner.architectures import Architecture
 from deepvm.planner.candidates import Candidates
-from deepvm.planner.columns import Sizes
+from deepvm.planner.columns import MemoryNodeTable, TrainingTable
 from deepvm.planner.rejections import quota_too_small
 from deepvm.planner.request import MOST_NODES, PlanRequest, PolicyName
 from deepvm.planner.scoring import TIE, scoring
-from deepvm.planner.search.frontier import Block, Choice
-from deepvm.planner.zones import next_zone
+from deepvm.planner.search.enumeration import Block, Choice
 
 
 def blocks_of(candidates: Candidates) -> tuple[Block, ...]:
@@ -28,22 +27,22 @@ def blocks_of(candidates: Candidates) -> tuple[Block, ...]:
 
 
 def block_of(architecture: Architecture, candidates: Candidates) -> Block:
-    """The sizes of one architecture that may be asked for, with their scores."""
+    """The sizes of one architecture that can be feasible, with their scores."""
     sizes, request = candidates.sizes(architecture), candidates.request
-    # Most of them keep to a deadline at any price, or at none; the rest is a matter of the whole plan's price.
+    # Whether the others keep to the job's limits depends on the price of the whole plan.
     if request.needs_work:
         sizes = sizes.take(np.isfinite(sizes.total_s))
     if request.work is not None and request.work.constrained:
         sizes = sizes.take(sizes.price <= sizes.most_usd)
     if architecture.tiered:
-        sizes = sizes.take(np.asarray(candidates.tier.offered.any(axis=0))[sizes.offers])
+        sizes = sizes.take(np.asarray(candidates.tier.offered.any(axis=0))[sizes.memory_set])
     return Block(architecture, sizes, candidates.tier, scoring(request, sizes))
 
 
 def describe(
     choice: Choice, candidates: Candidates, rank: int = 1, binding: tuple[Binding, ...] = (), *, elsewhere: bool = False
 ) -> Recommendation:
-    """Everything that is claimed of a choice; ``elsewhere``: also where else its cluster could stand."""
+    """The recommendation of a choice; ``elsewhere``: with :attr:`Recommendation.next_zone`."""
     sizes, row, cluster, work = choice.block.sizes, choice.size, choice.cluster, candidates.request.work
     count, k = cluster.gpu_count, float(sizes.k[row])
     throughput = float(sizes.ideal_throughput[row]) * k
@@ -58,8 +57,8 @@ def describe(
         )
     if curve.extrapolated(n)[0]:
         warnings.append(f"the {kind} speed-up of {gpu.name} at n = {count} lies beyond its measurements")
-    both = cluster.common_zones
-    if cluster.memory is not None and not gpu.spot_zones and both and both != gpu.zones:
+    both = [z for z in gpu.zones if cluster.memory and z in cluster.memory.instance.zones]
+    if cluster.memory is not None and not gpu.spot_zones and 0 < len(both) < len(gpu.zones):
         offer, types = "offer" if len(both) > 1 else "offers", f"{gpu.name} and {cluster.memory.instance.name}"
         warnings.append(f"only {', '.join(both)} {offer} both {types}: start the cluster there")
     outlook = None
@@ -67,7 +66,7 @@ def describe(
         cost_usd = float(sizes.billed_s[row]) * choice.price / MICRO_USD / 3600
         outlook = Outlook(float(sizes.total_s[row]), cost_usd, float(sizes.preemptions[row]), bool(sizes.sound[row]))
         if work.mttp_s is None and gpu.interruption_band is None:
-            warnings.append(f"nobody says how often {gpu.name} is taken away: counted as 25 % a month; give --mttp")
+            warnings.append(f"the interruption rate of {gpu.name} is unknown: counted as 25 % a month; give --mttp")
     return Recommendation(
         rank=rank,
         cluster=cluster,
@@ -81,12 +80,12 @@ def describe(
         binding=binding,
         warnings=tuple(warnings),
         outlook=outlook,
-        next_zone=next_zone(cluster, choice.block.tier, int(sizes.n_sat[row])) if elsewhere else None,
+        next_zone=_next_zone(cluster, choice.block.tier, int(sizes.n_sat[row])) if elsewhere else None,
     )
 
 
 def _about(gpu: InstanceType) -> Iterator[str]:
-    """What should make a reader careful with a type, whatever the size of the cluster."""
+    """Warnings about a type, whatever the size of the cluster."""
     if gpu.eflops_basis:
         yield f"the eFLOPS of {gpu.name} are estimated: {gpu.eflops_basis}"
     if gpu.speedup_basis:
@@ -95,15 +94,39 @@ def _about(gpu: InstanceType) -> Iterator[str]:
     if spot is not None and on_demand is not None and spot > on_demand:
         yield (
             f"{gpu.name} costs more on the spot market, {format_usd(spot)} $/h, than on demand, "
-            f"{format_usd(on_demand)} $/h, where it is not taken away"
+            f"{format_usd(on_demand)} $/h, where it is not preempted"
         )
 
 
-def improvement(old: Choice, new: Choice, request: PlanRequest) -> float | None:
-    """By how much one plan is better than another, as a share of the other; None when that one's throughput is 0.
+def _next_zone(cluster: Cluster, tier: MemoryNodeTable, sender_n_sat: int) -> Cluster | None:
+    """The cheapest cluster of as many of the same VMs in another zone, with any memory nodes."""
+    if cluster.zone is None:
+        return None
+    nodes: list[NodeGroup | None] = [None]
+    if cluster.memory is not None:
+        counts = tier.needed(np.array([cluster.gpu_count]), np.array([sender_n_sat]))[0]
+        enough = zip(tier.types, counts.tolist(), (counts <= tier.max_count).tolist(), strict=True)
+        nodes = [NodeGroup(t, Market.ON_DEMAND, m) for t, m, allowed in enough if allowed]
+    moved = [
+        replace(cluster, gpu=gpu, memory=group)
+        # Once for each zone, not for each group: making a type validates it.
+        for zone, gpu in [(z.zone, cluster.gpu.in_zone(z)) for z in cluster.gpu.spot_zones[1:]]
+        for group in nodes
+        if group is None or not group.instance.zones or zone in group.instance.zones
+    ]
+    return min(moved, key=_by_price, default=None)
 
-    Under DeepVM's own policy in terms of the objective. The other policies do not look at what a cluster is worth (the
-    value of a plan is then a place in an order, or knows no scaling), so for them it is the throughput that counts.
+
+def _by_price(cluster: Cluster) -> tuple[int, int, str, str]:
+    nodes = (cluster.memory.count, cluster.memory.instance.name) if cluster.memory else (0, "")
+    return (cluster.micro_usd_per_hour, *nodes, cluster.zone.zone if cluster.zone else "")
+
+
+def improvement(old: Choice, new: Choice, request: PlanRequest) -> float | None:
+    """By what share ``new`` is better than ``old``; None when the old throughput is 0.
+
+    Under DeepVM's own policy in terms of the objective, else of throughput: the baselines' values are ranks, or ignore
+    scaling.
     """
     if request.policy is PolicyName.DEEPVM:
         return (new.value - old.value) / abs(old.value)
@@ -115,12 +138,10 @@ _ORDER = ("budget", "quota", "saturation", "max-nodes", "deadline", "total-budge
 
 
 def binding(choice: Choice, candidates: Candidates) -> tuple[Binding, ...]:
-    """The constraints that stop the next larger and better cluster of the same types.
+    """The constraints that stop the next larger cluster of the same types that is better.
 
-    The next larger cluster is the one with the fewest additional VMs that has a better value. It is looked for without
-    any limit, and every limit that it breaks is binding. Saturation is binding when it is what makes that cluster need
-    another memory node, and that node is what breaks a limit. Empty when the larger cluster is allowed (then it ranks
-    higher) or when no cluster of up to ``MOST_NODES`` VMs is better.
+    It is searched without limits, and each limit that it breaks is binding; saturation if the memory node that it adds
+    is what breaks one. Empty when it is allowed (it ranks higher), or no cluster of up to ``MOST_NODES`` VMs is better.
     """
     now, work = choice.cluster, candidates.request.work
     everything = _all_sizes(choice, candidates)
@@ -131,7 +152,7 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[Binding, ...]:
         nodes = one.needed(sizes.count, sizes.n_sat)[:, 0]
         price += nodes * one.price[0]
     values = scoring(candidates.request, sizes).values(np.arange(len(sizes), dtype=np.int64), price)
-    # Compared with the value of the same cluster among these sizes: some policies' values are places in an order.
+    # Compared with the value of the same cluster among these sizes: some policies' values are ranks.
     value = float(values[int(np.flatnonzero(sizes.count == now.gpu_count)[0])])
     better = (sizes.count > now.gpu_count) & (values > value + abs(value) * TIE)
     if not better.any():
@@ -158,8 +179,8 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[Binding, ...]:
     return tuple(sorted(broken, key=lambda b: _ORDER.index(b.constraint)))
 
 
-def _all_sizes(choice: Choice, candidates: Candidates) -> Sizes:
-    """The sizes of the chosen type in its zone without quotas, up to the most VMs that can be asked for."""
+def _all_sizes(choice: Choice, candidates: Candidates) -> TrainingTable:
+    """The sizes of the chosen type in its zone, without quotas and ``max_nodes``."""
     chosen = choice.cluster.gpu
     gpu = next(g for g in candidates.gpus if g.instance == chosen)
     k = scaling_factor(gpu.curve, np.arange(1, MOST_NODES + 2, dtype=np.float64))
@@ -167,8 +188,8 @@ def _all_sizes(choice: Choice, candidates: Candidates) -> Sizes:
     return replace(candidates, gpus=(replace(gpu, k=k),), request=free).sizes(choice.block.architecture)
 
 
-def _endless(choice: Choice, candidates: Candidates, sizes: Sizes) -> Iterator[Binding]:
-    """Whether a larger cluster would train faster, if it were not stopped so often that the job never ends."""
+def _endless(choice: Choice, candidates: Candidates, sizes: TrainingTable) -> Iterator[Binding]:
+    """Preemptions, if a larger cluster would train faster but for them, which never let the job end."""
     now, request = choice.cluster, candidates.request
     if request.work is None or request.needs_work:
         return
@@ -181,8 +202,8 @@ def _endless(choice: Choice, candidates: Candidates, sizes: Sizes) -> Iterator[B
         yield Binding("preemptions", reason)
 
 
-def _limits(sizes: Sizes, row: int, price: int, candidates: Candidates, smaller: int) -> Iterator[Binding]:
-    """Budget, quotas and size that a size at a price breaks, the memory nodes' quota aside."""
+def _limits(sizes: TrainingTable, row: int, price: int, candidates: Candidates, smaller: int) -> Iterator[Binding]:
+    """Budget, quotas and ``max_nodes`` that a size breaks at a price, without its memory nodes' quota."""
     gpu, count, request = sizes.types[int(sizes.type_index[row])], int(sizes.count[row]), candidates.request
     if price > request.budget_micro_usd:
         over = Decimal(price) / MICRO_USD - request.budget

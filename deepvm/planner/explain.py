@@ -19,7 +19,7 @@ from deepvm.planner.infeasible import infeasible
 from deepvm.planner.rejections import why_absent
 from deepvm.planner.request import PlanRequest, PolicyName, with_tables
 from deepvm.planner.scoring import tie_floor
-from deepvm.planner.search.frontier import Block, Choice, Frontier
+from deepvm.planner.search.enumeration import Block, Choice, Enumeration
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -33,8 +33,7 @@ class WhyNot:
 
     Attributes:
         best: the best cluster with this type within the budget, None when there is none.
-        gap: how far it lies below the winner, as a share (:func:`deepvm.planner.describe.improvement`); None without
-            ``best``, or where the winner's throughput is 0.
+        gap: how far that is below the winner, as a share (:func:`deepvm.planner.describe.improvement`), or None.
         matches_at: the lowest budget, $/h, at which a cluster with this type would equal the winner, None if never.
         rejection: why the type is in no feasible cluster at all, None when it is.
         reference: the type that the job's step is measured on, None without a job or without ``best``.
@@ -64,12 +63,12 @@ def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
     if rejection is not None:
         return WhyNot(name, f"{name} is not considered: {rejection.detail}", rejection=rejection)
     blocks = blocks_of(candidates)
-    winner = Frontier.build(blocks).best(budget)
-    # The same blocks with fewer rows: so values stay comparable, also those that are places in an order.
-    frontier = Frontier.build([_having(b, name) for b in blocks])
-    best = frontier.best(budget)
+    winner = Enumeration.build(blocks).best(budget)
+    # The same blocks with fewer rows, so that values that are ranks stay comparable.
+    enumeration = Enumeration.build([_having(b, name) for b in blocks])
+    best = enumeration.best(budget)
     if best is None:
-        cheapest = frontier.cheapest()
+        cheapest = enumeration.cheapest()
         if cheapest is None:
             why = infeasible(candidates.only(name), None)
             rejection = Rejection(name, why.constraint, why.reason)
@@ -78,20 +77,20 @@ def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
         detail = f"its cheapest cluster{request.within_limits}, {cheapest.cluster}, {cost}"
         return WhyNot(name, f"{name} is beyond the budget: {detail}", rejection=Rejection(name, "budget", detail))
     found = describe(best, candidates, binding=binding(best, candidates), elsewhere=True)
-    assert winner is not None  # the plans that have this type are some of all plans
+    assert winner is not None  # if any plan has this type
     if best.cluster == winner.cluster:
         verdict = f"{name} is in the best cluster"
         return WhyNot(name, verdict, found, 0.0, Decimal(best.price) / MICRO_USD, reference=candidates.reference)
     better = improvement(winner, best, request)
     gap = None if better is None else -better
-    equal = frontier.reaching(tie_floor(winner.value))
+    equal = enumeration.reaching(tie_floor(winner.value))
     matches_at = None if equal is None else Decimal(equal.price) / MICRO_USD
     verdict = _verdict(name, best, winner, gap, matches_at, request)
     return WhyNot(name, verdict, found, gap, matches_at, reference=candidates.reference)
 
 
 def _having(block: Block, name: str) -> Block:
-    """The plans of a block that have a type."""
+    """The plans of a block with a type."""
     sizes, tier = block.sizes, block.tier
     nodes = np.array([t.name == name for t in tier.types], dtype=np.bool_)
     if block.architecture.tiered and nodes.any():
@@ -136,11 +135,11 @@ def explain(
     """Answer "why not this type?" with its best cluster and how far that is from the winner.
 
     Args:
-        catalog: the types and prices.
+        catalog: as for :func:`deepvm.recommend`, and so are ``tables`` and ``options``.
         budget: the most to pay, $/h.
         name: an instance type of the catalog, one that trains or a memory node.
-        tables: what was measured on your own machines, as for :func:`deepvm.recommend`.
-        **options: as for :func:`deepvm.recommend`.
+        tables: measured on your own machines.
+        **options: by keyword.
 
     Raises:
         RequestError: the catalog has no such type, or an option cannot be used.

@@ -12,24 +12,20 @@ from deepvm.core.cluster.cluster import NodeGroup
 from deepvm.core.cluster.instances import InstanceType, Market
 from deepvm.core.units import MICRO_USD, MOST_USD, format_bytes, format_seconds, format_usd
 from deepvm.planner.architectures import REGISTRY, Architecture
-from deepvm.planner.candidates import Candidates
+from deepvm.planner.candidates import Candidates, zone_ids
 from deepvm.planner.describe import blocks_of
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
-from deepvm.planner.search.frontier import Choice, Frontier
-from deepvm.planner.zones import zone_ids
+from deepvm.planner.search.enumeration import Choice, Enumeration
 
 _HIGHER_QUOTA = "ask the provider for a higher quota, or plan without quotas"
 
 
 @dataclass(frozen=True)
 class Infeasible:
-    """Why a request has no answer, and what to change.
+    """Why a request has no answer, with the figures, and what to change.
 
-    Attributes:
-        constraint: ``budget``, ``quota``, ``memory``, ``max-nodes``, ``architecture``, ``zone``, ``deadline``,
-            ``total-budget``, ``preemptions`` when they let no job get done, or ``types`` when no type that was allowed
-            can be used.
-        reason: what is in the way, with the figures.
+    ``constraint``: ``budget``, ``quota``, ``memory``, ``max-nodes``, ``architecture``, ``zone``, ``deadline``,
+    ``total-budget``, ``preemptions`` when the job never ends, or ``types`` when no allowed type can be used.
     """
 
     constraint: str
@@ -38,7 +34,7 @@ class Infeasible:
 
 
 def infeasible(candidates: Candidates, cheapest: Choice | None) -> Infeasible:
-    """Find the first constraint that rules out everything; ``cheapest``: the cheapest cluster at any budget, if any."""
+    """The first constraint that rules out everything; ``cheapest``: the cheapest cluster at any budget, if any."""
     limited = _job_limits(candidates, cheapest)
     if limited is not None:
         return limited
@@ -65,18 +61,18 @@ def infeasible(candidates: Candidates, cheapest: Choice | None) -> Infeasible:
             f"a {least.name} cluster trains on at least {least.smallest_count} VMs; the limit is {request.max_nodes}"
         )
         return Infeasible("max-nodes", reason, f"allow at least {least.smallest_count} nodes")
-    apart = [a for a in roomy if a.tiered and not candidates.tier.offered[:, candidates.sizes(a).offers].any()]
+    apart = [a for a in roomy if a.tiered and not candidates.tier.offered[:, candidates.sizes(a).memory_set].any()]
     if len(apart) == len(roomy) and all(len(candidates.sizes(a)) for a in apart):
         zones = sorted({z for g in candidates.gpus for z in zone_ids(g.instance)})
         reason = f"no memory node is offered in a zone that has the types that train: {', '.join(zones)}"
         return Infeasible("zone", reason, "choose another zone, or allow other memory nodes or architectures")
-    # Candidates exist and still no plan at any price: only the quotas of the pieces together can forbid that.
+    # There are candidates and no plan at any price: only the quotas of its parts together can forbid that.
     reason = "the quotas allow no cluster: they must cover " + ", or ".join(_smallest(a, candidates) for a in roomy)
     return Infeasible("quota", reason, _HIGHER_QUOTA)
 
 
 def _job_limits(candidates: Candidates, cheapest: Choice | None) -> Infeasible | None:
-    """Whether what becomes of the job is in the way; None when there would be no cluster without it either."""
+    """The job's limit that rules out everything; None when there would be no cluster without the job either."""
     request, work = candidates.request, candidates.request.work
     if work is None:
         return None
@@ -84,10 +80,10 @@ def _job_limits(candidates: Candidates, cheapest: Choice | None) -> Infeasible |
     patient = replace(request, policy=PolicyName.DEEPVM, work=replace(work, deadline_s=None, total_budget=None))
     quickly = replace(patient, objective=Objective.MAKESPAN)
     within, budget = f"for at most {request.budget.normalize():f} $/h", request.budget_micro_usd
-    fastest = _frontier(candidates, quickly).best(budget)
+    fastest = _enumeration(candidates, quickly).best(budget)
     if fastest is None and cheapest is None:  # more money alone would not do
         within, budget = "at any price", MOST_USD * MICRO_USD
-        fastest = _frontier(candidates, quickly).best(budget)
+        fastest = _enumeration(candidates, quickly).best(budget)
     if fastest is None:
         return None if cheapest is not None else _never_ends(candidates)
     takes = 3600 / fastest.value
@@ -99,7 +95,7 @@ def _job_limits(candidates: Candidates, cheapest: Choice | None) -> Infeasible |
         return Infeasible("deadline", reason, f"allow more time{instead}")
     in_time = replace(work, total_budget=None)
     cheaply = replace(patient, objective=Objective.TOTAL_COST, work=in_time)
-    thrifty = _frontier(candidates, cheaply).best(budget)
+    thrifty = _enumeration(candidates, cheaply).best(budget)
     if thrifty is None or work.total_budget is None:
         return None
     that = "" if work.deadline_s is None else " that ends in time"
@@ -112,10 +108,10 @@ def _job_limits(candidates: Candidates, cheapest: Choice | None) -> Infeasible |
 
 
 def _never_ends(candidates: Candidates) -> Infeasible | None:
-    """Whether there are clusters, and only the job gets nowhere on them."""
+    """Preemptions, if there are clusters but the job never ends on any."""
     request, work = candidates.request, candidates.request.work
     plain = replace(request, objective=Objective.THROUGHPUT, policy=PolicyName.DEEPVM, work=None)
-    if work is None or not len(_frontier(candidates, plain)):
+    if work is None or not len(_enumeration(candidates, plain)):
         return None
     life = max(work.life_s(g.instance) for g in candidates.gpus)
     reason = (
@@ -125,12 +121,12 @@ def _never_ends(candidates: Candidates) -> Infeasible | None:
     return Infeasible("preemptions", reason, "save more often (--save-policy), or plan with a longer --mttp")
 
 
-def _frontier(candidates: Candidates, request: PlanRequest) -> Frontier:
-    return Frontier.build(blocks_of(replace(candidates, request=request)))
+def _enumeration(candidates: Candidates, request: PlanRequest) -> Enumeration:
+    return Enumeration.build(blocks_of(replace(candidates, request=request)))
 
 
 def _no_gpu(candidates: Candidates) -> Infeasible:
-    """No GPU type is left: advise what brings one back, first what the user can change alone."""
+    """No GPU type is left: advice to bring one back."""
     catalog, request = candidates.catalog, candidates.request
     reasons = {r.reason for r in candidates.rejections if catalog[r.instance_type].gpu is not None}
     reason = f"no GPU type can be used: {_grouped(candidates, gpu=True) or 'the catalog has none'}"
@@ -148,7 +144,7 @@ def _no_gpu(candidates: Candidates) -> Infeasible:
     return Infeasible("types", reason, ", or ".join(cures) or "use a catalog that has GPU types")
 
 
-# What a user can do alone comes first; what he has left out on purpose comes last.
+# What users can do alone comes first; what they excluded on purpose comes last.
 _CURES = {
     "unprofiled": "measure their eFLOPS on such VMs with 'deepvm profile eflops --save'",
     "no-curve": "give these types a speed-up curve of this kind ('speedups' in the catalog), or ask for another kind",
@@ -196,13 +192,13 @@ def _no_memory_node(candidates: Candidates) -> Infeasible:
     return Infeasible("memory", f"no type can be a memory node: {found}", advice + instead)
 
 
-# Options that allow memory nodes which are not taken by default, by the reason that left them out.
-BY_NAME = "--memory-node NAME"  # takes a memory node whatever it is
+# Options that allow memory nodes which are not used by default, by the reason that left them out.
+BY_NAME = "--memory-node NAME"  # allows any type
 ALLOWED_BY = {"burstable": "--burstable", "previous-generation": "--generation any", "vcpus": BY_NAME}
 
 
 def _opt_in(candidates: Candidates) -> str:
-    """How to have types that would hold the checkpoints and are left out for what they are; empty without such."""
+    """Options that allow types which could hold the checkpoints but are not used by default; empty without such."""
     rule, needed = candidates.catalog.memory_nodes, candidates.request.memory_needed_bytes
     types = candidates.catalog.by_name
     roomy = {
@@ -216,7 +212,7 @@ def _possible(architecture: Architecture, candidates: Candidates) -> bool:
 
 
 def _smallest(architecture: Architecture, candidates: Candidates) -> str:
-    """What the quotas must cover for the cluster of an architecture with the fewest vCPUs that train."""
+    """What the quotas must cover for the cluster of an architecture with the fewest training vCPUs."""
     unlimited = replace(candidates, request=replace(candidates.request, quotas=()))
     sizes, tier = unlimited.sizes(architecture), candidates.tier
     vcpus = np.array([t.vcpus for t in sizes.types], dtype=np.int64)[sizes.type_index]
@@ -236,7 +232,7 @@ def _smallest(architecture: Architecture, candidates: Candidates) -> str:
 
 
 def _grouped(candidates: Candidates, *, gpu: bool) -> str:
-    """Rejections of GPU or CPU types, one phrase for each reason, and of a quota one with the smallest type of it."""
+    """Rejections of GPU or CPU types, one phrase for each reason; for a quota, that of its smallest type."""
     groups: dict[str, list[InstanceType]] = {}
     details: dict[str, str] = {}
     for r in sorted(candidates.rejections, key=lambda r: _ORDER.index(r.reason if r.reason in _ORDER else "other")):
@@ -248,7 +244,7 @@ def _grouped(candidates: Candidates, *, gpu: bool) -> str:
                 details[key] = r.detail if r.reason == "quota" else key
             group.append(instance)
     unprofiled = groups.get(_PHRASES["unprofiled"], [])
-    models = sorted({i.gpu.name for i in unprofiled if i.gpu})  # it is these that are to be measured
+    models = sorted({i.gpu.name for i in unprofiled if i.gpu})  # to be measured
     if models:
         details[_PHRASES["unprofiled"]] += f" ({_first_five(models)})"
     return "; ".join(f"{details[key]}: {_first_five([i.name for i in group])}" for key, group in groups.items())

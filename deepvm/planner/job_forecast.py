@@ -1,22 +1,20 @@
-"""What is to be trained, and how long each cluster takes for it when spot VMs are taken away.
+"""What is to be trained, and how long each cluster takes for it under preemption.
 
 **Work.** A job's ``step_s`` is measured on one VM of a type; a cluster of n VMs of another type does a step in
 ``step_s x throughput of that one VM / (eFLOPS x n x K(n))``. ``--work HOURS`` is a job of that many hours on one such
 VM, with the latencies of the Spotify thesis (6.2.2): versions of ``--checkpoint-size`` are written at 0.55 GB/s and
 backed up at 0.106 GB/s, as its GPT-117M does with 12 bytes a parameter.
 
-**Preemptions.** Only spot VMs are taken away: all n of a Tiering cluster and n-1 of a Single-Anchor cluster. Any loss
+**Preemptions.** Only spot VMs are preempted: all n of a Tiering cluster and n-1 of a Single-Anchor cluster. Any loss
 stops the training, so a cluster is hit spot-count times as often as one VM.
 
-**How often.** The mean time to preemption of one VM is what the user says, else the job's, else it follows from AWS's
-Advisor band: of VMs taken away at a constant rate, the share p is gone after a month if the mean life is
--month / ln(1 - p), p being the middle of the band and 25 % for "above 20 %". AWS averages over all zones and the last
-month; a GPU type at a busy hour may live for hours where its band says years, so users with histories of their own
-should give ``--mttp``.
+**How often.** The mean time to preemption of one VM is the user's, else the job's, else that of AWS's Spot Advisor band
+(:mod:`deepvm.core.preemption.interruption_bands`). AWS averages over all zones and the last month; a GPU type at a busy
+hour may last for hours where its band says years, so users with histories of their own should give ``--mttp``.
 
 **The bill** is the price of the whole cluster for the whole expected time, allocation included, as the thesis counts.
 A replacement that overlaps with what it replaces is paid for as one n-th of the cluster for that time: a little too
-much, because the memory nodes or the anchor are in that price.
+much, because that price includes the memory nodes or the anchor.
 """
 
 from __future__ import annotations
@@ -30,15 +28,15 @@ import numpy as np
 
 from deepvm.core.cluster.cluster import Cluster
 from deepvm.core.cluster.instances import InstanceType, Market
-from deepvm.core.preemption.interruptions import BAND_SHARES, mean_life_s
+from deepvm.core.preemption.interruption_bands import BAND_SHARES, mean_life_s
 from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import SavePolicy, parse_policy
 from deepvm.core.spelling import examples
 from deepvm.core.units import MICRO_USD, Money, parse_hours, parse_seconds, to_decimal
 from deepvm.errors import RequestError
-from deepvm.planner.columns import UNLIMITED_USD, FloatArray, IntArray, Sizes
+from deepvm.planner.columns import UNLIMITED_USD, FloatArray, IntArray, TrainingTable
 
-# Of a job of which only the hours are known: thesis 6.2.2, and AWS's two minutes of notice.
+# For --work: thesis 6.2.2, and AWS's two minutes of notice.
 SAVE_BYTES_PER_S, BACKUP_BYTES_PER_S = 0.55e9, 0.106e9
 ALLOCATION_S, PREPARATION_S, GRACE_S = Span(62, 218), Span(143.2, 183.2), Span.of(120)
 NEEDS_JOB = "this beside --job or --work, which say what is to be trained"
@@ -46,14 +44,13 @@ NEEDS_JOB = "this beside --job or --work, which say what is to be trained"
 
 @dataclass(frozen=True)
 class Work:
-    """What to train, and what it may take.
+    """What to train, and its limits.
 
     Attributes:
         job: with ``step_s`` on one VM of ``measured_on``. policy: when it saves; policy_name: what users call it.
         measured_on: an instance type; empty for the cheapest that may train (see :meth:`reference`).
-        mttp_s: mean time to preemption of one VM of any type, infinite: none is taken away; None: by the bands of the
-            types.
-        deadline_s: the longest expected time. total_budget: the most that is expected to be paid, $.
+        mttp_s: mean time to preemption of one VM of any type, infinite for none; None: by the bands of the types.
+        deadline_s: the longest expected time. total_budget: the highest expected bill, $.
     """
 
     job: Job
@@ -66,7 +63,7 @@ class Work:
 
     @property
     def constrained(self) -> bool:
-        """Whether it rules clusters out."""
+        """Whether it has limits."""
         return self.deadline_s is not None or self.total_budget is not None
 
     @classmethod
@@ -83,11 +80,7 @@ class Work:
         total_budget: Money | None = None,
         checkpoint_bytes: int = 300_000_000,
     ) -> Work:
-        """Read what people write; see :class:`deepvm.planner.request.WorkOptions`.
-
-        Raises:
-            RequestError: naming the argument; also when one of them is of no use without a job.
-        """
+        """Read :class:`deepvm.planner.request.WorkOptions`; raises a RequestError, also for options without a job."""
         if job is None and work is None:
             idle = {
                 "measured_on": measured_on or None,
@@ -105,7 +98,7 @@ class Work:
         if job is None:
             assert work is not None
             job = _of_seconds(parse_hours(work, "work"), checkpoint_bytes)
-        # A job file may speak of other machines than the planner's clusters have.
+        # A job file may describe other machines than the planner's clusters.
         if job.vms != 1:
             allowed = "vms: 1 with the step_s of one VM; how much faster a cluster is, the speed-up curves say"
             raise RequestError("job", f"vms: {job.vms}", allowed)
@@ -118,7 +111,7 @@ class Work:
         elif interruption_rate is not None:
             mean = mean_life_s(_share(interruption_rate))
         if mean is not None:
-            job = replace(job, mttp_s=(mean,))  # what is said here is said of every life
+            job = replace(job, mttp_s=(mean,))  # for every lifetime
         elif job.mttp_s[0] < math.inf:
             mean = job.mttp_s[0]
         name = save_policy or "adaptive"
@@ -133,10 +126,9 @@ class Work:
         )
 
     def reference(self, gpus: Sequence[InstanceType], known: Sequence[InstanceType]) -> InstanceType | None:
-        """The type that ``step_s`` is of; None when none may train. ``gpus``: those that may, ``known``: all GPU types.
+        """The type that ``step_s`` is measured on: one of ``known``, by default the cheapest of ``gpus``, if any.
 
-        Raises:
-            RequestError: ``measured_on`` is no type of the catalog, or its eFLOPS are unknown.
+        Raises a RequestError if ``measured_on`` is no type of the catalog, or its eFLOPS are unknown.
         """
         if not self.measured_on:
             return min(
@@ -156,7 +148,7 @@ class Work:
         return mean_life_s(BAND_SHARES[-1 if band is None else band])
 
     def job_on(self, cluster: Cluster, throughput: float, reference: InstanceType) -> Job:
-        """The job as it runs on a cluster, for the simulator; the price of a VM carries that of the whole cluster."""
+        """The job on a cluster, for the simulator; the price of a VM is its share of the whole cluster's."""
         factor = (reference.eflops or 0.0) / throughput
         step, vms = self.job.step_s, max(cluster.spot_count, 1)
         lives = (self.life_s(cluster.gpu),) if self.mttp_s is None else self.job.mttp_s
@@ -168,8 +160,8 @@ class Work:
             spot_usd_per_hour=float(cluster.usd_per_hour) / vms,
         )
 
-    def forecast(self, sizes: Sizes, reference: InstanceType | None) -> Sizes:
-        """The sizes with what the job is expected to take on them; infinite where nothing is trained."""
+    def forecast(self, sizes: TrainingTable, reference: InstanceType | None) -> TrainingTable:
+        """The sizes with the job's forecast; infinite where nothing is trained."""
         if reference is None or not len(sizes):
             return sizes
         from deepvm.core.preemption.makespan import forecast
@@ -193,10 +185,10 @@ class Work:
         )
 
     def _allowed_micro_usd(self, total_s: FloatArray, billed_s: FloatArray) -> IntArray:
-        """The highest price, micro-dollars an hour, at which each size keeps to the limits; -1: at none."""
+        """The highest price, micro-dollars an hour, at which each size keeps to the limits; -1 for none."""
         most = np.full(total_s.shape, UNLIMITED_USD, dtype=np.int64)
         if self.total_budget is not None:
-            # A hair more, so that the bill that a plan itself was said to have is enough for it.
+            # A hair more, so that a plan's own expected bill is enough as a limit.
             money = float(self.total_budget) * MICRO_USD * 3600 * (1 + 1e-12)
             most = np.floor(np.minimum(money / billed_s, 2.0**62)).astype(np.int64)
         late = ~np.isfinite(total_s) | (total_s > (math.inf if self.deadline_s is None else self.deadline_s))
@@ -204,7 +196,7 @@ class Work:
 
 
 def _share(value: str | float) -> float:
-    allowed = "the share of VMs that is taken away in a month, from 0 and below 100 %, such as 10% or 0.1"
+    allowed = "the share of VMs that is preempted in a month, from 0 and below 100 %, such as 10% or 0.1"
     text = str(value).strip()
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
@@ -216,7 +208,7 @@ def _share(value: str | float) -> float:
 
 
 def _of_seconds(work_s: float, checkpoint_bytes: int) -> Job:
-    """A job of which only the time and the size of a version are known, in steps of a second or so."""
+    """A job of so much work in steps of about a second, with the latencies of the thesis."""
     steps = int(min(max(work_s, 1000), 10**7))
     return Job(
         name="work",

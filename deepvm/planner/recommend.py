@@ -18,8 +18,8 @@ from deepvm.planner.describe import binding, block_of, blocks_of, describe, impr
 from deepvm.planner.infeasible import Infeasible, infeasible
 from deepvm.planner.request import WORK_OBJECTIVES, Objective, PlanRequest, PolicyName, SolverName, with_tables
 from deepvm.planner.scoring import scoring
+from deepvm.planner.search.enumeration import Block, Choice, Enumeration
 from deepvm.planner.search.formulation import SolveStatus
-from deepvm.planner.search.frontier import Block, Choice, Frontier
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -37,9 +37,9 @@ class Alternative:
 
 @dataclass(frozen=True)
 class NextChange:
-    """The next budget, $/h, at which the best cluster is a better one, and that cluster.
+    """The next budget, $/h, that buys a better cluster.
 
-    ``gain``: by how much, as a share (:func:`deepvm.planner.describe.improvement`); None if nothing is feasible now.
+    ``gain``: by which share (:func:`deepvm.planner.describe.improvement`); None if nothing is feasible now.
     """
 
     budget: Decimal
@@ -49,7 +49,7 @@ class NextChange:
 
 @dataclass(frozen=True, repr=False)
 class Recommendations(Sequence[Recommendation]):
-    """The answer to a request: a sequence of recommendations, best first, with everything around them.
+    """The answer to a request: a sequence of recommendations, best first.
 
     Attributes:
         configurations: the ranked clusters; empty when nothing is feasible.
@@ -57,10 +57,9 @@ class Recommendations(Sequence[Recommendation]):
         rejections: types that are in no feasible cluster, with reasons.
         next_change: the next budget that buys a better cluster, None when none does.
         nearly: the cheapest cluster with at least 95 % of the best one's throughput, or that takes at most 1 / 95 % of
-            its expected time, where it saves at least 10 % of the price; None otherwise, and by other objectives.
+            its expected time, if it saves at least 10 % of the price; None under other objectives.
         on_demand: the best cluster of on-demand VMs alone under the same limits, to compare with; None without a job.
-        status: how the search ended. solver: who proved the best cluster.
-        doubt: why the integer program did not prove it; empty when it did.
+        status: how the search ended. solver: who proved the best cluster; doubt: why nobody did, or empty.
         infeasible: why nothing is feasible and what to change; None when something is.
         cheapest: the cheapest feasible cluster at any budget.
         reference: the type that the job's step is measured on, None without a job.
@@ -112,7 +111,7 @@ def recommend(
     Args:
         catalog: the types and prices; see :func:`deepvm.load_catalog`.
         budget: the most to pay, $/h (the paper's pricing willingness PW).
-        tables: what was measured on your own machines, ``deepvm.load_tables()``; None for the catalog's own figures.
+        tables: measured on your own machines, ``deepvm.load_tables()``; None for the catalog's figures.
         **options: by keyword, with their defaults:
 
             - ``checkpoint_size=300_000_000``: bytes, or text such as ``"300MB"``;
@@ -125,8 +124,8 @@ def recommend(
             - ``gpus_min``, ``gpus_max``: GPUs of a VM; ``gpu_memory_min`` and ``_max``, ``gpu_total_memory_min`` and
               ``_max``: bytes, or text such as ``"24GiB"``, of each GPU and of all of a VM;
             - ``cpu_architecture=None``: ``"x86_64"`` or ``"arm64"``; ``generation="auto"``, ``"current"`` or ``"any"``;
-            - ``estimates=False``: also types whose eFLOPS are estimated; ``burstable=False``: also memory nodes that
-              run at full speed only while they have credits;
+            - ``estimates=False``: also types with estimated eFLOPS; ``burstable=False``: also memory nodes that run at
+              full speed only while they have credits;
             - ``max_nodes=255``: the most VMs that train in one cluster;
             - ``quotas=None``: account limits; None for those of the catalog, empty for none;
             - ``top=3``: how many clusters to rank;
@@ -136,21 +135,21 @@ def recommend(
               ``total-cost`` need it.
 
     Returns:
-        The ranked clusters; empty with a reason when nothing is feasible.
+        The ranked clusters, or none and the reason.
 
     Raises:
         RequestError: an argument cannot be used.
         MissingDataError: the catalog lacks what was asked for.
     """
-    return plan(with_tables(catalog, tables), PlanRequest.parse(budget, **options))
+    return solve(with_tables(catalog, tables), PlanRequest.parse(budget, **options))
 
 
-def plan(catalog: Catalog, request: PlanRequest) -> Recommendations:
+def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
     """Answer a validated request; see :func:`recommend`."""
     candidates = gather(catalog, request)
     blocks = blocks_of(candidates)
-    frontier = Frontier.build(blocks, request.top)
-    choices = frontier.top(request.budget_micro_usd, request.top)
+    enumeration = Enumeration.build(blocks, request.top)
+    choices = enumeration.top(request.budget_micro_usd, request.top)
     status, solver, doubt = SolveStatus.OPTIMAL, "frontier", ""
     if request.solver is SolverName.ILP:
         from deepvm.planner.search import ilp  # loads PuLP and HiGHS, which the enumeration does without
@@ -161,7 +160,7 @@ def plan(catalog: Catalog, request: PlanRequest) -> Recommendations:
         doubt = _DOUBTS.get(status, "" if proven == best else _DISAGREES)
         if doubt == _DISAGREES:
             status = SolveStatus.NUMERICAL
-    cheapest = frontier.cheapest()
+    cheapest = enumeration.cheapest()
     why = None if choices else infeasible(candidates, cheapest)
     if why is not None and not doubt:
         status = SolveStatus.INFEASIBLE
@@ -172,9 +171,9 @@ def plan(catalog: Catalog, request: PlanRequest) -> Recommendations:
             describe(c, candidates, i, binding(c, candidates), elsewhere=True) for i, c in enumerate(choices, start=1)
         ),
         alternatives=tuple(_alternatives(blocks, candidates, choices[0])) if choices else (),
-        rejections=tuple(_rejections(candidates, frontier)),
-        next_change=_next_change(frontier, candidates),
-        nearly=_nearly(frontier, candidates, choices[0]) if choices else None,
+        rejections=tuple(_rejections(candidates, enumeration)),
+        next_change=_next_change(enumeration, candidates),
+        nearly=_nearly(enumeration, candidates, choices[0]) if choices else None,
         on_demand=_on_demand(candidates),
         status=status,
         solver=solver,
@@ -187,12 +186,9 @@ def plan(catalog: Catalog, request: PlanRequest) -> Recommendations:
 
 
 def ranking(catalog: Catalog, request: PlanRequest, count: int) -> Iterator[Recommendation]:
-    """The best ``count`` clusters, best first, each made when it is asked for.
-
-    Of one training with several memory nodes at most ``request.top`` clusters stand in it.
-    """
+    """The best ``count`` clusters, best first; at most ``request.top`` that differ only in their memory nodes."""
     candidates = gather(catalog, request)
-    choices = Frontier.build(blocks_of(candidates), request.top).top(request.budget_micro_usd, count)
+    choices = Enumeration.build(blocks_of(candidates), request.top).top(request.budget_micro_usd, count)
     for place, choice in enumerate(choices, start=1):
         yield describe(choice, candidates, place, binding(choice, candidates))
 
@@ -206,7 +202,7 @@ _DISAGREES = f"the integer program disagreed with the exact enumeration; {_INSTE
 
 
 def _alternatives(blocks: Sequence[Block], candidates: Candidates, best: Choice) -> Iterator[Alternative]:
-    """The best clusters by the other objectives; the baselines have no objective to disagree about."""
+    """The best clusters by the other objectives; the baselines have none."""
     request = candidates.request
     for objective in Objective if request.has_objective else ():
         if objective is request.objective or (request.work is None and objective in WORK_OBJECTIVES):
@@ -216,16 +212,16 @@ def _alternatives(blocks: Sequence[Block], candidates: Candidates, best: Choice)
         for block in blocks:
             sizes = block.sizes.take(np.isfinite(block.sizes.total_s)) if other.needs_work else block.sizes
             scored.append(replace(block, sizes=sizes, scoring=scoring(other, sizes)))
-        choice = Frontier.build(scored).best(request.budget_micro_usd)
+        choice = Enumeration.build(scored).best(request.budget_micro_usd)
         if choice is not None and choice.cluster != best.cluster:
             asked = replace(candidates, request=other)
             yield Alternative(objective, describe(choice, asked, binding=binding(choice, asked)))
 
 
-def _rejections(candidates: Candidates, frontier: Frontier) -> Iterator[Rejection]:
-    """The types that were no candidates, and GPU types none of whose clusters is feasible."""
+def _rejections(candidates: Candidates, enumeration: Enumeration) -> Iterator[Rejection]:
+    """Types that are no candidates, and GPU types without a feasible cluster."""
     yield from candidates.rejections
-    request, prices = candidates.request, frontier.cheapest_of_each_type()
+    request, prices = candidates.request, enumeration.cheapest_of_each_type()
     for name in dict.fromkeys(g.instance.name for g in candidates.gpus):
         cheapest = prices.get(name)
         if cheapest is None:
@@ -239,19 +235,19 @@ def _rejections(candidates: Candidates, frontier: Frontier) -> Iterator[Rejectio
 NEARLY, WORTH_SAVING = 0.95, 0.10
 
 
-def _nearly(frontier: Frontier, candidates: Candidates, best: Choice) -> Recommendation | None:
-    """The cheapest cluster that is nearly as fast, if it saves enough to be worth a line."""
+def _nearly(enumeration: Enumeration, candidates: Candidates, best: Choice) -> Recommendation | None:
+    """The cheapest cluster that is nearly as fast, if it saves enough."""
     request = candidates.request
     fastest = request.objective in (Objective.THROUGHPUT, Objective.MAKESPAN)
     if not fastest or request.policy is not PolicyName.DEEPVM:
         return None
-    choice = frontier.reaching(best.value * NEARLY)
+    choice = enumeration.reaching(best.value * NEARLY)
     cheaper = choice is not None and choice.price <= (1 - WORTH_SAVING) * best.price
     return describe(choice, candidates) if choice is not None and cheaper else None
 
 
 def _on_demand(candidates: Candidates) -> Recommendation | None:
-    """The best cluster that nobody takes away, and that need not be saved for it."""
+    """The best cluster that is never preempted and need not save."""
     request = candidates.request
     if request.work is None:
         return None
@@ -259,13 +255,13 @@ def _on_demand(candidates: Candidates) -> Recommendation | None:
 
     request = replace(request, policy=PolicyName.DEEPVM, work=replace(request.work, policy=Never()))
     candidates = replace(candidates, request=request)
-    choice = Frontier.build([block_of(ON_DEMAND, candidates)]).best(request.budget_micro_usd)
+    choice = Enumeration.build([block_of(ON_DEMAND, candidates)]).best(request.budget_micro_usd)
     return None if choice is None else describe(choice, candidates)
 
 
-def _next_change(frontier: Frontier, candidates: Candidates) -> NextChange | None:
+def _next_change(enumeration: Enumeration, candidates: Candidates) -> NextChange | None:
     budget = candidates.request.budget_micro_usd
-    now, change = frontier.best(budget), frontier.next_change(budget)
+    now, change = enumeration.best(budget), enumeration.next_change(budget)
     if change is None:
         return None
     gain = None if now is None else improvement(now, change, candidates.request)

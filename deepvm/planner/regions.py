@@ -1,4 +1,4 @@
-"""The same request in several regions, ranked together: a cluster stands in one region, the user may choose which."""
+"""One request in several regions, ranked together: a cluster is in one region, but the user may choose which."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deepvm.planner.scoring import tie_floor
 
 @dataclass(frozen=True)
 class Placed:
-    """A recommendation and the answer, of one region, that it stands in; its rank is that among all regions."""
+    """A recommendation, with its rank among all regions, and its region's answer."""
 
     answer: Recommendations
     recommendation: Recommendation
@@ -21,17 +21,14 @@ class Placed:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Answers of several regions to one request, the best region first, and the best clusters of all of them."""
+    """The answers of several regions, the best region first, and the best clusters of all."""
 
     answers: tuple[Recommendations, ...]
     ranked: tuple[Placed, ...]
 
 
 def compare(answers: Sequence[Recommendations]) -> Comparison:
-    """Rank clusters of several regions together, by the rules within one, then by the region's name.
-
-    ``answers``: at least one; all to the same request.
-    """
+    """Rank the clusters of at least one answer to a request, by the rules within one region, then by region name."""
     left = [Placed(a, r) for a in answers for r in a]
     ranked: list[Placed] = []
     while left:

@@ -1,4 +1,4 @@
-"""Which types a request leaves out, and the sentence that says why."""
+"""Which types a request leaves out, and why, in a sentence."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def quota_count(quotas: Iterable[Quota], instance: InstanceType, market: Market)
 
 
 def quota_too_small(quotas: Iterable[Quota], instance: InstanceType, market: Market, count: int = 1) -> str:
-    """What a quota allows, what some VMs need and, where the provider's quota is known, the value to ask for."""
+    """What a quota allows, what some VMs need and, if the provider's quota is known, the value to ask for."""
     quota = find_quota(quotas, instance.quota_family, market)
     assert quota is not None
     needed = count * instance.vcpus
@@ -35,12 +35,12 @@ def quota_too_small(quotas: Iterable[Quota], instance: InstanceType, market: Mar
 
 
 def matches(name: str, globs: Iterable[str]) -> bool:
-    """Whether a name is one of the globs (it may hold ``[`` itself) or matches one (``g4dn.*``)."""
+    """Whether a name is one of the globs (it may contain ``[`` itself) or matches one (``g4dn.*``)."""
     return any(name == g or fnmatchcase(name, g) for g in globs)
 
 
 def refuse_idle_globs(request: PlanRequest, catalog: Catalog) -> None:
-    """Raise a RequestError for a glob that matches no type: a typing error, or a type that is not offered."""
+    """Raise a RequestError for a glob that matches no type."""
     gpu_names = [i.name for i in catalog if i.gpu is not None]
     cpu_names = [i.name for i in catalog if i.gpu is None]
     for option, globs, names in (
@@ -49,7 +49,7 @@ def refuse_idle_globs(request: PlanRequest, catalog: Catalog) -> None:
         ("exclude", request.exclude, gpu_names + cpu_names),
         ("memory_node", request.memory_nodes, cpu_names),
     ):
-        # People write GPU models in any case ("a10g"); both sides are folded, here and where the types are chosen.
+        # GPU models match in any case ("a10g"), here and in training_rejection.
         fold = str.casefold if option == "gpu" else str
         for glob in globs:
             if not any(matches(fold(n), (fold(glob),)) for n in names):
@@ -59,7 +59,7 @@ def refuse_idle_globs(request: PlanRequest, catalog: Catalog) -> None:
 
 
 def why_absent(catalog: Catalog, glob: str, *, training: bool = False) -> str:
-    """Why a catalog has no such type at all (or, for ``training``, none that trains), in words; empty when unknown."""
+    """Why a catalog has no such type (or, for ``training``, none that trains), in words; empty when unknown."""
     for pattern, why in catalog.absent.items():
         if fnmatchcase(glob, pattern) or matches(pattern.partition("*")[0].rstrip("."), (glob.partition(".")[0],)):
             return why
@@ -68,7 +68,7 @@ def why_absent(catalog: Catalog, glob: str, *, training: bool = False) -> str:
 
 
 def training_rejection(instance: InstanceType, request: PlanRequest) -> Rejection | None:
-    """Why a GPU type may not train whatever the architecture, or None."""
+    """Why a GPU type may not train in any architecture, or None."""
     name, gpu = instance.name, instance.gpu
     assert gpu is not None
     excluded = _excluded(instance, request, "instance-type", request.instance_types)
@@ -91,7 +91,7 @@ def training_rejection(instance: InstanceType, request: PlanRequest) -> Rejectio
 
 
 def _excluded(instance: InstanceType, request: PlanRequest, option: str, wanted: Sequence[str]) -> str:
-    """Which option leaves out a type, whatever it is for; empty when none does."""
+    """Which option leaves out a type in either role; empty when none does."""
     name, processors = instance.name, request.cpu_architecture
     if matches(name, request.exclude):
         return f"left out by --exclude {next(g for g in request.exclude if matches(name, (g,)))}"
@@ -107,7 +107,7 @@ def _excluded(instance: InstanceType, request: PlanRequest, option: str, wanted:
 
 
 def _filtered(gpu: Gpu, request: PlanRequest) -> str:
-    """Which filter leaves GPUs out, empty when none does; what nobody knows of a type cannot pass a filter."""
+    """Which filter leaves GPUs out, empty when none does; an unknown figure passes no filter."""
     if gpu.count not in request.gpus_per_vm:
         return f"it has {gpu.count} GPUs, wanted {_shown(request.gpus_per_vm, str)}"
     each = None if gpu.memory_gib is None else int(gpu.memory_gib * GIB)
@@ -157,7 +157,7 @@ def memory_rejection(
 
 
 def _not_by_default(instance: InstanceType, request: PlanRequest, rule: MemoryNodeRule) -> tuple[str, str] | None:
-    """Why a type that could hold checkpoints is not chosen unless it is named, as reason and detail, or None."""
+    """Why a type that could hold checkpoints is used only by name, as reason and detail, or None."""
     if instance.burstable and not request.burstable:
         return "burstable", "it runs at full speed only while it has credits; allow it with --burstable, or"
     if rule.current and not instance.current_generation and request.generation is Generation.AUTO:

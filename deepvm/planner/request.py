@@ -1,4 +1,4 @@
-"""What the user asks for."""
+"""What users ask for, validated."""
 
 from __future__ import annotations
 
@@ -101,16 +101,15 @@ class PlanRequest:
         checkpoint_bytes: size f of one checkpoint. buffers: how many a memory node must hold, s (eq. 6).
         architectures: names from the registry; empty for all.
         speedup: kind of curve, None for the catalog's default.
-        gpus: globs on GPU models. instance_types: on the types that train. memory_nodes: on those that hold
-            checkpoints. Empty means all. exclude: on any type.
-        gpu_memory_bytes, gpu_total_memory_bytes, gpus_per_vm: of a training VM: memory of each GPU, of all its GPUs
-            together, and how many.
+        gpus, instance_types, memory_nodes: globs on GPU models, types that train, types that hold checkpoints; empty
+            for all. exclude: globs on any type.
+        gpu_memory_bytes, gpu_total_memory_bytes, gpus_per_vm: of a training VM: memory of each GPU, of all, and GPUs.
         cpu_architecture: None for all. estimates: whether types with estimated eFLOPS may train. burstable: whether
             burstable types may hold checkpoints.
         max_nodes: the most VMs that train in one cluster.
         quotas: account limits; None for those of the catalog, empty for none.
         top: how many clusters to rank. time_limit_s: of the integer program.
-        work: what is to be trained, None when nobody says.
+        work: what is to be trained, if known.
     """
 
     budget: Decimal
@@ -158,7 +157,7 @@ class PlanRequest:
         return catalog.quotas if self.quotas is None else self.quotas
 
     def curves_of(self, catalog: Catalog) -> str:
-        """The kind of curve that counts for types without one of their own: the request's, else the catalog's."""
+        """The kind of curve for types without a default of their own: the request's, else the catalog's."""
         return self.speedup.value if self.speedup else catalog.default_speedup
 
     @property
@@ -173,20 +172,12 @@ class PlanRequest:
 
     @property
     def within_limits(self) -> str:
-        """The end of "the cheapest cluster" where the job has limits."""
+        """What follows "the cheapest cluster" if the job has limits."""
         return " that keeps to the job's limits" if self.work is not None and self.work.constrained else ""
 
     @classmethod
     def parse(cls, budget: Money, **options: Unpack[PlanOptions]) -> PlanRequest:
-        """Read the values that people write; numbers may be text, as they come from a command line.
-
-        Args:
-            budget: $/h, >= 0.
-            **options: see :class:`PlanOptions`.
-
-        Raises:
-            RequestError: naming the argument, the value and what is allowed.
-        """
+        """Read a budget, $/h, >= 0, and :class:`PlanOptions`; numbers may be text. Raises a RequestError."""
         given = dict[str, Any](options)
         work_options = {name: given.pop(name) for name in WorkOptions.__annotations__ if name in given}
         found: dict[str, Any] = {"budget": to_decimal(budget, "budget", zero=True, unit="$/h")}
@@ -203,7 +194,7 @@ class PlanRequest:
         trained = any(value not in (None, "") for value in work_options.values())
         if not trained and not request.needs_work:
             return request
-        from deepvm.planner.job_forecast import NEEDS_JOB, Work  # loads what only jobs need
+        from deepvm.planner.job_forecast import NEEDS_JOB, Work  # slow to import, and only needed for jobs
 
         if not trained:
             raise RequestError("objective", request.objective.value, NEEDS_JOB)
@@ -212,14 +203,14 @@ class PlanRequest:
 
 
 class MeasuredTables(Protocol):
-    """What was measured on the user's own machines, as :func:`deepvm.load_tables` reads it."""
+    """Measurements of the user's own machines, as :func:`deepvm.load_tables` reads them."""
 
     def apply(self, catalog: Catalog, workload: str = "") -> Catalog:
-        """The catalog with the measured figures in it."""
+        """The catalog with the measured figures."""
 
 
 def with_tables(catalog: Catalog, tables: MeasuredTables | None) -> Catalog:
-    """A catalog with measured figures in it, where there are any; raises a RequestError for anything else."""
+    """A catalog with any measured figures; raises a RequestError for other objects."""
     if not isinstance(catalog, Catalog):
         raise RequestError("catalog", catalog, "a Catalog, such as deepvm.load_catalog('paper')")
     if tables is None:
@@ -230,11 +221,11 @@ def with_tables(catalog: Catalog, tables: MeasuredTables | None) -> Catalog:
 
 
 class WorkOptions(TypedDict, total=False):
-    """What is to be trained, as people write it; see :mod:`deepvm.planner.job_forecast`.
+    """What is to be trained; see :mod:`deepvm.planner.job_forecast`.
 
     ``job``: a job, whose ``step_s`` is that of one VM. ``work``: instead, hours on one VM. ``measured_on``: the type of
     that VM, by default the cheapest that may train. ``mttp``: mean time to preemption of a VM, ``"3h"`` or seconds;
-    ``interruption_rate``: instead, the share taken away in a month, ``"10%"`` or 0.1, 0 for none. ``save_policy``: by
+    ``interruption_rate``: instead, the share preempted in a month, ``"10%"`` or 0.1, 0 for none. ``save_policy``: by
     default ``"adaptive"``. ``deadline``: the longest expected time, ``"12h"`` or seconds. ``total_budget``: the highest
     expected bill, $.
     """
@@ -279,7 +270,7 @@ class PlanOptions(WorkOptions, total=False):
     time_limit_s: float | str
 
 
-_Reader = Callable[[Any, str], Any]  # of what people write, and the option's name for the error
+_Reader = Callable[[Any, str], Any]  # takes a value, and the option's name for the error
 
 
 def _whole(most: int) -> _Reader:

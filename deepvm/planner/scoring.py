@@ -1,7 +1,6 @@
-"""Policies decide what "best" means: DeepVM's objectives and the paper's baselines (DeepVM V-C1).
+"""What "best" means: DeepVM's objectives and the paper's baselines (DeepVM V-C1), each a score for each (type, n).
 
-Every policy is a score for each (type, n); solver and enumeration find the highest score that the constraints allow,
-and the cheaper plan among equals.
+Solver and enumeration find the highest feasible score, and the cheaper plan among equals.
 """
 
 from __future__ import annotations
@@ -10,28 +9,28 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from deepvm.planner.columns import BoolArray, FloatArray, IntArray, Sizes
+from deepvm.planner.columns import BoolArray, FloatArray, IntArray, TrainingTable
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 
-TIE = 1e-9  # values whose relative difference is at most this are equal, and the cheaper plan wins
+TIE = 1e-9  # relative difference up to which values are equal
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """What to maximise: one positive score for each row of the sizes.
+    """One positive score to maximise for each row of the sizes.
 
-    ``per_dollar``: the value of a plan is not its size's score but minus price / score, memory nodes included.
+    ``per_dollar``: a plan's value is not its size's score but minus price / score, memory nodes included.
     """
 
     scores: FloatArray
     per_dollar: bool = False
 
     def take(self, rows: BoolArray | IntArray) -> Scoring:
-        """The same for these rows of the sizes."""
+        """Some of the rows."""
         return Scoring(self.scores[rows], self.per_dollar)
 
     def values(self, rows: IntArray, prices: IntArray) -> FloatArray:
-        """Values of plans, higher is better: their size rows and whole prices in micro-dollars an hour."""
+        """Values of plans, given their rows and prices, micro-dollars an hour; higher is better."""
         scores = self.scores[rows]
         return -(prices / scores) if self.per_dollar else scores
 
@@ -41,7 +40,7 @@ def tie_floor(best: float) -> float:
     return best - abs(best) * TIE
 
 
-def scoring(request: PlanRequest, sizes: Sizes) -> Scoring:
+def scoring(request: PlanRequest, sizes: TrainingTable) -> Scoring:
     """The score of each size under the request's policy and objective.
 
     ``noscale`` is DeepVM with K = 1. ``cost-first`` takes the most VMs. ``performance-first`` takes the type with the
@@ -61,8 +60,8 @@ def scoring(request: PlanRequest, sizes: Sizes) -> Scoring:
         return Scoring(z)
     if request.needs_work:
         bill = request.objective is Objective.TOTAL_COST
-        if ideal:  # it knows neither of K nor of preemptions: to it a job ends the sooner, the more eFLOPS train it
+        if ideal:  # it ignores K and preemptions: more eFLOPS end a job sooner
             return Scoring(work, per_dollar=bill)
-        # Jobs an hour: the bill of one is price / score, as the price of work is for cost-per-work.
+        # Jobs an hour: the bill of a job is price / score.
         return Scoring(3600 / (sizes.billed_s if bill else sizes.total_s), per_dollar=bill)
     return Scoring(work, per_dollar=request.objective is Objective.COST_PER_WORK)

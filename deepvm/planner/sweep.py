@@ -1,4 +1,4 @@
-"""The best cluster of every budget in a range, for several policies: one enumeration each, no solver (Figure 7)."""
+"""The best cluster at each of many budgets, for several policies: one enumeration each, no solver (Figure 7)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deepvm.errors import RequestError
 from deepvm.planner.candidates import gather
 from deepvm.planner.describe import blocks_of, describe
 from deepvm.planner.request import PlanRequest, PolicyName, with_tables
-from deepvm.planner.search.frontier import Frontier
+from deepvm.planner.search.enumeration import Enumeration
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -27,10 +27,7 @@ ALL_POLICIES = tuple(p.value for p in PolicyName)
 
 @dataclass(frozen=True)
 class SweepRow:
-    """The best cluster of one policy at one budget, $/h; None when nothing is feasible.
-
-    ``reference``: the type that the job's step is measured on, None without a job.
-    """
+    """The best cluster of one policy at one budget, $/h, None if infeasible; ``reference`` as in Recommendations."""
 
     budget: Decimal
     policy: PolicyName
@@ -39,7 +36,7 @@ class SweepRow:
 
 
 def parse_budgets(text: str) -> tuple[Decimal, ...]:
-    """Read ``low:high:step`` (both ends included), or budgets separated by commas, $/h; else raise a RequestError."""
+    """Read ``low:high:step`` (inclusive) or budgets separated by commas, $/h; raises a RequestError."""
     allowed = "low:high:step or a comma-separated list of budgets in $/h, such as 0:10:0.1"
     if ":" not in text:
         if "," in text and not all(part.strip() for part in text.split(",")):
@@ -68,11 +65,11 @@ def sweep(
     """Answer every budget for every policy.
 
     Args:
-        catalog: the types and prices.
+        catalog: as for :func:`deepvm.recommend`, and so are ``tables`` and ``options``.
         budgets: $/h, any order.
-        policies: which ones; all four by default.
-        tables: what was measured on your own machines, as for :func:`deepvm.recommend`.
-        **options: as for :func:`deepvm.recommend`; ``policy``, ``top``, ``solver`` and ``time_limit_s`` do not matter.
+        policies: all four by default.
+        tables: measured on your own machines.
+        **options: by keyword; ``policy``, ``top``, ``solver`` and ``time_limit_s`` have no effect.
 
     Returns:
         One row for each budget and policy, budgets first, in the order given.
@@ -85,11 +82,11 @@ def sweep(
     catalog = with_tables(catalog, tables)
     asked = [replace(request, policy=PlanRequest.parse(0, policy=name).policy) for name in policies]
     gathered = [gather(catalog, one) for one in asked]
-    frontiers = [Frontier.build(blocks_of(candidates)) for candidates in gathered]
+    enumerations = [Enumeration.build(blocks_of(candidates)) for candidates in gathered]
     rows = []
     for amount in amounts:
-        for candidates, frontier in zip(gathered, frontiers, strict=True):
-            choice = frontier.best(budget_micro_usd(amount))
+        for candidates, enumeration in zip(gathered, enumerations, strict=True):
+            choice = enumeration.best(budget_micro_usd(amount))
             found = None if choice is None else describe(choice, candidates)
             rows.append(SweepRow(amount, candidates.request.policy, found, candidates.reference))
     return rows

@@ -17,9 +17,8 @@ from support.builders import catalog, cpu_type, gpu_type, paper, simulated
 
 from deepvm.catalog.diff import CatalogDiff, FigureChange, PriceChange, diff_catalogs
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Quota, ZonePrice
-from deepvm.core.cluster.memory_nodes import REAL_NODES
+from deepvm.core.cluster.memory_nodes import REAL_NODES, SaturationTable
 from deepvm.core.cluster.provenance import Provenance
-from deepvm.core.cluster.saturation import SaturationTable
 from deepvm.core.cluster.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup
 from deepvm.reports import documents
 from deepvm.reports.prices import diffs

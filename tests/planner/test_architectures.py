@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from support import oracle
 from support.builders import catalog, cpu_type, gpu_type, paper
 from support.effort import examples
-from support.planner.agreement import assert_agree, blocks_for, by_frontier, by_ilp, summary
+from support.planner.agreement import assert_agree, blocks_for, by_ilp, enumerated, summary
 from support.planner.strategies import Case, cases
 
 from deepvm.core.cluster.instances import Catalog, Market, Quota, ZonePrice
@@ -20,8 +20,8 @@ from deepvm.planner.architectures import REGISTRY, Architecture
 from deepvm.planner.explain import explain
 from deepvm.planner.recommend import recommend
 from deepvm.planner.request import PlanRequest
+from deepvm.planner.search.enumeration import Block
 from deepvm.planner.search.formulation import Formulation, SolveStatus, formulate
-from deepvm.planner.search.frontier import Block
 from deepvm.planner.search.ilp import decode
 from deepvm.planner.search.solver import IntegerProgram
 from deepvm.planner.sweep import sweep
@@ -50,7 +50,7 @@ def test_every_architecture_is_under_contract() -> None:
 
 
 def test_the_registry_is_in_the_order_of_its_names() -> None:
-    # The frontier breaks ties by the place of a block, the oracle by its name.
+    # The enumeration breaks ties by the place of a block, the oracle by its name.
     assert list(REGISTRY) == sorted(REGISTRY)
 
 
@@ -138,13 +138,13 @@ def test_a_broken_constraint_is_named(name: str) -> None:
 @each
 @settings(max_examples=examples(60))
 @given(case=cases())
-def test_solver_frontier_and_oracle_agree(name: str, case: Case) -> None:
+def test_solver_enumeration_and_oracle_agree(name: str, case: Case) -> None:
     request = replace(case.request, architectures=(name,))
     expected = oracle.answer(case.catalog, request)
     blocks = blocks_for(case.catalog, request)
-    by_enumeration = by_frontier(blocks, request)
-    assert_agree(by_enumeration, expected, request)
-    assert [summary(c) for c in by_ilp(blocks, request)] == [summary(c) for c in by_enumeration[:1]]
+    listed = enumerated(blocks, request)
+    assert_agree(listed, expected, request)
+    assert [summary(c) for c in by_ilp(blocks, request)] == [summary(c) for c in listed[:1]]
 
 
 def test_an_architecture_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,11 +15,11 @@ from support.effort import examples
 from support.planner.strategies import Case, cases, usd
 
 from deepvm.core.cluster.instances import Catalog, Market, Quota
-from deepvm.core.cluster.saturation import SaturationTable
+from deepvm.core.cluster.memory_nodes import SaturationTable
 from deepvm.core.cluster.speedup import HybridSpeedup, RingSpeedup
 from deepvm.errors import RequestError
 from deepvm.planner.explain import WhyNot, why_not
-from deepvm.planner.recommend import Recommendations, plan, recommend
+from deepvm.planner.recommend import Recommendations, recommend, solve
 from deepvm.planner.request import PlanRequest, PolicyName, SolverName
 from deepvm.planner.search.formulation import SolveStatus
 
@@ -107,7 +107,7 @@ class TestBinding:
     @settings(max_examples=examples(60))
     @given(case=cases())
     def test_it_names_every_limit_that_the_next_larger_and_better_cluster_breaks(self, case: Case) -> None:
-        answer = plan(case.catalog, replace(case.request, top=1, solver=SolverName.FRONTIER))
+        answer = solve(case.catalog, replace(case.request, top=1, solver=SolverName.FRONTIER))
         assume(len(answer) > 0)
         cluster = answer[0].cluster
         memory = cluster.memory.instance.name if cluster.memory else ""
@@ -353,7 +353,7 @@ class TestWhyNot:
             expected = (winner[0].value[0] - best[0].value[0]) / abs(winner[0].value[0])
             assert found.gap == pytest.approx(float(expected), abs=1e-9)
             return
-        fastest = plan(case.catalog, replace(case.request, top=1, solver=SolverName.FRONTIER))[0].throughput
+        fastest = solve(case.catalog, replace(case.request, top=1, solver=SolverName.FRONTIER))[0].throughput
         if best == winner:
             assert found.gap == 0
         elif fastest:
@@ -366,7 +366,7 @@ class TestNextChange:
     @settings(max_examples=examples(100))
     @given(case=cases())
     def test_it_is_the_next_budget_that_buys_something_better(self, case: Case) -> None:
-        change = plan(case.catalog, replace(case.request, solver=SolverName.FRONTIER)).next_change
+        change = solve(case.catalog, replace(case.request, solver=SolverName.FRONTIER)).next_change
         plans = oracle.plans(case.catalog, case.request)
         now = oracle.ranking(plans, case.request.budget, 1)
         if change is None:
@@ -425,7 +425,7 @@ class TestAlternatives:
     @given(case=cases())
     def test_the_oracle_agrees(self, case: Case) -> None:
         request = replace(case.request, top=1, solver=SolverName.FRONTIER)
-        answer = plan(case.catalog, request)
+        answer = solve(case.catalog, request)
         for alternative in answer.alternatives:
             other = replace(request, objective=alternative.objective)
             assert alternative.objective is not request.objective
@@ -520,7 +520,7 @@ class TestRejections:
     @settings(max_examples=examples(100))
     @given(case=cases())
     def test_every_gpu_type_is_in_a_feasible_cluster_or_rejected(self, case: Case) -> None:
-        answer = plan(case.catalog, replace(case.request, solver=SolverName.FRONTIER))
+        answer = solve(case.catalog, replace(case.request, solver=SolverName.FRONTIER))
         rejected = {r.instance_type: r.reason for r in answer.rejections}
         assert len(rejected) == len(answer.rejections)
         assert all(r.detail for r in answer.rejections)

@@ -15,8 +15,8 @@ from support.planner.agreement import assert_agree, blocks_for, by_ilp
 from deepvm.core.cluster.instances import Catalog
 from deepvm.planner.recommend import Recommendations, recommend
 from deepvm.planner.request import WORK_OBJECTIVES, Objective, PlanRequest, PolicyName, SolverName
+from deepvm.planner.search.enumeration import Enumeration
 from deepvm.planner.search.formulation import SolveStatus
-from deepvm.planner.search.frontier import Frontier
 from deepvm.planner.sweep import parse_budgets, sweep
 
 both_solvers = pytest.mark.parametrize("solver", [s.value for s in SolverName])
@@ -164,13 +164,13 @@ def all_plans(catalog: Catalog, request: PlanRequest) -> tuple[oracle.Plan, ...]
 def test_the_enumeration_agrees_at_every_budget(policy: PolicyName, objective: Objective) -> None:
     request = PlanRequest(budget=Decimal(0), policy=policy, objective=objective, top=3)
     plans = all_plans(paper(), request)
-    frontier = Frontier.build(blocks_for(paper(), request), request.top)
-    assert frontier.best(0) is None
+    enumeration = Enumeration.build(blocks_for(paper(), request), request.top)
+    assert enumeration.best(0) is None
     for budget in parse_budgets("0:10:0.1"):
         asked = replace(request, budget=budget)
         expected = oracle.ranking(plans, budget, request.top)
-        assert_agree(frontier.top(asked.budget_micro_usd, request.top), expected, asked)
-        best = frontier.best(asked.budget_micro_usd)
+        assert_agree(enumeration.top(asked.budget_micro_usd, request.top), expected, asked)
+        best = enumeration.best(asked.budget_micro_usd)
         assert_agree([] if best is None else [best], expected[:1], asked)
 
 
@@ -200,9 +200,9 @@ def test_the_simulated_catalog_agrees_with_the_oracle(objective: Objective) -> N
     request = PlanRequest(budget=Decimal(0), objective=objective, top=2)
     plans = all_plans(simulated(), request)
     blocks = blocks_for(simulated(), request)
-    frontier = Frontier.build(blocks, request.top)
+    enumeration = Enumeration.build(blocks, request.top)
     for budget in map(Decimal, ("0.7", "5", "8.8", "10", "1000")):
         asked = replace(request, budget=budget)
         expected = oracle.ranking(plans, budget, request.top)
-        assert_agree(frontier.top(asked.budget_micro_usd, request.top), expected, asked)
+        assert_agree(enumeration.top(asked.budget_micro_usd, request.top), expected, asked)
         assert_agree(by_ilp(blocks, asked), expected[:1], asked)

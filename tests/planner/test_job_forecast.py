@@ -17,19 +17,19 @@ from support.builders import catalog, cpu_type, gpu_type, paper
 from support.closed_form import expected
 from support.effort import examples
 from support.oracle import Plan
-from support.planner.agreement import blocks_for, by_frontier, by_ilp, summary
+from support.planner.agreement import blocks_for, by_ilp, enumerated, summary
 from support.planner.strategies import Case, cases
 
 from deepvm.core.cluster.instances import Catalog, Market
-from deepvm.core.cluster.saturation import SaturationTable
+from deepvm.core.cluster.memory_nodes import SaturationTable
 from deepvm.core.cluster.speedup import RingSpeedup
-from deepvm.core.preemption.interruptions import BAND_SHARES, MONTH_S, mean_life_s
+from deepvm.core.preemption.interruption_bands import BAND_SHARES, MONTH_S, mean_life_s
 from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.errors import RequestError
 from deepvm.planner.explain import explain
 from deepvm.planner.job_forecast import Work
-from deepvm.planner.recommend import plan, recommend
+from deepvm.planner.recommend import recommend, solve
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.reports.documents import to_json
 from deepvm.reports.plans.recommendation_documents import document
@@ -132,7 +132,7 @@ def by_oracle(a: Asked) -> list[Plan]:
 def test_enumeration_and_integer_program_agree_with_the_oracle(a: Asked) -> None:
     expected_plans = [(*p.cluster, p.micro_usd, p.zone) for p in by_oracle(a)]
     blocks = blocks_for(a.case.catalog, a.case.request)
-    assert [summary(c) for c in by_frontier(blocks, a.case.request)] == expected_plans
+    assert [summary(c) for c in enumerated(blocks, a.case.request)] == expected_plans
     assert [summary(c) for c in by_ilp(blocks, a.case.request)] == expected_plans[:1]
 
 
@@ -232,7 +232,7 @@ def test_a_limit_of_exactly_what_a_cluster_takes_keeps_it() -> None:
 
 def test_unknown_bands_count_as_the_worst_and_say_so() -> None:
     found = recommend(paper(), 3, work=100)
-    assert any("nobody says how often g4dn.xlarge is taken away" in w for w in found[0].warnings)
+    assert any("the interruption rate of g4dn.xlarge is unknown" in w for w in found[0].warnings)
     assert not any("nobody says" in w for w in recommend(paper(), 3, work=100, mttp="3h")[0].warnings)
 
 
@@ -395,7 +395,9 @@ def test_hours_alone() -> None:
     found = recommend(fast_and_slow(), 0.45, work=100, measured_on="slow", interruption_rate="1%")
     assert found[0].outlook is not None
     assert found[0].outlook.total_s == pytest.approx(360_000, rel=0.003)
-    assert found.status.value == "optimal" and plan(found.catalog, found.request).configurations == found.configurations
+    assert (
+        found.status.value == "optimal" and solve(found.catalog, found.request).configurations == found.configurations
+    )
 
 
 def test_a_total_budget_counts_all_memory_nodes() -> None:

@@ -14,26 +14,26 @@ from hypothesis import strategies as st
 from support import oracle
 from support.builders import paper, simulated
 from support.effort import examples
-from support.planner.agreement import blocks_for, by_frontier
+from support.planner.agreement import blocks_for, enumerated
 from support.planner.strategies import Case, cases, repriced, usd
 
 from deepvm.core.cluster.cluster import Cluster, Recommendation
 from deepvm.core.cluster.instances import Catalog, Market
-from deepvm.planner.recommend import Recommendations, plan
+from deepvm.planner.recommend import Recommendations, solve
 from deepvm.planner.request import Objective, PlanOptions, PlanRequest, PolicyName, SolverName
+from deepvm.planner.search.enumeration import Enumeration
 from deepvm.planner.search.formulation import SolveStatus
-from deepvm.planner.search.frontier import Frontier
 from deepvm.planner.sweep import parse_budgets, sweep
 
 
 def by_enumeration(case: Case, **changes: object) -> Recommendations:
-    return plan(case.catalog, replace(case.request, solver=SolverName.FRONTIER, **changes))  # type: ignore[arg-type]
+    return solve(case.catalog, replace(case.request, solver=SolverName.FRONTIER, **changes))  # type: ignore[arg-type]
 
 
 def clusters(case: Case, **changes: object) -> list[Cluster]:
     """The ranked clusters alone, without everything that is said about them."""
     request = replace(case.request, **changes)  # type: ignore[arg-type]
-    return [c.cluster for c in by_frontier(blocks_for(case.catalog, request), request)]
+    return [c.cluster for c in enumerated(blocks_for(case.catalog, request), request)]
 
 
 def assert_feasible(cluster: Cluster, catalog: Catalog, request: PlanRequest) -> None:
@@ -136,7 +136,7 @@ def test_every_cluster_is_feasible_and_every_amount_true(case: Case) -> None:
 @settings(max_examples=examples(60))
 @given(case=cases())
 def test_every_cluster_of_the_integer_program_is_feasible(case: Case) -> None:
-    answer = plan(case.catalog, case.request)
+    answer = solve(case.catalog, case.request)
     assert answer.doubt == ""
     for r in answer:
         assert_feasible(r.cluster, case.catalog, case.request)
@@ -149,8 +149,8 @@ def test_more_money_never_buys_less(case: Case) -> None:
     prices = sorted({p.micro_usd for p in plans})
     budgets = sorted({usd(max(0, p + d)) for p in prices[:: max(1, len(prices) // 12)] for d in (-1, 0)})
     policy = case.request.policy
-    frontier = Frontier.build(blocks_for(case.catalog, case.request))
-    found = [frontier.best(int(b * 10**6)) for b in budgets]
+    enumeration = Enumeration.build(blocks_for(case.catalog, case.request))
+    found = [enumeration.best(int(b * 10**6)) for b in budgets]
     values = [-math.inf if c is None else c.value for c in found]
     assert all(b >= a - abs(a) * 1e-9 for a, b in zip(values, values[1:], strict=False))
     if policy is PolicyName.DEEPVM and case.request.objective is Objective.THROUGHPUT:

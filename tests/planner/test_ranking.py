@@ -14,8 +14,8 @@ from deepvm.core.cluster.instances import Market, Quota
 from deepvm.core.cluster.speedup import HybridSpeedup, MeasuredSpeedup
 from deepvm.planner.recommend import recommend
 from deepvm.planner.request import PlanRequest
+from deepvm.planner.search.enumeration import Enumeration
 from deepvm.planner.search.formulation import SolveStatus
-from deepvm.planner.search.frontier import Frontier
 
 
 def test_it_is_a_sequence() -> None:
@@ -192,6 +192,6 @@ def test_the_ranking_has_no_gaps(top: int) -> None:
     request = PlanRequest(budget=Decimal("1.2"), top=top)
     expected = oracle.answer(paper(), request)
     blocks = blocks_for(paper(), request)
-    assert_agree(Frontier.build(blocks, top).top(1_200_000, top), expected, request)
+    assert_agree(Enumeration.build(blocks, top).top(1_200_000, top), expected, request)
     if top <= 5:
         assert_agree(by_ilp(blocks, request), expected[:1], request)

@@ -14,7 +14,7 @@ from support.effort import examples
 from support.planner.strategies import cases, repriced
 
 from deepvm.core.cluster.instances import Catalog
-from deepvm.planner.recommend import plan, recommend
+from deepvm.planner.recommend import recommend, solve
 from deepvm.planner.regions import compare
 from deepvm.planner.request import PolicyName
 
@@ -59,7 +59,7 @@ def test_it_is_the_brute_force_over_all_regions(case: object, cheaper: int) -> N
         instances=tuple(repriced(i, lambda price: price + Decimal(cheaper) / 100) for i in here),
     )
     here = replace(here, region="here-1")
-    answers = [plan(c, request) for c in (there, here)]
+    answers = [solve(c, request) for c in (there, here)]
     assume(all(not a.doubt for a in answers))
     found = compare(answers)
     plans = [

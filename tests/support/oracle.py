@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any
 
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market, Quota
-from deepvm.core.cluster.saturation import SaturationTable
+from deepvm.core.cluster.memory_nodes import SaturationTable
 from deepvm.core.cluster.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup, SpeedupCurve
 
 Value = tuple[Fraction, ...]

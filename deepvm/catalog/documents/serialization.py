@@ -13,9 +13,8 @@ from typing import Any
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Quota, ZonePrice
-from deepvm.core.cluster.memory_nodes import REAL_NODES, RULES
+from deepvm.core.cluster.memory_nodes import PAPER_TABLE, REAL_NODES, RULES, SaturationTable
 from deepvm.core.cluster.provenance import Provenance
-from deepvm.core.cluster.saturation import PAPER_TABLE, SaturationTable
 from deepvm.core.cluster.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup, SpeedupCurve
 from deepvm.errors import RequestError
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from deepvm.catalog.signals.signal import HISTORY, ON_DEMAND, SPECS, SPOT, Signal, base, title
 from deepvm.core.cluster.instances import Catalog
-from deepvm.core.cluster.plausibility import Doubt, Plausibility, PricedType
+from deepvm.core.cluster.prices import Doubt, Plausibility, PricedType
 from deepvm.core.units import counted
 
 IMPLAUSIBLE = "implausible price"

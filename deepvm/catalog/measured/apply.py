@@ -13,9 +13,8 @@ from deepvm.catalog.measured.comparable_eflops import apply_speeds, choose_workl
 from deepvm.catalog.measured.curves import apply_curves, curve_doubts
 from deepvm.catalog.measured.entries import Entry, MeasuredCatalog
 from deepvm.core.cluster.instances import Catalog, InstanceType
-from deepvm.core.cluster.memory_nodes import MemoryNodeRule
+from deepvm.core.cluster.memory_nodes import MemoryNodeRule, SaturationTable
 from deepvm.core.cluster.provenance import Measurement
-from deepvm.core.cluster.saturation import SaturationTable
 from deepvm.errors import RequestError
 
 

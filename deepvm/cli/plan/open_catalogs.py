@@ -58,7 +58,6 @@ def _of_market(flags: PlanFlags) -> Sequence[Catalog]:
 def _other(flags: PlanFlags) -> Catalog:
     """An embedded catalog or a file, for which most of the options about prices mean nothing."""
     from deepvm.catalog.store import load_catalog
-    from deepvm.core.cluster.one_zone import zones_of
 
     catalog = load_catalog(flags.catalog, network=flags.network, zone=flags.zone)
     foreign, setter = [r for r in flags.regions if r != catalog.region], set_elsewhere("region")
@@ -69,7 +68,7 @@ def _other(flags: PlanFlags) -> Catalog:
         note(f"region = {', '.join(flags.regions)} ({setter}) has no effect on catalog {catalog.name}")
     options = {
         f"--profile {flags.profile}": flags.profile,
-        f"--zone {flags.zone}": flags.zone and not zones_of(catalog),
+        f"--zone {flags.zone}": flags.zone and not catalog.zones,
         f"--price-basis {flags.price_basis}": flags.price_basis != "current",
         f"--prices {flags.prices}": flags.prices != "auto",
         f"--days {flags.days}": flags.days not in ("30", ""),

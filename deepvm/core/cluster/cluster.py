@@ -28,12 +28,11 @@ class NodeGroup:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster in one architecture.
+    """The VMs of one training.
 
     Attributes:
         architecture: name in the registry, such as ``tiering``.
-        gpu: the instance type that trains, at the spot price of the zone where the cluster stands.
-        spot_count, on_demand_count: how many of them in each market.
+        gpu: the instance type that trains, at the spot price of the cluster's zone. spot_count, on_demand_count: VMs.
         memory: the on-demand VMs that hold checkpoints, None where the architecture has none.
     """
 
@@ -67,14 +66,8 @@ class Cluster:
 
     @property
     def zone(self) -> ZonePrice | None:
-        """The zone where it stands and whose spot price it pays; None when unknown, and without spot VMs."""
+        """The zone whose spot price it pays; None when unknown, and without spot VMs."""
         return next(iter(self.gpu.spot_zones), None) if self.spot_count else None
-
-    @property
-    def common_zones(self) -> tuple[str, ...]:
-        """Ids of the zones that offer all its types; empty when the offers of one of them are unknown."""
-        nodes = self.memory.instance.zones if self.memory else self.gpu.zones
-        return tuple(z for z in self.gpu.zones if z in nodes)
 
     def __str__(self) -> str:
         """``17 x g4dn.xlarge (spot) + 1 x c5.xlarge (on-demand)``."""
@@ -91,7 +84,7 @@ class Binding:
 
 @dataclass(frozen=True)
 class Spread:
-    """Percentiles of the time and the bill of simulated runs; ``late``: the share that misses a deadline."""
+    """Percentiles of time and bill over simulated runs; ``late``: the share that misses a deadline."""
 
     runs: int
     p5_s: float
@@ -105,13 +98,13 @@ class Spread:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a job is expected to take on a cluster, preemptions included.
+    """Expected time and bill of a job on a cluster, preemptions included.
 
     Attributes:
-        total_s: time from the request to the end, seconds; infinite where it does not come to an end.
+        total_s: seconds from the request to the end; infinite if the job never ends.
         cost_usd: the bill for all VMs. preemptions: how many.
-        sound: whether the closed form holds here within 2 % (deepvm.core.preemption.makespan).
-        spread: of simulated runs, where there were any: the other figures are then their means.
+        sound: whether the closed form is within 2 % here (:mod:`deepvm.core.preemption.makespan`).
+        spread: of simulated runs if there are any; the other figures are then their means.
     """
 
     total_s: float
@@ -123,7 +116,7 @@ class Outlook:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """A cluster with everything that is claimed of it.
+    """A cluster and its figures.
 
     Attributes:
         rank: 1 is best.
@@ -131,12 +124,11 @@ class Recommendation:
         throughput: eFLOPS x n x K(n), in the catalog's eFLOPS unit.
         flopp_spot: operations per dollar of one spot VM (eq. 1).
         z: the paper's objective (eq. 4, 8) with FLOPP = eFLOPS / usd_per_hour, without the constant 3600.
-        usd_per_work: price over throughput, $/h per eFLOPS unit; None where the curve says that nothing is trained.
+        usd_per_work: price over throughput, $/h per eFLOPS unit; None if the throughput is 0.
         binding: what stops the next larger cluster of these types; empty when nothing does.
-        warnings: what should make a reader doubt the figures.
-        outlook: expected time and bill of the user's job; None without one.
+        warnings: reasons to doubt the figures. outlook: of the user's job; None without one.
         next_zone: the cheapest cluster of as many of these VMs in another zone, perhaps with other memory nodes; None
-            where there is none, or where nobody asked.
+            if there is none, or if it was not asked for.
     """
 
     rank: int
@@ -160,7 +152,7 @@ class Recommendation:
 
     @property
     def estimated(self) -> bool:
-        """Whether the throughput rests on eFLOPS that nobody has measured."""
+        """Whether its eFLOPS are an estimate."""
         return bool(self.cluster.gpu.eflops_basis)
 
 

@@ -8,15 +8,14 @@ from decimal import Decimal
 from enum import Enum
 from functools import cached_property
 
-from deepvm.core.cluster.memory_nodes import REAL_NODES, MemoryNodeRule
+from deepvm.core.cluster.memory_nodes import PAPER_TABLE, REAL_NODES, MemoryNodeRule, SaturationTable
 from deepvm.core.cluster.provenance import Provenance
-from deepvm.core.cluster.saturation import PAPER_TABLE, SaturationTable
 from deepvm.core.cluster.speedup import SpeedupCurve
 from deepvm.core.units import GIB, Money, to_decimal, to_micro_usd, to_positive, to_whole
 from deepvm.errors import MissingDataError, RequestError
 
 INTERRUPTION_BANDS = ("below 5 %", "5 to 10 %", "10 to 15 %", "15 to 20 %", "above 20 %")
-"""Share of the VMs of a type that are taken away in a month, by AWS's band."""
+"""Share of the VMs of a type that are preempted in a month, by AWS's band."""
 
 
 class Market(str, Enum):
@@ -70,32 +69,27 @@ class ZonePrice:
 class InstanceType:
     """A VM type in one region.
 
-    Prices may be given as anything that :data:`deepvm.core.units.Money` allows; they are kept as exact decimals with
-    at most six decimals.
+    Prices are :data:`deepvm.core.units.Money` with at most six decimals, and kept as exact decimals.
 
     Attributes:
         name: the provider's name, ``g4dn.xlarge``.
         vcpus: virtual CPUs. memory_gib: GiB of main memory, None if unknown.
-        network_gbps: network bandwidth in Gbit/s that the planner counts with, None if unknown.
-        network_baseline_gbps: what the network sustains, where it differs from a peak that lasts for minutes.
+        network_gbps: bandwidth in Gbit/s that the planner uses, None if unknown. network_baseline_gbps: what it
+            sustains, where that differs from a peak of some minutes.
         on_demand_usd_per_hour, spot_usd_per_hour: $/h, None where it is not sold in this market.
         gpu: its GPUs, None for a CPU type.
         eflops: operations per second in the catalog's unit, None when unknown.
-        eflops_basis: how ``eflops`` was estimated, in words; empty when measured. A type with an estimate is considered
-            only where estimates are allowed.
+        eflops_basis: how ``eflops`` was estimated, in words; empty when measured. Estimates must be allowed to count.
         eflops_source: who measured ``eflops``, in words, where it was not the catalog's own source.
-        speedups: its speed-up curves, at most one general one of each kind.
-        default_speedup: the kind of curve to use for this type unless the user says otherwise; empty for the
-            catalog's.
-        speedup_basis: whose curves these are, in words, where they are another type's, which a warning says.
+        speedups: its speed-up curves, at most one general one of each kind. default_speedup: the kind to use unless the
+            user asks for another; empty for the catalog's. speedup_basis: another type's name for borrowed curves.
         quota_family: the provider's quota that its vCPUs count against.
         cpu_architecture: ``x86_64`` or ``arm64``, empty when unknown.
         burstable: whether it runs at full speed only while it has credits; AWS's T1 always.
         current_generation: whether the provider calls it current.
-        interruption_band: how often it is taken away, a place in :data:`INTERRUPTION_BANDS`.
-        spot_zones: its spot prices by zone: the one whose price is ``spot_usd_per_hour``, then the others, which are
-            put cheapest first. Empty when unknown. Of a type in a catalog the first is the cheapest, of one in a
-            cluster the cluster's zone (see :meth:`in_zone`).
+        interruption_band: how often it is preempted, an index into :data:`INTERRUPTION_BANDS`; None if unknown.
+        spot_zones: its spot prices by zone: first that of ``spot_usd_per_hour`` (in a catalog the cheapest zone, in a
+            cluster the cluster's), then the others, cheapest first; empty when unknown.
         zones: ids of the zones that offer it; empty when unknown.
         unusable: why no cluster can have it, such as a share of a GPU; empty when one can.
         note: anything a person should know.
@@ -134,9 +128,8 @@ class InstanceType:
             if (value := getattr(self, option)) is not None:
                 _keep(self, **{option: to_positive(value, option)})
         if self.interruption_band is not None:
-            last, allowed = len(INTERRUPTION_BANDS) - 1, "0 to 4, or None when unknown"
-            band = to_whole(self.interruption_band, "interruption_band", allowed, least=0, most=last)
-            _keep(self, interruption_band=band)
+            band, allowed = self.interruption_band, "0 to 4, or None when unknown"
+            _keep(self, interruption_band=to_whole(band, "interruption_band", allowed, least=0, most=4))
         if self.name.startswith("t1."):  # AWS's BurstablePerformanceSupported is of T2 and what came after it
             _keep(self, burstable=True)
         for option in ("on_demand_usd_per_hour", "spot_usd_per_hour"):
@@ -170,14 +163,25 @@ class InstanceType:
         return self.network_gbps if sustained is None else sustained
 
     def in_zone(self, zone: ZonePrice) -> InstanceType:
-        """The type as it is sold in one of its zones: at that zone's spot price, with the other zones behind it."""
+        """The type at the spot price of one of its zones, which comes first in ``spot_zones``."""
         if zone == self.spot_zones[0]:
             return self
         others = (z for z in self.spot_zones if z.zone != zone.zone)
         return replace(self, spot_usd_per_hour=zone.usd_per_hour, spot_zones=(zone, *others))
 
+    def only_in(self, zone: str) -> InstanceType | None:
+        """The type as sold in one zone, None if it is not; one whose zones are unknown may be anywhere."""
+        spot = tuple(z for z in self.spot_zones if z.zone == zone)
+        if self.zones and zone not in self.zones and not spot:
+            return None
+        if not self.spot_zones:
+            return self
+        price = spot[0].usd_per_hour if spot else None
+        sold = price is not None or self.on_demand_usd_per_hour is not None
+        return replace(self, spot_zones=spot, spot_usd_per_hour=price) if sold else None
+
     def curve(self, kind: str) -> SpeedupCurve | None:
-        """The general curve of this kind (the one that is not tied to a workload), or None."""
+        """The curve of this kind that is not tied to a workload, or None."""
         return next((c for c in self.speedups if c.kind == kind and c.workload is None), None)
 
 
@@ -186,9 +190,8 @@ class Quota:
     """The most vCPUs that an account may run in one family and market, inclusive.
 
     Attributes:
-        market: a :class:`Market`, or its value, ``"spot"`` or ``"on-demand"``.
-        in_use: vCPUs of VMs that run already and count against it.
-        code: by which the provider knows the quota. title: the provider's name of it.
+        market: a :class:`Market` or its value. in_use: vCPUs of running VMs that count against it.
+        code: the provider's id of the quota. title: the provider's name of it.
     """
 
     family: str
@@ -199,7 +202,7 @@ class Quota:
     title: str = ""
 
     def __post_init__(self) -> None:
-        """Read the market; raise a RequestError for another one, or a limit that is not a whole number >= 0."""
+        """Read the market; raise a RequestError for an unknown one, or a limit that is not a whole number >= 0."""
         try:
             _keep(self, market=Market(self.market))
         except ValueError:
@@ -214,7 +217,7 @@ class Quota:
 
     @property
     def label(self) -> str:
-        """What to search for in the provider's console: its name and code; the family where these are unknown."""
+        """What to search for in the provider's console: name and code, or the family where these are unknown."""
         return f"{self.title} ({self.code})" if self.code and self.title else self.family
 
 
@@ -224,10 +227,9 @@ class Catalog:
 
     Attributes:
         name: what the user calls it. region: the provider's region, empty when the types are invented.
-        instances: the types, names unique.
         n_sat: senders at network saturation by bandwidth. memory_nodes: what a VM must have to hold checkpoints.
         quotas: account limits; a family and market without one is unlimited.
-        default_speedup: the kind of curve to use unless the user says otherwise.
+        default_speedup: the kind of curve to use unless the user asks for another.
         eflops_unit: what ``eflops`` counts, in words.
         absent: why types that people know are not offered, by name or glob (``p2.*``).
     """
@@ -245,7 +247,7 @@ class Catalog:
     memory_nodes: MemoryNodeRule = REAL_NODES
 
     def __post_init__(self) -> None:
-        """Sell each type in its cheapest zone; raise a RequestError without types, or for a name that stands twice."""
+        """Price each type in its cheapest zone; raise a RequestError without types, or for a duplicate name."""
         if not self.instances:
             raise RequestError("instances", (), "at least one instance type")
         refuse_twice("instances", (i.name for i in self.instances))
@@ -255,15 +257,39 @@ class Catalog:
         _keep(self, instances=tuple(i if zone is None else i.in_zone(zone) for i, zone in sold))
 
     def sustained(self) -> Catalog:
-        """The same catalog counting with what networks sustain; raises a MissingDataError where no type says that."""
+        """The catalog with sustained bandwidths; raises a MissingDataError if no type has one."""
         if all(i.network_baseline_gbps is None for i in self):
             raise MissingDataError(
                 f"catalog {self.name} does not say what networks sustain (network_baseline_gbps); use --network peak"
             )
         return replace(self, instances=tuple(replace(i, network_gbps=i.network_baseline_gbps) for i in self))
 
+    @cached_property
+    def zones(self) -> Mapping[str, str]:
+        """Ids of the zones that offer something, with their names in the user's account, empty if unknown."""
+        ids = {zone: "" for i in self for zone in i.zones}
+        return dict(sorted((ids | {z.zone: z.name for i in self for z in i.spot_zones}).items()))
+
+    def within_zone(self, zone: str) -> Catalog:
+        """The types sold in one zone, at its spot prices; the rest goes to ``absent``. Without zones, the same catalog.
+
+        ``zone``: an id, or a name in the user's account. Raises a RequestError if it is unknown or sells nothing.
+        """
+        if not self.zones:
+            return self
+        wanted = zone if zone in self.zones else next((i for i, name in self.zones.items() if name == zone), "")
+        if not wanted:
+            listed = ", ".join(f"{i} ({name})" if name else i for i, name in self.zones.items())
+            raise RequestError("zone", zone, f"a zone of catalog {self.name}: {listed}")
+        sold = {i.name: i.only_in(wanted) for i in self}
+        kept = tuple(i for i in sold.values() if i is not None)
+        if not kept:
+            raise RequestError("zone", zone, "a zone in which something is offered")
+        absent = {name: f"{name} is not offered in zone {wanted}" for name, there in sold.items() if there is None}
+        return replace(self, instances=kept, absent={**self.absent, **absent})
+
     def __iter__(self) -> Iterator[InstanceType]:
-        """The types in the catalog's order."""
+        """All types, in order."""
         return iter(self.instances)
 
     def __len__(self) -> int:
@@ -276,11 +302,7 @@ class Catalog:
         return {i.name: i for i in self.instances}
 
     def __getitem__(self, name: str) -> InstanceType:
-        """One type by its name.
-
-        Raises:
-            MissingDataError: no such type.
-        """
+        """One type by its name; raises a MissingDataError if there is none."""
         if name in self.by_name:
             return self.by_name[name]
         raise MissingDataError(f"catalog {self.name} has no instance type {name!r}")
@@ -299,7 +321,7 @@ def _exact(price: Money, option: str) -> Decimal:
 
 
 def refuse_twice(option: str, names: Iterable[str]) -> None:
-    """Raise a RequestError that names the first name that stands twice."""
+    """Raise a RequestError for the first name that occurs twice."""
     seen: set[str] = set()
     for name in names:
         if name in seen:

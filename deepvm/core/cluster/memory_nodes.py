@@ -1,20 +1,26 @@
-"""Which VMs can hold checkpoints: eq. 6 as DeepVM prints it, or with what a real VM keeps for itself."""
+"""Which VMs can hold checkpoints, and how many senders a memory node takes.
+
+Memory: eq. 6 as DeepVM prints it, or with what a real VM keeps for itself. Network: n_sat (DeepVM III-C2, Table V).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from deepvm.core.cluster.saturation import SaturationTable
+import numpy as np
+import numpy.typing as npt
+
+from deepvm.errors import RequestError
 
 KERNEL_BYTES = 300_000_000
 KERNEL_PERCENT = 5
-"""Of a VM's memory, what its firmware and kernel keep. MemTotal of EC2's types, as the Karpenter project measured it
+"""Memory that firmware and kernel keep. MemTotal of EC2's types, as the Karpenter project measured it
 (aws/karpenter-provider-aws, generated table of memory overhead, 2023), lies below what AWS advertises by at most this,
 VT1 aside: 0.22 GB of 2 GiB (c6g.medium), 0.45 of 4 (c5.large), 0.59 of 8 (m5.large), 2.85 of 64 (m5.4xlarge)."""
 
-SYSTEM_BYTES = 300_000_000  # an idle Ubuntu, Debian or Amazon Linux, and an upgrade that runs by itself now and then
+SYSTEM_BYTES = 300_000_000  # an idle Ubuntu, Debian or Amazon Linux, and an unattended upgrade now and then
 
 NODE_BYTES = 300_000_000
 """What 'deepvm memory-node serve' needs beside its versions. Measured on 2026-11-23 (Python 3.11, x86_64): 25 MiB when
@@ -22,25 +28,68 @@ idle; 29 MiB with 17 senders of 300 MiB and a folder; 44 MiB with 17 readers of 
 and 210 MiB with these senders, most of it parts on their way into the bucket."""
 
 SOCKET_PERCENT = 10
-"""What came and was not read yet. Linux lets all TCP together have 9.4 % of the memory (tcp_mem) and cannot take it
-back; 9 senders of 1000 MiB filled 210 MiB of it on 2026-11-23, 17 of 300 MiB 73 MiB."""
+"""Received data that was not read yet. Linux lets all TCP together have 9.4 % of the memory (tcp_mem) and cannot
+reclaim it; 9 senders of 1000 MiB filled 210 MiB of it on 2026-11-23, 17 of 300 MiB 73 MiB."""
 
 
 def room_of_system(memory_bytes: int) -> int:
-    """What may be checkpoints of the memory that the system of a running VM says it has (MemTotal)."""
+    """Bytes for checkpoints on a running VM, given its MemTotal."""
     return max(0, memory_bytes * (100 - SOCKET_PERCENT) // 100 - SYSTEM_BYTES - NODE_BYTES)
 
 
 @dataclass(frozen=True)
+class SaturationTable:
+    """n_sat by bandwidth: the number of senders at which one more sender stops helping (eq. 14).
+
+    A bandwidth between two rows counts as the lower one, which was measured to hold; below the first row as the first.
+
+    Attributes:
+        network_gbps: bandwidths in Gbit/s, strictly increasing.
+        n_sat: senders at saturation, whole numbers >= 1, never decreasing.
+    """
+
+    network_gbps: tuple[float, ...]
+    n_sat: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Convert to Python's own numbers; raise a RequestError for a table that breaks the planner's algebra."""
+        gbps, n_sat = self.network_gbps, self.n_sat
+        if not gbps or len(gbps) != len(n_sat):
+            raise RequestError("n_sat", (gbps, n_sat), "one n_sat for each bandwidth, at least one row")
+        if not all(0 < g < float("inf") for g in gbps) or any(a >= b for a, b in zip(gbps, gbps[1:], strict=False)):
+            raise RequestError("network_gbps", gbps, "positive bandwidths in Gbit/s, strictly increasing")
+        whole = all(1 <= n < float("inf") and n == int(n) for n in n_sat)
+        if not whole or any(a > b for a, b in zip(n_sat, n_sat[1:], strict=False)):
+            raise RequestError("n_sat", n_sat, "whole numbers >= 1 that never decrease with bandwidth")
+        object.__setattr__(self, "network_gbps", tuple(float(g) for g in gbps))
+        object.__setattr__(self, "n_sat", tuple(int(n) for n in n_sat))
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[tuple[float, int]]) -> SaturationTable:
+        """Build from ``(network_gbps, n_sat)`` rows in any order."""
+        ordered = sorted(rows)
+        return cls(tuple(g for g, _ in ordered), tuple(n for _, n in ordered))
+
+    def lookup(self, network_gbps: float | npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+        """n_sat of bandwidths in Gbit/s, same shape; n_sat of a pair of VMs is the smaller of the two."""
+        row = np.searchsorted(np.asarray(self.network_gbps), network_gbps, side="right") - 1
+        return np.asarray(self.n_sat, dtype=np.int64)[np.maximum(row, 0)]
+
+
+PAPER_TABLE = SaturationTable((0.3, 1.7, 5.0, 10.0, 12.5, 15.0, 25.0, 30.0), (3, 12, 16, 20, 24, 24, 28, 32))
+"""DeepVM Table V, measured by its authors on AWS in 2023."""
+
+
+@dataclass(frozen=True)
 class MemoryNodeRule:
-    """What a VM must have to hold checkpoints.
+    """What a VM needs to hold checkpoints.
 
     Attributes:
         name: what catalog files call it.
         reserved_bytes, reserved_percent: memory of any VM, and share of it, that no checkpoint can have.
         least_vcpus: it receives, verifies and writes at the same time.
-        sustained: whether its network counts with what it sustains, where known, not with a peak of some minutes. Below
-            the first row of a table n_sat then falls in proportion; eq. 6's own reading takes the first row.
+        sustained: whether to use its sustained bandwidth where known, not a peak of some minutes. Below the first row
+            of a table n_sat then falls in proportion; the paper's rule takes the first row.
         current: whether a previous generation must be asked for.
     """
 
@@ -52,15 +101,15 @@ class MemoryNodeRule:
     current: bool = False
 
     def room_bytes(self, memory_bytes: int) -> int:
-        """How much of a VM's memory may be checkpoints, at least 0; f x s must fit (eq. 6)."""
+        """Bytes of a VM's memory for checkpoints, at least 0; f x s must fit (eq. 6)."""
         return max(0, memory_bytes * (100 - self.reserved_percent) // 100 - self.reserved_bytes)
 
     def n_sat(self, table: SaturationTable, network_gbps: float) -> int:
         """How many senders saturate a memory node with this bandwidth (eq. 14), at least 1."""
         least = table.network_gbps[0]
         if self.sustained and network_gbps < least:
-            # Nobody has measured less than the first row, and a table that rises less than its bandwidth, as Table V
-            # does, lies nowhere below the line from 0 to it.
+            # Below the first row nothing is measured. A table that rises less than its bandwidth, as Table V does, lies
+            # nowhere below the line from 0 to it.
             return max(1, int(Fraction(network_gbps) * table.n_sat[0] / Fraction(least)))
         return int(table.lookup(network_gbps))
 

@@ -1,7 +1,6 @@
-"""A plan: the cluster chosen from a recommendation, ready to be handed to another tool.
+"""A plan: a recommended cluster as read from the document of ``deepvm recommend -o json``, for export to other tools.
 
-It knows names and prices, and nothing else of the catalog that it came from: it is read from the document of
-``deepvm recommend -o json``, perhaps on another machine and another day.
+It has names and prices and needs no catalog.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from deepvm.core.cluster.instances import Market, ZonePrice
 from deepvm.errors import RequestError
 
 TRAINING, ANCHOR, MEMORY = "training", "anchor", "memory"
-"""Roles of VMs: they train, they train and keep the checkpoints, they hold checkpoints in memory."""
+"""Roles of VMs: training, training and keeping the checkpoints, holding checkpoints in memory."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,6 @@ class PlannedVms:
 
     Attributes:
         instance_type: the provider's name, ``g4dn.xlarge``.
-        spot_count, on_demand_count: how many of them in each market.
         spot_usd_per_hour, on_demand_usd_per_hour: $/h of one VM, None when the plan does not say.
         gpu_name: model of its GPUs, empty when unknown. gpus_per_vm: whole GPUs in one VM, None when unknown.
         cpu_architecture: ``x86_64`` or ``arm64``, empty when unknown.
@@ -70,13 +68,7 @@ class PlannedGroup:
 
 @dataclass(frozen=True)
 class PlanSource:
-    """Where a plan's prices come from.
-
-    Attributes:
-        catalog: its name. kind: ``embedded``, ``file``, ``live`` ...; empty when unknown.
-        prices_as_of: the day the prices were true, None when undated. source: who said so, in words.
-        basis: which spot price is meant, in words, such as ``p95 of 30 days``; empty for the current one.
-    """
+    """Where a plan's prices come from, as in :class:`deepvm.core.cluster.provenance.Provenance`; empty if unknown."""
 
     catalog: str = ""
     kind: str = ""
@@ -90,12 +82,12 @@ class Plan:
     """One configuration of a recommendation.
 
     Attributes:
-        rank: its place in the recommendation, 1 is the best. architecture: such as ``tiering``.
+        rank: 1 is the best. architecture: such as ``tiering``.
         training: the VMs that train. memory: the on-demand VMs that hold checkpoints, None without any.
         usd_per_hour: price of all VMs together in $/h.
         region: the provider's region, empty when unknown. zone: id of the zone to start in, empty when unknown.
         budget: the most that the user would pay, $/h, None when the plan does not say.
-        source: where the prices come from. warnings: what should make a reader careful, one sentence each.
+        warnings: one sentence each.
     """
 
     rank: int
@@ -128,7 +120,7 @@ class Plan:
 
     @property
     def rendezvous(self) -> PlannedGroup:
-        """The group whose first VM is the meeting point: one that is not taken away, where there is one."""
+        """The group whose first VM is the meeting point: an on-demand one if there is any."""
         return min(self.groups, key=lambda g: g.market is Market.SPOT)
 
     @property
@@ -138,10 +130,9 @@ class Plan:
         return len(known - {""}) > 1
 
     def in_zones(self, zones: Sequence[str]) -> Plan:
-        """The same plan in these zones only, named by id or by name; in all of them when none is named.
+        """The plan in these zones only, given by id or by name; in all its zones if none is given.
 
-        Raises:
-            RequestError: the plan has no such zone, or its memory nodes are not offered there.
+        Raises a RequestError if it has no such zone, or its memory nodes are not offered there.
         """
         if not zones:
             return self
@@ -157,7 +148,7 @@ class Plan:
         return self._only([z for z in known if z.zone in zones or (z.name and z.name in zones)])
 
     def _only(self, zones: Sequence[ZonePrice]) -> Plan:
-        """The same plan in these of its zones, which starts where it did, or else in the first of them."""
+        """The plan in these of its zones; it starts where it did, or else in the first of them."""
         start = self.zone if not zones or any(z.zone == self.zone for z in zones) else zones[0].zone
         return replace(self, zone=start, training=replace(self.training, zones=tuple(zones)))
 
@@ -172,13 +163,13 @@ class Plan:
         return max([self.usd_per_hour, *(self.usd_per_hour_in(z) for z in self.training.zones)])
 
     def sound(self) -> Plan:
-        """The same plan in those zones only where its memory nodes are offered, as far as known, whatever they cost."""
+        """The plan in the zones that offer its memory nodes, as far as known, at any price."""
         nodes = self.memory.offered_in if self.memory else ()
         kept = [z for z in self.training.zones if not nodes or z.zone in nodes]
         return self if len(kept) == len(self.training.zones) else self._only(kept)
 
     def within_budget(self) -> Plan:
-        """The same plan in the zones that cost no more than was asked for, and in the one to start in anyway."""
+        """The plan in the zones within the budget, and in the one to start in."""
         most, zones = self.budget, self.training.zones
         kept = [z for z in zones if most is None or z.zone == self.zone or self.usd_per_hour_in(z) <= most]
         return self._only(kept) if kept else self

@@ -1,7 +1,7 @@
-"""What the VMs of a plan may cost: a limit for the whole cluster, split so that each part can be enforced by itself.
+"""Price limits of a plan: one for the cluster, split so that each group's can be enforced by itself.
 
-Each part has the same share of the headroom, because on-demand prices may have changed as well since the plan was made.
-The parts never add up to more than the whole, and the plan at its own prices always fits into them.
+All groups share the headroom, because on-demand prices may have changed too since the plan was made. Their limits never
+add up to more than the whole, and the plan at its own prices always fits.
 """
 
 from __future__ import annotations
@@ -33,11 +33,9 @@ class PriceLimits:
     """What a cluster may cost.
 
     Attributes:
-        usd_per_hour: all VMs together, $/h, whole micro-dollars.
-        plan_usd_per_hour: what the plan costs where it starts, $/h; never more than the limit.
-        spot_usd_per_hour: how much of that is for its spot VMs, $/h.
-        groups: the limit of each group by its role; together at most the whole.
-        dear_zone: where it starts, when it costs more there than where it was planned; else empty.
+        usd_per_hour: the limit, $/h, whole micro-dollars. groups: each group's limit, by its role.
+        plan_usd_per_hour: what the plan costs where it starts, $/h. spot_usd_per_hour: its spot VMs' part of that.
+        dear_zone: where it starts, if it costs more there than where it was planned; else empty.
     """
 
     usd_per_hour: Decimal
@@ -47,19 +45,15 @@ class PriceLimits:
     dear_zone: str = ""
 
     def needed_for(self, vm_usd_per_hour: Decimal, count: int) -> Decimal:
-        """The lowest limit of the whole cluster, $/h, with which its ``count`` spot VMs may each cost this much."""
+        """The lowest limit of the whole cluster, $/h, that lets each of its ``count`` spot VMs cost this much."""
         # Multiplied before it is divided: the quotient of two prices is rounded, and would ask a micro-dollar too much.
         return _rounded(count * vm_usd_per_hour * self.plan_usd_per_hour / self.spot_usd_per_hour, ROUND_CEILING)
 
 
 def limit_prices(plan: Plan, most: Decimal | None = None) -> PriceLimits | None:
-    """Split what a cluster may cost among its groups: ``most`` $/h, or the plan's price and :data:`HEADROOM`.
+    """Split ``most`` $/h, by default the plan's price and :data:`HEADROOM`, among the groups of a plan.
 
-    Returns:
-        The limits, None when the plan tells too few prices to split it.
-
-    Raises:
-        RequestError: the plan costs more than that.
+    None when the plan has too few prices to split; raises a RequestError if it costs more than ``most``.
     """
     fixed = _fixed_totals(plan)
     if fixed is None:

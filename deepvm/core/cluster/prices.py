@@ -1,22 +1,29 @@
-"""What a price that changes was worth over a while: every price counts for the time that it held.
+"""What a price that changes was worth over a while, and which prices can be true.
 
-An average over rows would count a price that held for a minute like one that held for a week.
+Over a while every price counts for the time that it held: an average over rows would count a price that held for a
+minute like one that held for a week.
+
+A price far from those of comparable VMs is an error of its source, not an offer. The bounds are far outside of all real
+prices that were looked at (6 183 prices of AWS from 2021 to 2026, on demand and spot): an offer that is merely good
+stays.
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
 from itertools import accumulate, pairwise
 
+from deepvm.core.units import format_usd
 from deepvm.errors import RequestError
 
 
 class PriceBasis(str, Enum):
-    """Which spot price of a history a plan counts with: the last one, or that of a share of the time."""
+    """Which spot price of a history a plan uses: the last one, or a quantile over time."""
 
     CURRENT = "current"
     P50 = "p50"
@@ -29,27 +36,22 @@ _SHARE = {PriceBasis.P50: Decimal("0.5"), PriceBasis.P95: Decimal("0.95"), Price
 
 @dataclass(frozen=True)
 class PricePoint:
-    """From a moment on, seconds since 1970, this price in $/h held, until the next change."""
+    """A price in $/h that held from a moment, seconds since 1970, until the next change."""
 
     at_s: int
     usd_per_hour: Decimal
 
 
 def price_over_time(changes: Sequence[PricePoint], start_s: int, end_s: int, basis: PriceBasis) -> Decimal | None:
-    """The price by a basis over a window from ``start_s`` to ``end_s``, each price weighted by the time it held.
+    """The price by a basis over a window from ``start_s`` to ``end_s``, $/h; None when no price is known.
 
-    A change before the window says what held at its beginning. ``current`` gives the last price that holds at the end.
-
-    Returns:
-        The lowest price p of those that held such that they were at most p for at least the basis' share of the time
-        with a known price, $/h; None when no price is known for any part of the window.
-
-    Raises:
-        RequestError: the window is empty.
+    ``current`` is the price at the end, else it is the lowest that was not exceeded for at least the basis's share of
+    the time with a known price. A change before the window holds at its beginning. Raises a RequestError for an empty
+    window.
     """
     if start_s >= end_s:
         raise RequestError("end_s", end_s, f"a time after the start, {start_s}")
-    # Of changes at the same moment the last one named is the one that held.
+    # Of changes at the same moment the last one holds.
     latest = {c.at_s: c.usd_per_hour for c in sorted(changes, key=lambda c: c.at_s) if c.at_s < end_s}
     moments = list(latest)
     if not moments or basis is PriceBasis.CURRENT:
@@ -61,3 +63,111 @@ def price_over_time(changes: Sequence[PricePoint], start_s: int, end_s: int, bas
     passed = accumulate(seconds[price] for price in prices)
     needed = _SHARE[basis] * sum(seconds.values())
     return next(price for price, known in zip(prices, passed, strict=True) if known >= needed)
+
+
+LEAST_USD_PER_HOUR = Decimal("0.0005")  # the cheapest real price is 0.0011 (t3.nano, spot)
+MOST_USD_PER_HOUR = Decimal(10_000)  # the dearest real price is 361 (u7in-32tb.224xlarge)
+
+# Spot prices as a share of the type's on-demand price. Real ones are a tenth or more; above 1 they are rare, up to 1.2.
+LEAST_SPOT_SHARE, MOST_SPOT_SHARE = Decimal("0.02"), Decimal(10)
+
+# On-demand prices for each vCPU, as a factor from their family's median (real ones: 8 below, 2.9 above), and of types
+# of small families from the median of all types (3.3 below, 12.6 above).
+FAMILY_SPREAD, CATALOG_SPREAD = Decimal(25), Decimal(50)
+
+FEWEST_PEERS = 3  # a median of fewer prices may be the wrong price itself
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """An implausible price, and what it was compared with, in words."""
+
+    usd_per_hour: Decimal
+    why: str
+
+    def __str__(self) -> str:
+        """``0.000001 $/h is below 2 % of its on-demand price, 0.5260 $/h``."""
+        return f"{format_usd(self.usd_per_hour)} $/h is {self.why}"
+
+
+@dataclass(frozen=True)
+class PricedType:
+    """What is compared of a type: vCPUs and prices, $/h; the spot price is the median of its zones."""
+
+    vcpus: int
+    on_demand_usd_per_hour: Decimal | None = None
+    spot_usd_per_hour: Decimal | None = None
+
+
+class Plausibility:
+    """Judges the prices of a region against each other."""
+
+    def __init__(self, types: Mapping[str, PricedType]) -> None:
+        """Sort the prices per vCPU, by family and of all ``types``, which come by name."""
+        self.types = types
+        self._families: dict[str, list[Decimal]] = defaultdict(list)
+        self._all: list[Decimal] = []
+        for name, priced in types.items():
+            prices = (priced.on_demand_usd_per_hour, priced.spot_usd_per_hour)
+            price = next((p for p in prices if p is not None and not _outside(p)), None)
+            if price is not None:
+                insort(self._all, price / priced.vcpus)
+                insort(self._families[family(name)], price / priced.vcpus)
+
+    def on_demand(self, name: str, price: Decimal) -> Doubt | None:
+        """Why a type's on-demand price cannot be true, None when it can."""
+        return self._by_peers(name, price, Decimal(1), Decimal(1)) or self._by_spot(name, price)
+
+    def spot(self, name: str, price: Decimal) -> Doubt | None:
+        """Why a spot price of a type cannot be true, None when it can."""
+        own = self.types[name].on_demand_usd_per_hour
+        if own is None or self.on_demand(name, own):
+            return self._by_peers(name, price, LEAST_SPOT_SHARE, MOST_SPOT_SHARE)
+        why = _outside(price)
+        if price < LEAST_SPOT_SHARE * own:
+            why = f"below {LEAST_SPOT_SHARE * 100:.0f} % of its on-demand price, {format_usd(own)} $/h"
+        elif price > MOST_SPOT_SHARE * own:
+            why = f"above {MOST_SPOT_SHARE} times its on-demand price, {format_usd(own)} $/h"
+        return Doubt(price, why) if why else None
+
+    def _by_peers(self, name: str, price: Decimal, least: Decimal, most: Decimal) -> Doubt | None:
+        why, (usual, spread, words) = _outside(price), self._peers(name)
+        if not why and usual and price < usual * least / spread:
+            why = f"below 1/{spread / least:.0f} of {words}"
+        elif not why and usual and price > usual * most * spread:
+            why = f"above {spread * most:.0f} times {words}"
+        return Doubt(price, why) if why else None
+
+    def _by_spot(self, name: str, price: Decimal) -> Doubt | None:
+        """Of an on-demand and a spot price that cannot both be true, the one further from its peers is wrong."""
+        spot, (usual, _, words) = self.types[name].spot_usd_per_hour, self._peers(name)
+        if spot is None or _outside(spot) or not usual:
+            return None
+        nearer = max(price / usual, usual / price) <= max(spot / usual, usual / spot)
+        if nearer or LEAST_SPOT_SHARE * price <= spot <= MOST_SPOT_SHARE * price:
+            return None
+        far = f"below 1/{MOST_SPOT_SHARE} of" if price < spot else f"above {1 / LEAST_SPOT_SHARE:.0f} times"
+        return Doubt(price, f"{far} its spot price, {format_usd(spot)} $/h, which is nearer to {words}")
+
+    def _peers(self, name: str) -> tuple[Decimal, Decimal, str]:
+        """What comparable VMs with as many vCPUs cost, $/h (0 if unknown), the spread around it, and both in words."""
+        own, vcpus = self._families.get(family(name), []), self.types[name].vcpus
+        group, spread, whose = own, FAMILY_SPREAD, f"family {family(name)}"
+        if len(own) < FEWEST_PEERS:
+            group, spread, whose = self._all, CATALOG_SPREAD, "all types"
+        if len(group) < FEWEST_PEERS:
+            return Decimal(0), spread, ""
+        usual = group[len(group) // 2] * vcpus
+        return usual, spread, f"the median of {whose} for {vcpus} vCPUs, {usual:.4f} $/h"
+
+
+def family(name: str) -> str:
+    """The family of a type, ``g4dn`` of ``g4dn.xlarge``."""
+    return name.partition(".")[0]
+
+
+def _outside(price: Decimal) -> str:
+    """Why no VM at all has such a price, empty when one may have."""
+    if price < LEAST_USD_PER_HOUR:
+        return f"below {LEAST_USD_PER_HOUR} $/h, less than any VM costs"
+    return f"above {MOST_USD_PER_HOUR} $/h, more than any VM costs" if price > MOST_USD_PER_HOUR else ""

@@ -27,7 +27,7 @@ class Measurement:
     """A figure of a catalog that was measured on the user's own machines.
 
     ``kind``: ``eflops``, ``scaling`` (a speed-up curve) or ``saturation`` (n_sat of a bandwidth, without a workload).
-    ``subject``: the type, or ``sender to receiver``. ``measured_at``: UTC. ``value``: in words.
+    ``subject``: the type, or ``sender to receiver``; ``measured_at`` is UTC.
     """
 
     kind: str
@@ -44,11 +44,10 @@ class Provenance:
     Attributes:
         kind: ``embedded``, ``file``, ``live``, ``cache``; ``mixed`` where prices come from several.
         prices_as_of: the day the oldest prices were true, None when the catalog is invented.
-        source: the publication or service, in words. origins: the same for each kind of figure, where they differ.
-        basis: which spot price is meant, in words, where it is not the current one: ``p95 of 30 days``.
-        notes: what went wrong on the way, one sentence each.
+        source: the publication or service, in words. origins: by kind of figure, where they differ.
+        basis: which spot price is meant, in words: ``p95 of 30 days``; empty for the current one.
+        notes: what went wrong in fetching. doubts: limits of the figures, and implausible prices. One sentence each.
         measured: figures of the user's own machines that are used. measured_file: empty for the user's own tables.
-        doubts: what these figures do not allow to say, and prices that can hardly be true, one sentence each.
     """
 
     kind: str = "file"
@@ -62,5 +61,5 @@ class Provenance:
     doubts: tuple[str, ...] = ()
 
     def origin(self, signal: str) -> Origin | None:
-        """Where one kind of figure comes from, None when that is not told apart."""
+        """The origin of one kind of figure, None if the origins are not told apart."""
         return next((o for o in self.origins if o.signal == signal), None)

@@ -1,8 +1,8 @@
 """How much faster n VMs train than one: speed-up curves S(n) and the scaling factor K(n) = S(n)/n (DeepVM III-C1).
 
-Three kinds stand behind one interface. ``hybrid`` is the paper's and reproduces its tables. ``ring`` has two physical
-parameters and S(1) = 1 by construction: its mean error against the speed-ups published in Figure 5 is 3 %, the
-hybrid's 18 %. ``measured`` interpolates points that somebody measured and falls back to a ring beyond them.
+``hybrid`` is the paper's and reproduces its tables. ``ring`` has two physical parameters and S(1) = 1 by construction:
+its mean error against the speed-ups published in Figure 5 is 3 %, the hybrid's 18 %. ``measured`` interpolates measured
+points and uses a ring beyond them.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class LogisticSpeedup(SpeedupCurve):
 
     def speedup(self, n: FloatArray) -> FloatArray:
         """DeepVM eq. 10."""
-        # The clip only keeps exp() from overflowing; at 700 the logistic is 0 or c to every printed digit.
+        # The clip only keeps exp() from overflowing; at 700 the logistic is 0 or c to every digit.
         exponent = np.clip(-self.a * (np.asarray(n, dtype=np.float64) - self.b), -700.0, 700.0)
         return np.asarray(self.c / (1.0 + np.exp(exponent)))
 
@@ -149,13 +149,11 @@ class RingSpeedup(SpeedupCurve):
 
 @dataclass(frozen=True)
 class MeasuredSpeedup(SpeedupCurve):
-    """A monotone cubic (PCHIP) through measured points; beyond the last one the ring model, flagged as extrapolated.
-
-    S(1) = 1 by definition and is added when missing. The ring is scaled to pass through the last point.
+    """A monotone cubic (PCHIP) through measured points and S(1) = 1; beyond the last point a ring scaled to meet it.
 
     Attributes:
         points: (n, S(n)) with n >= 1 strictly increasing and S > 0; at least one with n > 1.
-        beyond: the ring used past the last point; fitted to the points when None.
+        beyond: the ring used past the last point, flagged as extrapolated; fitted to the points when None.
     """
 
     kind: ClassVar[str] = "measured"

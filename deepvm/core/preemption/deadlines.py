@@ -4,7 +4,7 @@ The problem and both policies are those of "Can't Be Late: Optimizing Spot Insta
 2024); the rules below are derived anew, because here a preemption also loses the work since the newest durable version.
 
 **The safety net.** ``work_s`` is the work left, counted from the newest durable version, and on-demand VMs are not
-taken away. So from on-demand the job ends in time if ``left_s >= work_s + restart_s``: what is above that is to spare::
+preempted. So from on-demand the job ends in time if ``left_s >= work_s + restart_s``; the rest of the time is spare::
 
     spare = left - work - restart
 
@@ -12,11 +12,11 @@ Off on-demand, time passes and ``work_s`` never grows, so ``spare`` falls by at 
 decision. A job that goes to on-demand as soon as ``spare <= horizon`` is never late, whatever happens to spot VMs.
 
 **Starting on spot** takes ``restart_s`` and then ``version_s`` before anything is durable. A spot VM that the net would
-call back before that costs money for nothing. So a job that is not on spot goes to on-demand as soon as
+stop before that is wasted money. So a job that is not on spot goes to on-demand as soon as
 ``spare <= horizon + restart + version``: for versions that cost no time and decisions at any time this is
-``left <= work + 2 restart``, the 2d of the paper. Waiting longer would not save anything either.
+``left <= work + 2 restart``, the 2d of the paper.
 
-Policies are frozen dataclasses that remember nothing; the facts are numbers, or arrays over many runs of one shape.
+Policies are frozen dataclasses without memory; the facts are numbers, or arrays over many runs of one shape.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class Standing:
         work_s: time that the rest of the work takes on a running machine, counted from the newest durable version.
         left_s: time until the deadline.
         total_s: time that all of the work takes. deadline_s: time from the start until the deadline.
-        restart_s: from the decision for another machine until training goes on there, at the longest.
+        restart_s: from the decision for another machine until training resumes there, at the longest.
         version_s: from then until the first new version is durable; 0: every moment is durable.
         horizon_s: until the next decision; 0: one can be made at any time.
         on: what it runs on now (WAIT, SPOT or ON_DEMAND); WAIT also just after a preemption.
-        spot_up: whether a spot VM is there or can be had.
+        spot_up: whether a spot VM is running or available.
     """
 
     work_s: Number
@@ -80,18 +80,18 @@ class Standing:
 
     @property
     def safety_net(self) -> Array:
-        """Whether it must be on on-demand from now on; see the module."""
+        """Whether it must run on-demand from now on; see the module."""
         start = np.where(self.on == SPOT, 0.0, self.restart_s + self.version_s)
         return np.asarray(self.spare_s <= self.horizon_s + start)
 
     @property
     def until_safety_net_s(self) -> Array:
-        """How long a job on spot may go on before it must be on on-demand."""
+        """How long a job may stay on spot before it must run on-demand."""
         return np.asarray(np.maximum(self.spare_s - self.horizon_s, 0.0))
 
     @property
     def ahead_s(self) -> Number:
-        """Seconds before the line from nothing at the start to all of the work at the deadline; below 0: behind it."""
+        """Seconds ahead of the line from no work at the start to all work at the deadline; below 0: behind it."""
         done = self.total_s - self.work_s
         return done * self.deadline_s / self.total_s - (self.deadline_s - self.left_s)
 
@@ -111,16 +111,16 @@ class DeadlinePolicy(ABC):
 
     @abstractmethod
     def stay_s(self, standing: Standing) -> Array:
-        """How long the job may stay on what it runs on (SPOT or ON_DEMAND) before it has to change to the other market.
+        """How long the job may stay in its market, SPOT or ON_DEMAND, before it has to change to the other.
 
-        While nothing else happens: no preemption, no new durable version on spot; on on-demand all work is kept.
-        Infinite: never. Then change, without asking again: rounding would make it a matter of luck.
+        Provided that nothing happens: no preemption, no new durable version on spot; on-demand keeps all work. Then
+        change without asking again: rounding would make the answer a matter of luck. Infinite: never.
         """
 
 
 @dataclass(frozen=True)
 class OnDemandOnly(DeadlinePolicy):
-    """Never spot: what the others are compared with."""
+    """Never spot: the baseline."""
 
     def choose(self, standing: Standing) -> Array:
         """On-demand."""
@@ -133,24 +133,24 @@ class OnDemandOnly(DeadlinePolicy):
 
 @dataclass(frozen=True)
 class Greedy(DeadlinePolicy):
-    """Spot whenever there is some, else wait; when the safety net pulls, on-demand to the end."""
+    """Spot if there is some, else wait; once the safety net says so, on-demand to the end."""
 
     def choose(self, standing: Standing) -> Array:
         """See the class."""
         return _on_demand_or_spot(standing.on_demand, standing)
 
     def stay_s(self, standing: Standing) -> Array:
-        """On spot until the safety net pulls."""
+        """On spot until the safety net says otherwise."""
         return np.where(standing.on_demand, np.inf, standing.until_safety_net_s)
 
 
 @dataclass(frozen=True)
 class UniformProgress(DeadlinePolicy):
-    """Keep to the line that ends at the deadline: without spot, on-demand behind it and waiting before it.
+    """Keep to the line that ends at the deadline: without spot, on-demand behind it and waiting ahead of it.
 
-    A spot VM is used whenever there is one. A job on on-demand stays there until there is spot *and* it is ``restarts``
-    restarts before the line (the paper's hysteresis). It does not stop to wait: on real traces that cost up to a tenth
-    of the bill. It is safe by the same net as :class:`Greedy`.
+    A spot VM is used whenever there is one. On on-demand a job stays until there is spot *and* it is ``restarts``
+    restarts ahead of the line (the paper's hysteresis). It does not stop to wait: on real traces that cost up to a
+    tenth of the bill. The safety net is that of :class:`Greedy`.
     """
 
     restarts: float = 1.0
@@ -162,11 +162,11 @@ class UniformProgress(DeadlinePolicy):
         return _on_demand_or_spot(np.where(standing.spot_up, on_demand & behind, on_demand | behind), standing)
 
     def stay_s(self, standing: Standing) -> Array:
-        """On on-demand the job gains on the line until it is far enough before it."""
+        """On on-demand the job gains on the line until it is far enough ahead of it."""
         rate = standing.deadline_s / standing.total_s - 1  # how fast it gains on the line
         short = np.maximum(self.restarts * standing.restart_s - standing.ahead_s, 0.0)
-        gained = short / np.maximum(rate, 1e-12)  # it may not gain at all; then the net does not let it go either
-        # On on-demand spare_s stays as it is; what does not allow a start on spot now never will.
+        gained = short / np.maximum(rate, 1e-12)  # it may not gain at all; then the net holds it too
+        # On on-demand spare_s does not change: if it does not allow a start on spot now, it never will.
         bought = np.where(standing.safety_net, np.inf, gained)
         return np.where(standing.on_demand, bought, standing.until_safety_net_s)
 
@@ -179,7 +179,7 @@ DEADLINE_POLICIES: dict[str, Callable[[], DeadlinePolicy]] = {  # by the name th
 
 
 def parse_deadline_policy(text: str, option: str = "policies") -> DeadlinePolicy:
-    """A policy by its name; raises a RequestError that names ``option`` where there is none."""
+    """A policy by its name; raises a RequestError for ``option`` if there is none."""
     if text not in DEADLINE_POLICIES:
         raise RequestError(option, text, f"one of {one_of(text, DEADLINE_POLICIES, ', ')}")
     return DEADLINE_POLICIES[text]()
@@ -188,11 +188,11 @@ def parse_deadline_policy(text: str, option: str = "policies") -> DeadlinePolicy
 def on_demand_next(policy: DeadlinePolicy, standing: Standing) -> npt.NDArray[np.bool_]:
     """Whether the next machine is on-demand, at the start of a job and after each preemption.
 
-    For a world, such as the simulator's drawn lives, in which a spot VM may be asked for at any time and comes later.
+    For worlds, such as the simulator's drawn lifetimes, in which spot VMs can be requested at any time and come later.
     """
     return np.asarray(policy.choose(replace(standing, on=WAIT, spot_up=False)) == ON_DEMAND)
 
 
 def _on_demand_or_spot(on_demand: Array, standing: Standing) -> Array:
-    """On-demand if asked for or if the safety net pulls, else spot where there is some."""
+    """On-demand if asked for or needed by the safety net, else spot if there is some."""
     return np.where(standing.safety_net | on_demand, ON_DEMAND, np.where(standing.spot_up, SPOT, WAIT))

@@ -1,4 +1,4 @@
-"""Pieces of the closed form of makespan, as arrays over clusters: latencies and exponential lives."""
+"""Terms of the closed form of makespan, as arrays over clusters: latencies and exponential lifetimes."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def remaining(span: Span, head: Array) -> Array:
 
 
 def remaining_after(span: Span, head: Span) -> float:
-    """The same where it began earlier by another latency: the mean over the middles of equal parts of that one."""
+    """:func:`remaining` if it began earlier by another latency: the mean over the middles of equal parts of that."""
     points = head.low + (head.high - head.low) * (np.arange(_PARTS) + 0.5) / _PARTS
     return float(remaining(span, points).mean())
 
 
 def learnt_missed_rate(bad: Array, preemptions: Array) -> Array:
-    """The missed rate that a job believes in over its life, from 0.1 before anything is seen; see ``Notices``.
+    """A job's estimate of its missed rate, from 0.1 before anything is seen (``Notices``), over its run.
 
-    Intervals go with its root, so the root is averaged over the course of the learning.
+    Intervals are proportional to its root, so the root is averaged.
     """
     at = np.array([0.1127, 0.5, 0.8873])  # Gauss-Legendre on (0, 1)
     seen = preemptions[..., None] * at
@@ -51,7 +51,7 @@ def learnt_missed_rate(bad: Array, preemptions: Array) -> Array:
 
 
 def merged_segments(steps: int, every: int, period: int) -> tuple[list[tuple[float, float]], float]:
-    """Segments between multiples of either number: (steps, how many) with the commonest first, and what is left."""
+    """Segments between multiples of either number, as (steps, how many), the commonest first; and the steps left."""
     at = np.union1d(np.arange(every, steps + 1, every), np.arange(period, steps + 1, period))
     if not len(at):
         return [(float(steps + 1), 0.0)], float(steps)
@@ -62,19 +62,19 @@ def merged_segments(steps: int, every: int, period: int) -> tuple[list[tuple[flo
 
 
 def learnt_spread(preemptions: Array) -> Array:
-    """Relative deviation of a learnt mean lifetime, in those jobs that see any life end; see ``Lifetimes``.
+    """Relative deviation of a learnt mean lifetime (``Lifetimes``), in jobs that see any lifetime end.
 
-    A mean of n lives seen and of one that was believed in has the relative variance n/(1+n)^2: on average over a job.
+    A mean of n lifetimes and the prior one has the relative variance n/(1+n)^2, averaged over a job.
     """
     n = preemptions
     return np.asarray(((np.log1p(n) + 1 / (1 + n) - 1) / (n * -np.expm1(-n))) ** 0.5)
 
 
 def in_time(job: Job, step: Array) -> Array:
-    """Share of the notices upon which an emergency save is done in time, for each of the steps, (S,).
+    """Share of the notices whose emergency save is done in time, for each of the steps, (S,).
 
-    Rest of the step, and the save: the middles of equal parts of their distributions, each with each. The grace period
-    is uniform, and has to be long enough for both, and for the policy to begin, which asks for their means.
+    Over the middles of equal parts of the rest of the step and of the save. The uniform grace period has to be long
+    enough for both, and for the policy to begin, which compares it with their means.
     """
     grace, points = job.grace_s, (np.arange(_PARTS) + 0.5) / _PARTS
     spread = (job.save_s.variance + job.durable_s.variance) ** 0.5 * 12**0.5
@@ -87,10 +87,10 @@ def in_time(job: Job, step: Array) -> Array:
 def attempt(
     rate: Array, grace: float, newest: Array, needed: Array, bad: Array, step: Array | None
 ) -> tuple[Array, Array]:
-    """Probability that a life does not come to training, and the time until it does, or until its end.
+    """Probability that a lifetime ends before training begins, and the time until either.
 
-    A notice counts from when it is there. That is g before the end of the newest VM's life, which began with the
-    request; the others, n-1 of n, are older than g, and their notices come at the same rate at any time.
+    The newest VM's notice comes g before the end of its life, which began with the request; the others, n-1 of n, are
+    older than g, and their notices come at the same rate at any time.
 
     ``rate``: preemptions a second. ``grace``: g. ``newest``: share of the newest VM in the preemptions. ``needed``:
     allocation and preparation. ``bad``: share of the preemptions that no emergency save covers. ``step``: a step and an

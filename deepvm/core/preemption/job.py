@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Span:
-    """A latency that is uniform on [low, high), seconds; ``low == high``: always the same."""
+    """A latency that is uniform on [low, high), seconds; constant where ``low == high``."""
 
     low: float
     high: float
 
     def __post_init__(self) -> None:
-        """Raise a RequestError for what is below 0, not finite, or reversed."""
+        """Raise a RequestError unless 0 <= low <= high < infinity."""
         if not (0 <= self.low <= self.high < math.inf):
             raise RequestError("latency", (self.low, self.high), "a time from 0 s, or [low, high] with low <= high")
 
     @classmethod
     def of(cls, value: float) -> Span:
-        """Always the same."""
+        """A constant."""
         return cls(value, value)
 
     @property
@@ -54,22 +54,21 @@ ZERO = Span(0.0, 0.0)
 
 @dataclass(frozen=True)
 class Job:
-    """What is trained, what each thing takes, and what the machines cost.
+    """What is trained, how long its phases take, and what the machines cost.
 
     Attributes:
         steps: optimizer steps in all. step_s: one of them. name: for people.
-        save_s: writing a version. backup_s: from then until it is durable, behind the training.
-        allocation_s: from the request for a VM until it is there. preparation_s: from then until training goes on.
+        save_s: writing a version. backup_s: from then until it is durable, in the background.
+        allocation_s: from the request for a VM until it runs. preparation_s: from then until training resumes.
         grace_s: from the notice to the preemption; a span for notices that come late.
-        mttp_s: mean time to preemption of one VM from the request on: of the VMs that begin, of their replacements ...;
-            the last value holds from there on.
+        mttp_s: mean time from a VM's request to its preemption: first VMs, replacements ...; the last value stays.
         save_every_steps: the user's own saves at multiples of so many steps; None: none.
-        spot_usd_per_hour, on_demand_usd_per_hour: of one VM. market: on which it runs.
+        spot_usd_per_hour, on_demand_usd_per_hour: of one VM. market: the one it is bought in.
         missed_notice_rate: share of preemptions without a notice.
-        stall_s: how long training stands still for a version; None: all of ``save_s``. An emergency save waits for all.
+        stall_s: how long training stalls for a version; None: for ``save_s``, as for any emergency save.
         memory_node_s: pushing a version to a memory node, where it is durable at once; None: ``backup_s`` counts.
-        warm_preparation_s: preparation of a replacement when data and image are there already; None: as the first.
-        proactive_replacement: whether the replacement is asked for when the notice arrives, not when the VM is done.
+        warm_preparation_s: preparation of a replacement that has data and image already; None: as the first.
+        proactive_replacement: whether a replacement is requested when the notice arrives, not when the VM is gone.
         vms: machines of the cluster. elastic: whether the rest trains on when one is lost; else all wait for it.
         lifetime: ``exponential``, ``weibull:SHAPE``, ``lomax:SHAPE`` or ``lognormal:SIGMA``, with the mean ``mttp_s``.
     """
@@ -103,5 +102,5 @@ class Job:
 
     @property
     def blocked_s(self) -> Span:
-        """How long training stands still for a version that is not urgent."""
+        """How long training stalls for a version that is not urgent."""
         return self.save_s if self.stall_s is None else self.stall_s

@@ -1,9 +1,9 @@
 """How long a job takes under preemption, and what it costs: expectations in closed form.
 
-The model is the simulator's (simulator.md): a life is exponential with the mean ``mttp_s``, counted from the request,
-so a cluster of n spot VMs that all must be there is interrupted at the rate L = n / mttp_s, at any time, whatever it is
-doing. Write R for allocation and preparation, k for the steps between two saves, s for a step, D for the stall of a
-save, tau = k s + D for a segment, and d for the time from the end of the stall until the version is durable.
+The model is the simulator's (docs/guide/simulate.md): lifetimes are exponential with the mean ``mttp_s``, counted from
+the request, so a cluster that needs all its n spot VMs is interrupted at the rate L = n / mttp_s, whatever it is doing.
+Write R for allocation and preparation, k for the steps between two saves, s for a step, D for the stall of a save,
+tau = k s + D for a segment, and d for the time from the end of the stall until the version is durable.
 
 **Random latencies.** To get through a latency x that is drawn anew in each attempt takes ``(1/f - 1)/L`` on average,
 with f = E exp(-L x). So x may be replaced by its *effective* length -log(f)/L, a little below its mean, and everything
@@ -43,11 +43,11 @@ with S' for the first start, and L H + (L H + 1)(1 - p)/p preemptions. A notice 
 counted as a life without work, which loses at most one step.
 
 What is approximated: the learnt mean lifetime is taken as known, the learnt missed rate as its mean course; ``hazard``
-as ``adaptive``, since on exponential lives its hazard settles at 1/mttp.
+as ``adaptive``, since on exponential lifetimes its hazard settles at 1/mttp.
 
 **Range.** Where :attr:`Forecast.sound` is true, T is within 2 % of simulation and preemptions are within 8 %
-(tests/core/preemption/test_makespan.py). That asks for exponential lives of one mean, all VMs needed, and for the
-limits below; ``hazard`` only on one VM.
+(tests/core/preemption/test_makespan.py). That needs exponential lifetimes of one mean, all VMs, and the limits below;
+``hazard`` only on one VM.
 """
 
 from __future__ import annotations
@@ -69,20 +69,20 @@ MOST_OF_A_HAZARD = 0.1  # of the mean lifetime: a save with ``hazard``
 MOST_PREEMPTIONS_PER_STEP = 0.1  # above that, whole steps are too coarse for the formulas
 MOST_COARSE = 0.01  # of the time: work that a missed notice loses, times the share of the job that this is
 MOST_BY_LUCK = 0.1  # of the training time: lost work, where luck decides whether an emergency save is in time
-# Of the time: what a belief in the mean lifetime that is off by its usual noise may change on average. Long saves of a
-# short job are beyond it: a few short lives let it make more of them than is foreseen.
+# Of the time: the average effect of the usual error in the learnt mean lifetime. Long saves of a short job exceed it: a
+# few short lifetimes make it save more often than foreseen.
 MOST_DOUBT = 0.01
-MOST_STRETCH = 20.0  # times the undisturbed time; above that nobody should be told a figure but that it does not end
+MOST_STRETCH = 20.0  # times the undisturbed time; above that a job is said never to end
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Expectations, one for each of the clusters that were asked about; arrays of one shape.
+    """Expectations for several clusters; arrays of one shape.
 
     Attributes:
-        total_s: time from the request to the end, seconds; infinite where the job does not come to an end.
+        total_s: seconds from the request to the end; infinite if the job never ends.
         preemptions: how many. overlap_s: time with a machine too many (proactive replacement).
-        sound: whether the closed form holds there within 2 %; elsewhere simulate.
+        sound: whether the closed form holds within 2 %; elsewhere simulate.
     """
 
     total_s: Array
@@ -92,7 +92,7 @@ class Forecast:
 
 
 def forecast(job: Job, policy: SavePolicy, *, per_second: Array, step_s: Array, vms: Array) -> Forecast:
-    """Expectations for a job on many clusters: their preemptions a second, seconds a step, and spot VMs."""
+    """Expectations for a job on several clusters, given their preemptions a second, seconds a step, and spot VMs."""
     rate, step_s = np.asarray(per_second, dtype=float), np.asarray(step_s, dtype=float)
     rate, step_s, vms = np.broadcast_arrays(rate, step_s, np.maximum(vms, 1.0))
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -100,11 +100,11 @@ def forecast(job: Job, policy: SavePolicy, *, per_second: Array, step_s: Array, 
 
 
 class _ClosedForm:
-    """The quantities of the docstring above, as arrays over clusters. A rate of 0 is served by a very small one."""
+    """The quantities of the docstring above, as arrays over clusters."""
 
     def __init__(self, job: Job, policy: SavePolicy, rate: Array, step: Array, vms: Array) -> None:
         self.job, self.policy, self.mean_step, self.vms = job, policy, step, vms
-        # So small that nothing happens while any job runs, and large enough that 1/rate keeps all of its digits.
+        # In place of 0 a rate so small that nothing happens, and large enough that 1/rate keeps all of its digits.
         self.rate = np.maximum(rate, 1e-15)
         relative = (job.step_s.high - job.step_s.low) / job.step_s.mean if job.step_s.mean else 0.0
         self.step = lives.effective(step, relative * step, self.rate)
@@ -127,6 +127,8 @@ class _ClosedForm:
             grace_s=job.grace_s.mean,
             restart_s=job.allocation_s.mean + warm.mean,
             mttp_s=1 / self.rate,
+            shape=1.0,  # together a hazard of 1/mttp at any age
+            scale_s=1 / self.rate,
             missed_rate=job.missed_notice_rate,
         )
 
@@ -134,7 +136,6 @@ class _ClosedForm:
         return lives.effective(np.asarray(span.mean), np.asarray(span.high - span.low), self.rate)
 
     def forecast(self) -> Forecast:
-        """The expectations, and whether they hold."""
         job, policy = self.job, self.policy
         total, preemptions, overlap, coarse = self._expected(self.facts)
         undisturbed = job.steps * self.mean_step + self.first
@@ -150,7 +151,7 @@ class _ClosedForm:
 
     def _expected(self, facts: SaveFacts) -> tuple[Array, Array, Array, Mask]:
         """Time, preemptions, overlap, and whether the formulas are too coarse."""
-        unlucky = self._unheeded_share(facts)
+        unlucky = self._uncovered_share(facts)
         saved, coarse = unlucky < 1, np.zeros(self.rate.shape, dtype=bool)
         found = () if saved.all() else self._without_emergency(facts)
         if saved.any():
@@ -167,13 +168,14 @@ class _ClosedForm:
             likely, spread = np.ones_like(seen), np.maximum(spread, (1 + seen / 10) ** -0.5)
         change = np.zeros_like(total)
         for deviations in (-1.5, -0.5, 0.5, 1.5):
-            believed = replace(self.facts, mttp_s=self.facts.mttp_s * np.exp(deviations * spread))
+            believed_s = self.facts.mttp_s * np.exp(deviations * spread)
+            believed = replace(self.facts, mttp_s=believed_s, scale_s=believed_s)
             change += np.abs(self._expected(believed)[0] / total - 1) / 4
         return np.where(np.isfinite(change), likely * change, np.inf)
 
     def _interval(self, missed: Array | float, facts: SaveFacts) -> Array:
         """Steps between two saves of the policy, as often as it would make them; more than all steps: none."""
-        steps = whole_steps(self.policy.settled, replace(facts, missed_rate=missed))
+        steps = whole_steps(self.policy, replace(facts, missed_rate=missed))
         return np.broadcast_to(np.minimum(steps, self.job.steps + 1.0), self.rate.shape)
 
     def _delay(self, segment: Array) -> Array:
@@ -205,21 +207,21 @@ class _ClosedForm:
         total = (np.expm1(rate * (again + delay)) - np.expm1(rate * (again - self.first)) + scale * waves) / rate
         return total, rate * total, rate * total * lead
 
-    def _unheeded_share(self, facts: SaveFacts) -> Array:
+    def _uncovered_share(self, facts: SaveFacts) -> Array:
         """Share of preemptions that no emergency save covers; 1 where the policy makes none."""
         job, step, grace = self.job, self.mean_step, self.job.grace_s
         if not self.policy.has_interval or grace.high <= 0:
             return np.ones(self.rate.shape)
 
-        def heeded(step: Array, grace_s: float) -> Mask:
+        def acts(step: Array, grace_s: float) -> Mask:
             return np.asarray(self.policy.emergency(replace(facts, step_s=step, grace_s=grace_s)))
 
         always = step + job.save_s.high + job.durable_s.high <= grace.low
-        covered = np.where(always & heeded(step, grace.low), 1.0, 0.0)
+        covered = np.where(always & acts(step, grace.low), 1.0, 0.0)
         by_luck = self._by_luck()
         if by_luck.any():
             some = step[by_luck]
-            covered[by_luck] = np.where(heeded(some, grace.high), lives.in_time(job, some), 0.0)
+            covered[by_luck] = np.where(acts(some, grace.high), lives.in_time(job, some), 0.0)
         return np.asarray(1 - (1 - job.missed_notice_rate) * covered)
 
     def _by_luck(self) -> Mask:
@@ -229,15 +231,15 @@ class _ClosedForm:
         return ~(never | (step + job.save_s.high + job.durable_s.high <= grace.low))
 
     def _with_emergency(self, unlucky: Array, facts: SaveFacts) -> tuple[Array, Array, Array, Mask]:
-        """As :meth:`_without_emergency`, and where it is too coarse; ``unlucky``: see :meth:`_unheeded_share`."""
+        """As :meth:`_without_emergency`, and where it is too coarse; ``unlucky``: see :meth:`_uncovered_share`."""
         job, rate, step = self.job, self.rate, self.step
         grace, urgent = job.grace_s.mean, self.urgent_s
         working, lost, finished = self._worked_and_lost(unlucky, facts)
         # Of the lives that come to training, those with a notice are rarer: they had to live g longer. In a cluster a
         # notice is of no use if another VM goes without one meanwhile.
-        share, heeded = 1 / self.vms, (1 - unlucky) * np.exp(-rate * unlucky * grace)
-        good = (1 - unlucky) * np.exp(-rate * grace) * share + heeded * (1 - share)
-        bad = unlucky * share + (1 - heeded) * (1 - share)
+        share, covered = 1 / self.vms, (1 - unlucky) * np.exp(-rate * unlucky * grace)
+        good = (1 - unlucky) * np.exp(-rate * grace) * share + covered * (1 - share)
+        bad = unlucky * share + (1 - covered) * (1 - share)
         good, bad = good / (good + bad), bad / (good + bad)
         # A notice within a step: it is finished, and saved. One within the stall of a save: that one is the last.
         passed = working * (step / 2 + urgent) + (1 - working) * (self.stall / 2 + self.delay)

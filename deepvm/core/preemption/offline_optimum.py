@@ -1,7 +1,7 @@
-"""The least that a job with a deadline can cost on a known history of spot machines: a bound for policies.
+"""The least cost of a job with a deadline on a known history of spot machines: a bound for policies.
 
 Exact on the grid of ticks: at each tick the job may run on spot (if there is some), on on-demand, or wait; each start
-of a machine costs the restart, in time and money; nothing is lost by a preemption, because it is foreseen.
+costs the restart, in time and money; a preemption loses nothing, because it is foreseen.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def least_cost(
 
     The state is what the job runs on and the time that restarts and waiting have taken, in units of the greatest common
     divisor of gap and restart: the job is in time if and only if that stays within ``deadline - work``. A start takes
-    as many ticks as the restart needs, because to stop before that would be waiting at a price. Costs are infinite
-    where even on-demand would be late.
+    as many ticks as the restart needs: stopping before that would be waiting at a price. Costs are infinite where even
+    on-demand would be late.
 
     Args:
         up: (starts, ticks) whether there is a spot VM, from the start of the job to its deadline or beyond.
@@ -44,7 +44,7 @@ def least_cost(
         deadline_s: from the start.
         restart_s: from the request for a machine until it works, paid for.
         spot_price: over the on-demand price.
-        progress: told of how many more starts the bound is known.
+        progress: called with the number of starts whose bound is newly known.
 
     Raises:
         RequestError: gap and restart have so small a common divisor that the table would be too large.

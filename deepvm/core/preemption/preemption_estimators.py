@@ -1,8 +1,8 @@
 """What a job learns about preemptions while it runs: mean lifetime, missed notices, hazard; each with a prior.
 
-``after`` gives the history that is one life longer. All attributes are numbers or arrays over many runs of one shape (K
-more at the end for :class:`LomaxHistory`), so the simulator learns for all of its runs at once. All history of the pool
-counts: on real traces short moving windows estimate worse (simulator.md, Traces).
+All attributes are numbers or arrays over many runs of one shape (with K at the end for :class:`LomaxHistory`), so the
+simulator learns for all its runs at once. All history of the pool counts: on real traces short moving windows estimate
+worse.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Lifetimes:
-    """Mean time to preemption of lives seen so far, some of them only to a point (censored).
+    """Mean of exponential lifetimes seen so far, some of them censored.
 
-    Lives are taken as exponential with a Gamma prior on their rate, which counts as ``strength`` lives of ``prior_s``.
-    ``seen_s``: machine time seen. ``preemptions``: how many of the lives seen ended.
+    The Gamma prior on their rate counts as ``strength`` lifetimes of ``prior_s``. ``seen_s``: machine time seen.
     """
 
     prior_s: Number
@@ -38,13 +37,13 @@ class Lifetimes:
         return (self.strength * self.prior_s + self.seen_s) / (self.strength + self.preemptions)
 
     def after(self, life_s: Number, preempted: Truth) -> Lifetimes:
-        """With one more life, which ended by a preemption or was only watched so long."""
+        """With one more lifetime, which ended by a preemption or is censored."""
         return replace(self, seen_s=self.seen_s + life_s, preemptions=self.preemptions + preempted)
 
 
 @dataclass(frozen=True)
 class Notices:
-    """How often the notice of a preemption does not come in time: Beta(1, 9) before anything is seen."""
+    """How often the notice of a preemption is missing or late: Beta(1, 9) before anything is seen."""
 
     missed: Number = 1.0
     seen: Number = 10.0
@@ -55,7 +54,7 @@ class Notices:
         return self.missed / self.seen
 
     def after(self, missed: Truth, preempted: Truth = True) -> Notices:
-        """With one more life; one that was not preempted tells nothing."""
+        """With one more lifetime; a censored one tells nothing."""
         return Notices(self.missed + (missed & preempted), self.seen + preempted)
 
 
@@ -69,8 +68,8 @@ class LomaxHistory:
 
     Attributes:
         scale_s: (K,) the scales, seconds. prior: (K,) log of their prior weights. shape0, strength: the prior of alpha.
-        ended: number of preemptions seen. logs, watched_logs: (..., K) sums of log(1 + life/beta) over all lives, and
-            over those of which the end was not seen.
+        ended: number of preemptions seen. logs, watched_logs: (..., K) sums of log(1 + life/beta) over all lifetimes,
+            and over the censored ones.
     """
 
     scale_s: Array
@@ -83,18 +82,17 @@ class LomaxHistory:
 
     @classmethod
     def around(cls, mttp_s: float, *, spread: float = 2.0, size: int = 13) -> LomaxHistory:
-        """Nothing seen yet; a scale around the one that gives the mean lifetime ``mttp_s``.
+        """Nothing seen yet; scales around the one that gives the mean lifetime ``mttp_s``, beta/(alpha - 1).
 
-        The mean of a Lomax life is beta/(alpha - 1). log beta is normal around it with the deviation ``spread``,
-        on a grid of ``size`` scales over three deviations to either side: half a deviation apart, for on 32 real
-        traces a grid of 24 cost no less.
+        log beta is normal with the deviation ``spread``, on a grid of ``size`` scales over three deviations to either
+        side: on 32 real traces a grid of 24 was no better.
         """
         at = np.linspace(-3, 3, size)
         return cls(mttp_s * (cls.shape0 - 1) * np.exp(spread * at), -(at**2) / 2, logs=np.zeros(size))
 
     def after(self, life_s: Number, preempted: Truth) -> LomaxHistory:
-        """With one more life, which ended by a preemption or was only watched so long."""
-        # The simulator does this and the weights below for all of its runs at each loss: with few passes, and in place.
+        """With one more lifetime, which ended by a preemption or is censored."""
+        # The simulator does this and the weights below for all its runs at each loss: so in few passes, and in place.
         log = np.asarray(life_s, dtype=float)[..., None] * (1 / self.scale_s)
         log = np.log1p(log, out=log)
         ended = np.asarray(preempted, dtype=float)
@@ -104,7 +102,7 @@ class LomaxHistory:
         return replace(more, watched_logs=self.watched_logs + log * (1 - ended)[..., None])
 
     def log_weights(self) -> Array:
-        """(..., K) logarithms of the posterior weights of the scales, but for a constant."""
+        """(..., K) logarithms of the posterior weights of the scales, up to a constant."""
         ended = np.asarray(self.ended, dtype=float)
         seen = self.logs - self.watched_logs if np.ndim(self.watched_logs) else self.logs
         rates = np.asarray(self.strength / self.shape0 + self.logs)
@@ -119,6 +117,6 @@ class LomaxHistory:
         return np.asarray((self.strength + ended) / (self.strength / self.shape0 + self.logs))
 
     def most_probable(self) -> tuple[Array, Array]:
-        """Shape and scale (seconds) of the most probable scale; the shape of the attributes without K."""
+        """Shape and scale (seconds) at the most probable scale; arrays without K."""
         best = self.log_weights().argmax(axis=-1)
         return np.take_along_axis(self.shape(), best[..., None], -1)[..., 0], self.scale_s[best]

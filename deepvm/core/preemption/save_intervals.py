@@ -1,8 +1,8 @@
 """How much work to do between two saves: closed forms.
 
-Each function takes numbers, or arrays over many runs of the same shape, and gives the like, in seconds. ``save_s`` is
-the time for which training stands still for one version (the thesis's and Daly's delta), ``mttp_s`` the mean time to
-preemption M; the interval is the working time from the end of one save to the beginning of the next (Daly's tau).
+Arguments and results are seconds: numbers, or arrays over many runs of the same shape. ``save_s`` is how long training
+stalls for one version (the thesis's and Daly's delta), ``mttp_s`` the mean time to preemption M; the interval is the
+working time from the end of one save to the beginning of the next (Daly's tau).
 
 The loss rate behind all of them, for a hazard of h preemptions a second: a save costs ``save_s`` each ``interval_s``,
 and a preemption in the middle of an interval costs half of it, so ``save_s / interval + h interval / 2`` is lost, which
@@ -58,7 +58,7 @@ def exact_s(save_s: Number, mttp_s: Number) -> Number:
 
 
 def _exact_s(save_s: float, mttp_s: float) -> float:
-    """The same for one job, which may have neither numpy nor scipy: the zero x = tau/M of log(1 - x) + x + delta/M."""
+    """Without numpy and scipy, which a job may lack: the zero x = tau/M of log(1 - x) + x + delta/M."""
     if save_s <= 0 or mttp_s == math.inf:
         return math.inf if save_s > 0 else 0.0
     share = save_s / mttp_s
@@ -97,7 +97,7 @@ def most(*values: Number) -> Number:
 
 
 def over(interval_s: Number, step_s: Number) -> Number:
-    """How many steps an interval is, not in whole numbers; of steps that take no time, infinitely many."""
+    """How many steps an interval is, a real number; infinite if steps take no time."""
     if isinstance(step_s, (int, float)) and not step_s:
         return either(interval_s > 0, math.inf, 0 * interval_s)
     return interval_s / step_s
@@ -107,7 +107,7 @@ HAIR = 1e-9  # of a step: 0.3 s are 2.9999999999999996 steps of 0.1 s, and 3
 
 
 def rounded_down(steps: Number) -> Number:
-    """Whole steps, as many as fit; infinite stays infinite."""
+    """Whole steps; infinite stays infinite."""
     if isinstance(steps, (int, float)):
         return float(math.floor(steps + HAIR)) if math.isfinite(steps) else steps
     import numpy as np

@@ -1,12 +1,11 @@
 """When to save: policies decide; the training job and the simulator act.
 
-Times are monotonic seconds of whatever clock the caller has; a policy has none and remembers nothing. What is learnt
-while training (deepvm.core.preemption.preemption_estimators) comes in as facts. A new policy is a frozen dataclass that
-declares what :class:`SavePolicy` asks for, and a line in ``POLICIES``.
+Policies have no clock and no memory: times are monotonic seconds of the caller's clock, and what is learnt while
+training (:mod:`deepvm.core.preemption.preemption_estimators`) comes in as facts.
 
-Saves stand between steps, so intervals are rounded to whole steps, by one rule for the running job, the simulator, the
-replay of traces and the closed form (:func:`whole_steps`): an interval that pays best is rounded down, as in the
-Spotify thesis; a time that must pass, such as one that the user asks for, is rounded up.
+Saves happen between steps, so intervals are rounded to whole steps, by one rule for the running job, the simulator, the
+replay of traces and the closed form (:func:`whole_steps`): an optimal interval is rounded down, as in the Spotify
+thesis; a time that must pass, such as one that the user asks for, is rounded up.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from deepvm.core.preemption.save_intervals import daly_s, either, exact_s, most, over, rounded_down, young_s
@@ -32,15 +32,14 @@ class SaveFacts:
     """What is known about versions, the machine and its preemptions; numbers, or arrays over many simulated runs.
 
     Attributes:
-        save_s: how long training stands still for a version, 0 while nobody knows.
-        backup_s: how long a version is then under way to its safest place, 0 while nobody knows.
+        save_s: how long training stalls for a version; backup_s: from then until it is durable. 0 while unknown.
         step_s: one optimizer step.
         emergency_s: from the end of a step until an emergency save is safe.
         grace_s: from the notice of a preemption to the preemption; 0: there are no notices.
-        restart_s: from a preemption until training goes on: allocation and preparation.
-        mttp_s: mean time to preemption of the machine, or of the first of the cluster's machines to go.
+        restart_s: from a preemption until training resumes: allocation and preparation.
+        mttp_s: mean time to preemption of the machine, or of any one of the cluster's.
         missed_rate: share of preemptions without a notice in time, above 0.
-        age_s: time since the machine was asked for.
+        age_s: time since the machine was requested.
         shape, scale_s: of the Lomax hazard ``shape / (scale_s + age_s)``.
     """
 
@@ -63,17 +62,13 @@ class SaveFacts:
 
     @property
     def costly_share(self) -> Number:
-        """Share of preemptions that cost work: those without a notice, where an emergency save fits, else all."""
+        """Share of preemptions that lose work: those without a notice if an emergency save fits, else all."""
         return either(self.emergency_fits, self.missed_rate, 1.0)
 
 
 @dataclass(frozen=True)
 class SaveContext:
-    """Where a training job stands: optimizer steps done, the time, and what is known of costs and preemptions.
-
-    ``last_step``: steps in the newest version, or in the restored one. ``last_s``: when that was taken or restored, or
-    training began.
-    """
+    """Optimizer steps done, the time, and the same for the newest or restored version (``last_``), or the start."""
 
     step: int
     now_s: float
@@ -83,38 +78,31 @@ class SaveContext:
 
 
 class SavePolicy:
-    """Decides whether the state after a step is to be saved.
-
-    What a policy declares is all that callers ask of it; these defaults are those of one that never saves.
+    """Decides whether to save the state after a step; the defaults are those of a policy that never saves.
 
     Class attributes:
-        has_interval: whether saves stand ``interval_s`` apart; False: the interval is not asked for.
-        shows_cost_first: whether the first version comes at once, to show what one costs.
-        heeds_notices: whether it saves when the notice of a preemption arrives and an emergency save fits.
-        holds_on_demand: whether that interval holds also on VMs that are never taken away.
-        by_age: whether that interval depends on the age of the machine.
+        has_interval: whether saves are ``interval_s`` apart; if not, nobody calls it.
+        shows_cost_first: whether to save at once, to learn what a version costs.
+        acts_on_notices: whether to save when the notice of a preemption arrives and an emergency save fits.
+        holds_on_demand: whether the interval also holds on VMs that are never preempted.
+        by_age: whether the interval depends on the age of the machine.
     """
 
     has_interval: ClassVar[bool] = False
     shows_cost_first: ClassVar[bool] = False
-    heeds_notices: ClassVar[bool] = False
+    acts_on_notices: ClassVar[bool] = False
     holds_on_demand: ClassVar[bool] = False
     by_age: ClassVar[bool] = False
 
     @property
     def name(self) -> str:
-        """The text that :func:`parse_policy` makes the policy of; the class's name if it is not in ``POLICIES``."""
+        """The text that :func:`parse_policy` reads as this policy; the class's name if it is not in ``POLICIES``."""
         return next((name for name, make in POLICIES.items() if make is type(self)), type(self).__name__.lower())
 
     @property
     def fixed_steps(self) -> int | None:
-        """Saves stand at the multiples of this number of steps; None: they do not."""
+        """The number of steps of whose multiples each is saved, None without one."""
         return None
-
-    @property
-    def settled(self) -> SavePolicy:
-        """What it comes to on lives whose hazard does not change with age."""
-        return self
 
     def due(self, context: SaveContext) -> bool:
         """Whether to save now."""
@@ -122,8 +110,8 @@ class SavePolicy:
             return context.step % self.fixed_steps == 0
         if self.shows_cost_first and not context.last_step and not context.facts.save_s:
             return True
-        # Whole steps since the end of the last save, each as long as they are on average.
-        done = max(context.step - context.last_step, 1)  # whoever went back to an older step counts by the time
+        # Whole steps since the end of the last save, at their average length.
+        done = max(context.step - context.last_step, 1)  # after going back to an older step, time counts
         worked_s = max(context.now_s - context.last_s - float(context.facts.save_s), 0.0)
         return bool(done >= whole_steps(self, replace(context.facts, step_s=worked_s / done)))
 
@@ -132,22 +120,22 @@ class SavePolicy:
         return math.inf
 
     def least_s(self, facts: SaveFacts) -> Number:
-        """Of the interval, what must have passed before the next save, seconds; 0: it may be cut to whole steps."""
+        """The part of the interval that must pass before the next save, seconds; 0: it may be cut to whole steps."""
         return 0 * facts.save_s
 
     def emergency(self, facts: SaveFacts) -> Truth:
         """Whether to save when the notice of a preemption arrives."""
-        return facts.emergency_fits if self.heeds_notices else False
+        return facts.emergency_fits if self.acts_on_notices else False
 
 
 @dataclass(frozen=True)
 class Never(SavePolicy):
-    """Only when it is asked for."""
+    """No saves but those that are asked for."""
 
 
 @dataclass(frozen=True)
 class EverySteps(SavePolicy):
-    """After each multiple of a number of steps."""
+    """At each multiple of a number of steps."""
 
     steps: int
 
@@ -169,7 +157,7 @@ class EverySteps(SavePolicy):
 
 @dataclass(frozen=True)
 class EverySeconds(SavePolicy):
-    """As soon as the training has worked so long since the end of the last save."""
+    """After so much working time since the end of the last save."""
 
     has_interval: ClassVar[bool] = True
     holds_on_demand: ClassVar[bool] = True
@@ -196,7 +184,7 @@ class EverySeconds(SavePolicy):
 
 
 class _Weighing(SavePolicy):
-    """What the policies share that weigh the cost of a version against what a preemption costs."""
+    """Weighs the cost of a version against the cost of a preemption."""
 
     has_interval: ClassVar[bool] = True
     shows_cost_first: ClassVar[bool] = True
@@ -204,10 +192,10 @@ class _Weighing(SavePolicy):
 
 @dataclass(frozen=True)
 class Auto(_Weighing):
-    """As often as pays: Young's interval, but within CheckFreq's budget and never while a version is under way.
+    """As often as pays: Young's interval, but within CheckFreq's budget and never while a version is in flight.
 
-    ``mtbf_s``: mean time between failures of the cluster, seconds; None: as the facts say. ``overhead``: share of the
-    time that may be lost, save_s / interval.
+    ``mtbf_s``: mean time between failures of the cluster, seconds; None: as the facts say. ``overhead``: the most that
+    save_s / interval may be.
     """
 
     mtbf_s: float | None = None
@@ -226,42 +214,34 @@ class Auto(_Weighing):
         return most(young_s(facts.save_s, mtbf_s), self.least_s(facts))
 
     def least_s(self, facts: SaveFacts) -> Number:
-        """The budget, and the version that is under way."""
+        """The budget, and the version in flight."""
         return most(facts.save_s / self.overhead, facts.backup_s)
 
 
-@dataclass(frozen=True)
-class Young(_Weighing):
-    """Young's first-order interval; notices are not heeded."""
-
-    def interval_s(self, facts: SaveFacts) -> Number:
-        """See :func:`deepvm.core.preemption.save_intervals.young_s`."""
-        return young_s(facts.save_s, facts.mttp_s)
+FORMULAS: dict[str, Callable[[Number, Number], Number]] = {"young": young_s, "daly": daly_s, "exact": exact_s}
 
 
 @dataclass(frozen=True)
-class Daly(_Weighing):
-    """Daly's higher-order interval; notices are not heeded."""
+class Formula(_Weighing):
+    """The interval by a formula of :mod:`deepvm.core.preemption.save_intervals`; notices are ignored."""
+
+    formula: str
+
+    @property
+    def name(self) -> str:
+        """``young``, ``daly`` or ``exact``."""
+        return self.formula
 
     def interval_s(self, facts: SaveFacts) -> Number:
-        """See :func:`deepvm.core.preemption.save_intervals.daly_s`."""
-        return daly_s(facts.save_s, facts.mttp_s)
-
-
-@dataclass(frozen=True)
-class Exact(_Weighing):
-    """The interval that is best for exponential lifetimes; notices are not heeded."""
-
-    def interval_s(self, facts: SaveFacts) -> Number:
-        """See :func:`deepvm.core.preemption.save_intervals.exact_s`."""
-        return exact_s(facts.save_s, facts.mttp_s)
+        """By the save time and the mean time to preemption."""
+        return FORMULAS[self.formula](facts.save_s, facts.mttp_s)
 
 
 @dataclass(frozen=True)
 class Thesis(_Weighing):
     """Adaptive checkpointing of the Spotify thesis, Algorithm 1: an emergency save or insurance saves, never both."""
 
-    heeds_notices: ClassVar[bool] = True
+    acts_on_notices: ClassVar[bool] = True
 
     def interval_s(self, facts: SaveFacts) -> Number:
         """Infinite when an emergency save fits into the grace period, else sqrt(2 delta (MTTP + R)) (eq. 4.5)."""
@@ -270,16 +250,16 @@ class Thesis(_Weighing):
 
 @dataclass(frozen=True)
 class Adaptive(_Weighing):
-    """An emergency save when it fits, and insurance saves as often as missed notices make worth while.
+    """An emergency save when it fits, and insurance saves as often as missed notices justify.
 
-    Their rate is learnt and never quite 0 (``Notices``), so there is always some insurance: Algorithm 1 without it goes
-    from 3 to 13 % of overhead on GPT-117M when 10 % of the notices are missed.
+    The rate of missed notices is learnt and never quite 0 (``Notices``), so there is always some insurance: without it
+    Algorithm 1 goes from 3 to 13 % of overhead on GPT-117M when 10 % of the notices are missed.
     """
 
-    heeds_notices: ClassVar[bool] = True
+    acts_on_notices: ClassVar[bool] = True
 
     def interval_s(self, facts: SaveFacts) -> Number:
-        """sqrt(2 delta MTTP / q): only the share q of preemptions costs work, so these come at the rate q/MTTP."""
+        """sqrt(2 delta MTTP / q): only the share q of preemptions loses work, which is a rate of q/MTTP."""
         return young_s(facts.save_s, facts.mttp_s / facts.costly_share)
 
 
@@ -287,13 +267,8 @@ class Adaptive(_Weighing):
 class Hazard(_Weighing):
     """As :class:`Adaptive`, with a hazard that falls with the machine's age, as it does on real spot machines."""
 
-    heeds_notices: ClassVar[bool] = True
+    acts_on_notices: ClassVar[bool] = True
     by_age: ClassVar[bool] = True
-
-    @property
-    def settled(self) -> SavePolicy:
-        """Where age does not matter: the hazard settles at 1/mttp."""
-        return Adaptive()
 
     def interval_s(self, facts: SaveFacts) -> Number:
         """sqrt(2 delta (beta + a) / (alpha q)): Young's form with the Lomax hazard alpha/(beta + a) at the age a."""
@@ -303,9 +278,7 @@ class Hazard(_Weighing):
 POLICIES: dict[str, Callable[[], SavePolicy]] = {  # without parameters, by name
     "none": Never,
     "auto": Auto,
-    "young": Young,
-    "daly": Daly,
-    "exact": Exact,
+    **{name: partial(Formula, name) for name in FORMULAS},
     "thesis": Thesis,
     "adaptive": Adaptive,
     "hazard": Hazard,
@@ -314,10 +287,9 @@ _DIGITS = 18  # of a number of steps; more is a slip, and Python reads no more t
 
 
 def whole_steps(policy: SavePolicy, facts: SaveFacts) -> Number:
-    """Steps of ``facts.step_s`` from one save to the next, at least one; infinite: none.
+    """Steps from one save to the next, at least one; infinite: no saves.
 
-    The interval rounded down to whole steps (Spotify thesis, 6.3.2: 33 of 33.6 steps), but no fewer than ``least_s``
-    takes.
+    The interval rounded down (Spotify thesis, 6.3.2: 33 of 33.6 steps), but at least ``least_s`` rounded up.
     """
     if policy.fixed_steps:
         return float(policy.fixed_steps)
@@ -331,8 +303,7 @@ def whole_steps(policy: SavePolicy, facts: SaveFacts) -> Number:
 def parse_policy(text: str, option: str = "policy") -> SavePolicy:
     """A policy by its name: one of ``POLICIES``, ``static:51`` (steps), ``every:600`` or ``every:10min`` (a time).
 
-    Raises:
-        RequestError: anything else, naming ``option``.
+    Raises a RequestError for ``option`` for anything else.
     """
     name, colon, value = text.strip().partition(":")
     if name in POLICIES and not colon:

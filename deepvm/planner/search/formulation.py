@@ -1,7 +1,7 @@
 """The integer program of a block of candidates as plain data.
 
-All coefficients are whole numbers (micro-dollars, bytes, vCPUs, VMs), so that a solution can be checked exactly after
-a solver has found it in floating point.
+All coefficients are whole numbers (micro-dollars, bytes, vCPUs, VMs), so that a solver's floating-point solution can be
+checked exactly.
 
 The variables are x (one-hot over (v, n)) and, in a tiered architecture, y (one-hot over w) and m (memory nodes of each
 w, 0 where y is 0). Saturation (eq. 7) stays linear without a big M: n_sat(v, w) is the smaller of the two VMs' own
@@ -19,12 +19,12 @@ from typing import Literal
 import numpy as np
 
 from deepvm.core.cluster.instances import Market, quota_limit
-from deepvm.planner.columns import MemoryTier, Sizes
+from deepvm.planner.columns import MemoryNodeTable, TrainingTable
 from deepvm.planner.request import MOST_NODES
 
 
 class SolveStatus(str, Enum):
-    """How a solve ended. All of them are results that a user can read; none is raised."""
+    """How a solve ended; always a result, never an error."""
 
     OPTIMAL = "optimal"
     TIME_LIMIT = "time-limit"
@@ -46,7 +46,7 @@ class Constraint:
     bound: int
 
     def holds(self, values: Sequence[int]) -> bool:
-        """Whether it holds, in exact whole-number arithmetic."""
+        """Whether it holds, exactly."""
         left = sum(coefficient * values[variable] for variable, coefficient in self.terms)
         return left <= self.bound if self.sense == "<=" else left == self.bound
 
@@ -55,7 +55,7 @@ class Constraint:
 class Formulation:
     """An integer program without its objective, which changes from stage to stage.
 
-    ``upper``: whole-number variables by name, from 0 to a bound. ``prices``: micro-dollars an hour of a unit of each.
+    ``upper``: whole-number variables by name, from 0 to this bound; ``prices``: micro-dollars an hour of each.
     """
 
     upper: Mapping[str, int]
@@ -63,15 +63,12 @@ class Formulation:
     prices: tuple[int, ...]
 
     def violated(self, values: Sequence[int]) -> tuple[str, ...]:
-        """Names of the constraints that these values break, exactly."""
+        """Names of the constraints that these values break."""
         return tuple(dict.fromkeys(c.name for c in self.constraints if not c.holds(values)))
 
 
-def formulate(sizes: Sizes, tier: MemoryTier | None, budget: int) -> Formulation:
-    """The integer program for candidate (type, n) pairs, a budget in micro-dollars an hour, and candidate memory nodes.
-
-    ``tier``: None in an architecture without memory nodes.
-    """
+def formulate(sizes: TrainingTable, tier: MemoryNodeTable | None, budget: int) -> Formulation:
+    """The integer program for a budget in micro-dollars an hour; ``tier`` is None without memory nodes."""
     upper = {f"x_{row}": 1 for row in range(len(sizes))}
     prices, counts = tuple(sizes.price.tolist()), range(0)
     rows = [Constraint("choose", tuple((x, 1) for x in range(len(sizes))), "==", 1)]
@@ -88,8 +85,8 @@ def formulate(sizes: Sizes, tier: MemoryTier | None, budget: int) -> Formulation
     return Formulation(upper, tuple(rows), prices)
 
 
-def _memory_rows(sizes: Sizes, tier: MemoryTier, most: Sequence[int]) -> Iterator[Constraint]:
-    """One type of memory nodes, large enough (eq. 6), enough of them (eq. 7), and sold where the size stands."""
+def _memory_rows(sizes: TrainingTable, tier: MemoryNodeTable, most: Sequence[int]) -> Iterator[Constraint]:
+    """One type of memory nodes: large enough (eq. 6), enough of them (eq. 7), and sold in the size's zone."""
     types = range(len(sizes), len(sizes) + len(tier))
     counts = range(types.stop, types.stop + len(tier))
     yield Constraint("choose", tuple((y, 1) for y in types), "==", 1)
@@ -102,26 +99,23 @@ def _memory_rows(sizes: Sizes, tier: MemoryTier, most: Sequence[int]) -> Iterato
     served = ((m, -limit) for m, limit in zip(counts, tier.n_sat.tolist(), strict=True))
     yield Constraint("saturation", (*enumerate(sizes.count.tolist()), *served), "<=", -1)
     for w, y in enumerate(types):
-        apart = np.flatnonzero(~tier.offered[w, sizes.offers]).tolist()
+        apart = np.flatnonzero(~tier.offered[w, sizes.memory_set]).tolist()
         if apart:
             yield Constraint("zone", ((y, 1), *((x, 1) for x in apart)), "<=", 1)
 
 
-def _total_budget_row(prices: Sequence[int], sizes: Sizes) -> Iterator[Constraint]:
+def _total_budget_row(prices: Sequence[int], sizes: TrainingTable) -> Iterator[Constraint]:
     """Price x expected time <= total budget: the price of the size and its memory nodes, less its limit, is <= 0."""
     limits, nodes = sizes.most_usd.tolist(), prices[len(sizes) :]
-    # As much as the dearest plan costs: one size, and at most a node more than VMs train. A larger limit is none.
+    # The dearest plan: one size, and at most one node more than VMs train. A higher limit is none.
     most = max(prices[: len(sizes)], default=0) + (MOST_NODES + 1) * max(nodes, default=0)
     if limits and min(limits) < most:
         terms = tuple((v, p - (min(limits[v], most) if v < len(limits) else 0)) for v, p in enumerate(prices))
         yield Constraint("total-budget", terms, "<=", 0)
 
 
-def _quota_rows(sizes: Sizes, tier: MemoryTier | None, counts: Sequence[int]) -> Iterator[Constraint]:
-    """VCPUs of each family and market within the account's quota, inclusive (DeepVM V-A).
-
-    ``counts``: the variables that count memory nodes, which are on-demand VMs, in the tier's order.
-    """
+def _quota_rows(sizes: TrainingTable, tier: MemoryNodeTable | None, counts: Sequence[int]) -> Iterator[Constraint]:
+    """VCPUs of each family and market within the account's quota (DeepVM V-A); ``counts``: memory nodes' variables."""
     for market, used in ((Market.SPOT, sizes.spot), (Market.ON_DEMAND, sizes.on_demand)):
         chosen = zip(sizes.type_index.tolist(), used.tolist(), strict=True)
         units = [(x, sizes.types[t], n) for x, (t, n) in enumerate(chosen)]

@@ -2,9 +2,8 @@
 
 One weighted objective such as "throughput minus a little price" is wrong here: the weight falls below the solver's
 tolerance, and the solver returns a dearer memory tier even at gap 0. So the best plan is found lexicographically: the
-best value; with that value the lowest price; at that price the fewest memory nodes and the first names. Each solution
-is decoded and checked in whole numbers before it counts. What the solver gets wrong is not repaired but reported: the
-enumeration, which ranks all plans anyway, has the answer.
+best value, then the lowest price, then the fewest memory nodes and the first names. Each solution is checked in whole
+numbers. A wrong one is reported, not repaired: the enumeration has the answer anyway.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ import numpy as np
 
 from deepvm.planner.columns import UNLIMITED_USD, IntArray
 from deepvm.planner.scoring import tie_floor
+from deepvm.planner.search.enumeration import Block, Choice, price_order, skyband, useful_tier
 from deepvm.planner.search.formulation import SolveStatus, formulate
-from deepvm.planner.search.frontier import Block, Choice, price_order, skyband, useful_tier
 from deepvm.planner.search.solver import SOLVER, IntegerProgram, Unproven
 
-_MOST_TRIES = 50  # plans that may pass a row only by the solver's tolerance before it is no longer believed
-_LOOSE = 1e-6  # by how much, relative, a plan may miss a value before the solver is told to leave it out
+_MOST_TRIES = 50  # solutions that break a row within the solver's tolerance before the solver is given up
+_LOOSE = 1e-6  # relative slack in the row that keeps a value
 
 
 @dataclass(frozen=True)
 class Proof:
-    """The best plan, if ``status`` is ``optimal``; who proved it, empty when there was nothing to solve."""
+    """The best plan if ``status`` is ``optimal``, and who proved it, empty when there was nothing to solve."""
 
     status: SolveStatus
     choice: Choice | None = None
@@ -57,18 +56,17 @@ def prove(blocks: Sequence[Block], budget: int, *, time_limit_s: float) -> Proof
 
 
 def useful(block: Block, budget: int) -> Block:
-    """A block with what can be in the best plan; no sizes where there is no plan.
+    """The part of a block that can be in the best plan; no sizes if there is no plan.
 
-    A size is worse than another when it scores less and costs more in every resource: money, senders (n), what its
-    network lets it send, and the memory nodes that are sold where it stands. The quotas of GPU VMs are checked for each
-    size and need no column.
+    A size is dominated when another scores more and costs less in every resource: money, senders (n), its network, and
+    the memory nodes of its zone. GPU quotas are checked for each size and need no column.
     """
     sizes, tier, tiered = block.sizes, block.tier, block.architecture.tiered
     if len(tier):
         tier = tier.take(useful_tier(tier, 1))
     possible = sizes.price <= budget
     if tiered:
-        possible &= np.asarray(tier.offered.any(axis=0))[sizes.offers]
+        possible &= np.asarray(tier.offered.any(axis=0))[sizes.memory_set]
     affordable = np.flatnonzero(possible)
     rows = sizes.take(affordable)
     order = np.unique(block.scoring.scores[affordable], return_inverse=True)[1]
@@ -77,14 +75,14 @@ def useful(block: Block, budget: int) -> Block:
         columns += [-rows.most_usd]
     if tiered:
         columns += [rows.count, -rows.n_sat]
-        if tier.offers_differ:
-            columns += [-sold.astype(np.int64)[rows.offers] for sold in np.unique(tier.offered, axis=0)]
+        if tier.zones_differ:
+            columns += [-sold.astype(np.int64)[rows.memory_set] for sold in np.unique(tier.offered, axis=0)]
     kept = affordable[skyband(np.column_stack(columns), 1)]
     return replace(block, sizes=sizes.take(kept), tier=tier, scoring=block.scoring.take(kept))
 
 
 def decode(block: Block, values: Sequence[int]) -> Choice:
-    """Read one value for each variable of a block's program as the plan that it means."""
+    """The plan that a solution of a block's program stands for."""
     sizes, tier = len(block.sizes), block.tier
     size, memory, count = list(values[:sizes]).index(1), None, 0
     price = int(block.sizes.price[size])
@@ -108,7 +106,6 @@ class _Search:
         self._any_found = False
 
     def best(self) -> Choice:
-        """The best plan: value, then price, then memory nodes and names; raises :class:`Unproven` without a proof."""
         # Dense ranks in place of the scores: differences of 1 instead of differences that drown in a tolerance.
         order = np.unique(self._block.scoring.scores, return_inverse=True)[1] + 1
         ranks = {row: -float(o) for row, o in enumerate(order.tolist())}
@@ -121,7 +118,7 @@ class _Search:
     def _best_per_dollar(self) -> Choice:
         """Lowest price / score by Dinkelbach's method (Management Science 13, 1967).
 
-        Minimise price - ratio x score, take the ratio of the solution, and repeat until it stands still.
+        Minimise price - ratio x score, take the ratio of the solution, and repeat until it stops falling.
         """
         scores = self._block.scoring.scores.tolist()
         better = self._find(self._prices)
@@ -133,17 +130,17 @@ class _Search:
                 return found
 
     def _keep_value(self, floor: float) -> None:
-        """From here on only plans of at least this value."""
+        """Exclude plans of lower value."""
         self._worst_value, scores = floor, self._block.scoring.scores
         if not self._block.scoring.per_dollar:
             self._program.close(np.flatnonzero(scores < floor).tolist())
             return
         memory = [(v, p) for v, p in self._prices.items() if v >= len(scores)]
-        # No memory nodes cost `most`, so a size that may spend as much may spend anything; without this limit a score
-        # that is 1e10 times the best one's gives a coefficient that HiGHS refuses.
+        # No memory nodes cost `most`, so it is as good as infinite; without this limit a score that is 1e10 times the
+        # best one's gives a coefficient that HiGHS refuses.
         upper = list(self._formulation.upper.values())
         most = 2 * sum(p * upper[v] for v, p in memory)
-        # Looser than the tie, which HiGHS takes for rounding and calls infeasible; `_find` keeps to the tie.
+        # Looser than the tie, which HiGHS takes for rounding and calls infeasible; `_find` checks the tie.
         loose = floor * (1 + _LOOSE)
         terms = [(v, max(self._prices.get(v, 0.0) + loose * s, -most)) for v, s in enumerate(scores.tolist())]
         self._program.add([*terms, *memory], 0.0)
@@ -157,13 +154,13 @@ class _Search:
         return order | {sizes + tier + w: float(sizes * tier) for w in range(tier)}
 
     def _find(self, objective: Mapping[int, float]) -> Choice:
-        """Solve, and believe the answer only after exact checks; else raise :class:`Unproven`."""
+        """Solve and check the answer exactly; raises :class:`Unproven` without one."""
         for _ in range(_MOST_TRIES):
             try:
                 values = self._program.minimise(objective)
             except Unproven as stop:
                 if stop.status is SolveStatus.INFEASIBLE and self._any_found:
-                    break  # a plan was found and then none: the solver contradicts itself
+                    break  # the solver contradicts itself
                 raise
             if self._formulation.violated(values):
                 break

@@ -30,15 +30,15 @@ class Unproven(Exception):
 def _backend(seconds: float) -> Any:
     # Gaps of 0: the default relative gap of 1e-4 would accept a plan that is not the best.
     # One thread: the programs are small, and starting a thread pool costs more than solving them.
-    # Feasibility jump looks for a first solution, which presolve and rounding find here as well; it takes half of the
-    # time of a small program. Releases before 1.11 do not have it and ignore the option.
+    # No feasibility jump, which takes half the time of a small program to find a first solution that presolve and
+    # rounding find as well. Releases before 1.11 ignore the option.
     return _Highs(
         msg=False, gapRel=0.0, gapAbs=0.0, threads=1, timeLimit=seconds, mip_heuristic_run_feasibility_jump=False
     )
 
 
 class _Highs(pulp.HiGHS):  # type: ignore[misc]  # PuLP is not typed
-    """HiGHS with all variables made whole at once: PuLP does it one by one, which takes the square of their number."""
+    """HiGHS with all variables made integer at once: PuLP does it one by one, in quadratic time."""
 
     def buildSolverModel(self, lp: Any) -> None:  # noqa: N802  the name is PuLP's
         from highspy import HighsVarType
@@ -51,14 +51,10 @@ class _Highs(pulp.HiGHS):  # type: ignore[misc]  # PuLP is not typed
 
 
 class IntegerProgram:
-    """A formulation that is narrowed and solved for one objective after the other; not thread-safe."""
+    """A formulation that is narrowed and solved for several objectives in turn; not thread-safe."""
 
     def __init__(self, formulation: Formulation, *, deadline: float) -> None:
-        """Load a formulation; ``deadline``: ``time.monotonic()`` at which the solver must stop.
-
-        Raises:
-            SolverError: HiGHS cannot be run here.
-        """
+        """Load a formulation; ``deadline``: a ``time.monotonic()``. Raises a SolverError if HiGHS cannot run here."""
         if not _backend(1.0).available():
             raise SolverError("HiGHS cannot be run here: pip install highspy, or plan with --solver frontier")
         self._deadline = deadline
@@ -70,16 +66,12 @@ class IntegerProgram:
         self._rows.append(_reduced(tuple(terms), bound, "<="))
 
     def close(self, variables: Iterable[int]) -> None:
-        """Hold variables at 0."""
+        """Fix variables at 0."""
         for variable in variables:
             self._upper[variable] = (self._upper[variable][0], 0)
 
     def minimise(self, objective: Mapping[int, float]) -> tuple[int, ...]:
-        """Solve for one objective: the values of the variables, rounded to whole numbers and not checked.
-
-        Raises:
-            Unproven: no solution, not in time, or numerical trouble.
-        """
+        """Solve for one objective: the values of the variables, rounded and unchecked; raises :class:`Unproven`."""
         seconds = self._deadline - time.monotonic()
         if seconds <= 0:
             raise Unproven(SolveStatus.TIME_LIMIT)
@@ -97,13 +89,13 @@ class IntegerProgram:
         found = {index: v.varValue for index, v in variables.items()}
         if all(x is None for x in found.values()):
             raise Unproven(SolveStatus.NUMERICAL)
-        # A variable in no row and no objective never reaches the solver, and has no value: any does.
+        # A variable in no row and no objective never reaches the solver; any value will do.
         return tuple(round(found.get(i) or 0) for i in range(len(self._upper)))
 
     def _build(self, objective: Mapping[int, float]) -> tuple[Any, dict[int, Any]]:
-        """The PuLP problem, which goes to the solver as a whole each time, and its variables that are not held at 0."""
+        """The whole PuLP problem, and its variables that are not fixed at 0."""
         with warnings.catch_warnings():
-            # PuLP 3.3 announces the names of PuLP 4 at nearly every call; the dependency is pinned below 4.
+            # PuLP 3.3 warns of PuLP 4 at nearly every call; the dependency is pinned below 4.
             warnings.simplefilter("ignore", DeprecationWarning)
             problem = pulp.LpProblem("deepvm", pulp.LpMinimize)
             variables = {
@@ -123,9 +115,9 @@ class IntegerProgram:
 
 
 def _reduced(terms: _Terms, bound: float, sense: str) -> tuple[_Terms, float, str]:
-    """A row, divided by the greatest common divisor of its coefficients if they are whole numbers.
+    """A row divided by the greatest common divisor of its coefficients, if they are whole; micro-dollars become small.
 
-    A bound of ``<=`` is rounded down: no whole-number solution is lost, and micro-dollars become small numbers.
+    A bound of ``<=`` is rounded down, which loses no whole-number solution.
     """
     whole = [c for _, c in terms if isinstance(c, int)]
     divisor = math.gcd(*whole) if len(whole) == len(terms) else 0

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from deepvm.core.cluster.cluster import Cluster, Outlook
-from deepvm.core.preemption.interruptions import ClusterRisk
+from deepvm.core.preemption.interruption_bands import ClusterRisk
 from deepvm.core.units import format_seconds
 from deepvm.reports.tables import Column
 

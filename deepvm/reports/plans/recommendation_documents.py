@@ -92,7 +92,7 @@ def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, An
 
 def _work(work: Work, reference: InstanceType | None) -> dict[str, Any]:
     """What is to be trained."""
-    from deepvm.core.preemption.interruptions import share_over
+    from deepvm.core.preemption.interruption_bands import share_over
 
     spans = ("step_s", "save_s", "durable_s", "allocation_s", "preparation_s", "grace_s")
     return {

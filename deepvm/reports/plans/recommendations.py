@@ -162,7 +162,7 @@ def _job_lines(answer: Recommendations) -> list[str]:
     work, first = answer.request.work, answer.configurations[0]
     if work is None or answer.reference is None or first.outlook is None:
         return []
-    from deepvm.core.preemption.interruptions import BAND_SHARES, hits
+    from deepvm.core.preemption.interruption_bands import BAND_SHARES, hits
 
     job, gpu, outlook = work.job, first.cluster.gpu, first.outlook
     alone = f"{job.steps} steps of {job.step_s.mean:.4g} s, {format_seconds(job.steps * job.step_s.mean)}"

@@ -19,9 +19,8 @@ from deepvm.catalog.documents.schema import CatalogDocument, InstanceDocument, M
 from deepvm.catalog.documents.serialization import build_catalog, build_quotas, document_of
 from deepvm.catalog.store import format_catalog, load_catalog, load_quotas
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, ZonePrice
-from deepvm.core.cluster.memory_nodes import RULES
+from deepvm.core.cluster.memory_nodes import RULES, SaturationTable
 from deepvm.core.cluster.provenance import Provenance
-from deepvm.core.cluster.saturation import SaturationTable
 from deepvm.core.cluster.speedup import HybridSpeedup, LogisticSpeedup, MeasuredSpeedup, RingSpeedup
 from deepvm.errors import DataError, RequestError
 

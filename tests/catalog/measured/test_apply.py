@@ -22,8 +22,7 @@ from deepvm.catalog.measured.entries import Entry
 from deepvm.catalog.measured.tables import Tables
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.instances import Catalog, Gpu
-from deepvm.core.cluster.memory_nodes import PAPER_NODES, REAL_NODES
-from deepvm.core.cluster.saturation import PAPER_TABLE, SaturationTable
+from deepvm.core.cluster.memory_nodes import PAPER_NODES, PAPER_TABLE, REAL_NODES, SaturationTable
 from deepvm.core.cluster.speedup import MeasuredSpeedup, RingSpeedup
 from deepvm.errors import RequestError
 

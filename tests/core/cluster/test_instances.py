@@ -9,7 +9,7 @@ import pytest
 from support.builders import catalog, cpu_type, gpu_type, hybrid
 
 from deepvm.core.cluster.instances import Gpu, Market, Quota, ZonePrice, flopp, quota_limit
-from deepvm.core.cluster.saturation import SaturationTable
+from deepvm.core.cluster.memory_nodes import SaturationTable
 from deepvm.core.cluster.speedup import HybridSpeedup, RingSpeedup
 from deepvm.errors import MissingDataError, RequestError
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.builders import cpu_type
 
-from deepvm.core.cluster.memory_nodes import PAPER_NODES, REAL_NODES, room_of_system
-from deepvm.core.cluster.saturation import PAPER_TABLE, SaturationTable
+from deepvm.core.cluster.memory_nodes import PAPER_NODES, PAPER_TABLE, REAL_NODES, SaturationTable, room_of_system
 from deepvm.core.units import GIB
 
 # MemTotal that EC2's types lack of what AWS advertises, bytes; see KERNEL_BYTES.

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.places import SHARED
 
 from deepvm.core.cluster.instances import InstanceType, flopp
-from deepvm.core.cluster.plausibility import (
+from deepvm.core.cluster.prices import (
     FEWEST_PEERS,
     LEAST_SPOT_SHARE,
     LEAST_USD_PER_HOUR,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import oracle
 
-from deepvm.core.cluster.saturation import PAPER_TABLE, SaturationTable
+from deepvm.core.cluster.memory_nodes import PAPER_TABLE, SaturationTable
 from deepvm.errors import RequestError
 
 TABLE_V = [(0.3, 3), (1.7, 12), (5, 16), (10, 20), (12.5, 24), (15, 24), (25, 28), (30, 32)]

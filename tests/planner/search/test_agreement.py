@@ -6,18 +6,18 @@ import pytest
 from hypothesis import event, given, settings
 from support import oracle
 from support.effort import examples
-from support.planner.agreement import NumericalTrouble, assert_agree, blocks_for, by_frontier, by_ilp
+from support.planner.agreement import NumericalTrouble, assert_agree, blocks_for, by_ilp, enumerated
 from support.planner.strategies import Case, cases
 
-from deepvm.planner.recommend import plan
+from deepvm.planner.recommend import solve
 from deepvm.planner.search.formulation import SolveStatus
 
 
 @settings(max_examples=examples(1200))
 @given(case=cases())
-def test_frontier_agrees_with_the_oracle(case: Case) -> None:
+def test_enumeration_agrees_with_the_oracle(case: Case) -> None:
     expected = oracle.answer(case.catalog, case.request)
-    assert_agree(by_frontier(blocks_for(case.catalog, case.request), case.request), expected, case.request)
+    assert_agree(enumerated(blocks_for(case.catalog, case.request), case.request), expected, case.request)
 
 
 @settings(max_examples=examples(400))
@@ -31,7 +31,7 @@ def assert_right_or_in_doubt(case: Case) -> None:
     """Where a micro-dollar is close to the tolerances, a solver may give up, but must not answer wrongly."""
     expected = oracle.answer(case.catalog, case.request)
     blocks = blocks_for(case.catalog, case.request)
-    assert_agree(by_frontier(blocks, case.request), expected, case.request)
+    assert_agree(enumerated(blocks, case.request), expected, case.request)
     try:
         found = by_ilp(blocks, case.request)
     except NumericalTrouble:
@@ -50,7 +50,7 @@ def test_integer_program_is_right_or_in_doubt_at_extreme_prices(case: Case) -> N
 @given(case=cases("absurd"))
 def test_recommend_is_right_where_solvers_are_not(case: Case) -> None:
     """At 100 000 $/h HiGHS is wrong now and then; the answer is right all the same, and says so."""
-    answer = plan(case.catalog, case.request)
+    answer = solve(case.catalog, case.request)
     expected = oracle.answer(case.catalog, case.request)
     assert [(r.cluster.gpu.name, r.cluster.gpu_count, r.cluster.micro_usd_per_hour) for r in answer] == [
         (p.gpu, p.count, p.micro_usd) for p in expected
@@ -70,9 +70,9 @@ def test_integer_program_agrees_with_the_oracle_at_length(case: Case) -> None:
 @pytest.mark.slow
 @settings(max_examples=30_000)
 @given(case=cases())
-def test_frontier_agrees_with_the_oracle_at_length(case: Case) -> None:
+def test_enumeration_agrees_with_the_oracle_at_length(case: Case) -> None:
     expected = oracle.answer(case.catalog, case.request)
-    assert_agree(by_frontier(blocks_for(case.catalog, case.request), case.request), expected, case.request)
+    assert_agree(enumerated(blocks_for(case.catalog, case.request), case.request), expected, case.request)
 
 
 @pytest.mark.slow

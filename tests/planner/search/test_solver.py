@@ -17,14 +17,14 @@ from support.pace import soon
 from support.planner.agreement import blocks_for
 
 from deepvm.core.cluster.instances import Catalog
-from deepvm.core.cluster.saturation import SaturationTable
+from deepvm.core.cluster.memory_nodes import SaturationTable
 from deepvm.core.cluster.speedup import RingSpeedup
 from deepvm.errors import SolverError
-from deepvm.planner.recommend import Recommendations, plan, recommend
+from deepvm.planner.recommend import Recommendations, recommend, solve
 from deepvm.planner.request import PlanRequest
 from deepvm.planner.search import ilp, solver
+from deepvm.planner.search.enumeration import Block
 from deepvm.planner.search.formulation import Constraint, Formulation, SolveStatus
-from deepvm.planner.search.frontier import Block
 from deepvm.planner.search.solver import IntegerProgram, Unproven
 
 NEVER = float("inf")
@@ -129,7 +129,7 @@ class TestExactCheck:
     def test_a_plan_that_costs_a_micro_dollar_too_much_is_not_believed(self) -> None:
         shop, request = self.dear()
         expected = oracle.answer(shop, request)
-        answer = plan(shop, request)
+        answer = solve(shop, request)
         assert [r.cluster.micro_usd_per_hour for r in answer] == [p.micro_usd for p in expected]
         assert all(r.cluster.micro_usd_per_hour <= request.budget_micro_usd for r in answer)
         assert (answer.status is SolveStatus.NUMERICAL) == bool(answer.doubt)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepvm.core.preemption.interruptions import ClusterRisk
+from deepvm.core.preemption.interruption_bands import ClusterRisk
 from deepvm.reports.plans.outlooks import cluster_sentence, risk_document, share_words
 
 

@@ -15,7 +15,7 @@ from support.simulator.engine_runs import WITHOUT_SHRINKING, Lives, Pools, compa
 
 from deepvm.core.cluster.instances import Market
 from deepvm.core.preemption.job import Job, Span
-from deepvm.core.preemption.savepolicy import POLICIES, SaveFacts, Young, parse_policy
+from deepvm.core.preemption.savepolicy import POLICIES, Formula, SaveFacts, parse_policy
 from deepvm.errors import SimulationError
 from deepvm.simulator.engine.engine import run
 from deepvm.simulator.jobfile import preset
@@ -269,13 +269,13 @@ def test_a_cluster_learns_the_time_from_the_newest_request_to_a_loss() -> None:
     """By hand: lost at 100 s and at 1000 s, when the replacement of the first is 900 s old."""
     told: list[float] = []
 
-    class Listens(Young):
+    class Listens(Formula):
         def interval_s(self, facts: SaveFacts) -> float:
             told.append(float(np.max(facts.mttp_s)))
             return np.inf
 
     job = Job(2000, Span.of(1.0), mttp_s=(600.0,), vms=2, save_every_steps=50)
-    run(job, Listens(), Lives(100.0, 1000.0), 1, np.random.default_rng(0))
+    run(job, Listens("young"), Lives(100.0, 1000.0), 1, np.random.default_rng(0))
     assert list(dict.fromkeys(told)) == pytest.approx([300, (300 + 100) / 2, (300 + 100 + 900) / 3])
 
 

@@ -10,8 +10,8 @@ from deepvm.planner.candidates import gather
 from deepvm.planner.describe import blocks_of
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.search import ilp
+from deepvm.planner.search.enumeration import Block, Choice, Enumeration
 from deepvm.planner.search.formulation import SolveStatus
-from deepvm.planner.search.frontier import Block, Choice, Frontier
 from support.oracle import Plan
 
 
@@ -19,8 +19,8 @@ def blocks_for(shop: Catalog, request: PlanRequest) -> tuple[Block, ...]:
     return blocks_of(gather(shop, request))
 
 
-def by_frontier(blocks: Sequence[Block], request: PlanRequest) -> list[Choice]:
-    return Frontier.build(blocks, request.top).top(request.budget_micro_usd, request.top)
+def enumerated(blocks: Sequence[Block], request: PlanRequest) -> list[Choice]:
+    return Enumeration.build(blocks, request.top).top(request.budget_micro_usd, request.top)
 
 
 class NumericalTrouble(Exception):

@@ -15,8 +15,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Quota, ZonePrice
-from deepvm.core.cluster.memory_nodes import PAPER_NODES, REAL_NODES
-from deepvm.core.cluster.saturation import PAPER_TABLE, SaturationTable
+from deepvm.core.cluster.memory_nodes import PAPER_NODES, PAPER_TABLE, REAL_NODES, SaturationTable
 from deepvm.core.cluster.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup, SpeedupCurve
 from deepvm.planner.request import (
     ANY_NUMBER,

@@ -1,9 +1,9 @@
-"""How often spot VMs are taken away, by AWS's Spot Advisor: of one VM, and of a cluster of n of them.
+"""How often spot VMs are preempted, by AWS's Spot Advisor: one VM, and a cluster of n of them.
 
-AWS tells in bands which share r of a type's VMs was taken away in the last month. VMs taken away at a constant rate
-have the mean life ``-month / ln(1 - r)``. If each of n VMs goes independently of the others and is replaced at once,
-``1 - (1 - r)^n`` of the months bring a loss or more, and ``-n ln(1 - r)`` losses are to be expected in a month. In fact
-VMs of one type and zone often go together: that makes for fewer interruptions, which take more VMs each.
+AWS gives a band for the share r of a type's VMs that was preempted in the last month. At a constant rate their mean
+lifetime is ``-month / ln(1 - r)``. If n VMs are preempted independently and replaced at once, ``1 - (1 - r)^n`` of the
+months bring a loss, and ``-n ln(1 - r)`` losses are expected in a month. In fact VMs of one type and zone often go
+together: that makes for fewer interruptions, which take more VMs each.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from dataclasses import dataclass
 from deepvm.errors import RequestError
 
 MONTH_S = 365.25 / 12 * 86400
-# Share of the VMs of a type that is taken away in a month, from and to, by AWS's band; and where one figure is needed.
+# Share of the VMs of a type that is preempted in a month, from and to, by AWS's band; and as one figure.
 BANDS: tuple[tuple[float, float | None], ...] = ((0.0, 0.05), (0.05, 0.1), (0.1, 0.15), (0.15, 0.2), (0.2, None))
 BAND_SHARES = (0.025, 0.075, 0.125, 0.175, 0.25)  # of the open band a guess
 
 
 def mean_life_s(share: float) -> float:
-    """Mean life of which the share is over after a month, seconds: -month / ln(1 - share); infinite for 0."""
+    """Mean lifetime if a share is over after a month, seconds: -month / ln(1 - share); infinite for 0."""
     return -MONTH_S / math.log1p(-share) if share else math.inf
 
 
 def share_over(mean_life_s: float) -> float:
-    """Share of lives that are over after a month."""
+    """Share of lifetimes that are over after a month."""
     return -math.expm1(-MONTH_S / mean_life_s)
 
 
 def cluster_share(share: float, vms: int) -> float:
-    """Probability that a month takes at least one of so many VMs, each independently: 1 - (1 - share)^vms."""
+    """Probability that a month takes at least one of several independent VMs: 1 - (1 - share)^vms."""
     return -math.expm1(vms * math.log1p(-share)) if share < 1 else 1.0
 
 
 def hits(share: float, vms: int) -> str:
-    """What a monthly share of single VMs means for several, as the end of a sentence; empty for one."""
+    """The end of a sentence: what a monthly share of single VMs means for several; empty for one."""
     if vms == 1:
         return ""
     return f", which takes one or more of {vms} in {100 * cluster_share(share, vms):.0f} % of the months"
@@ -46,10 +46,8 @@ class ClusterRisk:
     """How often a cluster of spot VMs is hit, as ranges; None is an unknown upper end.
 
     Attributes:
-        vms: how many. vm_share: share of single VMs that is taken away in a month.
-        share: probability that a month takes at least one of them. losses_per_month: expected.
-        between_s: mean time from one loss to the next, seconds, the shortest first: 0 where losses have no upper end,
-            infinite where they have no lower one.
+        vm_share: share of single VMs that is preempted in a month. share: probability that it hits the cluster.
+        losses_per_month: expected. between_s: mean time between losses, seconds, shortest first, 0 to infinite.
     """
 
     vms: int
@@ -60,11 +58,7 @@ class ClusterRisk:
 
     @classmethod
     def of_band(cls, band: int, vms: int) -> ClusterRisk:
-        """Of AWS's band, 0 to 4.
-
-        Raises:
-            RequestError: no VM, or no such band.
-        """
+        """By AWS's band, 0 to 4; raises a RequestError for another one, and below one VM."""
         if vms < 1:
             raise RequestError("vms", vms, "a number of VMs from 1")
         if band not in range(len(BANDS)):

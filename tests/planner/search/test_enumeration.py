@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from support import oracle
 from support.effort import examples
-from support.planner.agreement import blocks_for, by_frontier, summary
+from support.planner.agreement import blocks_for, enumerated, summary
 from support.planner.strategies import Case, cases
 
-from deepvm.planner.search import frontier, ilp
-from deepvm.planner.search.frontier import Frontier, price_order, skyband
+from deepvm.planner.search import enumeration, ilp
+from deepvm.planner.search.enumeration import Enumeration, price_order, skyband
 
 tables = arrays.arrays(
     np.int64, st.tuples(st.integers(0, 12), st.integers(1, 4)), elements=st.sampled_from([-3, 0, 0, 1, 2, 5])
@@ -44,7 +44,7 @@ def test_skyband_is_its_definition(costs: np.ndarray, depth: int) -> None:
 @settings(max_examples=examples(300))
 @given(costs=tables, depth=st.integers(1, 3))
 def test_blocks_change_nothing(costs: np.ndarray, depth: int) -> None:
-    with mock.patch.object(frontier, "_ROWS_AT_ONCE", 2):
+    with mock.patch.object(enumeration, "_ROWS_AT_ONCE", 2):
         assert skyband(costs, depth).tolist() == naive(costs, depth)
 
 
@@ -71,9 +71,9 @@ def test_price_order_is_the_place_in_a_stable_sort(values: list[int]) -> None:
 @given(case=cases())
 def test_the_tier_is_pruned_without_loss(case: Case) -> None:
     blocks = blocks_for(case.catalog, case.request)
-    pruned = [summary(c) for c in by_frontier(blocks, case.request)]
-    with mock.patch.object(frontier, "useful_tier", lambda tier, top: np.ones(len(tier), dtype=np.bool_)):
-        whole = [summary(c) for c in by_frontier(blocks, case.request)]
+    pruned = [summary(c) for c in enumerated(blocks, case.request)]
+    with mock.patch.object(enumeration, "useful_tier", lambda tier, top: np.ones(len(tier), dtype=np.bool_)):
+        whole = [summary(c) for c in enumerated(blocks, case.request)]
     assert pruned == whole
 
 
@@ -91,8 +91,8 @@ def test_the_best_plan_survives_both_prunings(case: Case) -> None:
 
 def test_nothing_in_nothing_out() -> None:
     assert skyband(np.zeros((0, 2), dtype=np.int64), 1).tolist() == []
-    assert len(Frontier.build([])) == 0
-    assert Frontier.build([]).best(10**9) is None
-    assert Frontier.build([]).cheapest() is None
-    assert Frontier.build([]).next_change(0) is None
-    assert Frontier.build([]).top(10**9, 3) == []
+    assert len(Enumeration.build([])) == 0
+    assert Enumeration.build([]).best(10**9) is None
+    assert Enumeration.build([]).cheapest() is None
+    assert Enumeration.build([]).next_change(0) is None
+    assert Enumeration.build([]).top(10**9, 3) == []

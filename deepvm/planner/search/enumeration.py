@@ -1,8 +1,7 @@
-"""Every plan worth knowing, enumerated exactly: one pass answers every budget.
+"""Every plan that matters, enumerated exactly: one pass answers every budget.
 
-For each (type, n) only the cheapest memory nodes matter, because the score of a plan does not depend on them. So the
-plans are the sizes times the few cheapest ways to serve them, sorted once by price; the best plan of any budget is
-then a look-up in a running maximum.
+A plan's score does not depend on its memory nodes, so for each (type, n) only the few cheapest matter. The plans are
+sorted once by price; the best plan within a budget is then a look-up in a running maximum.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 from deepvm.core.cluster.cluster import Cluster, NodeGroup
 from deepvm.core.cluster.instances import Market
 from deepvm.planner.architectures import Architecture
-from deepvm.planner.columns import BoolArray, FloatArray, IntArray, MemoryTier, Sizes
+from deepvm.planner.columns import BoolArray, FloatArray, IntArray, MemoryNodeTable, TrainingTable
 from deepvm.planner.scoring import TIE, Scoring, tie_floor
 
 _ROWS_AT_ONCE = 256
@@ -26,14 +25,14 @@ class Block:
     """The candidates of one architecture; ``tier`` counts only where it is tiered."""
 
     architecture: Architecture
-    sizes: Sizes
-    tier: MemoryTier
+    sizes: TrainingTable
+    tier: MemoryNodeTable
     scoring: Scoring
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A plan: a row of a block's sizes and of its tier (None without memory nodes), and micro-dollars an hour."""
+    """A plan: rows of a block's sizes and of its tier (None without memory nodes), and micro-dollars an hour."""
 
     block: Block
     size: int
@@ -44,7 +43,7 @@ class Choice:
 
     @property
     def cluster(self) -> Cluster:
-        """The cluster that this choice means."""
+        """The cluster of this plan."""
         sizes, row = self.block.sizes, self.size
         memory = None
         if self.memory is not None:
@@ -54,7 +53,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Frontier:
+class Enumeration:
     """All plans of several blocks (by index): cheapest first, then fewest memory nodes, then by name.
 
     ``plans`` is (4, plans), see :func:`_plans`; ``best_so_far`` is the running maximum of ``value``.
@@ -67,17 +66,14 @@ class Frontier:
     best_so_far: FloatArray
 
     @classmethod
-    def build(cls, blocks: Sequence[Block], top: int = 1) -> Frontier:
-        """Enumerate blocks, which come in the order of their architectures' names.
-
-        ``top``: how many plans will be asked for at once; each size keeps its ``top`` cheapest memory tiers.
-        """
+    def build(cls, blocks: Sequence[Block], top: int = 1) -> Enumeration:
+        """Enumerate blocks, in the order of their architectures' names; each size with its ``top`` cheapest tiers."""
         parts = [_plans(block, top) for block in blocks]
         plans = np.concatenate([np.zeros((4, 0), dtype=np.int64), *parts], axis=1)
         block = np.repeat(np.arange(len(blocks)), [part.shape[1] for part in parts])
         pairs = list(zip(blocks, parts, strict=True))
         value = np.concatenate([np.zeros(0), *(b.scoring.values(p[0], p[3]) for b, p in pairs)])
-        # Blocks and tiers stand in the order of their names: indices sort like names.
+        # Blocks and tiers are sorted by name, so their indices sort like names.
         named = np.concatenate([np.zeros(0, dtype=np.int64), *(b.sizes.order[p[0]] for b, p in pairs)])
         _, memory, memory_count, price = plans
         order = np.lexsort((memory, named, block, memory_count, price))
@@ -100,21 +96,21 @@ class Frontier:
         return Choice(block, size, None if memory < 0 else memory, memory_count, price, value)
 
     def affordable(self, budget: int) -> int:
-        """How many plans cost at most ``budget`` micro-dollars an hour; they are the first ones."""
+        """How many plans cost at most ``budget`` micro-dollars an hour: the first ones."""
         return int(np.searchsorted(self.price, budget, side="right"))
 
     def reaching(self, value: float) -> Choice | None:
-        """The first plan, in the order of prices, with this value or a better one; None without any."""
-        row = int(np.searchsorted(self.best_so_far, value))  # a running maximum never falls
+        """The cheapest plan with at least this value; None without any."""
+        row = int(np.searchsorted(self.best_so_far, value))
         return self.choice(row) if row < len(self) else None
 
     def best(self, budget: int) -> Choice | None:
-        """The best plan within a budget, None when nothing is feasible."""
+        """The best plan within a budget, if any."""
         within = self.affordable(budget)
         return self.reaching(tie_floor(float(self.best_so_far[within - 1]))) if within else None
 
     def top(self, budget: int, count: int) -> list[Choice]:
-        """The best ``count`` plans within a budget, in order; at most as many as the frontier was built for."""
+        """The best ``count`` plans within a budget, in order; exact for up to the ``top`` of :meth:`build`."""
         within = self.affordable(budget)
         value = self.value[:within].copy()
         chosen: list[Choice] = []
@@ -126,11 +122,11 @@ class Frontier:
         return chosen
 
     def cheapest(self) -> Choice | None:
-        """The cheapest plan of all, None when no budget makes anything feasible."""
+        """The cheapest plan of all, if any."""
         return self.choice(0) if len(self) else None
 
     def cheapest_of_each_type(self) -> dict[str, int]:
-        """The lowest price of any plan with each GPU type, micro-dollars an hour, by the type's name."""
+        """The lowest price of a plan with each GPU type, micro-dollars an hour, by name."""
         prices: dict[str, int] = {}
         for index, block in enumerate(self.blocks):
             rows = np.flatnonzero(self.block == index)
@@ -141,7 +137,7 @@ class Frontier:
         return prices
 
     def next_change(self, budget: int) -> Choice | None:
-        """The plan at the next higher budget for which the best plan has a better value, None when there is none."""
+        """The best plan at the next budget that buys a better one, if any."""
         now = self.best(budget)
         bar = -np.inf if now is None else now.value + abs(now.value) * TIE
         row = int(np.searchsorted(self.best_so_far, bar, side="right"))
@@ -149,10 +145,7 @@ class Frontier:
 
 
 def _plans(block: Block, top: int) -> IntArray:
-    """Each size with each of the memory tiers that are worth knowing: (4, plans).
-
-    The rows are the size's row, the memory tier's or -1, how many memory nodes, and micro-dollars an hour.
-    """
+    """(4, plans): row of the size, of the memory tier or -1, how many memory nodes, micro-dollars an hour."""
     sizes, none = block.sizes, np.zeros((4, 0), dtype=np.int64)
     if not block.architecture.tiered:
         rows = np.arange(len(sizes), dtype=np.int64)
@@ -162,24 +155,24 @@ def _plans(block: Block, top: int) -> IntArray:
     return np.asarray(plans[:, plans[3] <= sizes.most_usd[plans[0]]])
 
 
-def useful_tier(tier: MemoryTier, top: int) -> BoolArray:
+def useful_tier(tier: MemoryNodeTable, top: int) -> BoolArray:
     """Memory-node types that fewer than ``top`` others beat in price, n_sat, quota and zones at once."""
-    # Memory is no column: all types of a tier have enough of it (eq. 6), and more is worth nothing.
+    # Memory is no column: all types have enough of it (eq. 6).
     columns = [price_order(tier.price), -tier.n_sat, -tier.max_count]
-    if tier.offers_differ:
+    if tier.zones_differ:
         columns += [-zone.astype(np.int64) for zone in np.unique(tier.sold, axis=1).T]
     return skyband(np.column_stack(columns), top)
 
 
-def _with_cheapest_tiers(sizes: Sizes, tier: MemoryTier, top: int) -> IntArray:
-    """Each size with its ``top`` cheapest memory tiers, by the rows of :func:`_plans`."""
+def _with_cheapest_tiers(sizes: TrainingTable, tier: MemoryNodeTable, top: int) -> IntArray:
+    """Each size with its ``top`` cheapest memory tiers, as in :func:`_plans`."""
     useful = useful_tier(tier, top)
     kept, small = np.flatnonzero(useful), tier.take(useful)
-    # What a tier costs depends on n, on the senders' n_sat and on what is sold there: each such key is served once.
-    offered, offers = np.unique(small.offered, axis=1, return_inverse=True)
+    # What a tier costs depends on n, on the senders' n_sat and on the memory set: each such key is computed once.
+    offered, sets = np.unique(small.offered, axis=1, return_inverse=True)
     base, columns = int(sizes.n_sat.max()) + 1, offered.shape[1]
-    row_offers = offers.reshape(-1)[sizes.offers]
-    keys, pair = np.unique((sizes.count * base + sizes.n_sat) * columns + row_offers, return_inverse=True)
+    row_sets = sets.reshape(-1)[sizes.memory_set]
+    keys, pair = np.unique((sizes.count * base + sizes.n_sat) * columns + row_sets, return_inverse=True)
     counts, n_sat = np.divmod(keys // columns, base)
     needed = small.needed(counts, n_sat)
     never = np.iinfo(np.int64).max
@@ -195,21 +188,21 @@ def _with_cheapest_tiers(sizes: Sizes, tier: MemoryTier, top: int) -> IntArray:
 def skyband(costs: IntArray, depth: int) -> BoolArray:
     """The k-skyband (Papadias et al., TODS 2005): rows that fewer than ``depth`` >= 1 other rows dominate, as a mask.
 
-    A row dominates another when it is less or equal in every column and, if equal in all of them, stands earlier.
+    A row dominates another when it is less or equal in every column and, if equal in all of them, comes first.
     The best ``depth`` plans are among these rows: each dominator of a dropped row gives a plan that ranks before every
-    plan of that row. ``costs``: (rows, resources), smaller is better; every resource that counts. Price and size alone
-    are not enough: on real spot prices a bigger machine is often the cheaper one.
+    plan of that row. ``costs``: (rows, resources), smaller is better. Price and size alone are not enough: on real spot
+    prices a bigger machine is often the cheaper one.
     """
     rows = len(costs)
     kept = np.zeros(rows, dtype=np.bool_)
-    # In lexicographic order a dominator always stands before what it dominates, and a stable sort keeps equal rows in
-    # their order; so one pass over blocks, each compared with the survivors before it and with itself, is enough.
+    # In lexicographic order a dominator comes before what it dominates, and a stable sort keeps equal rows in order; so
+    # one pass over blocks, each compared with the survivors before it and with itself, is enough.
     order = np.lexsort(costs.T[::-1])
     survivors = np.empty((0, costs.shape[1]), dtype=costs.dtype)
     for start in range(0, rows, _ROWS_AT_ONCE):
         index = order[start : start + _ROWS_AT_ONCE]
         block = costs[index]
-        before = np.tri(len(block), k=-1, dtype=np.bool_)  # [i, j]: j stands before i
+        before = np.tri(len(block), k=-1, dtype=np.bool_)  # [i, j]: j comes before i
         dominators = _dominated_by(block, survivors).sum(axis=1)
         # Dropped rows may be counted as dominators inside the block: what dominates them dominates the row as well.
         dominators += (_dominated_by(block, block) & before).sum(axis=1)
@@ -220,7 +213,7 @@ def skyband(costs: IntArray, depth: int) -> BoolArray:
 
 
 def price_order(prices: IntArray) -> IntArray:
-    """The place of each row in the order of prices, equal prices in the order of the rows, as plans are ranked."""
+    """The rank of each row by price, then by row, as plans are ranked."""
     return np.argsort(np.argsort(prices, kind="stable")).astype(np.int64)
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS
-from deepvm.core.preemption.interruptions import (
+from deepvm.core.preemption.interruption_bands import (
     BAND_SHARES,
     BANDS,
     MONTH_S,
