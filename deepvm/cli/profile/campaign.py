@@ -22,8 +22,7 @@ from deepvm.io.times import format_time, parse_time
 
 if TYPE_CHECKING:
     from deepvm.catalog.measured.entries import Entry
-    from deepvm.profiling.hosts.host_list import Host
-    from deepvm.profiling.hosts.launcher import Launcher
+    from deepvm.profiling.hosts.launcher import Host, Launcher
 
 SETTINGS, SETTINGS_VERSION = "settings.json", "deepvm.profile/1"
 _START_S, _RUN_S = 180.0, 1800.0
@@ -259,7 +258,7 @@ class Campaign:
         return Part(title, chosen | {"sizes": list(sizes)} | self._about, self._names, work, whole)
 
     def _saturation(self) -> Part:
-        from deepvm.profiling.hosts.host_list import parse_hosts
+        from deepvm.profiling.hosts.launcher import parse_hosts
         from deepvm.profiling.saturation.measure_saturation import measure
         from deepvm.profiling.saturation.setup import Setup
 

@@ -18,7 +18,7 @@ from deepvm.core.units import parse_bytes
 from deepvm.errors import DataError, DeepVMError, RequestError
 
 if TYPE_CHECKING:
-    from deepvm.profiling.hosts.host_list import Host
+    from deepvm.profiling.hosts.launcher import Host
 
 LauncherName = Annotated[
     str,
@@ -236,8 +236,7 @@ def saturation(
     """
     check_plot(plot)
     from deepvm.cli.profile.save import check_save, entry_from, put
-    from deepvm.profiling.hosts.host_list import parse_hosts
-    from deepvm.profiling.hosts.launcher import Launcher
+    from deepvm.profiling.hosts.launcher import Launcher, parse_hosts
     from deepvm.profiling.saturation.measure_saturation import measure
     from deepvm.profiling.saturation.setup import Setup
     from deepvm.reports.profiling.saturation import print_saturation, saturation_figure
@@ -286,7 +285,7 @@ def check_timeouts(start_timeout: float, timeout: float) -> None:
 
 def hosts_of(option: str, names: str, file: str) -> tuple[Host, ...]:
     """The hosts of ``--option NAMES`` or ``--option-file FILE``, one of them. Raises RequestError, DataError."""
-    from deepvm.profiling.hosts.host_list import parse_hosts, read_hosts
+    from deepvm.profiling.hosts.launcher import parse_hosts, read_hosts
 
     if bool(names) == bool(file):
         both = f"{names} and {file}" if names else ""
@@ -309,7 +308,7 @@ def models_of(names: list[str]) -> tuple[str, ...]:
 
 
 def _hosts(hosts: str, hosts_file: str, local: int) -> tuple[Host, ...]:
-    from deepvm.profiling.hosts.host_list import Host
+    from deepvm.profiling.hosts.launcher import Host
 
     given = [str(where) for where in (hosts, hosts_file, local) if where]
     if len(given) != 1:

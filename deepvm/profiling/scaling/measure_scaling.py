@@ -13,8 +13,7 @@ from statistics import median
 from typing import Any
 
 from deepvm.errors import DataError, MeasurementError, RequestError
-from deepvm.profiling.hosts.host_list import Host
-from deepvm.profiling.hosts.launcher import Launcher
+from deepvm.profiling.hosts.launcher import Host, Launcher
 from deepvm.profiling.hosts.machine import one_machine
 from deepvm.profiling.scaling.scaling_coordinator import Limits, Outcome, Ready, ScalingCoordinator
 from deepvm.profiling.scaling.scaling_document import Curve, Run, check_same, read_curve, write_curve

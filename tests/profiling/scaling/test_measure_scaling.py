@@ -15,8 +15,7 @@ from support.profiling.scaling_runs import TINY, environment
 
 from deepvm.errors import DataError, MeasurementError, RequestError
 from deepvm.io.atomic_write import write_bytes
-from deepvm.profiling.hosts.host_list import Host
-from deepvm.profiling.hosts.launcher import Launcher
+from deepvm.profiling.hosts.launcher import Host, Launcher
 from deepvm.profiling.scaling import scaling_host
 from deepvm.profiling.scaling.measure_scaling import Task, measure_scaling
 from deepvm.profiling.scaling.scaling_coordinator import Limits, Ready, _leave_out
