@@ -43,7 +43,7 @@ class Band:
 
 
 class BandPoint(NamedTuple):
-    """S(n) of the best law at one size, dimensionless, and the bootstrap band around it."""
+    """S(n) of the best law at one size, and the bootstrap band around it."""
 
     n: int
     low: float
@@ -53,12 +53,7 @@ class BandPoint(NamedTuple):
 
 @dataclass(frozen=True)
 class Fit:
-    """What the points say.
-
-    Attributes:
-        points: (n, S(n)) as measured, sorted by n. laws: all four. best: by AICc. band: around it.
-        up_to: the largest n that was asked for. warnings: what is wrong with these points or with using these curves.
-    """
+    """Four laws fitted to ``points`` (n, S(n)), sorted by n; the ``best`` by AICc, to be used up to n = ``up_to``."""
 
     points: Points
     laws: tuple[Fitted, ...]
@@ -69,7 +64,7 @@ class Fit:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The measured n, each once, rising."""
+        """The measured n, each once, ascending."""
         return tuple(sorted({int(n) for n, _ in self.points}))
 
     def law(self, name: str) -> Fitted:
@@ -83,7 +78,7 @@ class Fit:
 
     @property
     def trusted_to(self) -> int:
-        """The largest n to use the curve for: 1.5 x the largest measured, or just that one where nothing bends yet."""
+        """The largest n to use the curve for: 1.5 x the largest measured, or that one where nothing bends yet."""
         return self.sizes[-1] if self.straight else int(REACH * self.sizes[-1])
 
     def band_points(self) -> tuple[BandPoint, ...]:
@@ -96,11 +91,7 @@ class Fit:
         return tuple(BandPoint(size, float(low), float(s), float(high)) for size, low, high, s in rows)
 
     def document(self) -> dict[str, Any]:
-        """``deepvm.fit/1``.
-
-        ``a``, ``b`` and ``c`` are the logistic's, as ``ring``, ``amdahl`` and ``usl`` hold those of the other laws.
-        ``model`` is the best law; ``mape`` (a fraction) and ``band`` are of that one. An AICc without a value is null.
-        """
+        """``deepvm.fit/1``: ``a``, ``b``, ``c`` of the logistic; ``mape`` and ``band`` of the best law, ``model``."""
         own = {f.law.name: dict(zip(f.law.parameters, f.values, strict=True)) for f in self.laws}
         return {
             "schema_version": "deepvm.fit/1",
@@ -119,10 +110,10 @@ class Fit:
 def fit_curve(
     points: Sequence[tuple[float, float]], *, up_to: int | None = None, resamples: int = RESAMPLES, seed: int = 0
 ) -> Fit:
-    """Fit the four laws and choose among them.
+    """Fit the four laws to points (n, S(n)) in any order, and choose among them; sizes may repeat.
 
-    Points are (n, S(n)) with whole n >= 1 in VMs and S above 0, in any order; sizes may repeat. ``up_to`` is the
-    largest n to use the curve for, the largest measured when None. ``resamples`` and ``seed`` are of the band's draws.
+    ``up_to`` is the largest n to use the curve for, by default the largest measured; ``resamples`` and ``seed`` are of
+    the band's draws.
 
     Raises:
         RequestError: fewer than four different n, a point that is none, or an ``up_to`` outside 1 ... 4096.

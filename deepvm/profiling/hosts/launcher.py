@@ -16,9 +16,9 @@ from deepvm.errors import CatalogFormatError, Problem, RequestError
 from deepvm.io.safe_read import read_text
 
 PRESETS = {
-    # ServerAlive: a machine that is silently gone is noticed after a minute, not after hours.
+    # ServerAlive: a host that has silently gone is noticed after a minute, not after hours.
     "ssh": "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=15 -o ServerAliveCountMax=4 {host}",
-    # A host name of its own as well: to MPI, processes with one host name are on one machine.
+    # With its own host name: to MPI, processes with one host name are on one machine.
     "netns": """ip netns exec {host} unshare --uts sh -c 'hostname "$0" && exec "$@"' {host}""",
     "local": "",
 }
@@ -52,7 +52,7 @@ class Host:
 
 
 def parse_hosts(text: str, option: str = "hosts") -> tuple[Host, ...]:
-    """Names separated by commas; raises a RequestError for ``option`` when one is invalid or stands there twice."""
+    """Hosts of names separated by commas; raises a RequestError for ``option`` if one is invalid or twice there."""
     names = [n.strip() for n in text.split(",") if n.strip()]
     for name in names:
         if not _NAME.fullmatch(name):
@@ -61,11 +61,11 @@ def parse_hosts(text: str, option: str = "hosts") -> tuple[Host, ...]:
 
 
 def read_hosts(path: Path, option: str = "hosts_file") -> tuple[Host, ...]:
-    """A host file as of torchrun or MPI: one host a line, then ``slots=`` and ``address=``; ``#`` begins comments.
+    """A host file as for torchrun or MPI: one host a line, then ``slots=`` and ``address=``; ``#`` begins comments.
 
     Raises:
         RequestError: no such file, no host in it, or one twice.
-        CatalogFormatError: it cannot be read, or lines are no hosts: names each by its number.
+        CatalogFormatError: it cannot be read, or lines are invalid: names each by its number.
     """
     try:
         text = read_text(path, f"expected a text file with {_A_LINE}")
@@ -108,8 +108,7 @@ def _distinct(hosts: Sequence[Host], option: str) -> tuple[Host, ...]:
         if count > 1:
             raise RequestError(option, name, "each host once: two processes on one VM are not two VMs")
     if len({h.slots for h in hosts}) > 1:
-        alike = "the same slots= for all hosts, as the VMs of one cluster are alike"
-        raise RequestError(option, "different slots", alike)
+        raise RequestError(option, "different slots", "the same slots= for all hosts, as VMs of one cluster are alike")
     return tuple(hosts)
 
 
@@ -118,9 +117,8 @@ class Launcher:
     """How a command gets to a host.
 
     Attributes:
-        words: the template, split as a shell would. python: the interpreter there. folder: where it is started.
-        quoted: whether a shell on the host reads the command: it goes as one word, quoted for that shell.
-        local: whether all hosts are this machine, and their names only names.
+        words: the template, split as a shell would. python: the hosts' interpreter. folder: where they start it.
+        quoted: the command goes as one word, quoted for a shell on the host. local: all hosts are this machine.
     """
 
     words: tuple[str, ...]
@@ -146,8 +144,8 @@ class Launcher:
         except ValueError as error:
             raise RequestError("launcher", template, f"balanced quotes ({error})") from None
         if not local and not any(HOST in w for w in words):
-            known = ", ".join(PRESETS)
-            raise RequestError("launcher", template, f"{known}, or a command with {HOST} in it, such as 'ssh {HOST}'")
+            allowed = f"{', '.join(PRESETS)}, or a command with {HOST} in it, such as 'ssh {HOST}'"
+            raise RequestError("launcher", template, allowed)
         if words and HOST not in words[0] and shutil.which(words[0]) is None:
             raise RequestError("launcher", template, f"a program of this machine; there is no {words[0]} here")
         python = python or (sys.executable if here else "python3")
@@ -162,12 +160,12 @@ class Launcher:
         return [*(w.replace(HOST, host.name) for w in self.words), *([joined(there)] if self.quoted else there)]
 
     def program(self, module: str, arguments: Sequence[str]) -> list[str]:
-        """What runs on the host then, in words."""
+        """The words of the command that runs on the host."""
         there = [self.python, "-m", module, *arguments]
         return ["sh", "-c", 'cd -- "$0" && exec "$@"', self.folder, *there] if self.folder else there
 
 
 def joined(words: Sequence[str]) -> str:
     """Words as one, quoted for the shell of a host."""
-    # A shell knows ~ only outside of quotes, and `--python '~/venv/bin/python'` means the home of the host.
+    # A shell expands ~ only outside quotes, and `--python '~/venv/bin/python'` means the host's home.
     return " ".join("~/" + shlex.quote(w[2:]) if w.startswith("~/") else shlex.quote(w) for w in words)
