@@ -20,7 +20,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.checkpoint import filesystem, state_dict_saver
@@ -161,7 +161,7 @@ class DcpAsync(Method):
     """``torch.distributed.checkpoint.async_save``, with a stager that reuses its memory."""
 
     def __init__(self, training: Training, folder: Path, stack: ExitStack) -> None:
-        """Make the stager; before torch 2.9 there is none, and every save takes new memory."""
+        """Make the stager; before torch 2.9 there is none, and every save allocates memory."""
         from torch.distributed.checkpoint import staging
 
         super().__init__(training, folder, stack)
@@ -200,14 +200,7 @@ class DeepVM(Method):
 
     durable = True
 
-    def __init__(
-        self,
-        training: Training,
-        folder: Path,
-        stack: ExitStack,
-        tier: str | Tier,
-        guarantee: Literal["durable", "remote_done", "local_done"],
-    ) -> None:
+    def __init__(self, training: Training, folder: Path, stack: ExitStack, tier: str | Tier, guarantee: str) -> None:
         """Hook into the optimizer."""
         super().__init__(training, folder, stack)
         self._checkpointer = Checkpointer(model=training.model, optimizer=training.optimizer, tiers=[tier], job="bench")
@@ -231,7 +224,7 @@ class DeepVM(Method):
 
 def _on_disk(training: Training, folder: Path, stack: ExitStack) -> Method:
     # In memory (tmpfs) nothing is durable, for the reference neither.
-    guarantee: Literal["local_done", "durable"] = "local_done" if medium(folder).volatile else "durable"
+    guarantee = "local_done" if medium(folder).volatile else "durable"
     return DeepVM(training, folder, stack, folder.resolve().as_uri(), guarantee)
 
 

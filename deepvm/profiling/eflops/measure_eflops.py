@@ -35,8 +35,6 @@ LEAST_WINDOWS = 3
 WIDE_SPREAD = 0.10
 """A spread above it gets a warning."""
 WINDOWS, SECONDS, TIMEOUT_S = 5, 2.0, 600.0
-_DTYPES = ("float32", "bfloat16", "float16")
-_OPTIMIZERS = ("adam", "sgd")
 _HOST_S = 1980.0
 """For one model on a slow host, in addition to its windows."""
 
@@ -137,7 +135,9 @@ def measure_eflops(
     if importlib.util.find_spec("torch") is None:
         raise MissingExtraError("", "torch", "train")
     check_numbers(batch, resolution, windows, seconds, timeout_s)
-    for option, name, names in (("dtype", dtype, _DTYPES), ("optimizer", optimizer, _OPTIMIZERS)):
+    from deepvm.profiling.workload.train_step import DTYPES, OPTIMIZERS
+
+    for option, name, names in (("dtype", dtype, DTYPES), ("optimizer", optimizer, OPTIMIZERS)):
         if name not in names:
             raise RequestError(option, name, one_of(name, names, ", "))
     device, count = _devices(device, processes)

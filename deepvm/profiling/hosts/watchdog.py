@@ -17,8 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -44,29 +43,25 @@ def hold(limit_s: float, tidy: Callable[[], None] = lambda: None) -> queue.Simpl
     return lines
 
 
-@contextmanager
-def held(limit_s: float) -> Iterator[queue.SimpleQueue[str]]:
-    """As :func:`hold`, with a folder for this process's temporary files that is removed however it ends."""
-    folder = tempfile.tempdir = tempfile.mkdtemp(prefix="deepvm-host-")
-    try:
-        yield hold(limit_s, lambda: shutil.rmtree(folder, ignore_errors=True))
-    finally:
-        tempfile.tempdir = None
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def agent(work: Callable[[dict[str, Any], queue.SimpleQueue[str]], None], *, folder: bool = True) -> NoReturn:
     """The program of a host: its argument is an order in JSON with a ``limit_s``; an error is the event ``failed``.
 
-    Without ``folder`` it has none for temporary files, which would be left behind if it is killed.
+    Its temporary files are in a folder that is removed however it ends, unless it is killed: none without ``folder``.
     """
     order = json.loads(sys.argv[1])
-    with held(order["limit_s"]) if folder else nullcontext(hold(order["limit_s"])) as lines:
-        try:
-            work(order, lines)
-        except Exception as error:  # whatever it is, the coordinator must know the reason
-            emit("failed", reason=reason_of(error))
-            sys.exit(1)
+    temporary = tempfile.tempdir = tempfile.mkdtemp(prefix="deepvm-host-") if folder else None
+
+    def tidy() -> None:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    try:
+        work(order, hold(order["limit_s"], tidy))
+    except Exception as error:  # whatever it is, the coordinator must know the reason
+        emit("failed", reason=reason_of(error))
+        sys.exit(1)
+    finally:
+        tidy()
     sys.exit()
 
 

@@ -30,7 +30,7 @@ _SLACK_S = 60.0
 _MOST_REPEATS = 1000
 
 # An mpirun whose output is no longer read does not tell its ranks that their input is over: if this process is killed,
-# this shell ends mpirun and removes the folder. It survives SIGTERM, so that Coordinator.stop waits until the ranks ended.
+# this shell ends mpirun and removes the folder. It survives SIGTERM, so that its sender waits until all ranks ended.
 _WATCHED = (
     '(trap "" TERM; while kill -0 $PPID && kill -0 $$; do sleep 0.3; done; '
     'kill -0 $$ && { kill -TERM -$$; sleep 3; rm -rf "$0"; kill -KILL -$$; }) </dev/null >/dev/null 2>&1 & '
@@ -49,8 +49,8 @@ class Setup:
     Attributes:
         receiver: its ``address``, if any, is where the senders reach it (TCP). senders: n goes from 1 to their number.
         checkpoint_bytes: pushed by all senders together. repeats: of each n. seed: of the order.
-        start_s: until all hosts have found each other. limit_s: for one push. stall_s: of silence, then a sender is lost.
-        interface: the only one, or network, to use (MPI).
+        start_s: until all hosts have found each other. limit_s: for one push. stall_s: a sender that is silent for so
+            long is lost. interface: the only one, or network, to use (MPI).
         sender_type, receiver_type: instance types, "" for unknown. sender_gbps, receiver_gbps: None to measure them.
     """
 

@@ -148,10 +148,9 @@ class _RunListener:
 
     def _undone(self, joined: bool) -> Outcome:
         start_s, run_s = self._limits
-        if not self._failed and not self._lost and not joined:
+        if self._arrived and not (self._failed or self._lost or joined):
             absent = set(range(len(self._hosts))) - self._arrived
-            if absent and self._arrived:
-                self._failed = {p: self._programs.silence(p, start_s) for p in absent}
+            self._failed = {p: self._programs.silence(p, start_s) for p in absent}
         if self._failed:
             return self._failure("; ".join(f"{self._hosts[p].name}: {w}" for p, w in sorted(self._failed.items())))
         if self._lost:

@@ -202,11 +202,13 @@ def test_a_parent_that_is_killed_takes_its_child_along() -> None:
 
 def test_temporary_files_go_with_a_process_that_the_watchdog_ends(tmp_path: Path) -> None:
     """As torchrun's folder of logs, when the command that waits for it is killed."""
-    code = "import tempfile, time; from deepvm.profiling.hosts.watchdog import held\n"
-    code += "with held(60): print(tempfile.mkdtemp(), flush=True); time.sleep(60)"
+    code = "import tempfile, time; from deepvm.profiling.hosts.watchdog import agent\n"
+    code += "agent(lambda order, lines: [print(tempfile.mkdtemp(), flush=True), time.sleep(60)])"
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, env=environment) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", code, '{"limit_s": 60}'], stdin=pipe, stdout=pipe, env=environment
+    ) as process:
         assert process.stdin is not None and process.stdout is not None
         made = Path(process.stdout.readline().decode().strip())
         assert made.is_dir() and tmp_path in made.parents
