@@ -59,7 +59,7 @@ try:
     from deepvm.core.units import counted, parse_bytes
     from deepvm.errors import DataError, DeepVMError, MeasurementError, RequestError
     from deepvm.io.atomic_write import write_bytes
-    from deepvm.profiling.hosts.host_list import Host, parse_hosts, read_hosts
+    from deepvm.profiling.hosts.launcher import Host, parse_hosts, read_hosts
 except ImportError as missing:
     sys.exit(
         f"Error: {sys.executable} has no deepvm ({missing}); 'make recommend' in {ROOT} installs it, then: "

@@ -5,12 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _OUTPUT = typer.Option("--output", "-o", help="Output format.")
 TableJson = Annotated[Literal["table", "json"], _OUTPUT]
@@ -63,8 +60,8 @@ def check_plot(plot: str) -> None:
         check_picture(Path(plot))
 
 
-def draw(plot: str, figure: Callable[[], Figure]) -> None:
-    """Write the picture that ``--plot`` names, if any. Raises DataError."""
+def draw(plot: str, figure: Callable[[], Any]) -> None:
+    """Write the matplotlib figure to the file that ``--plot`` names, if any. Raises DataError."""
     if plot:
         from deepvm.reports.pictures import save_picture
 

@@ -22,8 +22,7 @@ from deepvm.io.times import format_time, parse_time
 
 if TYPE_CHECKING:
     from deepvm.catalog.measured.entries import Entry
-    from deepvm.profiling.hosts.host_list import Host
-    from deepvm.profiling.hosts.launcher import Launcher
+    from deepvm.profiling.hosts.launcher import Host, Launcher
 
 SETTINGS, SETTINGS_VERSION = "settings.json", "deepvm.profile/1"
 

@@ -19,7 +19,7 @@ from deepvm.core.units import parse_bytes
 from deepvm.errors import DataError, DeepVMError, RequestError
 
 if TYPE_CHECKING:
-    from deepvm.profiling.hosts.host_list import Host
+    from deepvm.profiling.hosts.launcher import Host
 
 LauncherName = Annotated[
     str,
@@ -149,8 +149,7 @@ def scaling(
     Example: deepvm profile scaling --hosts-file hosts --python '~/venv/bin/python' --out curve.json
     """
     from deepvm.cli.profile.save import check_save, entry_from, put
-    from deepvm.profiling.hosts.host_list import Host
-    from deepvm.profiling.hosts.launcher import Launcher
+    from deepvm.profiling.hosts.launcher import Host, Launcher
     from deepvm.profiling.scaling.measure_scaling import Task, measure_scaling
     from deepvm.profiling.scaling.scaling_coordinator import Limits
     from deepvm.reports.profiling.measurements import print_curve
@@ -267,7 +266,7 @@ def _check_timeouts(start_timeout: float, timeout: float) -> None:
 
 def hosts_of(option: str, names: str, file: str) -> tuple[Host, ...]:
     """The hosts of either ``--option NAMES`` or ``--option-file FILE``. Raises RequestError, DataError."""
-    from deepvm.profiling.hosts.host_list import parse_hosts, read_hosts
+    from deepvm.profiling.hosts.launcher import parse_hosts, read_hosts
 
     if bool(names) == bool(file):
         both = f"{names} and {file}" if names else ""
@@ -277,7 +276,7 @@ def hosts_of(option: str, names: str, file: str) -> tuple[Host, ...]:
 
 def one_host(option: str, name: str) -> Host:
     """The host that an option names. Raises RequestError: none, or several."""
-    from deepvm.profiling.hosts.host_list import parse_hosts
+    from deepvm.profiling.hosts.launcher import parse_hosts
 
     hosts = parse_hosts(name, option)
     if len(hosts) != 1:

@@ -25,7 +25,7 @@ from deepvm.profiling.checkpoint.methods import METHODS, MODELS, REFERENCE, Meth
 STEPS = 4
 """Of training after each save, in which background work can end."""
 WARM_UPS = 3
-"""Saves of each method that do not count: a memory node has so many slots, a folder so many files to write over."""
+"""Saves of each method that do not count: a memory node has so many slots, a folder so many files to overwrite."""
 _VERSIONS = 4
 
 
@@ -34,9 +34,9 @@ class Figures:
     """Medians of one method, in seconds and over the reference's.
 
     Attributes:
-        stall_s: training stands still. durable_s: from the start of the save until the method's guarantee holds, on an
-            otherwise idle machine. training_s: the same while training goes on. extra_s: how much longer a loop takes
-            with a checkpoint than without; noise can make it negative. extra_ratio: None unless the reference's is > 0.
+        stall_s: training stalls. durable_s: until the method's guarantee holds, on an otherwise idle machine.
+        training_s: the same while training goes on. extra_s: how much longer a loop takes with a checkpoint than
+            without; noise can make it negative. extra_ratio: None unless the reference's ``extra_s`` is above 0.
     """
 
     stall_s: float
@@ -51,12 +51,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Bench:
-    """What a run found.
-
-    Attributes:
-        bytes: of the model's state. reps: rounds that count. steps: of training after each save, and without one before
-            it. step_s: median seconds of one without checkpoints.
-    """
+    """The result; ``bytes`` of the model's state, ``step_s``: median seconds of a step without checkpoints."""
 
     model: str
     bytes: int
@@ -67,15 +62,15 @@ class Bench:
     methods: Mapping[str, Figures]
 
     def document(self) -> dict[str, object]:
-        """The result as JSON has it."""
+        """``deepvm.ckpt-bench/1``."""
         return {"schema_version": "deepvm.ckpt-bench/1", **asdict(self)}
 
 
 @dataclass(frozen=True)
 class _Sample:
-    """One round: seconds of the loops without and with a save, and the saves with training behind them and without.
+    """One round: seconds of the loops without and with a save, and saves with training behind them and without.
 
-    A method that blocks does not know what comes behind it: all its saves count as both.
+    All saves of a method that blocks count as both.
     """
 
     bare_s: float
@@ -93,10 +88,10 @@ def run_bench(
     steps: int = STEPS,
     say: Callable[[str], None] = lambda line: None,
 ) -> Bench:
-    """Measure methods of :data:`~.methods.METHODS`, all that work here unless given, and always the reference.
+    """Measure methods of :data:`~.methods.METHODS`, by default all that work here, and always the reference.
 
-    In each of ``reps`` rounds every method saves once with training behind it, and once (twice if it does not block)
-    without. Temporary files are written to ``folder``; the system's unless given.
+    In each of ``reps`` rounds every method saves once with ``steps`` of training behind it, and once (twice if it does
+    not block) without. Temporary files go to ``folder``, by default the system's.
 
     Raises:
         RequestError: an argument cannot be used.
@@ -129,7 +124,7 @@ def run_bench(
             own = work / name
             own.mkdir()
             ready[name] = METHODS[name](training, own, stack)
-        # Told that it is alone, DCP says so at every save, from its own thread as well.
+        # DCP warns at every save that it is not distributed, from its own thread as well.
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         samples = _measure(training, ready, reps, steps, say)
@@ -151,7 +146,7 @@ def _measure(
     samples: dict[str, list[_Sample]] = {name: [] for name in ready}
     names = list(ready)
     for rep in range(1 - WARM_UPS, reps + 1):
-        # Another one is first each time, and hardly one follows itself: the machine is as the others have left it.
+        # Another method is first each time, so that none gains by its place.
         order = names[rep % len(names) :] + names[: rep % len(names)]
         looped = {name: _in_loop(training, ready[name], steps if rep > 0 else 1) for name in order}
         for name in order:
@@ -169,7 +164,7 @@ def _measure(
 
 
 def _in_loop(training: Training, method: Method, steps: int) -> tuple[Times, float, float]:
-    # The loop without a checkpoint comes right before the one with it: what others do on the machine changes slowly.
+    # Right before the loop with a checkpoint: the load of the machine changes slowly.
     bare_s = training.run(steps)
     start = time.perf_counter()
     method.save()
@@ -182,12 +177,12 @@ def _sample(training: Training, method: Method, in_loop: Times, bare_s: float, l
     first = _alone(training, method)
     if method.blocks:
         return _Sample(bare_s, loop_s, in_loop=(in_loop, first), alone=(in_loop, first))
-    # Two here as well: medians of fewer would say less about the others than about the reference.
+    # Two here as well, so that no method has fewer samples than the reference.
     return _Sample(bare_s, loop_s, in_loop=(in_loop,), alone=(first, _alone(training, method)))
 
 
 def _alone(training: Training, method: Method) -> Times:
-    training.step()  # what no step has changed is not saved, and would be found in the processor's caches
+    training.step()  # an unchanged state would not be saved, or be found in the processor's caches
     method.save()
     return method.finish()
 

@@ -1,7 +1,7 @@
-"""The ways to save that are compared. Each keeps the promise of its name and is used as its manual says is fastest.
+"""The ways to save that are compared, each used as its manual says is fastest.
 
-All save right after an optimizer step and do as much as they can beside the steps that follow. Times are taken from
-outside with one clock; a method that does not promise durability gets the fsync that is missing.
+All save right after an optimizer step and do as much as they can during the steps that follow. One clock outside times
+all of them; a method that does not promise durability gets the fsync that is missing.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.checkpoint import filesystem, state_dict_saver
 
 from deepvm.checkpoint.checkpointer import Checkpointer
-from deepvm.checkpoint.files.durable_write import medium
+from deepvm.checkpoint.files.durable_write import medium, sync
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.tcp import TcpTier
 from deepvm.errors import CheckpointError
@@ -36,12 +36,11 @@ from deepvm.profiling.workload.spec import Workload
 
 CLASSES = 1000
 LIMIT_S = 300.0
-"""Seconds after which a save that has not ended counts as broken."""
+"""A save that takes longer has failed."""
 _NODE_START_S, _NODE_END_S = 60.0, 30.0
 
-
 MODELS = {"resnet18": Workload("resnet18", 96, batch=4), "resnet152": Workload("resnet152", 64, batch=2)}
-"""By the name that ``--model`` takes: images so few and small that a step takes a fraction of a second on a CPU."""
+"""By the name of ``--model``: images so few and small that a step takes a fraction of a second on a CPU."""
 
 
 class Training(train_step.Training):
@@ -63,14 +62,12 @@ class Training(train_step.Training):
 
     def state_bytes(self) -> int:
         """Bytes of all tensors of the state."""
-        tensors = list(self.model.state_dict().values())
-        for values in self.optimizer.state.values():
-            tensors += [t for t in values.values() if isinstance(t, torch.Tensor)]
-        return sum(t.numel() * t.element_size() for t in tensors)
+        of_optimizer = (t for values in self.optimizer.state.values() for t in values.values())
+        return sum(t.nbytes for t in (*self.model.state_dict().values(), *of_optimizer))
 
 
 class Times(NamedTuple):
-    """Seconds for which a save held up the training thread, and from its start until the method's guarantee held."""
+    """Seconds for which a save stalled the training thread, and from its start until the method's guarantee held."""
 
     stall_s: float
     durable_s: float
@@ -84,15 +81,14 @@ class Method:
     """One way to save. The training thread calls ``save`` and ``finish`` in turn.
 
     Attributes:
-        blocks: nothing is left to do in the background, so it makes no difference whether training goes on.
-        durable: the method itself makes durable what it writes; else it gets an fsync.
+        blocks: whether nothing is left to do in the background. durable: whether it needs no fsync of ours.
     """
 
     blocks = False
     durable = False
 
     def __init__(self, training: Training, folder: Path, stack: ExitStack) -> None:
-        """Save the state of ``training`` into ``folder``, empty and its own; ``stack`` ends what is started."""
+        """Save the state of ``training`` into an empty ``folder``; ``stack`` ends what is started."""
         self.training, self.folder = training, folder
 
     def _begin(self) -> Future[Any]:
@@ -118,7 +114,7 @@ class Method:
             self._safe.set_exception(error)
 
     def finish(self) -> Times:
-        """Wait until the guarantee holds, then tidy up; raises a CheckpointError if it does not come to hold."""
+        """Wait until the guarantee holds, then tidy up; raises a CheckpointError if the save failed."""
         try:
             end = self._safe.result(LIMIT_S)
         except CheckpointError:
@@ -137,7 +133,7 @@ class Method:
 
 
 class TorchSave(Method):
-    """``torch.save`` into a new file, and fsync: what most trainings do, and the reference."""
+    """``torch.save`` into a new file, and fsync: what most trainings do; the reference."""
 
     blocks = durable = True
 
@@ -165,7 +161,7 @@ class DcpAsync(Method):
     """``torch.distributed.checkpoint.async_save``, with a stager that reuses its memory."""
 
     def __init__(self, training: Training, folder: Path, stack: ExitStack) -> None:
-        """Make the stager; before torch 2.9 there is none, and every save takes new memory."""
+        """Make the stager; before torch 2.9 there is none, and every save allocates memory."""
         from torch.distributed.checkpoint import staging
 
         super().__init__(training, folder, stack)
@@ -193,15 +189,9 @@ class TorchSnapshot(Method):
         snapshot = importlib.import_module("torchsnapshot").Snapshot
         objects = {"model": self.training.model, "optimizer": self.training.optimizer}
         pending = snapshot.async_take(str(self.folder / "state"), objects)
-        written: Future[Any] = Future()
-
-        def wait() -> None:
-            try:
-                written.set_result(pending.wait())
-            except BaseException as error:
-                written.set_exception(error)
-
-        threading.Thread(target=wait, daemon=True).start()
+        waiter = ThreadPoolExecutor(1)
+        written: Future[Any] = waiter.submit(pending.wait)
+        waiter.shutdown(wait=False)
         return written
 
 
@@ -210,14 +200,7 @@ class DeepVM(Method):
 
     durable = True
 
-    def __init__(
-        self,
-        training: Training,
-        folder: Path,
-        stack: ExitStack,
-        tier: str | Tier,
-        guarantee: Literal["durable", "remote_done", "local_done"],
-    ) -> None:
+    def __init__(self, training: Training, folder: Path, stack: ExitStack, tier: str | Tier, guarantee: str) -> None:
         """Hook into the optimizer."""
         super().__init__(training, folder, stack)
         self._checkpointer = Checkpointer(model=training.model, optimizer=training.optimizer, tiers=[tier], job="bench")
@@ -231,7 +214,7 @@ class DeepVM(Method):
         return written
 
     def finish(self) -> Times:
-        """See :class:`Method`; counts what the handle adds later: the wait before the next optimizer step."""
+        """As in :class:`Method`, with the stall before the next optimizer step, which the handle adds later."""
         stall_s, durable_s = super().finish()
         return Times(stall_s + self._handle.stall_s - self._counted_s, durable_s)
 
@@ -240,13 +223,13 @@ class DeepVM(Method):
 
 
 def _on_disk(training: Training, folder: Path, stack: ExitStack) -> Method:
-    # In memory (tmpfs) nothing is durable, for the reference neither: what that folder can promise is compared.
-    guarantee: Literal["local_done", "durable"] = "local_done" if medium(folder).volatile else "durable"
+    # In memory (tmpfs) nothing is durable, for the reference neither.
+    guarantee = "local_done" if medium(folder).volatile else "durable"
     return DeepVM(training, folder, stack, folder.resolve().as_uri(), guarantee)
 
 
 def _on_node(training: Training, folder: Path, stack: ExitStack, *, persist: bool) -> Method:
-    # Room for a version that is sent, one that is complete, and one that is being flushed.
+    # Room for three versions: being sent, complete, and being flushed.
     tier = stack.enter_context(_memory_node(folder, 3 * training.state_bytes() + 2**28, persist=persist))
     durable = persist and not medium(folder).volatile
     return DeepVM(training, folder, stack, tier, "durable" if durable else "remote_done")
@@ -295,7 +278,7 @@ METHODS: dict[str, Callable[[Training, Path, ExitStack], Method]] = {
     "deepvm-memory": partial(_on_node, persist=False),
     "deepvm-memory-durable": partial(_on_node, persist=True),
 }
-"""By the name that ``--methods`` takes; a new one is one line here."""
+"""By the name of ``--methods``."""
 
 REFERENCE = "torch.save"
 
@@ -309,8 +292,4 @@ def _sync(folder: Path) -> None:
     """Fsync every file below a folder, and the folders."""
     for base, _, names in os.walk(folder):
         for path in [*(Path(base, n) for n in names), Path(base)]:
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            sync(path)

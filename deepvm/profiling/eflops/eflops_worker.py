@@ -1,7 +1,7 @@
-"""The processes that train together on this machine while their speed is measured: both ends of what they say.
+"""The processes that train together on this machine while their speed is measured, and who listens to them.
 
 :func:`run_workers` starts each as ``python -m deepvm.profiling.eflops.eflops_worker TASK RANK RENDEZVOUS``. They end
-when their standard input closes, so that nothing trains on when whoever started them is gone.
+when their standard input closes, so that none outlives the process that started it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from deepvm.errors import DataError, DeepVMError, MeasurementError, RequestError
 from deepvm.profiling.hosts.coordinator import Coordinator, Message
-from deepvm.profiling.hosts.host_list import Host
+from deepvm.profiling.hosts.launcher import Host
 from deepvm.profiling.hosts.watchdog import emit, hold
 from deepvm.profiling.workload.spec import Workload
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 MODULE = "deepvm.profiling.eflops.eflops_worker"
 GRACE_S = 30.0
-"""Seconds that processes get to end when the result is there."""
+"""For the processes to end after the result."""
 SETTLE_S = 2.0
-"""Seconds in which the others are heard after one process failed."""
+"""For the other processes to report after one has failed."""
 _NO_MEMORY = re.compile(r"out of memory|(can't|cannot) allocate memory|not enough memory|alloc_failed", re.IGNORECASE)
 
 
@@ -41,8 +41,8 @@ class Task:
     """What each process is to do.
 
     Attributes:
-        device: ``cpu`` or ``cuda``. processes: how many train together. threads: of each on the CPU.
-        windows: how many count. seconds: each lasts at least. timeout_s: the longest wait for another process.
+        threads: of each process on the CPU. seconds: the least length of a window.
+        timeout_s: the longest wait for another process.
         data: a folder, "" for random images. modules: a folder in which ``module:function`` is looked for last.
     """
 
@@ -58,7 +58,7 @@ class Task:
 
 
 def run_workers(task: Task, say: Callable[[str], None], module: str = MODULE) -> dict[str, Any]:
-    """Start the processes and wait for what rank 0 finds; when this returns or raises, none is left.
+    """Start the processes and wait for rank 0's result; when this returns or raises, none is left.
 
     Raises:
         RequestError: the batch does not fit, or an argument cannot be used on this device.
@@ -67,9 +67,9 @@ def run_workers(task: Task, say: Callable[[str], None], module: str = MODULE) ->
     """
     environment = dict(os.environ)
     if task.processes > 1 and sys.platform == "linux":
-        # Else gloo looks for its own address under the host's name, which need not have one.
+        # Else gloo resolves the host's name, which need not have an address.
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    # There they find this very package, and no file of the user's that happens to be called like a module.
+    # In this folder they import this very package, and no file of the user's with the name of a module.
     package = Path(__file__).resolve().parents[3]
     with tempfile.TemporaryDirectory(prefix="deepvm-eflops-") as folder:
         words = [sys.executable, "-m", module, json.dumps(asdict(task))]
@@ -86,7 +86,7 @@ def run_workers(task: Task, say: Callable[[str], None], module: str = MODULE) ->
 def _listen(workers: Coordinator, task: Task, say: Callable[[str], None]) -> dict[str, Any]:
     limit = task.timeout_s + task.seconds
     deadline = time.monotonic() + limit
-    failures: dict[int, tuple[int, DeepVMError]] = {}  # by rank; of several, that of the lowest order is the cause
+    failures: dict[int, tuple[int, DeepVMError]] = {}  # by rank; the one of the lowest order is the cause
     while (heard := workers.next_message(deadline)) is not None:
         rank, message = heard
         if message["event"] == "found":
@@ -95,7 +95,7 @@ def _listen(workers: Coordinator, task: Task, say: Callable[[str], None]) -> dic
             say(message["line"])
         if message["event"] == "failed":
             failures[rank] = _failure(message, rank, task)
-        # Rank 0 tells for all, so that the others may end without a word.
+        # Rank 0 reports for all, so that the others may end silently.
         if message["event"] == "ended" and rank not in failures and (message["code"] or not rank):
             failures[rank] = _ended(message["code"], workers.tail(rank, 1), rank, task)
         if not failures:
@@ -103,7 +103,7 @@ def _listen(workers: Coordinator, task: Task, say: Callable[[str], None]) -> dic
         elif len(failures) == task.processes:
             break
         else:
-            # One that fails takes the others with it, and the cause may be heard of last.
+            # One that fails takes the others with it, and the cause may be reported last.
             deadline = min(deadline, time.monotonic() + SETTLE_S)
     if failures:
         raise min(failures.values(), key=lambda failure: failure[0])[1]
@@ -114,11 +114,10 @@ def _listen(workers: Coordinator, task: Task, say: Callable[[str], None]) -> dic
 
 
 def _failure(message: Message, rank: int, task: Task) -> tuple[int, DeepVMError]:
-    match message["kind"]:
-        case "request":
-            return 0, RequestError(message["option"], message["value"], message["allowed"])
-        case "data":
-            return 0, DataError(message["reason"])
+    if "request" in message:
+        return 0, RequestError(*message["request"])
+    if "data" in message:
+        return 0, DataError(message["data"])
     return 2, _broken(f"failed: {message['reason']}", rank, task)
 
 
@@ -147,7 +146,7 @@ def _too_large(task: Task, why: str) -> RequestError:
 
 
 def work(task: Task, rank: int, rendezvous: Path) -> None:
-    """Train and tell that it is ``alive``; rank 0 tells for all what to ``say`` and, at the end, what was ``found``."""
+    """Train, and emit that it is ``alive``; rank 0 also what to ``say`` and, at the end, what was ``found``."""
     import torch
 
     from deepvm.profiling.hosts.machine import describe
@@ -191,7 +190,7 @@ def work(task: Task, rank: int, rendezvous: Path) -> None:
 
 
 def _made(workload: Workload, *, count: bool) -> tuple[nn.Module, int]:
-    """The model and, where they are to be counted, the operations of its forward pass for one image."""
+    """The model and, if they are to be counted, the operations of its forward pass for one image."""
     from deepvm.profiling.workload.models import build, forward_flops
 
     try:
@@ -215,15 +214,15 @@ def _reason(error: Exception) -> str:
 def _tell(error: Exception, task: Task) -> None:
     reason = _reason(error)
     if isinstance(error, RequestError):
-        emit("failed", kind="request", option=error.option, value=error.value, allowed=error.allowed)
+        emit("failed", request=[error.option, error.value, error.allowed])
     elif isinstance(error, DataError):
-        emit("failed", kind="data", reason=str(error))
+        emit("failed", data=str(error))
     # torch has an error of its own for GPUs; what cuDNN, cuBLAS and the processor's allocator raise has no type.
     elif isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
         # Where in torch's source the processor's allocator gave up helps nobody here.
         _tell(_too_large(task, re.sub(r"^\[enforce fail [^]]*\] err == 0\. ", "", reason)), task)
     else:
-        emit("failed", kind="other", reason=f"{type(error).__name__}: {reason}")
+        emit("failed", reason=f"{type(error).__name__}: {reason}")
 
 
 def main() -> None:

@@ -21,8 +21,7 @@ from deepvm.errors import MissingExtraError, RequestError
 from deepvm.io.host_info import cores
 from deepvm.profiling.eflops.eflops_worker import Task, run_workers
 from deepvm.profiling.hosts.coordinator import Coordinator
-from deepvm.profiling.hosts.host_list import Host
-from deepvm.profiling.hosts.launcher import Launcher
+from deepvm.profiling.hosts.launcher import Host, Launcher
 from deepvm.profiling.hosts.machine import Machine
 from deepvm.profiling.hosts.watchdog import agent, emit
 from deepvm.profiling.workload.spec import BATCH, RESOLUTION, Workload
@@ -36,10 +35,8 @@ LEAST_WINDOWS = 3
 WIDE_SPREAD = 0.10
 """A spread above it gets a warning."""
 WINDOWS, SECONDS, TIMEOUT_S = 5, 2.0, 600.0
-_DTYPES = ("float32", "bfloat16", "float16")
-_OPTIMIZERS = ("adam", "sgd")
 _HOST_S = 1980.0
-"""For one model on a slow host, from start to end, beside its windows."""
+"""For one model on a slow host, in addition to its windows."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +45,7 @@ class Eflops:
 
     Attributes:
         forward_flops: operations of the forward pass for one image. data: ``synthetic``, ``cifar10`` or ``idx``.
-        steps: of training in each window that counts. warm_up, windows: those before, and those that count.
-        steady: whether the speed had settled when they began.
+        steps: of training in each of the ``windows``. steady: whether the speed had settled after the warm-up.
     """
 
     workload: Workload
@@ -81,7 +77,7 @@ class Eflops:
 
     @property
     def warnings(self) -> Iterator[str]:
-        """Why the number may not be what the machine can do, each with the next step."""
+        """Why the machine may be faster or slower than this, each with the next step."""
         if not self.steady:
             yield (
                 f"the speed still changed after {len(self.warm_up)} windows of warm-up; "
@@ -94,17 +90,17 @@ class Eflops:
             yield f"{self.processes} of {gpus} GPUs were measured; leave --processes out to use all"
 
     def document(self) -> dict[str, object]:
-        """The measurement as JSON has it, raw windows included."""
-        document = {
+        """``deepvm.eflops/1``."""
+        fields = asdict(self)
+        del fields["steady"]  # the warnings say it
+        return {
             "schema_version": DOCUMENT_VERSIONS["eflops"],
             "eflops": self.eflops,
             "images_per_s": self.images_per_s,
             "spread": self.spread,
-            **asdict(self),
+            **fields,
             "warnings": list(self.warnings),
         }
-        del document["steady"]  # the warnings say it
-        return document
 
 
 def measure_eflops(
@@ -122,36 +118,26 @@ def measure_eflops(
     timeout_s: float = TIMEOUT_S,
     say: Callable[[str], None] = lambda line: None,
 ) -> Eflops:
-    """Train on this machine and time it.
+    """Train on this machine and time it, in separate processes: one that crashes or hangs does not end the caller.
 
-    The training runs in processes of its own, one for each GPU, by DDP: their crash does not end the caller, and one
-    that hangs is killed.
-
-    Args:
-        model: a name of :data:`deepvm.profiling.workload.models.MODELS`, or ``module:function`` that returns a module
-            for images (batch, 3, resolution, resolution) with 10 outputs.
-        batch: images of a step on each GPU, or in each process on the CPU.
-        resolution: height and width of the images, pixels.
-        windows: that count, after the warm-up of :func:`~deepvm.profiling.workload.windows.time_windows`.
-        device: ``cpu``, ``cuda``, or ``auto`` for the GPUs where there are any.
-        dtype: ``float32``, or ``bfloat16`` and ``float16`` for mixed precision.
-        optimizer: ``adam`` or ``sgd``.
-        processes: on the CPU they share its cores; one for each GPU, or one on the CPU, unless given.
-        data: a folder for :func:`~deepvm.profiling.workload.images.read_images`; random images unless given.
-        seconds: the least length of a window.
-        timeout_s: of silence, beyond a window's length, after which the processes are ended.
-        say: gets lines about the progress.
+    ``model``, ``batch``, ``resolution``, ``dtype`` and ``optimizer`` are those of a
+    :class:`~deepvm.profiling.workload.spec.Workload`. ``device`` is ``cpu``, ``cuda``, or ``auto`` for GPUs if there
+    are any; one process trains on each GPU, or one on the CPU, unless ``processes`` is given. ``data`` is a folder for
+    :func:`~deepvm.profiling.workload.images.read_images`, without it images are random. A window lasts at least
+    ``seconds``; after ``timeout_s`` of silence beyond that the processes are ended. ``say`` receives progress lines.
 
     Raises:
         RequestError: an argument cannot be used, or a batch does not fit into the memory.
         MissingExtraError: torch is not installed.
         DataError: the images cannot be read.
-        MeasurementError: a process failed or was not heard from.
+        MeasurementError: a process failed or fell silent.
     """
     if importlib.util.find_spec("torch") is None:
         raise MissingExtraError("", "torch", "train")
     check_numbers(batch, resolution, windows, seconds, timeout_s)
-    for option, name, names in (("dtype", dtype, _DTYPES), ("optimizer", optimizer, _OPTIMIZERS)):
+    from deepvm.profiling.workload.train_step import DTYPES, OPTIMIZERS
+
+    for option, name, names in (("dtype", dtype, DTYPES), ("optimizer", optimizer, OPTIMIZERS)):
         if name not in names:
             raise RequestError(option, name, one_of(name, names, ", "))
     device, count = _devices(device, processes)
@@ -177,7 +163,7 @@ def measure_eflops(
 
 
 def check_numbers(batch: int, resolution: int, windows: int, seconds: float, timeout_s: float = TIMEOUT_S) -> None:
-    """Raise a RequestError for numbers with which :func:`measure_eflops` cannot measure on any machine."""
+    """Raise a RequestError for numbers that :func:`measure_eflops` accepts on no machine."""
     _check_whole("batch", batch, 2, 65536, "; batch normalisation needs two images")
     _check_whole("resolution", resolution, 32, 2048)
     _check_whole("windows", windows, LEAST_WINDOWS, 1000)
@@ -196,8 +182,7 @@ def _devices(device: str, processes: int | None) -> tuple[str, int]:
 
         gpus = torch.cuda.device_count()
         if device == "cuda" and not gpus:
-            allowed = f"cpu: torch {torch.__version__} sees no NVIDIA GPU here"
-            raise RequestError("device", device, allowed)
+            raise RequestError("device", device, f"cpu: torch {torch.__version__} sees no NVIDIA GPU here")
     most = gpus or cores()
     if processes is not None:
         what = "GPUs that torch sees" if gpus else "cores that this process may use"

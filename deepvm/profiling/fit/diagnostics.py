@@ -1,4 +1,4 @@
-"""What is wrong with points, or with what a curve fitted to them would be used for; in words that say what to do."""
+"""What is wrong with measured points or with using the curve that was fitted to them, and what to do about it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _NEAR_LINEAR = 0.9
 
 
 def doubts(n: FloatArray, s: FloatArray, laws: Sequence[Fitted], best: Fitted, up_to: int) -> tuple[str, ...]:
-    """Every doubt about using ``best`` up to n = ``up_to``, the gravest first; sizes and speed-ups have shape (m,)."""
+    """Every doubt about using ``best`` up to n = ``up_to``, gravest first; ``n`` and ``s`` have shape (m,)."""
     logistic = next(f for f in laws if f.law is LOGISTIC)
     return (*_of_use(n, up_to), *_of_points(n, s), *_of_fits(len(n), laws, best), *_of_logistic(n, logistic))
 
 
 def point_doubts(points: Sequence[tuple[float, float]]) -> tuple[str, ...]:
-    """What is wrong with points (n, S(n)) before any curve is fitted, and whether no law comes near them."""
+    """What is wrong with points (n, S(n)) themselves, or that no law comes near them."""
     n, s = np.array(points, dtype=np.float64).T
     found = [text for text in _of_points(n, s) if not text.startswith("only")]
     if len(np.unique(n)) > len(LOGISTIC.parameters):

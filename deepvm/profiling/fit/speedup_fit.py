@@ -8,19 +8,42 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+from scipy.special import stdtrit
 
+from deepvm.core.cluster.speedup import FloatArray
 from deepvm.errors import RequestError
-from deepvm.profiling.fit.confidence_band import RESAMPLES, Band, bootstrap
 from deepvm.profiling.fit.diagnostics import ENOUGH_SIZES, OFF, REACH, doubts, is_near_linear
-from deepvm.profiling.fit.speedup_models import LAWS, Fitted, best_first, fit_law
+from deepvm.profiling.fit.speedup_models import LAWS, Fitted, best_first, fit_law, residuals, search_fast
 from deepvm.profiling.fit.speedup_points import MOST_NODES, Points
 
 FEWEST_SIZES = 4
 """Three parameters go through three points whatever these are."""
+RESAMPLES = 400
+SHARE = 0.95
+"""Of the draws inside the band, at each n on its own."""
+_LEAST_DRAWN = 0.1
+"""Noise beyond 90 % would turn into speed-ups below 0."""
+
+
+@dataclass(frozen=True)
+class Band:
+    """A band around a fitted curve; ``draws``: parameters of each draw, shape (resamples, parameters)."""
+
+    fitted: Fitted
+    draws: npt.NDArray[np.float64]
+
+    def at(self, n: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Low and high S(n), same shape as n; the fitted curve is never outside, nor is the band below 0."""
+        n = np.asarray(n, dtype=np.float64)
+        drawn = np.array([self.fitted.law.speedup(n, *values) for values in self.draws])
+        low, high = np.quantile(drawn, [(1 - SHARE) / 2, (1 + SHARE) / 2], axis=0)
+        curve = self.fitted.speedup(n)
+        return np.minimum(low, curve), np.maximum(high, curve)
 
 
 class BandPoint(NamedTuple):
-    """S(n) of the best law at one size, dimensionless, and the bootstrap band around it."""
+    """S(n) of the best law at one size, and the bootstrap band around it."""
 
     n: int
     low: float
@@ -30,12 +53,7 @@ class BandPoint(NamedTuple):
 
 @dataclass(frozen=True)
 class Fit:
-    """What the points say.
-
-    Attributes:
-        points: (n, S(n)) as measured, sorted by n. laws: all four. best: by AICc. band: around it.
-        up_to: the largest n that was asked for. warnings: what is wrong with these points or with using these curves.
-    """
+    """Four laws fitted to ``points`` (n, S(n)), sorted by n; the ``best`` by AICc, to be used up to n = ``up_to``."""
 
     points: Points
     laws: tuple[Fitted, ...]
@@ -46,7 +64,7 @@ class Fit:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The measured n, each once, rising."""
+        """The measured n, each once, ascending."""
         return tuple(sorted({int(n) for n, _ in self.points}))
 
     def law(self, name: str) -> Fitted:
@@ -60,7 +78,7 @@ class Fit:
 
     @property
     def trusted_to(self) -> int:
-        """The largest n to use the curve for: 1.5 x the largest measured, or just that one where nothing bends yet."""
+        """The largest n to use the curve for: 1.5 x the largest measured, or that one where nothing bends yet."""
         return self.sizes[-1] if self.straight else int(REACH * self.sizes[-1])
 
     def band_points(self) -> tuple[BandPoint, ...]:
@@ -73,11 +91,7 @@ class Fit:
         return tuple(BandPoint(size, float(low), float(s), float(high)) for size, low, high, s in rows)
 
     def document(self) -> dict[str, Any]:
-        """``deepvm.fit/1``.
-
-        ``a``, ``b`` and ``c`` are the logistic's, as ``ring``, ``amdahl`` and ``usl`` hold those of the other laws.
-        ``model`` is the best law; ``mape`` (a fraction) and ``band`` are of that one. An AICc without a value is null.
-        """
+        """``deepvm.fit/1``: ``a``, ``b``, ``c`` of the logistic; ``mape`` and ``band`` of the best law, ``model``."""
         own = {f.law.name: dict(zip(f.law.parameters, f.values, strict=True)) for f in self.laws}
         return {
             "schema_version": "deepvm.fit/1",
@@ -96,10 +110,10 @@ class Fit:
 def fit_curve(
     points: Sequence[tuple[float, float]], *, up_to: int | None = None, resamples: int = RESAMPLES, seed: int = 0
 ) -> Fit:
-    """Fit the four laws and choose among them.
+    """Fit the four laws to points (n, S(n)) in any order, and choose among them; sizes may repeat.
 
-    Points are (n, S(n)) with whole n >= 1 in VMs and S above 0, in any order; sizes may repeat. ``up_to`` is the
-    largest n to use the curve for, the largest measured when None. ``resamples`` and ``seed`` are of the band's draws.
+    ``up_to`` is the largest n to use the curve for, by default the largest measured; ``resamples`` and ``seed`` are of
+    the band's draws.
 
     Raises:
         RequestError: fewer than four different n, a point that is none, or an ``up_to`` outside 1 ... 4096.
@@ -144,3 +158,53 @@ def next_step(fit: Fit) -> str:
     if width[widest] > OFF:
         return f"repeat n = {sizes[widest]}, where the band is widest: {known}"
     return f"nothing; up to n = {fit.trusted_to} these points are enough"
+
+
+def bootstrap(fitted: Fitted, n: FloatArray, s: FloatArray, *, resamples: int = RESAMPLES, seed: int = 0) -> Band:
+    """The band around a fit to sizes ``n`` in VMs and speed-ups ``s``, both of shape (m,), if its law is the right one.
+
+    The residuals of a size are drawn together, as their mean: what a law cannot describe at a size is the same in all
+    its repeats, which must not make it look smaller. Each draw multiplies the fitted curve at the measured sizes by 1
+    minus a residual of another size, scatters the unit, and fits again. S counts from n = 1, so an error there moves
+    the whole curve: it scatters as its repeats do, or, measured once, as the other sizes do.
+    """
+    random = np.random.default_rng(seed)
+    law = fitted.law
+    sizes, where = np.unique(n, return_inverse=True)
+    own = residuals(law, fitted.values, n, s)
+    mean = np.bincount(where, own) / np.bincount(where)
+    # A law with S(1) = 1 has no residual there that could stand for another size's, nor any freedom to fit it.
+    free = np.ones(len(sizes), dtype=bool) if not law.unit else sizes > 1
+    pool = mean[free]
+    # Their mean is moved to 0, or every draw would be moved the same way.
+    # Stretched for the parameters that were fitted, and by Student's t over its limit for many sizes, because few
+    # residuals say little of their own width.
+    freedom = max(len(pool) - len(law.parameters), 1)
+    pool = (pool - pool.mean()) * math.sqrt(len(pool) / freedom)
+    pool = pool * stdtrit(freedom, (1 + SHARE) / 2) / stdtrit(math.inf, (1 + SHARE) / 2)
+    units = _units(s[n == 1], pool, resamples, random)
+    curve = fitted.speedup(n)
+    # A search that starts on a bound of 0 takes long to leave it.
+    start = tuple(max(v, 1e-6) if low == 0 else v for v, low in zip(fitted.values, law.low, strict=True))
+    draws = []
+    for one in units:
+        drawn = np.zeros(len(sizes))
+        drawn[free] = random.choice(pool, len(pool))
+        # A residual is law / measured - 1.
+        measured = curve / np.maximum(1.0 + drawn[where], _LEAST_DRAWN)
+        found = search_fast(law, n, np.where(n == 1, measured, measured / one), start)
+        if found is not None:
+            draws.append(found)
+    return Band(fitted, np.array(draws or [fitted.values]))
+
+
+def _units(own: FloatArray, pool: FloatArray, resamples: int, random: np.random.Generator) -> FloatArray:
+    """What n = 1 may have been measured as, over what it was, shape (resamples,).
+
+    ``own`` is S of the repeats at n = 1, if any; ``pool`` the residuals of the other sizes.
+    """
+    drawn: FloatArray = random.choice(pool, resamples)
+    if len(own) > 1:
+        spread = (own / np.median(own) - 1.0) * math.sqrt(len(own) / (len(own) - 1))
+        drawn = np.median(random.choice(spread, (resamples, len(own))), axis=1)
+    return np.asarray(np.maximum(1.0 + drawn, _LEAST_DRAWN))

@@ -32,7 +32,6 @@ _TOLERANCE = 1e-14
 _FAST_EVALUATIONS = 200
 _CONVERGED = (1, 2, 3, 4)
 """What leastsq returns when it is done."""
-_AT_BOUND = 1e-6
 _NOTHING = 1e-9
 """A cost that is smaller is 0: the search stays inside its bounds and comes as close to them as it can."""
 
@@ -42,9 +41,8 @@ class Law:
     """A family of curves S(n).
 
     Attributes:
-        name: as in documents. parameters: their names, in order. low, high: their bounds.
         speedup: S(n) of an array n and the parameters, same shape as n.
-        starts: where searches for the parameters begin, given n and S(n); the best end counts.
+        starts: where searches for the parameters begin, given n and S(n).
         unit: whether S(1) = 1 for all parameters.
     """
 
@@ -59,12 +57,7 @@ class Law:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A law with the parameters that fit best.
-
-    Attributes:
-        values: the parameters, in order. mape: mean absolute relative error over the measurements (0.03 is 3 %).
-        aicc: see :func:`aicc`. converged: False when the search was cut off.
-    """
+    """A law with the parameters that fit best; ``mape``: mean absolute relative error over the measurements."""
 
     law: Law
     values: tuple[float, ...]
@@ -77,35 +70,32 @@ class Fitted:
         return self.law.speedup(np.asarray(n, dtype=np.float64), *self.values)
 
     def at_bounds(self) -> dict[str, float]:
-        """The parameters that a bound holds, by name."""
-        law = self.law
-        return {
-            name: value
-            for name, value, low, high in zip(law.parameters, self.values, law.low, law.high, strict=True)
-            if value <= low * (1 + _AT_BOUND) or value >= high * (1 - _AT_BOUND)
-        }
+        """The parameters that ended at a bound, by name."""
+        rows = zip(self.law.parameters, self.values, self.law.low, self.law.high, strict=True)
+        near = 1e-6
+        return {name: v for name, v, low, high in rows if v <= low * (1 + near) or v >= high * (1 - near)}
 
 
 def fit_law(law: Law, n: FloatArray, s: FloatArray) -> Fitted:
     """Fit one law to sizes ``n`` in VMs and speed-ups ``s`` above 0, both of shape (m,)."""
-    near: tuple[float, ...]
-    values: tuple[float, ...] | None
+    values: tuple[float, ...]
     if law is ALPHA_BETA:
         # The same code that fits a ring to a catalog's points: the two must agree to the last digit.
         ring = RingSpeedup.fit(list(zip(n, s, strict=True)))
-        near = values = ring.c, ring.l
+        values, converged = (ring.c, ring.l), True
     else:
         starts = law.starts(n, s)
         ends = [end for start in starts if (end := search_fast(law, n, s, start)) is not None]
         near = min(ends or map(tuple, starts), key=lambda own: float(np.mean(residuals(law, own, n, s) ** 2)))
-        values = search(law, n, s, near)
-    errors = residuals(law, values or near, n, s)
+        found = search(law, n, s, near)
+        values, converged = found or near, found is not None
+    errors = residuals(law, values, n, s)
     score = aicc(float(np.mean(errors**2)), len(n), len(law.parameters))
-    return Fitted(law, values or near, float(np.mean(np.abs(errors))), score, values is not None)
+    return Fitted(law, values, float(np.mean(np.abs(errors))), score, converged)
 
 
 def search(law: Law, n: FloatArray, s: FloatArray, start: Sequence[float]) -> tuple[float, ...] | None:
-    """The least squares of the relative residuals from one start, inside the bounds; None when it was cut off."""
+    """Minimise the squared relative residuals inside the bounds; None when the search was cut off."""
     options = {"max_nfev": EVALUATIONS, "x_scale": "jac", "ftol": _TOLERANCE, "xtol": _TOLERANCE, "gtol": _TOLERANCE}
     with warnings.catch_warnings():
         # The covariance, which is not used here, has no value when the law passes through every point.
@@ -120,7 +110,7 @@ def search(law: Law, n: FloatArray, s: FloatArray, start: Sequence[float]) -> tu
 def search_fast(law: Law, n: FloatArray, s: FloatArray, start: Sequence[float]) -> tuple[float, ...] | None:
     """As :func:`search`, to about five digits and in a tenth of the time.
 
-    This search knows no bounds. A parameter that it takes across one is put there, and the others are searched again.
+    A parameter that crosses a bound is put there, and the others are searched again.
     Parameters that are never 0 are searched as logarithms: where a logistic has not bent yet, b and log(c) change
     together along a straight line; b and c do so along a curve, on which a search creeps.
     """
@@ -158,7 +148,7 @@ def residuals(law: Law, values: Sequence[float], n: FloatArray, s: FloatArray) -
 
 
 def aicc(mean_square: float, measurements: int, parameters: int) -> float | None:
-    """Akaike's criterion corrected for few data, of relative residuals; None with too few for so many parameters."""
+    """Akaike's criterion corrected for few data, of relative residuals; None with too few measurements."""
     k = parameters + 1
     if measurements - k - 1 <= 0:
         return None
@@ -193,7 +183,7 @@ def _ring(n: FloatArray, c: float, l: float) -> FloatArray:  # noqa: E741  the l
 
 
 def _cost_starts(count: int, n: FloatArray, s: FloatArray) -> list[list[float]]:
-    """n/S - 1 is about the cost of each further VM: all of it in the first of the parameters, or shared among all."""
+    """The cost of each further VM, about n/S - 1, in the first parameter alone or shared among all."""
     more = n > 1
     cost = max(float(np.median((n[more] / s[more] - 1.0) / (n[more] - 1.0))), 1e-4)
     return [[cost, *[cost / 100] * (count - 1)], [cost / 2, *[cost / 20] * (count - 1)]]

@@ -19,7 +19,7 @@ import math
 import os
 import re
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from decimal import Decimal
 from itertools import groupby
 from pathlib import Path
@@ -69,19 +69,19 @@ def read_points(path: str | os.PathLike[str]) -> Points:
 
 
 def read_medians(path: str | os.PathLike[str]) -> Points:
-    """As :func:`read_points`, with the median of the times of each size in the place of its repeats.
+    """As :func:`read_points`, with one point for each size: the inverse of the median of 1/S(n), that is of the times.
 
-    That is the inverse of the median of 1/S(n): with seconds, S(1) is 1 to the last digit however often n = 1 stands.
+    With seconds, S(1) is 1 to the last digit.
     """
     rows = groupby(read_points(path), lambda p: p[0])
     found = {n: 1.0 / statistics.median(1.0 / s for _, s in own) for n, own in rows}
-    # Of an even number of repeats the two middle ones are averaged, and 1 + 1e-16 is no unit.
+    # The mean of two middle repeats may be 1 + 1e-16.
     return tuple((n, 1.0 if math.isclose(s, 1.0, rel_tol=1e-12) else s) for n, s in found.items())
 
 
 def _of_csv(text: str, rows: list[tuple[float, float]]) -> Iterator[Problem]:
-    """Fill ``rows`` with (n, S(n)), and give what is wrong with the others."""
-    # Lines that are left out become empty, so that the reader's line numbers remain the file's.
+    """Fill ``rows`` with (n, S(n)) and yield the problems of the others."""
+    # Comments become empty lines, so that the reader's line numbers remain the file's.
     lines = ["\n" if line.lstrip().startswith("#") else f"{line}\n" for line in text.splitlines()]
     reader = csv.reader(lines, strict=True)
     header: list[str] = []
@@ -111,40 +111,31 @@ def _of_csv(text: str, rows: list[tuple[float, float]]) -> Iterator[Problem]:
     if not count:
         yield Problem("file", "holds no measurement", _EXPECTED)
     elif "seconds" in header and len(rows) == count:
-        if any(n == 1 for n, _ in rows):
-            rows[:] = _speedups(rows)
-        else:
-            sizes = ", ".join(f"{n:g}" for n in sorted({n for n, _ in rows})[:8])
-            yield Problem("column n", f"no row with n = 1, only n = {sizes}", _NO_UNIT)
+        yield from _to_speedups(rows, "column n", "row")
 
 
 def _of_scaling(raw: object, rows: list[tuple[float, float]]) -> Iterator[Problem]:
-    """As :func:`_of_csv`; the runs hold the repeats that the points are medians of, unless they have no unit."""
+    """As :func:`_of_csv`, from the runs that did not fail."""
     document = raw if isinstance(raw, dict) else {}
     if (version := document.get("schema_version")) != _SCALING:
         yield Problem(
             "schema_version", _shown(version), f"allowed: {_SCALING!r}, as `deepvm profile scaling -o json` prints it"
         )
         return
-    done = [r for r in _list(document, "runs") if not (isinstance(r, dict) and r.get("failed"))]
+    runs = document.get("runs")
+    own = [run if isinstance(run, dict) else {} for run in runs] if isinstance(runs, list) else []
+    done = [run for run in own if not run.get("failed")]
     for i, run in enumerate(done, start=1):
-        yield from _keep(_fields(run, "images_per_s"), f"run {i} that did not fail, {{}}", rows)
-    if len(rows) < len(done):
-        return
-    if any(n == 1 for n, _ in rows):
+        numbers = {name: run.get(name) for name in ("n", "images_per_s")}
+        yield from _keep(numbers, f"run {i} that did not fail, {{}}", rows)
+    if len(rows) == len(done):
         # Images per second do not depend on how long the runs were: their inverse is the time of the same work.
-        rows[:] = _speedups([(n, 1 / rate) for n, rate in rows])
-        return
-    rows.clear()
-    points = _list(document, "points")
-    for i, point in enumerate(points):
-        yield from _keep(_fields(point, "speedup"), f"points[{i}].{{}}", rows)
-    if not points:
-        yield Problem("points", "holds no speed-up", _NO_UNIT)
+        rows[:] = [(n, 1 / rate) for n, rate in rows]
+        yield from _to_speedups(rows, "runs", "run")
 
 
 def _keep(row: dict[str, Any], place: str, rows: list[tuple[float, float]]) -> Iterator[Problem]:
-    """Append a row's n and value, or give what is wrong; ``place`` has braces where the column's name belongs."""
+    """Append a row's n and value, or yield its problems; ``place`` has braces for the column's name."""
     numbers: dict[str, float] = {}
     wrong = []
     for column, value in row.items():
@@ -160,24 +151,19 @@ def _keep(row: dict[str, Any], place: str, rows: list[tuple[float, float]]) -> I
         rows.append((n, other))
 
 
-def _speedups(rows: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Seconds as speed-ups: the median of the seconds at n = 1, which must be there, over each row's."""
-    one = statistics.median(seconds for n, seconds in rows if n == 1)
-    return [(n, one / seconds) for n, seconds in rows]
-
-
-def _list(document: Mapping[str, object], name: str) -> Sequence[object]:
-    found = document.get(name)
-    return found if isinstance(found, list) else []
-
-
-def _fields(value: object, name: str) -> dict[str, object]:
-    own = value if isinstance(value, dict) else {}
-    return {"n": own.get("n"), name: own.get(name)}
+def _to_speedups(rows: list[tuple[float, float]], place: str, name: str) -> Iterator[Problem]:
+    """Turn seconds into speed-ups over the median of those at n = 1, or say that there are none."""
+    units = [seconds for n, seconds in rows if n == 1]
+    if units:
+        unit = statistics.median(units)
+        rows[:] = [(n, unit / seconds) for n, seconds in rows]
+    else:
+        sizes = ", ".join(f"{n:g}" for n in sorted({n for n, _ in rows})[:8])
+        yield Problem(place, f"no {name} with n = 1" + f", only n = {sizes}" * bool(sizes), _NO_UNIT)
 
 
 def _number(cell: str) -> float | str:
-    """The number, or the text as it is, to be refused: float() would take 1_000, nan and digits of other scripts."""
+    """The number, or the text itself, refused later: float() would take 1_000, nan and digits of other scripts."""
     text = cell.strip()
     return float(text) if _NUMBER.fullmatch(text) else text
 

@@ -1,7 +1,6 @@
 """Run one program on each of several hosts: start it, read its JSON lines, send it orders, and end it for certain.
 
-A program may run while its standard input is open; :mod:`deepvm.profiling.hosts.watchdog` is the other end. Every wait
-has a limit.
+:mod:`deepvm.profiling.hosts.watchdog` is the other end. Every wait has a time-out.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from deepvm.errors import MeasurementError, RequestError
-from deepvm.profiling.hosts.host_list import Host
+from deepvm.profiling.hosts.launcher import Host
 from deepvm.profiling.hosts.watchdog import MARK
 
 Message = dict[str, Any]
@@ -46,8 +45,8 @@ class _Member:
 class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
     """One command on each of several hosts; leaving the ``with`` block ends all of them.
 
-    Follow all of them with :meth:`next_message`, or ask them one by one with :meth:`answer` and :meth:`collect`. A host
-    is named by its place in ``commands``.
+    Follow all with :meth:`next_message`, or ask some with :meth:`answer` and :meth:`collect`; a place is that of a
+    command in ``commands``.
     """
 
     def __init__(
@@ -57,15 +56,14 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         environment: Mapping[str, str] | None = None,
         folder: Path | None = None,
     ) -> None:
-        """Start all at once, in ``environment`` and ``folder``; ``hear`` gets each line that is printed for people.
+        """Start all in ``environment`` and ``folder``; raises a RequestError if a program cannot be started.
 
-        Raises:
-            RequestError: a program cannot be started.
+        ``hear`` receives each line that is printed for people.
         """
         self._hear = hear
         self._messages: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
         self._members: list[_Member] = []
-        # A session of its own: Ctrl-C comes to this process alone, which then ends the others in good order.
+        # A session of its own: Ctrl-C reaches this process alone, which then ends the others in order.
         popen = partial(subprocess.Popen[Any], start_new_session=True, env=environment, cwd=folder)
         try:
             for host, words in commands:
@@ -105,12 +103,9 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
 
     def _wait(self, place: int, process: subprocess.Popen[bytes], readers: Sequence[threading.Thread]) -> None:
         code = process.wait()
-        for reader in readers:  # what was said before the end comes before it; a grandchild may hold the pipe longer
+        for reader in readers:  # earlier messages come before the end; a grandchild may keep the pipe open
             reader.join(1.0)
-        how = f"ended with exit code {code}"
-        if code < 0:
-            names = {number.value: number.name for number in signal.Signals}
-            how = f"was killed by {names.get(-code, f'signal {-code}')}"
+        how = f"ended with exit code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
         reason = f"its command {how}{self._last(place)}"
         self._messages.put((place, {"event": "ended", "reason": reason, "code": code}))
 
@@ -125,7 +120,7 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
             return None
 
     def answer(self, place: int, limit_s: float, name: str = "") -> Message:
-        """The next message of one host, called ``name`` in errors; what the others say meanwhile is kept for them.
+        """The next message of one host, called ``name`` in errors; those of others are kept meanwhile.
 
         Raises:
             MeasurementError: it failed, has ended, or said nothing for ``limit_s``.
@@ -136,7 +131,7 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         return answers[place]
 
     def collect(self, places: Iterable[int], limit_s: float) -> tuple[dict[int, Message], dict[int, str]]:
-        """The next message of each of these hosts, and the reasons of those that gave none within the time."""
+        """The next message of each of these hosts, and why others sent none within the time."""
         answers: dict[int, Message] = {}
         failed: dict[int, str] = {}
         deadline = time.monotonic() + limit_s
@@ -144,7 +139,7 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
             unread = self._members[place].unread
             if not self._await_message(lambda unread=unread: bool(unread), deadline):  # type: ignore[misc]
                 failed[place] = self.silence(place, limit_s)
-            elif unread[0]["event"] in _OVER:  # it stays there for everybody who asks again
+            elif unread[0]["event"] in _OVER:  # stays there for later questions
                 failed[place] = unread[0]["reason"]
             else:
                 answers[place] = unread.popleft()
@@ -182,7 +177,7 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         return f"; it said last: {line[:200]}" if line else ""
 
     def silence(self, place: int, limit_s: float) -> str:
-        """What to say of a host that has said nothing for so long."""
+        """The reason for a host that was silent for so long."""
         return f"nothing was heard from it for {limit_s:g} s{self._last(place)}"
 
     def wait(self, limit_s: float) -> None:
@@ -193,8 +188,8 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
                 member.process.wait(max(deadline - time.monotonic(), 0))
 
     def stop(self, grace_s: float = _GRACE_S) -> None:
-        """End everything: by closing the standard inputs, then by signals to what runs on this machine."""
-        self._hear = None  # that all end now is no news
+        """End everything: close the standard inputs, then send signals to what runs on this machine."""
+        self._hear = None  # what they print while they end is of no interest
         try:
             for member in self._members:
                 assert member.process.stdin is not None
@@ -203,7 +198,7 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
             self.wait(grace_s)
             self._signal(signal.SIGTERM)
             self.wait(2.0)
-        finally:  # also when somebody presses Ctrl-C once more
+        finally:  # also after another Ctrl-C
             self._signal(signal.SIGKILL)
             self.wait(5.0)
 

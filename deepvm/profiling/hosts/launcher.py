@@ -1,27 +1,115 @@
-"""How a command gets to a host: through a template such as ``ssh {host}``."""
+"""Hosts as users write them down, and how a command gets to one: through a template such as ``ssh {host}``."""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from deepvm.errors import RequestError
-from deepvm.profiling.hosts.host_list import Host
+from deepvm.errors import CatalogFormatError, Problem, RequestError
+from deepvm.io.safe_read import read_text
 
 PRESETS = {
-    # ServerAlive: a machine that is silently gone is noticed after a minute, not after hours.
+    # ServerAlive: a host that has silently gone is noticed after a minute, not after hours.
     "ssh": "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=15 -o ServerAliveCountMax=4 {host}",
-    # A host name of its own as well: to MPI, processes with one host name are on one machine.
+    # With its own host name: to MPI, processes with one host name are on one machine.
     "netns": """ip netns exec {host} unshare --uts sh -c 'hostname "$0" && exec "$@"' {host}""",
     "local": "",
 }
 """Templates by the names that ``--launcher`` knows."""
-HOST, COMMAND = "{host}", "{command}"
+HOST = "{host}"
 _SHELLS = ("ssh", "rsh")
+_MOST_HOSTS = 1024
+# Never a hyphen first: ssh would take the name for an option.
+_NAME = re.compile(r"[A-Za-z0-9_\[][A-Za-z0-9_.@:%\[\]-]{0,254}", re.ASCII)
+_A_NAME = "a host name, an address or user@host: letters, digits and . _ - : @ % [ ], not beginning with a hyphen"
+_A_LINE = "one host a line, such as: 10.0.0.7 or: ubuntu@worker-2 slots=1 address=10.0.0.8"
+
+
+@dataclass(frozen=True)
+class Host:
+    """One machine.
+
+    Attributes:
+        name: replaces ``{host}`` in the launcher's template. address: where the others reach it; "" to find out.
+        slots: processes that train on it, one for each GPU; 0 to find out.
+    """
+
+    name: str
+    address: str = ""
+    slots: int = 0
+
+    @property
+    def plain(self) -> str:
+        """The name without the user before it."""
+        return self.name.rpartition("@")[2]
+
+
+def parse_hosts(text: str, option: str = "hosts") -> tuple[Host, ...]:
+    """Hosts of names separated by commas; raises a RequestError for ``option`` if one is invalid or twice there."""
+    names = [n.strip() for n in text.split(",") if n.strip()]
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise RequestError(option, name, _A_NAME)
+    return _distinct([Host(n) for n in names], option)
+
+
+def read_hosts(path: Path, option: str = "hosts_file") -> tuple[Host, ...]:
+    """A host file as for torchrun or MPI: one host a line, then ``slots=`` and ``address=``; ``#`` begins comments.
+
+    Raises:
+        RequestError: no such file, no host in it, or one twice.
+        CatalogFormatError: it cannot be read, or lines are invalid: names each by its number.
+    """
+    try:
+        text = read_text(path, f"expected a text file with {_A_LINE}")
+    except FileNotFoundError:
+        raise RequestError(option, str(path), f"a file that exists; {_A_LINE}") from None
+    hosts: list[Host] = []
+    problems: list[Problem] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            if words := line.partition("#")[0].split():
+                hosts.append(_host(*words))
+        except ValueError as error:
+            problems.append(Problem(f"line {number}", repr(line.strip()[:80]), str(error)))
+    if problems:
+        raise CatalogFormatError(path, problems)
+    return _distinct(hosts, option)
+
+
+def _host(name: str, *keys: str) -> Host:
+    if "<" in name:
+        raise ValueError("a placeholder: fill in the address of the VM")
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"expected {_A_NAME}")
+    address, slots = "", 0
+    for word in keys:
+        key, _, value = word.partition("=")
+        if key == "slots" and re.fullmatch(r"[1-9][0-9]{0,2}", value, re.ASCII):
+            slots = int(value)
+        elif key == "address" and _NAME.fullmatch(value):
+            address = value
+        else:
+            raise ValueError(f"{word!r} is not known; expected {_A_LINE}")
+    return Host(name, address, slots)
+
+
+def _distinct(hosts: Sequence[Host], option: str) -> tuple[Host, ...]:
+    if not 1 <= len(hosts) <= _MOST_HOSTS:
+        raise RequestError(option, f"{len(hosts)} hosts", f"1 to {_MOST_HOSTS} hosts, {_A_LINE}")
+    for name, count in Counter(h.name for h in hosts).items():
+        if count > 1:
+            raise RequestError(option, name, "each host once: two processes on one VM are not two VMs")
+    if len({h.slots for h in hosts}) > 1:
+        raise RequestError(option, "different slots", "the same slots= for all hosts, as VMs of one cluster are alike")
+    return tuple(hosts)
 
 
 @dataclass(frozen=True)
@@ -29,9 +117,8 @@ class Launcher:
     """How a command gets to a host.
 
     Attributes:
-        words: the template, split as a shell would. python: the interpreter there. folder: where it is started.
-        quoted: whether a shell on the host reads the command: it goes as one word, quoted for that shell.
-        local: whether all hosts are this machine, and their names only names.
+        words: the template, split as a shell would. python: the hosts' interpreter. folder: where they start it.
+        quoted: the command goes as one word, quoted for a shell on the host. local: all hosts are this machine.
     """
 
     words: tuple[str, ...]
@@ -42,11 +129,11 @@ class Launcher:
 
     @classmethod
     def parse(cls, template: str, python: str = "", folder: str = "") -> Launcher:
-        """Read ``ssh``, ``netns``, ``local``, or a template: words with ``{host}`` in them.
+        """Read ``ssh``, ``netns``, ``local``, or a template: words with ``{host}``, to which the command is appended.
 
-        The command is appended to the template, or replaces ``{command}`` as one word. It is quoted there, and behind
-        ``ssh`` and ``rsh``, which hand it to a shell. ``python`` is the hosts' interpreter, by default this one for
-        ``netns`` and ``local``, else ``python3``; ``folder`` is where they start it, by default the launcher's choice.
+        Behind ``ssh`` and ``rsh``, which hand it to a shell, the command is quoted. ``python`` is the hosts'
+        interpreter, by default this one for ``netns`` and ``local``, else ``python3``; ``folder`` is where they start
+        it, by default the launcher's choice.
 
         Raises:
             RequestError: no ``{host}`` in it, unbalanced quotes, or no such program or interpreter here.
@@ -57,34 +144,28 @@ class Launcher:
         except ValueError as error:
             raise RequestError("launcher", template, f"balanced quotes ({error})") from None
         if not local and not any(HOST in w for w in words):
-            known = ", ".join(PRESETS)
-            raise RequestError("launcher", template, f"{known}, or a command with {HOST} in it, such as 'ssh {HOST}'")
+            allowed = f"{', '.join(PRESETS)}, or a command with {HOST} in it, such as 'ssh {HOST}'"
+            raise RequestError("launcher", template, allowed)
         if words and HOST not in words[0] and shutil.which(words[0]) is None:
             raise RequestError("launcher", template, f"a program of this machine; there is no {words[0]} here")
-        if any(COMMAND in w and w != COMMAND for w in words) or words.count(COMMAND) > 1:
-            raise RequestError("launcher", template, f"{COMMAND} once and as a word of its own, or not at all")
-        quoted = COMMAND in words or bool(words) and os.path.basename(words[0]) in _SHELLS
         python = python or (sys.executable if here else "python3")
         if here and not folder and shutil.which(python) is None:
             raise RequestError("python", python, "a Python of this machine that can be started")
+        quoted = bool(words) and os.path.basename(words[0]) in _SHELLS
         return cls(tuple(words), python, folder, quoted, local)
 
     def command(self, host: Host, module: str, arguments: Sequence[str]) -> list[str]:
         """The words to start here, so that ``python -m module arguments`` runs on the host."""
         there = self.program(module, arguments)
-        words = [w.replace(HOST, host.name) for w in self.words]
-        if not self.quoted:
-            return [*words, *there]
-        whole = joined(there)
-        return [whole if w == COMMAND else w for w in words] if COMMAND in words else [*words, whole]
+        return [*(w.replace(HOST, host.name) for w in self.words), *([joined(there)] if self.quoted else there)]
 
     def program(self, module: str, arguments: Sequence[str]) -> list[str]:
-        """What runs on the host then, in words."""
+        """The words of the command that runs on the host."""
         there = [self.python, "-m", module, *arguments]
         return ["sh", "-c", 'cd -- "$0" && exec "$@"', self.folder, *there] if self.folder else there
 
 
 def joined(words: Sequence[str]) -> str:
     """Words as one, quoted for the shell of a host."""
-    # A shell knows ~ only outside of quotes, and `--python '~/venv/bin/python'` means the home of the host.
+    # A shell expands ~ only outside quotes, and `--python '~/venv/bin/python'` means the host's home.
     return " ".join("~/" + shlex.quote(w[2:]) if w.startswith("~/") else shlex.quote(w) for w in words)

@@ -1,4 +1,4 @@
-"""What a host is and has: for documents, without saying whose machine it is, and to tell hosts apart."""
+"""What a host has, for documents, without its name or address; and how hosts are told apart."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ _SIOCGIFADDR = 0x8915
 
 
 class Machine(TypedDict):
-    """``machine`` of every measurement; no host name, no address.
+    """``machine`` of every measurement.
 
     Attributes:
-        cores: those this process may use.
-        memory_bytes: the machine's, or a control group's limit below it; None where the system does not tell.
+        cores: that this process may use. memory_bytes: the machine's, or a control group's limit; None if unknown.
         gpus: names of the GPUs that torch can use, in torch's order.
-        torch: its version, "" where it is not installed. cuda: the release that torch was built for, "" without.
+        torch: its version, "" if not installed. cuda: the release that torch was built for, or "".
         kernel: name and release of the system.
         instance_type: the cloud's, "" unless the machine's firmware says it (EC2 on Nitro does).
     """
@@ -42,7 +41,7 @@ class Machine(TypedDict):
 
 
 def describe(root: Path = Path("/")) -> Machine:
-    """This machine. Loads torch where it is installed; ``root`` is for tests."""
+    """This machine; loads torch if installed. ``root`` is for tests."""
     version, cuda, gpus = "", "", list[str]()
     if importlib.util.find_spec("torch") is not None:
         import torch
@@ -62,7 +61,7 @@ def describe(root: Path = Path("/")) -> Machine:
 
 
 def _instance_type(root: Path) -> str:
-    # From the firmware's tables: asking the metadata service would be a wait, and no use on other machines.
+    # From the firmware's tables: other machines would wait in vain for the metadata service.
     folder = root / "sys/devices/virtual/dmi/id"
     try:
         vendor, product = ((folder / name).read_text().strip() for name in ("sys_vendor", "product_name"))
@@ -72,7 +71,7 @@ def _instance_type(root: Path) -> str:
 
 
 def own_addresses() -> dict[str, str]:
-    """IPv4 addresses by network card, loopback last; empty where the kernel does not say."""
+    """IPv4 addresses by network card, loopback last; empty if unknown."""
     found = {}
     with contextlib.suppress(ImportError, OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
         import fcntl  # not on every system
@@ -85,18 +84,14 @@ def own_addresses() -> dict[str, str]:
 
 
 def boot_id() -> str:
-    """The same on two hosts only if they are one machine under one kernel; "" where the system does not say."""
+    """The same on two hosts only if they are one machine under one kernel; "" if unknown."""
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return ""
 
 
 def one_machine(boots: Iterable[str], *, allowed: bool = True) -> bool:
-    """Whether two of several hosts are one machine, by :func:`boot_id` of each.
-
-    Raises:
-        RequestError: they are, and it is not ``allowed``: the measurement was to be saved as one of VMs.
-    """
+    """Whether hosts with these :func:`boot_id` include one machine twice; unless ``allowed`` a RequestError."""
     known = [boot for boot in boots if boot]
     found = len(set(known)) < len(known)
     if found and not allowed:

@@ -1,8 +1,7 @@
 """Processes on other machines that end by themselves when nobody waits for them any more.
 
-Whoever starts a process through ssh may not be able to kill it later. But its standard input closes when the starter
-ends, however that happens, and all its children inherit that input and see its end. A time limit does the same where
-the network broke silently.
+A process that was started through ssh cannot always be killed later. But its standard input closes when the starter
+ends, however that happens, and all its children inherit that input. A time limit helps if the network fails silently.
 """
 
 from __future__ import annotations
@@ -18,30 +17,25 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 from deepvm.errors import DeepVMError
 
 MARK = "@deepvm "
-"""Begins the lines that are meant for whoever started this process; all others are meant for people."""
+"""Begins the lines for the process that started this one; all others are for people."""
 MOST_REASON = 600
-"""Characters of a reason: a line below the 4096 bytes of PIPE_BUF is never torn by another process's."""
+"""Characters of a reason: a line below the 4096 bytes of PIPE_BUF is written in one piece."""
 ENDED = 143
 _LOOK_S = 0.25
 
 
 def hold(limit_s: float, tidy: Callable[[], None] = lambda: None) -> queue.SimpleQueue[str]:
-    """End this process and its children when standard input closes, the parent is gone, or time is over.
+    """End this process and its children when standard input closes, the parent is gone, or ``limit_s`` are over.
 
-    Args:
-        limit_s: seconds from now on.
-        tidy: called last, when the children are killed; what it raises is ignored.
-
-    Returns:
-        The lines that come through standard input; of the processes that share it only one may wait for them.
+    ``tidy`` is called last, after the children are killed; what it raises is ignored. Returns the lines of standard
+    input; only one of the processes that share it may wait for them.
     """
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     arguments = (os.getppid(), time.monotonic() + limit_s, lines, tidy)
@@ -49,36 +43,32 @@ def hold(limit_s: float, tidy: Callable[[], None] = lambda: None) -> queue.Simpl
     return lines
 
 
-@contextmanager
-def held(limit_s: float) -> Iterator[queue.SimpleQueue[str]]:
-    """:func:`hold`, with a folder for this process's temporary files that is removed however it ends."""
-    folder = tempfile.tempdir = tempfile.mkdtemp(prefix="deepvm-host-")
-    try:
-        yield hold(limit_s, lambda: shutil.rmtree(folder, ignore_errors=True))
-    finally:
-        tempfile.tempdir = None
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def agent(work: Callable[[dict[str, Any], queue.SimpleQueue[str]], None], *, folder: bool = True) -> NoReturn:
     """The program of a host: its argument is an order in JSON with a ``limit_s``; an error is the event ``failed``.
 
-    Without ``folder`` there is none for temporary files: one that is killed would leave it behind.
+    Its temporary files are in a folder that is removed however it ends, unless it is killed: none without ``folder``.
     """
     order = json.loads(sys.argv[1])
-    with held(order["limit_s"]) if folder else nullcontext(hold(order["limit_s"])) as lines:
-        try:
-            work(order, lines)
-        except Exception as error:  # whatever it is, the reason goes to who waits for it
-            emit("failed", reason=reason_of(error))
-            sys.exit(1)
+    temporary = tempfile.tempdir = tempfile.mkdtemp(prefix="deepvm-host-") if folder else None
+
+    def tidy() -> None:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    try:
+        work(order, hold(order["limit_s"], tidy))
+    except Exception as error:  # whatever it is, the coordinator must know the reason
+        emit("failed", reason=reason_of(error))
+        sys.exit(1)
+    finally:
+        tidy()
     sys.exit()
 
 
 def emit(event: str, **facts: Any) -> None:
-    """Tell whoever started this process, in one write, so that lines of several processes stay whole."""
+    """Send a message to the process that started this one, in one write, so that concurrent lines stay whole."""
     text = json.dumps({"event": event, **facts})
-    # The line break before it ends whatever another process of this host has written half.
+    # The first line break ends a line that another process of this host has written in part.
     with contextlib.suppress(OSError):
         os.write(1, f"\n{MARK}{text}\n".encode())
 
@@ -115,7 +105,7 @@ def _watch(parent: int, deadline: float, lines: queue.SimpleQueue[str], tidy: Ca
 def _end(why: str, tidy: Callable[[], None]) -> NoReturn:
     with contextlib.suppress(OSError):
         os.write(2, f"deepvm: ended: {why}\n".encode())
-    # They would see the same end of file, but one that is stopped sees nothing.
+    # Children would see the same end of file, unless they are stopped.
     for child in _children():
         with contextlib.suppress(OSError):
             os.kill(child, signal.SIGKILL)

@@ -12,9 +12,8 @@ from typing import Any
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS
 from deepvm.errors import MeasurementError
 from deepvm.profiling.hosts.machine import Machine, describe, one_machine
-from deepvm.profiling.saturation.mpirun import mpi_cluster
 from deepvm.profiling.saturation.saturation_fit import Knee, fit_knee, raw_saturation
-from deepvm.profiling.saturation.setup import Cluster, Push, Setup, tcp_cluster
+from deepvm.profiling.saturation.setup import Cluster, Push, Setup, mpi_cluster, tcp_cluster
 
 _BUSY = 0.8
 _CLEAN = 0.1
@@ -23,12 +22,12 @@ _SHORT_S = 0.05
 
 @dataclass(frozen=True)
 class Saturation:
-    """A measurement; see :meth:`document`.
+    """A measurement.
 
     Attributes:
-        times: seconds of each repeat, by n. raw: eq. 14 on their medians. knee: fitted to them.
-        sender_gbps, receiver_gbps: as given or measured; None where neither. measured: those that are.
-        local: hosts were one machine: the numbers are those of its memory, or what was set for them.
+        times: seconds of each repeat, by n. knee: fitted to them.
+        sender_gbps, receiver_gbps: as given or measured; None if neither. measured: which of them are.
+        local: hosts are one machine: the numbers are those of its memory, or what was set for them.
     """
 
     setup: Setup
@@ -69,12 +68,11 @@ def measure(
     *,
     one_machine_too: bool = True,
 ) -> Saturation:
-    """Measure t(n) for n = 1 ... N, and say where it stops falling.
+    """Measure t(n) for n = 1 ... N, and where it stops falling.
 
     Each repeat measures all n once, in random order and with random senders, so that drift or one slow host does not
-    look like saturation. A sender that is lost is named in a warning, and the others go on.
-
-    ``hear`` gets each line that hosts print for people; ``one_machine_too`` allows hosts that are one machine.
+    look like saturation. A lost sender is named in a warning, and the others go on. ``hear`` receives each line that
+    hosts print for people; ``one_machine_too`` allows hosts that are one machine.
 
     Raises:
         MeasurementError: the receiver or all but one of the senders are lost before there is anything to tell.
@@ -115,7 +113,7 @@ def evaluate(
     busy: float = 0.0,
     local: bool = False,
 ) -> Saturation:
-    """What the seconds of each repeat, by n, tell; ``busy`` as of :class:`Push`, ``local``: hosts are one machine."""
+    """Evaluate the seconds of each repeat, by n; ``busy`` as in :class:`Push`, ``local``: hosts are one machine."""
     knee = fit_knee(times, seed=setup.seed)
     found = {n: float(f"{8e-9 * setup.checkpoint_bytes / median(own):.4g}") for n, own in times.items()}
     measured = {"sender": found[1]} if setup.sender_gbps is None else {}
@@ -167,21 +165,19 @@ def _doubts(setup: Setup, times: Mapping[int, Sequence[float]], knee: Knee, busy
 def _pushes(
     setup: Setup, cluster: Cluster, say: Callable[[str], None], warn: Callable[[str], None]
 ) -> Iterator[tuple[int, Push]]:
-    """All pushes that were completed, with their n."""
+    """All completed pushes, with their n."""
     order = random.Random(setup.seed)
     largest = len(setup.senders)
-    # The first does not count: windows are opened, addresses looked up, memory touched.
+    # The first does not count: it opens windows, looks up addresses, touches memory.
     todo = [largest]
     for _ in range(setup.repeats):
-        sizes = list(range(1, largest + 1))
-        order.shuffle(sizes)
-        todo += sizes
+        todo += order.sample(range(1, largest + 1), largest)
     begin = time.monotonic()
     for done, n in enumerate(todo):
         while len(cluster.senders) >= 2:
             names = order.sample(cluster.senders, min(n, len(cluster.senders)))
             if len(names) < n and done:
-                break  # as many are not left
+                break  # too few are left
             push = cluster.push(names)
             for name, reason in push.lost.items():
                 cluster.senders.remove(name)

@@ -31,11 +31,10 @@ class Knee:
     """A fitted knee.
 
     Attributes:
-        senders: k, where t(n) stops falling; whole unless the data speak against it. N: it falls to the end.
+        senders: k, where t(n) stops falling; whole unless the data contradict it, N if t(n) falls to the end.
         rise: t beyond the knee over t at the knee; above 1 only where t(n) has a minimum there.
-        n_sat: the fewest senders that saturate the receiver, ceil(k), at least 2: the planner asks for fewer than n_sat
-            senders to one receiver (eq. 15), and there must be one. None ("no saturation seen") where ceil(k) is not
-            below N, because no larger n shows it.
+        n_sat: the fewest senders that saturate the receiver: ceil(k), but at least 2, because the planner allows fewer
+            than n_sat senders for one receiver (eq. 15). None ("no saturation seen") unless ceil(k) is below N.
         seconds: t(1) of the fit. error: root mean square deviation of log t, about the relative error of t.
         low, high: interval of 95 % for n_sat; a bound of None lies at or beyond N.
     """
@@ -49,12 +48,12 @@ class Knee:
     high: int | None
 
     def at(self, n: Array) -> Array:
-        """t(n) of the fit, in seconds; same shape as ``n``."""
+        """The fitted t(n) in seconds, shape of ``n``."""
         found: Array = self.seconds / np.minimum(n, self.senders) * np.where(n > self.senders, self.rise, 1.0)
         return found
 
     def interval(self, largest: int) -> str:
-        """The interval in words, such as ``4 to 6``; ``largest`` is the N that was measured."""
+        """The interval in words, such as ``4 to 6``; ``largest`` is N."""
         low = self.low if self.low is not None else largest
         if self.high is None:
             return f"{low} or more"
@@ -62,17 +61,16 @@ class Knee:
 
 
 def raw_saturation(times: Mapping[int, Sequence[float]]) -> int | None:
-    """n_sat of DeepVM eq. 14: the smallest n with t(n) <= t(n + 1), by the medians; None when there is none."""
+    """n_sat of DeepVM eq. 14: the smallest n with t(n) <= t(n + 1) by the medians, or None."""
     medians = {n: float(np.median(own)) for n, own in times.items()}
     return next((n for n in sorted(medians) if n + 1 in medians and medians[n] <= medians[n + 1]), None)
 
 
 def fit_knee(times: Mapping[int, Sequence[float]], *, resamples: int = 1000, seed: int = 0) -> Knee:
-    """The knee of the medians, and a bootstrap interval of n_sat over the repeats.
+    """The knee of the medians, and a bootstrap interval of n_sat over the repeats; ``times`` in seconds, by n.
 
-    ``times`` are seconds of each repeat, by n. Three forms are compared by AICc, with noise of at least 1 %: k whole; k
-    real; k whole and a rise beyond it. With a receiver of 4.5 senders the fifth one is seen to help a little (n_sat 5),
-    but noise just above a whole number adds no sender.
+    Three forms are compared by AICc, with noise of at least 1 %: k whole; k real; k whole and a rise beyond it. With a
+    receiver of 4.5 senders the fifth one helps a little (n_sat 5), but noise above a whole number adds no sender.
 
     Raises:
         RequestError: fewer than two n, n below 1, or times that are not above 0.
@@ -108,7 +106,7 @@ def _log_t(n: Array, k: Array, constant: Array, rise: Array) -> Array:
 
 
 def _best(n: Array, y: Array) -> Array:
-    """The form that the medians speak for. ``y``: log t, shape (rows, n)."""
+    """The form that AICc prefers for log t ``y``, shape (rows, n)."""
 
     def least(best: Array, other: Array) -> Array:
         return np.where(other[3] < best[3], other, best)
@@ -124,10 +122,10 @@ def _with_knee(n: Array, y: Array, k: Array) -> Array:
 
 
 def _with_split(n: Array, y: Array, place: int) -> Array:
-    """The best curve that falls over the first ``place`` of n and is level over the others, wherever that is.
+    """The best curve that falls over the first ``place`` of n and is level over the others.
 
-    Between the last of the first and the first of the others that is a real knee, above it a rise; below both no form
-    of ours can be, and the best one has its knee at the first of the others.
+    The level decides: its knee lies between the last of the first and the first of the others; or, if the level is too
+    high for that, at the last, with a rise; or, if it is too low, at the first of the others.
     """
     last, following = float(n[place - 1]), float(n[place])
     constant, level = (y[:, :place] + np.log(n[:place])).mean(axis=1), y[:, place:].mean(axis=1)
@@ -150,8 +148,8 @@ def _aicc(count: int, error: Array, parameters: int) -> Array:
 def _resampled(n: Array, logs: Sequence[Array], off: Array, resamples: int, random: np.random.Generator) -> Array:
     """Medians of resampled repeats, shape (resamples, n).
 
-    Few repeats tell too little of their own noise, so deviations from the medians are pooled over all n; what the fit
-    leaves unexplained beyond that counts as noise of an n as a whole.
+    Few repeats underestimate their own noise, so deviations from the medians are pooled over all n; what the fit leaves
+    unexplained beyond that counts as noise common to all repeats of an n.
     """
     pool = np.concatenate([(own - np.median(own)) * _widened(len(own), 1) for own in logs])
     expected = float(np.mean([pool.var() * math.pi / 2 / len(own) for own in logs]))  # of a median
@@ -162,5 +160,5 @@ def _resampled(n: Array, logs: Sequence[Array], off: Array, resamples: int, rand
 
 
 def _widened(count: int, parameters: int) -> float:
-    """By how much deviations from a fit to ``count`` numbers are too small."""
+    """By which factor deviations from a fit to ``count`` numbers are too small."""
     return math.sqrt(count / (count - parameters)) if count > parameters else 1.0

@@ -1,9 +1,9 @@
 """Pushes over MPI: the program of every rank of ``deepvm profile saturation --transport mpi``.
 
-Rank 0 receives and has the clock. Its orders are lines of JSON on standard input, its answers those of
-:func:`deepvm.profiling.hosts.watchdog.emit`; mpirun carries both. At the end of its input it lets the others end, so it
-does not use the watchdog, which ends a process at once. Messages go between rank 0 and one sender only, and errors are
-returned: when a sender dies, its own messages fail and the others go on, if mpirun is told so (``--with-ft ulfm``).
+Rank 0 receives and takes the time. Its orders are lines of JSON on standard input, its answers those of
+:func:`deepvm.profiling.hosts.watchdog.emit`; mpirun carries both. At the end of its input it lets the others end; the
+watchdog would end it at once. Messages go between rank 0 and one sender only, and errors are returned: when a sender
+dies, its own messages fail and the others go on, thanks to mpirun's ``--with-ft ulfm``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Receiver:
     """Rank 0."""
 
     def __init__(self, comm: Any, mpi: Any, first: Mapping[str, Any]) -> None:
-        """Keep who is who: the senders are named in the order of their ranks, from 1 on."""
+        """The senders in ``first`` are in the order of their ranks, from 1 on."""
         self._comm, self._mpi = comm, mpi
         self._ranks = {name: place + 1 for place, name in enumerate(first["senders"])}
         self._stall_s = float(first["stall_s"])
@@ -44,7 +44,7 @@ class Receiver:
         self.boots = [boot_id()]
 
     def gather(self, limit_s: float) -> Mapping[str, str]:
-        """Wait until every sender has said that it is there; why others have not."""
+        """Wait for a message of every sender; returns why some have sent none."""
         deadline = time.monotonic() + limit_s
         lost: dict[str, str] = {}
         waiting = {name: self._comm.irecv(source=rank, tag=_READY) for name, rank in self._ranks.items()}
@@ -95,13 +95,13 @@ class Receiver:
 
 
 class _Inward:
-    """What comes from one sender in a push."""
+    """What one sender sends in a push."""
 
     def __init__(self, comm: Any, rank: int, size: int, memory: Sequence[memoryview]) -> None:
         self._comm, self._rank, self._size = comm, rank, size
         self._sizes, self._memory = iter(_pieces(size)), cycle(memory)
         self.requests: deque[Any] = deque()
-        """Of the messages that are under way; none when all has come."""
+        """Of messages under way; none when all have arrived."""
 
     def begin(self) -> None:
         self._post(2)
@@ -124,7 +124,7 @@ def _pieces(size: int) -> list[int]:
 
 
 def receive(comm: Any, mpi: Any, lines: Iterable[str]) -> None:
-    """What rank 0 does with the orders that come, until there are no more."""
+    """Rank 0: carry out orders until there are no more."""
     orders = map(json.loads, lines)
     first = next(orders)
     receiver = Receiver(comm, mpi, first)
@@ -136,7 +136,7 @@ def receive(comm: Any, mpi: Any, lines: Iterable[str]) -> None:
 
 
 def send(comm: Any, idle_s: float) -> None:
-    """What the other ranks do, until rank 0 says that it is the end, or says nothing for long."""
+    """Other ranks: push until rank 0 announces the end or falls silent."""
     piece = memoryview(os.urandom(PIECE))
     comm.send(boot_id(), 0, _READY)
     while True:
@@ -153,7 +153,7 @@ def send(comm: Any, idle_s: float) -> None:
 
 
 def _wait(request: Any, limit_s: float, *, pause_s: float = _IDLE_PAUSE_S) -> Any:
-    # MPI's own wait would keep a processor busy, which is not for it where several ranks share one.
+    # MPI's own wait would keep a processor busy that several ranks may share.
     deadline = time.monotonic() + limit_s
     while True:
         done, found = request.test()
@@ -178,7 +178,7 @@ def main() -> None:
                 receive(comm, MPI, lines)
     except (MPI.Exception, TimeoutError):
         os._exit(1)
-    # With a dead rank MPI may wait for it in vain; whoever started this has all it wants.
+    # MPI may wait for a dead rank for ever; all results have been sent.
     end = threading.Timer(_FINALIZE_S, os._exit, [0])
     end.daemon = True
     end.start()

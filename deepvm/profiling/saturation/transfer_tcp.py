@@ -1,8 +1,8 @@
 """Pushes over TCP: the programs on the receiver and on the senders of ``deepvm profile saturation``.
 
-Orders come as lines of JSON on standard input, and answers go back by :mod:`deepvm.profiling.hosts.watchdog`. Senders
-and receiver authenticate each other with a token, as memory nodes do (:mod:`deepvm.checkpoint.network.protocol`); once
-all senders have come, nobody else is let in. A push begins with a signal to each sender and is over with its last byte.
+Orders are lines of JSON on standard input, answers are sent by :mod:`deepvm.profiling.hosts.watchdog`. Senders and
+receiver authenticate each other with a token, as memory nodes do (:mod:`deepvm.checkpoint.network.protocol`); once all
+senders are there, nobody else is let in. A push begins with a signal to each sender and ends with its last byte.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def shares(size: int, count: int) -> list[int]:
 
 
 class Arrivals:
-    """Who is awaited in a push, who has sent its part, and who is ``lost`` and why."""
+    """The senders of a push that are awaited, and those that are ``lost``, with the reasons."""
 
     def __init__(self, names: Sequence[str], stall_s: float, limit_s: float) -> None:
         """Start the clocks: a sender is lost after ``stall_s`` of silence, or when it needs more than ``limit_s``."""
@@ -47,17 +47,17 @@ class Arrivals:
         self.lost: dict[str, str] = {}
 
     def awaited(self) -> list[str]:
-        """Those that have not sent all and are not lost."""
+        """Senders that are neither done nor lost."""
         return [name for name in self._heard if name not in self.lost]
 
     def hear(self, name: str, *, done: bool) -> None:
-        """Something has come of it; everything when ``done``."""
+        """Bytes of a sender have arrived, all of them when ``done``."""
         self._heard[name] = time.monotonic()
         if done:
             self._seconds = self._heard.pop(name) - self._start
 
     def overdue(self) -> list[str]:
-        """Those that are lost from now on."""
+        """Declare senders lost that are too late; returns these."""
         now, found = time.monotonic(), []
         for name in self.awaited():
             if now - self._heard[name] > self._stall_s:
@@ -70,16 +70,16 @@ class Arrivals:
         return found
 
     def result(self) -> dict[str, Any]:
-        """A :class:`~deepvm.profiling.saturation.setup.Push`; called by the thread that received."""
+        """Fields of :class:`~deepvm.profiling.saturation.setup.Push`; call it in the receiving thread."""
         busy = (time.thread_time() - self._cpu) / (time.monotonic() - self._start)
         return {"seconds": self._seconds, "busy": busy, "lost": self.lost}
 
 
 class Receiver:
-    """The one that all push to; it has the clock."""
+    """The host that all push to, which takes the time."""
 
     def __init__(self, token: bytes, names: Sequence[str], *, stall_s: float) -> None:
-        """Listen on a free port of all addresses, and let these senders in."""
+        """Listen on a free port of all addresses for these senders."""
         self._token, self._names, self._stall_s = token, set(names), stall_s
         self._listener = socket.create_server(("", 0), backlog=128)
         self._listener.settimeout(0.2)
@@ -90,14 +90,14 @@ class Receiver:
         threading.Thread(target=self._let_in, daemon=True).start()
 
     def gather(self, names: Sequence[str], limit_s: float) -> list[str]:
-        """Wait until all of these have come, or the time is over, and let nobody else in; returns who is there."""
+        """Wait until all of these are there, or time is over, then close the door; returns those that are there."""
         with self._changed:
             self._changed.wait_for(lambda: set(names) <= set(self._senders), limit_s)
             self._open = False
         return [name for name in names if name in self._senders]
 
     def _let_in(self) -> None:
-        # Strangers that say nothing must not keep the senders waiting; their threads end when no proof comes.
+        # Silent strangers must not delay the senders; their threads end when no proof comes.
         with self._listener, ThreadPoolExecutor(_STRANGERS + len(self._names)) as pool:
             while self._open:
                 with contextlib.suppress(OSError):
@@ -157,7 +157,7 @@ class Receiver:
 
 
 def receive(lines: SimpleQueue[str]) -> None:
-    """What the receiver's program does with the orders that come."""
+    """The receiver's program: carry out orders."""
     first = json.loads(lines.get())
     receiver = Receiver(bytes.fromhex(first["token"]), first["senders"], stall_s=first["stall_s"])
     emit("open", port=receiver.port, addresses=list(own_addresses().values()), boot=boot_id())
@@ -170,14 +170,14 @@ def receive(lines: SimpleQueue[str]) -> None:
 
 
 def send(lines: SimpleQueue[str]) -> None:
-    """What a sender's program does: it connects, and pushes whenever the receiver says so."""
+    """A sender's program: connect, and push whenever the receiver says so."""
     first = json.loads(lines.get())
     sock, channel = _connect(first["addresses"], first["port"], bytes.fromhex(first["token"]))
     channel.send(Kind.HELLO, {"name": first["name"]})
     if channel.receive(idle_s=CONNECT_S).kind is not Kind.WELCOME:
         raise MeasurementError("the receiver does not want this sender")
     emit("ready", boot=boot_id())
-    piece = memoryview(os.urandom(PIECE))  # of zeros, a link that compresses would make nothing
+    piece = memoryview(os.urandom(PIECE))  # zeros could be compressed on the way
     while True:
         frame = channel.receive(idle_s=first["limit_s"])
         left = int(frame.body["bytes"])

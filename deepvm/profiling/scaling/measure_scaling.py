@@ -13,15 +13,14 @@ from statistics import median
 from typing import Any
 
 from deepvm.errors import DataError, MeasurementError, RequestError
-from deepvm.profiling.hosts.host_list import Host
-from deepvm.profiling.hosts.launcher import Launcher
+from deepvm.profiling.hosts.launcher import Host, Launcher
 from deepvm.profiling.hosts.machine import one_machine
 from deepvm.profiling.scaling.scaling_coordinator import Limits, Outcome, Ready, ScalingCoordinator
 from deepvm.profiling.scaling.scaling_document import Curve, Run, check_same, read_curve, write_curve
 from deepvm.profiling.workload.spec import Workload
 
 WIDE_SPREAD = 0.25
-"""A spread of the runs of one size above it gets a warning."""
+"""Between the runs of one size; above it there is a warning."""
 _LIMITS = {
     "batch": (1, 65536),
     "resolution": (1, 2048),
@@ -38,11 +37,11 @@ class Task:
     """What to measure.
 
     Attributes:
-        model: as of :func:`deepvm.profiling.workload.models.build`; the hosts must be able to import it.
+        model: as in :func:`deepvm.profiling.workload.models.build`; the hosts must be able to import it.
         batch: images of a step in each process, one for each GPU. resolution: pixels of height and width.
         device: ``cpu``, ``cuda``, or ``auto``: GPUs if all hosts have some.
         sizes: numbers of VMs, 1 among them; powers of two and all hosts when empty.
-        repeats: runs of each size. warmup: steps before the first window. windows: of each run. steps: in each window.
+        repeats: runs of each size. warmup: steps before the first window. steps: in each window.
     """
 
     model: str
@@ -56,7 +55,7 @@ class Task:
     steps: int = 20
 
     def sizes_for(self, hosts: int) -> tuple[int, ...]:
-        """The sizes, each once, the smallest first; raises a RequestError for any number beyond its limits."""
+        """The sizes, each once, ascending; raises a RequestError for any number beyond its limits."""
         for option, (least, most) in _LIMITS.items():
             if not least <= getattr(self, option) <= most:
                 raise RequestError(option, getattr(self, option), f"a whole number from {least} to {most}")
@@ -68,7 +67,7 @@ class Task:
         return sizes
 
     def workload(self, device: str, processes: int) -> dict[str, Any]:
-        """As the document has it: all that changes what is measured."""
+        """All that changes what is measured, as the document has it."""
         own = asdict(Workload(self.model, self.resolution, self.batch)) | {"device": device, "processes": processes}
         return own | {"warmup": self.warmup, "windows": self.windows, "steps": self.steps}
 
@@ -84,10 +83,10 @@ def measure_scaling(
     hear: Callable[[str], None] | None = None,
     one_machine_too: bool = True,
 ) -> Curve:
-    """Measure a curve; it lacks sizes for which not enough hosts were well.
+    """Measure a curve; it lacks sizes for which too few hosts were healthy.
 
     Smaller sizes use the first hosts. The file ``out`` grows with each run, and runs that it holds are not repeated.
-    ``hear`` gets each line that hosts print for people; ``one_machine_too`` allows hosts that are one machine.
+    ``hear`` receives each line that hosts print for people; ``one_machine_too`` allows hosts that are one machine.
 
     Raises:
         RequestError: an argument cannot be used, the file was measured with others, or hosts are one machine.
@@ -105,7 +104,7 @@ def measure_scaling(
 
 @dataclass
 class _Session:
-    """The state of one measurement: who is well, what was found."""
+    """The state of one measurement: which hosts are healthy, what was measured."""
 
     task: Task
     coordinator: ScalingCoordinator
@@ -116,7 +115,7 @@ class _Session:
     unwritten: str = ""
 
     def begin(self, sizes: tuple[int, ...], old: Curve | None, *, one_machine_too: bool) -> None:
-        """See who is well, settle on the workload, and go on with what is there."""
+        """Probe the hosts, settle the workload, and resume from the file."""
         hosts, task = self.hosts, self.task
         self.say(f"looking at {len(hosts)} {'host' if len(hosts) == 1 else 'hosts'}: torch, the model, connections")
         self.well, failed = self.coordinator.probe(hosts, task.workload("cpu", 1))
@@ -138,10 +137,10 @@ class _Session:
             check_same(self.out, old, self.curve)
             self.curve = replace(self.curve, runs=old.good)  # failed ones are tried once more
             self.say(f"{self.out}: goes on after {len(self.curve.runs)} finished runs")
-        write_curve(self.out, self.curve)  # a place where nothing can be written is found before the measuring
+        write_curve(self.out, self.curve)  # an unwritable file is found before anything is measured
 
     def measure(self, n: int) -> None:
-        """All repeats of one size, as far as hosts are well."""
+        """All repeats of one size, while enough hosts are healthy."""
         done = {r.repeat for r in self.curve.good if r.n == n}
         for repeat in [r for r in range(1, self.task.repeats + 1) if r not in done]:
             while True:
@@ -160,12 +159,12 @@ class _Session:
                     for line in lines:
                         self.say(f"  {line[:500]}")
                 if not self._blame(outcome, hosts):
-                    return  # whatever it is, it is no single host: the time-out must not be waited for once more
+                    return  # no single host is at fault: do not wait for the time-out again
                 if len(self.well) >= n:
                     self.say(f"n = {n}, repeat {repeat}: once more with other hosts")
 
     def finish(self) -> Curve:
-        """The curve with all that is to be said about it."""
+        """The curve with its fit and warnings."""
         curve = self.curve
         if not curve.points:
             whys = dict.fromkeys(r.failed for r in curve.runs if r.failed)
@@ -182,7 +181,7 @@ class _Session:
 
     def _add(self, run: Run) -> None:
         self.curve = replace(self.curve, runs=(*self.curve.runs, run))
-        self._write()  # before anything is said: what was said to be done is not lost
+        self._write()  # before it is reported: what was reported as done is never lost
         if run.failed is not None:
             self.say(f"n = {run.n}, repeat {run.repeat}: failed: {run.failed}")
             return
@@ -192,7 +191,7 @@ class _Session:
         )
 
     def _write(self) -> None:
-        """Into the file; hours of measuring are not thrown away because a disk is full now."""
+        """Write the file; a full disk must not throw away hours of measuring."""
         if self.out is None:
             return
         try:
@@ -204,10 +203,10 @@ class _Session:
             self.unwritten = str(error)
 
     def _blame(self, outcome: Outcome, hosts: Sequence[Ready]) -> bool:
-        """Leave out who failed; whether it is known who that is, or at least which hosts are not well any more."""
+        """Leave out the hosts that failed; False when it is unknown which those are."""
         failed = dict(outcome.failed)
         if len(failed) == len(hosts) > 1:
-            return False  # the same happened to all: not enough memory for this batch, for example
+            return False  # the same cause on all hosts: too little memory for this batch, for example
         if not failed:
             self.say("nobody knows which host it was: looking at all of them")
             failed = self.coordinator.probe([r.host for r in self.well], self.curve.workload)[1]
@@ -226,10 +225,10 @@ class _Session:
 
 def _device(wanted: str, hosts: Sequence[Host], well: Sequence[Ready]) -> tuple[str, int]:
     """The device, and processes on each host."""
-    gpus = min(r.gpus for r in well)
+    gpus = min(len(r.machine["gpus"]) for r in well)
     slots = hosts[0].slots
     if wanted == "cuda" and not gpus:
-        poor = next(r.host.name for r in well if not r.gpus)
+        poor = next(r.host.name for r in well if not r.machine["gpus"])
         raise RequestError("device", wanted, f"cpu: torch finds no GPU on {poor}")
     if wanted == "cpu" or not gpus:
         return "cpu", slots or 1
@@ -241,14 +240,14 @@ def _device(wanted: str, hosts: Sequence[Host], well: Sequence[Ready]) -> tuple[
 def _doubts(well: Sequence[Ready]) -> tuple[str, ...]:
     """What differs between hosts that ought to be alike."""
     found = []
-    for what, values in (
-        ("torch", {r.host.name: r.torch for r in well}),
-        ("deepvm", {r.host.name: r.deepvm for r in well}),
-        ("processor", {r.host.name: str(r.machine.get("processor")) for r in well}),
-        ("GPUs", {r.host.name: ", ".join(r.machine.get("gpus", ())) or "none" for r in well}),
-    ):
-        if len(set(values.values())) > 1:
-            shown = "; ".join(f"{name}: {value}" for name, value in values.items())
+    for what, values in {
+        "torch": [r.machine["torch"] for r in well],
+        "deepvm": [r.deepvm for r in well],
+        "processor": [r.machine["processor"] for r in well],
+        "GPUs": [", ".join(r.machine["gpus"]) or "none" for r in well],
+    }.items():
+        if len(set(values)) > 1:
+            shown = "; ".join(f"{r.host.name}: {value}" for r, value in zip(well, values, strict=True))
             found.append(f"hosts differ in {what} ({shown}): the curve is that of no one type of VM")
     return tuple(found)
 

@@ -1,4 +1,4 @@
-"""One look at all hosts, and one run of the training on some of them: who is well, how long a step takes, who fails."""
+"""Probe all hosts, and run the training on some of them: who is healthy, how long a step takes, who fails."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from deepvm.profiling.hosts.coordinator import Coordinator
-from deepvm.profiling.hosts.host_list import Host
-from deepvm.profiling.hosts.launcher import Launcher
+from deepvm.profiling.hosts.launcher import Host, Launcher
 from deepvm.profiling.hosts.machine import Machine
 
 AGENT = "deepvm.profiling.scaling.scaling_host"
@@ -20,7 +19,7 @@ _SETTLE_S = 1.0
 _LINGER_S = 10.0
 """How long whoever failed may take to say so, after the others have noticed."""
 _SLACK_S = 60.0
-"""A host ends by itself this much after the time of its run, should nobody be able to end it."""
+"""A host ends by itself this long after its run should have ended, if nobody could end it."""
 
 
 class Limits(NamedTuple):
@@ -32,19 +31,17 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True)
 class Ready:
-    """A host that is well.
+    """A healthy host.
 
     Attributes:
-        port: free on it a moment ago. addresses: its own. boot: names its kernel's run. gpus: how many.
-        torch, deepvm: versions. reach: addresses of the others, by name, from here.
+        port: free on it a moment ago. addresses: its own. boot: its ``boot_id()``. deepvm: version.
+        reach: addresses of the others, by name, as seen from this host.
     """
 
     host: Host
     port: int
     addresses: Sequence[str]
     boot: str
-    gpus: int
-    torch: str
     deepvm: str
     machine: Machine
     reach: dict[str, str] = field(default_factory=dict)
@@ -55,8 +52,8 @@ class Outcome:
     """One run.
 
     Attributes:
-        seconds: of one step, by window; empty when it failed. why: it failed, "" when not.
-        failed: reasons by host, empty when nobody knows who it was. tails: last lines of those that failed, or of all.
+        seconds: of one step, by window; empty when it failed. why: the reason, "" when it did not fail.
+        failed: reasons by host, empty when unknown. tails: last lines of those that failed, or of all.
     """
 
     seconds: tuple[float, ...] = ()
@@ -66,15 +63,15 @@ class Outcome:
 
 
 class ScalingCoordinator:
-    """Starts :mod:`deepvm.profiling.scaling.scaling_host` on hosts and makes sense of what they say."""
+    """Runs :mod:`deepvm.profiling.scaling.scaling_host` on hosts and interprets what they report."""
 
     def __init__(self, launcher: Launcher, limits: Limits, hear: Callable[[str], None] | None = None) -> None:
-        """``hear`` gets each line that the hosts print for people."""
+        """``hear`` receives each line that the hosts print for people."""
         self._launcher, self._limits, self._hear = launcher, limits, hear
         self._token = secrets.token_hex(8)
 
     def probe(self, hosts: Sequence[Host], workload: Mapping[str, Any]) -> tuple[tuple[Ready, ...], dict[str, str]]:
-        """The hosts that can run the workload and all reach each other, and why the others do not, by name."""
+        """The hosts that can run the workload and all reach each other; and by name, why the others cannot."""
         start_s = self._limits.start_s
         commands = [
             self._command(host, start_s + _REACH_S, work="probe", rank=place, workload=workload)
@@ -94,7 +91,7 @@ class ScalingCoordinator:
         return well, {hosts[place].name: why for place, why in sorted(failed.items())}
 
     def run(self, hosts: Sequence[Ready], workload: Mapping[str, Any]) -> Outcome:
-        """Train on these hosts, the first of which the others meet at."""
+        """Train on these hosts; the others connect to the first."""
         commands = []
         for place, one in enumerate(hosts):
             address, toward = _meeting(hosts, place)
@@ -110,7 +107,7 @@ class ScalingCoordinator:
 
 
 class _RunListener:
-    """Follows one run until it is clear how it ends."""
+    """Follows one run to its outcome."""
 
     def __init__(self, programs: Coordinator, hosts: Sequence[Host], limits: Limits, windows: int) -> None:
         self._programs, self._hosts, self._limits, self._windows = programs, hosts, limits, windows
@@ -120,7 +117,7 @@ class _RunListener:
         self._failed: dict[int, str] = {}
 
     def hear_out(self) -> Outcome:
-        """The outcome."""
+        """Handle messages until the run has succeeded or failed."""
         begin = time.monotonic()
         deadline, joined = begin + self._limits.start_s, False
         while (found := self._programs.next_message(deadline)) is not None:
@@ -145,16 +142,15 @@ class _RunListener:
         return self._undone(joined)
 
     def _blame(self, place: int, reason: str) -> None:
-        """The first that fails, and others only for the same cause: all else that goes wrong now comes of the first."""
+        """Record the first failure, and others only for the same cause: the rest follows from the first."""
         if all(reason.partition(":")[0] == other.partition(":")[0] for other in self._failed.values()):
             self._failed.setdefault(place, reason)
 
     def _undone(self, joined: bool) -> Outcome:
         start_s, run_s = self._limits
-        if not self._failed and not self._lost and not joined:
+        if self._arrived and not (self._failed or self._lost or joined):
             absent = set(range(len(self._hosts))) - self._arrived
-            if absent and self._arrived:
-                self._failed = {p: self._programs.silence(p, start_s) for p in absent}
+            self._failed = {p: self._programs.silence(p, start_s) for p in absent}
         if self._failed:
             return self._failure("; ".join(f"{self._hosts[p].name}: {w}" for p, w in sorted(self._failed.items())))
         if self._lost:
@@ -172,7 +168,7 @@ class _RunListener:
 
 
 def _reach(programs: Coordinator, ready: Mapping[int, Ready]) -> tuple[dict[tuple[int, int], str], dict[int, str]]:
-    """Have all connect to all; returns who (the first) does not reach whom and why, and who has not told."""
+    """Have all connect to all; returns why one place does not reach another, and why hosts did not answer."""
     for place in ready:
         others = [{"rank": r, "addresses": _candidates(o), "port": o.port} for r, o in ready.items() if r != place]
         programs.send(place, others)
@@ -188,7 +184,7 @@ def _reach(programs: Coordinator, ready: Mapping[int, Ready]) -> tuple[dict[tupl
 
 
 def _candidates(ready: Ready) -> list[str]:
-    """Where a host may be reached, what the user says first; its own addresses last, for names that nobody resolves."""
+    """Addresses at which to try a host: only the user's, if given."""
     if ready.host.address:
         return [ready.host.address]
     # 127.0.0.1: hosts may be processes of one machine; it is the right one only if it answers with its own number.
@@ -196,7 +192,7 @@ def _candidates(ready: Ready) -> list[str]:
 
 
 def _leave_out(ready: Mapping[int, Ready], missing: Mapping[tuple[int, int], str], failed: dict[int, str]) -> None:
-    """Leave out hosts until all that stay reach each other, always the one that most others cannot speak with."""
+    """Leave out the host with most failed connections until all that remain reach each other."""
     while True:
         left = [p for p in sorted(ready) if p not in failed]
         cut = {p: [q for q in left if (p, q) in missing or (q, p) in missing] for p in left}
@@ -210,7 +206,7 @@ def _leave_out(ready: Mapping[int, Ready], missing: Mapping[tuple[int, int], str
 
 
 def _meeting(hosts: Sequence[Ready], place: int) -> tuple[str, str]:
-    """The first host's address as one of them sees it, and an address that shows which network card leads to it."""
+    """The first host's address as one of them sees it, and an address behind the network card to use."""
     first = hosts[0]
     if len(hosts) == 1:
         return "127.0.0.1", "127.0.0.1"

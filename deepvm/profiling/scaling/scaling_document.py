@@ -24,8 +24,8 @@ class Run:
     """One training on n hosts.
 
     Attributes:
-        repeat: from 1. seconds_per_step: of the slowest process, one for each window; empty when it failed.
-        images_per_s: of all VMs together, at the median; None when it failed. failed: why, None when not.
+        repeat: from 1. seconds_per_step: of the slowest process in each window; empty when the run failed.
+        images_per_s: of all VMs together, at the median; None when the run failed. failed: why, or None.
     """
 
     n: int
@@ -36,11 +36,10 @@ class Run:
 
 
 class Point(NamedTuple):
-    """n VMs.
+    """The median run on n VMs.
 
     Attributes:
-        seconds: a step's time over n, that is for the same images at all sizes, as the paper compares times; the median
-            over the runs of the median over their windows.
+        seconds: a step's time over n, that is for the same images at all sizes, as the paper compares times.
         speedup: S(n) = seconds(1) / seconds(n), None while n = 1 is not measured.
     """
 
@@ -54,9 +53,8 @@ class Curve:
     """A speed-up curve, whole or in part.
 
     Attributes:
-        hosts: their names. plan: the sizes and repeats that were asked for. local: all on one machine.
-        runs: all that were tried, in order. machine: the first host. fit: a document deepvm.fit/1, None without enough
-            data for one. unwritten: why the file does not hold all of it, "" when it does or there is none.
+        plan: the requested ``sizes`` and ``repeats``. local: all hosts are one machine. machine: the first host.
+        fit: a document deepvm.fit/1, None without enough data. unwritten: why the file lacks some of it, or "".
     """
 
     workload: Mapping[str, Any]
@@ -76,7 +74,7 @@ class Curve:
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """One for each size that was measured, the smallest first."""
+        """One for each measured size, ascending."""
         times: dict[int, list[float]] = {}
         for run in self.good:
             times.setdefault(run.n, []).append(median(run.seconds_per_step) / run.n)
@@ -85,7 +83,7 @@ class Curve:
 
     @property
     def samples(self) -> tuple[tuple[float, float], ...]:
-        """(n, S(n)) of every run that was measured, against the median of n = 1; empty without that."""
+        """(n, S(n)) of every good run, against the median of n = 1; empty without that."""
         base = next((p.seconds for p in self.points if p.n == 1), None)
         if base is None:
             return ()
@@ -93,7 +91,7 @@ class Curve:
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """Sizes that were asked for and have no run that was measured."""
+        """Requested sizes without a good run."""
         there = {run.n for run in self.good}
         return tuple(n for n in self.plan["sizes"] if n not in there)
 
@@ -114,12 +112,12 @@ class Curve:
 
 
 def write_curve(path: Path, curve: Curve) -> None:
-    """Replace the file by one with this curve, atomically; raises a DataError when it cannot be written."""
+    """Replace the file atomically; raises a DataError when it cannot be written."""
     write_bytes(path, (json.dumps(curve.document(), indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 
 def read_curve(path: Path) -> Curve | None:
-    """What a file holds, None when there is none; raises a DataError when it is no speed-up curve."""
+    """Read a file of :func:`write_curve`, None when there is none; raises a DataError when it is no such file."""
     try:
         found = json.loads(read_text(path, _WANTED))
     except FileNotFoundError:
@@ -144,16 +142,17 @@ def read_curve(path: Path) -> Curve | None:
 
 
 def _run(found: Mapping[str, Any]) -> Run:
-    seconds, failed = tuple(float(s) for s in found["seconds_per_step"]), found["failed"]
+    seconds = tuple(float(s) for s in found["seconds_per_step"])
+    n, repeat, failed = int(found["n"]), int(found["repeat"]), found["failed"]
     if failed is not None:
-        return Run(int(found["n"]), int(found["repeat"]), seconds, failed=str(failed))
+        return Run(n, repeat, seconds, failed=str(failed))
     if not (seconds and all(0 < s < math.inf for s in seconds)):
         raise ValueError("a run without times")
-    return Run(int(found["n"]), int(found["repeat"]), seconds, float(found["images_per_s"]))
+    return Run(n, repeat, seconds, float(found["images_per_s"]))
 
 
 def check_same(path: Path, old: Curve, new: Curve) -> None:
-    """Raise a RequestError when a curve was measured in another way or on other machines; names may differ."""
+    """Raise a RequestError when a curve was measured differently or on other machines; names may differ."""
     there, here = (
         {**c.workload, **c.plan, "local": c.local} | {f"machines: {k}": c.machine.get(k) for k in ("processor", "gpus")}
         for c in (old, new)

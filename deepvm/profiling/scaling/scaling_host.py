@@ -33,9 +33,7 @@ _LONGEST_HELLO = 256
 
 
 def _probe(order: Mapping[str, Any], lines: SimpleQueue[str]) -> None:
-    """Say what this host has; the model is built once, so that what cannot work is found out here."""
-    import torch
-
+    """Report what this host has; the model is built once, so that one that cannot work is found here."""
     from deepvm import __version__
     from deepvm.profiling.workload.models import build
 
@@ -48,8 +46,6 @@ def _probe(order: Mapping[str, Any], lines: SimpleQueue[str]) -> None:
         port=listener.getsockname()[1],
         addresses=[a for a in own_addresses().values() if not a.startswith("127.")],
         boot=boot_id(),
-        gpus=torch.cuda.device_count(),
-        torch=str(torch.__version__),
         deepvm=__version__,
         machine=describe(),
     )
@@ -124,13 +120,13 @@ def _run(order: Mapping[str, Any], lines: SimpleQueue[str]) -> None:
 
 
 def _share_cores(processes: int) -> None:
-    """Give each process its part of the cores: torchrun gives each of several only one, and they look slow."""
+    """Give each process its share of the cores: torchrun gives each of several processes only one."""
     if processes > 1:
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // processes)))
 
 
 def _card_toward(address: str) -> str:
-    """The network card through which packets go there, "" when that cannot be told."""
+    """The network card that leads to an address, "" when unknown."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
         asker.connect((address, 9))  # nothing is sent
         own = asker.getsockname()[0]
@@ -151,10 +147,9 @@ def _train(order: Mapping[str, Any], lines: SimpleQueue[str]) -> None:
 
 
 def _measure(workload: Mapping[str, Any], patience_s: float) -> None:
-    """Time windows of steps; rank 0 tells the seconds of one step in each, those of the slowest process.
+    """Time windows of DDP steps (DeepVM V-A); rank 0 reports each window's seconds per step of the slowest process.
 
-    Real steps of PyTorch's DistributedDataParallel: forward, backward with the all-reduce of gradients, Adam (DeepVM
-    V-A). Weak scaling as there: every process has the same batch, whatever the number of VMs.
+    Weak scaling, as there: every process has the same batch, whatever the number of VMs.
     """
     import torch
 
@@ -190,7 +185,7 @@ def _measure(workload: Mapping[str, Any], patience_s: float) -> None:
 
 
 def _of_the_network(error: Exception) -> bool:
-    """Whether this process could not speak with another one; gloo has no class of errors for that."""
+    """Whether a process lost contact with another one; gloo has no exception class for that."""
     import torch.distributed as dist
 
     text = str(error).lower()

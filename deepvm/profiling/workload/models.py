@@ -158,7 +158,7 @@ MODELS: dict[str, Callable[[int], nn.Module]] = {
     "resnet152": partial(_resnet, (3, 8, 36, 3), 4),
     "efficientnet_v2_m": _efficientnet_v2_m,
 }
-"""By the name that ``--model`` takes: a function of the number of classes. A new one is one line here."""
+"""By the name of ``--model``: functions of the number of classes."""
 
 
 def build(name: str, classes: int = CLASSES) -> nn.Module:

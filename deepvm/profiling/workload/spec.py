@@ -13,7 +13,7 @@ class Workload:
     """What a number of eFLOPS belongs to.
 
     Attributes:
-        model: as of :func:`deepvm.profiling.workload.models.build`. resolution: height and width of images, pixels.
+        model: as in :func:`deepvm.profiling.workload.models.build`. resolution: height and width of images, pixels.
         batch: images of a step on each GPU, or in each process on the CPU.
         dtype: ``float32``, or ``bfloat16`` and ``float16`` for mixed precision. optimizer: ``adam`` or ``sgd``.
     """

@@ -29,16 +29,16 @@ class Ranks:
     """The processes that train together."""
 
     def __init__(self, rank: int, world: int, device: torch.device, rendezvous: Path | None, timeout_s: float) -> None:
-        """Find the others; collective where there are any.
+        """Form a group; ``timeout_s`` limits each wait for the others.
 
         ``rendezvous`` is a file that does not exist yet, or None under torchrun, where even a single process forms a
-        group, so that one VM trains as several do. ``timeout_s`` limits each wait for the others.
+        group, so that one VM trains as several do.
         """
         self.rank, self.world = rank, world
         self.grouped = world > 1 or rendezvous is None
         if self.grouped:
             torch.distributed.init_process_group(
-                # Times are exchanged over the CPU, gradients where they are.
+                # Times are exchanged over the CPU, gradients by the device.
                 "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
                 init_method=rendezvous.as_uri() if rendezvous else "env://",
                 rank=rank,
@@ -47,7 +47,7 @@ class Ranks:
             )
 
     def slowest(self, seconds: float) -> float:
-        """The largest of all processes' numbers; a barrier."""
+        """The largest number of all processes; a barrier."""
         if not self.grouped:
             return seconds
         told = torch.tensor(seconds, dtype=torch.float64, device="cpu")
@@ -66,16 +66,13 @@ class Training:
     def __init__(
         self, model: nn.Module, workload: Workload, batches: Batches, device: torch.device, ranks: Ranks
     ) -> None:
-        """Put the model on the device; collective.
+        """Put the model on the device; collective. Raises a RequestError if the GPU lacks the workload's dtype.
 
         ``float32`` is torch's: convolutions use TF32 where the GPU has it. The other two are mixed precision.
-
-        Raises:
-            RequestError: the GPU does not have the workload's dtype.
         """
         self.model, self._device, self._batches, self._ranks = model, device, batches, ranks
         kind = DTYPES[workload.dtype]
-        # Torch emulates it on other GPUs, many times as slowly.
+        # On other GPUs torch emulates it, many times slower.
         if kind is torch.bfloat16 and device.type == "cuda" and not torch.cuda.is_bf16_supported(False):
             name = torch.cuda.get_device_name(device)
             raise RequestError("dtype", workload.dtype, f"float32, float16: {name} has no bfloat16")
@@ -115,7 +112,7 @@ class Training:
 
 
 def synthetic(batch: int, pixels: int, classes: int, device: torch.device) -> Batches:
-    """The same random images at every step: without the cost of reading and moving images."""
+    """The same random images at every step, so that reading and moving images costs nothing."""
     images = torch.randn(batch, 3, pixels, pixels, device=device)
     labels = torch.randint(classes, (batch,), device=device)
     return lambda: (images, labels)

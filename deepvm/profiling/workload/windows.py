@@ -1,4 +1,4 @@
-"""Time something that repeats: warm up until it is steady, then measure windows, and say how far they differ."""
+"""Time training steps: warm up until the speed is steady, then measure windows and how far they differ."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from statistics import median
 
 SINGLE_STEPS = 4
-"""Steps before the first window: they allocate, and all but the first guess how many fill a window."""
+"""Before the first window: all but the first, which allocates, tell how many fill a window."""
 STEADY = 0.05
 """The warm-up ends when a window differs by no more from the one before; windows have so many more steps."""
 MOST_WARM_UPS = 10
 MOST_WARM_UP_S = 60.0
-"""Then the machine is measured as it is, with a warning."""
+"""Then the machine is measured all the same, with a warning."""
 MOST_STEPS = 100_000
 
 
@@ -32,7 +32,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Timing:
-    """``steps`` in each of the ``windows`` that count; ``steady``: the speed had settled when the warm-up ended."""
+    """``steps`` of each of the ``windows``; ``steady``: the speed had settled when the warm-up ended."""
 
     steps: int
     warm_up: tuple[Window, ...]
@@ -43,20 +43,16 @@ class Timing:
 def time_windows(
     run: Callable[[int], float], images: int, windows: int, seconds: float, say: Callable[[str], None]
 ) -> Timing:
-    """Warm up, then measure.
+    """Warm up with single steps, then windows until one differs by at most 5 % from the one before, then measure.
 
-    The warm-up is single steps, then windows until one differs by at most 5 % from the one before; ten of them, or a
-    minute, at most. Single steps wait for the device and are slower than one of many, so the windows of the warm-up
-    correct how many steps a window has. All decisions follow from what ``run`` returns: processes that get the same
-    numbers decide the same.
-
-    ``run`` does so many steps, waits for the device, and returns the seconds it took; ``images`` are those of one step
-    on all devices. A window that counts has whole steps and lasts at least ``seconds``, unless they become faster by
-    more than 5 % after the warm-up.
+    ``run`` does so many steps, waits for the device, and returns the seconds that it took, the same in all processes:
+    all decisions follow from it, so that processes decide alike. ``images`` are those of one step on all devices. A
+    window lasts at least ``seconds``, unless steps become faster by more than 5 % after the warm-up; single steps wait
+    for the device and are slower, so the warm-up corrects how many steps a window has.
     """
 
     def window() -> Window:
-        # A clock that stood still would make the speed infinite, which no file could hold.
+        # A clock without progress would make the speed infinite, which JSON cannot hold.
         return Window(steps * images, max(run(steps), 1e-9))
 
     say("first steps")

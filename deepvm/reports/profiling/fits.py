@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deepvm.core.units import counted
-from deepvm.profiling.fit.confidence_band import SHARE
 from deepvm.profiling.fit.diagnostics import CLOSE, OFF, REACH
-from deepvm.profiling.fit.speedup_fit import Fit, next_step
+from deepvm.profiling.fit.speedup_fit import SHARE, Fit, next_step
 from deepvm.profiling.fit.speedup_models import Fitted, best_first, comparable
 from deepvm.reports.pictures import MEASURED, STYLES, drawing, legend, short
 from deepvm.reports.tables import Column, print_items, print_lines

@@ -83,10 +83,10 @@ def test_json_is_one_document(points: Path, run: Run) -> None:
 
 def test_a_scaling_document_is_read(points: Path, run: Run) -> None:
     rows = [line.split(",") for line in POINTS["figure-5"].splitlines()[1:]]
-    fitted = [{"n": int(n), "seconds": 1 / float(s), "speedup": float(s)} for n, s in rows]
-    document = {"schema_version": "deepvm.scaling/1", "runs": [], "points": fitted}
-    Path("scaling.json").write_text(json.dumps(document))
-    of_json, of_csv = (json.loads(run(name, "-o", "json")[1]) for name in ("scaling.json", "figure-5.csv"))
+    runs = [{"n": int(n), "images_per_s": float(s), "failed": None} for n, s in rows]
+    Path("scaling.json").write_text(json.dumps({"schema_version": "deepvm.scaling/1", "runs": runs}))
+    Path("seconds.csv").write_text("n,seconds\n" + "".join(f"{n},{1 / float(s)!r}\n" for n, s in rows))
+    of_json, of_csv = (json.loads(run(name, "-o", "json")[1]) for name in ("scaling.json", "seconds.csv"))
     assert of_json == of_csv
 
 

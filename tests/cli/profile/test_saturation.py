@@ -100,7 +100,10 @@ def test_senders_of_a_file_and_a_python_and_a_folder_of_the_hosts(tmp_path: Path
     (folder / "python").symlink_to(sys.executable)
     file = tmp_path / "hosts"
     file.write_text("# my VMs\nann slots=4\nbob slots=4 address=10.0.0.2\n")
-    words = ["--receiver", "m", "--senders-file", str(file), "--launcher", "sh -c {command} {host}", "--repeats", "1"]
+    shell = tmp_path / "ssh"
+    shell.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
+    shell.chmod(0o755)
+    words = ["--receiver", "m", "--senders-file", str(file), "--launcher", f"{shell} {{host}}", "--repeats", "1"]
     words += ["--python", "./python", "--workdir", str(folder), "--checkpoint-size", "2MB", "-o", "json", "-v"]
     done = run(*words)
     assert done.returncode == 0, done.stderr

@@ -24,7 +24,6 @@ from torch import nn  # noqa: E402
 
 from deepvm.errors import DataError, DeepVMError, MeasurementError, RequestError  # noqa: E402
 from deepvm.io.host_info import cores  # noqa: E402
-from deepvm.profiling.eflops import measure_eflops as module  # noqa: E402
 from deepvm.profiling.eflops.eflops_worker import Task, run_workers  # noqa: E402
 from deepvm.profiling.eflops.measure_eflops import Eflops, measure_eflops  # noqa: E402
 from deepvm.profiling.hosts.machine import Machine  # noqa: E402
@@ -32,7 +31,7 @@ from deepvm.profiling.hosts.watchdog import ENDED  # noqa: E402
 from deepvm.profiling.workload.images import Images  # noqa: E402
 from deepvm.profiling.workload.models import MODELS, forward_flops  # noqa: E402
 from deepvm.profiling.workload.spec import Workload  # noqa: E402
-from deepvm.profiling.workload.train_step import DTYPES, OPTIMIZERS, Ranks, Training, real, synthetic  # noqa: E402
+from deepvm.profiling.workload.train_step import DTYPES, Ranks, Training, real, synthetic  # noqa: E402
 from deepvm.profiling.workload.windows import Window, time_windows  # noqa: E402
 
 HERE = TESTS / "support" / "profiling"
@@ -204,11 +203,6 @@ def test_what_cannot_be_used_is_refused_at_once(changes: dict[str, Any], message
 def test_no_gpu_is_told() -> None:
     with pytest.raises(RequestError, match="sees no NVIDIA GPU here"):
         measure_eflops("resnet18", device="cuda")
-
-
-def test_names_are_those_of_the_parts() -> None:
-    assert tuple(DTYPES) == module._DTYPES
-    assert tuple(OPTIMIZERS) == module._OPTIMIZERS
 
 
 OWN = """

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from support.effort import examples
 from support.published import SIZES, measured
 
-from deepvm.profiling.fit.confidence_band import Band, bootstrap
-from deepvm.profiling.fit.speedup_fit import fit_curve
+from deepvm.profiling.fit.speedup_fit import Band, bootstrap, fit_curve
 from deepvm.profiling.fit.speedup_models import (
     ALPHA_BETA,
     AMDAHL,

@@ -14,7 +14,7 @@ from support.processes import gone, until
 
 from deepvm.errors import MeasurementError, RequestError
 from deepvm.profiling.hosts.coordinator import Coordinator
-from deepvm.profiling.hosts.host_list import Host
+from deepvm.profiling.hosts.launcher import Host
 
 
 def shell(script: str) -> list[str]:

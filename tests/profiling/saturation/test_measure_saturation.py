@@ -18,8 +18,7 @@ import pytest
 
 from deepvm.checkpoint.network.protocol import Channel, introduce
 from deepvm.errors import CheckpointError, MeasurementError, RequestError
-from deepvm.profiling.hosts.host_list import Host
-from deepvm.profiling.hosts.launcher import Launcher
+from deepvm.profiling.hosts.launcher import Host, Launcher
 from deepvm.profiling.saturation.measure_saturation import Saturation, evaluate, measure
 from deepvm.profiling.saturation.setup import Setup, tcp_cluster
 from deepvm.profiling.saturation.transfer_tcp import Receiver
@@ -138,12 +137,15 @@ def test_over_mpi_with_a_template_whose_command_a_shell_reads(mpi: None, tmp_pat
     need_namespaces(shaped=True)
     folder = tmp_path / "my work"
     folder.mkdir()
-    shell = """ip netns exec {host} unshare --uts sh -c 'hostname "$0"; exec sh -c "$1"' {host} {command}"""
+    shell = tmp_path / "ssh"
+    enter = """ip netns exec "$host" unshare --uts sh -c 'hostname "$0"; exec sh -c "$1"' "$host" "$*\""""
+    shell.write_text(f'#!/bin/sh\nhost="$1"\nshift\nexec {enter}\n')
+    shell.chmod(0o755)
     python = folder / "my python"
     python.write_text(f'#!/bin/sh\npwd >> out\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
     with shaped_hosts(2, receiver_mbit=200, sender_mbit=100) as hosts:
-        launcher = Launcher.parse(shell, "./my python", str(folder))
+        launcher = Launcher.parse(f"{shell} {{host}}", "./my python", str(folder))
         found = between(hosts, 4 * MB, transport="mpi", repeats=1, launcher=launcher)
     assert sorted(found.times) == [1, 2]
     assert (folder / "out").read_text().splitlines() == [str(folder)] * 3
@@ -270,8 +272,8 @@ def test_an_mpirun_that_stays_behind_its_ranks_is_ended(
         f"#!/bin/sh\necho $$ > {tmp_path}/stays\necho '*** MPI_ERRORS_ARE_FATAL (will abort)' >&2\nexec sleep 600\n"
     )
     stays.chmod(0o700)
-    monkeypatch.setattr("deepvm.profiling.saturation.mpirun._found", lambda: str(stays))
-    monkeypatch.setattr("deepvm.profiling.saturation.mpirun._FATAL_S", 0.2)
+    monkeypatch.setattr("deepvm.profiling.saturation.setup._mpirun_path", lambda: str(stays))
+    monkeypatch.setattr("deepvm.profiling.saturation.setup._FATAL_S", 0.2)
     with soon(60), pytest.raises(MeasurementError, match=r"^mpirun: its command .*; --verbose shows"):
         measure(here(tmp_path, ("ann", "bob"), transport="mpi"))
     assert not Path(f"/proc/{number(tmp_path, 'stays')}").exists()

@@ -15,8 +15,8 @@ from support.profiling.scaling_runs import TINY, environment
 
 from deepvm.errors import DataError, MeasurementError, RequestError
 from deepvm.io.atomic_write import write_bytes
-from deepvm.profiling.hosts.host_list import Host
-from deepvm.profiling.hosts.launcher import Launcher
+from deepvm.profiling.hosts.launcher import Host, Launcher
+from deepvm.profiling.hosts.machine import describe
 from deepvm.profiling.scaling import scaling_host
 from deepvm.profiling.scaling.measure_scaling import Task, measure_scaling
 from deepvm.profiling.scaling.scaling_coordinator import Limits, Ready, _leave_out
@@ -71,7 +71,7 @@ def test_sizes() -> None:
 
 
 def ready(name: str) -> Ready:
-    return Ready(Host(name), 1, (), name, 0, "", "", {})
+    return Ready(Host(name), 1, (), name, "", describe())
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_other_measurements_are_not_mixed(other: Curve, said: str) -> None:
     with pytest.raises(RequestError) as caught:
         check_same(Path("f"), CURVE, other)
     assert said in caught.value.allowed
-    check_same(Path("f"), CURVE, replace(CURVE, hosts=("c", "d")))  # a VM that was taken away has a successor
+    check_same(Path("f"), CURVE, replace(CURVE, hosts=("c", "d")))  # a preempted VM has a successor
 
 
 # --- real trainings here ---
