@@ -129,9 +129,8 @@ def architectures_of(request: PlanRequest) -> tuple[Architecture, ...]:
 def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
     """Split the catalog's types into candidates and rejections.
 
-    Raises:
-        RequestError: a glob matches no type at all, or there is no such architecture.
-        MissingDataError: no type of the catalog has the kind of speed-up curve that was asked for.
+    Raises a RequestError for an idle glob or an unknown architecture, and a MissingDataError if no type has a speed-up
+    curve of the requested kind.
     """
     architectures = architectures_of(request)
     refuse_idle_globs(request, catalog)

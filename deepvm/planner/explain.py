@@ -17,14 +17,12 @@ from deepvm.planner.candidates import gather
 from deepvm.planner.describe import binding, blocks_of, describe, improvement
 from deepvm.planner.infeasible import infeasible
 from deepvm.planner.rejections import why_absent
-from deepvm.planner.request import PlanRequest, PolicyName, with_tables
+from deepvm.planner.request import MeasuredTables, PlanOptions, PlanRequest, PolicyName, with_tables
 from deepvm.planner.scoring import tie_floor
 from deepvm.planner.search.enumeration import Block, Choice, Enumeration
 
 if TYPE_CHECKING:
     from typing import Unpack
-
-    from deepvm.planner.request import MeasuredTables, PlanOptions
 
 
 @dataclass(frozen=True)
@@ -134,14 +132,7 @@ def explain(
 ) -> WhyNot:
     """Answer "why not this type?" with its best cluster and how far that is from the winner.
 
-    Args:
-        catalog: as for :func:`deepvm.recommend`, and so are ``tables`` and ``options``.
-        budget: the most to pay, $/h.
-        name: an instance type of the catalog, one that trains or a memory node.
-        tables: measured on your own machines.
-        **options: by keyword.
-
-    Raises:
-        RequestError: the catalog has no such type, or an option cannot be used.
+    ``name``: a type of the catalog, one that trains or a memory node; the rest is as for :func:`deepvm.recommend`.
+    Raises a RequestError for an unknown type, or an option that cannot be used.
     """
     return why_not(with_tables(catalog, tables), PlanRequest.parse(budget, **options), name)

@@ -160,11 +160,9 @@ class Recommendation:
 class Rejection:
     """A type that is in no feasible cluster of this request.
 
-    Attributes:
-        reason: one word that a program can test: ``unprofiled``, ``excluded``, ``unusable``, ``memory``, ``burstable``,
-            ``previous-generation``, ``vcpus``, ``network-unknown``, ``no-spot-price``, ``no-on-demand-price``,
-            ``no-curve``, ``not-scaling``, ``quota``, ``budget``, ``max-nodes``, ``architecture``.
-        detail: the same for people, with the figures.
+    ``detail`` is for people, with the figures; ``reason`` one word for programs: ``unprofiled``, ``excluded``,
+    ``unusable``, ``memory``, ``burstable``, ``previous-generation``, ``vcpus``, ``network-unknown``, ``no-spot-price``,
+    ``no-on-demand-price``, ``no-curve``, ``not-scaling``, ``quota``, ``budget``, ``max-nodes``, ``architecture``.
     """
 
     instance_type: str

@@ -45,10 +45,8 @@ class Gpu:
 class ZonePrice:
     """The spot price of a type in one zone.
 
-    Attributes:
-        zone: the zone's id, the same for every account, such as ``use1-az4``.
-        usd_per_hour: $/h. name: the zone's name in the user's account, such as ``us-east-1a``; empty when unknown.
-        since: when the market set this price, ISO 8601; empty when unknown.
+    ``zone``: the id, the same for every account, ``use1-az4``. ``name``: in the user's account, ``us-east-1a``.
+    ``since``: when the market set this price, ISO 8601. Both are empty when unknown.
     """
 
     zone: str
@@ -187,11 +185,9 @@ class InstanceType:
 
 @dataclass(frozen=True)
 class Quota:
-    """The most vCPUs that an account may run in one family and market, inclusive.
+    """The most vCPUs that an account may run in one family and market.
 
-    Attributes:
-        market: a :class:`Market` or its value. in_use: vCPUs of running VMs that count against it.
-        code: the provider's id of the quota. title: the provider's name of it.
+    ``in_use``: vCPUs of running VMs that count against it. ``code``, ``title``: the provider's id and name of it.
     """
 
     family: str

@@ -32,12 +32,12 @@ class SaveFacts:
     """What is known about versions, the machine and its preemptions; numbers, or arrays over many simulated runs.
 
     Attributes:
-        save_s: how long training stalls for a version; backup_s: from then until it is durable. 0 while unknown.
+        save_s: how long training stalls for a version. backup_s: from then until it is durable. Both 0 while unknown.
         step_s: one optimizer step.
         emergency_s: from the end of a step until an emergency save is safe.
         grace_s: from the notice of a preemption to the preemption; 0: there are no notices.
         restart_s: from a preemption until training resumes: allocation and preparation.
-        mttp_s: mean time to preemption of the machine, or of any one of the cluster's.
+        mttp_s: mean time to preemption of the machine, or to the first of a cluster.
         missed_rate: share of preemptions without a notice in time, above 0.
         age_s: time since the machine was requested.
         shape, scale_s: of the Lomax hazard ``shape / (scale_s + age_s)``.
