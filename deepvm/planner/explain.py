@@ -71,8 +71,8 @@ def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
             why = infeasible(candidates.only(name), None)
             rejection = Rejection(name, why.constraint, why.reason)
             return WhyNot(name, f"{name} is in no cluster: {why.reason}", rejection=rejection)
-        cost = f"costs {format_usd(cheapest.price)} $/h"
-        detail = f"its cheapest cluster{request.within_limits}, {cheapest.cluster}, {cost}"
+        price = format_usd(cheapest.price)
+        detail = f"its cheapest cluster{request.within_limits}, {cheapest.cluster}, costs {price} $/h"
         return WhyNot(name, f"{name} is beyond the budget: {detail}", rejection=Rejection(name, "budget", detail))
     found = describe(best, candidates, binding=binding(best, candidates), elsewhere=True)
     assert winner is not None  # if any plan has this type

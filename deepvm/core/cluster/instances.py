@@ -70,8 +70,7 @@ class InstanceType:
     Prices are :data:`deepvm.core.units.Money` with at most six decimals, and kept as exact decimals.
 
     Attributes:
-        name: the provider's name, ``g4dn.xlarge``.
-        vcpus: virtual CPUs. memory_gib: GiB of main memory, None if unknown.
+        name: the provider's name, ``g4dn.xlarge``. memory_gib: main memory, None if unknown.
         network_gbps: bandwidth in Gbit/s that the planner uses, None if unknown. network_baseline_gbps: what it
             sustains, where that differs from a peak of some minutes.
         on_demand_usd_per_hour, spot_usd_per_hour: $/h, None where it is not sold in this market.
@@ -90,7 +89,6 @@ class InstanceType:
             cluster the cluster's), then the others, cheapest first; empty when unknown.
         zones: ids of the zones that offer it; empty when unknown.
         unusable: why no cluster can have it, such as a share of a GPU; empty when one can.
-        note: anything a person should know.
     """
 
     name: str
@@ -225,8 +223,7 @@ class Catalog:
         name: what the user calls it. region: the provider's region, empty when the types are invented.
         n_sat: senders at network saturation by bandwidth. memory_nodes: what a VM must have to hold checkpoints.
         quotas: account limits; a family and market without one is unlimited.
-        default_speedup: the kind of curve to use unless the user asks for another.
-        eflops_unit: what ``eflops`` counts, in words.
+        default_speedup: the kind of curve to use unless the user asks for another. eflops_unit: in words.
         absent: why types that people know are not offered, by name or glob (``p2.*``).
     """
 

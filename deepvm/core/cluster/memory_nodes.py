@@ -82,7 +82,6 @@ class MemoryNodeRule:
     """What a VM needs to hold checkpoints.
 
     Attributes:
-        name: what catalog files call it.
         reserved_bytes, reserved_percent: memory of any VM, and share of it, that no checkpoint can have.
         least_vcpus: it receives, verifies and writes at the same time.
         sustained: whether to use its sustained bandwidth where known, not a peak of some minutes. Below the first row

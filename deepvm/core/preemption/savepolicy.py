@@ -33,7 +33,6 @@ class SaveFacts:
 
     Attributes:
         save_s: how long training stalls for a version. backup_s: from then until it is durable. Both 0 while unknown.
-        step_s: one optimizer step.
         emergency_s: from the end of a step until an emergency save is safe.
         grace_s: from the notice of a preemption to the preemption; 0: there are no notices.
         restart_s: from a preemption until training resumes: allocation and preparation.
@@ -101,7 +100,7 @@ class SavePolicy:
 
     @property
     def fixed_steps(self) -> int | None:
-        """The number of steps of whose multiples each is saved, None without one."""
+        """The number at whose multiples of steps to save, None if not by steps."""
         return None
 
     def due(self, context: SaveContext) -> bool:
@@ -264,10 +263,9 @@ class Adaptive(_Weighing):
 
 
 @dataclass(frozen=True)
-class Hazard(_Weighing):
+class Hazard(Adaptive):
     """As :class:`Adaptive`, with a hazard that falls with the machine's age, as it does on real spot machines."""
 
-    acts_on_notices: ClassVar[bool] = True
     by_age: ClassVar[bool] = True
 
     def interval_s(self, facts: SaveFacts) -> Number:
