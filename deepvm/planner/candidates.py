@@ -27,13 +27,10 @@ from deepvm.planner.request import PlanRequest
 
 @dataclass(frozen=True)
 class GpuCandidate:
-    """A type that can train, in one zone.
+    """A type that can train, at the spot price of one zone.
 
-    Attributes:
-        instance: the type at the spot price of its zone. k: K(n) for n = 1 ... max_nodes.
-        n_sat: of its own network; 0 when its bandwidth is unknown.
-        memory_set: its memory nodes, a column of :attr:`MemoryNodeTable.offered`.
-        cheapest: whether no zone has a lower spot price.
+    ``k``: K(n) for n = 1 ... max_nodes. ``n_sat``: of its own network, 0 when its bandwidth is unknown. ``memory_set``:
+    its memory nodes, a column of :attr:`MemoryNodeTable.offered`. ``cheapest``: whether no zone has a lower spot price.
     """
 
     instance: InstanceType

@@ -46,8 +46,7 @@ class Work:
     """What to train, and its limits.
 
     Attributes:
-        job: with ``step_s`` on one VM of ``measured_on``. policy: when it saves. policy_name: what users call it.
-        measured_on: an instance type; empty for the cheapest that may train (see :meth:`reference`).
+        job: with ``step_s`` on one VM of ``measured_on``, if empty the cheapest that may train (:meth:`reference`).
         mttp_s: mean time to preemption of one VM of any type, infinite for none; None: by the bands of the types.
         deadline_s: the longest expected time. total_budget: the highest expected bill, $.
     """
