@@ -11,27 +11,21 @@ TYPE_CHECKING = False
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Catalog": "deepvm.core.cluster.instances",
-    "Cluster": "deepvm.core.cluster.cluster",
-    "DeepVMError": "deepvm.errors",
-    "Gpu": "deepvm.core.cluster.instances",
-    "HybridSpeedup": "deepvm.core.cluster.speedup",
-    "InstanceType": "deepvm.core.cluster.instances",
-    "Market": "deepvm.core.cluster.instances",
-    "MeasuredSpeedup": "deepvm.core.cluster.speedup",
-    "NodeGroup": "deepvm.core.cluster.cluster",
-    "Quota": "deepvm.core.cluster.instances",
-    "Recommendation": "deepvm.core.cluster.cluster",
-    "Recommendations": "deepvm.planner.recommend",
-    "Rejection": "deepvm.core.cluster.cluster",
-    "RingSpeedup": "deepvm.core.cluster.speedup",
-    "SaturationTable": "deepvm.core.cluster.memory_nodes",
-    "explain": "deepvm.planner.explain",
-    "load_catalog": "deepvm.catalog.store",
-    "load_tables": "deepvm.catalog.measured.tables",
-    "recommend": "deepvm.planner.recommend",
-    "sweep": "deepvm.planner.sweep",
-    "to_frame": "deepvm.reports.documents",
+    name: f"deepvm.{module}"
+    for module, names in {
+        "catalog.measured.tables": ("load_tables",),
+        "catalog.store": ("load_catalog",),
+        "core.cluster.cluster": ("Cluster", "NodeGroup", "Recommendation", "Rejection"),
+        "core.cluster.instances": ("Catalog", "Gpu", "InstanceType", "Market", "Quota"),
+        "core.cluster.memory_nodes": ("SaturationTable",),
+        "core.cluster.speedup": ("HybridSpeedup", "MeasuredSpeedup", "RingSpeedup"),
+        "errors": ("DeepVMError",),
+        "planner.explain": ("explain",),
+        "planner.recommend": ("Recommendations", "recommend"),
+        "planner.sweep": ("sweep",),
+        "reports.documents": ("to_frame",),
+    }.items()
+    for name in names
 }
 
 __all__ = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-_SHARE = 0.4
 _LONGEST = 100
 
 
@@ -28,11 +27,11 @@ def edits(left: str, right: str, most: int) -> int:
     return min(row[-1], most + 1)
 
 
-def nearest(name: str, known: Iterable[str], most: int = 1, *, share: float = _SHARE) -> list[str]:
+def nearest(name: str, known: Iterable[str], most: int = 1, *, share: float = 0.4) -> list[str]:
     """The names that are most probably meant, the best first, at most ``most``; none when nothing is near.
 
-    Capitals do not count. Behind names with few typing errors (at most ``share`` of the letters; one in any case) come
-    those that begin as what was typed.
+    Case does not matter. Names with few typing errors (at most ``share`` of the letters, or one) come before those that
+    begin with what was typed.
     """
     typed = name[:_LONGEST].casefold()
     if len(typed) < 2:
@@ -56,10 +55,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def one_of(name: object, known: Iterable[str], between: str = " or ", *, also: str = "") -> str:
-    """What an error about a name says is allowed: ``tiering or single-anchor; did you mean tiering?``.
-
-    ``between`` stands between the names; ``also`` is what is allowed beside them, in words.
-    """
+    """What an error says is allowed, ``also`` included: ``tiering or single-anchor; did you mean tiering?``."""
     names = list(known)
     meant = did_you_mean(name, names) if isinstance(name, str) else ""
     return between.join(names) + also + (f"; {meant}" if meant else "")

@@ -27,13 +27,10 @@ from deepvm.planner.request import PlanRequest
 
 @dataclass(frozen=True)
 class GpuCandidate:
-    """A type that can train, in one zone.
+    """A type that can train, at the spot price of one zone.
 
-    Attributes:
-        instance: the type at the spot price of its zone. k: K(n) for n = 1 ... max_nodes.
-        n_sat: of its own network; 0 when its bandwidth is unknown.
-        memory_set: its memory nodes, a column of :attr:`MemoryNodeTable.offered`.
-        cheapest: whether no zone has a lower spot price.
+    ``k``: K(n) for n = 1 ... max_nodes. ``n_sat``: of its own network, 0 when its bandwidth is unknown. ``memory_set``:
+    its memory nodes, a column of :attr:`MemoryNodeTable.offered`. ``cheapest``: whether no zone has a lower spot price.
     """
 
     instance: InstanceType
@@ -129,9 +126,8 @@ def architectures_of(request: PlanRequest) -> tuple[Architecture, ...]:
 def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
     """Split the catalog's types into candidates and rejections.
 
-    Raises:
-        RequestError: a glob matches no type at all, or there is no such architecture.
-        MissingDataError: no type of the catalog has the kind of speed-up curve that was asked for.
+    Raises a RequestError for an idle glob or an unknown architecture, and a MissingDataError if no type has a speed-up
+    curve of the requested kind.
     """
     architectures = architectures_of(request)
     refuse_idle_globs(request, catalog)
@@ -143,23 +139,14 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
             f"no type of catalog {catalog.name} has a general {request.curves_of(catalog)} speed-up curve; "
             + (cure if kinds else "its curves are all tied to a workload")
         )
-    rejections: list[Rejection] = []
-    trains: list[GpuCandidate] = []
-    for instance in sorted(gpu_types, key=lambda i: i.name):
-        found = _gpu_candidate(instance, catalog, request, architectures)
-        if isinstance(found, Rejection):
-            rejections.append(found)
-        else:
-            trains.append(found)
+    found = [_gpu_candidate(i, catalog, request, architectures) for i in sorted(gpu_types, key=lambda i: i.name)]
+    trains = [f for f in found if isinstance(f, GpuCandidate)]
     quotas, rule = request.quotas_of(catalog), catalog.memory_nodes
-    memory: list[InstanceType] = []
-    if any(a.tiered for a in architectures):
-        for instance in sorted((i for i in catalog if i.gpu is None), key=lambda i: i.name):
-            reason = memory_rejection(instance, request, quotas, rule)
-            if reason is None:
-                memory.append(instance)
-            else:
-                rejections.append(reason)
+    tiered = any(a.tiered for a in architectures)
+    cpu_types = sorted((i for i in catalog if i.gpu is None and tiered), key=lambda i: i.name)
+    refused = [memory_rejection(i, request, quotas, rule) for i in cpu_types]
+    memory = [i for i, why in zip(cpu_types, refused, strict=True) if why is None]
+    rejections = tuple(f for f in (*found, *refused) if isinstance(f, Rejection))
     zones = sorted({zone for g in trains for zone in zone_ids(g.instance)})
     rows = [[not m.zones or zone in m.zones for zone in zones] for m in memory]
     sold = np.array(rows, dtype=np.bool_).reshape(len(memory), len(zones))
@@ -176,7 +163,7 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
     )
     work = request.work
     reference = None if work is None else work.reference([g.instance for g in gpus], gpu_types)
-    return Candidates(catalog, request, architectures, gpus, tier, tuple(rejections), reference)
+    return Candidates(catalog, request, architectures, gpus, tier, rejections, reference)
 
 
 def _in_zones(

@@ -109,11 +109,6 @@ class MemoryNodeTable:
         columns = {c: getattr(self, c)[rows] for c in ("price", "n_sat", "max_count", "room_bytes", "sold", "offered")}
         return replace(self, types=kept, **columns)
 
-    @property
-    def zones_differ(self) -> bool:
-        """Whether some type is not sold in all zones: only then zones matter."""
-        return not bool(self.sold.all())
-
     def needed(self, count: IntArray, sender_n_sat: IntArray) -> IntArray:
         """The fewest memory nodes that keep n/m < n_sat (eq. 7), floor(n / n_sat) + 1, of shape (rows, types).
 

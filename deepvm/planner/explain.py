@@ -17,14 +17,12 @@ from deepvm.planner.candidates import gather
 from deepvm.planner.describe import binding, blocks_of, describe, improvement
 from deepvm.planner.infeasible import infeasible
 from deepvm.planner.rejections import why_absent
-from deepvm.planner.request import PlanRequest, PolicyName, with_tables
+from deepvm.planner.request import MeasuredTables, PlanOptions, PlanRequest, PolicyName, with_tables
 from deepvm.planner.scoring import tie_floor
 from deepvm.planner.search.enumeration import Block, Choice, Enumeration
 
 if TYPE_CHECKING:
     from typing import Unpack
-
-    from deepvm.planner.request import MeasuredTables, PlanOptions
 
 
 @dataclass(frozen=True)
@@ -73,8 +71,8 @@ def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
             why = infeasible(candidates.only(name), None)
             rejection = Rejection(name, why.constraint, why.reason)
             return WhyNot(name, f"{name} is in no cluster: {why.reason}", rejection=rejection)
-        cost = f"costs {format_usd(cheapest.price)} $/h"
-        detail = f"its cheapest cluster{request.within_limits}, {cheapest.cluster}, {cost}"
+        price = format_usd(cheapest.price)
+        detail = f"its cheapest cluster{request.within_limits}, {cheapest.cluster}, costs {price} $/h"
         return WhyNot(name, f"{name} is beyond the budget: {detail}", rejection=Rejection(name, "budget", detail))
     found = describe(best, candidates, binding=binding(best, candidates), elsewhere=True)
     assert winner is not None  # if any plan has this type
@@ -134,14 +132,7 @@ def explain(
 ) -> WhyNot:
     """Answer "why not this type?" with its best cluster and how far that is from the winner.
 
-    Args:
-        catalog: as for :func:`deepvm.recommend`, and so are ``tables`` and ``options``.
-        budget: the most to pay, $/h.
-        name: an instance type of the catalog, one that trains or a memory node.
-        tables: measured on your own machines.
-        **options: by keyword.
-
-    Raises:
-        RequestError: the catalog has no such type, or an option cannot be used.
+    ``name``: a type of the catalog, one that trains or a memory node; the rest is as for :func:`deepvm.recommend`.
+    Raises a RequestError for an unknown type, or an option that cannot be used.
     """
     return why_not(with_tables(catalog, tables), PlanRequest.parse(budget, **options), name)

@@ -115,7 +115,7 @@ def _never_ends(candidates: Candidates) -> Infeasible | None:
         return None
     life = max(work.life_s(g.instance) for g in candidates.gpus)
     reason = (
-        f"the job {work.job.name} gets nowhere on any cluster: a spot VM lives {format_seconds(life)} on average, and "
+        f"the job {work.job.name} never ends on any cluster: a spot VM lasts {format_seconds(life)} on average, and "
         "restarts, saves and lost work take nearly all of that"
     )
     return Infeasible("preemptions", reason, "save more often (--save-policy), or plan with a longer --mttp")

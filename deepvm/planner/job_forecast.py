@@ -39,7 +39,6 @@ from deepvm.planner.columns import UNLIMITED_USD, FloatArray, IntArray, Training
 # For --work: thesis 6.2.2, and AWS's two minutes of notice.
 SAVE_BYTES_PER_S, BACKUP_BYTES_PER_S = 0.55e9, 0.106e9
 ALLOCATION_S, PREPARATION_S, GRACE_S = Span(62, 218), Span(143.2, 183.2), Span.of(120)
-NEEDS_JOB = "this beside --job or --work, which say what is to be trained"
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,7 @@ class Work:
     """What to train, and its limits.
 
     Attributes:
-        job: with ``step_s`` on one VM of ``measured_on``. policy: when it saves; policy_name: what users call it.
-        measured_on: an instance type; empty for the cheapest that may train (see :meth:`reference`).
+        job: with ``step_s`` on one VM of ``measured_on``, if empty the cheapest that may train (:meth:`reference`).
         mttp_s: mean time to preemption of one VM of any type, infinite for none; None: by the bands of the types.
         deadline_s: the longest expected time. total_budget: the highest expected bill, $.
     """
@@ -80,17 +78,7 @@ class Work:
         total_budget: Money | None = None,
         checkpoint_bytes: int = 300_000_000,
     ) -> Work:
-        """Read :class:`deepvm.planner.request.WorkOptions`; raises a RequestError, also for options without a job."""
-        if job is None and work is None:
-            idle = {
-                "measured_on": measured_on or None,
-                "interruption_rate": interruption_rate,
-                "mttp": mttp,
-                "save_policy": save_policy,
-                "deadline": deadline,
-                "total_budget": total_budget,
-            }
-            raise RequestError(*next((i for i in idle.items() if i[1] is not None), ("job", None)), NEEDS_JOB)
+        """Read :class:`deepvm.planner.request.WorkOptions`, of which there is a job or work; raises a RequestError."""
         if job is not None and work is not None:
             raise RequestError("work", work, "either --job or --work")
         if mttp is not None and interruption_rate is not None:

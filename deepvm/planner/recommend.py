@@ -106,7 +106,7 @@ class Recommendations(Sequence[Recommendation]):
 def recommend(
     catalog: Catalog, budget: Money, *, tables: MeasuredTables | None = None, **options: Unpack[PlanOptions]
 ) -> Recommendations:
-    """Rank the clusters that train fastest for a budget.
+    """Rank the clusters that train fastest for a budget; with none feasible, the answer says why.
 
     Args:
         catalog: the types and prices; see :func:`deepvm.load_catalog`.
@@ -133,9 +133,6 @@ def recommend(
             - ``time_limit_s=60.0``: seconds for the integer program;
             - what is to be trained: see :class:`deepvm.planner.request.WorkOptions`; objectives ``makespan`` and
               ``total-cost`` need it.
-
-    Returns:
-        The ranked clusters, or none and the reason.
 
     Raises:
         RequestError: an argument cannot be used.

@@ -139,21 +139,21 @@ class PlanRequest:
 
     @property
     def needs_work(self) -> bool:
-        """Whether clusters are compared by what becomes of the job."""
+        """Whether the objective needs a job."""
         return self.objective in WORK_OBJECTIVES
 
     @property
     def has_objective(self) -> bool:
-        """Whether the policy looks at the objective, as the baselines do not."""
+        """Whether the policy has an objective, unlike the baselines."""
         return self.policy in (PolicyName.DEEPVM, PolicyName.NOSCALE)
 
     @property
     def ignores_scaling(self) -> bool:
-        """Whether the policy chooses without K(n), as all but DeepVM's own do (V-C1)."""
+        """Whether the policy ignores K(n), as all but DeepVM's own do (V-C1)."""
         return self.policy is not PolicyName.DEEPVM
 
     def quotas_of(self, catalog: Catalog) -> tuple[Quota, ...]:
-        """The account limits that count: the request's, else the catalog's."""
+        """The account limits that apply: the request's, else the catalog's."""
         return catalog.quotas if self.quotas is None else self.quotas
 
     def curves_of(self, catalog: Catalog) -> str:
@@ -191,14 +191,15 @@ class PlanRequest:
             if value is not None or option not in _NONE_IS_DEFAULT:
                 found[attribute] = read(value, option)
         request = cls(**found)
-        trained = any(value not in (None, "") for value in work_options.values())
+        trained = {name: value for name, value in work_options.items() if value not in (None, "")}
         if not trained and not request.needs_work:
             return request
-        from deepvm.planner.job_forecast import NEEDS_JOB, Work  # slow to import, and only needed for jobs
+        if not trained.keys() & {"job", "work"}:
+            option, value = next(iter(trained.items()), ("objective", request.objective.value))
+            raise RequestError(option, value, "this beside --job or --work, which say what is to be trained")
+        from deepvm.planner.job_forecast import Work  # slow to import, and only needed for jobs
 
-        if not trained:
-            raise RequestError("objective", request.objective.value, NEEDS_JOB)
-        work = Work.parse(**work_options, checkpoint_bytes=request.checkpoint_bytes)
+        work = Work.parse(**trained, checkpoint_bytes=request.checkpoint_bytes)
         return replace(request, work=work, objective=found.get("objective", Objective.MAKESPAN))
 
 

@@ -13,13 +13,11 @@ from deepvm.core.units import Money, budget_micro_usd, to_decimal
 from deepvm.errors import RequestError
 from deepvm.planner.candidates import gather
 from deepvm.planner.describe import blocks_of, describe
-from deepvm.planner.request import PlanRequest, PolicyName, with_tables
+from deepvm.planner.request import MeasuredTables, PlanOptions, PlanRequest, PolicyName, with_tables
 from deepvm.planner.search.enumeration import Enumeration
 
 if TYPE_CHECKING:
     from typing import Unpack
-
-    from deepvm.planner.request import MeasuredTables, PlanOptions
 
 MOST_BUDGETS = 100_000
 ALL_POLICIES = tuple(p.value for p in PolicyName)
@@ -62,20 +60,10 @@ def sweep(
     tables: MeasuredTables | None = None,
     **options: Unpack[PlanOptions],
 ) -> list[SweepRow]:
-    """Answer every budget for every policy.
+    """Answer every budget, $/h, for every policy: one row each, budgets first, in the order given.
 
-    Args:
-        catalog: as for :func:`deepvm.recommend`, and so are ``tables`` and ``options``.
-        budgets: $/h, any order.
-        policies: all four by default.
-        tables: measured on your own machines.
-        **options: by keyword; ``policy``, ``top``, ``solver`` and ``time_limit_s`` have no effect.
-
-    Returns:
-        One row for each budget and policy, budgets first, in the order given.
-
-    Raises:
-        RequestError: a budget, a policy or an option cannot be used.
+    The rest is as for :func:`deepvm.recommend`; ``policy``, ``top``, ``solver`` and ``time_limit_s`` have no effect.
+    Raises a RequestError for a budget, a policy or an option that cannot be used.
     """
     amounts = [to_decimal(b, "pw", zero=True, unit="$/h") for b in budgets]
     request = PlanRequest.parse(0, **options)

@@ -30,10 +30,8 @@ class NodeGroup:
 class Cluster:
     """The VMs of one training.
 
-    Attributes:
-        architecture: name in the registry, such as ``tiering``.
-        gpu: the instance type that trains, at the spot price of the cluster's zone. spot_count, on_demand_count: VMs.
-        memory: the on-demand VMs that hold checkpoints, None where the architecture has none.
+    ``gpu``: the instance type that trains, at the spot price of the cluster's zone. ``memory``: the on-demand VMs that
+    hold checkpoints, None where the architecture has none.
     """
 
     architecture: str
@@ -116,10 +114,9 @@ class Outlook:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """A cluster and its figures.
+    """A cluster and its figures; rank 1 is the best.
 
     Attributes:
-        rank: 1 is best.
         speedup: S(n) after the clamp. scaling_factor: K(n) = S(n)/n (eq. 13). speedup_kind: the curve that was used.
         throughput: eFLOPS x n x K(n), in the catalog's eFLOPS unit.
         flopp_spot: operations per dollar of one spot VM (eq. 1).
@@ -160,11 +157,9 @@ class Recommendation:
 class Rejection:
     """A type that is in no feasible cluster of this request.
 
-    Attributes:
-        reason: one word that a program can test: ``unprofiled``, ``excluded``, ``unusable``, ``memory``, ``burstable``,
-            ``previous-generation``, ``vcpus``, ``network-unknown``, ``no-spot-price``, ``no-on-demand-price``,
-            ``no-curve``, ``not-scaling``, ``quota``, ``budget``, ``max-nodes``, ``architecture``.
-        detail: the same for people, with the figures.
+    ``detail`` is for people, with the figures; ``reason`` one word for programs: ``unprofiled``, ``excluded``,
+    ``unusable``, ``memory``, ``burstable``, ``previous-generation``, ``vcpus``, ``network-unknown``, ``no-spot-price``,
+    ``no-on-demand-price``, ``no-curve``, ``not-scaling``, ``quota``, ``budget``, ``max-nodes``, ``architecture``.
     """
 
     instance_type: str

@@ -45,10 +45,8 @@ class Gpu:
 class ZonePrice:
     """The spot price of a type in one zone.
 
-    Attributes:
-        zone: the zone's id, the same for every account, such as ``use1-az4``.
-        usd_per_hour: $/h. name: the zone's name in the user's account, such as ``us-east-1a``; empty when unknown.
-        since: when the market set this price, ISO 8601; empty when unknown.
+    ``zone``: the id, the same for every account, ``use1-az4``. ``name``: in the user's account, ``us-east-1a``.
+    ``since``: when the market set this price, ISO 8601. Both are empty when unknown.
     """
 
     zone: str
@@ -72,8 +70,7 @@ class InstanceType:
     Prices are :data:`deepvm.core.units.Money` with at most six decimals, and kept as exact decimals.
 
     Attributes:
-        name: the provider's name, ``g4dn.xlarge``.
-        vcpus: virtual CPUs. memory_gib: GiB of main memory, None if unknown.
+        name: the provider's name, ``g4dn.xlarge``. memory_gib: main memory, None if unknown.
         network_gbps: bandwidth in Gbit/s that the planner uses, None if unknown. network_baseline_gbps: what it
             sustains, where that differs from a peak of some minutes.
         on_demand_usd_per_hour, spot_usd_per_hour: $/h, None where it is not sold in this market.
@@ -92,7 +89,6 @@ class InstanceType:
             cluster the cluster's), then the others, cheapest first; empty when unknown.
         zones: ids of the zones that offer it; empty when unknown.
         unusable: why no cluster can have it, such as a share of a GPU; empty when one can.
-        note: anything a person should know.
     """
 
     name: str
@@ -187,11 +183,9 @@ class InstanceType:
 
 @dataclass(frozen=True)
 class Quota:
-    """The most vCPUs that an account may run in one family and market, inclusive.
+    """The most vCPUs that an account may run in one family and market.
 
-    Attributes:
-        market: a :class:`Market` or its value. in_use: vCPUs of running VMs that count against it.
-        code: the provider's id of the quota. title: the provider's name of it.
+    ``in_use``: vCPUs of running VMs that count against it. ``code``, ``title``: the provider's id and name of it.
     """
 
     family: str
@@ -229,8 +223,7 @@ class Catalog:
         name: what the user calls it. region: the provider's region, empty when the types are invented.
         n_sat: senders at network saturation by bandwidth. memory_nodes: what a VM must have to hold checkpoints.
         quotas: account limits; a family and market without one is unlimited.
-        default_speedup: the kind of curve to use unless the user asks for another.
-        eflops_unit: what ``eflops`` counts, in words.
+        default_speedup: the kind of curve to use unless the user asks for another. eflops_unit: in words.
         absent: why types that people know are not offered, by name or glob (``p2.*``).
     """
 

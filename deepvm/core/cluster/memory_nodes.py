@@ -41,11 +41,8 @@ def room_of_system(memory_bytes: int) -> int:
 class SaturationTable:
     """n_sat by bandwidth: the number of senders at which one more sender stops helping (eq. 14).
 
-    A bandwidth between two rows counts as the lower one, which was measured to hold; below the first row as the first.
-
-    Attributes:
-        network_gbps: bandwidths in Gbit/s, strictly increasing.
-        n_sat: senders at saturation, whole numbers >= 1, never decreasing.
+    ``network_gbps`` are strictly increasing bandwidths in Gbit/s, ``n_sat`` whole numbers >= 1 that never decrease. A
+    bandwidth between two rows counts as the lower one, which was measured; below the first row as the first.
     """
 
     network_gbps: tuple[float, ...]
@@ -85,7 +82,6 @@ class MemoryNodeRule:
     """What a VM needs to hold checkpoints.
 
     Attributes:
-        name: what catalog files call it.
         reserved_bytes, reserved_percent: memory of any VM, and share of it, that no checkpoint can have.
         least_vcpus: it receives, verifies and writes at the same time.
         sustained: whether to use its sustained bandwidth where known, not a peak of some minutes. Below the first row

@@ -19,15 +19,9 @@ TRAINING, ANCHOR, MEMORY = "training", "anchor", "memory"
 
 @dataclass(frozen=True)
 class PlannedVms:
-    """Equal VMs of a plan, in one or both markets.
+    """Equal VMs of a plan, in one or both markets; what the plan does not say is None or empty.
 
-    Attributes:
-        instance_type: the provider's name, ``g4dn.xlarge``.
-        spot_usd_per_hour, on_demand_usd_per_hour: $/h of one VM, None when the plan does not say.
-        gpu_name: model of its GPUs, empty when unknown. gpus_per_vm: whole GPUs in one VM, None when unknown.
-        cpu_architecture: ``x86_64`` or ``arm64``, empty when unknown.
-        zones: spot prices by zone, cheapest first; empty when the plan names no zones.
-        offered_in: ids of the zones that offer the type; empty when unknown.
+    ``zones``: spot prices by zone, cheapest first. ``offered_in``: ids of all zones that offer the type.
     """
 
     instance_type: str
@@ -79,15 +73,10 @@ class PlanSource:
 
 @dataclass(frozen=True)
 class Plan:
-    """One configuration of a recommendation.
+    """One configuration of a recommendation, rank 1 being the best; what it does not say is None or empty.
 
-    Attributes:
-        rank: 1 is the best. architecture: such as ``tiering``.
-        training: the VMs that train. memory: the on-demand VMs that hold checkpoints, None without any.
-        usd_per_hour: price of all VMs together in $/h.
-        region: the provider's region, empty when unknown. zone: id of the zone to start in, empty when unknown.
-        budget: the most that the user would pay, $/h, None when the plan does not say.
-        warnings: one sentence each.
+    ``memory``: the on-demand VMs that hold checkpoints, if any. ``usd_per_hour``: of all VMs together. ``zone``: id of
+    the zone to start in. ``budget``: the most that the user would pay, $/h.
     """
 
     rank: int

@@ -30,12 +30,10 @@ class GroupLimit:
 
 @dataclass(frozen=True)
 class PriceLimits:
-    """What a cluster may cost.
+    """What a cluster may cost, $/h in whole micro-dollars, and each of its groups, by role.
 
-    Attributes:
-        usd_per_hour: the limit, $/h, whole micro-dollars. groups: each group's limit, by its role.
-        plan_usd_per_hour: what the plan costs where it starts, $/h. spot_usd_per_hour: its spot VMs' part of that.
-        dear_zone: where it starts, if it costs more there than where it was planned; else empty.
+    ``plan_usd_per_hour``: what the plan costs where it starts; ``spot_usd_per_hour``: its spot VMs' part of that.
+    ``dear_zone``: where it starts, if it costs more there than where it was planned; else empty.
     """
 
     usd_per_hour: Decimal

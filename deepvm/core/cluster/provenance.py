@@ -10,9 +10,7 @@ from datetime import date, datetime
 class Origin:
     """Where one kind of figure, such as ``specs``, ``on-demand`` or ``spot``, comes from.
 
-    Attributes:
-        kind: ``live``, ``cache``, ``expired`` or ``embedded``. observed_at: when it was true. source: in words.
-        refused: rows of it that could not be trusted, counted by reason.
+    ``kind``: ``live``, ``cache``, ``expired`` or ``embedded``. ``refused``: implausible rows, counted by reason.
     """
 
     signal: str

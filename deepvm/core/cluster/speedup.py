@@ -30,9 +30,8 @@ def _require(option: str, value: float, low: float, *, inclusive: bool) -> None:
 class SpeedupCurve(ABC):
     """S(n) of one VM type.
 
-    Attributes:
-        workload: the model that was trained, None for a catalog's general curve. source: where the figures come from.
-        fitted_to: the largest n of the measurements that it was fitted to, None when unknown.
+    ``workload``: the model that was trained, None for a catalog's general curve. ``source``: of the figures, in words.
+    ``fitted_to``: the largest n of the measurements that it was fitted to, None when unknown.
     """
 
     kind: ClassVar[str]
@@ -91,8 +90,7 @@ class HybridSpeedup(LogisticSpeedup):
 class RingSpeedup(SpeedupCurve):
     """S(n) = n / (1 + c (n-1)/n + l (n-1)): the cost of a ring all-reduce beside one step of computation.
 
-    Attributes:
-        c: gradient bytes over bandwidth. l: latency per hop of the ring. Both in units of one VM's step time.
+    c is gradient bytes over bandwidth, l latency per hop of the ring, both in units of one VM's step time.
     """
 
     kind: ClassVar[str] = "ring"
@@ -111,10 +109,10 @@ class RingSpeedup(SpeedupCurve):
 
     @classmethod
     def fit(cls, points: Sequence[tuple[float, float]]) -> RingSpeedup:
-        """Least squares of the relative error of S(n), with c and l at 0 or above, to seven digits.
+        """Least squares of the relative error of S(n) at (n, S(n)) pairs with n > 1, with c, l >= 0, to seven digits.
 
-        Starts from the ordinary least squares of n/S(n) - 1, which is linear in c and l, and improves by Gauss-Newton
-        steps that are halved until they help. ``points``: (n, S(n)) pairs with n > 1.
+        Starts from the least squares of n/S(n) - 1, which is linear in c and l; then Gauss-Newton steps, halved until
+        they help.
         """
         n, s = np.array(points, dtype=np.float64).T
         basis = np.column_stack([(n - 1.0) / n, n - 1.0])
@@ -138,8 +136,8 @@ class RingSpeedup(SpeedupCurve):
             return best
 
         linear = np.maximum(np.linalg.lstsq(basis, n / s - 1.0, rcond=None)[0], 0.0)
-        # Steps that are held at 0 can get stuck there, so each cost is also tried alone, and both from there, and from
-        # between them: points that are no curve have a best ring on an axis and another off it.
+        # Steps can get stuck at 0, so each cost is also fitted alone, and both from there and from between: there may
+        # be a best ring on an axis and another off it.
         found = [improved(linear, [0, 1]), improved(np.zeros(2), [0]), improved(np.zeros(2), [1])]
         found += [improved(costs, [0, 1]) for costs in (*found[1:], (found[1] + found[2]) / 2)]
         best = min(found, key=lambda costs: float(error(costs) @ error(costs)))
@@ -151,9 +149,8 @@ class RingSpeedup(SpeedupCurve):
 class MeasuredSpeedup(SpeedupCurve):
     """A monotone cubic (PCHIP) through measured points and S(1) = 1; beyond the last point a ring scaled to meet it.
 
-    Attributes:
-        points: (n, S(n)) with n >= 1 strictly increasing and S > 0; at least one with n > 1.
-        beyond: the ring used past the last point, flagged as extrapolated; fitted to the points when None.
+    ``points``: (n, S(n)) with n >= 1 strictly increasing and S > 0; at least one with n > 1. ``beyond``: the ring used
+    past the last point, flagged as extrapolated; fitted to the points when None.
     """
 
     kind: ClassVar[str] = "measured"

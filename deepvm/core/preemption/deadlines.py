@@ -49,8 +49,7 @@ class Standing:
 
     Attributes:
         work_s: time that the rest of the work takes on a running machine, counted from the newest durable version.
-        left_s: time until the deadline.
-        total_s: time that all of the work takes. deadline_s: time from the start until the deadline.
+        left_s: time until the deadline; deadline_s: from the start. total_s: time that all of the work takes.
         restart_s: from the decision for another machine until training resumes there, at the longest.
         version_s: from then until the first new version is durable; 0: every moment is durable.
         horizon_s: until the next decision; 0: one can be made at any time.

@@ -45,9 +45,8 @@ def hits(share: float, vms: int) -> str:
 class ClusterRisk:
     """How often a cluster of spot VMs is hit, as ranges; None is an unknown upper end.
 
-    Attributes:
-        vm_share: share of single VMs that is preempted in a month. share: probability that it hits the cluster.
-        losses_per_month: expected. between_s: mean time between losses, seconds, shortest first, 0 to infinite.
+    ``vm_share``: share of single VMs that is preempted in a month. ``share``: probability that it hits the cluster.
+    ``between_s``: mean time between losses, seconds, shortest first, 0 to infinite.
     """
 
     vms: int

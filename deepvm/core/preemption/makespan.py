@@ -263,7 +263,6 @@ class _ClosedForm:
         return total, stops * (1 + more) + fails, stops * good * lead, coarse
 
     def _attempt(self, unlucky: Array, needed: Array) -> tuple[Array, Array]:
-        """See :func:`deepvm.core.preemption.exponential_life.attempt`."""
         grace = self.job.grace_s.mean
         late = None if self.job.proactive_replacement else np.minimum(self.mean_step + self.urgent_s, grace)
         return lives.attempt(self.rate, grace, 1 / self.vms, needed, unlucky, late)

@@ -30,24 +30,16 @@ def least_cost(
     spot_price: float,
     progress: Callable[[int], object] | None = None,
 ) -> Costs:
-    """Dynamic programming over ticks, for several starts at once; (starts,) costs in on-demand seconds.
+    """(starts,) costs in on-demand seconds, by dynamic programming; infinite where even on-demand would be late.
 
     The state is what the job runs on and the time that restarts and waiting have taken, in units of the greatest common
     divisor of gap and restart: the job is in time if and only if that stays within ``deadline - work``. A start takes
-    as many ticks as the restart needs: stopping before that would be waiting at a price. Costs are infinite where even
-    on-demand would be late.
+    as many ticks as the restart needs: stopping before that would be waiting at a price.
 
-    Args:
-        up: (starts, ticks) whether there is a spot VM, from the start of the job to its deadline or beyond.
-        gap_s: between ticks.
-        work_s: on a machine.
-        deadline_s: from the start.
-        restart_s: from the request for a machine until it works, paid for.
-        spot_price: over the on-demand price.
-        progress: called with the number of starts whose bound is newly known.
-
-    Raises:
-        RequestError: gap and restart have so small a common divisor that the table would be too large.
+    ``up``: (starts, ticks) whether there is a spot VM, from each start to its deadline or beyond, every ``gap_s``.
+    ``restart_s``: from the request for a machine until it works, paid for. ``spot_price``: over the on-demand price.
+    ``progress``: called with the number of starts whose bound is newly known. Raises a RequestError if gap and restart
+    have so small a common divisor that the table would be too large.
     """
     unit_s = math.gcd(round(1000 * gap_s), round(1000 * restart_s)) / 1000
     cells = max(math.floor((deadline_s - work_s) / unit_s + 1e-9) + 1, 0)

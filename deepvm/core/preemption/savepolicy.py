@@ -32,12 +32,11 @@ class SaveFacts:
     """What is known about versions, the machine and its preemptions; numbers, or arrays over many simulated runs.
 
     Attributes:
-        save_s: how long training stalls for a version; backup_s: from then until it is durable. 0 while unknown.
-        step_s: one optimizer step.
+        save_s: how long training stalls for a version. backup_s: from then until it is durable. Both 0 while unknown.
         emergency_s: from the end of a step until an emergency save is safe.
         grace_s: from the notice of a preemption to the preemption; 0: there are no notices.
         restart_s: from a preemption until training resumes: allocation and preparation.
-        mttp_s: mean time to preemption of the machine, or of any one of the cluster's.
+        mttp_s: mean time to preemption of the machine, or to the first of a cluster.
         missed_rate: share of preemptions without a notice in time, above 0.
         age_s: time since the machine was requested.
         shape, scale_s: of the Lomax hazard ``shape / (scale_s + age_s)``.
@@ -101,7 +100,7 @@ class SavePolicy:
 
     @property
     def fixed_steps(self) -> int | None:
-        """The number of steps of whose multiples each is saved, None without one."""
+        """The number at whose multiples of steps to save, None if not by steps."""
         return None
 
     def due(self, context: SaveContext) -> bool:
@@ -264,10 +263,9 @@ class Adaptive(_Weighing):
 
 
 @dataclass(frozen=True)
-class Hazard(_Weighing):
+class Hazard(Adaptive):
     """As :class:`Adaptive`, with a hazard that falls with the machine's age, as it does on real spot machines."""
 
-    acts_on_notices: ClassVar[bool] = True
     by_age: ClassVar[bool] = True
 
     def interval_s(self, facts: SaveFacts) -> Number:

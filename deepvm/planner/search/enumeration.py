@@ -159,7 +159,7 @@ def useful_tier(tier: MemoryNodeTable, top: int) -> BoolArray:
     """Memory-node types that fewer than ``top`` others beat in price, n_sat, quota and zones at once."""
     # Memory is no column: all types have enough of it (eq. 6).
     columns = [price_order(tier.price), -tier.n_sat, -tier.max_count]
-    if tier.zones_differ:
+    if not tier.sold.all():  # else zones do not matter
         columns += [-zone.astype(np.int64) for zone in np.unique(tier.sold, axis=1).T]
     return skyband(np.column_stack(columns), top)
 
