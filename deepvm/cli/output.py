@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from deepvm.cli.parameters import opt
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -55,12 +57,17 @@ def print_as(
         print_document(csv() if csv and output == "csv" else document(), output)
 
 
-def check_plot(plot: str) -> None:
-    """Refuse a ``--plot`` that cannot be drawn, before any work is done. Raises RequestError, MissingExtraError."""
+def plot_of(what: str) -> Any:
+    """The option ``--plot``; a picture that cannot be drawn is refused before any work is done."""
+    return opt(f"Also draw {what}, as .png or .svg.", "FILE", callback=_checked)
+
+
+def _checked(plot: str) -> str:
     if plot:
         from deepvm.reports.pictures import check_picture
 
         check_picture(Path(plot))
+    return plot
 
 
 def draw(plot: str, figure: Callable[[], Figure]) -> None:

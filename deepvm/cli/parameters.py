@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 import typer
 
 _OPTIONS = {"budget": "pw", "quotas": "quota", "time_limit_s": "time-limit", "cpu_architecture": "cpu-arch"}
+SAVE_POLICIES = "none, static:STEPS, every:TIME, auto, young, daly, exact, thesis, adaptive or hazard"
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY  # so that a required option may stand behind one that is not
 
 

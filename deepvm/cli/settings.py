@@ -51,10 +51,7 @@ Value = str | bool | list[str]
 
 @dataclass(frozen=True)
 class Setting:
-    """A value that was set outside the command line.
-
-    ``name``: one of :data:`NAMES`; ``kind``: ``environment`` or ``file``; ``source``: the variable, or the file's path.
-    """
+    """A value from the environment or a file (``kind``); ``source`` is the variable or the file's path."""
 
     name: str
     value: Value

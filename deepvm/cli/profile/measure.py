@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from deepvm.cli.long_runs import cleaning_up, filling
-from deepvm.cli.output import TableJson, check_plot, draw, print_as, say
+from deepvm.cli.output import TableJson, draw, plot_of, print_as, say
 from deepvm.cli.parameters import flag, opt
 from deepvm.core.spelling import one_of
 from deepvm.core.units import parse_bytes
@@ -210,7 +210,7 @@ def saturation(
     receiver_type: Annotated[str, opt("Instance type of the receiver.", "TYPE")] = "",
     sender_gbps: Annotated[float | None, opt("Bandwidth of a sender; default: measured.", "GBIT/S")] = None,
     receiver_gbps: Annotated[float | None, opt("Bandwidth of the receiver; default: measured.", "GBIT/S")] = None,
-    plot: Annotated[str, opt("Also draw t(n) and the saturation point, as .png or .svg.", "FILE")] = "",
+    plot: Annotated[str, plot_of("t(n) and the saturation point")] = "",
     save: Save = False,
     force_local: ForceLocal = False,
     verbose: Verbose = False,
@@ -223,7 +223,6 @@ def saturation(
 
     Example: deepvm profile saturation --receiver mem1 --senders vm1,vm2,vm3,vm4 --sender-type g4dn.xlarge
     """
-    check_plot(plot)
     from deepvm.cli.profile.save import check_save, entry_from, put
     from deepvm.profiling.hosts.launcher import Launcher
     from deepvm.profiling.saturation.measure_saturation import measure

@@ -270,7 +270,7 @@ def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) 
         (["--job", "lost.yaml", "--policy", "none"], 3, "none: job: does not get ahead: after"),
         (["--job", "lost.yaml", "--policy", "none", "--sweep", "grace=0:9:9"], 3, "grace=0, none: job: does not get"),
         (["--job", "calm.yaml", "--job", "lost.yaml", "--policy", "none"], 3, "Error: none: job: does not get ahead"),
-        (["--job", "calm.yaml", "--trace", "ring.json", "--sweep", "mttp=1h:2h"], 2, "a key other than mttp: the lifetimes"),
+        (["--job", "calm.yaml", "--trace", "ring.json", "--sweep", "mttp=1h:2h"], 2, "a key other than mttp: the li"),
         (
             ["--job", "calm.yaml", "--policy", "daly", "--compare", "young"],
             2,
