@@ -50,10 +50,7 @@ def field_name(argument: str) -> str:
 
 
 def takes_flags(function: Callable[..., None]) -> Callable[..., None]:
-    """Replace the parameter of a command whose type is a dataclass by one option for each of its fields.
-
-    The function receives an instance; typer reads the expanded signature.
-    """
+    """Let typer see the fields of the command's dataclass parameter as options; the command receives an instance."""
     given = inspect.signature(function, eval_str=True).parameters.values()
     taken = next((p for p in given if dataclasses.is_dataclass(p.annotation)), None)
     if taken is None:

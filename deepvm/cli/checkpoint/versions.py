@@ -28,8 +28,7 @@ PLACE = "a folder, file:///folder, tcp://host:port[,host:port...] or s3://bucket
 PlaceOrFile = Annotated[str, arg("PLACE|FILE", f"A version's file, or where they are: {PLACE}.")]
 Job = Annotated[str, opt("Only versions of this job.", "NAME")]
 
-_REMOVAL_S = 1.0
-"""Seconds that the disk may take between the removal of a record and that of its file."""
+_REMOVAL_S = 1.0  # that a disk may take between the removal of a record and that of its file
 
 
 def path_or_url(place: str) -> Path | str:

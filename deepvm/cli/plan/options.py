@@ -269,8 +269,7 @@ def measured(catalogs: "Sequence[Catalog]", tables: str, workload: str) -> "tupl
 def open_quotas(name: str | None, catalog: "Catalog") -> "tuple[Quota, ...] | None":
     """The account limits that ``--quota`` names: None for the catalog's own, none at all for ``none``, else a file's.
 
-    Raises:
-        DataError: the file cannot be read. RequestError: a number of vCPUs, without family and market.
+    Raises DataError, or RequestError for a number of vCPUs, which lacks family and market.
     """
     if name is None:
         return None

@@ -144,7 +144,7 @@ class Campaign:
     """All parts: ``entries`` were measured, ``failed`` says why others are missing."""
 
     def __init__(self, options: Options, folder: Path | None) -> None:
-        """Check the options and the folder before minutes of measuring. Raises RequestError, DataError."""
+        """Check the options and the folder before measuring. Raises RequestError, DataError."""
         self.entries: list[Entry] = []
         self.failed: list[str] = []
         self._options = options
@@ -255,7 +255,7 @@ class Campaign:
         from deepvm.profiling.saturation.setup import Setup
 
         options = self._options
-        receiver = o.one_host("receiver", options.receiver)
+        receiver = o.receiver_of(options.receiver)
         settings = self._chosen("transport", "repeats", "receiver_type")
         settings |= {"checkpoint_bytes": parse_bytes(options.checkpoint_size), "sender_type": options.instance_type}
         setup = Setup(receiver=receiver, senders=options.where, launcher=options.there, **settings)
@@ -269,14 +269,14 @@ class Campaign:
 
 def _read(file: Path) -> Mapping[str, Any]:
     try:
-        found = json.loads(read_text(file))
+        if isinstance(found := json.loads(read_text(file)), dict):
+            return found
+        why = "is no measurement"
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{file}: is no JSON ({error}); remove it to measure anew") from None
+        why = f"is no JSON ({error})"
     except CatalogFormatError as error:
-        raise DataError(f"{file}: {error.problems[0].found}; remove it to measure anew") from None
-    if not isinstance(found, dict):
-        raise DataError(f"{file}: is no measurement; remove it to measure anew")
-    return found
+        why = error.problems[0].found
+    raise DataError(f"{file}: {why}; remove it to measure anew")
 
 
 def _write(file: Path, document: Mapping[str, Any]) -> None:

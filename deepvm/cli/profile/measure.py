@@ -49,16 +49,12 @@ MODELS = ("resnet18", "resnet50", "resnet152", "efficientnet_v2_m")
 ALL = "all"
 
 
-def _complete_model(incomplete: str) -> list[str]:
-    return [n for n in (*MODELS, ALL) if n.startswith(incomplete)]
-
-
 Models = Annotated[
     list[str],
     opt(
         f"Model: {', '.join(MODELS)}, {ALL} of them, or module:function for your own; repeatable.",
         "NAME",
-        autocompletion=_complete_model,
+        autocompletion=lambda: [*MODELS, ALL],
     ),
 ]
 Seconds = Annotated[float, opt("Minimum length of a window of eFLOPS.", "SECONDS")]
@@ -235,7 +231,7 @@ def saturation(
         types = {"sender_type": sender_type, "receiver_type": receiver_type}
         check_save("saturation", **types, local=there.local, force_local=force_local)
     setup = Setup(
-        receiver=replace(one_host("receiver", receiver), address=receiver_address),
+        receiver=replace(receiver_of(receiver), address=receiver_address),
         senders=hosts_of("senders", senders, senders_file),
         launcher=there,
         transport=transport,
@@ -274,13 +270,13 @@ def hosts_of(option: str, names: str, file: str) -> tuple[Host, ...]:
     return parse_hosts(names, option) if names else read_hosts(Path(file), f"{option}_file")
 
 
-def one_host(option: str, name: str) -> Host:
-    """The host that an option names. Raises RequestError: none, or several."""
+def receiver_of(name: str) -> Host:
+    """The host that ``--receiver`` names. Raises RequestError: none, or several."""
     from deepvm.profiling.hosts.host_list import parse_hosts
 
-    hosts = parse_hosts(name, option)
+    hosts = parse_hosts(name, "receiver")
     if len(hosts) != 1:
-        raise RequestError(option, name, "one host")
+        raise RequestError("receiver", name, "one host")
     return hosts[0]
 
 
