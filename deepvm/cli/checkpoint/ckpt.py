@@ -151,7 +151,7 @@ def _verify_folder(folder: Path, job: str) -> tuple[list[str], int]:
             state = "damaged"
             damaged.append(problem)
         say(f"[{number}/{len(rows)}] {row.path}: {state}")
-    mixed = (versions.mismatch(unit.rows) for units, _ in versions.units_of(good) for unit in units)
+    mixed = (versions.mismatch(parts) for whole, _ in versions.versions_of(good) for parts in whole.values())
     return damaged + [problem for problem in mixed if problem], len(good)
 
 

@@ -52,14 +52,13 @@ def serve(
     from deepvm.checkpoint.network.endpoint import Address, MpiEndpoint
     from deepvm.checkpoint.node.server import Node, NodeSettings
 
-    place: Endpoint
     if listen == "mpi":
         if tls_cert or tls_key:
             raise RequestError("tls_cert", tls_cert or tls_key, "none with --listen mpi, which cannot speak TLS")
-        place = MpiEndpoint.here()
+        place: Endpoint = MpiEndpoint.here()
     else:
-        place = address = Address.parse(listen, "listen")
-        if listen != str(address):
+        place = Address.parse(listen, "listen")
+        if listen != str(place):
             raise RequestError("listen", listen, "HOST:PORT or mpi; --tls-cert and --tls-key make it speak TLS")
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     settings = NodeSettings(

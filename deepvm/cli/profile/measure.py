@@ -47,14 +47,13 @@ InstanceType = Annotated[str, opt("Instance type of these machines; needed with 
 START_TIMEOUT, RUN_TIMEOUT = 180.0, 1800.0
 MODELS = ("resnet18", "resnet50", "resnet152", "efficientnet_v2_m")
 ALL = "all"
+_NAMES = ", ".join(MODELS)
 
 
 Models = Annotated[
     list[str],
     opt(
-        f"Model: {', '.join(MODELS)}, {ALL} of them, or module:function for your own; repeatable.",
-        "NAME",
-        autocompletion=lambda: [*MODELS, ALL],
+        f"{_NAMES}, {ALL}, or module:function for your own; repeatable.", "NAME", autocompletion=lambda: [*MODELS, ALL]
     ),
 ]
 Seconds = Annotated[float, opt("Minimum length of a window of eFLOPS.", "SECONDS")]
@@ -120,7 +119,7 @@ def scaling(
     launcher: LauncherName = "ssh",
     python: PythonThere = "",
     workdir: Workdir = "",
-    model: Annotated[str, opt(f"{', '.join(MODELS)}, or module:function for your own.", "NAME")] = "resnet50",
+    model: Annotated[str, opt(f"{_NAMES}, or module:function for your own.", "NAME")] = "resnet50",
     batch: Annotated[int, opt("Images per step and GPU, whatever the number of VMs.", "N")] = 128,
     resolution: Resolution = 32,
     device: Device = "auto",

@@ -21,10 +21,7 @@ def simulate(
     market: Annotated[Literal["spot", "on-demand"] | None, opt("Market of the VMs; default: the job's.")] = None,
     sweep: Annotated[
         list[str] | None,
-        opt(
-            "One row per value of mttp, grace, save, backup, allocation, preparation, missed, vms.",
-            "KEY=LOW:HIGH[:STEP]",
-        ),
+        opt("A row per mttp, grace, save, backup, allocation, preparation, missed or vms.", "KEY=LOW:HIGH[:STEP]"),
     ] = None,
     trace: Annotated[list[Path] | None, opt("Replay recorded lifetimes; repeat for several pools.", "FILE")] = None,
     deadline: Annotated[str, opt("Finish by then, such as 150h, with on-demand VMs if need be.", "TIME")] = "",
