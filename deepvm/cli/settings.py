@@ -74,7 +74,7 @@ class Setting:
 
 
 class Settings(NamedTuple):
-    """The strongest setting of each option that has one, and the files that were looked for: whether they exist."""
+    """Each option's setting by precedence, and for each file that may hold some whether it exists."""
 
     by_name: Mapping[str, Setting]
     files: Mapping[str, bool]

@@ -166,7 +166,7 @@ def _memory(text: str) -> int:
     if size > most:
         raise RequestError("memory", text, f"at most {has}")
     if size > (room := room_of_system(most)):  # what plans count on
-        advice = f"some as well; leave it at most {format_bytes(room)}" if room else "all of it; take a larger one"
+        advice = f"some, too; use at most {format_bytes(room)}" if room else "all of it; take a larger one"
         log.warning(
             "--memory %s is %.0f %% of %s; the node and the system need %s", text, 100 * size / most, has, advice
         )

@@ -115,7 +115,7 @@ class Folder:
             why = f"a folder that was measured in the same way, or a new one ({file.name}: {'; '.join(other)})"
             raise RequestError("out", str(self.path), why)
         if hosts != part.hosts:
-            note(f"{file} was begun on {', '.join(hosts)}; now {', '.join(part.hosts)} stand for them")
+            note(f"{file} was measured on {', '.join(hosts)}; now {', '.join(part.hosts)} stand in for them")
 
     def kept(self, part: Part) -> tuple[Mapping[str, Any], datetime] | None:
         """A complete document, and when it was measured."""

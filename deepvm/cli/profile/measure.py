@@ -48,13 +48,9 @@ START_TIMEOUT, RUN_TIMEOUT = 180.0, 1800.0
 MODELS = ("resnet18", "resnet50", "resnet152", "efficientnet_v2_m")
 ALL = "all"
 _NAMES = ", ".join(MODELS)
-
-
 Models = Annotated[
     list[str],
-    opt(
-        f"{_NAMES}, {ALL}, or module:function for your own; repeatable.", "NAME", autocompletion=lambda: [*MODELS, ALL]
-    ),
+    opt(f"{_NAMES}, {ALL}, or your own module:function; repeatable.", "NAME", autocompletion=lambda: [*MODELS, ALL]),
 ]
 Seconds = Annotated[float, opt("Minimum length of a window of eFLOPS.", "SECONDS")]
 
@@ -101,7 +97,7 @@ def eflops(
                 for warning in found[-1].warnings:
                     say(f"Warning: {name}: {warning}")
     except DeepVMError as error:
-        failure = error  # what was measured before is printed all the same
+        failure = error  # what was measured before is still printed
     if found:
         documents = [one.document() for one in found]
         several = len(model) > 1 or ALL in model
@@ -119,7 +115,7 @@ def scaling(
     launcher: LauncherName = "ssh",
     python: PythonThere = "",
     workdir: Workdir = "",
-    model: Annotated[str, opt(f"{_NAMES}, or module:function for your own.", "NAME")] = "resnet50",
+    model: Annotated[str, opt(f"{_NAMES}, or your own module:function.", "NAME")] = "resnet50",
     batch: Annotated[int, opt("Images per step and GPU, whatever the number of VMs.", "N")] = 128,
     resolution: Resolution = 32,
     device: Device = "auto",

@@ -96,7 +96,7 @@ def put(entries: Iterable[Entry], *, force_local: bool = False, force_spread: bo
         advice = "end what else runs there and measure again, with more --windows or --seconds"
         lines = (
             f"{name} is not saved: its windows differ by {spread:.0%}, so the number may be anything; {advice}; "
-            "--force-spread saves it all the same"
+            "--force-spread saves it anyway"
             for name, spread in useless.items()
         )
         raise MeasurementError("\n".join(lines))
