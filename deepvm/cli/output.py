@@ -5,14 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from deepvm.cli.parameters import opt
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _OUTPUT = typer.Option("--output", "-o", help="Output format.")
 TableJson = Annotated[Literal["table", "json"], _OUTPUT]
@@ -70,8 +67,8 @@ def _checked(plot: str) -> str:
     return plot
 
 
-def draw(plot: str, figure: Callable[[], Figure]) -> None:
-    """Write the picture that ``--plot`` names, if any. Raises DataError."""
+def draw(plot: str, figure: Callable[[], Any]) -> None:
+    """Write the picture that ``--plot`` names, if any; ``figure`` makes a matplotlib figure. Raises DataError."""
     if plot:
         from deepvm.reports.pictures import save_picture
 
