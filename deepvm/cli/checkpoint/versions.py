@@ -71,10 +71,7 @@ def open_place(place: str) -> Tier:
 
 
 def versions_of(rows: list[Found]) -> list[tuple[dict[int, list[Found]], list[Found]]]:
-    """For each job its versions, each with its file or its parts in order, and the parts whose other parts are missing.
-
-    ``rows`` are those without a problem.
-    """
+    """For each job its versions (a file, or parts in order) and its parts that lack others; ``rows``: sound ones."""
     jobs: dict[tuple[str, int], dict[int, dict[int, list[Found]]]] = {}
     for row in rows:
         job, number, of = whole_job(row.job) or (row.job, 1, 0)

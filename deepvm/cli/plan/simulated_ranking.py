@@ -165,7 +165,8 @@ def simulated_why(why: WhyNot, work: Work) -> WhyNot:
 def simulated_rows(rows: Sequence[SweepRow], work: Work, runs: int) -> list[SweepRow]:
     """Simulate the clusters of a sweep; the closed form still decides which is best for a budget."""
     renewers: dict[str, Simulate] = {}
-    found, broken = list[SweepRow](), list[Binding]()
+    found: list[SweepRow] = []
+    broken: list[Binding] = []
     with Progress(len(rows), "rows") as progress:
         for row in rows:
             if row.recommendation is not None and row.reference is not None:
