@@ -9,8 +9,6 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperGroup
 
-from deepvm.cli.parameters import arg
-
 
 class Entry(NamedTuple):
     """A command, or a group of commands, that is not loaded.
@@ -113,7 +111,9 @@ def _globals(
 
 def help_of(
     context: typer.Context,
-    topic: Annotated[list[str] | None, arg("[COMMAND]...", "The command, such as: catalog show.")] = None,
+    topic: Annotated[
+        list[str] | None, typer.Argument(metavar="[COMMAND]...", help="The command, such as: catalog show.")
+    ] = None,
 ) -> None:
     """Show the help of a command, as its --help does.
 

@@ -35,12 +35,9 @@ def cleaning_up() -> Iterator[None]:
 
 @contextlib.contextmanager
 def filling(place: Path | None, command: str) -> Iterator[None]:
-    """Lock the file or folder that a command fills, so that two do not overwrite each other's results.
+    """Lock the file or folder that a command fills, if any; on an interrupt, say that it keeps the results so far.
 
-    On an interrupt, say that it keeps the results so far. None is no place.
-
-    Raises:
-        RequestError: another process holds the lock.
+    Raises RequestError: another process holds the lock, and would overwrite the results.
     """
     with contextlib.ExitStack() as stack:
         while place is not None:
@@ -74,10 +71,7 @@ def _remove(file: Path) -> None:
 
 
 class Progress:
-    """A context that shows on stderr how much of a total is done, and also reports when nothing advances.
-
-    A bar on a terminal, else a line now and then; nothing for short work.
-    """
+    """Shows progress on stderr: a bar on a terminal, else a line now and then; nothing for short work."""
 
     def __init__(self, total: int, unit: str) -> None:
         """Args: how many of what, such as ``runs``."""

@@ -18,11 +18,7 @@ PIPE_CLOSED = 141
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit with its exit code.
-
-    Args:
-        arguments: the words behind ``deepvm``; None for those of this process, whose SIGINT handler is set, too.
-    """
+    """Run the command line and exit; ``arguments`` None: those of this process, whose SIGINT handler is set, too."""
     interrupts = Interrupts()
     if arguments is None:
         interrupts.take()

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from deepvm.cli.parameters import opt
+
 _OUTPUT = typer.Option("--output", "-o", help="Output format.")
 TableJson = Annotated[Literal["table", "json"], _OUTPUT]
 TableJsonCsv = Annotated[Literal["table", "json", "csv"], _OUTPUT]
@@ -52,16 +54,21 @@ def print_as(
         print_document(csv() if csv and output == "csv" else document(), output)
 
 
-def check_plot(plot: str) -> None:
-    """Refuse a ``--plot`` that cannot be drawn, before any work is done. Raises RequestError, MissingExtraError."""
+def plot_of(what: str) -> Any:
+    """The option ``--plot``; a picture that cannot be drawn is refused before any work is done."""
+    return opt(f"Also draw {what}, as .png or .svg.", "FILE", callback=_checked)
+
+
+def _checked(plot: str) -> str:
     if plot:
         from deepvm.reports.pictures import check_picture
 
         check_picture(Path(plot))
+    return plot
 
 
 def draw(plot: str, figure: Callable[[], Any]) -> None:
-    """Write the matplotlib figure to the file that ``--plot`` names, if any. Raises DataError."""
+    """Write the picture that ``--plot`` names, if any; ``figure`` makes a matplotlib figure. Raises DataError."""
     if plot:
         from deepvm.reports.pictures import save_picture
 

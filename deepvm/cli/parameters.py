@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 import typer
 
 _OPTIONS = {"budget": "pw", "quotas": "quota", "time_limit_s": "time-limit", "cpu_architecture": "cpu-arch"}
+SAVE_POLICIES = "none, static:STEPS, every:TIME, auto, young, daly, exact, thesis, adaptive or hazard"
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY  # so that a required option may stand behind one that is not
 
 
@@ -49,10 +50,7 @@ def field_name(argument: str) -> str:
 
 
 def takes_flags(function: Callable[..., None]) -> Callable[..., None]:
-    """Replace the parameter of a command whose type is a dataclass by one option for each of its fields.
-
-    The function receives an instance; typer reads the expanded signature.
-    """
+    """Let typer see the fields of the command's dataclass parameter as options; the command receives an instance."""
     given = inspect.signature(function, eval_str=True).parameters.values()
     taken = next((p for p in given if dataclasses.is_dataclass(p.annotation)), None)
     if taken is None:

@@ -26,15 +26,13 @@ from deepvm.io.user_dirs import user_folder
 
 FOLDER_FILE = "deepvm.toml"
 CONFIG_VARIABLE = "DEEPVM_CONFIG"
-NO_FILE = "none"
-"""The value of ``DEEPVM_CONFIG`` for no file of the user's own."""
+NO_FILE = "none"  # DEEPVM_CONFIG for no file of the user's own
 
-OTHER_VARIABLES = {CONFIG_VARIABLE, "DEEPVM_CACHE_DIR", "DEEPVM_DATA_DIR", "DEEPVM_ADVISOR_URL"} | {
-    # of training jobs and memory nodes, which import the checkpointing alone
+OTHER_VARIABLES = {
+    *(CONFIG_VARIABLE, "DEEPVM_CACHE_DIR", "DEEPVM_DATA_DIR", "DEEPVM_ADVISOR_URL", "DEEPVM_CHECKPOINT_KILL_AT"),
     *("DEEPVM_JOB", "DEEPVM_MTBF", "DEEPVM_TOKEN_FILE", "DEEPVM_ALLOW_WEAK_TOKEN", "DEEPVM_TLS_CA"),
-    "DEEPVM_CHECKPOINT_KILL_AT",
 }
-"""Variables of other parts, which are no options."""
+"""Variables that set no option."""
 
 NAMES = tuple(f.name for f in fields(RankFlags))
 """The options that may be set, as fields of :class:`~deepvm.cli.plan.options.RankFlags`, which has all of them."""
@@ -45,16 +43,12 @@ _FILES = frozenset({"catalog", "quota", "tables", "job_file"})
 _SECRET = re.compile(r"secret|token|passw|credential|session|(access|private|api)[_-]?key", re.IGNORECASE)
 _FORMS = {list: "text in quotes, or a list of texts", bool: "true or false", str: "text in quotes, or a number"}
 
-Value = str | bool | list[str]
-"""What a setting may be; numbers are kept as text, because the planner reads them."""
+Value = str | bool | list[str]  # of a setting; numbers stay text, because the planner reads them
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A value that was set outside the command line.
-
-    ``name``: one of :data:`NAMES`; ``kind``: ``environment`` or ``file``; ``source``: the variable, or the file's path.
-    """
+    """A value from the environment or a file (``kind``); ``source`` is the variable or the file's path."""
 
     name: str
     value: Value
@@ -80,14 +74,13 @@ class Setting:
 
 
 class Settings(NamedTuple):
-    """The strongest setting of each option that has one, and the files that were looked for: whether they exist."""
+    """Each option's setting by precedence, and for each file that may hold some whether it exists."""
 
     by_name: Mapping[str, Setting]
     files: Mapping[str, bool]
 
 
-_used: dict[str, Setting] = {}
-"""Those that the running command has taken; only tests run several commands in a process."""
+_used: dict[str, Setting] = {}  # by the running command; only tests run several in a process
 
 
 class _Defaults(dict[str, Any]):
@@ -166,8 +159,7 @@ def variable_of(name: str) -> str:
 def read_settings(environ: Mapping[str, str]) -> Settings:
     """Read the environment, ``deepvm.toml`` in the current folder, and the user's own file; note misspelt variables.
 
-    Raises:
-        DataError: a file is unreadable, no TOML, or wrong. RequestError: a variable is wrong.
+    Raises DataError about a file, RequestError about a variable.
     """
     found = {s.name: s for s in _of_environment(environ)}
     files = {}

@@ -53,8 +53,7 @@ def refresh(
     kinds = _kinds(only or [], days)
     may_ask = CLOUD.credentials_may_exist(profile, os.environ)
     regions = _regions(region or [], profile, may_ask)
-    cache = CLOUD.cache(profile, os.environ)
-    now = datetime.now(timezone.utc)
+    cache, now = CLOUD.cache(profile, os.environ), datetime.now(timezone.utc)
     requests = [SignalRequest(r, k, anew=True) for r in regions for k in kinds]
     providers = partial(CLOUD.providers, kinds, profile) if may_ask else CLOUD.public_providers
     outcomes = list(fetch(requests, providers, cache=cache, now=now, progress=say))

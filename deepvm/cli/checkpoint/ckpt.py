@@ -19,7 +19,7 @@ from deepvm.checkpoint.tiers.striped import RecoveryTier, jobs_in
 from deepvm.cli.checkpoint import versions
 from deepvm.cli.checkpoint.versions import PLACE, Job, PlaceOrFile
 from deepvm.cli.long_runs import cleaning_up
-from deepvm.cli.output import TableJson, check_plot, draw, print_as, say
+from deepvm.cli.output import TableJson, draw, plot_of, print_as, say
 from deepvm.cli.parameters import arg, group, opt
 from deepvm.core.units import format_bytes
 from deepvm.errors import CheckpointError, DamagedError, DataError, RequestError
@@ -41,7 +41,7 @@ def bench(
     ] = "",
     folder: Annotated[str, opt("Where to write temporary files.", "FOLDER", "--dir")] = ".",
     steps: Annotated[int, opt("Training steps after each save.", "N")] = 4,
-    plot: Annotated[str, opt("Also draw the ratios, as .png or .svg.", "FILE")] = "",
+    plot: Annotated[str, plot_of("the ratios")] = "",
     output: TableJson = "table",
 ) -> None:
     """Measure how long a checkpoint blocks training, and how long until it is safe.
@@ -50,7 +50,6 @@ def bench(
 
     Example: deepvm ckpt bench --model resnet18 --reps 5 --dir /mnt/ckpt
     """
-    check_plot(plot)
     from deepvm.profiling.checkpoint.bench import run_bench
     from deepvm.reports.profiling.measurements import bench_figure, print_bench
 
@@ -152,7 +151,7 @@ def _verify_folder(folder: Path, job: str) -> tuple[list[str], int]:
             state = "damaged"
             damaged.append(problem)
         say(f"[{number}/{len(rows)}] {row.path}: {state}")
-    mixed = (versions.mismatch(unit.rows) for units, _ in versions.units_of(good) for unit in units)
+    mixed = (versions.mismatch(parts) for whole, _ in versions.versions_of(good) for parts in whole.values())
     return damaged + [problem for problem in mixed if problem], len(good)
 
 

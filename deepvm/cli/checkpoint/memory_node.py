@@ -52,14 +52,13 @@ def serve(
     from deepvm.checkpoint.network.endpoint import Address, MpiEndpoint
     from deepvm.checkpoint.node.server import Node, NodeSettings
 
-    place: Endpoint
     if listen == "mpi":
         if tls_cert or tls_key:
             raise RequestError("tls_cert", tls_cert or tls_key, "none with --listen mpi, which cannot speak TLS")
-        place = MpiEndpoint.here()
+        place: Endpoint = MpiEndpoint.here()
     else:
-        place = address = Address.parse(listen, "listen")
-        if listen != str(address):
+        place = Address.parse(listen, "listen")
+        if listen != str(place):
             raise RequestError("listen", listen, "HOST:PORT or mpi; --tls-cert and --tls-key make it speak TLS")
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     settings = NodeSettings(
@@ -167,7 +166,7 @@ def _memory(text: str) -> int:
     if size > most:
         raise RequestError("memory", text, f"at most {has}")
     if size > (room := room_of_system(most)):  # what plans count on
-        advice = f"some as well; leave it at most {format_bytes(room)}" if room else "all of it; take a larger one"
+        advice = f"some, too; use at most {format_bytes(room)}" if room else "all of it; take a larger one"
         log.warning(
             "--memory %s is %.0f %% of %s; the node and the system need %s", text, 100 * size / most, has, advice
         )

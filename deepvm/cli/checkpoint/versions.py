@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from deepvm.checkpoint.files import commit_record
 from deepvm.checkpoint.files.commit_record import record_of
@@ -16,7 +16,7 @@ from deepvm.checkpoint.files.file_names import whole_job
 from deepvm.checkpoint.files.retention import kept, kept_of, outdated
 from deepvm.checkpoint.files.stripe import belong_together, read_part_file
 from deepvm.checkpoint.files.version_dir import YOUNG_S, Found, VersionFolder
-from deepvm.checkpoint.format.manifest import UNRECORDED, CommitRecord
+from deepvm.checkpoint.format.manifest import UNRECORDED
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.registry import find_tier, open_tier
 from deepvm.cli.output import say
@@ -28,8 +28,7 @@ PLACE = "a folder, file:///folder, tcp://host:port[,host:port...] or s3://bucket
 PlaceOrFile = Annotated[str, arg("PLACE|FILE", f"A version's file, or where they are: {PLACE}.")]
 Job = Annotated[str, opt("Only versions of this job.", "NAME")]
 
-_REMOVAL_S = 1.0
-"""Seconds that the disk may take between the removal of a record and that of its file."""
+_REMOVAL_S = 1.0  # that a disk may take between the removal of a record and that of its file
 
 
 def path_or_url(place: str) -> Path | str:
@@ -71,20 +70,8 @@ def open_place(place: str) -> Tier:
     return open_tier(place, secrets.token_hex(8), option="PLACE")
 
 
-class Unit(NamedTuple):
-    """One version: its file, or the files of its parts in order."""
-
-    version: int
-    rows: list[Found]
-
-    @property
-    def manifest(self) -> CommitRecord:
-        """The first file's manifest; what retention reads is the same in all of them."""
-        return next(row.manifest for row in self.rows if row.manifest is not None)
-
-
-def units_of(rows: list[Found]) -> list[tuple[list[Unit], list[Found]]]:
-    """For each job its whole versions, and the parts whose other parts are missing."""
+def versions_of(rows: list[Found]) -> list[tuple[dict[int, list[Found]], list[Found]]]:
+    """For each job its versions (a file, or parts in order) and its parts that lack others; ``rows``: sound ones."""
     jobs: dict[tuple[str, int], dict[int, dict[int, list[Found]]]] = {}
     for row in rows:
         job, number, of = whole_job(row.job) or (row.job, 1, 0)
@@ -92,14 +79,14 @@ def units_of(rows: list[Found]) -> list[tuple[list[Unit], list[Found]]]:
         numbers.setdefault(number, []).append(row)
     found = []
     for (_, of), versions in sorted(jobs.items()):
-        units, lone = list[Unit](), list[Found]()
+        whole, lone = dict[int, list[Found]](), list[Found]()
         for version, numbers in versions.items():
             files = [row for number in sorted(numbers) for row in numbers[number]]
             if len(numbers) < of:
                 lone += files
             else:
-                units.append(Unit(version, files))
-        found.append((units, lone))
+                whole[version] = files
+        found.append((whole, lone))
     return found
 
 
@@ -176,12 +163,12 @@ def collect_garbage(
             next(f for f in (versions, *others) if f.path == row.path.parent).delete(row.job, row.version)
         sys.stdout.write(f"{done} {row.path}\n")
 
-    for units, lone in units_of([f for f in (*rows, *away) if not f.problem]):
-        if not units:
+    for whole, lone in versions_of([f for f in (*rows, *away) if not f.problem]):
+        if not whole:
             here = ", ".join(sorted({row.job for row in lone}))
             say(f"{here}: all stay: the other parts are elsewhere; name the other nodes' folders with --parts")
-        stay, old = _choose(units, keep, every, best, trust=trust)
-        for row in (row for unit in units if unit.version in stay for row in unit.rows):
+        stay, old = _choose(whole, keep, every, best, trust=trust)
+        for row in (row for version in stay for row in whole[version]):
             good.setdefault(row.job, set()).add(row.version)
         # Missing parts may still arrive, but not of versions older than the whole ones that stay.
         for row in (*old, *(r for r in lone if stay and r.version < min(stay) and r.version not in best)):
@@ -197,15 +184,18 @@ def collect_garbage(
         sys.stdout.write(f"{done} {path}\n")
 
 
-def _choose(units: list[Unit], keep: int, every: int, best: list[int], *, trust: bool) -> tuple[set[int], list[Found]]:
+def _choose(
+    whole: dict[int, list[Found]], keep: int, every: int, best: list[int], *, trust: bool
+) -> tuple[set[int], list[Found]]:
     """The good versions that stay, and the files that go; damaged ones that would have stayed are neither."""
-    left, good = {unit.version: unit for unit in units}, set[int]()
+    left, good = dict(whole), set[int]()
     while True:
-        stay = kept_of([unit.manifest for unit in left.values()], keep, every) | (left.keys() & set(best))
+        manifests = [rows[0].manifest for rows in left.values()]  # retention reads the same in all parts
+        stay = kept_of([m for m in manifests if m is not None], keep, every) | (left.keys() & set(best))
         if stay <= good:
-            return stay, [row for version, unit in sorted(left.items()) if version not in stay for row in unit.rows]
+            return stay, [row for version in sorted(left.keys() - stay) for row in left[version]]
         version = max(stay - good)
-        rows = left[version].rows
+        rows = left[version]
         problem = mismatch(rows) or ("" if trust else next(filter(None, map(damage, rows)), ""))
         if problem:
             say(f"{problem}; it stays, and does not count")

@@ -94,7 +94,7 @@ def _placed(plan: Plan, zones: list[str], subnets: tuple[Subnet, ...], *, limite
     if cheap != sound:
         asked = f"the {format_usd(sound.budget)} $/h that was asked for"
         lost = _left_out(sound, cheap, subnets, f"it would cost more than {asked} in {{zones}}; --max-price takes more")
-        note(f"left out: {lost}, because there it would cost more than {asked}; --zone takes one all the same")
+        note(f"left out: {lost}, because there it would cost more than {asked}; --zone takes one anyway")
     return cheap
 
 

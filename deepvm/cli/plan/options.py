@@ -141,7 +141,7 @@ class PlanFlags:
     # Not called "job": training jobs use DEEPVM_JOB for their own name.
     job_file: Annotated[str, opt("Job file, see 'deepvm simulate': adds expected time and cost.", "FILE", "--job")] = ""
     work: Annotated[str | None, opt("Instead of --job: hours on one VM, or a time such as 90min.", "HOURS")] = None
-    measured_on: Annotated[str, of_type("Type that --work or step_s refers to; default: the cheapest.", "TYPE")] = ""
+    measured_on: Annotated[str, of_type("Type that --work or step_s is for; default: cheapest usable.", "TYPE")] = ""
     mttp: Annotated[str | None, opt("Mean time to preemption of a spot VM, such as 3h.", "TIME")] = None
     interruption_rate: Annotated[
         str | None, opt("Spot VMs preempted per month, such as 10%; default: the job's mttp_s or AWS's.", "SHARE")
@@ -270,8 +270,7 @@ def measured(catalogs: "Sequence[Catalog]", tables: str, workload: str) -> "tupl
 def open_quotas(name: str | None, catalog: "Catalog") -> "tuple[Quota, ...] | None":
     """The account limits that ``--quota`` names: None for the catalog's own, none at all for ``none``, else a file's.
 
-    Raises:
-        DataError: the file cannot be read. RequestError: a number of vCPUs, without family and market.
+    Raises DataError, or RequestError for a number of vCPUs, which lacks family and market.
     """
     if name is None:
         return None

@@ -114,8 +114,7 @@ def _walk(answer: Recommendations, renew: Simulate) -> tuple[list[Recommendation
     """Go down the closed form's ranking until enough clusters keep to the limits and no better one is expected."""
     work, top, ordered = answer.request.work, answer.request.top, _ordered(answer)
     assert work is not None
-    kept: list[Recommendation] = []
-    left_out: list[LeftOut] = []
+    kept, left_out = list[Recommendation](), list[LeftOut]()
     spent, seen = 0.0, set()
     for r in ranking(answer.catalog, answer.request, LONGER) if work.constrained or ordered else answer.configurations:
         assert r.outlook is not None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Annotated
 
-from deepvm.cli.output import TableJsonYamlCsv, check_plot, draw, note, print_as
-from deepvm.cli.parameters import opt, takes_flags
+from deepvm.cli.output import TableJsonYamlCsv, draw, note, plot_of, print_as
+from deepvm.cli.parameters import takes_flags
 from deepvm.cli.plan import options as o
 
 
@@ -14,7 +14,7 @@ from deepvm.cli.plan import options as o
 def sweep(
     flags: o.SweepFlags,
     output: TableJsonYamlCsv = "table",
-    plot: Annotated[str, opt("Also draw Figure 7, or time and cost, as .png or .svg.", "FILE")] = "",
+    plot: Annotated[str, plot_of("Figure 7, or time and cost")] = "",
 ) -> None:
     """Answer a whole range of budgets for the four policies of the paper (Figure 7).
 
@@ -32,7 +32,6 @@ def sweep(
         from deepvm.cli.plan.simulated_ranking import runs_of, simulated_rows
 
         runs = runs_of(flags.simulate, job=bool(flags.job_file) or flags.work is not None)
-    check_plot(plot)
     found = one_catalog(flags)
     options = flags.planner_options(found)
     rows = run(found, budgets, tuple(dict.fromkeys(flags.policy)) or ALL_POLICIES, **options)

@@ -114,7 +114,7 @@ class Folder:
             why = f"a folder that was measured in the same way, or a new one ({file.name}: {'; '.join(other)})"
             raise RequestError("out", str(self.path), why)
         if hosts != part.hosts:
-            note(f"{file} was begun on {', '.join(hosts)}; now {', '.join(part.hosts)} stand for them")
+            note(f"{file} was measured on {', '.join(hosts)}; now {', '.join(part.hosts)} stand in for them")
 
     def kept(self, part: Part) -> tuple[Mapping[str, Any], datetime] | None:
         """A complete document, and when it was measured."""
@@ -143,7 +143,7 @@ class Campaign:
     """All parts: ``entries`` were measured, ``failed`` says why others are missing."""
 
     def __init__(self, options: Options, folder: Path | None) -> None:
-        """Check the options and the folder before minutes of measuring. Raises RequestError, DataError."""
+        """Check the options and the folder before measuring. Raises RequestError, DataError."""
         self.entries: list[Entry] = []
         self.failed: list[str] = []
         self._options = options
@@ -254,7 +254,7 @@ class Campaign:
         from deepvm.profiling.saturation.setup import Setup
 
         options = self._options
-        receiver = o.one_host("receiver", options.receiver)
+        receiver = o.receiver_of(options.receiver)
         settings = self._chosen("transport", "repeats", "receiver_type")
         settings |= {"checkpoint_bytes": parse_bytes(options.checkpoint_size), "sender_type": options.instance_type}
         setup = Setup(receiver=receiver, senders=options.where, launcher=options.there, **settings)
@@ -268,14 +268,14 @@ class Campaign:
 
 def _read(file: Path) -> Mapping[str, Any]:
     try:
-        found = json.loads(read_text(file))
+        if isinstance(found := json.loads(read_text(file)), dict):
+            return found
+        why = "is no measurement"
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{file}: is no JSON ({error}); remove it to measure anew") from None
+        why = f"is no JSON ({error})"
     except CatalogFormatError as error:
-        raise DataError(f"{file}: {error.problems[0].found}; remove it to measure anew") from None
-    if not isinstance(found, dict):
-        raise DataError(f"{file}: is no measurement; remove it to measure anew")
-    return found
+        why = error.problems[0].found
+    raise DataError(f"{file}: {why}; remove it to measure anew")
 
 
 def _write(file: Path, document: Mapping[str, Any]) -> None:

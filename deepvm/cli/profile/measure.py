@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from deepvm.cli.long_runs import cleaning_up, filling
-from deepvm.cli.output import TableJson, check_plot, draw, print_as, say
+from deepvm.cli.output import TableJson, draw, plot_of, print_as, say
 from deepvm.cli.parameters import flag, opt
 from deepvm.core.spelling import one_of
 from deepvm.core.units import parse_bytes
@@ -47,19 +47,10 @@ InstanceType = Annotated[str, opt("Instance type of these machines; needed with 
 START_TIMEOUT, RUN_TIMEOUT = 180.0, 1800.0
 MODELS = ("resnet18", "resnet50", "resnet152", "efficientnet_v2_m")
 ALL = "all"
-
-
-def _complete_model(incomplete: str) -> list[str]:
-    return [n for n in (*MODELS, ALL) if n.startswith(incomplete)]
-
-
+_NAMES = ", ".join(MODELS)
 Models = Annotated[
     list[str],
-    opt(
-        f"Model: {', '.join(MODELS)}, {ALL} of them, or module:function for your own; repeatable.",
-        "NAME",
-        autocompletion=_complete_model,
-    ),
+    opt(f"{_NAMES}, {ALL}, or your own module:function; repeatable.", "NAME", autocompletion=lambda: [*MODELS, ALL]),
 ]
 Seconds = Annotated[float, opt("Minimum length of a window of eFLOPS.", "SECONDS")]
 
@@ -106,7 +97,7 @@ def eflops(
                 for warning in found[-1].warnings:
                     say(f"Warning: {name}: {warning}")
     except DeepVMError as error:
-        failure = error  # what was measured before is printed all the same
+        failure = error  # what was measured before is still printed
     if found:
         documents = [one.document() for one in found]
         several = len(model) > 1 or ALL in model
@@ -124,7 +115,7 @@ def scaling(
     launcher: LauncherName = "ssh",
     python: PythonThere = "",
     workdir: Workdir = "",
-    model: Annotated[str, opt(f"{', '.join(MODELS)}, or module:function for your own.", "NAME")] = "resnet50",
+    model: Annotated[str, opt(f"{_NAMES}, or your own module:function.", "NAME")] = "resnet50",
     batch: Annotated[int, opt("Images per step and GPU, whatever the number of VMs.", "N")] = 128,
     resolution: Resolution = 32,
     device: Device = "auto",
@@ -209,7 +200,7 @@ def saturation(
     receiver_type: Annotated[str, opt("Instance type of the receiver.", "TYPE")] = "",
     sender_gbps: Annotated[float | None, opt("Bandwidth of a sender; default: measured.", "GBIT/S")] = None,
     receiver_gbps: Annotated[float | None, opt("Bandwidth of the receiver; default: measured.", "GBIT/S")] = None,
-    plot: Annotated[str, opt("Also draw t(n) and the saturation point, as .png or .svg.", "FILE")] = "",
+    plot: Annotated[str, plot_of("t(n) and the saturation point")] = "",
     save: Save = False,
     force_local: ForceLocal = False,
     verbose: Verbose = False,
@@ -222,7 +213,6 @@ def saturation(
 
     Example: deepvm profile saturation --receiver mem1 --senders vm1,vm2,vm3,vm4 --sender-type g4dn.xlarge
     """
-    check_plot(plot)
     from deepvm.cli.profile.save import check_save, entry_from, put
     from deepvm.profiling.hosts.launcher import Launcher
     from deepvm.profiling.saturation.measure_saturation import measure
@@ -235,7 +225,7 @@ def saturation(
         types = {"sender_type": sender_type, "receiver_type": receiver_type}
         check_save("saturation", **types, local=there.local, force_local=force_local)
     setup = Setup(
-        receiver=replace(one_host("receiver", receiver), address=receiver_address),
+        receiver=replace(receiver_of(receiver), address=receiver_address),
         senders=hosts_of("senders", senders, senders_file),
         launcher=there,
         transport=transport,
@@ -274,13 +264,13 @@ def hosts_of(option: str, names: str, file: str) -> tuple[Host, ...]:
     return parse_hosts(names, option) if names else read_hosts(Path(file), f"{option}_file")
 
 
-def one_host(option: str, name: str) -> Host:
-    """The host that an option names. Raises RequestError: none, or several."""
+def receiver_of(name: str) -> Host:
+    """The host that ``--receiver`` names. Raises RequestError: none, or several."""
     from deepvm.profiling.hosts.launcher import parse_hosts
 
-    hosts = parse_hosts(name, option)
+    hosts = parse_hosts(name, "receiver")
     if len(hosts) != 1:
-        raise RequestError(option, name, "one host")
+        raise RequestError("receiver", name, "one host")
     return hosts[0]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deepvm.cli.long_runs import cleaning_up, filling
-from deepvm.cli.output import TableJson, check_plot, draw, note, print_as, say
+from deepvm.cli.output import TableJson, draw, note, plot_of, print_as, say
 from deepvm.cli.parameters import arg, flag, group, opt, takes_flags
 from deepvm.cli.profile.campaign import Campaign, Options
 from deepvm.cli.profile.measure import ForceSpread, Save, eflops, saturation, scaling
@@ -30,7 +30,7 @@ app.command("saturation", short_help="Measure how many VMs may push to one memor
 def fit(
     points: Annotated[str, arg("POINTS", "CSV with n,speedup or n,seconds, or JSON of 'profile scaling'.")],
     up_to: Annotated[int | None, opt("Largest n to extrapolate to; default: the largest measured.", "N")] = None,
-    plot: Annotated[str, opt("Also draw points, fits and band, as .png or .svg.", "FILE")] = "",
+    plot: Annotated[str, plot_of("points, fits and band")] = "",
     output: TableJson = "table",
 ) -> None:
     """Fit speed-ups: logistic, Amdahl, USL and alpha-beta (ring), which is best, with a band and what to measure next.
@@ -39,7 +39,6 @@ def fit(
 
     Example: deepvm profile fit points.csv --up-to 32 --plot fit.png
     """
-    check_plot(plot)
     from deepvm.profiling.fit.speedup_fit import fit_curve
     from deepvm.profiling.fit.speedup_points import read_points
     from deepvm.reports.profiling.fits import fit_figure, print_fit

@@ -17,16 +17,13 @@ from deepvm.core.units import counted
 from deepvm.errors import CatalogFormatError, DataError, MeasurementError, Problem, RequestError
 from deepvm.io.times import format_time
 
-USELESS_SPREAD = 0.5
-"""eFLOPS whose windows differ by more than this share of their median decide nothing: VM types differ by less."""
+USELESS_SPREAD = 0.5  # of the median: VM types differ by less than eFLOPS whose windows differ by more
 
 
 def check_save(kind: str, *, local: bool = False, force_local: bool = False, **types: str) -> None:
-    """Check, before minutes of measuring, that the result could be saved.
+    """Check, before minutes of measuring, that the result could be saved. Raises RequestError, DataError.
 
-    Raises:
-        RequestError: a type is missing, or a local run (processes of one machine) needs ``force_local``.
-        DataError: the tables cannot be read or written.
+    ``local``: processes of one machine stand for VMs, which only ``force_local`` saves.
     """
     for option in ("sender_type", "receiver_type") if kind == "saturation" else ("instance_type",):
         value = types.get(option, "")
@@ -99,7 +96,7 @@ def put(entries: Iterable[Entry], *, force_local: bool = False, force_spread: bo
         advice = "end what else runs there and measure again, with more --windows or --seconds"
         lines = (
             f"{name} is not saved: its windows differ by {spread:.0%}, so the number may be anything; {advice}; "
-            "--force-spread saves it all the same"
+            "--force-spread saves it anyway"
             for name, spread in useless.items()
         )
         raise MeasurementError("\n".join(lines))

@@ -118,7 +118,9 @@ def import_tables(
                 raise RequestError(option, value, "with a CSV: --kind scaling --instance-type TYPE --workload NAME")
         entries: Sequence[Entry] = [_of_csv(path, measured_at, instance_type, workload)]
     else:
-        _refuse({"kind": kind, "workload": workload}, "JSON, which says so itself")
+        for option, value in (("kind", kind), ("workload", workload)):
+            if value:
+                raise RequestError(option, value, "nothing with JSON, which says so itself")
         types = {"instance_type": instance_type, "sender_type": sender_type, "receiver_type": receiver_type}
         entries = _of_json(path, measured_at, types)
     if not entries:
@@ -201,14 +203,10 @@ def _of_json(path: Path, measured_at: str, types: dict[str, str]) -> Sequence[En
         raise CatalogFormatError(path, [Problem("top level", f"a {type(document).__name__}", EXPECTED)])
     if not str(document.get("schema_version")).startswith("deepvm.tables/"):
         return [entry_from(document, **types, measured_at=_moment(measured_at, path), name=str(path))]
-    _refuse({**types, "measured_at": measured_at}, "exported tables, which say so themselves")
-    return read_tables(path).entries
-
-
-def _refuse(options: dict[str, str], what: str) -> None:
-    for option, value in options.items():
+    for option, value in {**types, "measured_at": measured_at}.items():
         if value:
-            raise RequestError(option, value, f"nothing with {what}")
+            raise RequestError(option, value, "nothing with exported tables, which say so themselves")
+    return read_tables(path).entries
 
 
 def _of_csv(path: Path, measured_at: str, instance_type: str, workload: str) -> Entry:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from deepvm.cli.long_runs import Progress, cleaning_up
-from deepvm.cli.output import draw, note, print_as
+from deepvm.cli.output import draw, note, print_document
 from deepvm.core.cluster.instances import Market
 from deepvm.core.preemption.deadlines import parse_deadline_policy
 from deepvm.core.preemption.job import Job
@@ -118,12 +118,10 @@ def _lives(files: list[Path]) -> LifeSource:
 
 def show(answers: Sequence[Answer], output: str, plot: str, *, many: bool) -> None:
     """Print and draw the answers; ``many``: as a comparison, even if it is one."""
-    if output == "csv":
+    if output == "table":
+        simulations.print_answers(answers)
+    elif output == "csv":
         sys.stdout.write(simulations.csv_text(answers))
     else:
-        print_as(
-            output,
-            lambda: simulations.print_answers(answers),
-            lambda: simulations.comparison(answers) if many else answers[0].results.document(),
-        )
+        print_document(simulations.comparison(answers) if many else answers[0].results.document())
     draw(plot, lambda: simulations.answers_figure(answers))

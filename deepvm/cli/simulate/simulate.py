@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from deepvm.cli.output import TableJsonCsv, check_plot
-from deepvm.cli.parameters import arg, opt
+from deepvm.cli.output import TableJsonCsv, plot_of
+from deepvm.cli.parameters import SAVE_POLICIES, arg, opt
 from deepvm.errors import RequestError, SimulationError
 
 
@@ -14,31 +14,21 @@ def simulate(
     more: Annotated[list[Path] | None, arg("[FILE]...", "More files of --trace.")] = None,
     job: Annotated[list[Path] | None, opt("Job file (docs/reference/job-file.md); repeat to compare.", "FILE")] = None,
     preset: Annotated[list[str] | None, opt("A built-in job: gpt-117m or gpt-1.3b; repeatable.", "NAME")] = None,
-    policy: Annotated[
-        str | None,
-        opt(
-            "When to save: none, static:STEPS, every:TIME, auto, young, daly, exact, thesis, adaptive or hazard; "
-            "default: adaptive.",
-            "NAME",
-        ),
-    ] = None,
+    policy: Annotated[str | None, opt(f"When to save: {SAVE_POLICIES}; default: adaptive.", "NAME")] = None,
     compare: Annotated[str | None, opt("Several save policies, comma-separated; one row each.", "NAMES")] = None,
     runs: Annotated[int, opt("Number of simulated trainings.", "N")] = 100,
     seed: Annotated[int, opt("Random seed; the same seed gives the same runs.", "N")] = 1,
     market: Annotated[Literal["spot", "on-demand"] | None, opt("Market of the VMs; default: the job's.")] = None,
     sweep: Annotated[
         list[str] | None,
-        opt(
-            "One row per value of mttp, grace, save, backup, allocation, preparation (such as 1h:12h), missed or vms.",
-            "KEY=LOW:HIGH[:STEP]",
-        ),
+        opt("A row per mttp, grace, save, backup, allocation, preparation, missed or vms.", "KEY=LOW:HIGH[:STEP]"),
     ] = None,
     trace: Annotated[list[Path] | None, opt("Replay recorded lifetimes; repeat for several pools.", "FILE")] = None,
     deadline: Annotated[str, opt("Finish by then, such as 150h, with on-demand VMs if need be.", "TIME")] = "",
     deadline_policy: Annotated[str | None, opt("uniform-progress (default), greedy or on-demand.", "NAME")] = None,
     jobs: Annotated[int, opt("Worker processes, for rows and for chunks of 10 000 runs.", "N")] = 1,
     executor: Annotated[str, opt("A Dask cluster instead of local processes.", "dask://HOST:PORT")] = "",
-    plot: Annotated[str, opt("Also draw the result, as .png or .svg.", "FILE")] = "",
+    plot: Annotated[str, plot_of("the result")] = "",
     output: TableJsonCsv = "table",
 ) -> None:
     """Simulate a training on preemptible VMs: time, cost and what they go into, with the spread over many runs.
@@ -47,7 +37,6 @@ def simulate(
 
     deepvm simulate --job job.yaml --sweep mttp=1h:12h --runs 1000
     """
-    check_plot(plot)
     from deepvm.cli.simulate import cases
 
     if more and not trace:  # arguments are more files of --trace, as a shell writes `--trace *.json`

@@ -6,8 +6,8 @@ from contextlib import ExitStack
 from typing import Annotated
 
 from deepvm.cli.long_runs import Progress
-from deepvm.cli.output import TableJsonCsv, check_plot, draw, note, print_as, say
-from deepvm.cli.parameters import arg, flag, group, opt
+from deepvm.cli.output import TableJsonCsv, draw, note, plot_of, print_as, say
+from deepvm.cli.parameters import SAVE_POLICIES, arg, flag, group, opt
 from deepvm.core.units import parse_hours, parse_seconds
 from deepvm.errors import DataError, RequestError
 
@@ -38,7 +38,7 @@ def deadline(
     nodes: Nodes = None,
     starts: Annotated[int, opt("Job starts, spread over each trace.", "N")] = 50,
     foresight: Annotated[bool, flag("--foresight", "Also the least possible cost of any policy; can be slow.")] = False,
-    plot: Annotated[str, opt("Also draw the costs, as .png or .svg.", "FILE")] = "",
+    plot: Annotated[str, plot_of("the costs")] = "",
     output: TableJsonCsv = "table",
 ) -> None:
     """Replay jobs with a deadline: spot while it is available, on-demand in time where it is not.
@@ -47,7 +47,6 @@ def deadline(
 
     Example: deepvm traces deadline traces/ --work 48h --slack 0.05,0.1,0.2,0.5,1 --price-ratio 0.33 --restart 300
     """
-    check_plot(plot)
     from deepvm.reports.simulation import deadlines as report
     from deepvm.simulator.sweeps import seconds
     from deepvm.simulator.traces.deadline_replay import DeadlineJob, replay_traces
@@ -99,14 +98,13 @@ def deadline(
 def show(
     files: Files,
     nodes: Nodes = None,
-    plot: Annotated[str, opt("Also draw availability, survival and fits, as .png or .svg.", "FILE")] = "",
+    plot: Annotated[str, plot_of("availability, survival and fits")] = "",
     output: TableJsonCsv = "table",
 ) -> None:
     """Show how long each trace is, how often the VMs were available, and how long they lived.
 
     Example: deepvm traces show us-west-2a_v100_1.json --plot trace.png
     """
-    check_plot(plot)
     from deepvm.reports.simulation import traces as report
     from deepvm.simulator.traces.trace import check_nodes, pools_of, read_traces
 
@@ -168,8 +166,8 @@ def replay(
     policies: Annotated[
         str,
         opt(
-            "Save policies, comma-separated: thesis, hazard, adaptive, young, daly, exact, auto, none, static:STEPS, "
-            "every:TIME; best-fixed: the best interval in hindsight; emergency: only a save at each preemption.",
+            f"Comma-separated: {SAVE_POLICIES}; best-fixed: the best interval in hindsight; emergency: only a save at "
+            "each preemption.",
             "NAMES",
         ),
     ] = "thesis,best-fixed,hazard,emergency",

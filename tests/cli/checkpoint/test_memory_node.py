@@ -132,7 +132,7 @@ def test_more_memory_than_the_machine_has(
         caplog.clear()
         assert run(*words, size)[0] == 0
         assert (f"--memory {size} is" in caplog.text) == warned
-    assert "leave it at most 2.8 GB" in caplog.text
+    assert "use at most 2.8 GB" in caplog.text
     monkeypatch.setattr(host_info, "machine_memory", lambda: 2**29)  # has no room at all
     assert run(*words, "16MiB")[0] == 0 and "the node and the system need all of it" in caplog.text
     # A large one has more to give, and a plan of this size knows it: 57.5 of 68.7 GB, of which 65.9 are its system's.

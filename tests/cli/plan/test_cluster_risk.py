@@ -1,4 +1,4 @@
-"""Where a report names the share of one VM that is taken away in a month, it names that of the cluster."""
+"""Where a report names the share of one VM that is preempted in a month, it names that of the cluster."""
 
 from __future__ import annotations
 

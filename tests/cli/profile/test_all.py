@@ -113,7 +113,7 @@ def test_other_hosts_are_said_and_a_file_without_a_record_is_refused(run: Run) -
     keep(*documents())
     others = ("--hosts", ",".join(["new", *HOSTS[1:]]))
     code, _, err = run("profile", "all", *WORDS, *others)
-    assert code == 0 and "Note: here/eflops-resnet50.json was begun on h1; now new stand for them" in err
+    assert code == 0 and "Note: here/eflops-resnet50.json was measured on h1; now new stand in for them" in err
     (Path("here") / "settings.json").unlink()
     code, out, err = run("profile", "all", *WORDS)
     assert (code, out) == (2, "") and "nothing says how here/eflops-resnet50.json was measured" in err
@@ -168,7 +168,7 @@ def test_a_useless_spread_is_not_saved(run: Run) -> None:
     file.write_text(json.dumps(documents()["eflops-resnet50"] | {"spread": 0.51}))
     code, out, err = run("profile", "all", *WORDS, "--save", "-o", "json")
     assert code == 1 and err.count("\nsaved: ") == 2, err
-    assert "is not saved: its windows differ by 51%" in err and "--force-spread saves it all the same" in err
+    assert "is not saved: its windows differ by 51%" in err and "--force-spread saves it anyway" in err
     Path("home.json").write_text(out)
     code, _, err = run("tables", "import", "home.json")
     assert code == 1 and "Error: eflops:g4dn.xlarge" in err and "\nsaved: " in err
