@@ -17,13 +17,10 @@ from deepvm.profiling.fit.diagnostics import ENOUGH_SIZES, OFF, REACH, doubts, i
 from deepvm.profiling.fit.speedup_models import LAWS, Fitted, best_first, fit_law, residuals, search_fast
 from deepvm.profiling.fit.speedup_points import MOST_NODES, Points
 
-FEWEST_SIZES = 4
-"""Three parameters go through three points whatever these are."""
+FEWEST_SIZES = 4  # three parameters go through three points whatever these are
 RESAMPLES = 400
-SHARE = 0.95
-"""Of the draws inside the band, at each n on its own."""
-_LEAST_DRAWN = 0.1
-"""Noise beyond 90 % would turn into speed-ups below 0."""
+SHARE = 0.95  # of the draws inside the band, at each n on its own
+_LEAST_DRAWN = 0.1  # noise beyond 90 % would turn into speed-ups below 0
 
 
 @dataclass(frozen=True)

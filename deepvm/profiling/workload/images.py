@@ -24,8 +24,7 @@ CIFAR_CLASSES = 10
 _CIFAR_SHAPE = (3, 32, 32)
 _CIFAR_RECORD = 1 + 3 * 32 * 32
 _IDX_IMAGES, _IDX_LABELS = 0x803, 0x801
-_MOST_BYTES = 256 * 2**20
-"""Of a file, unpacked; the largest of both data sets has 47 MB."""
+_MOST_BYTES = 256 * 2**20  # of a file, unpacked; the largest of both data sets has 47 MB
 _MOST_SIDE = 1024
 _FOLDERS = ("", "cifar-10-batches-bin", "FashionMNIST/raw", "raw")
 

@@ -19,8 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from deepvm.core.spelling import one_of
 from deepvm.errors import RequestError
 
-CLASSES = 10
-"""As CIFAR-10, the paper's data set, has them."""
+CLASSES = 10  # as CIFAR-10, the paper's data set, has them
 
 
 def _convolution(
