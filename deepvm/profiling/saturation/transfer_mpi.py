@@ -98,8 +98,7 @@ class _Inward:
     def __init__(self, comm: Any, rank: int, size: int, memory: Sequence[memoryview]) -> None:
         self._comm, self._rank, self._size = comm, rank, size
         self._sizes, self._memory = iter(_pieces(size)), cycle(memory)
-        self.requests: deque[Any] = deque()
-        """Of messages under way; none when all have arrived."""
+        self.requests: deque[Any] = deque()  # of messages under way; none when all have arrived
 
     def begin(self) -> None:
         self._post(2)

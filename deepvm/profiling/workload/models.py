@@ -1,7 +1,7 @@
 """The models that are trained to measure a machine, and how many operations their forward pass has.
 
-ResNets are those of He et al., 2016, Table 1; EfficientNetV2-M is Tan and Le, 2021. Layers and sizes are torchvision's
-(for EfficientNetV2-M the depths of the authors' code, since the paper has no table for M).
+ResNets are those of He et al., 2016, Table 1; EfficientNetV2-M is Tan and Le, 2021, with the depths of the authors'
+code, since the paper has no table for M. Layers and sizes are torchvision's.
 """
 
 from __future__ import annotations
