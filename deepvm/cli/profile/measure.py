@@ -165,7 +165,7 @@ def scaling(
             out=file,
             say=say,
             hear=say if verbose else None,
-            one_machine_too=force_local or not save,
+            allow_one_machine=force_local or not save,
         )
     print_as(output, lambda: print_curve(curve), curve.document)
     if save:
@@ -241,7 +241,7 @@ def saturation(
         receiver_gbps=receiver_gbps,
     )
     with cleaning_up():
-        found = measure(setup, say, say if verbose else None, one_machine_too=force_local or not save)
+        found = measure(setup, say, say if verbose else None, allow_one_machine=force_local or not save)
     print_as(output, lambda: print_saturation(found), found.document)
     if save:
         put([entry_from(found.document())], force_local=force_local)

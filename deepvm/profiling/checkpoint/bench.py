@@ -22,8 +22,7 @@ from deepvm.errors import CheckpointError, RequestError
 from deepvm.io.host_info import cores, processor
 from deepvm.profiling.checkpoint.methods import METHODS, MODELS, REFERENCE, Method, Times, Training, available
 
-STEPS = 4
-"""Of training after each save, in which background work can end."""
+STEPS = 4  # of training after each save, in which background work can end
 WARM_UPS = 3
 """Saves of each method that do not count: a memory node has so many slots, a folder so many files to overwrite."""
 _VERSIONS = 4

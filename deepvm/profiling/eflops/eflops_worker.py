@@ -29,21 +29,16 @@ if TYPE_CHECKING:
     from torch import nn
 
 MODULE = "deepvm.profiling.eflops.eflops_worker"
-GRACE_S = 30.0
-"""For the processes to end after the result."""
-SETTLE_S = 2.0
-"""For the other processes to report after one has failed."""
+GRACE_S = 30.0  # for the processes to end after the result
+SETTLE_S = 2.0  # for the other processes to report after one has failed
 _NO_MEMORY = re.compile(r"out of memory|(can't|cannot) allocate memory|not enough memory|alloc_failed", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Task:
-    """What each process is to do.
+    """What each process is to do, with ``windows`` of at least ``seconds``, and waits of at most ``timeout_s``.
 
-    Attributes:
-        threads: of each process on the CPU. seconds: the least length of a window.
-        timeout_s: the longest wait for another process.
-        data: a folder, "" for random images. modules: a folder in which ``module:function`` is looked for last.
+    ``data`` is a folder, "" for random images; ``modules`` a folder in which ``module:function`` is looked up last.
     """
 
     workload: Workload
@@ -129,7 +124,7 @@ def _ended(code: int, said: Sequence[str], rank: int, task: Task) -> tuple[int, 
 
 
 def _broken(how: str, rank: int, task: Task) -> MeasurementError:
-    advice = "nvidia-smi shows whether the GPU is well" if task.device == "cuda" else "try a smaller --batch"
+    advice = "nvidia-smi shows whether the GPU is healthy" if task.device == "cuda" else "try a smaller --batch"
     if task.processes > 1:
         advice = "try --processes 1: if that works, what connects the processes is at fault"
     return MeasurementError(f"{task.workload.model}: process {rank + 1} of {task.processes} {how}; {advice}")

@@ -30,22 +30,17 @@ from deepvm.profiling.workload.windows import Window, spread
 MODULE = "deepvm.profiling.eflops.measure_eflops"
 PASSES = 3
 """Training over the forward pass: the gradients by a layer's input and by its weights have as many operations each."""
-LEAST_WINDOWS = 3
-"""Two windows show that one is off, but not which."""
+LEAST_WINDOWS = 3  # two windows show that one is off, but not which
 WIDE_SPREAD = 0.10
-"""A spread above it gets a warning."""
 WINDOWS, SECONDS, TIMEOUT_S = 5, 2.0, 600.0
-_HOST_S = 1980.0
-"""For one model on a slow host, in addition to its windows."""
+_HOST_S = 1980.0  # for one model on a slow host, in addition to its windows
 
 
 @dataclass(frozen=True)
 class Eflops:
-    """A measurement.
+    """A measurement; ``forward_flops``: operations of the forward pass for one image, ``steps``: of each window.
 
-    Attributes:
-        forward_flops: operations of the forward pass for one image. data: ``synthetic``, ``cifar10`` or ``idx``.
-        steps: of training in each of the ``windows``. steady: whether the speed had settled after the warm-up.
+    ``data`` is ``synthetic``, ``cifar10`` or ``idx``; ``steady``: the speed had settled after the warm-up.
     """
 
     workload: Workload

@@ -10,12 +10,9 @@ from deepvm.core.cluster.speedup import FloatArray, HybridSpeedup
 from deepvm.profiling.fit.speedup_models import LAWS, LOGISTIC, Fitted, best_first, fit_law
 
 ENOUGH_SIZES = 5
-REACH = 1.5
-"""A curve is trusted up to so many times the largest measured n."""
-CLOSE = 2.0
-"""Laws whose AICc is not further apart are equally good."""
-OFF = 0.1
-"""A mean error, an S(1) or a band that is further off gets a warning."""
+REACH = 1.5  # a curve is trusted up to so many times the largest measured n
+CLOSE = 2.0  # laws whose AICc is not further apart are equally good
+OFF = 0.1  # a mean error, an S(1) or a band that is further off gets a warning
 _SCATTER = 0.05
 _HYBRID = "hybrid, which is the logistic with its tangent below b (eq. 12)"
 _ABOVE_LINEAR = 1.05

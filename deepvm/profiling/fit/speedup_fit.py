@@ -17,13 +17,10 @@ from deepvm.profiling.fit.diagnostics import ENOUGH_SIZES, OFF, REACH, doubts, i
 from deepvm.profiling.fit.speedup_models import LAWS, Fitted, best_first, fit_law, residuals, search_fast
 from deepvm.profiling.fit.speedup_points import MOST_NODES, Points
 
-FEWEST_SIZES = 4
-"""Three parameters go through three points whatever these are."""
+FEWEST_SIZES = 4  # three parameters go through three points whatever these are
 RESAMPLES = 400
-SHARE = 0.95
-"""Of the draws inside the band, at each n on its own."""
-_LEAST_DRAWN = 0.1
-"""Noise beyond 90 % would turn into speed-ups below 0."""
+SHARE = 0.95  # of the draws inside the band, at each n on its own
+_LEAST_DRAWN = 0.1  # noise beyond 90 % would turn into speed-ups below 0
 
 
 @dataclass(frozen=True)
@@ -116,7 +113,7 @@ def fit_curve(
     the band's draws.
 
     Raises:
-        RequestError: fewer than four different n, a point that is none, or an ``up_to`` outside 1 ... 4096.
+        RequestError: fewer than four different n, an invalid point, or an ``up_to`` outside 1 ... 4096.
     """
     ordered = tuple(sorted((float(n), float(s)) for n, s in points))
     for point in ordered:
@@ -176,9 +173,8 @@ def bootstrap(fitted: Fitted, n: FloatArray, s: FloatArray, *, resamples: int = 
     # A law with S(1) = 1 has no residual there that could stand for another size's, nor any freedom to fit it.
     free = np.ones(len(sizes), dtype=bool) if not law.unit else sizes > 1
     pool = mean[free]
-    # Their mean is moved to 0, or every draw would be moved the same way.
-    # Stretched for the parameters that were fitted, and by Student's t over its limit for many sizes, because few
-    # residuals say little of their own width.
+    # Centred, or all draws would be shifted alike; stretched for the fitted parameters, and by Student's t over its
+    # limit for many sizes, because few residuals say little of their own width.
     freedom = max(len(pool) - len(law.parameters), 1)
     pool = (pool - pool.mean()) * math.sqrt(len(pool) / freedom)
     pool = pool * stdtrit(freedom, (1 + SHARE) / 2) / stdtrit(math.inf, (1 + SHARE) / 2)
@@ -199,10 +195,7 @@ def bootstrap(fitted: Fitted, n: FloatArray, s: FloatArray, *, resamples: int = 
 
 
 def _units(own: FloatArray, pool: FloatArray, resamples: int, random: np.random.Generator) -> FloatArray:
-    """What n = 1 may have been measured as, over what it was, shape (resamples,).
-
-    ``own`` is S of the repeats at n = 1, if any; ``pool`` the residuals of the other sizes.
-    """
+    """Factors by which n = 1 may be off, shape (resamples,); ``own``: S at n = 1, ``pool``: residuals of all sizes."""
     drawn: FloatArray = random.choice(pool, resamples)
     if len(own) > 1:
         spread = (own / np.median(own) - 1.0) * math.sqrt(len(own) / (len(own) - 1))

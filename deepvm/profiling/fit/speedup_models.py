@@ -26,14 +26,11 @@ from deepvm.core.cluster.speedup import FloatArray, RingSpeedup
 SMALLEST_RESIDUAL = 1e-6
 """Relative. No clock measures a step better, so laws that fit as closely are told apart by their parameters alone."""
 
-EVALUATIONS = 2000
-"""Of a law in one search; then it is cut off."""
+EVALUATIONS = 2000  # of a law in one search; then it is cut off
 _TOLERANCE = 1e-14
 _FAST_EVALUATIONS = 200
-_CONVERGED = (1, 2, 3, 4)
-"""What leastsq returns when it is done."""
-_NOTHING = 1e-9
-"""A cost that is smaller is 0: the search stays inside its bounds and comes as close to them as it can."""
+_CONVERGED = (1, 2, 3, 4)  # what leastsq returns when it is done
+_NOTHING = 1e-9  # a cost that is smaller is 0: the search stays inside its bounds and comes as close to them as it can
 
 
 @dataclass(frozen=True)
@@ -200,8 +197,7 @@ USL = Law("usl", ("contention", "coherence"), (0.0, 0.0), (math.inf, math.inf), 
 ALPHA_BETA = Law("alpha-beta", ("c", "l"), (0.0, 0.0), (math.inf, math.inf), _ring, partial(_cost_starts, 2))
 """Ring all-reduce, see :class:`~deepvm.core.cluster.speedup.RingSpeedup`: bytes c and latency l, in step times."""
 
-LAWS = (LOGISTIC, AMDAHL, USL, ALPHA_BETA)
-"""In the order of documents and tables."""
+LAWS = (LOGISTIC, AMDAHL, USL, ALPHA_BETA)  # in the order of documents and tables
 
 
 def comparable(laws: Sequence[Fitted]) -> bool:

@@ -1,15 +1,7 @@
-"""Measured points of a speed-up curve, as people write them down: CSV, or what ``deepvm profile scaling`` printed.
+"""Measured points of a speed-up curve: what ``deepvm profile scaling`` printed, or CSV (n,speedup or n,seconds).
 
-::
-
-    # what was run, where (lines that begin with # are left out)
-    n,seconds
-    1,100.2
-    1,99.7
-    2,61.3
-
-A size may stand in many rows: each is one measurement. Seconds are those of the same work on n VMs, so S(n) is the
-median of the seconds on one VM over those on n; without n = 1 they say nothing of the speed-up.
+Lines of CSV that begin with # are comments; each row is one measurement, and a size may have many. Seconds are those of
+the same work on n VMs, so S(n) is the median of the seconds on one VM over those on n.
 """
 
 from __future__ import annotations
@@ -35,8 +27,7 @@ Points = tuple[tuple[float, float], ...]
 
 MAX_ROWS = 10_000
 MOST_NODES = 4096
-LARGEST = 1e9
-"""A time in seconds or a speed-up beyond it, or below its inverse, is a slip of the pen."""
+LARGEST = 1e9  # a time in seconds or a speed-up beyond it, or below its inverse, is a slip of the pen
 
 _SCALING = DOCUMENT_VERSIONS["scaling"]
 _HEADER = "allowed: the columns n and speedup, or n and seconds (of the same work on n VMs)"
@@ -84,33 +75,27 @@ def _of_csv(text: str, rows: list[tuple[float, float]]) -> Iterator[Problem]:
     # Comments become empty lines, so that the reader's line numbers remain the file's.
     lines = ["\n" if line.lstrip().startswith("#") else f"{line}\n" for line in text.splitlines()]
     reader = csv.reader(lines, strict=True)
-    header: list[str] = []
-    count = 0
     try:
-        for cells in reader:
-            place = f"line {reader.line_num}"
-            if not any(cell.strip() for cell in cells):
-                continue
-            if not header:
-                header = [cell.strip().lower() for cell in cells]
-                if sorted(header) in (["n", "seconds"], ["n", "speedup"]):
-                    continue
-                yield Problem(place, _shown(",".join(cells)), _HEADER)
-                return
-            count += 1
-            if count > MAX_ROWS:
-                yield Problem(place, f"more than {MAX_ROWS} rows", "allowed: one curve, measured by hand")
-                return
-            if len(cells) == 2:
-                yield from _keep(dict(zip(header, map(_number, cells), strict=True)), place + ", column {}", rows)
-            else:
-                yield Problem(place, f"{len(cells)} fields", f"allowed: one field for {' and '.join(header)}")
+        table = [(f"line {reader.line_num}", cells) for cells in reader if any(cell.strip() for cell in cells)]
     except csv.Error as error:
         yield Problem(f"line {reader.line_num}", f"not CSV: {error}", _HEADER)
         return
-    if not count:
+    place, titles = table.pop(0) if table else ("file", [])
+    header = [title.strip().lower() for title in titles]
+    if sorted(header) not in (["n", "seconds"], ["n", "speedup"]):
+        yield Problem(place, _shown(",".join(titles)), _HEADER)
+        return
+    if len(table) > MAX_ROWS:
+        yield Problem(table[MAX_ROWS][0], f"more than {MAX_ROWS} rows", "allowed: one curve, measured by hand")
+        return
+    for place, cells in table:
+        if len(cells) == 2:
+            yield from _keep(dict(zip(header, map(_number, cells), strict=True)), place + ", column {}", rows)
+        else:
+            yield Problem(place, f"{len(cells)} fields", f"allowed: one field for {' and '.join(header)}")
+    if not table:
         yield Problem("file", "holds no measurement", _EXPECTED)
-    elif "seconds" in header and len(rows) == count:
+    elif "seconds" in header and len(rows) == len(table):
         yield from _to_speedups(rows, "column n", "row")
 
 

@@ -29,8 +29,7 @@ Message = dict[str, Any]
 _KEPT_LINES = 40
 _LONGEST_LINE = 2**20
 _GRACE_S = 5.0
-_ENDING_S = 0.5
-"""A process whose connection broke because it ended has ended within this time."""
+_ENDING_S = 0.5  # a process whose connection broke because it ended has ended within this time
 _OVER = ("failed", "ended")
 
 

@@ -34,11 +34,9 @@ _A_LINE = "one host a line, such as: 10.0.0.7 or: ubuntu@worker-2 slots=1 addres
 
 @dataclass(frozen=True)
 class Host:
-    """One machine.
+    """One machine: its name for the launcher, where the others reach it, and how many processes train on it.
 
-    Attributes:
-        name: replaces ``{host}`` in the launcher's template. address: where the others reach it; "" to find out.
-        slots: processes that train on it, one for each GPU; 0 to find out.
+    With ``address`` "" or ``slots`` 0 these are found out; slots are GPUs then.
     """
 
     name: str
@@ -114,11 +112,9 @@ def _distinct(hosts: Sequence[Host], option: str) -> tuple[Host, ...]:
 
 @dataclass(frozen=True)
 class Launcher:
-    """How a command gets to a host.
+    """How a command gets to a host: behind the ``words`` of a template.
 
-    Attributes:
-        words: the template, split as a shell would. python: the hosts' interpreter. folder: where they start it.
-        quoted: the command goes as one word, quoted for a shell on the host. local: all hosts are this machine.
+    ``quoted``: as one word, quoted for a shell on the host; ``local``: all hosts are this machine.
     """
 
     words: tuple[str, ...]

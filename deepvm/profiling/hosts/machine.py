@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib.util
 import platform
 import re
@@ -73,9 +74,7 @@ def _instance_type(root: Path) -> str:
 def own_addresses() -> dict[str, str]:
     """IPv4 addresses by network card, loopback last; empty if unknown."""
     found = {}
-    with contextlib.suppress(ImportError, OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
-        import fcntl  # not on every system
-
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
         for _, name in socket.if_nameindex():
             with contextlib.suppress(OSError):  # a card without an address
                 reply = fcntl.ioctl(asker, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))

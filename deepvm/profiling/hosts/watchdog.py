@@ -23,10 +23,8 @@ from typing import Any, NoReturn
 
 from deepvm.errors import DeepVMError
 
-MARK = "@deepvm "
-"""Begins the lines for the process that started this one; all others are for people."""
-MOST_REASON = 600
-"""Characters of a reason: a line below the 4096 bytes of PIPE_BUF is written in one piece."""
+MARK = "@deepvm "  # begins the lines for the process that started this one; all others are for people
+MOST_REASON = 600  # characters of a reason: a line below the 4096 bytes of PIPE_BUF is written in one piece
 ENDED = 143
 _LOOK_S = 0.25
 

@@ -22,12 +22,10 @@ _SHORT_S = 0.05
 
 @dataclass(frozen=True)
 class Saturation:
-    """A measurement.
+    """A measurement; ``times``: seconds of each repeat, by n; ``raw``: eq. 14 on their medians.
 
-    Attributes:
-        times: seconds of each repeat, by n. knee: fitted to them.
-        sender_gbps, receiver_gbps: as given or measured; None if neither. measured: which of them are.
-        local: hosts are one machine: the numbers are those of its memory, or what was set for them.
+    Bandwidths are as given or ``measured``, None if neither; if hosts are one machine (``local``), they are those of
+    its memory, or what was set for them.
     """
 
     setup: Setup
@@ -66,13 +64,13 @@ def measure(
     say: Callable[[str], None] = lambda line: None,
     hear: Callable[[str], None] | None = None,
     *,
-    one_machine_too: bool = True,
+    allow_one_machine: bool = True,
 ) -> Saturation:
     """Measure t(n) for n = 1 ... N, and where it stops falling.
 
     Each repeat measures all n once, in random order and with random senders, so that drift or one slow host does not
     look like saturation. A lost sender is named in a warning, and the others go on. ``hear`` receives each line that
-    hosts print for people; ``one_machine_too`` allows hosts that are one machine.
+    hosts print for people; ``allow_one_machine`` allows hosts that are one machine.
 
     Raises:
         MeasurementError: the receiver or all but one of the senders are lost before there is anything to tell.
@@ -89,7 +87,7 @@ def measure(
     say(f"starting {len(setup.senders)} senders and {setup.receiver.name}")
     connect = tcp_cluster if setup.transport == "tcp" else mpi_cluster
     with connect(setup, hear) as cluster:
-        local = one_machine(cluster.boots, allowed=one_machine_too)
+        local = one_machine(cluster.boots, allowed=allow_one_machine)
         for name, reason in cluster.absent.items():
             warn(f"sender {name} could not be used: {reason}")
         try:
@@ -110,7 +108,7 @@ def evaluate(
     times: Mapping[int, Sequence[float]],
     *,
     warnings: Sequence[str] = (),
-    busy: float = 0.0,
+    busy: float = 0,
     local: bool = False,
 ) -> Saturation:
     """Evaluate the seconds of each repeat, by n; ``busy`` as in :class:`Push`, ``local``: hosts are one machine."""

@@ -16,14 +16,10 @@ from functools import reduce
 import numpy as np
 import numpy.typing as npt
 
-from deepvm.errors import RequestError
-
 Array = npt.NDArray[np.float64]
 
-_FLOOR = 0.01
-"""The least noise of log t: headers, start signals and a filling window cost about 1 %."""
-_LEVEL = 0.95
-"""Of the interval."""
+_FLOOR = 0.01  # the least noise of log t: headers, start signals and a filling window cost about 1 %
+_LEVEL = 0.95  # of the interval
 
 
 @dataclass(frozen=True)
@@ -67,24 +63,15 @@ def raw_saturation(times: Mapping[int, Sequence[float]]) -> int | None:
 
 
 def fit_knee(times: Mapping[int, Sequence[float]], *, resamples: int = 1000, seed: int = 0) -> Knee:
-    """The knee of the medians, and a bootstrap interval of n_sat over the repeats; ``times`` in seconds, by n.
+    """The knee of the medians, and a bootstrap interval of n_sat over the repeats.
+
+    ``times``: seconds above 0 of each repeat, for two or more n.
 
     Three forms are compared by AICc, with noise of at least 1 %: k whole; k real; k whole and a rise beyond it. With a
     receiver of 4.5 senders the fifth one helps a little (n_sat 5), but noise above a whole number adds no sender.
-
-    Raises:
-        RequestError: fewer than two n, n below 1, or times that are not above 0.
     """
     n = np.array(sorted(times), dtype=np.float64)
-    if len(n) < 2 or n[0] < 1 or any(not len(own) for own in times.values()):
-        found = {m: len(own) for m, own in times.items()}
-        raise RequestError("times", found, "times of at least two numbers of senders, from 1 on")
-    logs = []
-    for m in n:
-        own = np.asarray(times[int(m)], dtype=np.float64)
-        if not (np.isfinite(own) & (own > 0)).all():
-            raise RequestError("times", own.tolist(), "seconds above 0")
-        logs.append(np.log(own))
+    logs = [np.log(np.asarray(times[size], dtype=np.float64)) for size in sorted(times)]
     y = np.array([np.median(own) for own in logs])
     best = _best(n, y[None])
     k, constant, rise, error = best[:, 0].tolist()

@@ -23,10 +23,8 @@ from deepvm.profiling.hosts.launcher import HOST, Host, Launcher, joined
 
 _TCP = "deepvm.profiling.saturation.transfer_tcp"
 _MPI = "deepvm.profiling.saturation.transfer_mpi"
-_MARGIN_S = 10.0
-"""For an answer to arrive after what it is about."""
-_SLACK_S = 60.0
-"""A host ends by itself this long after the time of all pushes, if nobody could end it."""
+_MARGIN_S = 10.0  # for an answer to arrive after what it is about
+_SLACK_S = 60.0  # a host ends by itself this long after the time of all pushes, if nobody could end it
 _MOST_REPEATS = 1000
 
 # An mpirun whose output is no longer read does not tell its ranks that their input is over: if this process is killed,
@@ -95,11 +93,9 @@ class Setup:
 
 
 class Push(NamedTuple):
-    """One push.
+    """One push: seconds from the first start signal to the last byte, by the receiver's clock.
 
-    Attributes:
-        seconds: from the first start signal to the last byte, by the receiver's clock. busy: the share of them in which
-            the receiving thread used a processor. lost: by name, why senders failed; then the seconds are meaningless.
+    ``busy`` is the share in which the receiving thread used a processor. With ``lost`` senders, seconds mean nothing.
     """
 
     seconds: float
@@ -109,11 +105,9 @@ class Push(NamedTuple):
 
 @dataclass(frozen=True)
 class Cluster:
-    """The programs on all hosts; the receiver's (TCP), or mpirun, has place 0 of the coordinator.
+    """The programs on all hosts; place 0 of the coordinator is the receiver's (TCP) or mpirun, ``receiver`` in errors.
 
-    Attributes:
-        receiver: the name of place 0 in errors. senders: those that can push. absent: why others cannot.
-        boots: ``boot_id()`` of each host. places: of the senders, empty under mpirun.
+    ``senders`` can push, those ``absent`` cannot; ``places`` of senders are empty under mpirun.
     """
 
     setup: Setup

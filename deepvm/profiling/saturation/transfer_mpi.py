@@ -22,11 +22,9 @@ from deepvm.profiling.hosts.machine import boot_id
 from deepvm.profiling.hosts.watchdog import emit
 from deepvm.profiling.saturation.transfer_tcp import Arrivals, shares
 
-PIECE = 2**24
-"""Bytes of one message; two of each sender are under way."""
+PIECE = 2**24  # bytes of one message; two of each sender are under way
 _READY, _GO, _DATA = 1, 2, 3
-_PAUSE_S = 50e-6
-"""Between two looks at MPI while bytes flow: less than what a socket's buffer holds at 100 Gbit/s."""
+_PAUSE_S = 50e-6  # between two looks at MPI while bytes flow: less than what a socket's buffer holds at 100 Gbit/s
 _IDLE_PAUSE_S = 0.002
 _END = -1
 _FINALIZE_S = 5.0
@@ -100,8 +98,7 @@ class _Inward:
     def __init__(self, comm: Any, rank: int, size: int, memory: Sequence[memoryview]) -> None:
         self._comm, self._rank, self._size = comm, rank, size
         self._sizes, self._memory = iter(_pieces(size)), cycle(memory)
-        self.requests: deque[Any] = deque()
-        """Of messages under way; none when all have arrived."""
+        self.requests: deque[Any] = deque()  # of messages under way; none when all have arrived
 
     def begin(self) -> None:
         self._post(2)

@@ -25,8 +25,7 @@ from deepvm.profiling.hosts.machine import boot_id, own_addresses
 from deepvm.profiling.hosts.watchdog import agent, emit
 
 PIECE = 2**20
-CONNECT_S = 5.0
-"""For one address of the receiver."""
+CONNECT_S = 5.0  # for one address of the receiver
 _STRANGERS = 16
 
 

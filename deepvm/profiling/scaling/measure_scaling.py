@@ -19,8 +19,7 @@ from deepvm.profiling.scaling.scaling_coordinator import Limits, Outcome, Ready,
 from deepvm.profiling.scaling.scaling_document import Curve, Run, check_same, read_curve, write_curve
 from deepvm.profiling.workload.spec import Workload
 
-WIDE_SPREAD = 0.25
-"""Between the runs of one size; above it there is a warning."""
+WIDE_SPREAD = 0.25  # between the runs of one size; above it there is a warning
 _LIMITS = {
     "batch": (1, 65536),
     "resolution": (1, 2048),
@@ -81,12 +80,12 @@ def measure_scaling(
     out: Path | None = None,
     say: Callable[[str], None] = lambda line: None,
     hear: Callable[[str], None] | None = None,
-    one_machine_too: bool = True,
+    allow_one_machine: bool = True,
 ) -> Curve:
     """Measure a curve; it lacks sizes for which too few hosts were healthy.
 
     Smaller sizes use the first hosts. The file ``out`` grows with each run, and runs that it holds are not repeated.
-    ``hear`` receives each line that hosts print for people; ``one_machine_too`` allows hosts that are one machine.
+    ``hear`` receives each line that hosts print for people; ``allow_one_machine`` allows hosts that are one machine.
 
     Raises:
         RequestError: an argument cannot be used, the file was measured with others, or hosts are one machine.
@@ -96,7 +95,7 @@ def measure_scaling(
     sizes = task.sizes_for(len(hosts))
     old = read_curve(out) if out is not None else None
     session = _Session(task, ScalingCoordinator(launcher, limits, hear), hosts, out, say)
-    session.begin(sizes, old, one_machine_too=one_machine_too)
+    session.begin(sizes, old, allow_one_machine=allow_one_machine)
     for n in reversed(sizes):
         session.measure(n)
     return session.finish()
@@ -114,22 +113,22 @@ class _Session:
     failed: dict[str, str] = field(default_factory=dict)
     unwritten: str = ""
 
-    def begin(self, sizes: tuple[int, ...], old: Curve | None, *, one_machine_too: bool) -> None:
+    def begin(self, sizes: tuple[int, ...], old: Curve | None, *, allow_one_machine: bool) -> None:
         """Probe the hosts, settle the workload, and resume from the file."""
         hosts, task = self.hosts, self.task
         self.say(f"looking at {len(hosts)} {'host' if len(hosts) == 1 else 'hosts'}: torch, the model, connections")
-        self.well, failed = self.coordinator.probe(hosts, task.workload("cpu", 1))
-        local = one_machine((r.boot for r in self.well), allowed=one_machine_too)
+        self.healthy, failed = self.coordinator.probe(hosts, task.workload("cpu", 1))
+        local = one_machine((r.boot for r in self.healthy), allowed=allow_one_machine)
         self._leave_out(failed)
-        if not self.well:
+        if not self.healthy:
             raise MeasurementError(f"no host can be used:\n{self._reasons()}")
         self.curve = Curve(
-            workload=task.workload(*_device(task.device, hosts, self.well)),
+            workload=task.workload(*_device(task.device, hosts, self.healthy)),
             hosts=tuple(h.name for h in hosts),
             plan={"sizes": list(sizes), "repeats": task.repeats},
             local=local,
-            machine=self.well[0].machine,
-            warnings=_doubts(self.well),
+            machine=self.healthy[0].machine,
+            warnings=_doubts(self.healthy),
         )
         if self.out is None:
             return
@@ -144,10 +143,11 @@ class _Session:
         done = {r.repeat for r in self.curve.good if r.n == n}
         for repeat in [r for r in range(1, self.task.repeats + 1) if r not in done]:
             while True:
-                if len(self.well) < n:
-                    self._add(Run(n, repeat, failed=f"{len(self.well)} of {n} hosts are well; {self._reasons('; ')}"))
+                if len(self.healthy) < n:
+                    why = f"{len(self.healthy)} of {n} hosts are well; {self._reasons('; ')}"
+                    self._add(Run(n, repeat, failed=why))
                     return
-                hosts = self.well[:n]
+                hosts = self.healthy[:n]
                 outcome = self.coordinator.run(hosts, self.curve.workload)
                 if not outcome.why:
                     images = n * self.curve.workload["processes"] * self.task.batch
@@ -160,7 +160,7 @@ class _Session:
                         self.say(f"  {line[:500]}")
                 if not self._blame(outcome, hosts):
                     return  # no single host is at fault: do not wait for the time-out again
-                if len(self.well) >= n:
+                if len(self.healthy) >= n:
                     self.say(f"n = {n}, repeat {repeat}: once more with other hosts")
 
     def finish(self) -> Curve:
@@ -209,7 +209,7 @@ class _Session:
             return False  # the same cause on all hosts: too little memory for this batch, for example
         if not failed:
             self.say("nobody knows which host it was: looking at all of them")
-            failed = self.coordinator.probe([r.host for r in self.well], self.curve.workload)[1]
+            failed = self.coordinator.probe([r.host for r in self.healthy], self.curve.workload)[1]
         self._leave_out(failed)
         return bool(failed)
 
@@ -217,18 +217,18 @@ class _Session:
         for name, why in failed.items():
             self.failed[name] = why
             self.say(f"{name} is left out: {why}")
-        self.well = tuple(r for r in self.well if r.host.name not in failed)
+        self.healthy = tuple(r for r in self.healthy if r.host.name not in failed)
 
     def _reasons(self, between: str = "\n") -> str:
         return between.join(f"{name}: {why}" for name, why in self.failed.items())
 
 
-def _device(wanted: str, hosts: Sequence[Host], well: Sequence[Ready]) -> tuple[str, int]:
+def _device(wanted: str, hosts: Sequence[Host], healthy: Sequence[Ready]) -> tuple[str, int]:
     """The device, and processes on each host."""
-    gpus = min(len(r.machine["gpus"]) for r in well)
+    gpus = min(len(r.machine["gpus"]) for r in healthy)
     slots = hosts[0].slots
     if wanted == "cuda" and not gpus:
-        poor = next(r.host.name for r in well if not r.machine["gpus"])
+        poor = next(r.host.name for r in healthy if not r.machine["gpus"])
         raise RequestError("device", wanted, f"cpu: torch finds no GPU on {poor}")
     if wanted == "cpu" or not gpus:
         return "cpu", slots or 1
@@ -237,17 +237,17 @@ def _device(wanted: str, hosts: Sequence[Host], well: Sequence[Ready]) -> tuple[
     return "cuda", slots or gpus
 
 
-def _doubts(well: Sequence[Ready]) -> tuple[str, ...]:
+def _doubts(healthy: Sequence[Ready]) -> tuple[str, ...]:
     """What differs between hosts that ought to be alike."""
     found = []
     for what, values in {
-        "torch": [r.machine["torch"] for r in well],
-        "deepvm": [r.deepvm for r in well],
-        "processor": [r.machine["processor"] for r in well],
-        "GPUs": [", ".join(r.machine["gpus"]) or "none" for r in well],
+        "torch": [r.machine["torch"] for r in healthy],
+        "deepvm": [r.deepvm for r in healthy],
+        "processor": [r.machine["processor"] for r in healthy],
+        "GPUs": [", ".join(r.machine["gpus"]) or "none" for r in healthy],
     }.items():
         if len(set(values)) > 1:
-            shown = "; ".join(f"{r.host.name}: {value}" for r, value in zip(well, values, strict=True))
+            shown = "; ".join(f"{r.host.name}: {value}" for r, value in zip(healthy, values, strict=True))
             found.append(f"hosts differ in {what} ({shown}): the curve is that of no one type of VM")
     return tuple(found)
 

@@ -16,10 +16,8 @@ from deepvm.profiling.hosts.machine import Machine
 AGENT = "deepvm.profiling.scaling.scaling_host"
 _REACH_S = 30.0
 _SETTLE_S = 1.0
-_LINGER_S = 10.0
-"""How long whoever failed may take to say so, after the others have noticed."""
-_SLACK_S = 60.0
-"""A host ends by itself this long after its run should have ended, if nobody could end it."""
+_LINGER_S = 10.0  # how long whoever failed may take to say so, after the others have noticed
+_SLACK_S = 60.0  # a host ends by itself this long after its run should have ended, if nobody could end it
 
 
 class Limits(NamedTuple):
@@ -31,12 +29,7 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True)
 class Ready:
-    """A healthy host.
-
-    Attributes:
-        port: free on it a moment ago. addresses: its own. boot: its ``boot_id()``. deepvm: version.
-        reach: addresses of the others, by name, as seen from this host.
-    """
+    """A healthy host; its ``port`` was free a moment ago, ``reach``: by name, at which address it reaches others."""
 
     host: Host
     port: int
@@ -49,12 +42,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run.
-
-    Attributes:
-        seconds: of one step, by window; empty when it failed. why: the reason, "" when it did not fail.
-        failed: reasons by host, empty when unknown. tails: last lines of those that failed, or of all.
-    """
+    """One run: ``seconds`` of a step by window; or ``why`` it failed, with reasons and last lines by host, if known."""
 
     seconds: tuple[float, ...] = ()
     why: str = ""
@@ -87,8 +75,8 @@ class ScalingCoordinator:
                 missing, silent = _reach(programs, ready)
                 failed |= silent
                 _leave_out(ready, missing, failed)
-        well = tuple(ready[place] for place in sorted(ready) if place not in failed)
-        return well, {hosts[place].name: why for place, why in sorted(failed.items())}
+        healthy = tuple(ready[place] for place in sorted(ready) if place not in failed)
+        return healthy, {hosts[place].name: why for place, why in sorted(failed.items())}
 
     def run(self, hosts: Sequence[Ready], workload: Mapping[str, Any]) -> Outcome:
         """Train on these hosts; the others connect to the first."""
@@ -99,7 +87,7 @@ class ScalingCoordinator:
             order |= {"master": f"{address}:{hosts[0].port}", "patience_s": self._limits.start_s}
             commands.append(self._command(one.host, self._limits.run_s, **order))
         with Coordinator(commands, self._hear) as programs:
-            return _RunListener(programs, [h.host for h in hosts], self._limits, int(workload["windows"])).hear_out()
+            return _RunListener(programs, [h.host for h in hosts], self._limits, int(workload["windows"])).outcome()
 
     def _command(self, host: Host, limit_s: float, **order: Any) -> tuple[Host, list[str]]:
         order |= {"token": self._token, "limit_s": limit_s + _SLACK_S}
@@ -116,7 +104,7 @@ class _RunListener:
         self._lost: dict[int, str] = {}
         self._failed: dict[int, str] = {}
 
-    def hear_out(self) -> Outcome:
+    def outcome(self) -> Outcome:
         """Handle messages until the run has succeeded or failed."""
         begin = time.monotonic()
         deadline, joined = begin + self._limits.start_s, False

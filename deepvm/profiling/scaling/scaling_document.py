@@ -21,11 +21,9 @@ _WANTED = "--out goes on with a file that this command has written, or begins a 
 
 @dataclass(frozen=True)
 class Run:
-    """One training on n hosts.
+    """One training on n hosts, or why it ``failed``; ``repeat`` counts from 1.
 
-    Attributes:
-        repeat: from 1. seconds_per_step: of the slowest process in each window; empty when the run failed.
-        images_per_s: of all VMs together, at the median; None when the run failed. failed: why, or None.
+    ``seconds_per_step`` are those of the slowest process in each window, ``images_per_s`` of all VMs at their median.
     """
 
     n: int
@@ -36,11 +34,9 @@ class Run:
 
 
 class Point(NamedTuple):
-    """The median run on n VMs.
+    """The median run on n VMs: S(n) = seconds(1) / seconds(n), None while n = 1 is not measured.
 
-    Attributes:
-        seconds: a step's time over n, that is for the same images at all sizes, as the paper compares times.
-        speedup: S(n) = seconds(1) / seconds(n), None while n = 1 is not measured.
+    ``seconds`` are a step's over n, that is for the same images at all sizes, as the paper compares times.
     """
 
     n: int
@@ -50,11 +46,9 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Curve:
-    """A speed-up curve, whole or in part.
+    """A speed-up curve, whole or in part; ``plan`` has the requested ``sizes`` and ``repeats``.
 
-    Attributes:
-        plan: the requested ``sizes`` and ``repeats``. local: all hosts are one machine. machine: the first host.
-        fit: a document deepvm.fit/1, None without enough data. unwritten: why the file lacks some of it, or "".
+    ``local``: all hosts are one machine; ``fit``: a document deepvm.fit/1; ``unwritten``: why the file lacks something.
     """
 
     workload: Mapping[str, Any]

@@ -1,8 +1,6 @@
-"""Labelled images from the files of CIFAR-10 and Fashion-MNIST, read without trusting them.
+"""Labelled images from the untrusted files of CIFAR-10 (binary version) and Fashion-MNIST (idx, gzip or not).
 
-CIFAR-10 in its binary version (``data_batch_1.bin`` ...: a label and 3 x 32 x 32 bytes for each image), and idx files
-(``train-images-idx3-ubyte`` and ``train-labels-idx1-ubyte``, gzip or not). CIFAR-10's Python version is not read: it is
-pickled, and unpickling a file runs what is in it.
+CIFAR-10's Python version is not read: it is pickled, and unpickling a file runs what is in it.
 """
 
 from __future__ import annotations
@@ -24,8 +22,7 @@ CIFAR_CLASSES = 10
 _CIFAR_SHAPE = (3, 32, 32)
 _CIFAR_RECORD = 1 + 3 * 32 * 32
 _IDX_IMAGES, _IDX_LABELS = 0x803, 0x801
-_MOST_BYTES = 256 * 2**20
-"""Of a file, unpacked; the largest of both data sets has 47 MB."""
+_MOST_BYTES = 256 * 2**20  # of a file, unpacked; the largest of both data sets has 47 MB
 _MOST_SIDE = 1024
 _FOLDERS = ("", "cifar-10-batches-bin", "FashionMNIST/raw", "raw")
 
@@ -85,7 +82,7 @@ def _idx_pair(images: Path, names: Path) -> Images:
     if len(pixels) != len(labels):
         raise _damaged(images, f"has {len(pixels)} images, {names} has {len(labels)} labels")
     _check_labels(names, labels, 8, 1)
-    # A view: three times the same grey, without the memory for it.
+    # A view: three times the same grey, without memory for it.
     return Images("idx", np.broadcast_to(pixels[:, None], (len(pixels), 3, *pixels.shape[1:])), labels)
 
 

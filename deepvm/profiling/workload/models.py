@@ -1,7 +1,7 @@
 """The models that are trained to measure a machine, and how many operations their forward pass has.
 
-ResNets are those of He et al., 2016, Table 1; EfficientNetV2-M is Tan and Le, 2021. Layers and sizes are torchvision's
-(for EfficientNetV2-M the depths of the authors' code, since the paper has no table for M).
+ResNets are those of He et al., 2016, Table 1; EfficientNetV2-M is Tan and Le, 2021, with the depths of the authors'
+code, since the paper has no table for M. Layers and sizes are torchvision's.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from deepvm.core.spelling import one_of
 from deepvm.errors import RequestError
 
-CLASSES = 10
-"""As CIFAR-10, the paper's data set, has them."""
+CLASSES = 10  # as CIFAR-10, the paper's data set, has them
 
 
 def _convolution(

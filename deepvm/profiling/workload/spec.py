@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-BATCH, RESOLUTION = 128, 32
-"""The paper's (V-A): a batch of 128 for each GPU, of images of CIFAR-10, with Adam."""
+BATCH, RESOLUTION = 128, 32  # the paper's (V-A): a batch of 128 for each GPU, of images of CIFAR-10, with Adam
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-SINGLE_STEPS = 4
-"""Before the first window: all but the first, which allocates, tell how many fill a window."""
-STEADY = 0.05
-"""The warm-up ends when a window differs by no more from the one before; windows have so many more steps."""
+SINGLE_STEPS = 4  # before the first window: all but the first, which allocates, tell how many fill a window
+STEADY = 0.05  # the warm-up ends when a window differs by no more from the one before; windows have so many more steps
 MOST_WARM_UPS = 10
-MOST_WARM_UP_S = 60.0
-"""Then the machine is measured all the same, with a warning."""
+MOST_WARM_UP_S = 60.0  # then the machine is measured all the same, with a warning
 MOST_STEPS = 100_000
 
 

@@ -55,6 +55,7 @@ def test_seconds_without_one_vm_say_what_to_measure(tmp_path: Path) -> None:
     ("text", "place", "found", "expected"),
     [
         ("", "file", "is empty", "columns n,speedup or n,seconds"),
+        ("# n,speedup\n", "file", "is empty", "the columns n and speedup, or n and seconds"),
         ("n,speedup\n", "file", "holds no measurement", "columns n,speedup"),
         ("1,1\n2,1.8\n", "line 1", "'1,1'", "the columns n and speedup, or n and seconds"),
         ("# a\nn,time\n1,2\n", "line 2", "'n,time'", "the columns n and speedup, or n and seconds"),

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.effort import THOROUGH
 
-from deepvm.errors import RequestError
 from deepvm.profiling.saturation.saturation_fit import Knee, fit_knee, raw_saturation
 
 # Deviations of log t from the median of its n, in pushes of 4 to 16 MB between namespaces shaped by tbf on a machine
@@ -149,14 +148,6 @@ def test_eq_14_takes_the_first_n_that_one_more_does_not_help() -> None:
     assert raw_saturation({1: [3.0], 2: [2.0], 3: [1.0]}) is None
     assert raw_saturation({1: [1.0, 9.0, 9.0], 2: [8.0, 8.0, 1.0]}) is None  # of medians 9 and 8
     assert raw_saturation({1: [3.0], 2: [2.0], 4: [5.0]}) is None  # t(3) is not known
-
-
-@pytest.mark.parametrize(
-    "times", [{}, {1: [1.0]}, {0: [1.0], 1: [1.0]}, {1: [1.0], 2: []}, {1: [1.0], 2: [0.0]}, {1: [1.0], 2: [math.nan]}]
-)
-def test_what_is_no_measurement_is_refused(times: dict[int, list[float]]) -> None:
-    with pytest.raises(RequestError, match="times"):
-        fit_knee(times)
 
 
 @pytest.mark.parametrize(
