@@ -191,7 +191,7 @@ def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) 
     code, out, err = run(*words)
     assert code == 0 and json.loads(out)["breakdown_s"]["save"] > 0 and json.loads(out)["job"]["mttp_s"] == 10_800
     assert err.startswith(
-        "Note: calm: no mttp_s is given; until lives are seen, policies believe 3 h\nNote: --trace replays "
+        "Note: calm: no mttp_s is given; until lifetimes are seen, policies assume 3 h\nNote: --trace replays "
     )
     (files / "known.yaml").write_text(CALM + "mttp_s: 1000\n")
     assert "no mttp_s" not in run("--job", "known.yaml", *words[2:])[2]
@@ -217,11 +217,11 @@ def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) 
         ),
         (["--job", "wide.yaml"], 2, "wide.yaml, line 4: lifetime: 'lognormal:1000' cannot be used; allowed: exponent"),
         (["--job", "stall.yaml"], 2, "stall.yaml, line 4: stall_s: 3 s is more than the whole save of 2 s"),
-        (["calm.yaml"], 2, "--job calm.yaml for a job, or --trace calm.yaml for the lives of machines"),
+        (["calm.yaml"], 2, "--job calm.yaml for a job, or --trace calm.yaml for recorded lifetimes"),
         (
             ["--job", "calm.yaml", "--trace", "unending.json"],
             4,
-            "unending.json: no machine is lost there; name another",
+            "unending.json: no machine is preempted there; name another",
         ),
         ([], 2, "--job: not given or empty; allowed: a job file, or --preset gpt-117m or gpt-1.3b"),
         (
