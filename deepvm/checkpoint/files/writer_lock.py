@@ -89,10 +89,7 @@ class WriterLock:
 
     def _take(self, *, shared: bool, limit_s: float = 0.0) -> bool:
         try:
-            done, why = (
-                self._lock.take(shared=shared, limit_s=limit_s),
-                "another process is clearing it up",
-            )
+            done, why = self._lock.take(shared=shared, limit_s=limit_s), "another process is clearing it up"
         except OSError as error:
             done, why = False, f"{error.filename or 'it'}: {error.strerror or error}"
         if shared and not done and not self._warned:

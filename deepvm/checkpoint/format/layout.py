@@ -86,12 +86,7 @@ class Layout:
 
     def to_json(self) -> bytes:
         """The layout as canonical JSON."""
-        document = {
-            "schema_version": LAYOUT_VERSION,
-            "size": self.size,
-            "shards": self.shards,
-            "fields": self.fields,
-        }
+        document = {"schema_version": LAYOUT_VERSION, "size": self.size, "shards": self.shards, "fields": self.fields}
         return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
 
     @classmethod

@@ -103,12 +103,7 @@ class Channel:
     def __init__(self, sock: socket.socket) -> None:
         """Own the socket."""
         self._socket = sock
-        self._plain = not isinstance(sock, ssl.SSLSocket)
-
-    @property
-    def within_machine(self) -> bool:
-        """See :func:`within_machine`."""
-        return within_machine(self._socket)
+        self._plain, self.within_machine = not isinstance(sock, ssl.SSLSocket), within_machine(sock)
 
     def send(self, kind: Kind, body: Mapping[str, Any] | bytes = b"", *, limit_s: float = FRAME_S) -> None:
         """Send a frame. Raises OSError: the connection is broken, or the other side too slow."""

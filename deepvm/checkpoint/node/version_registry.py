@@ -117,16 +117,11 @@ class VersionRegistry(VersionMemory):
     ) -> Reservation | str:
         """Reserve a slot for a version, or join the one that another rank reserved; returns why there is no room.
 
-        Args:
-            sender: the rank's connection.
-            number: of the version.
-            attempt_id: random for each attempt of the rank to send its part; an earlier one may have sent other bytes.
-            attempt_number: which save of this run it is, the same for all ranks; a later one replaces an earlier one.
-            hold: the oldest version that must stay on disk: another node may have no newer one. None: as before.
-            best: the training calls it the best so far.
+        ``attempt_id``: random for each attempt of the rank to send its part; an earlier one may have sent other bytes.
+        ``attempt_number``: which save of this run it is, the same for all ranks; a later one replaces an earlier one.
+        ``hold``: the oldest version that must stay on disk, as another node may have no newer one; None: as before.
 
-        Raises:
-            Refused: the session or the attempt is over, or the layout differs from that of the other ranks.
+        Raises Refused: the session or the attempt is over, or the layout differs from that of the other ranks.
         """
         job, session, rank = sender.job, sender.session, sender.rank
         with self.changed:

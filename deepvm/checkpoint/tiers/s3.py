@@ -74,8 +74,11 @@ class S3Tier(Store):
 
     @classmethod
     def open(cls, url: str, session: str, keep: int, every: int, option: str) -> Tier:
-        """See :meth:`Tier.open`."""
-        return cls(*_parse(url, option), keep=keep, every=every)
+        """See :meth:`Tier.open`; bucket and prefix are taken literally, as the AWS CLI does."""
+        found = _URL.fullmatch(url)
+        if found is None:
+            raise RequestError(option, url, f"{cls.form}, without ? and #")
+        return cls(found["bucket"], found["prefix"] or "", keep=keep, every=every)
 
     def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
         """See :meth:`Tier.put`."""
@@ -300,11 +303,3 @@ class S3Tier(Store):
         """See :meth:`Tier.fetch`."""
         name = f"{self.url}: {self._bucket.key(manifest.job, manifest.version)}"
         return download(self.chunks(manifest), manifest, folder, name)
-
-
-def _parse(url: str, option: str) -> tuple[str, str]:
-    """Bucket and prefix, taken literally as the AWS CLI does. Raises RequestError."""
-    found = _URL.fullmatch(url)
-    if found is None:
-        raise RequestError(option, url, f"{S3Tier.form}, without ? and #")
-    return found["bucket"], found["prefix"] or ""

@@ -24,7 +24,7 @@ from typing import TypeVar
 from deepvm.checkpoint.files.commit_record import verify
 from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.file_names import MOST_PARTS, part_job, whole_job
-from deepvm.checkpoint.files.stripe import Part, PartPlan, belong_together, join, mark_of, plan_part, read_part
+from deepvm.checkpoint.files.stripe import Part, PartPlan, belong_together, join, mark_of, plan_part, read_part_from
 from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import CommitRecord, Damage, JoinedRecord
@@ -268,14 +268,8 @@ def jobs_in(folders: Sequence[VersionFolder]) -> list[str]:
 
 
 def _head(node: TcpTier, manifest: CommitRecord) -> Part:
-    data = bytearray()
     with contextlib.closing(node.stream(manifest)) as pieces:
-        for piece in pieces:
-            data += piece
-            part = read_part(data)
-            if part is not None:
-                return part
-    raise DamagedError(f"{node.url}: version {manifest.version} of {manifest.job} is not a part of a version")
+        return read_part_from(pieces, f"{node.url}: version {manifest.version} of {manifest.job}")
 
 
 def _all(work: Callable[[TcpTier, _A], _T], nodes: Sequence[TcpTier], what: Sequence[_A]) -> list[_T]:
