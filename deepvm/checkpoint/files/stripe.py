@@ -141,11 +141,9 @@ def plan_part(whole: Layout, number: int, of: int) -> PartPlan:
         around[at : at + len(data)] = data
     head, tail = around[:offset], around[offset:]
     image.write_numbers(memoryview(head), [number, of])
-    facts = {
-        "schema_version": _SCHEMA,
-        **{"number": number, "of": of, "start": start, "length": length, "offset": offset},
-        **{"marks": marks, "layout": layout, "layout_bytes": len(document), "world": whole.world},
-    }
+    facts: dict[str, object] = {"schema_version": _SCHEMA, "number": number, "of": of, "start": start}
+    facts |= {"length": length, "offset": offset, "marks": marks}
+    facts |= {"layout": layout, "layout_bytes": len(document), "world": whole.world}
     head[about : about + _ABOUT_BYTES] = json.dumps(facts).encode().ljust(_ABOUT_BYTES)
     head[layout : layout + len(document)] = document
     shards = [

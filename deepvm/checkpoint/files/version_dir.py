@@ -145,7 +145,7 @@ class VersionFolder:
             raise
 
     def _promote(self, upcoming: Path, target: Path, manifest: Callable[[], CommitRecord]) -> None:
-        """Make the upcoming record the record."""
+
         try:
             self._rename(upcoming, record_of(target), "replaced")
         except FileNotFoundError:  # another writer of this version took it for a killed writer's

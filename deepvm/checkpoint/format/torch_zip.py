@@ -68,11 +68,9 @@ class Image:
 
 
 def plan_image(tree: Any, parts: FlatState | None = None) -> Image:
-    """Lay out the file of a state, flattened to ``parts``.
+    """Lay out the file of a state, flattened to ``parts``. Raises RequestError: torch would not load something in it.
 
-    Raises:
-        CheckpointError: this release of torch writes files in an unknown way, or there is no room to test the layout.
-        RequestError: torch would not load something in the state.
+    CheckpointError: this release of torch writes files in an unknown way, or there is no room to test the layout.
     """
     from torch.utils.serialization import config
 

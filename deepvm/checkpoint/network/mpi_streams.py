@@ -323,9 +323,8 @@ class Carrier:
 def carrier() -> Carrier:
     """The carrier of this process. The first call is collective: all processes of ``mpirun`` make it.
 
-    Raises:
-        MissingExtraError: there is no mpi4py. CheckpointError: MPI may not be called from threads here, or not all
-            processes have made the call within a minute.
+    Raises MissingExtraError. CheckpointError: MPI may not be called from threads here, or not all processes have made
+    the call within a minute.
     """
     with _MAKING:
         return _made()

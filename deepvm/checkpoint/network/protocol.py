@@ -180,10 +180,7 @@ class Channel:
         """Whether the connection can be reused: it is open, and nothing has come unasked."""
         try:
             self._socket.settimeout(0.0)
-            if isinstance(self._socket, ssl.SSLSocket):
-                self._socket.recv(1)  # TLS cannot peek; a byte here would be unasked for as well
-            else:
-                self._socket.recv(1, socket.MSG_PEEK)
+            self._socket.recv(1, socket.MSG_PEEK if self._plain else 0)  # TLS cannot peek; any byte is unasked for
         except (BlockingIOError, ssl.SSLWantReadError):
             return True
         except OSError:

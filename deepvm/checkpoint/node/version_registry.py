@@ -175,14 +175,16 @@ class VersionRegistry(VersionMemory):
             return Reservation(found, rank, attempt_id)
 
     def _begin(self, here: Job, run: Session, index: LayoutIndex, number: int, attempt_number: int) -> Version | None:
-        """Begin a version, if there is room."""
+
         slot = None if self.stopping else self._slot(here, index.layout.size)
         if slot is None:
             self.counts["busy"] += 1
             return None
         version = Version(here.name, number, run.name, index, slot, self._clock(), attempt_number=attempt_number)
         here.partial[number] = version
-        run.save_again(number)
+        for outcome in (run.complete, run.durable):
+            if number in outcome:  # of an earlier attempt
+                outcome.remove(number)
         if number in here.complete:
             here.complete[number].superseded = True
         here.sequence += 1

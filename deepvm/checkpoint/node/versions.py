@@ -139,10 +139,6 @@ class Version:
         return self.received[rank].missing(self.index.runs[rank])
 
 
-def _recent() -> deque[int]:
-    return deque(maxlen=_REMEMBERED)
-
-
 @dataclass(eq=False)
 class Session:
     """One training run.
@@ -159,8 +155,8 @@ class Session:
     senders: set[Sender] = field(default_factory=set)
     reserved: dict[int, int] = field(default_factory=dict)
     skipped: OrderedDict[int, set[int]] = field(default_factory=OrderedDict)
-    complete: deque[int] = field(default_factory=_recent)
-    durable: deque[int] = field(default_factory=_recent)
+    complete: deque[int] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    durable: deque[int] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 
     def skips(self, number: int, rank: int) -> bool:
         """Whether a rank must skip a version as another one did; a rank that asks again is let through."""
@@ -172,12 +168,6 @@ class Session:
         while len(self.skipped) > _REMEMBERED:
             self.skipped.popitem(last=False)
         return False
-
-    def save_again(self, number: int) -> None:
-        """Forget the outcome of a version's earlier attempt."""
-        for outcome in (self.complete, self.durable):
-            if number in outcome:
-                outcome.remove(number)
 
     def alive(self, now: float, lease_s: float) -> bool:
         """Whether one of its connections may still send."""

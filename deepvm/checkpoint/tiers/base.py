@@ -154,9 +154,7 @@ class Store(Tier):
 def download(pieces: Generator[memoryview, None, None], manifest: CommitRecord, folder: Path, name: str) -> Path:
     """Write a version's bytes to a new file in ``folder``, whole or not at all, without a commit record.
 
-    Raises:
-        CheckpointError: the file cannot be written, and what ``pieces`` raises.
-        DamagedError: the bytes of ``name`` differ from the ``manifest``.
+    Raises DamagedError: the bytes of ``name`` differ from the ``manifest``; CheckpointError; and what ``pieces`` does.
     """
     path = folder / file_name(manifest.job, manifest.version)
     hidden = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
