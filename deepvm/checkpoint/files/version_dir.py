@@ -25,15 +25,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from deepvm.checkpoint.files import durable_write
-from deepvm.checkpoint.files.commit_record import (
-    UPCOMING,
-    not_a_file,
-    read_manifest,
-    record_of,
-    settle,
-    upcoming_of,
-    verify,
-)
+from deepvm.checkpoint.files.commit_record import UPCOMING, read_manifest, record_of, settle, upcoming_of, verify
 from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.files.file_names import aside_suffix, check_job, file_name, is_leftover, parse_name, replaced
@@ -225,7 +217,7 @@ class VersionFolder:
         size, problem = 0, ""
         try:
             status = path.lstat()
-            size, problem = status.st_size, not_a_file(status)
+            size, problem = status.st_size, durable_write.not_a_file(status)
             manifest = None if problem else read_manifest(path)
         except FileNotFoundError:
             if os.path.lexists(path):
