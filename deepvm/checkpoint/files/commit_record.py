@@ -1,8 +1,7 @@
 """Commit records on disk: which one belongs to a file, and whether the file matches it.
 
 A record is written before its version's file is renamed, under a hidden name: the *upcoming* record. A version that
-replaces one of the same number has two records for a moment; one of them always matches the file, and reading it tells
-which.
+replaces one of the same number has two records for a moment; one of them always matches the file's bytes.
 """
 
 from __future__ import annotations
@@ -80,7 +79,6 @@ def verify(path: Path, manifest: CommitRecord | None = None) -> CommitRecord:
         raise DamagedError(f"{path}: nothing is known that its bytes could be compared with")
     _compare(path, expected)
     return expected
-
 
 
 def _open(path: Path) -> int:

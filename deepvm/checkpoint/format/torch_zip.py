@@ -89,8 +89,7 @@ def plan_image(tree: Any, parts: FlatState | None = None) -> Image:
 def lay_out(tree: Any, parts: FlatState, world: int) -> Image:
     """:func:`plan_image`, or the saved file where that is not possible; the log says so once.
 
-    Saving is slower, and training stalls meanwhile. Raises CheckpointError with several ranks: what torch.save writes
-    differs between them.
+    Training stalls while it is saved. Raises CheckpointError with several ranks, whose files by torch.save differ.
     """
     try:
         return plan_image(tree, parts)

@@ -115,10 +115,7 @@ class MpiEndpoint:
 
     @classmethod
     def parse(cls, url: str) -> MpiEndpoint:
-        """Read ``mpi://RANK``, or ``mpi://`` for the last one; collective, and raises, as :func:`carrier`.
-
-        Raises RequestError: there is no such rank.
-        """
+        """Read ``mpi://RANK``, or ``mpi://`` for the last one. Raises RequestError; collective as :func:`carrier`."""
         if (match := _MPI_URL.fullmatch(url)) is None:
             raise RequestError("tiers", url, "mpi://RANK, or mpi:// for the last rank")
         size = carrier().size

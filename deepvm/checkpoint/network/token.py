@@ -95,8 +95,7 @@ class TokenMissingError(RequestError):
 def _open_to(status: os.stat_result, path: Path) -> str:
     """Who else on this machine can read a file or change it, empty for nobody.
 
-    A group may read what belongs to root, as with PostgreSQL's keys: so Kubernetes (with an fsGroup) and systemd
-    provide secrets.
+    A group may read what belongs to root, as with PostgreSQL's keys: Kubernetes (fsGroup) and systemd rely on it.
     """
     closed_to = stat.S_IWGRP if status.st_uid == 0 else stat.S_IRGRP | stat.S_IWGRP
     found = status.st_mode & (closed_to | stat.S_IROTH | stat.S_IWOTH)

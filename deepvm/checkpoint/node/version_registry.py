@@ -64,10 +64,7 @@ class VersionRegistry(VersionMemory):
         return min(MOST_DOCUMENT, max(_LEAST_DOCUMENT, self.pool.limit // 256))
 
     def learn(self, sender: Sender, layout: Layout, document: int = 0) -> None:
-        """Register a layout that came as ``document`` bytes.
-
-        Raises Refused: two versions do not fit into memory, there are too many large layouts, the session is over.
-        """
+        """Register a layout of ``document`` bytes. Raises Refused: no memory for it, or its session is over."""
         with self.reading:
             index = LayoutIndex(layout, document)
         with self.changed:

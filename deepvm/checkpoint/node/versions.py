@@ -196,8 +196,7 @@ class Job:
     def keeps(self, version: Version) -> bool:
         """Whether a complete version is the newest of this run, by its number or by the time of its completion.
 
-        They differ when a run goes back to an earlier version. Versions of earlier runs count until this one has
-        completed something.
+        They differ when a run goes back. Versions of earlier runs count until this one has completed something.
         """
         return version is self.last or version.number == max(v.number for v in self._newest())
 

@@ -57,11 +57,9 @@ class S3Tier(Store):
         attempts: int = 5,
         endpoint: str = "",
     ) -> None:
-        """Send nothing before the first version.
+        """Send nothing before the first version; ``prefix``: of all objects' names. ``keep=0`` keeps all versions.
 
-        ``prefix``: of all objects' names. ``keep``, ``every``: as in
-        :func:`deepvm.checkpoint.files.retention.kept`, but ``keep=0`` keeps all. ``threads``: requests at once.
-        ``attempts``: tries of each. ``endpoint``: URL of the store; empty: the environment's, or else AWS's.
+        ``threads``: requests at once. ``attempts``: tries of each. ``endpoint``: empty for the environment's or AWS's.
         """
         if keep or every:
             kept((), keep, every)

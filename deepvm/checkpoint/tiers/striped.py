@@ -199,14 +199,7 @@ class StripedTier(Tier):
 class MpiTier(StripedTier):
     """``mpi://RANK``: memory nodes that are processes of the trainer's ``mpirun``; ``mpi://``: the last one.
 
-    ::
-
-        mpirun --with-ft ulfm -n 2 python train.py : -n 1 deepvm memory-node serve --listen mpi ...
-
-    The messages are those of ``tcp://`` (:mod:`deepvm.checkpoint.network.mpi_streams`). Without ``--with-ft ulfm``,
-    Open MPI ends all processes when a trainer is killed. The node ends when every trainer has. torchrun's trainers are
-    in no MPI world; for ``torch.distributed`` in one, set ``RANK`` to ``OMPI_COMM_WORLD_RANK``, ``WORLD_SIZE`` to the
-    number of trainers, ``MASTER_ADDR`` and ``MASTER_PORT``, and use gloo.
+    The messages are those of ``tcp://``, see :mod:`deepvm.checkpoint.network.mpi_streams`.
     """
 
     form = "mpi://rank"
