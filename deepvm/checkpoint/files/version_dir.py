@@ -103,12 +103,11 @@ class VersionFolder:
             hidden.unlink()
         return hidden
 
-    def adopt(self, hidden: Path, manifest: CommitRecord) -> Path:
+    def adopt(self, hidden: Path, manifest: CommitRecord) -> None:
         """Turn a hidden file of this folder, complete and durable, into a version. Raises CheckpointError."""
         target = self.file(manifest.job, manifest.version)
         with failing(target):
             self._publish(hidden, target, lambda: None, lambda: manifest)
-        return target
 
     def _publish(
         self, hidden: Path, target: Path, write: Callable[[], None], manifest: Callable[[], CommitRecord]
@@ -293,14 +292,11 @@ class VersionFolder:
         else:
             left.unlink(missing_ok=True)
 
-    def sweep(self, older_than_s: float = 0) -> int:
-        """Clear all :meth:`leftovers`, without an age only while nobody writes; returns how many."""
-        count = 0
+    def sweep(self, older_than_s: float = 0) -> None:
+        """Clear all :meth:`leftovers`, without an age only while nobody writes."""
         for path in self.leftovers(older_than_s):
             with contextlib.suppress(OSError):
                 self.clear(path)
-                count += 1
-        return count
 
 
 def _age_s(path: Path) -> float:
