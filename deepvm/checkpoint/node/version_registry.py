@@ -179,9 +179,7 @@ class VersionRegistry(VersionMemory):
             return None
         version = Version(here.name, number, run.name, index, slot, self._clock(), attempt_number=attempt_number)
         here.partial[number] = version
-        for outcome in (run.complete, run.durable):
-            if number in outcome:  # of an earlier attempt
-                outcome.remove(number)
+        run.save_again(number)
         if number in here.complete:
             here.complete[number].superseded = True
         here.sequence += 1

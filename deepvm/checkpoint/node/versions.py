@@ -169,6 +169,12 @@ class Session:
             self.skipped.popitem(last=False)
         return False
 
+    def save_again(self, number: int) -> None:
+        """Forget the outcome of a version's earlier attempt."""
+        for outcome in (self.complete, self.durable):
+            if number in outcome:
+                outcome.remove(number)
+
     def alive(self, now: float, lease_s: float) -> bool:
         """Whether one of its connections may still send."""
         return now - self.heard < lease_s and not all(sender.gone() for sender in self.senders)
