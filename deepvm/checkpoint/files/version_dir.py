@@ -81,8 +81,7 @@ class VersionFolder:
         target = self.file(job, version)
         with failing(target):
             hidden = self.reserve(job, version)
-            data = image.cast("B")
-            write = partial(durable_write.write_file, hidden, data, final, direct=self._direct, what="data")
+            write = partial(durable_write.write_file, hidden, image.cast("B"), final, direct=self._direct, what="data")
             self._publish(hidden, target, write, manifest)
         return target
 

@@ -57,12 +57,10 @@ class _Stream:
 
     @property
     def all_sent(self) -> bool:
-        """Whether all bytes of the local side are sent."""
         return self._sent_end and self._sending is None
 
     @property
     def ended(self) -> bool:
-        """Whether both directions have ended."""
         return self.all_sent and self._received_end and not self._undelivered
 
     def step(self) -> bool:

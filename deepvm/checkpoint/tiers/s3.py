@@ -216,7 +216,6 @@ class S3Tier(Store):
                 raise
 
     def _prune(self, job: str, newest: int) -> None:
-        """Remove what retention lets go, as :class:`deepvm.checkpoint.tiers.file.FileTier` does."""
         try:
             rows = [m for m in self.versions(job) if m.version <= newest]
             for version in self.expired(job, rows, self._keep, self._every) - {newest}:

@@ -142,7 +142,6 @@ class StripedTier(Tier):
         return tuple(found)
 
     def _jobs(self, job: str) -> list[str]:
-        """What the job is called on each node."""
         return [part_job(job, number, len(self._nodes)) for number in range(1, len(self._nodes) + 1)]
 
     def damaged(self, job: str) -> tuple[Damage, ...]:
