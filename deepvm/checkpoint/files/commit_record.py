@@ -1,8 +1,7 @@
 """Commit records on disk: which one belongs to a file, and whether the file matches it.
 
 A record is written before its version's file is renamed, under a hidden name: the *upcoming* record. A version that
-replaces one of the same number has two records for a moment; one of them always matches the file, and reading it tells
-which.
+replaces one of the same number has two records for a moment; one of them always matches the file's bytes.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import stat
 from io import BufferedReader
 from pathlib import Path
 
@@ -83,18 +81,9 @@ def verify(path: Path, manifest: CommitRecord | None = None) -> CommitRecord:
     return expected
 
 
-def not_a_file(status: os.stat_result) -> str:
-    """What is there instead of a regular file; a link's target is removed and synced by someone else."""
-    if stat.S_ISREG(status.st_mode):
-        return ""
-    kinds = {stat.S_IFDIR: "a folder", stat.S_IFLNK: "a symbolic link", stat.S_IFIFO: "a pipe"}
-    advice = "; put the file that it leads to in its place" if stat.S_ISLNK(status.st_mode) else ""
-    return f"it is {kinds.get(stat.S_IFMT(status.st_mode), 'a device or socket')} in place of a file{advice}"
-
-
 def _open(path: Path) -> int:
     """Open a regular file for reading, without blocking on a pipe. Raises OSError, DamagedError."""
-    problem = not_a_file(path.lstat())
+    problem = durable_write.not_a_file(path.lstat())
     if problem:
         raise DamagedError(f"{path}: {problem}")
     return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)

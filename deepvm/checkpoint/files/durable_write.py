@@ -79,7 +79,7 @@ class Medium:
             return f"{self.kind}: it survives the end of this process, not that of the machine"
         if self.dax:
             return f"{self.kind} with DAX: persistent once its caches are flushed"
-        return f"{self.kind or 'unknown file system'}: page cache, persistent once it is synchronised"
+        return f"{self.kind}: page cache, persistent once it is synchronised"
 
 
 def existing(path: Path) -> Path:
@@ -125,6 +125,15 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def not_a_file(status: os.stat_result) -> str:
+    """What is there instead of a regular file; a link's target is removed and synced by someone else."""
+    if stat.S_ISREG(status.st_mode):
+        return ""
+    kinds = {stat.S_IFDIR: "a folder", stat.S_IFLNK: "a symbolic link", stat.S_IFIFO: "a pipe"}
+    advice = "; put the file that it leads to in its place" if stat.S_ISLNK(status.st_mode) else ""
+    return f"it is {kinds.get(stat.S_IFMT(status.st_mode), 'a device or socket')} in place of a file{advice}"
 
 
 def is_unused(path: Path) -> bool:

@@ -18,9 +18,7 @@ def export_safetensors(source: Path, target: Path) -> int:
     Names are those of ``state_dict()``, levels of nested ones joined by dots. A tensor with two names (tied weights) is
     written twice, because the format has no sharing.
 
-    Raises:
-        MissingExtraError: torch or safetensors is not installed.
-        CheckpointError: ``source`` holds no model, or ``target`` cannot be written.
+    Raises MissingExtraError. CheckpointError: ``source`` holds no model, or ``target`` cannot be written.
     """
     try:
         import torch

@@ -9,16 +9,9 @@ from deepvm.errors import RequestError
 
 
 def kept(versions: Sequence[int], keep: int = 2, every: int = 0, best: Collection[int] = ()) -> set[int]:
-    """The versions to keep; a version that is not kept now will not be kept later either.
+    """Of complete versions, the newest ``keep`` and the ``best``; what is not kept now will not be kept later either.
 
-    Args:
-        versions: complete versions, in any order.
-        keep: the newest so many, at least one.
-        every: also the first version at or after each multiple of this number; 0 for none.
-        best: versions to keep in any case.
-
-    Raises:
-        RequestError: ``keep`` or ``every`` is invalid.
+    ``every``: also the first version at or after each multiple of this number; 0 for none. Raises RequestError.
     """
     if keep < 1:
         raise RequestError("keep", keep, "a whole number from 1: the newest version always stays")

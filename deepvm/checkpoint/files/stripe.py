@@ -12,7 +12,7 @@ import hashlib
 import json
 import mmap
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -141,11 +141,9 @@ def plan_part(whole: Layout, number: int, of: int) -> PartPlan:
         around[at : at + len(data)] = data
     head, tail = around[:offset], around[offset:]
     image.write_numbers(memoryview(head), [number, of])
-    facts = {
-        "schema_version": _SCHEMA,
-        **{"number": number, "of": of, "start": start, "length": length, "offset": offset},
-        **{"marks": marks, "layout": layout, "layout_bytes": len(document), "world": whole.world},
-    }
+    facts: dict[str, object] = {"schema_version": _SCHEMA, "number": number, "of": of, "start": start}
+    facts |= {"length": length, "offset": offset, "marks": marks}
+    facts |= {"layout": layout, "layout_bytes": len(document), "world": whole.world}
     head[about : about + _ABOUT_BYTES] = json.dumps(facts).encode().ljust(_ABOUT_BYTES)
     head[layout : layout + len(document)] = document
     shards = [
@@ -192,22 +190,24 @@ def read_part(data: bytes | bytearray | memoryview) -> Part | None:
     return Part(number, of, start, length, offset, bytes(data[marks : marks + MARK_BYTES * world]), whole)
 
 
+def read_part_from(pieces: Iterable[bytes | memoryview], name: str) -> Part:
+    """:func:`read_part` of as many pieces as it needs. Raises DamagedError for ``name``, and what ``pieces`` raises."""
+    data = bytearray()
+    for piece in pieces:
+        data += piece
+        try:
+            part = read_part(data)
+        except DamagedError as error:
+            raise DamagedError(f"{name}: {error}") from None
+        if part is not None:
+            return part
+    raise DamagedError(f"{name}: it is not a part of a version")
+
+
 def read_part_file(path: Path) -> Part:
     """:func:`read_part` of a file. Raises DamagedError, OSError."""
-    size = _MOST_BEGIN
     with path.open("rb", buffering=0) as stream:
-        while True:
-            stream.seek(0)
-            data = stream.read(size)
-            try:
-                part = read_part(data)
-            except DamagedError as error:
-                raise DamagedError(f"{path}: {error}") from None
-            if part is not None:
-                return part
-            if len(data) < size:
-                raise DamagedError(f"{path}: it is not a part of a version")
-            size *= 8
+        return read_part_from(iter(lambda: stream.read(2**20), b""), str(path))
 
 
 def belong_together(parts: Sequence[Part]) -> str:

@@ -25,15 +25,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from deepvm.checkpoint.files import durable_write
-from deepvm.checkpoint.files.commit_record import (
-    UPCOMING,
-    not_a_file,
-    read_manifest,
-    record_of,
-    settle,
-    upcoming_of,
-    verify,
-)
+from deepvm.checkpoint.files.commit_record import UPCOMING, read_manifest, record_of, settle, upcoming_of, verify
 from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.files.file_names import aside_suffix, check_job, file_name, is_leftover, parse_name, replaced
@@ -89,8 +81,7 @@ class VersionFolder:
         target = self.file(job, version)
         with failing(target):
             hidden = self.reserve(job, version)
-            data = image.cast("B")
-            write = partial(durable_write.write_file, hidden, data, final, direct=self._direct, what="data")
+            write = partial(durable_write.write_file, hidden, image.cast("B"), final, direct=self._direct, what="data")
             self._publish(hidden, target, write, manifest)
         return target
 
@@ -111,12 +102,11 @@ class VersionFolder:
             hidden.unlink()
         return hidden
 
-    def adopt(self, hidden: Path, manifest: CommitRecord) -> Path:
+    def adopt(self, hidden: Path, manifest: CommitRecord) -> None:
         """Turn a hidden file of this folder, complete and durable, into a version. Raises CheckpointError."""
         target = self.file(manifest.job, manifest.version)
         with failing(target):
             self._publish(hidden, target, lambda: None, lambda: manifest)
-        return target
 
     def _publish(
         self, hidden: Path, target: Path, write: Callable[[], None], manifest: Callable[[], CommitRecord]
@@ -145,7 +135,7 @@ class VersionFolder:
             raise
 
     def _promote(self, upcoming: Path, target: Path, manifest: Callable[[], CommitRecord]) -> None:
-        """Make the upcoming record the record."""
+
         try:
             self._rename(upcoming, record_of(target), "replaced")
         except FileNotFoundError:  # another writer of this version took it for a killed writer's
@@ -225,7 +215,7 @@ class VersionFolder:
         size, problem = 0, ""
         try:
             status = path.lstat()
-            size, problem = status.st_size, not_a_file(status)
+            size, problem = status.st_size, durable_write.not_a_file(status)
             manifest = None if problem else read_manifest(path)
         except FileNotFoundError:
             if os.path.lexists(path):
@@ -301,14 +291,11 @@ class VersionFolder:
         else:
             left.unlink(missing_ok=True)
 
-    def sweep(self, older_than_s: float = 0) -> int:
-        """Clear all :meth:`leftovers`, without an age only while nobody writes; returns how many."""
-        count = 0
+    def sweep(self, older_than_s: float = 0) -> None:
+        """Clear all :meth:`leftovers`, without an age only while nobody writes."""
         for path in self.leftovers(older_than_s):
             with contextlib.suppress(OSError):
                 self.clear(path)
-                count += 1
-        return count
 
 
 def _age_s(path: Path) -> float:

@@ -88,11 +88,9 @@ class WriterLock:
             self._lock.release()
 
     def _take(self, *, shared: bool, limit_s: float = 0.0) -> bool:
+        why = "another process has been clearing it up for long"
         try:
-            done, why = (
-                self._lock.take(shared=shared, limit_s=limit_s),
-                "another process is clearing it up",
-            )
+            done = self._lock.take(shared=shared, limit_s=limit_s)
         except OSError as error:
             done, why = False, f"{error.filename or 'it'}: {error.strerror or error}"
         if shared and not done and not self._warned:

@@ -34,14 +34,10 @@ def seal(
     ready: Callable[[int], None] = lambda end: None,
     summed: Callable[[int, int], int] | None = None,
 ) -> Iterator[int]:
-    """:func:`finish` and :func:`chunk_crcs` at once, chunk by chunk; yields how many bytes from the start are final.
+    """:func:`finish` and :func:`chunk_crcs` (into ``crcs``) at once; yields how many bytes from the start are final.
 
-    Args:
-        image: the whole file, writable.
-        layout: which checksums stand where.
-        crcs: gets the CRC-32 of each chunk.
-        ready: waits until so many bytes from the start are filled in, except for checksums.
-        summed: the CRC-32 of (offset, length), where it is known already.
+    ``ready`` waits until so many bytes from the start are filled in, except for checksums. ``summed``: the CRC-32 of
+    (offset, length), where it is known already.
     """
     summed = summed or (lambda offset, length: crc32(image[offset : offset + length]))
     fields = iter(sorted(layout.fields))

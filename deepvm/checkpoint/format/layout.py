@@ -86,12 +86,7 @@ class Layout:
 
     def to_json(self) -> bytes:
         """The layout as canonical JSON."""
-        document = {
-            "schema_version": LAYOUT_VERSION,
-            "size": self.size,
-            "shards": self.shards,
-            "fields": self.fields,
-        }
+        document = {"schema_version": LAYOUT_VERSION, "size": self.size, "shards": self.shards, "fields": self.fields}
         return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
 
     @classmethod
@@ -159,11 +154,6 @@ class Ranges:
         """How many ranges."""
         return len(self._starts)
 
-    @property
-    def total(self) -> int:
-        """Bytes in the set."""
-        return sum(self._ends) - sum(self._starts)
-
     def add(self, start: int, end: int) -> None:
         """Put a range in; an empty one changes nothing."""
         if start >= end:
@@ -175,8 +165,7 @@ class Ranges:
 
     def covers(self, start: int, end: int) -> bool:
         """Whether all bytes of a range are in the set."""
-        at = bisect_right(self._starts, start) - 1
-        return start >= end or (at >= 0 and self._ends[at] >= end)
+        return start >= end or self.reach(start) >= end
 
     def reach(self, start: int) -> int:
         """The end of the range that holds byte ``start``; ``start`` where none does."""

@@ -68,11 +68,9 @@ class Image:
 
 
 def plan_image(tree: Any, parts: FlatState | None = None) -> Image:
-    """Lay out the file of a state, flattened to ``parts``.
+    """Lay out the file of a state, flattened to ``parts``. Raises RequestError: torch would not load something in it.
 
-    Raises:
-        CheckpointError: this release of torch writes files in an unknown way, or there is no room to test the layout.
-        RequestError: torch would not load something in the state.
+    CheckpointError: this release of torch writes files in an unknown way, or there is no room to test the layout.
     """
     from torch.utils.serialization import config
 
@@ -91,8 +89,7 @@ def plan_image(tree: Any, parts: FlatState | None = None) -> Image:
 def lay_out(tree: Any, parts: FlatState, world: int) -> Image:
     """:func:`plan_image`, or the saved file where that is not possible; the log says so once.
 
-    Saving is slower, and training stalls meanwhile. Raises CheckpointError with several ranks: what torch.save writes
-    differs between them.
+    Training stalls while it is saved. Raises CheckpointError with several ranks, whose files by torch.save differ.
     """
     try:
         return plan_image(tree, parts)

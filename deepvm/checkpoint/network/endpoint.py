@@ -79,8 +79,7 @@ class TcpListener:
 
     def __init__(self, address: Address, secure: bool) -> None:
         """Listen at an address of this machine; port 0 picks one. Raises OSError."""
-        flags = socket.AI_PASSIVE
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=flags)
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, where = found[0][0], found[0][4]
         both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
         self._socket = socket.create_server(where, family=family, backlog=64, dualstack_ipv6=both)
@@ -116,10 +115,7 @@ class MpiEndpoint:
 
     @classmethod
     def parse(cls, url: str) -> MpiEndpoint:
-        """Read ``mpi://RANK``, or ``mpi://`` for the last one; collective, and raises, as :func:`carrier`.
-
-        Raises RequestError: there is no such rank.
-        """
+        """Read ``mpi://RANK``, or ``mpi://`` for the last one. Raises RequestError; collective as :func:`carrier`."""
         if (match := _MPI_URL.fullmatch(url)) is None:
             raise RequestError("tiers", url, "mpi://RANK, or mpi:// for the last rank")
         size = carrier().size

@@ -57,12 +57,10 @@ class _Stream:
 
     @property
     def all_sent(self) -> bool:
-        """Whether all bytes of the local side are sent."""
         return self._sent_end and self._sending is None
 
     @property
     def ended(self) -> bool:
-        """Whether both directions have ended."""
         return self.all_sent and self._received_end and not self._undelivered
 
     def step(self) -> bool:
@@ -323,9 +321,7 @@ class Carrier:
 def carrier() -> Carrier:
     """The carrier of this process. The first call is collective: all processes of ``mpirun`` make it.
 
-    Raises:
-        MissingExtraError: there is no mpi4py. CheckpointError: MPI may not be called from threads here, or not all
-            processes have made the call within a minute.
+    Raises MissingExtraError. CheckpointError: MPI is without threads here, or a process has not called for a minute.
     """
     with _MAKING:
         return _made()

@@ -103,12 +103,7 @@ class Channel:
     def __init__(self, sock: socket.socket) -> None:
         """Own the socket."""
         self._socket = sock
-        self._plain = not isinstance(sock, ssl.SSLSocket)
-
-    @property
-    def within_machine(self) -> bool:
-        """See :func:`within_machine`."""
-        return within_machine(self._socket)
+        self._plain, self.within_machine = not isinstance(sock, ssl.SSLSocket), within_machine(sock)
 
     def send(self, kind: Kind, body: Mapping[str, Any] | bytes = b"", *, limit_s: float = FRAME_S) -> None:
         """Send a frame. Raises OSError: the connection is broken, or the other side too slow."""
@@ -185,10 +180,7 @@ class Channel:
         """Whether the connection can be reused: it is open, and nothing has come unasked."""
         try:
             self._socket.settimeout(0.0)
-            if isinstance(self._socket, ssl.SSLSocket):
-                self._socket.recv(1)  # TLS cannot peek; a byte here would be unasked for as well
-            else:
-                self._socket.recv(1, socket.MSG_PEEK)
+            self._socket.recv(1, socket.MSG_PEEK if self._plain else 0)  # TLS cannot peek; any byte is unasked for
         except (BlockingIOError, ssl.SSLWantReadError):
             return True
         except OSError:

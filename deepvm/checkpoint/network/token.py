@@ -44,15 +44,10 @@ class Token:
 
 
 def read_token(path: Path | str, *, weak: bool | None = None, allowing: str = f"{WEAK_VARIABLE}=1") -> Token:
-    """The token in a file, without white space around it.
+    """The token in a file, without white space around it. Raises RequestError: there is none, or a weak one.
 
-    Args:
-        path: the file.
-        weak: accept a short token, or one that others on this machine can read; None: what the environment says.
-        allowing: how to allow that, for errors.
-
-    Raises:
-        RequestError: there is no such file, no token in it, or a weak one.
+    ``weak``: accept a short token, or one that others on this machine can read; None: what the environment says.
+    ``allowing``: how to allow that, for errors.
     """
     try:
         with open(path, "rb") as stream:
@@ -100,8 +95,7 @@ class TokenMissingError(RequestError):
 def _open_to(status: os.stat_result, path: Path) -> str:
     """Who else on this machine can read a file or change it, empty for nobody.
 
-    A group may read what belongs to root, as with PostgreSQL's keys: so Kubernetes (with an fsGroup) and systemd
-    provide secrets.
+    A group may read what belongs to root, as with PostgreSQL's keys: Kubernetes (fsGroup) and systemd rely on it.
     """
     closed_to = stat.S_IWGRP if status.st_uid == 0 else stat.S_IRGRP | stat.S_IWGRP
     found = status.st_mode & (closed_to | stat.S_IROTH | stat.S_IWOTH)

@@ -194,12 +194,6 @@ class Connection:
         limit_s = _whole(frame.body, "limit_ms", 0, _LONGEST_POLL_MS) / 1000
         self._channel.send(Kind.STATE, self._registry.wait(self, _whole(frame.body, "sequence", -1), limit_s))
 
-    def _ping(self, frame: Frame) -> None:
-        self._channel.send(Kind.PONG)
-
-    def _status(self, frame: Frame) -> None:
-        self._channel.send(Kind.METRICS, self._metrics())
-
     def _list(self, frame: Frame) -> None:
         job, store = self._own(frame.body), self._store
         found = {m.version: m for m in (store.versions(job) if store is not None else ())}
@@ -262,7 +256,7 @@ class Connection:
     _ANSWERS: ClassVar[Mapping[Kind, tuple[str, Callable[[Connection, Frame], None]]]] = {
         # kind: (role that may ask; empty: any, answer)
         Kind.HELLO: ("", _hello),
-        Kind.PING: ("", _ping),
+        Kind.PING: ("", lambda self, frame: self._channel.send(Kind.PONG)),
         Kind.LAYOUT: ("sender", _layout),
         Kind.RESERVE: ("sender", _reserve),
         Kind.COMMIT: ("sender", _commit),
@@ -270,7 +264,7 @@ class Connection:
         Kind.LIST: ("reader", _list),
         Kind.GET: ("reader", _get),
         Kind.ASIDE: ("reader", _aside),
-        Kind.STATUS: ("status", _status),
+        Kind.STATUS: ("status", lambda self, frame: self._channel.send(Kind.METRICS, self._metrics())),
     }
 
 

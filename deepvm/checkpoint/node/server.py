@@ -157,7 +157,7 @@ class Node:
                     "version": v.number,
                     "state": v.state.value,
                     "bytes": v.index.layout.size,
-                    "received_bytes": sum(r.total for r in v.received.values()),
+                    "received_bytes": sum(end - start for ranges in v.received.values() for start, end in ranges),
                     "durable": v.flushed and not registry.lacks,
                 }
                 for v in held

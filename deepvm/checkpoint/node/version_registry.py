@@ -64,10 +64,7 @@ class VersionRegistry(VersionMemory):
         return min(MOST_DOCUMENT, max(_LEAST_DOCUMENT, self.pool.limit // 256))
 
     def learn(self, sender: Sender, layout: Layout, document: int = 0) -> None:
-        """Register a layout that came as ``document`` bytes.
-
-        Raises Refused: two versions do not fit into memory, there are too many large layouts, the session is over.
-        """
+        """Register a layout of ``document`` bytes. Raises Refused: no memory for it, or its session is over."""
         with self.reading:
             index = LayoutIndex(layout, document)
         with self.changed:
@@ -117,16 +114,11 @@ class VersionRegistry(VersionMemory):
     ) -> Reservation | str:
         """Reserve a slot for a version, or join the one that another rank reserved; returns why there is no room.
 
-        Args:
-            sender: the rank's connection.
-            number: of the version.
-            attempt_id: random for each attempt of the rank to send its part; an earlier one may have sent other bytes.
-            attempt_number: which save of this run it is, the same for all ranks; a later one replaces an earlier one.
-            hold: the oldest version that must stay on disk: another node may have no newer one. None: as before.
-            best: the training calls it the best so far.
+        ``attempt_id``: random for each attempt of the rank to send its part; an earlier one may have sent other bytes.
+        ``attempt_number``: which save of this run it is, the same for all ranks; a later one replaces an earlier one.
+        ``hold``: the oldest version that must stay on disk, as another node may have no newer one; None: as before.
 
-        Raises:
-            Refused: the session or the attempt is over, or the layout differs from that of the other ranks.
+        Raises Refused: the session or the attempt is over, or the layout differs from that of the other ranks.
         """
         job, session, rank = sender.job, sender.session, sender.rank
         with self.changed:
@@ -180,7 +172,7 @@ class VersionRegistry(VersionMemory):
             return Reservation(found, rank, attempt_id)
 
     def _begin(self, here: Job, run: Session, index: LayoutIndex, number: int, attempt_number: int) -> Version | None:
-        """Begin a version, if there is room."""
+
         slot = None if self.stopping else self._slot(here, index.layout.size)
         if slot is None:
             self.counts["busy"] += 1

@@ -139,10 +139,6 @@ class Version:
         return self.received[rank].missing(self.index.runs[rank])
 
 
-def _recent() -> deque[int]:
-    return deque(maxlen=_REMEMBERED)
-
-
 @dataclass(eq=False)
 class Session:
     """One training run.
@@ -159,8 +155,8 @@ class Session:
     senders: set[Sender] = field(default_factory=set)
     reserved: dict[int, int] = field(default_factory=dict)
     skipped: OrderedDict[int, set[int]] = field(default_factory=OrderedDict)
-    complete: deque[int] = field(default_factory=_recent)
-    durable: deque[int] = field(default_factory=_recent)
+    complete: deque[int] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    durable: deque[int] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 
     def skips(self, number: int, rank: int) -> bool:
         """Whether a rank must skip a version as another one did; a rank that asks again is let through."""
@@ -206,8 +202,7 @@ class Job:
     def keeps(self, version: Version) -> bool:
         """Whether a complete version is the newest of this run, by its number or by the time of its completion.
 
-        They differ when a run goes back to an earlier version. Versions of earlier runs count until this one has
-        completed something.
+        They differ when a run goes back. Versions of earlier runs count until this one has completed something.
         """
         return version is self.last or version.number == max(v.number for v in self._newest())
 

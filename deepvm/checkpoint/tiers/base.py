@@ -41,8 +41,7 @@ class Tier(ABC):
         streams: whether :meth:`put` calls ``shard.ready`` for what it reads, so that a version can be sent while it is
             still being copied. Other tiers get finished copies only.
         volatile: whether it never gets beyond :attr:`Level.LOCAL`.
-        away: whether what it keeps cannot be lost with this machine. Beside such a tier, what the others have does not
-            count as safe from that.
+        away: whether what it keeps cannot be lost with this machine. Beside such a tier, others do not count as safe.
     """
 
     url: str
@@ -83,10 +82,7 @@ class Tier(ABC):
 
     @abstractmethod
     def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
-        """A file with this version's bytes, verified against its record: the tier's own, or one made in ``folder``.
-
-        Raises CheckpointError: it is gone or damaged.
-        """
+        """A verified file of this version: the tier's own, or one made in ``folder``. Raises CheckpointError."""
 
     def damaged(self, job: str) -> tuple[Damage, ...]:
         """The versions that existed once and are incomplete now, newest first. Raises CheckpointError."""
@@ -107,8 +103,7 @@ class Tier(ABC):
 class Store(Tier):
     """A tier that takes whole versions whose checksums are known. One node writes to it, from several threads.
 
-    Attributes:
-        fills: whether a version can be written while it is still arriving.
+    ``fills``: whether a version can be written while it is still arriving.
     """
 
     fills: ClassVar[bool] = False
@@ -154,9 +149,7 @@ class Store(Tier):
 def download(pieces: Generator[memoryview, None, None], manifest: CommitRecord, folder: Path, name: str) -> Path:
     """Write a version's bytes to a new file in ``folder``, whole or not at all, without a commit record.
 
-    Raises:
-        CheckpointError: the file cannot be written, and what ``pieces`` raises.
-        DamagedError: the bytes of ``name`` differ from the ``manifest``.
+    Raises DamagedError: the bytes of ``name`` differ from the ``manifest``; CheckpointError; and what ``pieces`` does.
     """
     path = folder / file_name(manifest.job, manifest.version)
     hidden = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")

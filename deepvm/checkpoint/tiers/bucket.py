@@ -92,7 +92,6 @@ class Bucket:
         return str(head.get("ChecksumCRC32")).partition("-")[0]  # mostly followed by the number of parts
 
     def _read(self, key: str, **options: str) -> bytes:
-        """An object's bytes; ``options`` are those of GetObject."""
         from botocore.exceptions import BotoCoreError
 
         for left in reversed(range(_READS)):

@@ -25,11 +25,7 @@ def find_tier(url: str) -> type[Tier] | None:
 
 
 def open_tier(url: str, session: str, keep: int = 2, every: int = 0, option: str = "tiers") -> Tier:
-    """The tier that a URL means; for the arguments see :meth:`~deepvm.checkpoint.tiers.base.Tier.open`.
-
-    Raises:
-        RequestError: it means none. CheckpointError: the token of a memory node cannot be read.
-    """
+    """The tier that a URL means; for arguments and errors see :meth:`~deepvm.checkpoint.tiers.base.Tier.open`."""
     kind = find_tier(url)
     if kind is None:
         raise RequestError(option, url, _forms(Tier))

@@ -57,11 +57,9 @@ class S3Tier(Store):
         attempts: int = 5,
         endpoint: str = "",
     ) -> None:
-        """Send nothing before the first version.
+        """Send nothing before the first version; ``prefix``: of all objects' names. ``keep=0`` keeps all versions.
 
-        ``prefix``: of all objects' names. ``keep``, ``every``: as in
-        :func:`deepvm.checkpoint.files.retention.kept`, but ``keep=0`` keeps all. ``threads``: requests at once.
-        ``attempts``: tries of each. ``endpoint``: URL of the store; empty: the environment's, or else AWS's.
+        ``threads``: requests at once. ``attempts``: tries of each. ``endpoint``: empty for the environment's or AWS's.
         """
         if keep or every:
             kept((), keep, every)
@@ -74,8 +72,11 @@ class S3Tier(Store):
 
     @classmethod
     def open(cls, url: str, session: str, keep: int, every: int, option: str) -> Tier:
-        """See :meth:`Tier.open`."""
-        return cls(*_parse(url, option), keep=keep, every=every)
+        """See :meth:`Tier.open`; bucket and prefix are taken literally, as the AWS CLI does."""
+        found = _URL.fullmatch(url)
+        if found is None:
+            raise RequestError(option, url, f"{cls.form}, without ? and #")
+        return cls(found["bucket"], found["prefix"] or "", keep=keep, every=every)
 
     def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
         """See :meth:`Tier.put`."""
@@ -215,7 +216,6 @@ class S3Tier(Store):
                 raise
 
     def _prune(self, job: str, newest: int) -> None:
-        """Remove what retention lets go, as :class:`deepvm.checkpoint.tiers.file.FileTier` does."""
         try:
             rows = [m for m in self.versions(job) if m.version <= newest]
             for version in self.expired(job, rows, self._keep, self._every) - {newest}:
@@ -300,11 +300,3 @@ class S3Tier(Store):
         """See :meth:`Tier.fetch`."""
         name = f"{self.url}: {self._bucket.key(manifest.job, manifest.version)}"
         return download(self.chunks(manifest), manifest, folder, name)
-
-
-def _parse(url: str, option: str) -> tuple[str, str]:
-    """Bucket and prefix, taken literally as the AWS CLI does. Raises RequestError."""
-    found = _URL.fullmatch(url)
-    if found is None:
-        raise RequestError(option, url, f"{S3Tier.form}, without ? and #")
-    return found["bucket"], found["prefix"] or ""

@@ -24,7 +24,7 @@ from typing import TypeVar
 from deepvm.checkpoint.files.commit_record import verify
 from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.file_names import MOST_PARTS, part_job, whole_job
-from deepvm.checkpoint.files.stripe import Part, PartPlan, belong_together, join, mark_of, plan_part, read_part
+from deepvm.checkpoint.files.stripe import Part, PartPlan, belong_together, join, mark_of, plan_part, read_part_from
 from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import CommitRecord, Damage, JoinedRecord
@@ -142,7 +142,6 @@ class StripedTier(Tier):
         return tuple(found)
 
     def _jobs(self, job: str) -> list[str]:
-        """What the job is called on each node."""
         return [part_job(job, number, len(self._nodes)) for number in range(1, len(self._nodes) + 1)]
 
     def damaged(self, job: str) -> tuple[Damage, ...]:
@@ -199,14 +198,7 @@ class StripedTier(Tier):
 class MpiTier(StripedTier):
     """``mpi://RANK``: memory nodes that are processes of the trainer's ``mpirun``; ``mpi://``: the last one.
 
-    ::
-
-        mpirun --with-ft ulfm -n 2 python train.py : -n 1 deepvm memory-node serve --listen mpi ...
-
-    The messages are those of ``tcp://`` (:mod:`deepvm.checkpoint.network.mpi_streams`). Without ``--with-ft ulfm``,
-    Open MPI ends all processes when a trainer is killed. The node ends when every trainer has. torchrun's trainers are
-    in no MPI world; for ``torch.distributed`` in one, set ``RANK`` to ``OMPI_COMM_WORLD_RANK``, ``WORLD_SIZE`` to the
-    number of trainers, ``MASTER_ADDR`` and ``MASTER_PORT``, and use gloo.
+    The messages are those of ``tcp://``, see :mod:`deepvm.checkpoint.network.mpi_streams`.
     """
 
     form = "mpi://rank"
@@ -268,14 +260,8 @@ def jobs_in(folders: Sequence[VersionFolder]) -> list[str]:
 
 
 def _head(node: TcpTier, manifest: CommitRecord) -> Part:
-    data = bytearray()
     with contextlib.closing(node.stream(manifest)) as pieces:
-        for piece in pieces:
-            data += piece
-            part = read_part(data)
-            if part is not None:
-                return part
-    raise DamagedError(f"{node.url}: version {manifest.version} of {manifest.job} is not a part of a version")
+        return read_part_from(pieces, f"{node.url}: version {manifest.version} of {manifest.job}")
 
 
 def _all(work: Callable[[TcpTier, _A], _T], nodes: Sequence[TcpTier], what: Sequence[_A]) -> list[_T]:

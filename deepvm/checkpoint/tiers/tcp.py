@@ -36,8 +36,7 @@ _WORTH_TWO, _TRIES, _ROUNDS, _PAUSE_S = 16 * 2**20, 5, 3, 0.1
 class CommitBarrier:
     """Keeps puts to several memory nodes in step: no node completes its part before all of them have theirs.
 
-    Attributes:
-        hold: the oldest version that must stay in the nodes' folders; None: they decide. error: the first that failed.
+    ``hold``: the oldest version that must stay in the nodes' folders; None: they decide. ``error``: the first one.
     """
 
     def __init__(self, count: int, hold: int | None, limit_s: float) -> None:
@@ -49,10 +48,7 @@ class CommitBarrier:
         self.error: BaseException | None = None
 
     def wait(self, stage: str) -> None:
-        """Wait until all senders have reached a stage; each calls from its own thread, perhaps twice.
-
-        Raises CheckpointError, or TierBusyError if another one has no room.
-        """
+        """Wait until all senders, in threads of their own, are at a stage. Raises CheckpointError, TierBusyError."""
         with self._change:
             here = self._reached.setdefault(stage, set())
             here.add(threading.get_ident())
@@ -112,8 +108,7 @@ class TcpTier(Tier):
     def put(self, shard: Shard, acknowledged: Callable[[Level], None], barrier: CommitBarrier | None = None) -> None:
         """See :meth:`Tier.put`; returns when the node has verified this part, and may acknowledge later from a thread.
 
-        Broken connections are reopened, and only what is missing is sent again. ``barrier`` joins it to the puts to
-        other nodes.
+        Broken connections are reopened, and only what is missing is sent again; ``barrier``: of puts to several nodes.
         """
         deadline = time.monotonic() + self._limit_s + shard.moving_s
         check_job(shard.job)
@@ -195,10 +190,7 @@ class TcpTier(Tier):
             poller.close()
 
     def stream(self, manifest: CommitRecord) -> Generator[memoryview, None, None]:
-        """A version's bytes in order, unverified, in pieces of at most a chunk, each valid until the next.
-
-        Raises CheckpointError: it is gone, or another one by now.
-        """
+        """A version's bytes in order, unverified, pieces valid until the next. Raises CheckpointError."""
         with self._reader() as link:
             question = {"job": manifest.job, "version": manifest.version}
             if _manifest(link.call(Kind.GET, question, Kind.MANIFEST, most=MOST_DOCUMENT)) != manifest:

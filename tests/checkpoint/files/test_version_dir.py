@@ -36,6 +36,12 @@ def write(folder: VersionFolder, data: bytes | bytearray, job: str = "job", vers
     return write_to_folder(folder, data, manifest_of(data, job, version))
 
 
+def swept(folder: VersionFolder, older_than_s: float = 0) -> int:
+    before = len(folder.leftovers())
+    folder.sweep(older_than_s)
+    return before - len(folder.leftovers())
+
+
 def versions(folder: VersionFolder, job: str = "job") -> list[int]:
     return [m.version for m in folder.manifests(job)]
 
@@ -130,7 +136,7 @@ def test_a_version_written_again_is_the_new_one(tmp_path: Path) -> None:
 def test_folders_are_made_on_the_way(tmp_path: Path) -> None:
     folder = VersionFolder(tmp_path / "a" / "b")
     assert folder.found() == ()
-    assert folder.sweep() == 0
+    assert swept(folder) == 0
     folder.delete("job", 1)
     write(folder, b"x")
     assert versions(folder) == [1]
@@ -215,7 +221,7 @@ def test_strangers_are_no_versions(tmp_path: Path) -> None:
     ):
         (tmp_path / name).write_bytes(b"")
     assert folder.found() == ()
-    assert folder.sweep() == 0  # .x.tmp is not ours
+    assert swept(folder) == 0  # .x.tmp is not ours
 
 
 def test_what_claims_a_version_and_is_no_file_is_damaged(tmp_path: Path) -> None:
@@ -293,16 +299,16 @@ def test_leftovers_by_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     for name in [*hidden, ".job.tmp", ".job-000000000001.pt.tmp", "job.tmp"]:
         (tmp_path / name).write_bytes(b"")
     assert [p.name for p in folder.leftovers()] == sorted(hidden)
-    assert folder.sweep(older_than_s=100) == 0
+    assert swept(folder, 100) == 0
     os.utime(tmp_path / hidden[0], (1, 1))  # a copy of an old file is not old
-    assert folder.sweep(older_than_s=100) == 0
+    assert swept(folder, 100) == 0
     now = time.time()
     with monkeypatch.context() as patch:
         patch.setattr(time, "time", lambda: now + 101)
         (tmp_path / hidden[1]).write_bytes(b"")
         os.utime(tmp_path / hidden[1], (now + 100, now + 100))
-        assert folder.sweep(older_than_s=100) == 2
-    assert folder.sweep() == 1
+        assert swept(folder, 100) == 2
+    assert swept(folder) == 1
     assert len(names(tmp_path)) == 3
 
 

@@ -36,8 +36,9 @@ from deepvm.checkpoint.format.checksums import chunk_crcs
 from deepvm.checkpoint.format.crc_combine import Cuts, seal_by_parts, total
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, runs
 from deepvm.checkpoint.format.shard import Level, Shard
+from deepvm.checkpoint.network import protocol
 from deepvm.checkpoint.network.endpoint import Address
-from deepvm.checkpoint.network.protocol import Channel, Kind, Refused, tune, within_machine
+from deepvm.checkpoint.network.protocol import Kind, Refused, tune, within_machine
 from deepvm.checkpoint.node.eviction import VersionMemory
 from deepvm.checkpoint.node.server import Node
 from deepvm.checkpoint.tiers import tcp
@@ -128,7 +129,7 @@ def test_a_second_flow_where_it_helps(
     cores: int, near: bool, connections: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tcp, "cores", lambda: cores)
-    monkeypatch.setattr(Channel, "within_machine", near)
+    monkeypatch.setattr(protocol, "within_machine", lambda sock: near)
     layout = make_layout(17 * MIB)
     with running(128 * MIB) as node:
         to = tier(node, flows=None)

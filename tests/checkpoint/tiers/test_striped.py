@@ -216,7 +216,7 @@ def test_a_part_goes_to_the_disk_when_it_is_complete(tmp_path: Path, monkeypatch
     """Not while it comes, however large it is: its first bytes come last. So the tests here need one way only."""
     monkeypatch.setattr(flusher, "LEAST_BYTES", 0)
     early: list[object] = []
-    monkeypatch.setattr(flusher.Flusher, "_write_early", lambda *words: early.append(words))
+    monkeypatch.setattr(flusher.PartialVersion, "__init__", lambda *words: early.append(words))
     with nodes(tmp_path / "a", tmp_path / "b") as two, split(*two) as tier:
         for version in range(1, 4):
             assert put(tier, version, noise(MIB, version)).wait(Level.DURABLE)

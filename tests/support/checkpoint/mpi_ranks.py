@@ -54,7 +54,7 @@ def node(folder: Path) -> Mapping[str, object]:
     jobs = here.registry.jobs["victim"]
     found["acknowledged_at_death"] = 1 in jobs.complete
     found["flushed_at_death"] = jobs.complete[1].flushed
-    found["dropped_bytes"] = sum(r.total for r in jobs.partial[2].received.values())
+    found["dropped_bytes"] = sum(end - start for ranges in jobs.partial[2].received.values() for start, end in ranges)
     (folder / "dead").touch()
     while not here.deserted():
         time.sleep(0.01)
