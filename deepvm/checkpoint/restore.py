@@ -6,7 +6,6 @@ import logging
 import re
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 
 import torch
@@ -61,8 +60,8 @@ def restore_newest(
             except CheckpointError as error:
                 raise CheckpointError(f"version {manifest.version} of {job} on {tier.url}: {error}") from error
             if not ranks.rank:
-                place, when = without_secrets(tier.url), _day_and_time(manifest.created)
-                size = format_bytes(manifest.size)
+                place, size = without_secrets(tier.url), format_bytes(manifest.size)
+                when = manifest.created.replace("T", " ").replace("+00:00", " UTC")
                 _tell(f"resumed from version {manifest.version} of {place} (job {job}, saved {when}, {size})")
             return version
     # A node that dies meanwhile comes back with what it acknowledged: starting at 0 now would lose all of it.
@@ -144,11 +143,3 @@ def _tell(text: str) -> None:
         log.info("%s", text)
     else:
         logging.StreamHandler().emit(logging.makeLogRecord({"msg": f"deepvm: {text}"}))
-
-
-def _day_and_time(created: str) -> str:
-    try:
-        when = datetime.fromisoformat(created.replace("Z", "+00:00"))
-    except ValueError:
-        return "at a time that is not known"
-    return f"{when.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"

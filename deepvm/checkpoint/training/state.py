@@ -161,7 +161,7 @@ class TrainingState:
         # The model comes last: it alone is not backed up, which would take its memory once more.
         for name, value in self.extra.items():
             if not isinstance(value, torch.optim.Optimizer):
-                back.callback(value.load_state_dict, _on_cpu(value.state_dict()))
+                back.callback(value.load_state_dict, _copied(value.state_dict(), "cpu"))
                 value.load_state_dict(_copied(tree["extra"][name]))
         for optimizer, state in zip(self.optimizers.values(), self._saved_optimizers(tree), strict=True):
             # Loading replaces these, and leaves the old ones unchanged.
@@ -170,7 +170,7 @@ class TrainingState:
             optimizer.load_state_dict(_copied(state))
         present = self.model.state_dict()
         if _shapes(present) != _shapes(tree["model"]):  # refused, unless its hooks can handle it
-            back.callback(self.model.load_state_dict, _on_cpu(present))
+            back.callback(self.model.load_state_dict, _copied(present, "cpu"))
         self.model.load_state_dict(tree["model"])  # copies
 
     def _saved_optimizers(self, tree: Mapping[str, Any]) -> list[Any]:
@@ -256,12 +256,8 @@ def _shapes(state: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v.shape if type(v) in (torch.Tensor, torch.nn.Parameter) else None for k, v in state.items()}
 
 
-def _copied(tree: Any) -> Any:
-    return map_leaves(tree, lambda tensor: tensor.detach().clone(), lambda number: number)
-
-
-def _on_cpu(tree: Any) -> Any:
-    return map_leaves(tree, lambda tensor: tensor.detach().to("cpu", copy=True), lambda number: number)
+def _copied(tree: Any, device: str | None = None) -> Any:
+    return map_leaves(tree, lambda tensor: tensor.detach().to(device, copy=True), lambda number: number)
 
 
 def random_state() -> dict[str, Any]:
