@@ -110,7 +110,7 @@ class Checkpointer:
         self._requests = SaveRequests(self._ranks)
         self._version = 0
         self._stepping = self._closed = False
-        self._process = os.getpid()  # a forked child has nothing to finish
+        self._process = os.getpid()  # a forked child inherits neither the threads nor the right to stop them
         self._thread: threading.Thread | None = None
         if strategy == "layerwise":
             self._layers.divide(model, self._ranks.world, self._before_layer)
@@ -259,6 +259,8 @@ class Checkpointer:
             if self._layers.updates is not None:
                 self._layers.updates.close()
             ended = self._pipeline.close(limit_s)
+            for handle in self.handles:
+                handle.failed(CheckpointError(f"version {handle.version}: no tier has promised that"))
             self._journal.closed(self.metrics)
         if not ended:
             raise CheckpointError(f"versions under way were not finished in {limit_s:.0f} s")

@@ -30,12 +30,8 @@ def restore_newest(
     Training never silently restarts: if something is left of a version, a record or a file of its name (see
     :meth:`Tier.damaged`), only the user may start at 0 (``allow_fresh``: what is left is set aside). Collective.
 
-    Returns:
-        The version, 0 if there is none.
-
-    Raises:
-        CheckpointError: on all ranks: no tier answers, the version is of another model, or none that exists can be
-            read.
+    Returns the version, 0 if there is none. Raises CheckpointError on all ranks: no tier answers, the version is of
+    another model, or none that exists can be read.
     """
     found = ranks.by_first(lambda: _candidates(tiers, job))
     withheld: Exception | None = None

@@ -126,19 +126,14 @@ class TrainingState:
         known = set(self._updated())
         return [name for name, p in self.model.named_parameters() if p.requires_grad and p not in known]
 
-    def _updated(self) -> Iterator[torch.Tensor]:
-        for optimizer in self.optimizers.values():
-            for group in optimizer.param_groups:
-                yield from group["params"]
+    def _updated(self) -> list[torch.Tensor]:
+        return [p for o in self.optimizers.values() for group in o.param_groups for p in group["params"]]
 
     def restore(self, tree: Mapping[str, Any], rank: int = 0, world: int = 1) -> int:
-        """Restore every object; returns the version.
+        """Restore every object; returns the version. Raises CheckpointError: it is of another model or optimizer.
 
         If the number of ranks has changed, extras of single ranks (samplers) come from rank 0, and random states are
         restored only on ranks that saved one.
-
-        Raises:
-            CheckpointError: the version is of another model, optimizer or set of extras.
         """
         tree, own = _with_record(tree, rank, world)
         missing = [name for name in self.extra if name not in tree["extra"]]

@@ -168,11 +168,8 @@ class UnseenSteps:
 
     def _sample(self) -> torch.Tensor | None:
         """Some bytes of each parameter; None if they cannot be read now."""
-        parameters = [
-            p
-            for p in _parameters(self._optimizer)
-            if type(p) in (torch.nn.Parameter, torch.Tensor) and p.layout is torch.strided
-        ]
+        kinds = (torch.nn.Parameter, torch.Tensor)
+        parameters = [p for p in _parameters(self._optimizer) if type(p) in kinds and p.layout is torch.strided]
         if not parameters or (parameters[0].is_cuda and torch.cuda.is_current_stream_capturing()):
             return None
         try:
