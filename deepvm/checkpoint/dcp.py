@@ -230,8 +230,7 @@ class DeepVMWriter(StorageWriter):
 
     def _room(self, size: int) -> memoryview:
         if self._memory is None or len(self._memory) < size:
-            # Whole pages, so that the file can be written past the page cache.
-            self._memory = mmap.mmap(-1, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
+            self._memory = mmap.mmap(-1, size)  # page-aligned, so that the file can be written past the page cache
         return memoryview(self._memory)[:size]
 
     def _place(self, target: Path, data: memoryview, final: Any, what: str) -> None:

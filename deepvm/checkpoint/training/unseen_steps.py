@@ -176,7 +176,7 @@ class UnseenSteps:
             with without_autograd():
                 flat = [p.detach().reshape(-1) for p in parameters]
                 some = (f[:: max(1, len(f) // _SAMPLE)] for f in flat)
-                return torch.cat([s.cpu().contiguous().view(torch.uint8).clone() for s in some])
+                return torch.cat([s.cpu().contiguous().view(torch.uint8) for s in some])
         except Exception as error:  # in a transformation, or with tensors that are none
             log.debug("parameters cannot be compared now: %s", error)
             return None
