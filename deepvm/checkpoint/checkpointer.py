@@ -22,7 +22,7 @@ from deepvm.checkpoint.snapshot.copying import Copying, LayerSlots
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
 from deepvm.checkpoint.snapshot.snapshotter import COMPARE_EVERY, WAIT_S, Snapshotter
 from deepvm.checkpoint.tiers.base import Tier
-from deepvm.checkpoint.training.hooks import Hook, close_at_exit, is_nested_step, without_autograd
+from deepvm.checkpoint.training.hooks import Hook, close_at_exit, is_nested_step, stepper, without_autograd
 from deepvm.checkpoint.training.ranks import Ranks, SaveRequests
 from deepvm.checkpoint.training.save_handle import Handle, Journal
 from deepvm.checkpoint.training.state import Stateful, TrainingState
@@ -92,7 +92,7 @@ class Checkpointer:
         self.job, named = arguments.name_of(job)
         self._ranks = Ranks()
         self._state = TrainingState(model, optimizer, extra)
-        steppers = self._state.steppers()
+        steppers = {name: stepper(optimizer, name) for name, optimizer in self._state.optimizers.items()}
         first = self._stepper = steppers.pop("optimizer")
         with without_autograd():  # what cannot be saved is refused now, not at step 100
             flatten(self._state.tree(0, self._state.early()))

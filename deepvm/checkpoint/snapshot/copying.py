@@ -167,6 +167,10 @@ class StorageBytes:
 
     def __init__(self) -> None:
         """Start empty."""
+        self.forget()
+
+    def forget(self) -> None:
+        """Let go of the storages."""
         self.storages: list[torch.UntypedStorage] = []
         self._known: dict[tuple[int, int], torch.Tensor | None] = {}
 
@@ -177,10 +181,6 @@ class StorageBytes:
         known, self.storages = self._known, storages
         self._known = {k: known[k] if k in known else as_bytes(s) for k, s in zip(keys, storages, strict=True)}
         return [self._known[key] for key in keys]
-
-    def forget(self) -> None:
-        """Let go of the storages."""
-        self.storages, self._known = [], {}
 
 
 class LayerSlots:

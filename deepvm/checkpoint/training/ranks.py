@@ -46,7 +46,7 @@ class Ranks:
         own = torch.tensor(values, dtype=torch.int64, device="cpu")
         found = [torch.empty_like(own) for _ in range(self.world)]
         torch.distributed.all_gather(found, own, group=self._group)
-        return [[int(value) for value in row] for row in found]
+        return [row.tolist() for row in found]
 
     def broadcast(self, value: Any) -> Any:
         """The value of rank 0; collective."""

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 
 from deepvm.checkpoint.format.flatten import flatten, map_leaves
-from deepvm.checkpoint.training.hooks import stepper
 from deepvm.errors import CheckpointError, RequestError
 
 RANDOM = "rng"
@@ -69,10 +68,6 @@ class TrainingState:
                 raise RequestError(f"extra[{name!r}]", type(value).__name__, "objects with state_dict, load_state_dict")
         more = {f"extra[{n!r}]": v for n, v in self.extra.items() if isinstance(v, torch.optim.Optimizer)}
         self.optimizers = {"optimizer": optimizer, **more}
-
-    def steppers(self) -> dict[str, torch.optim.Optimizer]:
-        """:attr:`optimizers` whose steps can be hooked. Raises RequestError."""
-        return {name: stepper(optimizer, name) for name, optimizer in self.optimizers.items()}
 
     def early(self) -> dict[str, Any]:
         """Copies of what must be read right after a step: random states, samplers and loaders.
