@@ -22,7 +22,7 @@ from deepvm.checkpoint.snapshot.copying import Copying, LayerSlots
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
 from deepvm.checkpoint.snapshot.snapshotter import COMPARE_EVERY, WAIT_S, Snapshotter
 from deepvm.checkpoint.tiers.base import Tier
-from deepvm.checkpoint.training.hooks import Hook, close_at_exit, is_nested_step, without_autograd
+from deepvm.checkpoint.training.hooks import Hook, close_at_exit, is_nested_step, stepper, without_autograd
 from deepvm.checkpoint.training.ranks import Ranks, SaveRequests
 from deepvm.checkpoint.training.save_handle import Handle, Journal
 from deepvm.checkpoint.training.state import Stateful, TrainingState
@@ -92,7 +92,7 @@ class Checkpointer:
         self.job, named = arguments.name_of(job)
         self._ranks = Ranks()
         self._state = TrainingState(model, optimizer, extra)
-        steppers = self._state.steppers()
+        steppers = {name: stepper(optimizer, name) for name, optimizer in self._state.optimizers.items()}
         first = self._stepper = steppers.pop("optimizer")
         with without_autograd():  # what cannot be saved is refused now, not at step 100
             flatten(self._state.tree(0, self._state.early()))
@@ -110,7 +110,7 @@ class Checkpointer:
         self._requests = SaveRequests(self._ranks)
         self._version = 0
         self._stepping = self._closed = False
-        self._process = os.getpid()  # a forked child has nothing to finish
+        self._process = os.getpid()  # a forked child inherits neither the threads nor the right to stop them
         self._thread: threading.Thread | None = None
         if strategy == "layerwise":
             self._layers.divide(model, self._ranks.world, self._before_layer)
@@ -259,6 +259,8 @@ class Checkpointer:
             if self._layers.updates is not None:
                 self._layers.updates.close()
             ended = self._pipeline.close(limit_s)
+            for handle in self.handles:
+                handle.failed(CheckpointError(f"version {handle.version}: no tier has promised that"))
             self._journal.closed(self.metrics)
         if not ended:
             raise CheckpointError(f"versions under way were not finished in {limit_s:.0f} s")

@@ -161,26 +161,30 @@ class DeepVMWriter(StorageWriter):
         # A new name here, because a planner may reuse a plan for several saves.
         name = f"__{plan.storage_data}_{secrets.token_hex(8)}.distcp"
         # Other items than tensors are small, and their size is known only from their bytes.
-        rows: list[tuple[int, WriteItem, Image | memoryview]] = []
+        rows: list[tuple[int, int, WriteItem, Image | memoryview]] = []
         size = 0
         for item in plan.items:
-            made = _bytes_of(planner, item) if item.type is WriteItemType.BYTE_IO else self._image(item)
-            rows.append((size, item, made))
+            made: Image | memoryview
+            if item.type is WriteItemType.BYTE_IO:
+                data = planner.resolve_data(item)
+                assert isinstance(data, io.BytesIO)
+                made = data.getbuffer()
+            else:
+                made = self._image(item)
             length = made.size if isinstance(made, Image) else len(made)
+            rows.append((size, length, item, made))
             size += -(-length // ALIGNMENT) * ALIGNMENT
         found: list[WriteResult] = []
 
         def fill(view: memoryview) -> Iterator[int]:
-            for offset, item, made in rows:
+            for offset, length, item, made in rows:
+                part = view[offset : offset + length]
                 if isinstance(made, Image):
-                    part = view[offset : offset + made.size]
                     _fill(part, made, planner.resolve_data(item), item)
                 else:
-                    part = view[offset : offset + len(made)]
                     part[:] = made
-                piece = Piece(name, offset, len(part), crc32(part))
-                found.append(WriteResult(item.index, len(part), piece))
-                yield offset + len(part)
+                found.append(WriteResult(item.index, length, Piece(name, offset, length, crc32(part))))
+                yield offset + length
             yield size
 
         if size:
@@ -218,8 +222,7 @@ class DeepVMWriter(StorageWriter):
 
     def _image(self, item: WriteItem) -> Image:
         """The file layout of such a tensor, made once per type and shape."""
-        if item.tensor_data is None:
-            raise CheckpointError(f"{item.index.fqn}: a tensor without a size")
+        assert item.tensor_data is not None
         key = item.tensor_data.properties.dtype, item.tensor_data.chunk.sizes
         if key not in self._images:
             self._images[key] = plan_image(torch.empty(key[1], dtype=key[0], device="cpu"))
@@ -227,8 +230,7 @@ class DeepVMWriter(StorageWriter):
 
     def _room(self, size: int) -> memoryview:
         if self._memory is None or len(self._memory) < size:
-            # Whole pages, so that the file can be written past the page cache.
-            self._memory = mmap.mmap(-1, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
+            self._memory = mmap.mmap(-1, size)  # page-aligned, so that the file can be written past the page cache
         return memoryview(self._memory)[:size]
 
     def _place(self, target: Path, data: memoryview, final: Any, what: str) -> None:
@@ -313,11 +315,9 @@ class DeepVMReader(FileSystemReader):
         if crc is None or not _NAME.fullmatch(name):
             raise DamagedError(f"{path}: item {item} has no checksum")
         try:
-            with path.open("rb", buffering=0) as file:
+            with path.open("rb") as file:
                 file.seek(offset)
                 data = file.read(length)
-                while len(data) < length and (more := file.read(length - len(data))):
-                    data += more
         except OSError as error:
             raise DamagedError(f"{path}: cannot be read: {error.strerror or error}") from None
         if len(data) != length or crc32(data) != crc:
@@ -329,13 +329,6 @@ def _done(result: T) -> Future[T]:
     done: Future[T] = Future()
     done.set_result(result)
     return done
-
-
-def _bytes_of(planner: SavePlanner, item: WriteItem) -> memoryview:
-    data = planner.resolve_data(item)
-    if not isinstance(data, io.BytesIO):
-        raise CheckpointError(f"{item.index.fqn}: the planner gives {type(data).__name__} in place of bytes")
-    return data.getbuffer()
 
 
 def _fill(part: memoryview, image: Image, data: Any, item: WriteItem) -> None:

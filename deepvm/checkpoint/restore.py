@@ -6,7 +6,6 @@ import logging
 import re
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 
 import torch
@@ -31,12 +30,8 @@ def restore_newest(
     Training never silently restarts: if something is left of a version, a record or a file of its name (see
     :meth:`Tier.damaged`), only the user may start at 0 (``allow_fresh``: what is left is set aside). Collective.
 
-    Returns:
-        The version, 0 if there is none.
-
-    Raises:
-        CheckpointError: on all ranks: no tier answers, the version is of another model, or none that exists can be
-            read.
+    Returns the version, 0 if there is none. Raises CheckpointError on all ranks: no tier answers, the version is of
+    another model, or none that exists can be read.
     """
     found = ranks.by_first(lambda: _candidates(tiers, job))
     withheld: Exception | None = None
@@ -61,8 +56,8 @@ def restore_newest(
             except CheckpointError as error:
                 raise CheckpointError(f"version {manifest.version} of {job} on {tier.url}: {error}") from error
             if not ranks.rank:
-                place, when = without_secrets(tier.url), _day_and_time(manifest.created)
-                size = format_bytes(manifest.size)
+                place, size = without_secrets(tier.url), format_bytes(manifest.size)
+                when = manifest.created.replace("T", " ").replace("+00:00", " UTC")
                 _tell(f"resumed from version {manifest.version} of {place} (job {job}, saved {when}, {size})")
             return version
     # A node that dies meanwhile comes back with what it acknowledged: starting at 0 now would lose all of it.
@@ -144,11 +139,3 @@ def _tell(text: str) -> None:
         log.info("%s", text)
     else:
         logging.StreamHandler().emit(logging.makeLogRecord({"msg": f"deepvm: {text}"}))
-
-
-def _day_and_time(created: str) -> str:
-    try:
-        when = datetime.fromisoformat(created.replace("Z", "+00:00"))
-    except ValueError:
-        return "at a time that is not known"
-    return f"{when.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"

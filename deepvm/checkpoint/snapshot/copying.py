@@ -167,23 +167,20 @@ class StorageBytes:
 
     def __init__(self) -> None:
         """Start empty."""
-        self.storages: list[torch.UntypedStorage] = []
-        self._known: dict[int, tuple[int, torch.Tensor | None]] = {}
-
-    def of(self, storages: list[torch.UntypedStorage]) -> list[torch.Tensor | None]:
-        """Each as a tensor of bytes that shares its memory, None where it is empty."""
-        found = {}
-        for storage in storages:
-            # The tensor keeps its storage alive, so its number is unique. But it may have grown.
-            number, size = storage._cdata, storage.nbytes()
-            known = self._known.get(number)
-            found[number] = known if known is not None and known[0] == size else (size, as_bytes(storage))
-        self.storages, self._known = storages, found
-        return [found[storage._cdata][1] for storage in storages]
+        self.forget()
 
     def forget(self) -> None:
         """Let go of the storages."""
-        self.storages, self._known = [], {}
+        self.storages: list[torch.UntypedStorage] = []
+        self._known: dict[tuple[int, int], torch.Tensor | None] = {}
+
+    def of(self, storages: list[torch.UntypedStorage]) -> list[torch.Tensor | None]:
+        """Each as a tensor of bytes that shares its memory, None where it is empty."""
+        # Storages are kept alive, so their numbers are unique. But one may have grown.
+        keys = [(storage._cdata, storage.nbytes()) for storage in storages]
+        known, self.storages = self._known, storages
+        self._known = {k: known[k] if k in known else as_bytes(s) for k, s in zip(keys, storages, strict=True)}
+        return [self._known[key] for key in keys]
 
 
 class LayerSlots:

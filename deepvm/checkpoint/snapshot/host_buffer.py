@@ -73,19 +73,6 @@ def groups(
         yield numbers, parts
 
 
-def _anonymous(size: int) -> mmap.mmap:
-    """Memory for a file of this size, in whole pages, so that the file can be written past the page cache.
-
-    Private, which is a third faster to copy into than Python's default; DataLoader workers must then not inherit it, or
-    each write would copy a page first. No huge pages: finding them takes half a second in fragmented memory, and gains
-    nothing.
-    """
-    whole = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-    memory = mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.madvise(mmap.MADV_DONTFORK)
-    return memory
-
-
 class Slot:
     """Memory for one version: the address space of the whole file, of which a rank touches its own share.
 
@@ -104,8 +91,12 @@ class Slot:
         self.on_release: Callable[[], None] = lambda: None
         layout = image.layout() if layout is None else layout
         self.pieces = pieces_of(image, layout, rank)
-        self._memory = _anonymous(image.size) if memory is None else memory
-        self.view = memoryview(self._memory)[: image.size]
+        if memory is None:
+            # Private, a third faster to copy into than Python's default. Finding huge pages would take half a second in
+            # fragmented memory, and gain nothing.
+            memory = mmap.mmap(-1, image.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory.madvise(mmap.MADV_DONTFORK)  # if DataLoader workers inherited it, each write would copy a page first
+        self._memory, self.view = memory, memoryview(memory)
         for offset, data in image.pieces:
             for start, stop in within(Segment(offset, len(data)), layout.shards[rank]):
                 self.view[offset + start : offset + stop] = data[start:stop]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -37,7 +36,6 @@ class Pipeline:
         self._change = threading.Condition()
         self._queues: list[SimpleQueue[Callable[[], None] | None]] = [SimpleQueue() for _ in range(len(tiers) + 1)]
         self._threads: list[threading.Thread] = []
-        self._sent: deque[Handle] = deque(maxlen=64)
         self._closing = False
         self._under_way = 0
 
@@ -104,7 +102,6 @@ class Pipeline:
 
     def send(self, slot: Slot, shard: Shard, handle: Handle, filling: Filling) -> None:
         """Send a slot, the memory of ``shard``, to every tier while it is being filled; frees it when all are done."""
-        self._sent.append(handle)
         with self._change:
             self._under_way += 1
         sending = _Sending(self, slot, replace(shard, ready=filling.ready), handle)
@@ -121,7 +118,7 @@ class Pipeline:
     def give_back(self, slot: Slot) -> None:
         """Take back an unused slot; one whose memory became a version is replaced."""
         with self._change:
-            known = any(slot is s for s in self._slots)
+            known = slot in self._slots
             spent = slot.home is not None and not slot.home.exists()  # its file became a version, which must not change
             if known and not spent:
                 self._free.append(slot)
@@ -136,9 +133,10 @@ class Pipeline:
             except CheckpointError as error:
                 log.warning("%s", error)
         with self._change:
-            new = [] if fresh is None else [fresh]
-            if any(slot is s for s in self._slots):
-                self._slots = [s for s in self._slots if s is not slot] + new
+            if slot in self._slots:
+                self._slots.remove(slot)
+                new = [] if fresh is None else [fresh]
+                self._slots += new
                 self._free += new
             elif fresh is not None:  # the layout changed meanwhile
                 fresh.release()
@@ -172,8 +170,6 @@ class Pipeline:
         done = all([tier.settle(max(deadline - time.monotonic(), 0.0)) for tier in self.tiers]) and done
         for tier in self.tiers:
             tier.close()
-        for handle in self._sent:
-            handle.failed(CheckpointError(f"version {handle.version}: no tier has promised that"))
         return done
 
 
@@ -225,15 +221,17 @@ class _Sending:
         self._done(error)
 
     def _lose(self, number: int, reason: CheckpointError) -> None:
-        """A tier will acknowledge nothing more; when no tier will, fail what is still awaited."""
+        """A tier will acknowledge nothing more."""
         with self._lock:
             self._lost[number] = reason
-            all_lost = not self._left and len(self._lost) == len(self._tiers)
-        if all_lost:
-            self._fail()
+        self._fail_if_lost()
 
-    def _fail(self) -> None:
-        """With the reason of a tier away from this machine, if any, which could have promised most."""
+    def _fail_if_lost(self) -> None:
+        """When no tier will acknowledge more, fail what is still awaited."""
+        with self._lock:
+            if self._left or len(self._lost) < len(self._tiers):
+                return
+        # The reason of a tier away from this machine, if any, which could have promised most.
         self._handle.failed(min(self._lost.items(), key=lambda lost: not self._tiers[lost[0]].away)[1])
 
     def _done(self, error: CheckpointError | None = None) -> None:
@@ -243,7 +241,6 @@ class _Sending:
             self._left -= 1
             if self._left:
                 return
-            all_lost = len(self._lost) == len(self._tiers)
         self._pipeline.sent()
         counts = self._pipeline.counts
         if len(self._errors) == len(self._tiers):
@@ -253,16 +250,12 @@ class _Sending:
         else:
             counts["saved"] += 1
             counts["bytes"] += self._shard.layout.size
-            if all_lost:
-                self._fail()
+            self._fail_if_lost()
         self._pipeline.give_back(self._slot)
 
 
 def _serve(queue: SimpleQueue[Callable[[], None] | None]) -> None:
-    while True:
-        work = queue.get()
-        if work is None:
-            return
+    for work in iter(queue.get, None):
         try:
             work()
         except Exception:  # a bug must not end the thread that others wait for

@@ -261,10 +261,7 @@ class Snapshotter:
         slot.copy(sources, [n for n, piece in enumerate(slot.pieces) if piece.storage in late])
         rank, layout = self._ranks.rank, self.layout.shares
         shard = Shard(
-            *(self._job, handle.version, rank, layout, slot.view),
-            home=slot.home,
-            best=handle.best,
-            attempt=self._attempt,
+            self._job, handle.version, rank, layout, slot.view, home=slot.home, best=handle.best, attempt=self._attempt
         )
         self._pipeline.send(slot, shard, handle, pending.filling)
         pending.slot = None

@@ -202,9 +202,7 @@ def _map(path: Path, size: int) -> mmap.mmap:
         # Writing into a hole takes space; when none is left, the process would be killed.
         os.posix_fallocate(file.fileno(), 0, size)
         # Fault all pages in now, in the background, not one by one while the training waits for the copy.
-        memory = mmap.mmap(file.fileno(), size, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
-    memory.madvise(mmap.MADV_DONTFORK)
-    return memory
+        return mmap.mmap(file.fileno(), size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
 
 
 def _remove(path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import inspect
 import logging
-import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -94,15 +93,12 @@ def without_autograd() -> Iterator[None]:
 
 
 def close_at_exit(close: Callable[[float], None]) -> None:
-    """Call this method when the program ends, if its object still exists, with a limit in seconds.
-
-    In this process only: a forked child inherits the handler, but neither the threads nor the right to stop them.
-    """
-    atexit.register(_close, weakref.WeakMethod(close), os.getpid())
+    """Call it, with a limit in seconds, when this program or a forked child ends, if its object still exists."""
+    atexit.register(_close, weakref.WeakMethod(close))
 
 
-def _close(method: weakref.WeakMethod[Callable[[float], None]], process: int) -> None:
-    close = method() if os.getpid() == process else None
+def _close(method: weakref.WeakMethod[Callable[[float], None]]) -> None:
+    close = method()
     if close is not None:
         try:
             close(EXIT_S)

@@ -41,7 +41,6 @@ _NAMES = ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"
 INDEPENDENT: tuple[type, ...] = tuple(getattr(torch.optim, name) for name in _NAMES)
 """Optimizers whose update of a parameter depends only on its own gradient and state."""
 
-_USE_C = 'strategy="C"'
 Parameters = Sequence[torch.nn.Parameter]
 _Surround = Callable[[Parameters], None]
 
@@ -222,4 +221,4 @@ class LayerUpdates:
 
 
 def _refused(value: str, allowed: str) -> RequestError:
-    return RequestError("strategy", "layerwise", f"{allowed}; here is {value}: change that, or use {_USE_C}")
+    return RequestError("strategy", "layerwise", f'{allowed}; here is {value}: change that, or use strategy="C"')

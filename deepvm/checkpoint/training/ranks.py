@@ -46,7 +46,7 @@ class Ranks:
         own = torch.tensor(values, dtype=torch.int64, device="cpu")
         found = [torch.empty_like(own) for _ in range(self.world)]
         torch.distributed.all_gather(found, own, group=self._group)
-        return [[int(value) for value in row] for row in found]
+        return [row.tolist() for row in found]
 
     def broadcast(self, value: Any) -> Any:
         """The value of rank 0; collective."""
@@ -58,9 +58,8 @@ class Ranks:
 
     def by_first(self, work: Callable[[], T]) -> T:
         """Rank 0's result, or its CheckpointError raised on all ranks, so that none waits for another. Collective."""
-        found: Any = None
         try:
-            found = None if self.rank else work()
+            found: Any = None if self.rank else work()
         except CheckpointError as error:
             found = error
         found = self.broadcast(found)
@@ -126,8 +125,7 @@ def compare_replicas(ranks: Ranks, seen: tuple[int, int, int]) -> int:
 def shards(size: int, world: int, owned: Sequence[tuple[Segment, int]] = ()) -> tuple[tuple[Segment, ...], ...]:
     """Share the bytes of a file evenly (ACUTE's Check-Trans), except disjoint ranges that belong to one rank.
 
-    Returns:
-        For each rank its ranges, sorted; neighbours are joined.
+    Returns for each rank its ranges, sorted; neighbours are joined.
     """
     found = [[segment for segment, owner in owned if owner == rank and segment.length] for rank in range(world)]
     taken = Ranges((segment.offset, segment.offset + segment.length) for segment, _ in owned)

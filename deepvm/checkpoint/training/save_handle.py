@@ -124,11 +124,8 @@ class Journal:
         line = json.dumps({"time": now, "event": event, **self._facts, **facts}).encode() + b"\n"
         # One O_APPEND write is atomic without a lock, on which a signal handler that also logs would deadlock.
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            try:
-                os.write(descriptor, line)
-            finally:
-                os.close(descriptor)
+            with path.open("ab", buffering=0) as file:
+                os.write(file.fileno(), line)
         except OSError as error:
             log.warning("%s: cannot be written: %s; no more events are recorded", path, error.strerror or error)
             self._path = None

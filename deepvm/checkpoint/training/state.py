@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 
 from deepvm.checkpoint.format.flatten import flatten, map_leaves
-from deepvm.checkpoint.training.hooks import stepper
 from deepvm.errors import CheckpointError, RequestError
 
 RANDOM = "rng"
@@ -70,10 +69,6 @@ class TrainingState:
         more = {f"extra[{n!r}]": v for n, v in self.extra.items() if isinstance(v, torch.optim.Optimizer)}
         self.optimizers = {"optimizer": optimizer, **more}
 
-    def steppers(self) -> dict[str, torch.optim.Optimizer]:
-        """:attr:`optimizers` whose steps can be hooked. Raises RequestError."""
-        return {name: stepper(optimizer, name) for name, optimizer in self.optimizers.items()}
-
     def early(self) -> dict[str, Any]:
         """Copies of what must be read right after a step: random states, samplers and loaders.
 
@@ -126,19 +121,14 @@ class TrainingState:
         known = set(self._updated())
         return [name for name, p in self.model.named_parameters() if p.requires_grad and p not in known]
 
-    def _updated(self) -> Iterator[torch.Tensor]:
-        for optimizer in self.optimizers.values():
-            for group in optimizer.param_groups:
-                yield from group["params"]
+    def _updated(self) -> list[torch.Tensor]:
+        return [p for o in self.optimizers.values() for group in o.param_groups for p in group["params"]]
 
     def restore(self, tree: Mapping[str, Any], rank: int = 0, world: int = 1) -> int:
-        """Restore every object; returns the version.
+        """Restore every object; returns the version. Raises CheckpointError: it is of another model or optimizer.
 
         If the number of ranks has changed, extras of single ranks (samplers) come from rank 0, and random states are
         restored only on ranks that saved one.
-
-        Raises:
-            CheckpointError: the version is of another model, optimizer or set of extras.
         """
         tree, own = _with_record(tree, rank, world)
         missing = [name for name in self.extra if name not in tree["extra"]]
@@ -161,7 +151,7 @@ class TrainingState:
         # The model comes last: it alone is not backed up, which would take its memory once more.
         for name, value in self.extra.items():
             if not isinstance(value, torch.optim.Optimizer):
-                back.callback(value.load_state_dict, _on_cpu(value.state_dict()))
+                back.callback(value.load_state_dict, _copied(value.state_dict(), "cpu"))
                 value.load_state_dict(_copied(tree["extra"][name]))
         for optimizer, state in zip(self.optimizers.values(), self._saved_optimizers(tree), strict=True):
             # Loading replaces these, and leaves the old ones unchanged.
@@ -170,7 +160,7 @@ class TrainingState:
             optimizer.load_state_dict(_copied(state))
         present = self.model.state_dict()
         if _shapes(present) != _shapes(tree["model"]):  # refused, unless its hooks can handle it
-            back.callback(self.model.load_state_dict, _on_cpu(present))
+            back.callback(self.model.load_state_dict, _copied(present, "cpu"))
         self.model.load_state_dict(tree["model"])  # copies
 
     def _saved_optimizers(self, tree: Mapping[str, Any]) -> list[Any]:
@@ -256,12 +246,8 @@ def _shapes(state: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v.shape if type(v) in (torch.Tensor, torch.nn.Parameter) else None for k, v in state.items()}
 
 
-def _copied(tree: Any) -> Any:
-    return map_leaves(tree, lambda tensor: tensor.detach().clone(), lambda number: number)
-
-
-def _on_cpu(tree: Any) -> Any:
-    return map_leaves(tree, lambda tensor: tensor.detach().to("cpu", copy=True), lambda number: number)
+def _copied(tree: Any, device: str | None = None) -> Any:
+    return map_leaves(tree, lambda tensor: tensor.detach().to(device, copy=True), lambda number: number)
 
 
 def random_state() -> dict[str, Any]:

@@ -168,18 +168,15 @@ class UnseenSteps:
 
     def _sample(self) -> torch.Tensor | None:
         """Some bytes of each parameter; None if they cannot be read now."""
-        parameters = [
-            p
-            for p in _parameters(self._optimizer)
-            if type(p) in (torch.nn.Parameter, torch.Tensor) and p.layout is torch.strided
-        ]
+        kinds = (torch.nn.Parameter, torch.Tensor)
+        parameters = [p for p in _parameters(self._optimizer) if type(p) in kinds and p.layout is torch.strided]
         if not parameters or (parameters[0].is_cuda and torch.cuda.is_current_stream_capturing()):
             return None
         try:
             with without_autograd():
                 flat = [p.detach().reshape(-1) for p in parameters]
                 some = (f[:: max(1, len(f) // _SAMPLE)] for f in flat)
-                return torch.cat([s.cpu().contiguous().view(torch.uint8).clone() for s in some])
+                return torch.cat([s.cpu().contiguous().view(torch.uint8) for s in some])
         except Exception as error:  # in a transformation, or with tensors that are none
             log.debug("parameters cannot be compared now: %s", error)
             return None
