@@ -166,15 +166,9 @@ def _in_use(aws: Aws, region: str) -> Counter[tuple[str, Market]]:
 
 
 def _placement(aws: Aws, types: Sequence[str], count: int, region: str, _: datetime) -> Reading:
-    rows = aws.pages(
-        Question("ec2", "GetSpotPlacementScores", region),
-        "SpotPlacementScores",
-        InstanceTypes=list(types),
-        TargetCapacity=count,
-        SingleAvailabilityZone=True,
-        RegionNames=[region],
-        MaxResults=1000,
-    )
+    question = Question("ec2", "GetSpotPlacementScores", region)
+    wanted = {"InstanceTypes": list(types), "TargetCapacity": count, "SingleAvailabilityZone": True}
+    rows = aws.pages(question, "SpotPlacementScores", RegionNames=[region], MaxResults=1000, **wanted)
     return responses.read_placement(rows, region)
 
 
