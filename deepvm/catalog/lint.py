@@ -21,22 +21,18 @@ def catalog_warnings(catalog: Catalog) -> tuple[str, ...]:
     gpus = [i for i in catalog if i.gpu is not None]
     cpus = [i for i in catalog if i.gpu is None]
     kind = catalog.default_speedup
+    no_nodes = [i for i in cpus if None in (i.memory_gib, i.network_gbps, i.on_demand_usd_per_hour)]
     groups = (
         ("without eflops, never recommended", [i for i in gpus if i.eflops is None]),
         ("without a spot price, never recommended", [i for i in gpus if i.spot_usd_per_hour is None]),
         (f"without a general {kind} curve, the default", [i for i in gpus if i.curve(kind) is None]),
-        ("without memory, network or on-demand price, no memory nodes", [i for i in cpus if None in _needed(i)]),
+        ("without memory, network or on-demand price, no memory nodes", no_nodes),
         ("dearer on the spot market than on demand", [i for i in catalog if _spot_is_dearer(i)]),
     )
     named = [
         f"{counted(len(types), 'type')} {what}: {listed([i.name for i in types])}" for what, types in groups if types
     ]
     return tuple([*named, *(w for i in gpus for c in i.speedups for w in _clamped(i, c))])
-
-
-def _needed(instance: InstanceType) -> tuple[object, ...]:
-    """What a memory node must have."""
-    return instance.memory_gib, instance.network_gbps, instance.on_demand_usd_per_hour
 
 
 def _spot_is_dearer(instance: InstanceType) -> bool:

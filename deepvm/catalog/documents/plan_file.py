@@ -22,7 +22,6 @@ from deepvm.core.cluster.instances import ZonePrice
 from deepvm.core.cluster.plan import Plan, PlannedVms, PlanSource
 from deepvm.errors import CatalogFormatError, Problem, RequestError
 
-PLAN_VERSION = "deepvm.recommend/1"
 STANDARD_INPUT = "standard input"
 """Name of a piped plan in errors."""
 
@@ -130,7 +129,7 @@ class _Relax(Lenient):
 
 
 class _Document(Lenient):
-    schema_version: Literal["deepvm.recommend/1"] = Field(description=f"{PLAN_VERSION}, {_WRITTEN}")
+    schema_version: Literal["deepvm.recommend/1"] = Field(description=f"deepvm.recommend/1, {_WRITTEN}")
     request: _Request | None = Field(None, description="what was asked for: an object, or null")
     source: _Source = Field(description="where the prices come from: an object")
     regions: list[_Region] | None = Field(

@@ -159,21 +159,9 @@ _DEFAULTS = {f.name: f.default for f in fields(InstanceType)}
 _AS_IT_STANDS = _DEFAULTS.keys() - {"name", "gpu", "spot_zones", "zones", "speedups", "quota_family"}
 _ALWAYS = ("vcpus", "memory_gib", "network_gbps", "on_demand_usd_per_hour", "spot_usd_per_hour", "quota_family")
 _WHERE_KNOWN = (
-    "eflops",
-    "network_baseline_gbps",
-    "cpu_architecture",
-    "interruption_band",
-    "unusable",
-    "zones",
-    "spot_zones",
-    "burstable",
-    "current_generation",
-    "eflops_basis",
-    "eflops_source",
-    "speedups",
-    "speedup_basis",
-    "default_speedup",
-    "note",
+    *("eflops", "network_baseline_gbps", "cpu_architecture", "interruption_band", "unusable", "zones", "spot_zones"),
+    *("burstable", "current_generation", "eflops_basis", "eflops_source", "speedups", "speedup_basis"),
+    *("default_speedup", "note"),
 )
 
 

@@ -13,24 +13,15 @@ from deepvm.catalog.clouds import DEFAULT_CLOUD
 from deepvm.catalog.market.eflops_estimates import PerformanceTable, performance_table
 from deepvm.catalog.market.price_filter import drop_implausible_prices
 from deepvm.catalog.signals.cloud import Cloud
-from deepvm.catalog.signals.signal import (
-    ADVISOR,
-    HISTORY,
-    MOST_HISTORY_DAYS,
-    OFFERINGS,
-    ON_DEMAND,
-    QUOTAS,
-    SPECS,
-    SPOT,
-    ZONES,
-    Signal,
-    base,
-)
+from deepvm.catalog.signals.signal import ADVISOR, HISTORY, OFFERINGS, ON_DEMAND, QUOTAS, SPECS, SPOT, ZONES, Signal
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Quota, ZonePrice
 from deepvm.core.cluster.prices import PriceBasis, PricePoint, price_over_time
 from deepvm.core.cluster.provenance import Origin, Provenance
 from deepvm.core.spelling import one_of
 from deepvm.errors import MissingDataError, RequestError
+
+MOST_HISTORY_DAYS = 90
+"""How long AWS keeps spot prices."""
 
 _PRICES = (ON_DEMAND, SPOT)
 
@@ -41,23 +32,14 @@ class SignalMissingError(MissingDataError):
     def __init__(self, what: str, kinds: Sequence[str], region: str) -> None:
         """Make the message, which says how to fetch the signals."""
         self.what, self.kinds = what, tuple(kinds)
-        days = next((f" --days {k.partition(':')[2]}" for k in kinds if base(k) == HISTORY), "")
+        days = next((f" --days {days}" for k in kinds if (days := k.partition(":")[2])), "")
         command = f"deepvm catalog refresh --region {region}{days}"
         super().__init__(f"{what}: '{command}' fetches them from AWS ('deepvm doctor' says what that needs)")
 
 
 @dataclass(frozen=True)
 class MarketRequest:
-    """How to get prices, in the words of the options.
-
-    Attributes:
-        prices: ``auto`` (fresh cache, cloud, old cache, snapshot), ``live`` (the cloud must answer) or ``snapshot``.
-        offline: never open a socket.
-        profile: of the cloud's configuration; empty for the default.
-        zone: id or name; empty for the cheapest zone of each type.
-        days: how far back a ``price_basis`` over time looks.
-        network: which bandwidths count, ``baseline`` or ``peak`` (also None).
-    """
+    """How to get prices: the options of :func:`deepvm.catalog.store.load_catalog`; ``network`` None means ``peak``."""
 
     prices: str = "auto"
     offline: bool = False
@@ -238,18 +220,17 @@ def _spot_prices(
 
 def _provenance(signals: Mapping[str, Signal], request: MarketRequest, notes: Sequence[str]) -> Provenance:
     used = [s for kind, s in signals.items() if not (kind == SPOT and request.history)]
-    kind_of = {"snapshot": "embedded"}
-    origins = tuple(
-        Origin(s.kind, kind_of.get(s.origin, s.origin), s.observed_at, s.source, tuple(sorted(s.refused.items())))
-        for s in used
-    )
-    prices = [o for o in origins if base(o.signal) in (*_PRICES, HISTORY)]
+    origins = []
+    for s in used:
+        kind = "embedded" if s.origin == "snapshot" else s.origin
+        origins.append(Origin(s.kind, kind, s.observed_at, s.source, tuple(sorted(s.refused.items()))))
+    prices = [o for o in origins if o.signal in (*_PRICES, request.history)]
     kinds = {o.kind for o in prices}
     return Provenance(
         kind=kinds.pop() if len(kinds) == 1 else "mixed",
         prices_as_of=min(o.observed_at for o in prices).date(),
         source="; ".join(dict.fromkeys(f"{o.signal}: {o.source}" for o in prices)),
-        origins=origins,
+        origins=tuple(origins),
         basis=f"{request.price_basis} of {_days(request)}" if request.history else "",
         notes=tuple(notes),
     )

@@ -95,10 +95,8 @@ class PerformanceTable:
         return Performance(gpu.count * one, basis, (ring,), curve_basis)
 
 
-@lru_cache(maxsize=1)
-def performance_table() -> PerformanceTable:
-    """The table that comes with deepvm."""
-    return PerformanceTable()
+performance_table = lru_cache(maxsize=1)(PerformanceTable)
+"""The table that comes with deepvm."""
 
 
 def _rounded(value: float) -> float:

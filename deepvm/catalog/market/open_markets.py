@@ -47,7 +47,7 @@ def placement(
     now: datetime | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Placement:
-    """How likely ``count`` spot VMs of a type, or of others with the same GPUs, can be had in each zone.
+    """How likely ``count`` spot VMs of a type, or of others with the same GPUs, are available in each zone.
 
     Others are named too, because AWS scores fewer than three types low.
 
@@ -83,9 +83,9 @@ def open_markets(
     now: datetime | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> tuple[Catalog, ...]:
-    """The catalogs of regions, in their order; of several, those that cannot be had are left out with a note.
+    """The catalogs of regions, in their order; of several, unavailable ones are left out with a note.
 
-    No regions: the user's own; ``all``: every region that can be had. ``now`` (UTC) is the clock's unless given.
+    No regions: the user's own; ``all``: every available region. ``now`` (UTC) is the clock's unless given.
 
     Raises:
         MissingDataError: nothing is known of the only region, or of none of them.
@@ -162,7 +162,7 @@ class _Market:
         return names, f"all regions: only {listed(names)}, of which prices are at hand: {why}"
 
     def catalogs(self, regions: Sequence[str]) -> tuple[Catalog, ...]:
-        """The catalogs of regions; those that cannot be had become notes of the others, or the first one's error."""
+        """The catalogs of regions; unavailable ones become notes of the others, or the first one's error."""
         history, not_asked = self.request.history, self.not_asked
         kinds = (*KINDS, history) if history else KINDS
         resolved = resolve_regions(

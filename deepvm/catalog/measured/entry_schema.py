@@ -10,18 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StrictFloat, StrictInt
 
-from deepvm.catalog.documents import schema
-from deepvm.catalog.documents.findings import (
-    DocumentPath,
-    Finding,
-    containers,
-    json_place,
-    refuse,
-    repeated_keys,
-    repeats,
-    schema_findings,
-    shown,
-)
+from deepvm.catalog.documents import findings, schema
+from deepvm.catalog.documents.findings import DocumentPath, Finding, repeats, shown
 from deepvm.catalog.documents.json_file import parse_json, read_existing
 from deepvm.catalog.documents.schema import Lenient, Name, Number, Strict, Text, TypeName, Whole
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, TYPES, Entry, build_entry
@@ -33,11 +23,10 @@ EXPECTED = "allowed: what `deepvm tables export` or `deepvm profile ... -o json`
 TABLES_EXPECTED = "allowed: what `deepvm tables export` writes"
 _DEEPEST = 100
 _HALF = re.compile("[\ud800-\udfff]")
-_SINCE, _UNTIL = 2000, 2200
 
 
 def _as_time(value: object) -> str:
-    if not isinstance(value, str) or len(value) > 40 or not _SINCE <= parse_time(value).year < _UNTIL:
+    if not isinstance(value, str) or len(value) > 40 or not 2000 <= parse_time(value).year < 2200:
         raise ValueError("not a moment")
     return value
 
@@ -152,13 +141,13 @@ def parse_document(text: str, path: Path, expected: str = EXPECTED) -> Any:
         CatalogFormatError: not JSON, a field that stands twice, or what could not be written again.
     """
     document = parse_json(text, path, expected, float)
-    refuse(path, [*repeated_keys(document), *_unwritable(document)], json_place(document))
+    findings.refuse(path, [*findings.repeated_keys(document), *_unwritable(document)], findings.json_place(document))
     return document
 
 
 def _unwritable(document: object) -> Iterator[Finding]:
     """What could be read, but not be written again."""
-    for path, value in containers(document):
+    for path, value in findings.containers(document):
         if len(path) > _DEEPEST:
             yield Finding(path[:3], "lists or objects are nested too deeply", f"allowed: {_DEEPEST} levels")
             return
@@ -180,7 +169,7 @@ def tables_findings(document: object) -> list[Finding]:
                 "adds it to yours, which recommend uses without --tables"
             )
             return [Finding(("schema_version",), shown(version), expected)]
-    found = schema_findings(_TablesDocument, document)
+    found = findings.schema_findings(_TablesDocument, document)
     if any(len(f.path) < 2 for f in found):
         return found
     refused = {f.path[1] for f in found}

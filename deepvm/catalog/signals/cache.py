@@ -163,8 +163,8 @@ class Cache:
     ) -> ExitStack | None:
         """Lock a region, so that two processes do the work once; the kernel unlocks it however this one ends.
 
-        ``on_wait`` is called once if another process holds it. Returns what releases it; None if it could not be had
-        in ``wait_s``: go on without it.
+        ``on_wait`` is called once if another process holds it. Returns what releases it; None if it was not free
+        within ``wait_s``: go on without it.
         """
         folder = self._region_folder(region)
         if folder is None:

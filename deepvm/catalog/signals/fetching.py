@@ -161,10 +161,14 @@ def _ask(
 
 def _fetched(request: SignalRequest, provider: Provider, now: datetime) -> Outcome:
     start = time.monotonic()
-    signal, error = None, None
     what = f"{title(request.kind)} of {request.region}"
     try:
         signal = provider.fetch(request.region, now)
+        problem = form_problem(request.kind, signal.data)
+        if problem or (signal.kind, signal.region) != (request.kind, request.region):
+            detail = f"the answer has another form: {problem or f'{signal.kind} of {signal.region}'}"
+            raise CloudError(what, "reply", detail, "try again later")
+        return Outcome(request, signal, None, time.monotonic() - start)
     except CloudError as failure:
         error = failure
     except DeepVMError as failure:
@@ -173,12 +177,7 @@ def _fetched(request: SignalRequest, provider: Provider, now: datetime) -> Outco
         # A bug in a reader of replies costs only its signal. Its text is not shown: it may quote secrets.
         detail = f"internal error while reading the answer: {type(failure).__name__}"
         error = CloudError(what, "reply", detail, "this is a bug: please report it")
-    if signal is not None:
-        problem = form_problem(request.kind, signal.data)
-        if problem or (signal.kind, signal.region) != (request.kind, request.region):
-            detail = f"the answer has another form: {problem or f'{signal.kind} of {signal.region}'}"
-            signal, error = None, CloudError(what, "reply", detail, "try again later")
-    return Outcome(request, signal, error, time.monotonic() - start)
+    return Outcome(request, None, error, time.monotonic() - start)
 
 
 def recent_failures(cache: Cache, region: str, now: datetime) -> Mapping[str, CloudError]:

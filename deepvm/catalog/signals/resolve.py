@@ -20,18 +20,7 @@ from deepvm.catalog.signals.fetching import (
     fetch,
     recent_failures,
 )
-from deepvm.catalog.signals.signal import (
-    HISTORY,
-    ON_DEMAND,
-    SPECS,
-    SPOT,
-    Signal,
-    age,
-    base,
-    listed,
-    reason,
-    title,
-)
+from deepvm.catalog.signals.signal import HISTORY, ON_DEMAND, SPECS, SPOT, Signal, age, base, listed, reason, title
 from deepvm.errors import CloudError
 
 _PRICES = frozenset({ON_DEMAND, SPOT, HISTORY})

@@ -16,9 +16,6 @@ ADVISOR, QUOTAS, PLACEMENT = "advisor", "quotas", "placement"
 FAILURES = "failures"
 """Recent failures, see :func:`deepvm.catalog.signals.fetching.recent_failures`; never fetched."""
 
-MOST_HISTORY_DAYS = 90
-"""How long AWS keeps spot prices."""
-
 _HOUR, _DAY = 3600, 86_400
 
 

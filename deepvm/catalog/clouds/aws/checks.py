@@ -28,6 +28,7 @@ _ALLOWED = "DryRunOperation"
 _NO_QUOTA = "NoSuchResourceException"
 _A_QUOTA = {"ServiceCode": "ec2", "QuotaCode": QUOTA_NAMES["G and VT", Market.SPOT].code}
 _THREE_TYPES = ["t3.micro", "t3.small", "t3.medium"]
+_A_SCORE = {"InstanceTypes": _THREE_TYPES, "TargetCapacity": 1, "SingleAvailabilityZone": True}
 
 _PROBES: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
     # the smallest request for each permission: service, operation, parameters; those to ec2 are dry runs
@@ -36,10 +37,7 @@ _PROBES: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
     ("ec2", "DescribeAvailabilityZones", {}),
     ("ec2", "DescribeRegions", {}),
     ("ec2", "DescribeSpotPriceHistory", {"InstanceTypes": ["t3.micro"], "MaxResults": 1}),
-    (
-        *("ec2", "GetSpotPlacementScores"),
-        {"InstanceTypes": _THREE_TYPES, "TargetCapacity": 1, "SingleAvailabilityZone": True},
-    ),
+    ("ec2", "GetSpotPlacementScores", _A_SCORE),
     ("ec2", "DescribeInstances", {"MaxResults": 5}),
     ("pricing", "GetProducts", {"ServiceCode": "AmazonEC2", "MaxResults": 1}),
     ("service-quotas", "GetServiceQuota", _A_QUOTA),

@@ -10,21 +10,10 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
+from deepvm.catalog.clouds.aws import responses
 from deepvm.catalog.clouds.aws.client import Aws
 from deepvm.catalog.clouds.aws.errors import Question
 from deepvm.catalog.clouds.aws.quota_codes import QUOTA_NAMES, quota_family
-from deepvm.catalog.clouds.aws.responses import (
-    LINUX,
-    read_history,
-    read_offerings,
-    read_on_demand,
-    read_placement,
-    read_running,
-    read_specs,
-    read_spot,
-    read_vcpus,
-    read_zones,
-)
 from deepvm.catalog.signals import signal as kinds
 from deepvm.catalog.signals.signal import Provider, Reading
 from deepvm.core.cluster.instances import Market
@@ -74,19 +63,20 @@ def placement_provider(aws: Aws, types: Sequence[str], count: int) -> Provider:
 
 def _specs(aws: Aws, region: str, _: datetime) -> Reading:
     question = Question("ec2", "DescribeInstanceTypes", region)
-    return _whole(read_specs(aws.pages(question, "InstanceTypes", MaxResults=100)), question, "no instance type")
+    rows = aws.pages(question, "InstanceTypes", MaxResults=100)
+    return _whole(responses.read_specs(rows), question, "no instance type")
 
 
 def _offerings(aws: Aws, region: str, _: datetime) -> Reading:
     """By zone ids, which are the same for every account."""
     question = Question("ec2", "DescribeInstanceTypeOfferings", region)
     rows = aws.pages(question, "InstanceTypeOfferings", LocationType="availability-zone-id", MaxResults=1000)
-    return _whole(read_offerings(rows), question, "no type that any zone offers")
+    return _whole(responses.read_offerings(rows), question, "no type that any zone offers")
 
 
 def _zones(aws: Aws, region: str, _: datetime | None = None) -> Reading:
     question = Question("ec2", "DescribeAvailabilityZones", region)
-    return _whole(read_zones(aws.call(question).get("AvailabilityZones") or ()), question, "no zone")
+    return _whole(responses.read_zones(aws.call(question).get("AvailabilityZones") or ()), question, "no zone")
 
 
 def _on_demand(aws: Aws, region: str, _: datetime) -> Reading:
@@ -96,14 +86,18 @@ def _on_demand(aws: Aws, region: str, _: datetime) -> Reading:
     rows = aws.pages(
         question, "PriceList", ServiceCode="AmazonEC2", Filters=filters, FormatVersion="aws_v1", MaxResults=100
     )
-    return _whole(read_on_demand(rows), question, f"no price for {region}")
+    return _whole(responses.read_on_demand(rows), question, f"no price for {region}")
 
 
 def _spot(aws: Aws, region: str, now: datetime) -> Reading:
     """The current price of every type in every zone where it has one."""
     question = Question("ec2", "DescribeSpotPriceHistory", region)
-    rows = aws.pages(question, "SpotPriceHistory", StartTime=now, ProductDescriptions=[LINUX], MaxResults=1000)
-    return _whole(read_spot(rows, _zone_ids(aws, region, rows)), question, "no spot price")
+    rows = _price_changes(aws, question, StartTime=now)
+    return _whole(responses.read_spot(rows, _zone_ids(aws, region, rows)), question, "no spot price")
+
+
+def _price_changes(aws: Aws, question: Question, **which: Any) -> list[Any]:
+    return aws.pages(question, "SpotPriceHistory", ProductDescriptions=[responses.LINUX], MaxResults=1000, **which)
 
 
 def _history(aws: Aws, period: timedelta, region: str, now: datetime) -> Reading:
@@ -113,18 +107,11 @@ def _history(aws: Aws, period: timedelta, region: str, now: datetime) -> Reading
     question = Question("ec2", "DescribeSpotPriceHistory", region)
 
     def ask(first: int) -> list[Any]:
-        return aws.pages(
-            question,
-            "SpotPriceHistory",
-            StartTime=now - period,
-            EndTime=now,
-            InstanceTypes=types[first : first + _TYPES_IN_A_CHUNK],
-            ProductDescriptions=[LINUX],
-            MaxResults=1000,
-        )
+        chunk = types[first : first + _TYPES_IN_A_CHUNK]
+        return _price_changes(aws, question, StartTime=now - period, EndTime=now, InstanceTypes=chunk)
 
     rows = [row for found in aws.each(ask, range(0, len(types), _TYPES_IN_A_CHUNK)) for row in found]
-    return read_history(rows, _zone_ids(aws, region, rows))
+    return responses.read_history(rows, _zone_ids(aws, region, rows))
 
 
 def _quotas(aws: Aws, region: str, _: datetime) -> Reading:
@@ -134,19 +121,12 @@ def _quotas(aws: Aws, region: str, _: datetime) -> Reading:
         question = Question("service-quotas", "GetServiceQuota", region)
         raise question.unusable("AWS knows none of EC2's quotas of vCPUs here")
     in_use = _in_use(aws, region)
-    return Reading(
-        [
-            {
-                "family": family,
-                "market": market.value,
-                "code": quota.code,
-                "vcpus": int(limit),
-                "in_use": in_use[family, market],
-            }
-            for ((family, market), quota), limit in zip(QUOTA_NAMES.items(), limits, strict=True)
-            if limit is not None
-        ]
-    )
+    data = []
+    for ((family, market), quota), limit in zip(QUOTA_NAMES.items(), limits, strict=True):
+        if limit is not None:
+            figures = {"vcpus": int(limit), "in_use": in_use[family, market]}
+            data.append({"family": family, "market": market.value, "code": quota.code, **figures})
+    return Reading(data)
 
 
 def _limit(aws: Aws, region: str, code: str) -> float | None:
@@ -171,14 +151,14 @@ def _in_use(aws: Aws, region: str) -> Counter[tuple[str, Market]]:
     """VCPUs of the account's running VMs, by quota family and market."""
     live = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
     question = Question("ec2", "DescribeInstances", region)
-    running = read_running(aws.pages(question, "Reservations", Filters=live, MaxResults=1000))
+    running = responses.read_running(aws.pages(question, "Reservations", Filters=live, MaxResults=1000))
     types = sorted({name for name, _, vcpus in running if vcpus is None})
     question = Question("ec2", "DescribeInstanceTypes", region)
     found = aws.each(
         lambda first: aws.pages(question, "InstanceTypes", InstanceTypes=types[first : first + _TYPES_IN_A_CALL]),
         range(0, len(types), _TYPES_IN_A_CALL),
     )
-    vcpus_of = read_vcpus(row for rows in found for row in rows)
+    vcpus_of = responses.read_vcpus(row for rows in found for row in rows)
     used: Counter[tuple[str, Market]] = Counter()
     for name, market, vcpus in running:
         used[quota_family(name), market] += vcpus or vcpus_of.get(name, 0)
@@ -186,16 +166,10 @@ def _in_use(aws: Aws, region: str) -> Counter[tuple[str, Market]]:
 
 
 def _placement(aws: Aws, types: Sequence[str], count: int, region: str, _: datetime) -> Reading:
-    rows = aws.pages(
-        Question("ec2", "GetSpotPlacementScores", region),
-        "SpotPlacementScores",
-        InstanceTypes=list(types),
-        TargetCapacity=count,
-        SingleAvailabilityZone=True,
-        RegionNames=[region],
-        MaxResults=1000,
-    )
-    return read_placement(rows, region)
+    question = Question("ec2", "GetSpotPlacementScores", region)
+    wanted = {"InstanceTypes": list(types), "TargetCapacity": count, "SingleAvailabilityZone": True}
+    rows = aws.pages(question, "SpotPlacementScores", RegionNames=[region], MaxResults=1000, **wanted)
+    return responses.read_placement(rows, region)
 
 
 def _zone_ids(aws: Aws, region: str, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, str]:
