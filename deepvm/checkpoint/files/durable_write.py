@@ -79,7 +79,7 @@ class Medium:
             return f"{self.kind}: it survives the end of this process, not that of the machine"
         if self.dax:
             return f"{self.kind} with DAX: persistent once its caches are flushed"
-        return f"{self.kind}: page cache, persistent once it is synchronised"
+        return f"{self.kind or 'unknown file system'}: page cache, persistent once it is synchronised"
 
 
 def existing(path: Path) -> Path:
