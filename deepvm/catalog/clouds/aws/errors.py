@@ -60,7 +60,7 @@ _EXCEPTIONS = (
         *("expired", "", "sign in again: aws sso login{profile} (or aws login{profile})"),
     ),
     # A credential process may write anything, secrets too, so its words are not repeated.
-    ("CredentialRetrievalError", "credentials", "the credentials could not be had from {provider}", _CHECK_KEYS),
+    ("CredentialRetrievalError", "credentials", "the credentials could not be read from {provider}", _CHECK_KEYS),
     (
         "BaseEndpointResolverError|EndpointProviderError|InvalidRegionError|NoRegionError|UnknownRegionError",
         *("region", "", "check --region and AWS_REGION{near}"),
