@@ -345,7 +345,7 @@ class TestCredentials:
         (tmp_path / ".aws" / "config").write_text(f"[default]\ncredential_process = {script}\n")
         found = failure(patient(**QUICK))
         assert found.why == "credentials"
-        assert "could not be had" in found.detail
+        assert "could not be read" in found.detail
         assert "planted-planted" not in repr(vars(found))
 
     def test_keys_of_a_profile_are_not_shown_either(self, monkeypatch, tmp_path):
