@@ -82,7 +82,8 @@ def diff_catalogs(old: Catalog, new: Catalog) -> CatalogDiff:
     prices = [change for before, after in common for change in _price_changes(before, after)]
     figures = [*_changes("", _catalog_figures(old), _catalog_figures(new))]
     for before, after in common:
-        figures += _changes(before.name, _figures(before), _figures(after))
+        gpus = before.gpu is not None and after.gpu is not None
+        figures += _changes(before.name, _figures(before, gpus), _figures(after, gpus))
     return CatalogDiff(
         old=old,
         new=new,
@@ -119,11 +120,14 @@ def _changes(instance_type: str, old: Mapping[str, object], new: Mapping[str, ob
             yield FigureChange(instance_type, figure, _plain(before), _plain(after))
 
 
-def _figures(instance: InstanceType) -> dict[str, object]:
-    """All that is compared of a type, apart from prices."""
+def _figures(instance: InstanceType, gpu_parts: bool) -> dict[str, object]:
+    """All that is compared of a type, apart from prices; its GPUs as one figure where the other type has none."""
     found = {f.name: getattr(instance, f.name) for f in fields(InstanceType) if f.name not in _NOT_FIGURES}
-    if instance.gpu is not None:
-        found |= {f"gpu.{f.name}": getattr(instance.gpu, f.name) for f in fields(Gpu)}
+    gpu = instance.gpu
+    if gpu is not None and gpu_parts:
+        found |= {f"gpu.{f.name}": getattr(gpu, f.name) for f in fields(Gpu)}
+    elif gpu is not None:
+        found["gpu"] = f"{gpu.count} x {gpu.name}"
     for c in instance.speedups:
         found[f"speedup {c.kind} of {c.workload}" if c.workload is not None else f"speedup {c.kind}"] = c
     return found

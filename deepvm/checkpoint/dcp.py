@@ -167,7 +167,10 @@ class DeepVMWriter(StorageWriter):
             made: Image | memoryview
             if item.type is WriteItemType.BYTE_IO:
                 data = planner.resolve_data(item)
-                assert isinstance(data, io.BytesIO)
+                if not isinstance(data, io.BytesIO):
+                    raise CheckpointError(
+                        f"{item.index.fqn}: the planner gives {type(data).__name__} in place of bytes"
+                    )
                 made = data.getbuffer()
             else:
                 made = self._image(item)

@@ -130,9 +130,12 @@ class ConfiguredCommand(TyperCommand):
             given = ", ".join(f"{key_of(s.name)} ({s.source})" for s in _used.values())
             # What BaseException.add_note does, which Python 3.10 lacks.
             if name in _used:
-                error.__notes__ = [str(_used[name])]
+                text = str(_used[name])
             elif _used and not name:
-                error.__notes__ = [f"Not from the command line: {given}; see 'deepvm config show'."]
+                text = f"Not from the command line: {given}; see 'deepvm config show'."
+            else:
+                raise
+            error.__notes__ = [*getattr(error, "__notes__", ()), text]
             raise
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

@@ -203,7 +203,7 @@ def _contradictions(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     return wrong
 
 
-# Spotify thesis, 6.3: Azure Standard_NC12s_v3 with two V100; latencies as in simulator.md, "Acceptance".
+# Spotify thesis, 6.3: Azure Standard_NC12s_v3 with two V100.
 _THESIS = Job(
     steps=100_000,
     step_s=Span(4.50, 4.70002),

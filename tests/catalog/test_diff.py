@@ -208,9 +208,7 @@ def test_gpus() -> None:
         FigureChange("gpu.xlarge", "gpu.memory_gib", None, 16.0),
     ]
     assert figures(catalog(gpu_type()), catalog(gpu_type(gpu=None))) == [
-        FigureChange("gpu.xlarge", "gpu.name", "T4", None),
-        FigureChange("gpu.xlarge", "gpu.count", 1, None),
-        FigureChange("gpu.xlarge", "gpu.manufacturer", "NVIDIA", None),
+        FigureChange("gpu.xlarge", "gpu", "1 x T4", None)
     ]
 
 

@@ -425,6 +425,18 @@ def test_what_the_option_refuses_names_the_file(run: Run) -> None:
     code, _, err = run("recommend", "--pw", "3")
     assert code == 4
     assert "Not from the command line: catalog (deepvm.toml); see 'deepvm config show'." in err
+
+
+def test_settings_are_named_beside_the_cure_and_not_in_its_place(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEEPVM_DATA_DIR", str(tmp_path / "data"))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "measured.json").write_text("{")
+    Path("deepvm.toml").write_text('catalog = "paper"')
+    code, _, err = run("recommend", "--pw", "3")
+    assert code == 4
+    assert "deepvm tables restore" in err and "Not from the command line: catalog (deepvm.toml)" in err
     assert "Not from" not in run("recommend", "--pw", "3", "--catalog", "no-such")[2]
 
 

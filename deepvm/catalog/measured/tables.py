@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import deepvm
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, TABLES_VERSION, TYPES, Entry, build_entry
@@ -17,6 +17,9 @@ from deepvm.catalog.measured.storage import CURRENT, PREVIOUS, default_folder, l
 from deepvm.core.cluster.instances import Catalog
 from deepvm.errors import CatalogFormatError, DataError, RequestError
 from deepvm.io.safe_read import MAX_BYTES
+
+if TYPE_CHECKING:
+    from typing import Unpack
 
 
 @dataclass(frozen=True)
@@ -113,12 +116,23 @@ def read_tables(path: Path) -> Tables:
     return Tables((), str(path)).merged(map(build_entry, document["entries"]))
 
 
+class MeasuredTypes(TypedDict, total=False):
+    """Instance types of a measurement: a sender and a receiver for ``saturation``, one type for the other kinds."""
+
+    instance_type: str
+    sender_type: str
+    receiver_type: str
+
+
 def entry_of(
-    kind: str, document: Mapping[str, Any], *, measured_at: datetime, name: str = "document", **types: str
+    kind: str,
+    document: Mapping[str, Any],
+    *,
+    measured_at: datetime,
+    name: str = "document",
+    **types: Unpack[MeasuredTypes],
 ) -> Entry:
     """Make an entry of what a profiling command prints with ``-o json``; ``name`` is what errors call the document.
-
-    ``types`` are ``sender_type`` and ``receiver_type`` for ``saturation``, ``instance_type`` for the other kinds.
 
     Raises:
         RequestError: an unknown kind, or a type is missing.
@@ -129,7 +143,7 @@ def entry_of(
 
     if kind not in DOCUMENT_VERSIONS:
         raise RequestError("kind", kind, " or ".join(DOCUMENT_VERSIONS))
-    needed = {option: types.get(option, "") for option in TYPES[kind]}
+    needed = {option: str(types.get(option, "")) for option in TYPES[kind]}
     for option, value in needed.items():
         if not value:
             raise RequestError(option, value, "the provider's name of the type that was measured, such as g4dn.xlarge")

@@ -103,7 +103,7 @@ class Version:
     claims: list[Claim] = field(default_factory=list)
     senders: set[Sender] = field(default_factory=set)
     pins: int = 0
-    manifest: CommitRecord = field(init=False)
+    manifest: CommitRecord = field(init=False, repr=False)
     flushed: bool = False
     best: bool = False
     superseded: bool = False

@@ -89,7 +89,10 @@ class Tier(ABC):
         return ()
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
-        """Rename these and all damaged versions so that they no longer count. Raises CheckpointError."""
+        """Rename these and all damaged versions so that they no longer count; no bytes are lost.
+
+        Raises CheckpointError.
+        """
         raise CheckpointError(f"{self.url}: damaged versions cannot be set aside there; take another name for the job")
 
     def settle(self, limit_s: float) -> bool:
@@ -121,7 +124,7 @@ class Store(Tier):
     ) -> None:
         """Write a version and its commit record, see :class:`deepvm.checkpoint.files.version_dir.VersionFolder`.
 
-        Raises CheckpointError: it was not written; what was complete under its number before still is, or it is.
+        Raises CheckpointError: it was not written; of its number the old version, if any, or the new one is complete.
         """
 
     @abstractmethod

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deepvm.catalog.measured.apply import reasons
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, FUTURE, Entry
-from deepvm.catalog.measured.tables import entry_of, own_folder, save_entries
+from deepvm.catalog.measured.tables import MeasuredTypes, entry_of, own_folder, save_entries
 from deepvm.catalog.store import catalog_names, load_catalog
 from deepvm.cli.output import note, say
 from deepvm.core.cluster.instances import Catalog
@@ -17,16 +17,19 @@ from deepvm.core.units import counted
 from deepvm.errors import CatalogFormatError, DataError, MeasurementError, Problem, RequestError
 from deepvm.io.times import format_time
 
+if TYPE_CHECKING:
+    from typing import Unpack
+
 USELESS_SPREAD = 0.5  # of the median: VM types differ by less than eFLOPS whose windows differ by more
 
 
-def check_save(kind: str, *, local: bool = False, force_local: bool = False, **types: str) -> None:
+def check_save(kind: str, *, local: bool = False, force_local: bool = False, **types: Unpack[MeasuredTypes]) -> None:
     """Check, before minutes of measuring, that the result could be saved. Raises RequestError, DataError.
 
     ``local``: processes of one machine stand for VMs, which only ``force_local`` saves.
     """
     for option in ("sender_type", "receiver_type") if kind == "saturation" else ("instance_type",):
-        value = types.get(option, "")
+        value = str(types.get(option, ""))
         if not 1 <= len(value) <= 100 or not value.isprintable():
             raise RequestError(option, value, "with --save, the provider's name of the type, such as g4dn.xlarge")
     if local and not force_local:
@@ -36,7 +39,11 @@ def check_save(kind: str, *, local: bool = False, force_local: bool = False, **t
 
 
 def entry_from(
-    document: Mapping[str, Any], *, measured_at: datetime | None = None, name: str = "document", **types: str
+    document: Mapping[str, Any],
+    *,
+    measured_at: datetime | None = None,
+    name: str = "document",
+    **types: Unpack[MeasuredTypes],
 ) -> Entry:
     """The entry of the measured tables for a document of a profiling command.
 
@@ -62,9 +69,11 @@ def entry_from(
     given, own = types.get("instance_type"), text(document.get("machine"), "instance_type")
     if given and own and own != given:
         note(f"{name}: the document says that it was measured on {own}; saved as {given}")
-    known = {"instance_type": given or own}
+    known: MeasuredTypes = {"instance_type": given or own}
     if kind == "saturation":
-        known = {key: types.get(key) or text(document, key) for key in ("sender_type", "receiver_type")}
+        sender, receiver = types.get("sender_type"), types.get("receiver_type")
+        known = {"sender_type": sender or text(document, "sender_type")}
+        known["receiver_type"] = receiver or text(document, "receiver_type")
     return entry_of(kind, document, measured_at=measured_at or datetime.now(timezone.utc), name=name, **known)
 
 

@@ -18,7 +18,7 @@ from deepvm.errors import CatalogFormatError, Problem, RequestError
 
 if TYPE_CHECKING:
     from deepvm.catalog.measured.entries import Entry
-    from deepvm.catalog.measured.tables import Tables
+    from deepvm.catalog.measured.tables import MeasuredTypes, Tables
 
 app = group("List, show, compare, import and export what was measured on your own machines.")
 
@@ -121,7 +121,11 @@ def import_tables(
         for option, value in (("kind", kind), ("workload", workload)):
             if value:
                 raise RequestError(option, value, "nothing with JSON, which says so itself")
-        types = {"instance_type": instance_type, "sender_type": sender_type, "receiver_type": receiver_type}
+        types: MeasuredTypes = {
+            "instance_type": instance_type,
+            "sender_type": sender_type,
+            "receiver_type": receiver_type,
+        }
         entries = _of_json(path, measured_at, types)
     if not entries:
         say(f"{file} holds no measurement")
@@ -193,7 +197,7 @@ def _called(names: Sequence[str]) -> tuple[Entry, ...]:
     return tuple(found.values())
 
 
-def _of_json(path: Path, measured_at: str, types: dict[str, str]) -> Sequence[Entry]:
+def _of_json(path: Path, measured_at: str, types: MeasuredTypes) -> Sequence[Entry]:
     from deepvm.catalog.measured.entry_schema import EXPECTED, read_document
     from deepvm.catalog.measured.tables import read_tables
     from deepvm.cli.profile.save import entry_from

@@ -226,6 +226,11 @@ class Formula(_Weighing):
 
     formula: str
 
+    def __post_init__(self) -> None:
+        """Raise RequestError for an unknown formula."""
+        if self.formula not in FORMULAS:
+            raise RequestError("formula", self.formula, ", ".join(FORMULAS))
+
     @property
     def name(self) -> str:
         """``young``, ``daly`` or ``exact``."""

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -185,9 +185,15 @@ class TorchSnapshot(Method):
         snapshot = importlib.import_module("torchsnapshot").Snapshot
         objects = {"model": self.training.model, "optimizer": self.training.optimizer}
         pending = snapshot.async_take(str(self.folder / "state"), objects)
-        waiter = ThreadPoolExecutor(1)
-        written: Future[Any] = waiter.submit(pending.wait)
-        waiter.shutdown(wait=False)
+        written: Future[Any] = Future()
+
+        def wait() -> None:
+            try:
+                written.set_result(pending.wait())
+            except BaseException as error:
+                written.set_exception(error)
+
+        threading.Thread(target=wait, daemon=True).start()  # an executor's would be joined at exit, even if it hangs
         return written
 
 

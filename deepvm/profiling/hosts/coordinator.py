@@ -104,7 +104,10 @@ class Coordinator(contextlib.AbstractContextManager["Coordinator"]):
         code = process.wait()
         for reader in readers:  # earlier messages come before the end; a grandchild may keep the pipe open
             reader.join(1.0)
-        how = f"ended with exit code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
+        how = f"ended with exit code {code}"
+        if code < 0:
+            names = {number.value: number.name for number in signal.Signals}  # real-time signals have none
+            how = f"was killed by {names.get(-code, f'signal {-code}')}"
         reason = f"its command {how}{self._last(place)}"
         self._messages.put((place, {"event": "ended", "reason": reason, "code": code}))
 

@@ -23,7 +23,7 @@ PRESETS = {
     "local": "",
 }
 """Templates by the names that ``--launcher`` knows."""
-HOST = "{host}"
+HOST, COMMAND = "{host}", "{command}"
 _SHELLS = ("ssh", "rsh")
 _MOST_HOSTS = 1024
 # Never a hyphen first: ssh would take the name for an option.
@@ -125,11 +125,11 @@ class Launcher:
 
     @classmethod
     def parse(cls, template: str, python: str = "", folder: str = "") -> Launcher:
-        """Read ``ssh``, ``netns``, ``local``, or a template: words with ``{host}``, to which the command is appended.
+        """Read ``ssh``, ``netns``, ``local``, or a template: words with ``{host}`` in them.
 
-        Behind ``ssh`` and ``rsh``, which hand it to a shell, the command is quoted. ``python`` is the hosts'
-        interpreter, by default this one for ``netns`` and ``local``, else ``python3``; ``folder`` is where they start
-        it, by default the launcher's choice.
+        The command is appended to the template, or replaces ``{command}`` as one word. It is quoted there, and behind
+        ``ssh`` and ``rsh``, which hand it to a shell. ``python`` is the hosts' interpreter, by default this one for
+        ``netns`` and ``local``, else ``python3``; ``folder`` is where they start it, by default the launcher's choice.
 
         Raises:
             RequestError: no ``{host}`` in it, unbalanced quotes, or no such program or interpreter here.
@@ -144,16 +144,22 @@ class Launcher:
             raise RequestError("launcher", template, allowed)
         if words and HOST not in words[0] and shutil.which(words[0]) is None:
             raise RequestError("launcher", template, f"a program of this machine; there is no {words[0]} here")
+        if any(COMMAND in w and w != COMMAND for w in words) or words.count(COMMAND) > 1:
+            raise RequestError("launcher", template, f"{COMMAND} once and as a word of its own, or not at all")
         python = python or (sys.executable if here else "python3")
         if here and not folder and shutil.which(python) is None:
             raise RequestError("python", python, "a Python of this machine that can be started")
-        quoted = bool(words) and os.path.basename(words[0]) in _SHELLS
+        quoted = COMMAND in words or bool(words) and os.path.basename(words[0]) in _SHELLS
         return cls(tuple(words), python, folder, quoted, local)
 
     def command(self, host: Host, module: str, arguments: Sequence[str]) -> list[str]:
         """The words to start here, so that ``python -m module arguments`` runs on the host."""
         there = self.program(module, arguments)
-        return [*(w.replace(HOST, host.name) for w in self.words), *([joined(there)] if self.quoted else there)]
+        words = [w.replace(HOST, host.name) for w in self.words]
+        if not self.quoted:
+            return [*words, *there]
+        whole = joined(there)
+        return [whole if w == COMMAND else w for w in words] if COMMAND in words else [*words, whole]
 
     def program(self, module: str, arguments: Sequence[str]) -> list[str]:
         """The words of the command that runs on the host."""

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -23,6 +24,8 @@ from support.places import GOLDEN_FOLDER
 from support.processes import descendants, gone, until
 
 from deepvm.cli import long_runs
+from deepvm.cli.parameters import SAVE_POLICIES
+from deepvm.core.preemption.savepolicy import POLICIES
 
 GOLDEN = GOLDEN_FOLDER
 DEEPVM = [sys.executable, "-m", "deepvm.cli.main"]
@@ -437,3 +440,8 @@ def test_a_killed_command_leaves_no_process(tmp_path: Path) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     assert "Traceback" not in (tmp_path / "said").read_text()
+
+
+def test_help_names_every_policy() -> None:
+    named = {word.partition(":")[0] for word in re.split(r", | or ", SAVE_POLICIES)}
+    assert named == {*POLICIES, "static", "every"}

@@ -135,15 +135,21 @@ def test_a_scaling_document_gives_its_runs_and_leaves_out_what_failed(tmp_path: 
     assert [s for _, s in found] == pytest.approx([one * 100, one * 125, one * 180])
 
 
+@pytest.mark.parametrize("runs", [[], SCALING["runs"][:2], None])
+def test_its_points_are_used_where_the_runs_have_no_unit(runs: Any, tmp_path: Path) -> None:
+    found = read_points(written(tmp_path, changed(runs=runs), "scaling.json"))
+    assert found == ((1, 1.0), (2, 1.7))
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("[1]", "schema_version: is missing; allowed: 'deepvm.scaling/1'"),
         ('{"schema_version": "deepvm.fit/1"}', "schema_version: 'deepvm.fit/1'; allowed: 'deepvm.scaling/1'"),
         ("{", "line 1, column 2: not JSON"),
-        (changed(runs=SCALING["runs"][:2]), "runs: no run with n = 1, only n = 2; a speed-up counts from one VM"),
-        (changed(runs=[]), "runs: no run with n = 1; a speed-up counts from one VM"),
-        (changed(runs=None), "runs: no run with n = 1; a speed-up counts from one VM"),
+        (changed(runs=[], points=[]), "points: holds no speed-up; a speed-up counts from one VM"),
+        (changed(runs=[], points=[{"n": 1}]), "points[0].speedup: is missing; allowed: a number above 0"),
+        (changed(runs=[], points=[7]), "points[0].n: is missing; allowed: a whole number"),
         (changed(runs=[7]), "run 1 that did not fail, n: is missing; allowed: a whole number"),
         (changed(runs=[{"n": 1}]), "run 1 that did not fail, images_per_s: is missing; allowed: a number above 0"),
         (changed(runs=[{"n": True, "images_per_s": 5}]), "run 1 that did not fail, n: True; allowed: a whole number"),

@@ -82,6 +82,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         ("", "{host} in it"),
         ("ssh 'x {host}", "balanced quotes"),
         ("no-such-program {host}", "there is no no-such-program here"),
+        ("sh {host} x{command}", "a word of its own"),
     ],
 )
 def test_templates_that_cannot_be_used(template: str, said: str) -> None:
@@ -101,6 +102,9 @@ def test_a_template_gets_words_or_one_word() -> None:
         "a b",
     ]
     assert Launcher.parse("ssh {host}", "py").command(HOST, "m", ["a b"]) == ["ssh", "h1", "py -m m 'a b'"]
+    assert Launcher.parse("sh -c {command} {host}", "py").command(HOST, "m", ["a b"]) == [
+        *("sh", "-c", "py -m m 'a b'", "h1"),
+    ]
     assert Launcher.parse("local").command(HOST, "m", []) == [sys.executable, "-m", "m"]
     assert Launcher.parse("local").local and not Launcher.parse("ssh").local
 
@@ -141,7 +145,7 @@ def test_the_shell_of_a_host_gives_back_every_word(fake_ssh: Path) -> None:
 @settings(max_examples=examples(30))
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), max_size=6))
 def test_any_words_survive_a_shell(words: list[str]) -> None:
-    whole = Launcher(("ssh", "{host}"), "printf", "", quoted=True, local=False).command(HOST, "%s\\0", words)[-1]
+    whole = Launcher.parse("sh {host} {command}", "printf").command(HOST, "%s\\0", words)[-1]
     # printf -m is no option everywhere: only the words behind the module are of interest
     script = whole.replace("printf -m '%s\\0'", "printf '%s\\0'", 1)
     done = subprocess.run(["sh", "-c", script], capture_output=True, timeout=20, check=True)

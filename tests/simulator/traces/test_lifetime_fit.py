@@ -153,7 +153,7 @@ def test_a_shape_that_the_lives_do_not_bound_is_marked() -> None:
 
 @needs_traces
 def test_the_real_lives_are_lognormal_or_lomax_and_not_exponential() -> None:
-    """simulator.md: Weibull shape about 0.65, lognormal and Lomax far better than exponential."""
+    """the design: Weibull shape about 0.65, lognormal and Lomax far better than exponential."""
     pools = lives_of([REAL])
     fits = {f.law.name: f for f in fit_lives(pools)}
     assert list(fits) == ["lognormal", "lomax", "weibull", "exponential"]

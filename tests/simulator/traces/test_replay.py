@@ -222,7 +222,7 @@ def test_a_save_every_moment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
 def test_on_the_real_traces_the_hazard_pays() -> None:
     """The issue: no more than the thesis's policy at each latency, 5 % less at 2.55 and 19.5 s.
 
-    The other figures are those of simulator.md, within a tenth.
+    The other figures are those of the design, within a tenth.
     """
     rows = replay_all(lives_of([REAL]))
     share = {(r.policy, r.save_s): 100 * r.total.share for r in rows}

@@ -1,6 +1,6 @@
 """The oracle of the simulator: one job, one training step after another, as plain as the model itself.
 
-It shares no code with deepvm/simulator but the policies. The model (simulator.md; Spotify thesis, 4.2-4.4 and 6.2.2):
+It shares no code with deepvm/simulator but the policies. The model (Spotify thesis, 4.2-4.4 and 6.2.2):
 
 * A VM's life is counted from the request for it: allocation, preparation, then training. A VM that is lost while it is
   allocated or prepared is asked for again. On-demand VMs live for ever.
