@@ -59,7 +59,7 @@ class Recommendations(Sequence[Recommendation]):
         nearly: the cheapest cluster with at least 95 % of the best one's throughput, or that takes at most 1 / 95 % of
             its expected time, if it saves at least 10 % of the price; None under other objectives.
         on_demand: the best cluster of on-demand VMs alone under the same limits, to compare with; None without a job.
-        status: how the search ended. solver: who proved the best cluster; doubt: why nobody did, or empty.
+        status: how the search ended. solver: who proved the best cluster. doubt: why it is not proven, or empty.
         infeasible: why nothing is feasible and what to change; None when something is.
         cheapest: the cheapest feasible cluster at any budget.
         reference: the type that the job's step is measured on, None without a job.

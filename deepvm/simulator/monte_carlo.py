@@ -56,7 +56,7 @@ def simulate(
     deadline: Deadline | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Results:
-    """Simulate a job ``runs`` times; the same ``seed`` gives the same runs.
+    """Simulate a job ``runs`` times, from 1; the same ``seed``, from 0, gives the same runs.
 
     ``lives``: lifetimes of machines; by default drawn by the law and the mean of the job. ``jobs``: processes of this
     machine. ``executor``: ``dask://HOST:PORT``, a Dask cluster in their place. ``progress``: told how many more runs

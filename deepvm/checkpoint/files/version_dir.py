@@ -135,7 +135,6 @@ class VersionFolder:
             raise
 
     def _promote(self, upcoming: Path, target: Path, manifest: Callable[[], CommitRecord]) -> None:
-
         try:
             self._rename(upcoming, record_of(target), "replaced")
         except FileNotFoundError:  # another writer of this version took it for a killed writer's

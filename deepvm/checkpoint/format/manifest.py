@@ -113,7 +113,7 @@ class Damage:
 
 
 def verified(pieces: Iterable[memoryview], manifest: CommitRecord, name: str) -> Iterator[memoryview]:
-    """Pass a version's bytes on, in pieces of any size. Raises DamagedError, for ``name``, where they end wrongly."""
+    """Pass a version's bytes on, in pieces of any size. Raises DamagedError, for ``name``, at a wrong chunk."""
     size, at, crc = manifest.chunk_bytes, 0, 0
     for piece in pieces:
         rest = piece

@@ -321,7 +321,8 @@ class Carrier:
 def carrier() -> Carrier:
     """The carrier of this process. The first call is collective: all processes of ``mpirun`` make it.
 
-    Raises MissingExtraError. CheckpointError: MPI is without threads here, or a process has not called for a minute.
+    Raises MissingExtraError; CheckpointError: MPI may not be called from threads here, or not all processes have made
+    the call within a minute.
     """
     with _MAKING:
         return _made()

@@ -46,8 +46,8 @@ class Token:
 def read_token(path: Path | str, *, weak: bool | None = None, allowing: str = f"{WEAK_VARIABLE}=1") -> Token:
     """The token in a file, without white space around it. Raises RequestError: there is none, or a weak one.
 
-    ``weak``: accept a short token, or one that others on this machine can read; None: what the environment says.
-    ``allowing``: how to allow that, for errors.
+    ``weak``: accept a short token, or one that others on this machine can read; None: what ``DEEPVM_ALLOW_WEAK_TOKEN``
+    says. ``allowing``: how to allow that, for errors.
     """
     try:
         with open(path, "rb") as stream:

@@ -37,8 +37,8 @@ class Flusher(threading.Thread):
         self._memory, self._store, self._keep, self._every = memory, store, keep, every
         self._recent: dict[str, list[int]] = {}
         self._failed: dict[str, tuple[int, float]] = {}  # of a job: failures in a row, and when the last was, monotonic
-        counts, seconds = ("flushed", "failed"), ("last_s", "total_s", "longest_s")
-        self.times: dict[str, Any] = {**dict.fromkeys(counts, 0), **dict.fromkeys(seconds, 0.0), "last_error": ""}
+        self.times: dict[str, Any] = {"flushed": 0, "failed": 0, "last_error": ""}
+        self.times |= {"last_s": 0.0, "total_s": 0.0, "longest_s": 0.0}
 
     def run(self) -> None:
         """Flush until the memory is closed and nothing waits."""

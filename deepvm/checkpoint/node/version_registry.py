@@ -172,7 +172,6 @@ class VersionRegistry(VersionMemory):
             return Reservation(found, rank, attempt_id)
 
     def _begin(self, here: Job, run: Session, index: LayoutIndex, number: int, attempt_number: int) -> Version | None:
-
         slot = None if self.stopping else self._slot(here, index.layout.size)
         if slot is None:
             self.counts["busy"] += 1

@@ -152,7 +152,8 @@ class Store(Tier):
 def download(pieces: Generator[memoryview, None, None], manifest: CommitRecord, folder: Path, name: str) -> Path:
     """Write a version's bytes to a new file in ``folder``, whole or not at all, without a commit record.
 
-    Raises DamagedError: the bytes of ``name`` differ from the ``manifest``; CheckpointError; and what ``pieces`` does.
+    Raises DamagedError: the bytes of ``name`` differ from the ``manifest``; CheckpointError; and what ``pieces``
+    raises.
     """
     path = folder / file_name(manifest.job, manifest.version)
     hidden = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")

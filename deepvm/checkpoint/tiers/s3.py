@@ -59,7 +59,8 @@ class S3Tier(Store):
     ) -> None:
         """Send nothing before the first version; ``prefix``: of all objects' names. ``keep=0`` keeps all versions.
 
-        ``threads``: requests at once. ``attempts``: tries of each. ``endpoint``: empty for the environment's or AWS's.
+        ``every``: see :func:`deepvm.checkpoint.files.retention.kept`. ``threads``: requests at once. ``attempts``:
+        tries of each. ``endpoint``: empty for the environment's or AWS's.
         """
         if keep or every:
             kept((), keep, every)

@@ -170,7 +170,8 @@ def restore() -> None:
     """Undo the last change: swap the measured tables with what they were before it."""
     from deepvm.catalog.measured.tables import own_folder, restore_previous
 
-    path, kept = restore_previous(own_folder()), len(_own()[1])
+    path = restore_previous(own_folder())
+    kept = len(_own()[1])
     say(f"{path}: {counted(kept, 'measurement') if kept else 'nothing measured'}; another restore undoes this")
 
 
@@ -185,7 +186,8 @@ def _called(names: Sequence[str]) -> tuple[Entry, ...]:
     _, tables = _own()
     found: dict[str, Entry] = {}
     for name in names:
-        found |= (called := {e.name: e for e in tables.called(name)})
+        called = {e.name: e for e in tables.called(name)}
+        found |= called
         if not tables:
             raise RequestError("NAME", name, "a measurement: none, because nothing was measured yet")
         if not called:

@@ -46,7 +46,8 @@ def price_over_time(changes: Sequence[PricePoint], start_s: int, end_s: int, bas
     """The price by a basis over a window from ``start_s`` to ``end_s``, $/h; None when no price is known.
 
     ``current`` is the price at the end, else the lowest that was not exceeded for at least the basis's share of the
-    time with a known price. Changes before the window hold at its beginning. An empty window raises a RequestError.
+    time with a known price. The last change before the window holds at its beginning. An empty window raises a
+    RequestError.
     """
     if start_s >= end_s:
         raise RequestError("end_s", end_s, f"a time after the start, {start_s}")

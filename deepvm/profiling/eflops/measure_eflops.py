@@ -118,8 +118,9 @@ def measure_eflops(
     ``model``, ``batch``, ``resolution``, ``dtype`` and ``optimizer`` are those of a
     :class:`~deepvm.profiling.workload.spec.Workload`. ``device`` is ``cpu``, ``cuda``, or ``auto`` for GPUs if there
     are any; one process trains on each GPU, or one on the CPU, unless ``processes`` is given. ``data`` is a folder for
-    :func:`~deepvm.profiling.workload.images.read_images`, without it images are random. A window lasts at least
-    ``seconds``; after ``timeout_s`` of silence beyond that the processes are ended. ``say`` receives progress lines.
+    :func:`~deepvm.profiling.workload.images.read_images`, without it images are random. ``windows`` count after the
+    warm-up, each of at least ``seconds``; after ``timeout_s`` of silence beyond that the processes are ended. ``say``
+    receives progress lines.
 
     Raises:
         RequestError: an argument cannot be used, or a batch does not fit into the memory.

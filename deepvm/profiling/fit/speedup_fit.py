@@ -88,7 +88,10 @@ class Fit:
         return tuple(BandPoint(size, float(low), float(s), float(high)) for size, low, high, s in rows)
 
     def document(self) -> dict[str, Any]:
-        """``deepvm.fit/1``: ``a``, ``b``, ``c`` of the logistic; ``mape`` and ``band`` of the best law, ``model``."""
+        """``deepvm.fit/1``: ``a``, ``b``, ``c`` of the logistic; ``mape`` and ``band`` of the best law; ``model``.
+
+        AICc without a value is null.
+        """
         own = {f.law.name: dict(zip(f.law.parameters, f.values, strict=True)) for f in self.laws}
         return {
             "schema_version": "deepvm.fit/1",
@@ -107,7 +110,7 @@ class Fit:
 def fit_curve(
     points: Sequence[tuple[float, float]], *, up_to: int | None = None, resamples: int = RESAMPLES, seed: int = 0
 ) -> Fit:
-    """Fit the four laws to points (n, S(n)) in any order, and choose among them; sizes may repeat.
+    """Fit the four laws to points (n, S(n)), whole n >= 1 in VMs and S > 0, in any order; choose the best.
 
     ``up_to`` is the largest n to use the curve for, by default the largest measured; ``resamples`` and ``seed`` are of
     the band's draws.

@@ -44,7 +44,8 @@ def hold(limit_s: float, tidy: Callable[[], None] = lambda: None) -> queue.Simpl
 def agent(work: Callable[[dict[str, Any], queue.SimpleQueue[str]], None], *, folder: bool = True) -> NoReturn:
     """The program of a host: its argument is an order in JSON with a ``limit_s``; an error is the event ``failed``.
 
-    Its temporary files are in a folder that is removed however it ends, unless it is killed: none without ``folder``.
+    Its temporary files are in a folder that is removed at the end. A killed program would leave that behind: without
+    ``folder`` it has none.
     """
     order = json.loads(sys.argv[1])
     temporary = tempfile.tempdir = tempfile.mkdtemp(prefix="deepvm-host-") if folder else None

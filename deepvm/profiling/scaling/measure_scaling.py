@@ -144,7 +144,7 @@ class _Session:
         for repeat in [r for r in range(1, self.task.repeats + 1) if r not in done]:
             while True:
                 if len(self.healthy) < n:
-                    why = f"{len(self.healthy)} of {n} hosts are well; {self._reasons('; ')}"
+                    why = f"{len(self.healthy)} of {n} hosts are healthy; {self._reasons('; ')}"
                     self._add(Run(n, repeat, failed=why))
                     return
                 hosts = self.healthy[:n]

@@ -29,7 +29,7 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True)
 class Ready:
-    """A healthy host; its ``port`` was free a moment ago, ``reach``: by name, at which address it reaches others."""
+    """A healthy host; its ``port`` was free a moment ago, ``reach`` has the address of each host that it reaches."""
 
     host: Host
     port: int

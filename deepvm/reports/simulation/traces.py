@@ -241,7 +241,8 @@ def print_replay(pools: Sequence[TraceLives], found: Sequence[Replayed]) -> None
 
 
 def _cost(cost: Cost) -> dict[str, Any]:
-    found: dict[str, Any] = {name: getattr(cost, name) for name in REPLAY_HEADER[3:-1]} | {"cost_share": cost.share}
+    plain = ("machine_s", "saves_s", "lost_s", "preemptions")
+    found: dict[str, Any] = {name: getattr(cost, name) for name in plain} | {"cost_share": cost.share}
     if cost.interval_s is not None:
         found["interval_s"] = cost.interval_s if math.isfinite(cost.interval_s) else None
     return found

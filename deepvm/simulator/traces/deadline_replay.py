@@ -233,9 +233,10 @@ def replay_traces(
 ) -> tuple[DeadlineRow, ...]:
     """Replay a job on traces: rows by trace, slack and policy, then the means over the traces.
 
-    Traces shorter than the longest deadline are left out, and ``note`` told. ``nodes``: machines that the job needs at
-    once; by default the largest count in each trace. ``starts``: moments, evenly spread over each trace (fewer where it
-    has fewer ticks). ``foresight``: also the bound, which takes seconds for each start on traces with ticks of half a
+    ``slacks``: see :meth:`DeadlineJob.deadline_s`; ``policies`` by name; ``say`` is told of progress. Traces shorter
+    than the longest deadline are left out, and ``note`` told. ``nodes``: machines that the job needs at once; by
+    default the largest count in each trace. ``starts``: moments, evenly spread over each trace (fewer where it has
+    fewer ticks). ``foresight``: also the bound, which takes seconds for each start on traces with ticks of half a
     minute; ``progress`` is told for how many more starts it is known, and for how many it is wanted.
 
     Raises:
