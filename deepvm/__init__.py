@@ -23,7 +23,7 @@ _HOMES = {
         "planner.explain": ("explain",),
         "planner.recommend": ("Recommendations", "recommend"),
         "planner.sweep": ("sweep",),
-        "reports.documents": ("to_frame",),
+        "reports.plans.frames": ("to_frame",),
     }.items()
     for name in names
 }
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from deepvm.planner.explain import explain
     from deepvm.planner.recommend import Recommendations, recommend
     from deepvm.planner.sweep import sweep
-    from deepvm.reports.documents import to_frame
+    from deepvm.reports.plans.frames import to_frame
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Machine-readable output: JSON, YAML and CSV of plain data; pandas data frames of answers."""
+"""Machine-readable output: JSON, YAML and CSV of plain data."""
 
 from __future__ import annotations
 
@@ -6,16 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
-from deepvm.errors import MissingExtraError
-
-if TYPE_CHECKING:
-    import pandas
-
-    from deepvm.planner.recommend import Recommendations
-    from deepvm.planner.regions import Comparison
-    from deepvm.planner.sweep import SweepRow
+from typing import Any
 
 
 def to_json(document: Any) -> str:
@@ -38,27 +29,3 @@ def to_csv(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     writer.writerow(header)
     writer.writerows(rows)
     return out.getvalue()
-
-
-def to_frame(found: Recommendations | Comparison | Sequence[SweepRow]) -> pandas.DataFrame:
-    """What :func:`deepvm.recommend` or :func:`deepvm.sweep` returns, as the rows of ``-o csv``; unknown is missing.
-
-    Raises:
-        MissingExtraError: pandas is not installed.
-    """
-    try:
-        import pandas
-    except ImportError:
-        raise MissingExtraError("", "pandas", "pandas") from None
-    from deepvm.planner.recommend import Recommendations
-    from deepvm.planner.regions import Comparison, compare
-
-    if isinstance(found, (Recommendations, Comparison)):
-        from deepvm.reports.plans.recommendation_documents import csv_rows
-
-        header, rows = csv_rows(found if isinstance(found, Comparison) else compare([found]))
-        return pandas.DataFrame(rows, columns=header).assign(estimated=lambda frame: frame["estimated"] == "true")
-    from deepvm.reports.plans import sweeps
-
-    frame = pandas.DataFrame(sweeps.csv_rows(found), columns=list(sweeps.header(found)))
-    return frame.assign(pw=frame["pw"].astype(float))

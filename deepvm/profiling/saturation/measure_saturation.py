@@ -12,8 +12,9 @@ from typing import Any
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS
 from deepvm.errors import MeasurementError
 from deepvm.profiling.hosts.machine import Machine, describe, one_machine
+from deepvm.profiling.saturation.mpirun import mpi_cluster
 from deepvm.profiling.saturation.saturation_fit import Knee, fit_knee, raw_saturation
-from deepvm.profiling.saturation.setup import Cluster, Push, Setup, mpi_cluster, tcp_cluster
+from deepvm.profiling.saturation.setup import Cluster, Push, Setup, tcp_cluster
 
 _BUSY = 0.8
 _CLEAN = 0.1
