@@ -272,8 +272,8 @@ def test_an_mpirun_that_stays_behind_its_ranks_is_ended(
         f"#!/bin/sh\necho $$ > {tmp_path}/stays\necho '*** MPI_ERRORS_ARE_FATAL (will abort)' >&2\nexec sleep 600\n"
     )
     stays.chmod(0o700)
-    monkeypatch.setattr("deepvm.profiling.saturation.setup._mpirun_path", lambda: str(stays))
-    monkeypatch.setattr("deepvm.profiling.saturation.setup._FATAL_S", 0.2)
+    monkeypatch.setattr("deepvm.profiling.saturation.mpirun._mpirun_path", lambda: str(stays))
+    monkeypatch.setattr("deepvm.profiling.saturation.mpirun._FATAL_S", 0.2)
     with soon(60), pytest.raises(MeasurementError, match=r"^mpirun: its command .*; --verbose shows"):
         measure(here(tmp_path, ("ann", "bob"), transport="mpi"))
     assert not Path(f"/proc/{number(tmp_path, 'stays')}").exists()
