@@ -39,7 +39,7 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.made
 	@touch $@ $(VENV)/.base
 
 # One more than there are cores: many tests wait for disks, processes and networks.
-WORKERS = $(shell echo $$(($$(nproc) + 1)))
+WORKERS = $(shell echo $$(($$(nproc --all) + 1)))
 
 # What money hangs on is covered: core and planner, branches included. Counting takes as long again as their tests.
 COVERED := --cov=deepvm.core --cov=deepvm.planner --cov-branch --cov-report=term:skip-covered --cov-fail-under=95

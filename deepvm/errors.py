@@ -72,9 +72,8 @@ class MissingExtraError(RequestError):
     def __init__(self, option: str, library: str, extra: str) -> None:
         """``option`` is empty if the command itself needs the library."""
         self.library, self.extra = library, extra
-        super().__init__(
-            option, library, f"install it with: pip install 'deepvm[{extra}]' (in a checkout: pip install '.[{extra}]')"
-        )
+        cure = f"install it with: pip install -e '.[{extra}]' (in a checkout) or pip install 'deepvm[{extra}]'"
+        super().__init__(option, library, cure)
 
     def __str__(self) -> str:
         """Say what is missing and how to get it."""

@@ -43,8 +43,8 @@ def test_every_path_that_is_named_exists(page: str) -> None:
     assert not [path for path in paths if not (ROOT / path).exists()]
 
 
-def test_every_name_of_the_ten_tasks_is_where_the_table_says() -> None:
-    table = text_of("docs/architecture.md").partition("## Ten tasks")[2].partition("\n## ")[0]
+def test_every_name_in_the_questions_of_a_newcomer_is_where_the_table_says() -> None:
+    table = text_of("docs/architecture.md").partition("## Questions of a newcomer")[2].partition("\n## ")[0]
     found = NAME.findall(table)
     assert len(found) >= 10
     for first, second, path in found:

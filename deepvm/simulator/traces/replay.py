@@ -243,7 +243,7 @@ def _policy(name: str) -> SavePolicy | None:
     try:
         return parse_policy(name)
     except RequestError as error:
-        raise RequestError("policies", name, f"{error.allowed}, {BEST_FIXED}, {EMERGENCY}") from None
+        raise RequestError("policies", name, f"{BEST_FIXED}, {EMERGENCY}, {error.allowed}") from None
 
 
 def _check(**times: float) -> None:
