@@ -7,6 +7,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 import numpy as np
+import numpy.typing as npt
 
 from deepvm.core.cluster.cluster import Binding, Cluster, NodeGroup, Outlook, Recommendation
 from deepvm.core.cluster.instances import InstanceType, Market, flopp, quota_limit
@@ -141,7 +142,8 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[Binding, ...]:
     """The constraints that stop the next larger cluster of the same types that is better.
 
     It is searched without limits, and each limit that it breaks is binding; saturation if the memory node that it adds
-    is what breaks one. Empty when it is allowed (it ranks higher), or no cluster of up to ``MOST_NODES`` VMs is better.
+    is what breaks one. If no larger cluster of up to ``MOST_NODES`` VMs is better: a deadline that a better, smaller
+    one would miss, or preemptions. Empty when the larger one is allowed (it ranks higher), or nothing is in the way.
     """
     now, work = choice.cluster, candidates.request.work
     everything = _all_sizes(choice, candidates)
@@ -156,26 +158,32 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[Binding, ...]:
     value = float(values[int(np.flatnonzero(sizes.count == now.gpu_count)[0])])
     better = (sizes.count > now.gpu_count) & (values > value + abs(value) * TIE)
     if not better.any():
-        return tuple(_endless(choice, candidates, everything))
+        smaller = np.flatnonzero((sizes.count < now.gpu_count) & (values > value + abs(value) * TIE))
+        return (*_late(choice, candidates, sizes, smaller), *_endless(choice, candidates, everything))
     row = int(np.argmax(better))
     count, micro_usd = int(sizes.count[row]), int(price[row])
-    broken = list(_limits(sizes, row, micro_usd, candidates, now.gpu_count))
     memory, more = now.memory, int(nodes[row])
+    larger = what = f"{count} x {now.gpu.name}"
+    if memory is not None:
+        larger += f" with {more} x {memory.instance.name}"
+    if count > now.gpu_count + 1:
+        larger += ", the next number that is better,"
+    broken = list(_limits(sizes, row, micro_usd, candidates, larger))
     if memory is not None:
         broken += _quota(memory.instance, Market.ON_DEMAND, more, candidates)
         if broken and more > memory.count:
             fewer = micro_usd - (more - memory.count) * memory.micro_usd_per_hour // memory.count
-            without = list(_limits(sizes, row, fewer, candidates, now.gpu_count))
+            without = list(_limits(sizes, row, fewer, candidates, larger))
             if len(without) < len(broken):
                 pair = min(int(choice.block.tier.n_sat[choice.memory or 0]), int(sizes.n_sat[row]))
                 reason = f"{count} senders need {more} memory nodes, not {memory.count} (n/m < {pair})"
                 broken.append(Binding("saturation", reason))
-    what, total_s = f"{count} x {now.gpu.name} would be expected to", float(sizes.total_s[row])
+    total_s = float(sizes.total_s[row])
     if work is not None and work.deadline_s is not None and total_s > work.deadline_s:
-        broken.append(Binding("deadline", f"{what} take {format_seconds(total_s)}"))
+        broken.append(Binding("deadline", f"{what} would be expected to take {format_seconds(total_s)}"))
     bill = float(sizes.billed_s[row]) / 3600 * micro_usd / MICRO_USD
     if work is not None and work.total_budget is not None and bill > work.total_budget:
-        broken.append(Binding("total-budget", f"{what} cost {bill:.2f} $ in all"))
+        broken.append(Binding("total-budget", f"{what} would be expected to cost {bill:.2f} $ in all"))
     return tuple(sorted(broken, key=lambda b: _ORDER.index(b.constraint)))
 
 
@@ -186,6 +194,19 @@ def _all_sizes(choice: Choice, candidates: Candidates) -> TrainingTable:
     k = scaling_factor(gpu.curve, np.arange(1, MOST_NODES + 2, dtype=np.float64))
     free = replace(candidates.request, quotas=(), max_nodes=MOST_NODES + 1)
     return replace(candidates, gpus=(replace(gpu, k=k),), request=free).sizes(choice.block.architecture)
+
+
+def _late(
+    choice: Choice, candidates: Candidates, sizes: TrainingTable, better: npt.NDArray[np.int64]
+) -> Iterator[Binding]:
+    """The deadline, if it forbids a smaller cluster that is better, such as one with a lower bill."""
+    work = candidates.request.work
+    if work is None or work.deadline_s is None:
+        return
+    late = better[sizes.total_s[better] > work.deadline_s]
+    if len(late):
+        what, took = f"{int(sizes.count[late[-1]])} x {choice.cluster.gpu.name}", float(sizes.total_s[late[-1]])
+        yield Binding("deadline", f"{what} would be better, but expected to take {format_seconds(took)}")
 
 
 def _endless(choice: Choice, candidates: Candidates, sizes: TrainingTable) -> Iterator[Binding]:
@@ -202,13 +223,12 @@ def _endless(choice: Choice, candidates: Candidates, sizes: TrainingTable) -> It
         yield Binding("preemptions", reason)
 
 
-def _limits(sizes: TrainingTable, row: int, price: int, candidates: Candidates, smaller: int) -> Iterator[Binding]:
+def _limits(sizes: TrainingTable, row: int, price: int, candidates: Candidates, cluster: str) -> Iterator[Binding]:
     """Budget, quotas and ``max_nodes`` that a size breaks at a price, without its memory nodes' quota."""
     gpu, count, request = sizes.types[int(sizes.type_index[row])], int(sizes.count[row]), candidates.request
     if price > request.budget_micro_usd:
         over = Decimal(price) / MICRO_USD - request.budget
-        jump = ", the next number that is better," if count > smaller + 1 else ""
-        reason = f"{count} x {gpu.name}{jump} would cost {format_usd(price)} $/h, {format_usd(over)} over the budget"
+        reason = f"{cluster} would cost {format_usd(price)} $/h, {format_usd(over)} over the budget"
         yield Binding("budget", reason)
     if count > request.max_nodes:
         yield Binding("max-nodes", f"{count} VMs would train; the limit is {request.max_nodes}")

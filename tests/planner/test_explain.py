@@ -54,7 +54,7 @@ class TestBinding:
         wide = replace(shop(), n_sat=SaturationTable((1.0,), (100,)))
         found = ask(wide, "0.55", architecture="tiering")[0].binding
         assert [b.constraint for b in found] == ["budget"]
-        assert found[0].reason == "4 x gpu.xlarge would cost 0.6000 $/h, 0.0500 over the budget"
+        assert found[0].reason == "4 x gpu.xlarge with 1 x cpu.xlarge would cost 0.6000 $/h, 0.0500 over the budget"
 
     def test_quota_of_the_gpus(self) -> None:
         wide = replace(shop(quotas=(SPOT_12,)), n_sat=SaturationTable((1.0,), (100,)))

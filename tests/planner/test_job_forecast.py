@@ -327,6 +327,18 @@ def test_what_limits_the_next_larger_cluster() -> None:
     assert found[0].outlook is not None and found[0].outlook.cost_usd <= 8
 
 
+def test_a_deadline_keeps_from_a_smaller_cluster() -> None:
+    """The cheapest bill would be a smaller cluster's, which is late."""
+    options: dict[str, Any] = {"job": JOB, "measured_on": "slow", "mttp": "12h", "objective": "total-cost"}
+    options |= {"architecture": "single-anchor", "instance_type": "slow"}
+    free = recommend(fast_and_slow(), 50, **options)[0]
+    assert free.outlook is not None and free.binding == ()
+    found = recommend(fast_and_slow(), 50, **options, deadline=free.outlook.total_s / 2)[0]
+    (bound,) = found.binding
+    assert bound.constraint == "deadline" and found.cluster.gpu_count > free.cluster.gpu_count
+    assert bound.reason.startswith(f"{found.cluster.gpu_count - 1} x slow would be better, but expected to take ")
+
+
 def test_preemptions_limit_what_would_train_faster() -> None:
     """More VMs would have more throughput, and never get the job done."""
     options: dict[str, Any] = {"job": JOB, "measured_on": "slow", "architecture": "tiering", "instance_type": "slow"}

@@ -120,7 +120,7 @@ class TestWhy:
     def test_the_next_size_is_priced_in_the_same_zone(self) -> None:
         answer = recommend(zoned(), "2.9", architecture="tiering")
         assert best(answer)[3] == "z2"
-        assert "10 x g would cost 3.2000 $/h" in answer[0].binding[0].reason
+        assert "10 x g with 1 x m2 would cost 3.2000 $/h" in answer[0].binding[0].reason
 
     def test_explain_plans_in_every_zone(self) -> None:
         why = explain(zoned(), 3, "m2", architecture="tiering")

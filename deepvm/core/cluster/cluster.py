@@ -74,7 +74,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Binding:
-    """A constraint, such as ``budget``, that stops the next larger cluster of the same types, and by how much."""
+    """A constraint, such as ``budget``, that keeps a cluster of the same types from being better, and by how much."""
 
     constraint: str
     reason: str
@@ -122,7 +122,7 @@ class Recommendation:
         flopp_spot: operations per dollar of one spot VM (eq. 1).
         z: the paper's objective (eq. 4, 8) with FLOPP = eFLOPS / usd_per_hour, without the constant 3600.
         usd_per_work: price over throughput, $/h per eFLOPS unit; None if the throughput is 0.
-        binding: what stops the next larger cluster of these types; empty when nothing does.
+        binding: what keeps a cluster of these types from being better; empty when nothing does.
         warnings: reasons to doubt the figures. outlook: of the user's job; None without one.
         next_zone: the cheapest cluster of as many of these VMs in another zone, perhaps with other memory nodes; None
             if there is none, or if it was not asked for.

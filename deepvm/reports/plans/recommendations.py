@@ -188,7 +188,7 @@ def _job_lines(answer: Recommendations) -> list[str]:
         many = f"{outlook.preemptions:.3g}" if outlook.preemptions < 100 else f"{outlook.preemptions:.0f}"
         lines.append(
             f"A spot {gpu.name} lives {format_seconds(life)} on average{source}; {count} of them "
-            f"{'is' if count == 1 else 'are'} stopped by {many} preemptions, with saves by {work.policy_name}."
+            f"{'is' if count == 1 else 'are'} preempted {many} times in all, with saves by {work.policy_name}."
         )
     if source and band is not None:
         lines.append(
