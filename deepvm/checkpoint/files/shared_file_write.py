@@ -42,7 +42,7 @@ def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float =
         with failing(target):
             folder.enter()
             _write_part(hidden, shard)
-            point("joint.before-part")
+            point("shared-file.before-part")
             _report(parts[shard.rank], _checksums(shard))
             if shard.rank:
                 _await(lambda: not parts[shard.rank].exists(), deadline, f"{target}: rank 0 did not commit it")
@@ -51,7 +51,7 @@ def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float =
                     raise CheckpointError(f"{target}: rank 0 did not commit it")
                 return
             _await(lambda: all(p.exists() for p in parts), deadline, f"{target}: not all ranks wrote their part")
-            point("joint.before-commit")
+            point("shared-file.before-commit")
             folder.adopt(hidden, _complete(hidden, shard, parts))
             for part in parts:
                 part.unlink(missing_ok=True)  # a rank that gave up has removed its own

@@ -157,28 +157,28 @@ class Connection:
         self._channel.send(Kind.CREDIT, {"version": number, "received": received})
 
     def _data(self, length: int) -> None:
-        piece = self._channel.data_header(length)
+        header = self._channel.data_header(length)
         if self._reservation is None:
             raise BrokenError("DATA before CREDIT")
-        claim = self._registry.claim(self, self._reservation, piece.offset, piece.offset + piece.length)
+        claim = self._registry.claim(self, self._reservation, header.offset, header.offset + header.length)
         if claim is None:
             # Discarded through a small buffer: many connections may send what is here already.
-            sink = memoryview(bytearray(min(piece.length, _SINK_BYTES)))
-            for start in range(0, piece.length, _SINK_BYTES):
-                self._channel.read_into(sink[: piece.length - start], limit_s=FRAME_S)
+            sink = memoryview(bytearray(min(header.length, _SINK_BYTES)))
+            for start in range(0, header.length, _SINK_BYTES):
+                self._channel.read_into(sink[: header.length - start], limit_s=FRAME_S)
             return
         verified: Sequence[Atom] | None = None
         try:
             self._channel.read_into(claim.view, limit_s=FRAME_S)
             point("node.mid-chunk")
             atoms = claim.version.index.cuts.atoms(claim.view, claim.start)
-            verified = atoms if total(atoms) == piece.crc else None
+            verified = atoms if total(atoms) == header.crc else None
         finally:
             self._registry.settle(claim, verified)
         if verified is None:  # the sender learns of it with its commit, and sends these bytes again
             with self._registry.changed:
                 self._registry.counts["damaged_pieces"] += 1
-            why = f"bytes at {piece.offset} of version {claim.version.number} came damaged"
+            why = f"bytes at {header.offset} of version {claim.version.number} came damaged"
             self._refusals.tell("damaged", self.peer, why)
 
     def _commit(self, frame: Frame) -> None:

@@ -200,12 +200,12 @@ class TcpTier(Tier):
                 kind, length = link.channel.header(idle_s=FRAME_S)
                 if kind is not Kind.DATA:
                     raise unexpected(link.channel.rest(kind, length))
-                piece = link.channel.data_header(length)
-                if piece.offset != start or piece.length > min(manifest.size - start, len(buffer)):
+                header = link.channel.data_header(length)
+                if header.offset != start or header.length > min(manifest.size - start, len(buffer)):
                     raise BrokenError("the node sends other bytes than were asked for")
-                link.channel.read_into(buffer[: piece.length], limit_s=FRAME_S)
-                yield buffer[: piece.length]
-                start += piece.length
+                link.channel.read_into(buffer[: header.length], limit_s=FRAME_S)
+                yield buffer[: header.length]
+                start += header.length
             link.answer(Kind.END)
 
     @contextlib.contextmanager

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from support.command import COUNTED
 from support.pace import soon
 from support.places import ROOT
 
@@ -83,6 +84,7 @@ def environment(tmp_path):
         "DEEPVM_CACHE_DIR": str(tmp_path / "cache"),
         "AWS_EC2_METADATA_DISABLED": "true",
         "PYTHONDONTWRITEBYTECODE": "1",
+        **COUNTED,
     }
 
 

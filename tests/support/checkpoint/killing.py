@@ -31,7 +31,7 @@ SNAPSHOT = ["snapshot.before-copy", "snapshot.after-copy"]
 SENDER = ["sender.before-reserve", "sender.mid-chunk", "sender.before-commit"]
 NODE = ["node.before-credit", "node.mid-chunk", "node.before-ack", "node.after-ack"]
 READER = ["node.mid-send"]
-JOINT = ["joint.before-part", "joint.before-commit"]
+JOINT = ["shared-file.before-part", "shared-file.before-commit"]
 
 
 class Broken(AssertionError):
