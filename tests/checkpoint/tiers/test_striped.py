@@ -6,7 +6,7 @@ import signal
 import threading
 import zipfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -310,11 +310,12 @@ def test_a_copy_that_fails() -> None:
 
 
 def link(folder: Path) -> Path:
-    """A copy of a folder, as another machine would find it."""
+    """A copy of a folder as another machine would find it, taken while its node may be writing."""
     copy = folder.with_name(folder.name + "-copy")
     copy.mkdir()
     for path in folder.iterdir():
-        (copy / path.name).write_bytes(path.read_bytes())
+        with suppress(FileNotFoundError):  # a file in the making got its name
+            (copy / path.name).write_bytes(path.read_bytes())
     return copy
 
 

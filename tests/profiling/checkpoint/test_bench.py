@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -280,11 +282,50 @@ LIMITS = {
 }
 
 
+def plain_seconds(folder: Path, size: int) -> dict[str, float]:
+    """What plain copies of so many bytes take here: one written and synced, one sent over loopback."""
+    data = os.urandom(2**20) * (size // 2**20)
+
+    def write() -> None:
+        with open(folder / "plain", "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def send() -> None:
+        with (
+            ThreadPoolExecutor(1) as pool,
+            socket.create_server(("127.0.0.1", 0)) as server,
+            socket.create_connection(server.getsockname()) as near,
+            server.accept()[0] as far,
+        ):
+            received = pool.submit(far.recv_into, memory, len(data), socket.MSG_WAITALL)
+            near.sendall(data)
+            assert received.result() == len(data)
+
+    def seconds(act: Callable[[], None]) -> float:
+        times = []
+        for _ in range(5):
+            began = time.perf_counter()
+            act()
+            times.append(time.perf_counter() - began)
+        return median(times)
+
+    memory = bytearray(len(data))
+    written, sent = seconds(write), seconds(send)
+    return {"deepvm-file": written, "deepvm-memory": sent, "deepvm-memory-durable": written + sent}
+
+
 def over(folder: Path, *names: str, what: Sequence[str], reps: int, steps: int) -> dict[str, float]:
-    """Ratios that are higher than their limit."""
-    found = bench(folder, *names, reps=reps, steps=steps).methods
-    figures = {f"{n} {w}": (getattr(found[n], w), LIMITS[n][w]) for n in names for w in what}
-    return {name: value for name, (value, most) in figures.items() if value > most}
+    """Ratios that are higher than their limit, unless plain copies of the bytes take two thirds of that time.
+
+    Beside a disk that is as fast as memory, not even they would keep the limits.
+    """
+    found = bench(folder, *names, reps=reps, steps=steps)
+    floors = plain_seconds(folder, found.bytes)
+    figures = {f"{n} {w}": (getattr(found.methods[n], w), LIMITS[n][w]) for n in names for w in what}
+    fast = {f"{n} durable_ratio" for n in names if found.methods[n].durable_s <= 1.5 * floors[n]}
+    return {name: value for name, (value, most) in figures.items() if value > most and name not in fast}
 
 
 @pytest.mark.slow

@@ -140,7 +140,7 @@ def test_a_worker_is_killed_in_the_middle(start: Start, number: int) -> None:
     assert code == 1 and "No time for n = 4" in errors
     first, second = document["runs"][:2]
     assert first["failed"].startswith(f"{hosts[1].name}: its process 0 was killed by signal {int(number)}")
-    assert (second["n"], second["failed"][:20]) == (4, "3 of 4 hosts are wel")
+    assert (second["n"], second["failed"][:20]) == (4, "3 of 4 hosts are hea")
     assert f"{hosts[1].name}: its process" in second["failed"]
     assert [p["n"] for p in document["points"]] == [1, 2]
     for other in (hosts[0], *hosts[2:]):
