@@ -61,13 +61,14 @@ def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **marke
         name_or_path: ``aws`` for the user's region, ``aws-us-west-2`` for another, ``paper``, ``simulated``, or a file.
         **market: for AWS only, by keyword, with their defaults:
 
-            - ``prices="auto"``: fresh cache, AWS if there are credentials, expired cache, embedded snapshot;
+            - ``prices="auto"``: fresh cache, AWS if there are credentials, else expired cache or embedded snapshot,
+              whichever is newer;
               ``"live"``: AWS must answer; ``"snapshot"``: what came with deepvm;
             - ``offline=False``: never open a socket;
             - ``profile=""``: of AWS's configuration;
             - ``zone=""``: id or name of the only zone to use; empty for all of them;
             - ``price_basis="current"``, or ``"p50"``, ``"p95"``, ``"max"`` of the spot prices of ``days=30`` days;
-            - ``network="peak"``, or ``"baseline"``: which bandwidth to count with (for every kind of catalog).
+            - ``network="peak"``, or ``"baseline"``: which bandwidth is used (for every kind of catalog).
 
     Raises:
         RequestError: an option's value cannot be used.

@@ -1,1 +1,1 @@
-"""The command line: one file per group of commands; each command imports what it needs when it runs."""
+"""The command line: one folder per group of commands; each command imports what it needs when it runs."""

@@ -1,4 +1,4 @@
-"""From candidates to the blocks that are searched, and from a choice to a recommendation."""
+"""From candidates to the blocks that are searched; from a choice to a recommendation and what limits it."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def _endless(choice: Choice, candidates: Candidates, sizes: TrainingTable) -> It
     if len(endless):
         row = int(endless[0])
         each = format_seconds(request.work.life_s(now.gpu) / int(sizes.spot[row]))
-        reason = f"{int(sizes.count[row])} x {now.gpu.name} would be stopped each {each}, and the job would never end"
+        reason = f"{int(sizes.count[row])} x {now.gpu.name} would be stopped every {each}, and the job would never end"
         yield Binding("preemptions", reason)
 
 

@@ -101,8 +101,8 @@ def _job_limits(candidates: Candidates, cheapest: Choice | None) -> Infeasible |
     that = "" if work.deadline_s is None else " that ends in time"
     bill = math.ceil(-thrifty.value / MICRO_USD * 100) / 100
     reason = (
-        f"no bill of at most {work.total_budget.normalize():f} $ is expected: the cheapest cluster{that} {within}, "
-        f"{thrifty.cluster}, costs {bill:.2f} $ in all"
+        f"no cluster is expected to finish the job for {work.total_budget.normalize():f} $ or less: the cheapest"
+        f"{that} {within}, {thrifty.cluster}, costs {bill:.2f} $ in all"
     )
     return Infeasible("total-budget", reason, f"raise the total budget{' or allow more time' if that else ''}{instead}")
 

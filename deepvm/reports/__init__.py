@@ -1,1 +1,1 @@
-"""What people read: tables, machine-readable documents, pictures."""
+"""Answers for people and programs: tables, documents, pictures, files for other tools."""

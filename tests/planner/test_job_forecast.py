@@ -347,7 +347,7 @@ def test_preemptions_limit_what_would_train_faster() -> None:
     (why,) = found.binding
     assert why.constraint == "preemptions" and "the job would never end" in why.reason
     larger = found.cluster.spot_count + 1
-    assert why.reason.startswith(f"{larger} x slow would be stopped each ")
+    assert why.reason.startswith(f"{larger} x slow would be stopped every ")
     assert recommend(fast_and_slow(), 30, mttp="12h", **options)[0].cluster.spot_count > larger
 
 

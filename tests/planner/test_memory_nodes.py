@@ -197,7 +197,7 @@ def test_nothing_feasible_says_what_would_allow_more(names: tuple[str, ...], siz
 def test_a_bandwidth_that_may_be_a_peak_is_doubted() -> None:
     shop = aws("c7g.large", baseline_gbps=None)
     assert best(shop) == (1, "c7g.large")
-    said = "nobody says what the network of c7g.large sustains: it counts with 12.5 Gbit/s, which may be a peak"
+    said = "the sustained bandwidth of c7g.large is unknown: 12.5 Gbit/s, used here, may be a peak"
     assert said in doubts(nine(shop))
     assert not any("sustains" in d for d in doubts(nine(aws("c7g.large"))))
     plain = catalog(gpu_type(), cpu_type())

@@ -83,7 +83,7 @@ def load_tables(folder: str | os.PathLike[str] | None = None) -> Tables:
     try:
         return read_tables(place / CURRENT)
     except CatalogFormatError as error:
-        cure = "'deepvm tables restore' brings back the tables before the last change, '--tables paper' does without"
+        cure = "'deepvm tables restore' brings back the tables before the last change, '--tables paper' ignores them"
         raise _noted(error, f"These are your measured tables: {cure}.") from None
 
 

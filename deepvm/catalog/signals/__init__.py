@@ -1,1 +1,1 @@
-"""Signals: one kind of fact about one region each, from its source, the cache or the embedded snapshot."""
+"""Signals: facts about a region, each from a cloud (interface: cloud.py), the cache or the embedded snapshot."""

@@ -1,1 +1,1 @@
-"""Versions on a disk: durable writes, commit records, locks, retention."""
+"""Files of versions: names, durable writes, commit records, stripes, locks, retention, export."""

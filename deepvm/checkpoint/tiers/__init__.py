@@ -1,1 +1,1 @@
-"""Storage tiers, one module each, behind :class:`deepvm.checkpoint.tiers.base.Tier`."""
+"""Storage tiers behind :class:`~deepvm.checkpoint.tiers.base.Tier`; registry.py says which one a URL opens."""

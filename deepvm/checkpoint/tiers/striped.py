@@ -1,4 +1,4 @@
-"""``tcp://host:port,host:port``: several memory nodes that share each version (ACUTE's Check-Trans).
+"""``tcp://host:port,host:port``: several memory nodes that share each version (ACUTE's Check-Trans); tcp.py is one.
 
 Every rank sends to all nodes at once; a version counts when each node has its part. There is no redundancy: losing one
 node's memory loses every version that was not on its disk yet.

@@ -1,1 +1,1 @@
-"""The training job: its state, hooks, ranks, save requests and schedule."""
+"""The training job: its state, hooks, ranks, save requests and handles; layerwise updates; unseen steps."""

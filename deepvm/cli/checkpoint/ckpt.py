@@ -1,4 +1,4 @@
-"""``deepvm ckpt``: list, verify, prune and restore checkpoints."""
+"""``deepvm ckpt``: list, verify, restore and benchmark checkpoints."""
 
 from __future__ import annotations
 
@@ -113,10 +113,11 @@ def _row(job: str, version: int, path: str, size: int, problem: str, created: st
 
 @app.command("verify")
 def verify_versions(place: PlaceOrFile, job: Job = "") -> None:
-    """Compare versions with their commit records. Every byte is read; exit code 1 names what is damaged.
+    """Compare versions with their commit records. Exit code 1: something is damaged.
 
-    Damaged is also a file without its record, a record without its file, and a link, a pipe or a folder in place of a
-    file. A memory node or a bucket is asked for one job, and sends one version after the other here.
+    Every byte is read. A file without its record, a record without its file, and a link, a pipe or a folder in place of
+    a file count as damaged too. A memory node or a bucket is asked for one job, and sends one version after the other
+    here.
 
     Example: deepvm ckpt verify /mnt/ckpt
     """
@@ -189,10 +190,11 @@ def restore(
     ] = "torch",
     parts: Annotated[list[str], opt("Folder of another node; repeatable.", "DIR")] = [],  # noqa: B006  typer copies
 ) -> None:
-    """Write a version to a file. The newest good one, verified against its commit record.
+    """Write a version to a file.
 
-    The parts that several memory nodes have kept (JOB.part-1-of-2, ...) are joined to the file of JOB; where each node
-    has a folder of its own, name the others with --parts.
+    By default the newest good one, verified against its commit record. The parts that several memory nodes have kept
+    (JOB.part-1-of-2, ...) are joined to the file of JOB; where each node has a folder of its own, name the others with
+    --parts.
 
     Example: deepvm ckpt restore /mnt/ckpt --to model.pt
     """

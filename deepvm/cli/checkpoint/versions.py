@@ -132,11 +132,12 @@ def collect_garbage(
     trust: Annotated[bool, flag("--trust", "Do not verify the kept versions before removing others.")] = False,
     dry_run: Annotated[bool, flag("--dry-run", "Show what would be removed.")] = False,
 ) -> None:
-    """Remove old versions. Also what killed writers left more than an hour ago.
+    """Remove old versions, and what killed writers left.
 
-    The newest version that the training called its best stays. Damaged versions do not count as kept, and stay for
-    inspection; one without a commit record goes when it would be outdated anyway. The parts of a version stay or go
-    together; where each node has a folder of its own, name the others with --parts.
+    What a killed writer left goes after an hour. The newest version that the training called its best stays. Damaged
+    versions do not count as kept, and stay for inspection; one without a commit record goes when it would be outdated
+    anyway. The parts of a version stay or go together; where each node has a folder of its own, name the others with
+    --parts.
 
     Example: deepvm ckpt gc /mnt/ckpt --keep 2 --every 1000
     """

@@ -192,7 +192,7 @@ class RankFlags(PlanFlags):
     top: Annotated[str, opt("Configurations to rank.", "N")] = "3"
     solver: Annotated[Literal["ilp", "frontier"], opt("Integer program (HiGHS), or enumeration: same answer.")] = "ilp"
     time_limit: Annotated[str, opt("Time limit of the integer program.", "SECONDS")] = "60"
-    simulate: Annotated[str | None, opt("Also simulate the job on the ranked clusters: median, 95 %.", "RUNS")] = None
+    simulate: Annotated[str | None, opt("Also simulate the job on the ranked clusters: median, p95.", "RUNS")] = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -202,7 +202,7 @@ class SweepFlags(PlanFlags):
     pw: Annotated[str, opt("Budgets in $/h: 0:10:0.1, or a comma-separated list.", "LOW:HIGH:STEP")]
     # The same option, but here it may be repeated.
     policy: Annotated[list[str], opt("Only this policy of 'recommend'; repeatable; default: all.", "NAME")] = many()  # type: ignore[assignment]
-    simulate: Annotated[str | None, opt("Also simulate the best clusters: 5, 50 and 95 %.", "RUNS")] = None
+    simulate: Annotated[str | None, opt("Also simulate the best clusters: p5, p50, p95.", "RUNS")] = None
 
     def planner_options(self, catalog: "Catalog") -> "PlanOptions":
         """As :meth:`PlanFlags.planner_options`, without a policy: the sweep takes several."""

@@ -33,7 +33,7 @@ def fit(
     plot: Annotated[str, plot_of("points, fits and band")] = "",
     output: TableJson = "table",
 ) -> None:
-    """Fit speed-ups: logistic, Amdahl, USL and alpha-beta (ring), which is best, with a band and what to measure next.
+    """Fit and rank logistic, Amdahl, USL and alpha-beta (ring) curves, with a band and what to measure next.
 
     An n may be measured several times; seconds are those of the same work on n VMs.
 

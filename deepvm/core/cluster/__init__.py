@@ -1,1 +1,1 @@
-"""What can be rented and what it is worth: instances, performance, speed-up, saturation, clusters, prices."""
+"""What can be rented and what it is worth: types, clusters, plans, memory nodes, prices, speed-up, provenance."""

@@ -171,14 +171,14 @@ def _job_lines(answer: Recommendations) -> list[str]:
     lines = [
         f"The job {job.name} is {alone} on one {answer.reference.name} that is never preempted"
         f"{'' if work.measured_on else ', the cheapest type here (--measured-on names another)'}.",
-        f"It counts {save} for a save, which is safe {durable} later, {allocation} for a new VM to come and "
+        f"It assumes {save} for a save, which is safe {durable} later, {allocation} for a new VM to come and "
         f"{preparation} to prepare it, and notices {grace} ahead; a job file says how it is.",
     ]
     if outlook.preemptions and not (job.save_s.high and job.allocation_s.high and job.preparation_s.high):
         lines.append("Doubt: what takes 0 s there makes preemptions look cheaper than they are.")
     if answer.reference.eflops_basis:
         basis = answer.reference.eflops_basis
-        lines.append(f"Doubt: it stands on the eFLOPS of {answer.reference.name}, which are estimated: {basis}.")
+        lines.append(f"Doubt: it rests on the estimated eFLOPS of {answer.reference.name}: {basis}.")
     life, band = work.life_s(gpu), gpu.interruption_band
     source = "" if work.mttp_s is not None or band is None else ", by AWS's band"
     if math.isinf(life):
@@ -195,7 +195,7 @@ def _job_lines(answer: Recommendations) -> list[str]:
             f"Doubt: {INTERRUPTION_BANDS[band]} a month is of all zones and hours together, counted as "
             f"{100 * BAND_SHARES[band]:g} % gone after a month{hits(BAND_SHARES[band], first.cluster.spot_count)}; "
             f"at a busy hour a {gpu.name} may live for hours. "
-            "'--mttp' counts with your own figure."
+            "'--mttp' sets your own figure."
         )
     if outlook.spread is not None:
         s = outlook.spread
@@ -205,7 +205,7 @@ def _job_lines(answer: Recommendations) -> list[str]:
             + ("." if s.late is None else f"; {100 * s.late:.1f} % miss the deadline.")
         )
     elif work.deadline_s is not None and outlook.total_s > CLOSE * work.deadline_s:
-        lines.append("Doubt: expected means on average; about every second run is late ('--simulate 500' counts them).")
+        lines.append("Doubt: expected means on average; about half of runs are late ('--simulate 500' counts them).")
     return lines
 
 
@@ -293,7 +293,7 @@ def _left_out(answer: Recommendations) -> list[str]:
         lines.append(f"Not considered ({reason}): {shown}.")
         if reason == "unprofiled":
             estimates = any(answer.catalog[r.instance_type].eflops_basis for r in rejections)
-            instead = ", or '--estimates' counts with estimates" if estimates else ""
+            instead = ", or '--estimates' allows estimates" if estimates else ""
             lines.append(f"To consider them: 'deepvm profile eflops --save' on such a VM measures it{instead}.")
         elif reason in ALLOWED_BY:
             ways = ", or ".join(f"'{way}'" for way in dict.fromkeys((ALLOWED_BY[reason], BY_NAME)))

@@ -82,7 +82,7 @@ def measured_lines(catalog: Catalog, now: datetime) -> list[str]:
         if found:
             parts.append(f"{name} of {', '.join(said[:_NAMED])}{more}")
     where = f"Measured, says {about.measured_file}" if about.measured_file else "Measured here"
-    return [f"{where}: {'; '.join(parts)}. '--tables paper' does without."] if parts else []
+    return [f"{where}: {'; '.join(parts)}. '--tables paper' ignores it."] if parts else []
 
 
 def _day(measured: Measurement, now: datetime) -> str:
@@ -171,9 +171,7 @@ def risk_lines(best: Recommendation, catalog: Catalog, *, known: bool = False) -
         lines.append(f"Risk: {share} of {gpu.name} spot VMs are preempted in a month (AWS's Spot Advisor{when}).")
         lines += filter(None, [cluster_sentence(risk)])
         if known:
-            lines.append(
-                "Times and bills above count with the mean time to preemption that was given, not with this risk."
-            )
+            lines.append("Times and bills above use the mean time to preemption that was given, not this risk.")
     return lines
 
 
@@ -224,8 +222,7 @@ def doubts(answer: Recommendations) -> list[str]:
     nodes = (r.cluster.memory.instance for r in answer.configurations if r.cluster.memory is not None)
     if answer.catalog.memory_nodes.sustained:
         found += dict.fromkeys(
-            f"nobody says what the network of {node.name} sustains: it counts with {node.network_gbps:g} Gbit/s, which "
-            "may be a peak"
+            f"the sustained bandwidth of {node.name} is unknown: {node.network_gbps:g} Gbit/s, used here, may be a peak"
             for node in nodes
             if node.network_baseline_gbps is None
         )
