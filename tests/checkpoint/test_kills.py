@@ -116,7 +116,10 @@ def test_two_ranks_in_one_folder(arena: Arena, version: int) -> None:  # noqa: F
 @pytest.mark.parametrize("tiers", ["file", "tcp", "both"])
 def test_trainers_killed_at_any_time(arena: Arena, tiers: str) -> None:  # noqa: F811
     chance = random.Random(tiers)
-    kills = sum(arena.run(Case(tiers, chance.choice([2, 1000]), after_s=chance.uniform(0, 0.25))) for _ in range(25))
+    kills = sum(
+        arena.run(Case(tiers, chance.choice([2, 1000]), after_s=chance.uniform(0, 0.25), step_s=0.01))
+        for _ in range(25)
+    )
     assert kills >= 15
 
 

@@ -14,8 +14,7 @@ from support.checkpoint import object_store
 from support.checkpoint.memory_nodes import HERE, TOKEN, running
 
 torch = pytest.importorskip("torch")
-boto3 = pytest.importorskip("boto3")
-botocore = pytest.importorskip("botocore.config")
+pytest.importorskip("boto3")
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.format.manifest import SUFFIX  # noqa: E402
@@ -62,10 +61,7 @@ class Objects:
         return self.store.keys()
 
     def read(self, name: str) -> bytes:
-        # Copies keep their checksums of parts here, which the library takes for those of the whole.
-        config = botocore.Config(response_checksum_validation="when_required")
-        client = boto3.session.Session().client("s3", endpoint_url=self.store.url, config=config)
-        return bytes(client.get_object(Bucket=object_store.BUCKET, Key=name)["Body"].read())
+        return self.store.read(name)
 
     def write(self, name: str, data: bytes) -> None:
         self.store.client().put_object(Bucket=object_store.BUCKET, Key=name, Body=data)

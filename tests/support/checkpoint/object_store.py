@@ -55,8 +55,11 @@ class Store:
     @cache  # noqa: B019  there is one store
     def client(self) -> Any:
         import boto3
+        from botocore.config import Config
 
-        return boto3.session.Session().client("s3", endpoint_url=self.url)
+        # Copies keep their checksums of parts in this store, which the library takes for those of the whole.
+        config = Config(response_checksum_validation="when_required")
+        return boto3.session.Session().client("s3", endpoint_url=self.url, config=config)
 
     def begin(self) -> None:
         """An empty bucket, and no trouble."""
