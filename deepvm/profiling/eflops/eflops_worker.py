@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from deepvm.errors import DataError, DeepVMError, MeasurementError, RequestError
 from deepvm.profiling.hosts.coordinator import Coordinator, Message
 from deepvm.profiling.hosts.launcher import Host
-from deepvm.profiling.hosts.watchdog import emit, hold
+from deepvm.profiling.hosts.watchdog import emit, hold, leave
 from deepvm.profiling.workload.spec import Workload
 
 if TYPE_CHECKING:
@@ -236,6 +236,7 @@ def main() -> None:
         _tell(error, task)
         # Other processes may be waiting for this one; leaving the ordinary way would wait for them.
         os._exit(1)
+    leave()
 
 
 if __name__ == "__main__":

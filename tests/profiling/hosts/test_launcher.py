@@ -219,3 +219,18 @@ def test_temporary_files_go_with_a_process_that_the_watchdog_ends(tmp_path: Path
         process.stdin.close()
         assert process.wait(20) == 143
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_work_that_was_done_counts_even_if_the_interpreter_would_abort_at_its_end(tmp_path: Path) -> None:
+    """As with gloo, whose threads outlive the group."""
+    code = "import atexit, os, tempfile; from deepvm.profiling.hosts.watchdog import agent\n"
+    code += "atexit.register(os.abort)\n"
+    code += "agent(lambda order, lines: print('said', tempfile.mkdtemp(), end=''))"
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", code, '{"limit_s": 60}'], stdin=pipe, stdout=pipe, env=environment
+    ) as process:
+        assert process.stdout is not None and process.stdout.read().startswith(b"said")
+        assert process.wait(20) == 0
+    assert list(tmp_path.iterdir()) == []

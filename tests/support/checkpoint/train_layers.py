@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -112,6 +113,7 @@ def main() -> None:
     with open(f"{out}.{torch.distributed.get_rank()}", "w") as file:
         json.dump(found, file)
     torch.distributed.destroy_process_group()
+    os._exit(0)  # gloo's threads outlive the group, and may abort the interpreter's own end (torch 2.13)
 
 
 if __name__ == "__main__":
