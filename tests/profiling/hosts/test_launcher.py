@@ -225,7 +225,7 @@ def test_a_work_that_was_done_counts_even_if_the_interpreter_would_abort_at_its_
     """As with gloo, whose threads outlive the group."""
     code = "import atexit, os, tempfile; from deepvm.profiling.hosts.watchdog import agent\n"
     code += "atexit.register(os.abort)\n"
-    code += "agent(lambda order, lines: print('said', tempfile.mkdtemp(), end=''))"
+    code += "agent(lambda order, lines: print('said', tempfile.mkdtemp(), flush=True))"
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     pipe = subprocess.PIPE
     with subprocess.Popen(
