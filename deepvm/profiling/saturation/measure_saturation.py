@@ -167,23 +167,23 @@ def _pushes(
     """All completed pushes, with their n."""
     order = random.Random(setup.seed)
     largest = len(setup.senders)
-    # The first does not count: it opens windows, looks up addresses, touches memory.
-    todo = [largest]
-    for _ in range(setup.repeats):
-        todo += order.sample(range(1, largest + 1), largest)
+    sizes = [n for _ in range(setup.repeats) for n in order.sample(range(1, largest + 1), largest)]
+    cold = True  # the first push does not count: it opens windows, looks up addresses, touches memory
     begin = time.monotonic()
-    for done, n in enumerate(todo):
-        while len(cluster.senders) >= 2:
-            names = order.sample(cluster.senders, min(n, len(cluster.senders)))
-            if len(names) < n and done:
-                break  # too few are left
+    for done, n in enumerate(sizes, 1):
+        while len(cluster.senders) >= (2 if cold else max(n, 2)):
+            names = order.sample(cluster.senders, len(cluster.senders) if cold else n)
             push = cluster.push(names)
-            for name, reason in push.lost.items():
-                cluster.senders.remove(name)
-                warn(f"sender {name} was lost in a push of {n}: {reason}; {len(cluster.senders)} are left")
-            if not push.lost:
-                left = (time.monotonic() - begin) / (done + 1) * (len(todo) - done - 1)
-                if done:
-                    say(f"[{done}/{len(todo) - 1}] {n} senders: {push.seconds:.3f} s; about {left:.0f} s left")
-                    yield n, push
+            if push.lost:
+                for count, (name, reason) in enumerate(push.lost.items(), 1):
+                    left = len(cluster.senders) - count
+                    warn(f"sender {name} was lost in a push of {len(names)}: {reason}; {left} are left")
+                cluster.drop(push.lost)
+                cold = True
+            elif cold:
+                cold = False
+            else:
+                left_s = (time.monotonic() - begin) / done * (len(sizes) - done)
+                say(f"[{done}/{len(sizes)}] {n} senders: {push.seconds:.3f} s; about {left_s:.0f} s left")
+                yield n, push
                 break

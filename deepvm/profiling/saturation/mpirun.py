@@ -9,11 +9,12 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from deepvm.errors import MeasurementError, MissingExtraError, RequestError
-from deepvm.profiling.hosts.coordinator import Coordinator
+from deepvm.profiling.hosts.coordinator import Coordinator, Message
 from deepvm.profiling.hosts.launcher import COMMAND, HOST, Host, Launcher, joined
 from deepvm.profiling.saturation.setup import MARGIN_S, SLACK_S, Cluster, Setup
 
@@ -36,9 +37,32 @@ _ADVICE = "--verbose shows all of it; with --interface {} all hosts must reach o
 def mpi_cluster(setup: Setup, hear: Callable[[str], None] | None = None) -> Iterator[Cluster]:
     """Run :mod:`deepvm.profiling.saturation.transfer_mpi` on all hosts; it ends with the block, whatever happens.
 
+    When a sender is lost, mpirun starts again without it: ULFM lets the others live on, but Open MPI (5.0.11) often
+    never answers what a healthy one was about to send.
+
     Raises:
         MissingExtraError: mpi4py or mpirun is not here. MeasurementError: mpirun does not start the ranks.
     """
+    with ExitStack() as running:
+        ranks, found = running.enter_context(_ranks(setup, hear))
+
+        def restart(senders: Sequence[str]) -> Coordinator:
+            cluster.programs.stop(0)
+            running.close()
+            left = tuple(host for host in setup.senders if host.name in senders)
+            again, found = running.enter_context(_ranks(replace(setup, senders=left), hear))
+            for name, reason in found["lost"].items():
+                raise MeasurementError(f"sender {name} could not be started again: {reason}")
+            return again
+
+        here = [host.name for host in setup.senders if host.name not in found["lost"]]
+        cluster = Cluster(setup, ranks, "mpirun", here, found["lost"], found["boots"], restart=restart)
+        yield cluster
+
+
+@contextmanager
+def _ranks(setup: Setup, hear: Callable[[str], None] | None) -> Iterator[tuple[Coordinator, Message]]:
+    """One mpirun, and what its rank 0 says once all ranks have found each other."""
     launcher = setup.launcher
     program = launcher.program(_MPI, [f"{setup.pushes_s + SLACK_S:g}"])
     if launcher.quoted:  # for the shell there, which mpirun bypasses
@@ -68,8 +92,7 @@ def mpi_cluster(setup: Setup, hear: Callable[[str], None] | None = None) -> Iter
                 raise MeasurementError(f"{error}; {_ADVICE.format(setup.interface or 'NAME|NETWORK')}") from None
             finally:
                 begun.set()
-            here = [name for name in names if name not in found["lost"]]
-            yield Cluster(setup, ranks, "mpirun", here, found["lost"], found["boots"])
+            yield ranks, found
 
 
 def _mpirun(setup: Setup, folder: Path, program: Sequence[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -83,11 +83,12 @@ class Push(NamedTuple):
     lost: Mapping[str, str]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Cluster:
     """The programs on all hosts; place 0 of the coordinator is the receiver's (TCP) or mpirun, ``receiver`` in errors.
 
-    ``senders`` can push, those ``absent`` cannot; ``places`` of senders are empty under mpirun.
+    ``senders`` can push, those ``absent`` cannot; ``places`` of senders are empty under mpirun, which needs a
+    ``restart`` with the other senders when one is lost.
     """
 
     setup: Setup
@@ -97,6 +98,7 @@ class Cluster:
     absent: Mapping[str, str]
     boots: Sequence[str]
     places: Mapping[str, int] = field(default_factory=dict)
+    restart: Callable[[Sequence[str]], Coordinator] | None = None
 
     def push(self, names: Sequence[str]) -> Push:
         """Push one checkpoint from these senders; raises a MeasurementError if the receiver does not answer."""
@@ -107,6 +109,12 @@ class Cluster:
         for name in lost.keys() & self.places.keys():
             lost[name] += f" ({self.programs.ending(self.places[name])})"
         return Push(found["seconds"], found["busy"], lost)
+
+    def drop(self, lost: Collection[str]) -> None:
+        """Go on without these senders; raises a MeasurementError if the others cannot."""
+        self.senders = [name for name in self.senders if name not in lost]
+        if self.restart is not None and len(self.senders) >= 2:
+            self.programs = self.restart(self.senders)
 
 
 @contextmanager

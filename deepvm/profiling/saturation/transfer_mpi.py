@@ -3,12 +3,13 @@
 Rank 0 receives and takes the time. Its orders are lines of JSON on standard input, its answers those of
 :func:`deepvm.profiling.hosts.watchdog.emit`; mpirun carries both. At the end of its input it lets the others end; the
 watchdog would end it at once. Messages go between rank 0 and one sender only, and errors are returned: when a sender
-dies, its own messages fail and the others go on, thanks to mpirun's ``--with-ft ulfm``.
+dies, its own messages fail and rank 0 can tell, thanks to mpirun's ``--with-ft ulfm``.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import threading
@@ -28,6 +29,7 @@ _PAUSE_S = 50e-6  # between two looks at MPI while bytes flow: less than what a 
 _IDLE_PAUSE_S = 0.002
 _END = -1
 _FINALIZE_S = 5.0
+_GRACE_S = 2.0
 
 
 class Receiver:
@@ -68,13 +70,16 @@ class Receiver:
         arrivals = Arrivals(names, self._stall_s, limit_s)
         for name, one in inward.items():
             self._guarded(name, arrivals.lost, one.begin)
-        while waiting := arrivals.awaited():
+        end = math.inf
+        while (waiting := arrivals.awaited()) and time.monotonic() < end:
             moved = False
             for name in waiting:
                 if self._guarded(name, arrivals.lost, inward[name].step):
                     moved = True
                     arrivals.hear(name, done=not inward[name].requests)
             arrivals.overdue()
+            if arrivals.lost:  # the push means nothing any more; others that die now are lost as well
+                end = min(end, time.monotonic() + _GRACE_S)
             if not moved:
                 time.sleep(_PAUSE_S)
         return arrivals.result()
