@@ -104,3 +104,29 @@ def resolve(region: str, kinds: Sequence[str], mode: str, *, snapshot: Mapping[s
     if isinstance(found, CloudError):
         raise found
     return found
+
+
+SNAPSHOT = {k: signal(k, observed_at=after(days=-100), origin="snapshot") for k in ("specs", "on-demand", "spot")}
+
+
+def get(
+    cache: Cache, cloud: Any, mode: str = "auto", kinds: Sequence[str] = KINDS, now: datetime = NOW, **changes: Any
+) -> Resolved:
+    """The signals of :data:`REGION`."""
+    settings: dict[str, Any] = {"snapshot": SNAPSHOT, "progress": lambda _: None} | changes
+    return resolve(REGION, kinds, mode, cache=cache, providers=cloud, now=now, **settings)
+
+
+def several(cache: Cache, cloud: Any, regions: Sequence[str], mode: str = "auto", **changes: Any) -> Mapping[str, Any]:
+    """The signals of several regions, or the error of each; only :data:`REGION` has a snapshot."""
+    settings: dict[str, Any] = {"kinds": KINDS, "snapshot": lambda r: SNAPSHOT if r == REGION else {}, "now": NOW}
+    settings |= changes
+    return resolve_regions(regions, settings.pop("kinds"), mode, cache=cache, providers=cloud, **settings)
+
+
+def origins(resolved: Resolved) -> dict[str, str]:
+    return {k: s.origin for k, s in resolved.signals.items()}
+
+
+def all_from(origin: str, kinds: Iterable[str] = KINDS) -> dict[str, str]:
+    return dict.fromkeys(kinds, origin)

@@ -1,0 +1,249 @@
+"""Several regions, threads and processes at once; sources that stall, and Ctrl-C."""
+
+import signal as signals_of_unix
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from support.catalog_signals import (
+    KINDS,
+    NOW,
+    REGION,
+    Cloud,
+    Fake,
+    all_from,
+    denied,
+    get,
+    origins,
+    several,
+)
+from support.pace import soon
+from support.places import TESTS
+
+from deepvm.catalog.signals import fetching
+from deepvm.catalog.signals import resolve as resolving
+from deepvm.catalog.signals.cache import Cache
+from deepvm.catalog.signals.resolve import Resolved
+from deepvm.errors import CloudError
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return Cache(tmp_path / "cache", "me")
+
+
+# Several regions
+
+
+def test_regions_are_fetched_together(cache):
+    cloud = Cloud({**dict.fromkeys(KINDS)})
+    for fake in cloud.fakes.values():
+        fake.stall_s = 0.1
+    with soon(1.0):  # 14 waits of 0.1 s, 8 at once
+        found = several(cache, cloud, ["us-east-1", "eu-west-1"])
+    assert list(found) == ["us-east-1", "eu-west-1"]
+    assert all(origins(r) == all_from("live") for r in found.values())
+    assert cloud.calls == dict.fromkeys(KINDS, 2)
+    assert found["eu-west-1"].signals["spot"].region == "eu-west-1"
+
+
+def test_never_more_than_eight_at_once(cache):
+    busy, most, lock = [0], [0], threading.Lock()
+
+    class Counting(Fake):
+        def fetch(self, region, now):
+            with lock:
+                busy[0] += 1
+                most[0] = max(most[0], busy[0])
+            time.sleep(0.01)
+            with lock:
+                busy[0] -= 1
+            return super().fetch(region, now)
+
+    cloud = Cloud()
+    cloud.fakes = {k: Counting(k) for k in KINDS}
+    several(cache, cloud, [f"r-{i}" for i in range(5)])
+    assert most[0] == 8 and cloud.calls == dict.fromkeys(KINDS, 5)
+
+
+def test_one_region_fails_the_other_does_not(cache):
+    class Closed(Fake):
+        def fetch(self, region, now):
+            if region == "ap-east-1":
+                raise denied("region", "not enabled", "enable ap-east-1")
+            return super().fetch(region, now)
+
+    cloud = Cloud()
+    cloud.fakes = {k: Closed(k) for k in KINDS}
+    found = several(cache, cloud, ["us-east-1", "ap-east-1"])
+    assert found["us-east-1"] == Resolved(found["us-east-1"].signals, ()) and found["ap-east-1"].signals == {}
+    (note,) = found["ap-east-1"].notes
+    assert "enable ap-east-1" in note
+    live = several(cache, cloud, ["us-east-1", "ap-east-1"], "live")
+    assert isinstance(live["ap-east-1"], CloudError) and live["ap-east-1"].why == "region"
+    assert live["us-east-1"].signals["spot"].origin == "live"
+
+
+def test_a_failure_of_all_regions_is_said_once(cache):
+    cloud = Cloud(**{k.replace("-", "_"): denied("network", "no route", "check") for k in KINDS})
+    found = several(cache, cloud, ["us-east-1", "eu-west-1", "us-west-2"])
+    assert [len(r.notes) for r in found.values()] == [1, 0, 0]
+    assert "of us-east-1, eu-west-1 and us-west-2" in found["us-east-1"].notes[0]
+
+
+def test_no_regions(cache):
+    assert several(cache, Cloud(), []) == {}
+
+
+def test_the_snapshot_is_read_only_if_needed(cache):
+    def never(region):
+        raise AssertionError(region)
+
+    assert origins(several(cache, Cloud(), [REGION], snapshot=never)[REGION]) == all_from("live")
+    several(cache, None, [REGION], snapshot=never)
+
+
+# Stalls and interrupts
+
+
+def test_a_source_that_never_answers_is_given_up(cache, monkeypatch):
+    monkeypatch.setattr(resolving, "PATIENCE_S", 0.3)
+    with soon(3):
+        found = get(cache, Cloud(spot=Fake("spot", stall_s=5)))
+    assert found.signals["spot"].origin == "snapshot" and found.signals["specs"].origin == "live"
+    assert "no answer within 0 s" in found.notes[0]
+
+
+INTERRUPTED = """
+import sys, signal as unix
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from deepvm.catalog.signals.cache import Cache
+from support.catalog_signals import KINDS, NOW, Cloud, Fake, resolve
+cloud = Cloud(spot=Fake("spot", stall_s=60), specs=Fake("specs", stall_s=60))
+def progress(line):
+    print(line, flush=True)
+try:
+    cache = Cache(Path(sys.argv[1]), "me")
+    resolve("us-east-1", KINDS, "auto", cache=cache, providers=cloud, snapshot={{}}, now=NOW, progress=progress)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    sys.exit(130)
+"""
+
+
+def test_an_interrupt_ends_at_once(cache):
+    script = INTERRUPTED.format(root=str(TESTS))
+    process = subprocess.Popen([sys.executable, "-c", script, str(cache.folder)], stdout=subprocess.PIPE, text=True)
+    lines = [process.stdout.readline() for _ in range(1 + 5)]  # the start, and what does not stall
+    assert all("fetch" in line for line in lines)
+    with soon(5):
+        process.send_signal(signals_of_unix.SIGINT)
+        out, _ = process.communicate(timeout=55)
+    assert process.returncode == 130 and out == "interrupted\n"
+    entries = cache.entries(NOW)
+    assert len(entries) == 5 and all(e.state == "fresh" for e in entries)  # what had come is kept, whole
+    assert not list(cache.folder.rglob("*.tmp")) and cache.lock(REGION, 0)
+
+
+def test_an_interrupt_between_answers_stops_the_rest(cache, monkeypatch):
+    monkeypatch.setattr(fetching, "AT_ONCE", 1)
+    cloud = Cloud()
+    for fake in cloud.fakes.values():
+        fake.stall_s = 0.05
+
+    def interrupt(line):
+        if "fetched" in line:
+            raise KeyboardInterrupt
+
+    kept_alive = None
+    try:
+        get(cache, cloud, progress=interrupt)
+    except KeyboardInterrupt as caught:
+        kept_alive = caught
+    assert kept_alive is not None
+    time.sleep(0.5)
+    assert sum(cloud.calls.values()) <= 3  # the one that came, and what had begun
+    assert cache.lock(REGION, 0)
+
+
+# Two at once
+
+TWICE = """
+import sys, time
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from deepvm.catalog.signals.cache import Cache
+from support.catalog_signals import KINDS, NOW, Cloud, resolve
+cloud = Cloud()
+for fake in cloud.fakes.values():
+    fake.stall_s = 0.7
+while time.time() < float(sys.argv[3]):
+    time.sleep(0.001)
+cache = Cache(Path(sys.argv[1]), "me")
+found = resolve("us-east-1", KINDS, sys.argv[2], cache=cache, providers=cloud, snapshot={{}}, now=NOW)
+print(sum(cloud.calls.values()), len(found.signals), found.notes)
+"""
+
+
+@pytest.mark.parametrize("mode", ["auto", "live"])
+def test_two_processes_do_the_work_once(mode, cache):
+    script = TWICE.format(root=str(TESTS))
+    start = str(time.time() + 1.5)
+    two = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(cache.folder), mode, start], stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    said = sorted(p.communicate(timeout=60)[0] for p in two)
+    assert said == ["0 7 ()\n", "7 7 ()\n"]
+
+
+def test_a_lock_that_cannot_be_had_is_said_and_ignored(cache, monkeypatch):
+    monkeypatch.setattr(fetching, "LOCK_WAIT_S", 0.1)
+    with cache.lock(REGION):
+        lines = []
+        found = get(Cache(cache.folder, "me"), Cloud(), progress=lines.append)
+    assert origins(found) == all_from("live")
+    assert "another deepvm" in found.notes[0] and "waiting" in lines[0]
+
+
+def test_a_region_that_is_done_lets_others_in(cache):
+    class SlowAbroad(Fake):
+        def fetch(self, region, now):
+            if region == "eu-west-1":
+                assert done.wait(20)
+            return super().fetch(region, now)
+
+    done, cloud = threading.Event(), Cloud([])
+    cloud.fakes["spot"] = SlowAbroad("spot")
+    thread = threading.Thread(target=lambda: several(cache, cloud, ["eu-west-1", "us-east-1"], kinds=["spot"]))
+    thread.start()
+    try:
+        while cache.stamp("us-east-1", "spot") is None:
+            time.sleep(0.01)
+        with Cache(cache.folder, "me").lock("us-east-1", 5):
+            pass
+        assert Cache(cache.folder, "me").lock("eu-west-1", 0) is None
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_opposite_orders_do_not_block_each_other(cache):
+    def both(names):
+        done.append(several(Cache(cache.folder, "me"), Cloud(), names, "live"))
+
+    done = []
+    orders = [["us-east-1", "eu-west-1"], ["eu-west-1", "us-east-1"]] * 4
+    threads = [threading.Thread(target=both, args=(names,)) for names in orders]
+    with soon(20):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(done) == 8
+    assert all(not r.notes for found in done for r in found.values())
