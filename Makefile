@@ -12,7 +12,7 @@ help:
 	@echo "make test        the tests (a few minutes)"
 	@echo "make test-slow   the long campaigns as well (two hours)"
 	@echo "make check       ruff and mypy --strict"
-	@echo "make coverage    how much of each room its own tests cover: core and planner 95 %, the others 85 %"
+	@echo "make coverage    lines and branches that the tests of each room cover: modules 85 %, core and planner 95 %"
 	@echo "make docs        README and docs/ as a site (build/site/)"
 	@echo "make bench       speed of the command line, growth with the catalog (build/bench/)"
 	@echo "make clean       remove .venv and build/"
