@@ -21,12 +21,13 @@ from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.files.retention import kept
 from deepvm.checkpoint.files.shared_file_write import put_part
 from deepvm.checkpoint.files.version_dir import YOUNG_S, VersionFolder
-from deepvm.checkpoint.files.writer_lock import NODE, FileLock
+from deepvm.checkpoint.files.writer_lock import NODE
 from deepvm.checkpoint.format.checksums import seal
 from deepvm.checkpoint.format.manifest import UNRECORDED, CommitRecord, Damage
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.tiers.base import Store, Tier
 from deepvm.errors import CheckpointError, DamagedError, RequestError
+from deepvm.io.file_lock import FileLock
 
 log = logging.getLogger("deepvm.checkpoint")
 _MOST_SHOWN = 5
@@ -59,7 +60,7 @@ class FileTier(Store):
         self._jobs, self._warned = set[str](), set[str]()
         self._known: dict[str, set[int]] = {}
         self._writing = threading.RLock()
-        self._node_lock = FileLock(folder / NODE)
+        self._node_lock = FileLock(folder / NODE, 0o666)
 
     @classmethod
     def open(cls, url: str, session: str, keep: int, every: int, option: str) -> Tier:
