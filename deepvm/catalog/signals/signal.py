@@ -176,7 +176,7 @@ def age(then: datetime, now: datetime) -> str:
     return f"{seconds} s"
 
 
-def listed(words: Iterable[str]) -> str:
+def joined(words: Iterable[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     *most, last = words
     return f"{', '.join(most)} and {last}" if most else last
