@@ -81,7 +81,7 @@ def measured_lines(catalog: Catalog, now: datetime) -> list[str]:
         more = f" and {len(said) - _NAMED} more" if len(said) > _NAMED else ""
         if found:
             parts.append(f"{name} of {', '.join(said[:_NAMED])}{more}")
-    where = f"Measured, says {about.measured_file}" if about.measured_file else "Measured here"
+    where = f"Measured ({about.measured_file})" if about.measured_file else "Measured here"
     return [f"{where}: {'; '.join(parts)}. '--tables paper' ignores it."] if parts else []
 
 
