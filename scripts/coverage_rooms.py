@@ -24,7 +24,7 @@ BESIDE = {
 }
 """Tests elsewhere that were written for a room: what it prints is compared with the golden outputs of the commands."""
 SLOW = {"profiling"}
-"""Rooms whose slow tests count too: real trainings on several processes."""
+"""Rooms whose slow tests count too: real training runs on several processes."""
 
 
 def rooms() -> list[str]:

@@ -50,7 +50,7 @@ class WriterLock:
             self._lock.release()
 
     def _take(self, *, shared: bool, limit_s: float = 0.0) -> bool:
-        why = "another process has been clearing it up for long"
+        why = "another process has been cleaning up for a long time"
         try:
             done = self._lock.take(shared=shared, limit_s=limit_s)
         except OSError as error:

@@ -74,7 +74,7 @@ class FileTier(Store):
         place = durable_write.existing(self.folder.path)
         if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
             raise CheckpointError(
-                f"{self.url}: no version can be written there: {place} is no folder that may be written to; "
+                f"{self.url}: no version can be written there: {place} is not a writable folder; "
                 "mount it for writing, give this user the right, or name another one"
             )
 
@@ -159,7 +159,7 @@ class FileTier(Store):
             log.warning("old versions stay: %s", error)
 
     def _warn_of_others(self, job: str, newest: int, there: set[int]) -> None:
-        """Warn once if another training seems to write this job's versions here: each removes the other's."""
+        """Warn once if another training run seems to write this job's versions here: each removes the other's."""
         known = self._known.get(job)
         others = {v for v in there if v > newest} if known is None else there - known - {newest}
         self._known[job] = there
@@ -168,7 +168,7 @@ class FileTier(Store):
             numbers = ", ".join(map(str, sorted(others)[:_MOST_SHOWN]))
             log.warning(
                 f"{self.url}: versions of {job} that this run has not written: {numbers}. If an earlier run went "
-                "further, the next restore takes its versions, unless you remove them; if another training writes here "
+                "further, the next restore takes its versions, unless you remove them; if another run writes here "
                 "now, each removes versions of the other: give one another name, in DEEPVM_JOB"
             )
 

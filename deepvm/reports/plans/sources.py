@@ -81,7 +81,7 @@ def measured_lines(catalog: Catalog, now: datetime) -> list[str]:
         said = [f"{m.subject} {_day(m, now)}" + (f" with {m.workload}" if m.workload else "") for m in found]
         if found:
             parts.append(f"{name} of {listed(said, _NAMED)}")
-    where = f"Measured, says {about.measured_file}" if about.measured_file else "Measured here"
+    where = f"Measured ({about.measured_file})" if about.measured_file else "Measured here"
     return [f"{where}: {'; '.join(parts)}. '--tables paper' ignores it."] if parts else []
 
 
