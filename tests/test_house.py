@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 import deepvm
+from deepvm.checkpoint.tiers.registry import TIERS
+from deepvm.cli.app import COMMANDS
+from deepvm.reports.exports.registry import REGISTRY
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "deepvm"
@@ -33,30 +38,40 @@ FLOORS = {
     "__main__": 7,
 }
 PLACES = {
-    # library: the only places (files or folders below deepvm/) that may import it
+    # library: the only places (files or folders below deepvm/) that may import it; each of them does
     "pulp": ["planner/search/solver.py"],
     "highspy": ["planner/search/solver.py"],
-    "boto3": ["catalog/clouds/", "checkpoint/tiers/bucket.py"],
-    "botocore": ["catalog/clouds/", "checkpoint/tiers/bucket.py"],
-    "torch": ["checkpoint/", "profiling/", "lab/"],
+    "boto3": ["catalog/clouds/aws/", "checkpoint/tiers/bucket.py"],
+    "botocore": ["catalog/clouds/aws/", "checkpoint/tiers/bucket.py"],
+    "torch": ["checkpoint/", "profiling/"],
     "isal": ["checkpoint/format/"],
     "safetensors": ["checkpoint/files/export.py"],
-    "torchsnapshot": ["profiling/checkpoint/"],
-    "mpi4py": ["profiling/", "checkpoint/network/mpi_streams.py"],
+    "torchsnapshot": ["profiling/checkpoint/methods.py"],
+    "mpi4py": ["profiling/saturation/", "checkpoint/network/mpi_streams.py"],
     "typer": ["cli/"],
     "rich": ["reports/", "cli/"],
-    "pandas": ["profiling/", "simulator/", "reports/", "catalog/"],
-    "pydantic": ["catalog/", "simulator/", "cli/"],
-    "pydantic_core": ["catalog/", "simulator/", "cli/"],
-    "scipy": ["core/", "profiling/", "simulator/"],
-    "numpy": ["core/", "planner/", "catalog/", "profiling/", "simulator/", "reports/", "checkpoint/"],
+    "pandas": ["reports/plans/frames.py"],
+    "pydantic": ["catalog/documents/", "catalog/measured/"],
+    "scipy": ["core/", "profiling/fit/", "simulator/traces/"],
+    "numpy": ["core/", "planner/", "catalog/", "profiling/", "simulator/", "reports/"],
     "matplotlib": ["reports/"],
-    "yaml": ["reports/", "simulator/"],
+    "yaml": ["reports/", "simulator/jobfile.py"],
     "distributed": ["simulator/monte_carlo.py"],
     "platformdirs": ["io/"],
     "tomli": ["cli/settings.py"],
     "tomllib": ["cli/settings.py"],  # of the standard library from 3.11 on
 }
+LOADERS = {"import_module", "__import__", "resolve_name"}
+"""Functions that import what a string names."""
+REGISTRIES = {
+    # module below deepvm/: what it loads by names that it keeps in a table
+    "__init__.py": set(deepvm._HOMES.values()),
+    "cli/app.py": {f"deepvm.cli.{entry.module}" for entry in COMMANDS},
+    "checkpoint/tiers/registry.py": {home.partition(":")[0] for home in TIERS.values()},
+    "reports/exports/registry.py": set(REGISTRY.values()),
+}
+USERS_OWN = {"profiling/workload/models.py"}
+"""Modules that load what the user names: a model as ``module:function``."""
 # pydantic.main, not pydantic: typer imports the empty front of it, which costs nothing.
 SLOW_LIBRARIES = {"numpy", "pandas", "scipy", "pulp", "highspy", "boto3", "torch", "pydantic.main", "matplotlib"}
 
@@ -65,9 +80,20 @@ def modules() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
+def below(path: Path) -> str:
+    """A module's path below deepvm/."""
+    return path.relative_to(PACKAGE).as_posix()
+
+
 def imports(path: Path) -> Iterator[tuple[str, bool]]:
-    """(dotted name, whether it stands at the top of the module) of every import."""
+    """(dotted name, whether it stands at the top of the module) of every import, and of all that is loaded by name."""
     tree = ast.parse(path.read_text())
+    yield from statements(tree)
+    yield from ((name, False) for name in (*loads(tree), *REGISTRIES.get(below(path), ())) if name)
+
+
+def statements(tree: ast.Module) -> Iterator[tuple[str, bool]]:
+    """(dotted name, whether it stands at the top of the module) of every import statement."""
     top = {id(node) for node in tree.body}
     typing_only = {
         id(child)
@@ -80,8 +106,17 @@ def imports(path: Path) -> Iterator[tuple[str, bool]]:
         if isinstance(node, ast.Import):
             yield from ((alias.name, at_top) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
+            assert node.level == 0, f"relative import of {node.module}"
             yield from ((f"{node.module}.{alias.name}", at_top) for alias in node.names)
+
+
+def loads(tree: ast.Module) -> Iterator[str]:
+    """The module that each call of a loader names; empty where the name is computed."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and node.args:
+            function, name = node.func, node.args[0]
+            if getattr(function, "attr", getattr(function, "id", "")) in LOADERS:
+                yield str(name.value).partition(":")[0] if isinstance(name, ast.Constant) else ""
 
 
 def room(parts: tuple[str, ...]) -> str:
@@ -108,6 +143,27 @@ def place_is_wrong(source: Path, name: str) -> bool:
     return not any(source.as_posix().startswith(place) for place in PLACES.get(library, []))
 
 
+def wrong_arrows() -> list[tuple[str, str]]:
+    """(module, what it imports) of every import that does not run downward."""
+    return [(below(p), n) for p in modules() for n, _ in imports(p) if arrow_is_wrong(p.relative_to(PACKAGE), n)]
+
+
+def wrong_places() -> list[tuple[str, str]]:
+    """(module, what it imports) of every third-party library outside its place."""
+    return [(below(p), n) for p in modules() for n, _ in imports(p) if place_is_wrong(p.relative_to(PACKAGE), n)]
+
+
+def unused(places: Mapping[str, Collection[str]]) -> list[tuple[str, str]]:
+    """(library, place) of every place that does not import its library."""
+    used = {(n.split(".")[0], below(p)) for p in modules() for n, _ in imports(p)}
+    return [
+        (library, place)
+        for library, allowed in places.items()
+        for place in allowed
+        if not any(name == library and path.startswith(place) for name, path in used)
+    ]
+
+
 def test_every_room_has_a_floor() -> None:
     rooms = {room(p.relative_to(PACKAGE).parts) for p in modules()} - {"__init__"}
     assert rooms <= set(FLOORS)
@@ -122,13 +178,56 @@ def test_the_front_door_imports_nothing_by_itself() -> None:
 
 
 def test_imports_run_downward() -> None:
-    wrong = [(str(p), n) for p in modules() for n, _ in imports(p) if arrow_is_wrong(p.relative_to(PACKAGE), n)]
-    assert not wrong
+    assert not wrong_arrows()
 
 
 def test_third_party_libraries_stay_in_their_places() -> None:
-    wrong = [(str(p), n) for p in modules() for n, _ in imports(p) if place_is_wrong(p.relative_to(PACKAGE), n)]
-    assert not wrong
+    assert not wrong_places()
+
+
+def test_each_place_is_used() -> None:
+    assert not unused(PLACES)
+
+
+def test_a_place_that_is_not_used_is_seen() -> None:
+    places = {"pandas": ["reports/", "catalog/"], "requests": ["io/"], "torchsnapshot": ["profiling/"]}
+    assert unused(places) == [("pandas", "catalog/"), ("requests", "io/")]
+
+
+def test_what_is_loaded_by_a_computed_name_stands_in_a_table() -> None:
+    assert {below(p) for p in modules() if "" in loads(ast.parse(p.read_text()))} == {*REGISTRIES, *USERS_OWN}
+
+
+def test_tables_name_modules_that_exist() -> None:
+    assert not set().union(*REGISTRIES.values()) - {dotted(p) for p in modules()}
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("import_module('pandas')", ["pandas"]),
+        ("def f():\n    return importlib.import_module('deepvm.cli.main').main", ["deepvm.cli.main"]),
+        ("__import__('torch')", ["torch"]),
+        ("pkgutil.resolve_name('deepvm.io.times:parse_time')", ["deepvm.io.times"]),
+        ("import_module(HOMES[name])", [""]),
+        ("import_module(f'deepvm.{name}')", [""]),
+        ("importlib.util.find_spec('torch')", []),
+    ],
+)
+def test_a_load_by_name_is_seen(code: str, found: list[str]) -> None:
+    assert list(loads(ast.parse(code))) == found
+
+
+def test_a_wrong_entry_of_a_table_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = "checkpoint/tiers/registry.py"
+    monkeypatch.setitem(REGISTRIES, table, {*REGISTRIES[table], "deepvm.reports.tables", "requests"})
+    assert wrong_arrows() == [(table, "deepvm.reports.tables")] and wrong_places() == [(table, "requests")]
+
+
+def test_a_circle_through_a_table_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "deepvm.reports.exports.skypilot" in arrows()["deepvm.reports.exports.registry"]
+    monkeypatch.setitem(REGISTRIES, "reports/exports/base.py", {"deepvm.reports.exports.skypilot"})
+    assert circles(arrows()) == [{"deepvm.reports.exports.base", "deepvm.reports.exports.skypilot"}]
 
 
 @pytest.mark.parametrize(
@@ -154,6 +253,9 @@ def test_a_wrong_arrow_is_seen(source: str, name: str) -> None:
         ("core/units.py", "pydantic"),
         ("cli/main.py", "boto3"),
         ("core/units.py", "requests"),
+        ("planner/request.py", "pandas"),
+        ("cli/main.py", "pydantic"),
+        ("profiling/checkpoint/bench.py", "torchsnapshot"),
     ],
 )
 def test_a_library_outside_its_place_is_seen(source: str, name: str) -> None:
@@ -230,14 +332,17 @@ def test_no_two_modules_of_a_room_have_one_name() -> None:
     assert not [pair for pair, n in names.items() if n > 1]
 
 
+def dotted(path: Path) -> str:
+    """A module's name."""
+    return ".".join(("deepvm", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+
+
 def arrows() -> dict[str, set[str]]:
-    """Which of our modules each one imports; at the top, in functions, and for types alone."""
-    known = {
-        ".".join(("deepvm", *p.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__") for p in modules()
-    }
+    """Which of our modules each one imports; at the top, in functions, for types alone, and by name."""
+    known = {dotted(p) for p in modules()}
     found: dict[str, set[str]] = {}
     for path in modules():
-        source = ".".join(("deepvm", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+        source = dotted(path)
         names = {n for n, _ in imports(path) if n.startswith("deepvm.")}
         found[source] = {n if n in known else n.rpartition(".")[0] for n in names} & known - {source, "deepvm"}
     # The front door, and that of checkpointing, name what is behind them and load it on first use.
@@ -245,7 +350,7 @@ def arrows() -> dict[str, set[str]]:
 
 
 def circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
-    """Sets of nodes that reach one another (Tarjan, as the standard library's topological sort finds only one)."""
+    """Sets of nodes that reach one another (the standard library's topological sort finds one such set only)."""
     reach: dict[str, set[str]] = {}
     for start in graph:
         seen, left = set[str](), list(graph[start])
@@ -277,6 +382,71 @@ def test_folders_of_a_room_do_not_import_one_another_in_a_ring() -> None:
     # What stands at the top of a room is its front or its ground: it counts by module, above.
     rooms = {f"deepvm.{r}" for r in FLOORS}
     assert not circles({f: ts - rooms for f, ts in graph.items() if f not in rooms})
+
+
+Arrows = set[tuple[str, str]]
+
+
+def drawn(text: str) -> dict[str, Arrows]:
+    """The arrows between the parts of each room in a picture: a room's name, then chains ``a, b -> c -> d``."""
+    found: dict[str, Arrows] = {}
+    name = ""
+    for line in text.splitlines():
+        head, _, rest = line.partition(" ")
+        name = head or name
+        for chain in re.split(r"\s{2,}", rest.strip()):
+            steps = [step.split(", ") for step in chain.split(" -> ")]
+            found.setdefault(name, set()).update(
+                p for a, b in itertools.pairwise(steps) for p in itertools.product(a, b)
+            )
+    return found
+
+
+def picture() -> dict[str, Arrows]:
+    """What docs/architecture.md draws of the directions inside rooms."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    return drawn(page.partition("Inside a room, sub-rooms have a direction")[2].split("```")[1].removeprefix("text\n"))
+
+
+def inside(name: str) -> Arrows:
+    """The imports between the parts of a room: its folders, and its modules outside them. Its front has no name."""
+
+    def part(module: str) -> str:
+        return f"{module}.".split(".")[2]
+
+    found = {(s, t) for s, targets in arrows().items() for t in targets if {s.split(".")[1], t.split(".")[1]} == {name}}
+    return {(part(s), part(t)) for s, t in found if part(s) != part(t)}
+
+
+def downstream(pairs: Arrows) -> Arrows:
+    """From each part to all that the arrows lead to."""
+    found = set(pairs)
+    while more := {(a, d) for a, b in found for c, d in pairs if b == c} - found:
+        found |= more
+    return found
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "catalog"])
+def test_sub_rooms_import_as_the_page_draws(name: str) -> None:
+    lines = picture()[name]
+    assert not inside(name) - downstream(lines), "imports that docs/architecture.md does not draw"
+    assert not lines - inside(name), "arrows of docs/architecture.md that no import follows"
+
+
+def test_the_page_draws_no_ring_and_no_other_room() -> None:
+    assert set(picture()) == {"checkpoint", "catalog"}
+    assert not [(a, b) for lines in picture().values() for a, b in downstream(lines) if a == b]
+
+
+def test_an_import_against_the_picture_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(REGISTRIES, "checkpoint/tiers/base.py", {"deepvm.checkpoint.training.hooks"})
+    assert inside("checkpoint") - downstream(picture()["checkpoint"]) == {("tiers", "training")}
+
+
+def test_a_picture_is_read() -> None:
+    lines = drawn("ab   c, d -> e -> f, g\n     h -> c      i -> h")
+    assert lines == {"ab": {tuple(pair) for pair in ("ce", "de", "ef", "eg", "hc", "ih")}}
+    assert ("i", "g") in downstream(lines["ab"]) and ("e", "c") not in downstream(lines["ab"])
 
 
 def _folder(module: str) -> str:

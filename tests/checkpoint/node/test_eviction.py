@@ -30,7 +30,6 @@ from deepvm.checkpoint.network.client import Link
 from deepvm.checkpoint.network.protocol import Kind
 from deepvm.checkpoint.node import version_registry
 from deepvm.errors import CheckpointError, TierBusyError
-from deepvm.io.host_info import machine_memory
 
 # --- promises ----------------------------------------------------------------------------------------------------
 
@@ -239,32 +238,6 @@ def test_a_slow_reader_keeps_no_slot(tmp_path: Path, keep: int) -> None:
             assert b"version 1 of 'job' is not here" in reader.channel.rest(*head).raw
         reader.close()
         to.close()
-
-
-@pytest.mark.parametrize(
-    ("files", "memory"),
-    [
-        ({}, None),
-        ({"proc/meminfo": "MemFree: 7 kB\nMemTotal:       1000 kB\n"}, 1_024_000),
-        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "max\n"}, 1_024_000),
-        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/memory.max": "500000\n"}, 500_000),
-        ({"proc/self/cgroup": "0::/only/the/host/knows\n", "sys/fs/cgroup/memory.max": "400000\n"}, 400_000),
-        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "2000000\n"}, 1_024_000),
-        (
-            {
-                "proc/self/cgroup": "5:cpu:/a\n4:memory:/a\n0::/\n",
-                "sys/fs/cgroup/memory/a/memory.limit_in_bytes": "300000\n",
-                "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
-            },
-            300_000,
-        ),
-    ],
-)
-def test_the_memory_of_a_machine(tmp_path: Path, files: dict[str, str], memory: int | None) -> None:
-    for name, text in {**({"proc/meminfo": "MemTotal: 1000 kB\n"} if files else {}), **files}.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert machine_memory(tmp_path) == memory
 
 
 # --- the disk ----------------------------------------------------------------------------------------------------
