@@ -26,6 +26,7 @@ BESIDE = {
 }
 """Tests elsewhere that were written for a room: what it prints is compared with the golden outputs of the commands."""
 SLOW = {"profiling"}
+<<<<<<< HEAD
 """Rooms whose slow tests count too: real trainings on several processes."""
 NOT_COUNTED = (
     "tests/catalog/clouds/aws/test_aws_cloud.py::test_no_boto3_here",
@@ -33,6 +34,9 @@ NOT_COUNTED = (
     "tests/cli/test_config.py::test_without_files_no_toml_is_loaded",
 )
 """Tests that look at which modules a process has loaded: counting loads socket, pickle and tomllib by itself."""
+=======
+"""Rooms whose slow tests count too: real training runs on several processes."""
+>>>>>>> main
 
 
 def rooms() -> list[str]:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-r"""Measure VMs on AWS with deepvm: eFLOPS, speed-up and saturation of your own machines, in one JSON to bring home.
+r"""Measure VMs on AWS with deepvm: eFLOPS, speed-up and saturation of your own machines, in one JSON to copy back.
 
     .venv/bin/python scripts/profile_on_aws.py --trainers hosts.txt --receiver ubuntu@10.0.0.9 \
         --trainer-type g4dn.xlarge --receiver-type c4.xlarge --out home.json --dry-run
@@ -98,7 +98,7 @@ def read_arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--receiver", required=True, metavar="HOST", help="the memory node: all push to it")
     parser.add_argument("--trainer-type", required=True, metavar="TYPE", help="such as g4dn.xlarge")
     parser.add_argument("--receiver-type", required=True, metavar="TYPE", help="such as c4.xlarge")
-    parser.add_argument("--out", required=True, metavar="FILE", help="the JSON to bring home")
+    parser.add_argument("--out", required=True, metavar="FILE", help="the JSON to copy back")
     parser.add_argument("--model", action="append", metavar="NAME", help="what is trained; may be repeated (resnet50)")
     parser.add_argument("--sizes", default="", metavar="N,N,...", help="numbers of VMs (1, 2, 4, ... and all)")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="runs of each size (3)")

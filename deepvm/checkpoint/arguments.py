@@ -21,7 +21,7 @@ from deepvm.core.units import parse_seconds
 from deepvm.errors import RequestError
 
 JOB, _DEFAULT = "DEEPVM_JOB", "job"
-"""Environment variable with the name of the training, and the name without it."""
+"""Environment variable with the name of the training job, and the name without it."""
 MTBF, MTBF_S = "DEEPVM_MTBF", 3600.0
 """Environment variable with the cluster's mean time between failures, such as ``2h``, and the default."""
 
@@ -57,7 +57,7 @@ def open_all(tiers: Sequence[str | Tier], session: str, keep: int, keep_every: i
 
 
 def name_of(job: Any) -> tuple[str, bool]:
-    """The name of the training, and whether it was given one. Raises RequestError."""
+    """The name of the training job, and whether it was given one. Raises RequestError."""
     name = job or os.environ.get(JOB)
     if name and not isinstance(name, str):
         raise RequestError("job", name, "a text")
@@ -65,11 +65,11 @@ def name_of(job: Any) -> tuple[str, bool]:
 
 
 def warn_of_no_name(tiers: Sequence[Tier]) -> None:
-    """Warn if a training without a name uses a shared tier, where another one would be taken for it."""
+    """Warn if a training job without a name uses a shared tier, where another one would be taken for it."""
     places = [without_secrets(tier.url) for tier in tiers if tier.shared]
     if places:
         log.warning(
-            "this training has no name of its own, it is '%s'; another one without a name at %s would be taken for it: "
+            "this training job has no name of its own, it is '%s'; another without a name at %s would be taken for it: "
             "give each a name with job= or %s",
             *(_DEFAULT, ", ".join(places), JOB),
         )

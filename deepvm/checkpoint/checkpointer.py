@@ -74,7 +74,7 @@ class Checkpointer:
             every: steps (100), time ("30s", "10min"), or "auto": as often as pays off, for at most 3 % of the time (see
                 :class:`deepvm.core.preemption.savepolicy.Auto`); or another policy of 'deepvm simulate' by name, such
                 as "exact" or "hazard", without that limit. None: only when :meth:`save` is called.
-            job: name of this training; default ``DEEPVM_JOB``, else ``job``, with a warning where tiers are shared.
+            job: name of this training job; default ``DEEPVM_JOB``, else ``job``, with a warning where tiers are shared.
             keep: how many of the newest versions a folder or bucket keeps; a memory node decides for itself.
             keep_every: keep one more version per so many steps; 0 for none.
             slots: versions in flight at once; each takes as much memory as the state.

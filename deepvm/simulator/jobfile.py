@@ -18,7 +18,7 @@ from deepvm.core.spelling import did_you_mean, one_of
 from deepvm.core.units import MOST_SECONDS
 from deepvm.errors import DataError, JobFormatError, RequestError
 from deepvm.io.safe_read import read_text
-from deepvm.simulator.engine.lifetimes import LAWS, SHAPES, Drawn
+from deepvm.simulator.engine.lifetimes import LAWS, SHAPES, DrawnLifetimes
 
 _LARGEST = 1_000_000
 """Characters that a job file may have; more is another file."""
@@ -96,7 +96,7 @@ _KEYS: Mapping[str, _Key] = {
     "proactive_replacement": _TRUTH,
     "vms": _whole(MOST_VMS),
     "elastic": _TRUTH,
-    "lifetime": _Key(f"{', '.join(LAWS)}; {SHAPES}", lambda value: Drawn(str(value), (1.0,)).law),
+    "lifetime": _Key(f"{', '.join(LAWS)}; {SHAPES}", lambda value: DrawnLifetimes(str(value), (1.0,)).law),
 }
 _REQUIRED = ("steps", "step_s")
 

@@ -30,7 +30,7 @@ from deepvm.core.preemption.job import Job
 from deepvm.core.preemption.savepolicy import SavePolicy
 from deepvm.errors import CloudError, DeepVMError, MissingExtraError, RequestError, SimulationError, WorkerLostError
 from deepvm.simulator.engine.engine import run
-from deepvm.simulator.engine.lifetimes import Drawn, LifeSource
+from deepvm.simulator.engine.lifetimes import DrawnLifetimes, LifeSource
 from deepvm.simulator.engine.markets import Deadline
 from deepvm.simulator.engine.state import Outcome
 from deepvm.simulator.results import Results
@@ -142,7 +142,7 @@ class _Case:
     def tasks(self, lives: LifeSource | None, seed: int, deadline: Deadline | None) -> Iterator[Task]:
         """Yield the chunks lazily; none after one has failed."""
         runs, job = self.left, self.job
-        lives = Drawn(job.lifetime, job.mttp_s, job.vms) if lives is None else lives
+        lives = DrawnLifetimes(job.lifetime, job.mttp_s, job.vms) if lives is None else lives
         for number, first in enumerate(range(0, runs, self.size)):
             if self.failed is not None:
                 return

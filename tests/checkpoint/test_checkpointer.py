@@ -106,11 +106,11 @@ def test_a_run_does_not_begin_anew_because_all_is_damaged(tmp_path: Path) -> Non
 def test_a_place_that_takes_nothing_is_told_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     for wrong in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(CheckpointError, match="no version can be written there: .*file is no folder"):
+        with pytest.raises(CheckpointError, match="no version can be written there: .*file is not a writable folder"):
             Job(wrong)
     assert Job(tmp_path / "not" / "yet" / "there").saver.restore_latest() == 0
     monkeypatch.setattr(os, "access", lambda place, mode: False)  # root may do what it likes
-    with pytest.raises(CheckpointError, match=f"{tmp_path} is no folder that may be written to"):
+    with pytest.raises(CheckpointError, match=f"{tmp_path} is not a writable folder"):
         Job(tmp_path / "new")
 
 

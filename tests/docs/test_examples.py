@@ -1,4 +1,4 @@
-"""The examples of the pages do what the text around them says: Python, files that users write, trainings."""
+"""The examples of the pages do what the text around them says: Python, files that users write, training runs."""
 
 from __future__ import annotations
 

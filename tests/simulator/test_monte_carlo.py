@@ -35,7 +35,7 @@ from deepvm.errors import (
     WorkerLostError,
 )
 from deepvm.simulator import monte_carlo as module
-from deepvm.simulator.engine.lifetimes import Drawn, Seen, whole_lives
+from deepvm.simulator.engine.lifetimes import DrawnLifetimes, ObservedLifetimes, whole_lives
 from deepvm.simulator.engine.markets import Deadline
 from deepvm.simulator.jobfile import preset
 from deepvm.simulator.monte_carlo import simulate, simulate_each
@@ -146,7 +146,7 @@ def test_no_more_processes_than_chunks(pool: Pool) -> None:
 
 
 @dataclass(frozen=True)
-class Noting(Drawn):
+class Noting(DrawnLifetimes):
     """Whoever draws a life says so, and takes its time."""
 
     folder: str = ""
@@ -278,7 +278,7 @@ def test_errors_come_back_as_they_were(error: DeepVMError) -> None:
     assert type(again) is type(error) and str(again) == str(error) and vars(again) == vars(error)
 
 
-class Deadly(Drawn):
+class Deadly(DrawnLifetimes):
     """Whoever draws a life is killed."""
 
     def draw(self, *_: object) -> NoReturn:  # type: ignore[override]
@@ -372,7 +372,7 @@ def test_results_add_up() -> None:
 
 @pytest.mark.parametrize("law", ["exponential", "weibull:0.6", "lomax:2.2", "lognormal:0.8"])
 def test_drawn_lives_have_the_mean_they_are_asked_for(law: str) -> None:
-    source, random = Drawn(law, (100.0, 500.0)), np.random.default_rng(7)
+    source, random = DrawnLifetimes(law, (100.0, 500.0)), np.random.default_rng(7)
     starts = source.starts(random, 400_000)
     first = source.draw(random, starts, np.zeros(400_000, dtype=np.int64))
     later = source.draw(random, starts, np.full(400_000, 3))
@@ -387,11 +387,11 @@ def test_drawn_lives_have_the_mean_they_are_asked_for(law: str) -> None:
 )
 def test_laws_that_are_none(law: str) -> None:
     with pytest.raises(RequestError, match="lifetime.*lomax:SHAPE"):
-        Drawn(law, (1.0,))
+        DrawnLifetimes(law, (1.0,))
 
 
 def test_seen_lives_are_replayed_in_their_order_within_their_pool() -> None:
-    source = Seen([[1.0, 2.0, 3.0], [], [10.0, 20.0]])
+    source = ObservedLifetimes([[1.0, 2.0, 3.0], [], [10.0, 20.0]])
     random = np.random.default_rng(0)
     starts = source.starts(random, 1000)
     lives = np.stack([source.draw(random, starts, np.full(1000, k)) for k in range(6)], 1)
@@ -402,7 +402,7 @@ def test_seen_lives_are_replayed_in_their_order_within_their_pool() -> None:
     assert np.mean(lives[:, 0] < 10) == pytest.approx(0.6, abs=0.06)
     for wrong in ([], [[]], [[0.0]], [[float("inf")]]):
         with pytest.raises(RequestError, match="lives"):
-            Seen(wrong)
+            ObservedLifetimes(wrong)
 
 
 def test_a_life_whose_end_was_not_seen_goes_on_with_the_next() -> None:

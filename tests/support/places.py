@@ -1,4 +1,4 @@
-"""Folders of the repository that tests read from."""
+"""Paths of the checkout's root, ``tests/``, ``tests/golden/``, and the folder ``shared/`` beside it."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class Entry:
 
     @property
     def local(self) -> bool:
-        """Whether processes of one machine stood for VMs."""
+        """Whether the VMs were processes on one machine."""
         return self.document.get("local") is True
 
     @property

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from deepvm.errors import DataError
 from deepvm.io.atomic_write import sync_folder, write_bytes
+from deepvm.io.file_lock import FileLock
 from deepvm.io.user_dirs import user_folder
 
 CURRENT, PREVIOUS, LOCK = "measured.json", "measured.previous.json", ".measured.lock"
@@ -27,8 +27,6 @@ _NEXT = ".measured.next.json"
 
 LOCK_WAIT_S = 30.0
 """How long a save waits for another one; a save takes milliseconds."""
-
-_POLL_S = 0.02
 
 
 def default_folder(environ: Mapping[str, str]) -> Path | None:
@@ -69,28 +67,17 @@ def replace_file(folder: Path, data: bytes) -> None:
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Lock the folder against other processes, or raise a DataError; the kernel unlocks it however this one ends."""
-    import fcntl
-
     elsewhere = "DEEPVM_DATA_DIR names another place"
+    lock = FileLock(folder / LOCK)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
+        free = lock.take(shared=False, limit_s=LOCK_WAIT_S)
+    except OSError as error:  # without a lock, two saves could lose each other's entries
         why = error.strerror or type(error).__name__
         raise DataError(f"{error.filename or folder}: measured tables cannot be written: {why}; {elsewhere}") from None
-    end = time.monotonic() + LOCK_WAIT_S
+    if not free:
+        raise DataError(f"another deepvm has held {folder / LOCK} for {LOCK_WAIT_S:g} s; nothing was saved, try again")
     try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    what = f"another deepvm has held {folder / LOCK} for {LOCK_WAIT_S:g} s"
-                    raise DataError(f"{what}; nothing was saved, try again") from None
-                time.sleep(_POLL_S)
-            except OSError as error:  # without a lock, two saves could lose each other's entries
-                raise DataError(f"{folder / LOCK}: cannot be locked: {error.strerror}; {elsewhere}") from None
         yield
     finally:
-        os.close(descriptor)
+        lock.release()

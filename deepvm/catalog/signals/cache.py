@@ -13,11 +13,9 @@ source, never the run.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import re
-import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -29,6 +27,7 @@ from deepvm.catalog.signals.signal import FAILURES, KINDS, Signal, base, ttl_s
 from deepvm.catalog.signals.signal_file import decode, encode
 from deepvm.errors import CatalogFormatError, DataError, RequestError
 from deepvm.io.atomic_write import write_bytes
+from deepvm.io.file_lock import FileLock
 from deepvm.io.safe_read import MAX_BYTES, read_text
 from deepvm.io.user_dirs import user_folder
 
@@ -38,7 +37,6 @@ CLOCK_SKEW = timedelta(minutes=5)
 LOCK_WAIT_S = 60.0
 """How long to wait for another process that fetches the same region."""
 
-_POLL_S = 0.05
 _LEFT_OVER_S = 3600
 _REGION = re.compile(r"[a-z0-9][a-z0-9-]{0,62}", re.ASCII)
 _KIND = re.compile(r"[a-z-]+(:[A-Za-z0-9._-]{1,100})?", re.ASCII)
@@ -169,30 +167,22 @@ class Cache:
         folder = self._region_folder(region)
         if folder is None:
             return None
-        try:
-            self._make_folders(folder)
-            descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError:
-            return None  # the write that follows fails too, and says so
-        end, waited = time.monotonic() + wait_s, False
+        lock = FileLock(folder / ".lock")
         with ExitStack() as held:
-            held.callback(os.close, descriptor)
-            while True:
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    return held.pop_all()
-                except BlockingIOError:
-                    left = end - time.monotonic()
-                    if left <= 0:
-                        self._note(f"another deepvm is still fetching {region}: going on without waiting for it")
-                        return None
-                    if not waited:
-                        on_wait()
-                    waited = True
-                    time.sleep(min(_POLL_S, left))
-                except OSError as error:  # file systems without locks
+            held.callback(lock.release)
+            try:
+                self._make_folders(folder)
+                free = lock.take(shared=False)
+                if not free and wait_s > 0:
+                    on_wait()
+                    free = lock.take(shared=False, limit_s=wait_s)
+            except OSError as error:
+                if error.filename is None:  # a file system without locks; else the write that follows fails and says so
                     self._note(f"{folder}: cannot be locked: {error.strerror}; going on without a lock")
-                    return None
+                return None
+            if not free:
+                self._note(f"another deepvm is still fetching {region}: going on without waiting for it")
+            return held.pop_all() if free else None
 
     def stamp(self, region: str, kind: str) -> object:
         """Something that changes whenever the file is written anew; None if there is no file."""

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from deepvm.catalog.signals.cache import LOCK_WAIT_S, Cache
-from deepvm.catalog.signals.signal import ADVISOR, FAILURES, Provider, Signal, age, form_problem, listed, title, ttl_s
+from deepvm.catalog.signals.signal import ADVISOR, FAILURES, Provider, Signal, age, form_problem, joined, title, ttl_s
 from deepvm.errors import CloudError, DeepVMError
 
 AT_ONCE = 8
@@ -134,7 +134,7 @@ def _ask(
     yield from (Outcome(w, None) for w in requests if w.kind not in asked)
     requests = [w for w in requests if w.kind in asked]
     for region in dict.fromkeys(w.region for w in requests):
-        progress(f"{region}: fetching {listed(title(w.kind) for w in requests if w.region == region)}")
+        progress(f"{region}: fetching {joined(title(w.kind) for w in requests if w.region == region)}")
     refusals = dict[str, CloudError]()
 
     def ask(request: SignalRequest) -> Outcome:

@@ -20,7 +20,7 @@ from deepvm.catalog.signals.fetching import (
     fetch,
     recent_failures,
 )
-from deepvm.catalog.signals.signal import HISTORY, ON_DEMAND, SPECS, SPOT, Signal, age, base, listed, reason, title
+from deepvm.catalog.signals.signal import HISTORY, ON_DEMAND, SPECS, SPOT, Signal, age, base, joined, reason, title
 from deepvm.errors import CloudError
 
 _PRICES = frozenset({ON_DEMAND, SPOT, HISTORY})
@@ -178,8 +178,8 @@ def _which(requests: Sequence[SignalRequest]) -> str:
         by_region.setdefault(request.region, []).append(title(request.kind))
     by_kinds: dict[str, list[str]] = {}
     for region, titles in by_region.items():
-        by_kinds.setdefault(listed(titles), []).append(region)
-    return "; ".join(f"{titles} of {listed(regions)}" for titles, regions in by_kinds.items())
+        by_kinds.setdefault(joined(titles), []).append(region)
+    return "; ".join(f"{titles} of {joined(regions)}" for titles, regions in by_kinds.items())
 
 
 def _not_live(

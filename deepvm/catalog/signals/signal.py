@@ -83,7 +83,7 @@ def form_problem(kind: str, data: Any) -> str:
     entries = list(data.values()) if form.data is dict else data
     # type() and not isinstance(): a boolean is no band of the advisor.
     if not all(type(e) is form.entry for e in entries) or (form.data is dict and not all(type(k) is str for k in data)):
-        return f"an entry is no {form.entry.__name__}"
+        return f"an entry is not of type {form.entry.__name__}"
     return "" if data or form.may_be_empty else "it is empty"
 
 
@@ -176,7 +176,7 @@ def age(then: datetime, now: datetime) -> str:
     return f"{seconds} s"
 
 
-def listed(words: Iterable[str]) -> str:
+def joined(words: Iterable[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     *most, last = words
     return f"{', '.join(most)} and {last}" if most else last

@@ -22,7 +22,7 @@ _LEAST_PIECE = 1024
 """Mean bytes between cuts; with less, hashing twice is cheaper than bookkeeping."""
 
 
-class Atom(NamedTuple):
+class CrcPiece(NamedTuple):
     """A verified range ``[start, end)`` without a cut inside, and its CRC-32."""
 
     start: int
@@ -36,14 +36,14 @@ with contextlib.suppress(ImportError):  # isal is optional, and its older releas
 
 
 @dataclass(frozen=True)
-class Cuts:
+class CrcBoundaries:
     """Where the pieces of a layout are cut, sorted. ``usable``: whether checksums are to be combined at all."""
 
     places: tuple[int, ...]
     usable: bool
 
     @classmethod
-    def of(cls, layout: Layout) -> Cuts:
+    def of(cls, layout: Layout) -> CrcBoundaries:
         """Find them."""
         ranges = sorted({(f.offset, f.offset + f.length) for f in layout.fields})
         apart = all(before[1] <= after[0] for before, after in pairwise(ranges))
@@ -53,29 +53,29 @@ class Cuts:
         places = {p for r in ranges for p in r} | set(range(0, layout.size, CHUNK_BYTES))
         return cls(tuple(sorted(places)), True)
 
-    def atoms(self, view: memoryview, start: int) -> tuple[Atom, ...]:
+    def pieces(self, view: memoryview, start: int) -> tuple[CrcPiece, ...]:
         """Hash a piece of the file that stands at ``start``."""
         end = start + len(view)
         inner = self.places[bisect_right(self.places, start) : bisect_left(self.places, end)]
         borders = (start, *inner, end)
-        return tuple(Atom(a, b, crc32(view[a - start : b - start])) for a, b in pairwise(borders))
+        return tuple(CrcPiece(a, b, crc32(view[a - start : b - start])) for a, b in pairwise(borders))
 
 
-def total(atoms: Iterable[Atom]) -> int:
+def total(pieces: Iterable[CrcPiece]) -> int:
     """CRC-32 of neighbours together."""
-    left = iter(atoms)
-    crc = next(left, Atom(0, 0, 0)).crc
+    left = iter(pieces)
+    crc = next(left, CrcPiece(0, 0, 0)).crc
     for start, end, part in left:
         assert _combine is not None
         crc = _combine(crc, part, end - start)
     return crc
 
 
-def seal_by_parts(image: memoryview, layout: Layout, cuts: Cuts, pieces: Iterable[Atom]) -> tuple[int, ...]:
+def seal_by_parts(image: memoryview, layout: Layout, cuts: CrcBoundaries, parts: Iterable[CrcPiece]) -> tuple[int, ...]:
     """Fill in a file's checksums from verified pieces, in any order; returns the CRC-32 of each ``CHUNK_BYTES``."""
-    atoms = sorted(pieces) if cuts.usable else []
-    starts = [a.start for a in atoms]
-    if [0, *(a.end for a in atoms)] != [*starts, len(image)]:  # something is missing, or came twice
+    pieces = sorted(parts) if cuts.usable else []
+    starts = [p.start for p in pieces]
+    if [0, *(p.end for p in pieces)] != [*starts, len(image)]:  # something is missing, or came twice
         finish(image, layout)
         return chunk_crcs(image)
     known: dict[tuple[int, int], int] = {}
@@ -83,12 +83,12 @@ def seal_by_parts(image: memoryview, layout: Layout, cuts: Cuts, pieces: Iterabl
     for position, offset, length in layout.fields:
         if (offset, length) not in known:
             known[offset, length] = total(
-                atoms[bisect_left(starts, offset) : bisect_left(starts, offset + length)] if length else ()
+                pieces[bisect_left(starts, offset) : bisect_left(starts, offset + length)] if length else ()
             )
         struct.pack_into("<I", image, position, known[offset, length])
         changed.update(range(bisect_right(starts, position) - 1, bisect_right(starts, position + 3)))
     for number in changed:
-        start, end, _ = atoms[number]
-        atoms[number] = Atom(start, end, crc32(image[start:end]))
+        start, end, _ = pieces[number]
+        pieces[number] = CrcPiece(start, end, crc32(image[start:end]))
     chunks = range(0, len(image), CHUNK_BYTES)
-    return tuple(total(atoms[bisect_left(starts, at) : bisect_left(starts, at + CHUNK_BYTES)]) for at in chunks)
+    return tuple(total(pieces[bisect_left(starts, at) : bisect_left(starts, at + CHUNK_BYTES)]) for at in chunks)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.files.file_names import check_job, whole_job
-from deepvm.checkpoint.format.crc_combine import Atom, total
+from deepvm.checkpoint.format.crc_combine import CrcPiece, total
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.checkpoint.network.protocol import FRAME_S, MOST_BODY, BrokenError, Channel, Frame, Kind, Refused, admit
@@ -167,12 +167,12 @@ class Connection:
             for start in range(0, header.length, _SINK_BYTES):
                 self._channel.read_into(sink[: header.length - start], limit_s=FRAME_S)
             return
-        verified: Sequence[Atom] | None = None
+        verified: Sequence[CrcPiece] | None = None
         try:
             self._channel.read_into(claim.view, limit_s=FRAME_S)
             point("node.mid-chunk")
-            atoms = claim.version.index.cuts.atoms(claim.view, claim.start)
-            verified = atoms if total(atoms) == header.crc else None
+            pieces = claim.version.index.cuts.pieces(claim.view, claim.start)
+            verified = pieces if total(pieces) == header.crc else None
         finally:
             self._registry.settle(claim, verified)
         if verified is None:  # the sender learns of it with its commit, and sends these bytes again
@@ -211,7 +211,7 @@ class Connection:
             raise RequestError("versions", type(numbers).__name__, "a list of whole numbers")
         if self._store is not None:
             self._store.set_aside(job, numbers)
-        _LOG.warning("%s: a training of %s begins anew; damaged versions were set aside", self.peer, job)
+        _LOG.warning("%s: a training run of %s begins anew; damaged versions were set aside", self.peer, job)
         self._channel.send(Kind.PONG)
 
     def _get(self, frame: Frame) -> None:

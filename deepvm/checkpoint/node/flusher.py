@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from deepvm.checkpoint.format.checksums import crc32, seal
-from deepvm.checkpoint.format.crc_combine import Atom, total
+from deepvm.checkpoint.format.crc_combine import CrcPiece, total
 from deepvm.checkpoint.node.eviction import VersionMemory
 from deepvm.checkpoint.node.versions import State, Version
 from deepvm.checkpoint.tiers.base import Store
@@ -141,8 +141,8 @@ class PartialVersion:
     def __init__(self, memory: VersionMemory, version: Version) -> None:
         """Observe a version that the caller has pinned."""
         self._memory, self._version = memory, version
-        self._renewed, self._verified, self._atoms_read = version.renewed, 0, 0
-        self._atoms: dict[int, Atom] = {}
+        self._renewed, self._verified, self._pieces_read = version.renewed, 0, 0
+        self._pieces: dict[int, CrcPiece] = {}
         self.complete_s = 0.0
 
     def final(self) -> Iterator[int]:
@@ -177,8 +177,8 @@ class PartialVersion:
                 else:
                     self._memory.changed.wait(_POLL_S)
                     self._check()
-            self._atoms.update((atom.start, atom) for atom in version.atoms[self._atoms_read :])
-            self._atoms_read = max(self._atoms_read, len(version.atoms))
+            self._pieces.update((piece.start, piece) for piece in version.pieces[self._pieces_read :])
+            self._pieces_read = max(self._pieces_read, len(version.pieces))
 
     def _check(self) -> None:
         """Raise GivenUpError if it is time to give up; the caller has the lock."""
@@ -196,7 +196,7 @@ class PartialVersion:
         """CRC-32 of verified bytes, from those that were computed on arrival where possible."""
         found, at = [], offset
         if self._version.index.cuts.usable:  # else nobody could join them
-            while at < offset + length and (atom := self._atoms.get(at)) is not None:
-                found.append(atom)
-                at = atom.end
+            while at < offset + length and (piece := self._pieces.get(at)) is not None:
+                found.append(piece)
+                at = piece.end
         return total(found) if found and at == offset + length else crc32(self._version.image[offset : offset + length])

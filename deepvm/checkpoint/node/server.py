@@ -106,7 +106,7 @@ class Node:
                 if self.store.volatile:
                     _LOG.warning("%s lies in this machine's memory, and is lost with it", self.store.url)
             else:  # a node started later cannot know that there were some
-                _LOG.info("versions are in memory only: when this node ends they are lost, and trainings begin at 0")
+                _LOG.info("versions are in memory only: when this node ends they are lost, and training begins at 0")
             self._listener = self.settings.listen.listen(secure=self._context is not None)
         except BaseException:
             self._close()

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deepvm.checkpoint.format.crc_combine import Atom, seal_by_parts
+from deepvm.checkpoint.format.crc_combine import CrcPiece, seal_by_parts
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.checkpoint.network.protocol import MOST_DOCUMENT, Refused
@@ -218,14 +218,14 @@ class VersionRegistry(VersionMemory):
             version.claims.append(claim)
             return claim
 
-    def settle(self, claim: Claim, verified: Sequence[Atom] | None) -> None:
+    def settle(self, claim: Claim, verified: Sequence[CrcPiece] | None) -> None:
         """End a claim; keeps the checksums of verified bytes. None: they do not count."""
         with self.changed:
             version = claim.version
             version.claims.remove(claim)
             if verified is not None and not claim.ended and version.state is State.RECEIVING:
                 version.received[claim.rank].add(claim.start, claim.end)
-                version.atoms += verified
+                version.pieces += verified
                 self.counts["received_bytes"] += claim.end - claim.start
             if version.state is State.DROPPED:
                 self._reuse(version)
@@ -277,8 +277,8 @@ class VersionRegistry(VersionMemory):
     def _finish(self, here: Job, version: Version) -> None:
         layout = version.index.layout
         try:
-            crcs = seal_by_parts(version.image, layout, version.index.cuts, version.atoms)
-            version.atoms = []
+            crcs = seal_by_parts(version.image, layout, version.index.cuts, version.pieces)
+            version.pieces = []
             version.manifest = CommitRecord.of(version.job, version.number, layout, crcs, best=version.best)
         except BaseException:
             with self.changed:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from deepvm.checkpoint.format.crc_combine import Atom, Cuts
+from deepvm.checkpoint.format.crc_combine import CrcBoundaries, CrcPiece
 from deepvm.checkpoint.format.layout import Layout, Ranges, Segment, runs
 from deepvm.checkpoint.format.manifest import CommitRecord
 
@@ -66,7 +66,7 @@ class LayoutIndex:
         """Derive it."""
         self.layout, self.document = layout, document
         self.runs = tuple(runs(shard) for shard in layout.shards)
-        self.cuts = Cuts.of(layout)
+        self.cuts = CrcBoundaries.of(layout)
 
     def run_end(self, rank: int, place: int) -> int:
         """Where the last run of a rank that begins at or before ``place`` ends; 0 if there is none."""
@@ -82,7 +82,7 @@ class Version:
     Attributes:
         heard: when a sender's request for it last came, monotonic.
         attempt_ids: of which attempt each rank's part is. attempt_number: that of all parts.
-        received: verified ranges of each rank, and ``atoms`` their checksums. committed: ranks whose part is whole.
+        received: verified ranges of each rank, and ``pieces`` their checksums. committed: ranks whose part is whole.
         claims: ranges being received. pins: threads that read the slot. senders: connections with credit for it.
         manifest: not before it is complete. flushed: on disk as well. best: the training's best so far.
         superseded: the same run saves its number again, so this one's outcome is no longer reported.
@@ -99,7 +99,7 @@ class Version:
     attempt_ids: dict[int, str] = field(default_factory=dict)
     received: defaultdict[int, Ranges] = field(default_factory=lambda: defaultdict(Ranges))
     committed: set[int] = field(default_factory=set)
-    atoms: list[Atom] = field(default_factory=list)
+    pieces: list[CrcPiece] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
     senders: set[Sender] = field(default_factory=set)
     pins: int = 0
@@ -132,7 +132,7 @@ class Version:
         """Discard a rank's part."""
         self.renewed += bool(self.received.pop(rank, None))
         self.committed.discard(rank)
-        self.atoms = [a for a in self.atoms if a.end > self.index.run_end(rank, a.start)]
+        self.pieces = [p for p in self.pieces if p.end > self.index.run_end(rank, p.start)]
 
     def missing(self, rank: int) -> Iterator[tuple[int, int]]:
         """The ranges of a rank's part that are not verified."""

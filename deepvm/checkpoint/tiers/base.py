@@ -37,7 +37,7 @@ class Tier(ABC):
     Attributes:
         url: what the user calls it, without secrets.
         form: its URLs, for errors. listed: whether ``deepvm ckpt`` can ask it, from outside the training.
-        shared: whether trainings on other machines may write there too, so that each needs its own job name.
+        shared: whether training jobs on other machines may write there too, so that each needs its own job name.
         streams: whether :meth:`put` calls ``shard.ready`` for what it reads, so that a version can be sent while it is
             still being copied. Other tiers get finished copies only.
         volatile: whether it never gets beyond :attr:`Level.LOCAL`.

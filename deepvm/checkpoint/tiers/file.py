@@ -21,12 +21,13 @@ from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.files.retention import kept
 from deepvm.checkpoint.files.shared_file_write import put_part
 from deepvm.checkpoint.files.version_dir import YOUNG_S, VersionFolder
-from deepvm.checkpoint.files.writer_lock import NODE, FileLock
+from deepvm.checkpoint.files.writer_lock import NODE
 from deepvm.checkpoint.format.checksums import seal
 from deepvm.checkpoint.format.manifest import UNRECORDED, CommitRecord, Damage
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.tiers.base import Store, Tier
 from deepvm.errors import CheckpointError, DamagedError, RequestError
+from deepvm.io.file_lock import FileLock
 
 log = logging.getLogger("deepvm.checkpoint")
 _MOST_SHOWN = 5
@@ -59,7 +60,7 @@ class FileTier(Store):
         self._jobs, self._warned = set[str](), set[str]()
         self._known: dict[str, set[int]] = {}
         self._writing = threading.RLock()
-        self._node_lock = FileLock(folder / NODE)
+        self._node_lock = FileLock(folder / NODE, 0o666)
 
     @classmethod
     def open(cls, url: str, session: str, keep: int, every: int, option: str) -> Tier:
@@ -73,7 +74,7 @@ class FileTier(Store):
         place = durable_write.existing(self.folder.path)
         if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
             raise CheckpointError(
-                f"{self.url}: no version can be written there: {place} is no folder that may be written to; "
+                f"{self.url}: no version can be written there: {place} is not a writable folder; "
                 "mount it for writing, give this user the right, or name another one"
             )
 
@@ -158,7 +159,7 @@ class FileTier(Store):
             log.warning("old versions stay: %s", error)
 
     def _warn_of_others(self, job: str, newest: int, there: set[int]) -> None:
-        """Warn once if another training seems to write this job's versions here: each removes the other's."""
+        """Warn once if another training run seems to write this job's versions here: each removes the other's."""
         known = self._known.get(job)
         others = {v for v in there if v > newest} if known is None else there - known - {newest}
         self._known[job] = there
@@ -167,7 +168,7 @@ class FileTier(Store):
             numbers = ", ".join(map(str, sorted(others)[:_MOST_SHOWN]))
             log.warning(
                 f"{self.url}: versions of {job} that this run has not written: {numbers}. If an earlier run went "
-                "further, the next restore takes its versions, unless you remove them; if another training writes here "
+                "further, the next restore takes its versions, unless you remove them; if another run writes here "
                 "now, each removes versions of the other: give one another name, in DEEPVM_JOB"
             )
 

@@ -137,8 +137,11 @@ class StripedTier(Tier):
                 log.warning("version %d of %s on %s is passed over: %s", number, job, self.url, problem)
                 continue
             whole, created = parts[0].whole, max(m.created for m in manifests)
-            found.append(JoinedRecord(job, number, whole.world, whole.size, (), layout=whole.digest, created=created,
-                                        parts=manifests))  # fmt: skip
+            found.append(
+                JoinedRecord(
+                    job, number, whole.world, whole.size, (), layout=whole.digest, created=created, parts=manifests
+                )
+            )
         return tuple(found)
 
     def _jobs(self, job: str) -> list[str]:

@@ -153,7 +153,7 @@ class TcpTier(Tier):
         with self._reader() as link:
             count = link.call(Kind.LIST, {"job": check_job(job)}, Kind.VERSIONS).body.get("count")
             if type(count) is not int or count < 0:
-                raise BrokenError("a count that is none")
+                raise BrokenError("invalid count")
             found = [_manifest(link.answer(Kind.MANIFEST, most=MOST_DOCUMENT)) for _ in range(count)]
             if any(manifest.job != job for manifest in found):
                 raise BrokenError("versions of another job")
@@ -166,7 +166,7 @@ class TcpTier(Tier):
             try:  # an older node sends none
                 return tuple(Damage(int(number), str(problem), int(size)) for number, size, problem in rows)
             except (TypeError, ValueError):
-                raise BrokenError("damaged versions that are none") from None
+                raise BrokenError("malformed damaged versions") from None
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
         """See :meth:`Tier.set_aside`: in the node's folder or bucket."""
@@ -365,7 +365,7 @@ def _manifest(frame: Frame) -> CommitRecord:
     try:
         return CommitRecord.from_json(frame.raw)
     except RequestError:
-        raise BrokenError("no commit record, where one was due") from None
+        raise BrokenError("expected a commit record") from None
 
 
 def _ranges(frame: Frame, name: str) -> Ranges:
@@ -373,4 +373,4 @@ def _ranges(frame: Frame, name: str) -> Ranges:
     try:
         return Ranges((int(start), int(end)) for start, end in frame.body.get(name) or ())
     except (TypeError, ValueError):
-        raise BrokenError("ranges that are none") from None
+        raise BrokenError("malformed ranges") from None

@@ -1,4 +1,4 @@
-"""Detect a training of which nothing is saved: parameters change, but no step of the optimizer is seen.
+"""Detect a training run of which nothing is saved: parameters change, but no step of the optimizer is seen.
 
 It steps another optimizer than the checkpointer was given, or updates by hand. Values are compared, because version
 counters miss fused optimizers and ``.data``, and change when weights are swapped out and back.
@@ -18,7 +18,7 @@ from deepvm.checkpoint.training.hooks import Hook, without_autograd
 from deepvm.errors import CheckpointError
 
 _FIRST = 8  # backward passes without a step before the first comparison; the first pass is the baseline
-_TRAINING = 4  # so many backward passes, or steps of another optimizer, are a training when it ends unsaved
+_TRAINING = 4  # so many backward passes, or steps of another optimizer, are a training run when it ends unsaved
 _DIFFERENT = 2  # differing comparisons in a row; weights swapped back after backward, or at the step, cause only one
 _SAMPLE = 256  # elements compared per parameter
 _PER_GROUP, _HOOKED = 3, 24  # hooked parameters: not every expert or head takes part in every backward
@@ -96,7 +96,7 @@ class UnseenSteps:
             now = self._sample()
             if _differ(self._before, now):
                 self._noticed = True
-                if self._backwards:  # weights that are set by hand are no training
+                if self._backwards:  # setting weights by hand is not training
                     self._tell(str(self))
             if self._before is None:
                 self._before = now

@@ -140,7 +140,7 @@ def _conclude(regions: Sequence[str], outcomes: Sequence[Outcome]) -> None:
     """Note what failed. Raises CloudError: a region has only what is public; a timer must notice that."""
     from deepvm.catalog.signals.fetching import PUBLIC
     from deepvm.catalog.signals.resolve import advice_of, describe_failure, grouped
-    from deepvm.catalog.signals.signal import listed
+    from deepvm.catalog.signals.signal import joined
 
     without = []
     for region in regions:
@@ -153,7 +153,7 @@ def _conclude(regions: Sequence[str], outcomes: Sequence[Outcome]) -> None:
         if group != fatal:
             note("; ".join(filter(None, (describe_failure(group), advice_of(group)))))
     if fatal is not None and (error := fatal[0].error) is not None:
-        what = f"nothing came from AWS for {listed(without)}"
+        what = f"nothing came from AWS for {joined(without)}"
         raise CloudError(what, error.why, describe_failure(fatal), error.advice)
 
 

@@ -46,7 +46,7 @@ def bench(
 ) -> None:
     """Measure how long a checkpoint blocks training, and how long until it is safe.
 
-    All methods save the same training in turn, on the same disk; medians, and ratios to torch.save with fsync.
+    All methods save the same training run in turn on one disk; medians, and ratios to torch.save with fsync.
 
     Example: deepvm ckpt bench --model resnet18 --reps 5 --dir /mnt/ckpt
     """
@@ -146,7 +146,7 @@ def _verify_folder(folder: Path, job: str) -> tuple[list[str], int]:
         state, problem = "good", versions.damage(row)
         if not problem:
             good.append(row)
-        elif versions.removed(row):  # by a training that runs meanwhile
+        elif versions.removed(row):  # by a training run meanwhile
             state = "removed meanwhile"
         else:
             state = "damaged"

@@ -1,4 +1,4 @@
-"""``deepvm memory-node``: the memory that a training's checkpoints go to, and a look at it."""
+"""``deepvm memory-node``: the memory that a training run's checkpoints go to, and a look at it."""
 
 from __future__ import annotations
 

@@ -134,10 +134,9 @@ def collect_garbage(
 ) -> None:
     """Remove old versions, and what killed writers left.
 
-    What a killed writer left goes after an hour. The newest version that the training called its best stays. Damaged
-    versions do not count as kept, and stay for inspection; one without a commit record goes when it would be outdated
-    anyway. The parts of a version stay or go together; where each node has a folder of its own, name the others with
-    --parts.
+    What a killed writer left is removed after an hour. The newest version marked best is kept. Damaged versions do not
+    count as kept, and stay for inspection; one without a commit record is removed when it would be outdated anyway. The
+    parts of a version are kept or removed together; where each node has its own folder, name the others with --parts.
 
     Example: deepvm ckpt gc /mnt/ckpt --keep 2 --every 1000
     """

@@ -16,7 +16,7 @@ def sweep(
     output: TableJsonYamlCsv = "table",
     plot: Annotated[str, plot_of("Figure 7, or time and cost")] = "",
 ) -> None:
-    """Answer a whole range of budgets for the four policies of the paper (Figure 7).
+    """Recommend for a range of budgets under the four policies of the paper (Figure 7).
 
     Example: deepvm sweep --pw 0:10:0.1 --catalog simulated -o csv
     """

@@ -48,7 +48,7 @@ def fit(
     draw(plot, lambda: fit_figure(found, name=name))
 
 
-@app.command("all", short_help="Measure all of it, into one file to bring home.")
+@app.command("all", short_help="Measure all of it, into one file to copy back.")
 @takes_flags
 def everything(
     options: Options,

@@ -26,7 +26,7 @@ USELESS_SPREAD = 0.5  # of the median: VM types differ by less than eFLOPS whose
 def check_save(kind: str, *, local: bool = False, force_local: bool = False, **types: Unpack[MeasuredTypes]) -> None:
     """Check, before minutes of measuring, that the result could be saved. Raises RequestError, DataError.
 
-    ``local``: processes of one machine stand for VMs, which only ``force_local`` saves.
+    ``local``: the VMs are processes on one machine, which only ``force_local`` saves.
     """
     for option in ("sender_type", "receiver_type") if kind == "saturation" else ("instance_type",):
         value = str(types.get(option, ""))

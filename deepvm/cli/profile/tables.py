@@ -99,10 +99,10 @@ def import_tables(
     kind: Annotated[str, opt("For a CSV: what its columns are.", "scaling")] = "",
     workload: Annotated[str, opt("For a CSV: what was trained, such as resnet50.", "NAME")] = "",
     measured_at: Annotated[str, opt("When, such as 2026-01-31; default: the file's own time.", "TIME")] = "",
-    force_local: Annotated[bool, flag("--force-local", "Import even if one machine stood for all VMs.")] = False,
+    force_local: Annotated[bool, flag("--force-local", "Import even if VMs were processes on one machine.")] = False,
     force_spread: ForceSpread = False,
 ) -> None:
-    """Add measurements to yours; of two of the same thing the later one stays.
+    """Add measurements to yours; the newer duplicate wins.
 
     Example: deepvm tables import scaling.json --instance-type g4dn.xlarge
     """
@@ -137,7 +137,7 @@ def export(
     file: Annotated[str, arg("FILE", "Output file, or - for stdout.")],
     force: Annotated[bool, flag("--force", "Overwrite FILE if it exists.")] = False,
 ) -> None:
-    """Write all measurements to one file, to bring home and import there."""
+    """Write all measurements to one file, to copy back and import."""
     from deepvm.catalog.measured.tables import encode_tables
     from deepvm.io.atomic_write import write_bytes
 

@@ -17,7 +17,7 @@ from deepvm.core.preemption.savepolicy import SavePolicy, parse_policy
 from deepvm.core.units import format_seconds, parse_seconds
 from deepvm.errors import DataError, RequestError, SimulationError
 from deepvm.reports.simulation import simulations
-from deepvm.simulator.engine.lifetimes import LifeSource, Seen, whole_lives
+from deepvm.simulator.engine.lifetimes import LifeSource, ObservedLifetimes, whole_lives
 from deepvm.simulator.engine.markets import Deadline
 from deepvm.simulator.jobfile import PRESETS, preset, read_job
 from deepvm.simulator.monte_carlo import simulate_each
@@ -113,7 +113,7 @@ def _lives(files: list[Path]) -> LifeSource:
         f"--trace replays how long machines lived, not the {short_s / time_s:.0%} of the time in which they were "
         "unavailable: a replacement comes after allocation_s; 'deepvm traces deadline' counts those hours, too"
     )
-    return Seen(whole)
+    return ObservedLifetimes(whole)
 
 
 def show(answers: Sequence[Answer], output: str, plot: str, *, many: bool) -> None:

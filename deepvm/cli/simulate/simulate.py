@@ -11,12 +11,12 @@ from deepvm.errors import RequestError, SimulationError
 
 
 def simulate(
-    more: Annotated[list[Path] | None, arg("[FILE]...", "More files of --trace.")] = None,
+    more: Annotated[list[Path] | None, arg("[FILE]...", "Additional files for --trace.")] = None,
     job: Annotated[list[Path] | None, opt("Job file (docs/reference/job-file.md); repeat to compare.", "FILE")] = None,
     preset: Annotated[list[str] | None, opt("A built-in job: gpt-117m or gpt-1.3b; repeatable.", "NAME")] = None,
     policy: Annotated[str | None, opt(f"When to save: {SAVE_POLICIES}; default: adaptive.", "NAME")] = None,
     compare: Annotated[str | None, opt("Several save policies, comma-separated; one row each.", "NAMES")] = None,
-    runs: Annotated[int, opt("Number of simulated trainings.", "N")] = 100,
+    runs: Annotated[int, opt("Number of simulated training runs.", "N")] = 100,
     seed: Annotated[int, opt("Random seed; the same seed gives the same runs.", "N")] = 1,
     market: Annotated[Literal["spot", "on-demand"] | None, opt("Market of the VMs; default: the job's.")] = None,
     sweep: Annotated[
@@ -31,7 +31,7 @@ def simulate(
     plot: Annotated[str, plot_of("the result")] = "",
     output: TableJsonCsv = "table",
 ) -> None:
-    """Simulate a training on preemptible VMs: time, cost and what they go into, with the spread over many runs.
+    """Simulate training runs on preemptible VMs: time, cost and what they go into, with the spread over many runs.
 
     Examples: deepvm simulate --preset gpt-1.3b --compare static:33,thesis,adaptive --plot bars.png
 
@@ -39,7 +39,7 @@ def simulate(
     """
     from deepvm.cli.simulate import cases
 
-    if more and not trace:  # arguments are more files of --trace, as a shell writes `--trace *.json`
+    if more and not trace:  # arguments are additional files for --trace, as a shell writes `--trace *.json`
         named = f"--job {more[0]} for a job, or --trace {more[0]} for recorded lifetimes"
         raise RequestError("job", "", named)
     traces = [*(trace or []), *(more or [])]

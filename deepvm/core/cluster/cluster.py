@@ -28,7 +28,7 @@ class NodeGroup:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The VMs of one training.
+    """The VMs of one training run.
 
     ``gpu``: the instance type that trains, at the spot price of the cluster's zone. ``memory``: the on-demand VMs that
     hold checkpoints, None where the architecture has none.

@@ -129,7 +129,7 @@ class Method:
 
 
 class TorchSave(Method):
-    """``torch.save`` into a new file, and fsync: what most trainings do; the reference."""
+    """``torch.save`` into a new file, and fsync: what most training scripts do; the reference."""
 
     blocks = durable = True
 

@@ -21,7 +21,7 @@ _WANTED = "--out goes on with a file that this command has written, or begins a 
 
 @dataclass(frozen=True)
 class Run:
-    """One training on n hosts, or why it ``failed``; ``repeat`` counts from 1.
+    """One training run on n hosts, or why it ``failed``; ``repeat`` counts from 1.
 
     ``seconds_per_step`` are those of the slowest process in each window, ``images_per_s`` of all VMs at their median.
     """

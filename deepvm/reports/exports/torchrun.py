@@ -48,7 +48,7 @@ def _hosts(plan: Plan, groups: list[PlannedGroup], slots: str) -> str:
     lines = comment(
         [
             *header(plan, _NO_LIMIT),
-            "One VM on each line: replace every <...> by a private address or host name; the first is met at.",
+            "One VM per line: replace each <...> by a private address or host name; the first is the rendezvous host.",
         ]
     )
     for group in groups:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from deepvm.core.cluster.cluster import Recommendation, Rejection
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS, Catalog, Market
+from deepvm.core.spelling import listed
 from deepvm.core.units import counted, format_bytes, format_seconds, format_usd
 from deepvm.planner.infeasible import ALLOWED_BY, BY_NAME, Infeasible
 from deepvm.planner.recommend import Recommendations
@@ -289,8 +290,7 @@ def _left_out(answer: Recommendations) -> list[str]:
         names = [r.instance_type for r in rejections]
         if reason == "unprofiled" and len(names) > _NAMED:
             names = _by_gpu(names, answer.catalog)
-        shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
-        lines.append(f"Not considered ({reason}): {shown}.")
+        lines.append(f"Not considered ({reason}): {listed(names, _NAMED)}.")
         if reason == "unprofiled":
             estimates = any(answer.catalog[r.instance_type].eflops_basis for r in rejections)
             instead = ", or '--estimates' allows estimates" if estimates else ""

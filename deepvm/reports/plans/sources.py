@@ -13,6 +13,7 @@ from deepvm.catalog.signals.signal import age
 from deepvm.core.cluster.cluster import Cluster, Recommendation
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS, Catalog, Market, Quota, find_quota
 from deepvm.core.cluster.provenance import Measurement, Origin
+from deepvm.core.spelling import listed
 from deepvm.core.units import format_usd
 from deepvm.planner.recommend import Recommendations
 from deepvm.reports.plans.outlooks import cluster_sentence, risk_of
@@ -78,10 +79,9 @@ def measured_lines(catalog: Catalog, now: datetime) -> list[str]:
     for kind, name in _KINDS.items():
         found = [m for m in about.measured if m.kind == kind]
         said = [f"{m.subject} {_day(m, now)}" + (f" with {m.workload}" if m.workload else "") for m in found]
-        more = f" and {len(said) - _NAMED} more" if len(said) > _NAMED else ""
         if found:
-            parts.append(f"{name} of {', '.join(said[:_NAMED])}{more}")
-    where = f"Measured, says {about.measured_file}" if about.measured_file else "Measured here"
+            parts.append(f"{name} of {listed(said, _NAMED)}")
+    where = f"Measured ({about.measured_file})" if about.measured_file else "Measured here"
     return [f"{where}: {'; '.join(parts)}. '--tables paper' ignores it."] if parts else []
 
 

@@ -1,1 +1,1 @@
-"""Simulated trainings and traces: tables, documents, pictures."""
+"""Simulated training runs and traces: tables, documents, pictures."""

@@ -1,4 +1,4 @@
-"""Simulated trainings as tables, JSON, CSV and pictures: what the overhead is made of, and how a sweep changes it."""
+"""Simulated training runs as tables, JSON, CSV and pictures: what the overhead consists of, how a sweep changes it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The engine: many trainings under preemption at once, event by event."""
+"""The engine: many training runs under preemption at once, event by event."""

@@ -1,4 +1,4 @@
-"""The engine: trainings under preemption, event by event, many runs at once.
+"""The engine: training runs under preemption, event by event, many at once.
 
 One array step takes every run from one event to the next: a machine is preempted, arrives, gives notice, or a stretch
 of equal segments is done. A segment is some steps and the save after them; a whole lifetime with a constant interval is
@@ -267,12 +267,12 @@ class _Engine:
         if waits := not r.training.all():  # to rows whose machine was lost before it trained nothing happens here
             stop = np.where(r.training, stop, now)
 
-        grows = self._policy.growing_intervals(r, facts)
-        if grows is not None and self._markets is None:  # else another cap stands behind each save
-            pass_over(r, grows, stop - self._backups.high, job, slow, random)
-            grows = self._policy.growing_intervals(r, facts)
+        gaps = self._policy.growing_intervals(r, facts)
+        if gaps is not None and self._markets is None:  # else another cap stands behind each save
+            pass_over(r, gaps, stop - self._backups.high, job, slow, random)
+            gaps = self._policy.growing_intervals(r, facts)
         now, step = r.now, r.step
-        steps, count, saved = self._policy.stretch(r, facts, grows, stop, random)
+        steps, count, saved = self._policy.stretch(r, facts, gaps, stop, random)
         if self._uneven:
             few = stop - now < FEW * (steps * job.step_s.mean * slow + saved * job.blocked_s.mean)
             count = np.where(few, 1.0, count)

@@ -3,7 +3,7 @@
 The interval of ``hazard`` is weighed anew at each save. Its square is linear in the machine's age (see ``Hazard`` in
 deepvm.core.preemption.savepolicy), so from save to save it grows by nearly as much each time, and sums over many
 saves are those of arithmetic series. Saves that are durable long before anything happens to the machine are passed over
-at once (:func:`pass_over`); what is left of the life are a few intervals that hardly differ (:meth:`Growing.alike`).
+at once (:func:`pass_over`); what is left is a few intervals that hardly differ (:meth:`GrowingIntervals.alike`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SLOWEST = 1e-6
 
 
 @dataclass(frozen=True)
-class Growing:
+class GrowingIntervals:
     """Intervals from one save to the next, in steps; each is rounded down when its time comes.
 
     Attributes:
@@ -44,7 +44,7 @@ class Growing:
     growth: Array
 
     @classmethod
-    def of(cls, policy: SavePolicy, facts: SaveFacts) -> Growing:
+    def of(cls, policy: SavePolicy, facts: SaveFacts) -> GrowingIntervals:
         """As the policy weighs now and at the save that comes next."""
         first = np.maximum(policy.interval_s(facts) / facts.step_s, 1.0)
         then = replace(facts, age_s=facts.age_s + first * facts.step_s + facts.save_s)
@@ -78,23 +78,23 @@ def _floors(to: Array) -> Array:
     return np.asarray(whole * (whole - 1) / 2 + whole * (to - whole))
 
 
-def pass_over(r: Runs, grows: Growing, until: Array, job: Job, slow: Number, random: np.random.Generator) -> None:
-    """Train each row over the saves that are surely made before ``until`` (R,).
+def pass_over(r: Runs, gaps: GrowingIntervals, end: Array, job: Job, slow: Number, random: np.random.Generator) -> None:
+    """Train each row over the saves that are surely made before ``end`` (R,).
 
     Rows that do not train have nothing left until then. ``slow``: how many times ``job.step_s`` a step takes.
     """
     own = job.save_every_steps or job.steps
     mark = np.minimum(own - rest_of(r.step, own), job.steps - r.step)
     step, save = job.step_s.mean * slow, job.blocked_s.mean
-    saves = grows.within(until - r.now, step, save)
-    saves = np.minimum(np.minimum(saves, grows.within(mark, 1.0, 0.0)), 1 + LINEAR * grows.first / grows.growth)
-    variance = (1 + LINEAR) * grows.first * job.step_s.variance * slow**2 + job.blocked_s.variance
-    unsure = DEVIATIONS * np.sqrt(saves * variance) / (grows.first * step + save)
+    saves = gaps.within(end - r.now, step, save)
+    saves = np.minimum(np.minimum(saves, gaps.within(mark, 1.0, 0.0)), 1 + LINEAR * gaps.first / gaps.growth)
+    variance = (1 + LINEAR) * gaps.first * job.step_s.variance * slow**2 + job.blocked_s.variance
+    unsure = DEVIATIONS * np.sqrt(saves * variance) / (gaps.first * step + save)
     saves = np.floor(saves - LEFT - unsure)
     saves = np.where(saves > 1, saves, 0.0)
     if not saves.any():
         return
-    steps = np.where(saves > 0, grows.steps(saves), 0.0)
+    steps = np.where(saves > 0, gaps.steps(saves), 0.0)
     trained, saved = total(random, job.step_s, steps) * slow, total(random, job.blocked_s, saves)
     again = np.clip(r.furthest - r.step, 0.0, steps) / np.maximum(steps, 1.0) * trained
     r.compute += trained - again

@@ -29,7 +29,7 @@ class LifeSource(Protocol):
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnLifetimes:
     """Lifetimes drawn from a law.
 
     Attributes:
@@ -82,7 +82,7 @@ class Drawn:
         return np.asarray(unit * means[np.minimum(later, len(means) - 1)])
 
 
-class Seen:
+class ObservedLifetimes:
     """Observed lifetimes: each run follows one pool in order from a random start, and wraps around at its end."""
 
     def __init__(self, pools: Sequence[Sequence[float]]) -> None:

@@ -11,7 +11,7 @@ from deepvm.core.cluster.instances import Market
 from deepvm.core.preemption.preemption_estimators import Lifetimes, LomaxHistory, Notices
 from deepvm.core.preemption.save_intervals import rounded_down
 from deepvm.core.preemption.savepolicy import SaveFacts, SavePolicy, whole_steps
-from deepvm.simulator.engine.hazard_intervals import Growing
+from deepvm.simulator.engine.hazard_intervals import GrowingIntervals
 from deepvm.simulator.engine.state import NEVER, Array, Mask, Rows, Runs, rest_of
 
 if TYPE_CHECKING:
@@ -72,13 +72,13 @@ class PolicyAdapter:
         facts = replace(self._measured, step_s=step_s, mttp_s=seen.mean_s, missed_rate=missed)
         return facts if self._history is None else replace(facts, shape=r.shape, scale_s=r.scale)
 
-    def growing_intervals(self, r: Runs, facts: SaveFacts | None) -> Growing | None:
+    def growing_intervals(self, r: Runs, facts: SaveFacts | None) -> GrowingIntervals | None:
         """The next intervals if they grow with the age of the newest machine, else None."""
         if self._history is None or self._weighing is None or facts is None:
             return None
         asked = r.asked[:, 0] if self._job.vms == 1 else r.asked.max(1)
         age_s = np.maximum(r.now - asked, 0.0)  # elastic clusters may request a machine in advance
-        return Growing.of(self._weighing, replace(facts, age_s=age_s))
+        return GrowingIntervals.of(self._weighing, replace(facts, age_s=age_s))
 
     def emergency_saves(self, facts: SaveFacts | None, grace_s: Array) -> Mask | None:
         """Whether a notice with this grace period leads to a save; None: none does."""
@@ -89,13 +89,13 @@ class PolicyAdapter:
         return saves if saves.any() else None
 
     def stretch(
-        self, r: Runs, facts: SaveFacts | None, grows: Growing | None, until: Array, random: np.random.Generator
+        self, r: Runs, facts: SaveFacts | None, gaps: GrowingIntervals | None, until: Array, random: np.random.Generator
     ) -> tuple[Array, Array, Mask]:
         """Steps of a segment, number of segments, and whether each ends with a save.
 
-        ``grows``: of :meth:`growing_intervals`; ``until``: (R,) when something happens to the machine.
+        ``gaps``: of :meth:`growing_intervals`; ``until``: (R,) when something happens to the machine.
         """
-        interval, most = self._interval(r, facts, grows, until, random)
+        interval, most = self._interval(r, facts, gaps, until, random)
         step = r.step
         mark, own = self._job.steps - step, self._job.save_every_steps
         if own:
@@ -121,7 +121,7 @@ class PolicyAdapter:
         return steps, np.maximum(count, 1), saved
 
     def _interval(
-        self, r: Runs, facts: SaveFacts | None, grows: Growing | None, until: Array, random: np.random.Generator
+        self, r: Runs, facts: SaveFacts | None, gaps: GrowingIntervals | None, until: Array, random: np.random.Generator
     ) -> tuple[Array | float, Array | float]:
         """Steps between two saves, and for how many saves."""
         most: Array | float = 1.0 if self._deadline else NEVER  # another cap behind each save
@@ -129,12 +129,12 @@ class PolicyAdapter:
             return self._fixed, most
         if self._weighing is None or facts is None:
             return NEVER, most
-        if grows is None:
+        if gaps is None:
             interval = np.asarray(whole_steps(self._weighing, facts), dtype=float)
         elif self._deadline:
-            interval = np.asarray(rounded_down(grows.first))
+            interval = np.asarray(rounded_down(gaps.first))
         else:
-            interval, most = grows.alike(grows.within(until - r.now, facts.step_s, facts.save_s), random)
+            interval, most = gaps.alike(gaps.within(until - r.now, facts.step_s, facts.save_s), random)
             interval = np.asarray(rounded_down(interval))
         interval = np.minimum(interval, NEVER)
         if self._deadline and not self._everywhere:

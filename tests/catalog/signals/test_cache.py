@@ -332,7 +332,7 @@ def test_locks_that_were_not_had_leave_nothing_open(cache, monkeypatch):
     with cache.lock(REGION):
         before = sorted(os.listdir("/proc/self/fd"))
         assert cache.lock(REGION, 0.01) is None
-        monkeypatch.setattr(cache_module.time, "sleep", interrupted)
+        monkeypatch.setattr(time, "sleep", interrupted)
         with pytest.raises(KeyboardInterrupt):
             cache.lock(REGION, 5)
         assert sorted(os.listdir("/proc/self/fd")) == before

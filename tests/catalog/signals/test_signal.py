@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.catalog_signals import DATA, NOW, REGION, after, signal
 
-from deepvm.catalog.signals.signal import KINDS, Signal, age, form_problem, listed
+from deepvm.catalog.signals.signal import KINDS, Signal, age, form_problem, joined
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -28,7 +28,7 @@ def test_ages():
 
 
 def test_lists_and_rows():
-    assert [listed("a"), listed("ab"), listed("abc")] == ["a", "a and b", "a, b and c"]
+    assert [joined("a"), joined("ab"), joined("abc")] == ["a", "a and b", "a, b and c"]
     assert {k: Signal(k, REGION, NOW, "", d).rows for k, d in DATA.items()} == dict.fromkeys(DATA, 1) | {
         "history:30": 2
     }

@@ -23,16 +23,17 @@ from deepvm.checkpoint.files import version_dir as folder_module
 from deepvm.checkpoint.files import writer_lock
 from deepvm.checkpoint.files.commit_record import UPCOMING, settle, verify
 from deepvm.checkpoint.files.version_dir import VersionFolder
-from deepvm.checkpoint.files.writer_lock import NODE, WRITERS, FileLock, WriterLock
+from deepvm.checkpoint.files.writer_lock import NODE, WRITERS, WriterLock
 from deepvm.checkpoint.format.manifest import SUFFIX
 from deepvm.checkpoint.format.shard import Level
 from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.errors import CheckpointError
+from deepvm.io.file_lock import FileLock
 
 HOLDER = """
 import sys
 from pathlib import Path
-from deepvm.checkpoint.files.writer_lock import FileLock
+from deepvm.io.file_lock import FileLock
 lock = FileLock(Path(sys.argv[1]))
 assert lock.take(shared=sys.argv[2] == "shared")
 print("held", flush=True)
@@ -122,7 +123,7 @@ class TestLocks:
             tier = FileTier(tmp_path)
             assert put(tier, 1) == [tier._level]
             process.kill()
-        assert "for long" in caplog.text
+        assert "for a long time" in caplog.text
         assert put(tier, 2) == [tier._level]
         with WriterLock(tmp_path).alone() as alone:
             assert not alone, "it has the lock by now"

@@ -109,7 +109,7 @@ def look_while_it_comes(size: int, world: int, records: int, order: random.Rando
         claim = registry.claim(peer, ticket, start, end)
         assert claim is not None
         claim.view[:] = source[start:end]
-        registry.settle(claim, version.index.cuts.atoms(claim.view, start))
+        registry.settle(claim, version.index.cuts.pieces(claim.view, start))
     for _, ticket in tickets:
         registry.commit(ticket)
     looks.join(20)
@@ -145,7 +145,7 @@ def test_a_commit_that_never_comes(ending: str, monkeypatch: pytest.MonkeyPatch)
     assert isinstance(ticket, Reservation)
     claim = registry.claim(peer, ticket, 0, 20_000)
     assert claim is not None
-    registry.settle(claim, ticket.version.index.cuts.atoms(claim.view, 0))
+    registry.settle(claim, ticket.version.index.cuts.pieces(claim.view, 0))
     raised = threading.Event()
 
     def look() -> None:
@@ -180,7 +180,7 @@ def test_a_rank_that_begins_anew() -> None:
             claim = registry.claim(peers[rank], ticket, offset, offset + length)
             assert claim is not None
             claim.view[:] = make_image(layout, seed)[offset : offset + length]
-            registry.settle(claim, ticket.version.index.cuts.atoms(claim.view, offset))
+            registry.settle(claim, ticket.version.index.cuts.pieces(claim.view, offset))
         return ticket
 
     first, second = send(0, "one", 1), send(1, "one", 2)

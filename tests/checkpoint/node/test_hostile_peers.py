@@ -292,12 +292,12 @@ OTHER = make_layout(1000)
 @pytest.mark.parametrize(
     ("count", "manifest", "words"),
     [
-        ("x", b"", "a count that is none"),
-        (None, b"", "a count that is none"),
-        (-1, b"", "a count that is none"),
-        (True, b"", "a count that is none"),
-        (1, b"{}", "no commit record"),
-        (1, b"[" * 5000, "no commit record"),
+        ("x", b"", "invalid count"),
+        (None, b"", "invalid count"),
+        (-1, b"", "invalid count"),
+        (True, b"", "invalid count"),
+        (1, b"{}", "expected a commit record"),
+        (1, b"[" * 5000, "expected a commit record"),
         (1, CommitRecord.of("other", 1, OTHER, (1,)).to_json(), "versions of another job"),
     ],
 )

@@ -32,7 +32,7 @@ from deepvm.checkpoint.files.commit_record import verify
 from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format import crc_combine
 from deepvm.checkpoint.format.checksums import chunk_crcs
-from deepvm.checkpoint.format.crc_combine import Cuts, seal_by_parts, total
+from deepvm.checkpoint.format.crc_combine import CrcBoundaries, seal_by_parts, total
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.shard import Level
 from deepvm.checkpoint.network import protocol
@@ -93,21 +93,21 @@ def test_checksums_of_parts_are_those_of_the_whole(size: int, seed: int, records
     layout = make_layout(size, 1, seed, records)
     image, rng = make_image(layout, seed), random.Random(seed)
     expected = finished(image, layout)
-    for cuts in (Cuts.of(layout), Cuts((), False)):
+    for cuts in (CrcBoundaries.of(layout), CrcBoundaries((), False)):
         copy = memoryview(bytearray(image))
-        atoms, start = [], 0
+        pieces, start = [], 0
         while start < size:
             end = min(size, start + rng.randint(1, 9000))
-            atoms += cuts.atoms(copy[start:end], start)
+            pieces += cuts.pieces(copy[start:end], start)
             start = end
-        assert not cuts.usable or total(sorted(atoms)) == chunk_crcs(copy, size)[0]
-        rng.shuffle(atoms)
-        assert seal_by_parts(copy, layout, cuts, atoms) == chunk_crcs(memoryview(expected)) and copy == expected
+        assert not cuts.usable or total(sorted(pieces)) == chunk_crcs(copy, size)[0]
+        rng.shuffle(pieces)
+        assert seal_by_parts(copy, layout, cuts, pieces) == chunk_crcs(memoryview(expected)) and copy == expected
 
 
 def test_without_a_library_that_combines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crc_combine, "_combine", None)
-    assert not Cuts.of(make_layout(50_000)).usable
+    assert not CrcBoundaries.of(make_layout(50_000)).usable
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_CONGESTION"), reason="this system has no congestion control to choose")

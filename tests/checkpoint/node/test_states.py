@@ -55,7 +55,7 @@ def newest_only(self: Flusher, version: Version) -> None:
 
 
 def unverified_counts(self: VersionRegistry, claim: Claim, verified: object) -> None:
-    settle(self, claim, claim.version.index.cuts.atoms(claim.view, claim.start))
+    settle(self, claim, claim.version.index.cuts.pieces(claim.view, claim.start))
 
 
 def unpinned(self: VersionMemory, limit_s: float, resting: Container[str], early_bytes: int | None) -> object:

@@ -109,7 +109,7 @@ def test_two_ranks_share_a_folder(tmp_path: Path) -> None:
 
 
 def test_the_sums_of_neighbours_are_compared(caplog: pytest.LogCaptureFixture) -> None:
-    class Told(Ranks):
+    class ScriptedRanks(Ranks):
         def __init__(self, rows: list[list[int]]) -> None:
             self.rows = rows
 
@@ -117,10 +117,10 @@ def test_the_sums_of_neighbours_are_compared(caplog: pytest.LogCaptureFixture) -
             return self.rows
 
     # Version, sum of the own part, sum of the next rank's part here.
-    assert compare_replicas(Told([[4, 11, 22], [4, 22, 33], [4, 33, 11]]), (4, 11, 22)) == 0
-    assert compare_replicas(Told([[4, 11, 22], [4, 23, 33], [4, 33, 11]]), (4, 11, 22)) == 1
+    assert compare_replicas(ScriptedRanks([[4, 11, 22], [4, 22, 33], [4, 33, 11]]), (4, 11, 22)) == 0
+    assert compare_replicas(ScriptedRanks([[4, 11, 22], [4, 23, 33], [4, 33, 11]]), (4, 11, 22)) == 1
     assert "ranks 0 and 1 hold different parameters" in caplog.text
-    assert compare_replicas(Told([[0, 0, 0], [4, 23, 33], [0, 0, 0]]), (0, 0, 0)) == 0  # nobody to compare with
+    assert compare_replicas(ScriptedRanks([[0, 0, 0], [4, 23, 33], [0, 0, 0]]), (0, 0, 0)) == 0  # alone
 
 
 class Meeting:

@@ -1,4 +1,4 @@
-"""``deepvm tables`` and ``--tables`` as people meet them: save, recommend at once, undo, bring home."""
+"""``deepvm tables`` and ``--tables`` as people meet them: save, recommend at once, undo, copy back."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_tables_of_a_file(run: Run, good: Good) -> None:
     good("tables", "export", "mine.json")
     good("tables", "remove", "scaling")
     assert "Measured" not in good("recommend", *PAPER)
-    named = own.replace("Measured here: ", "Measured, says mine.json: ")
+    named = own.replace("Measured here: ", "Measured (mine.json): ")
     assert named != own
     assert good("recommend", *PAPER, "--tables", "mine.json") == named
     document = json.loads(good("recommend", *PAPER, "--tables", "mine.json", "-o", "json"))

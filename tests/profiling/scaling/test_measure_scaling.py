@@ -1,4 +1,4 @@
-"""The speed-up curve: its numbers, its file, and real trainings by processes of this machine."""
+"""The speed-up curve: its numbers, its file, and real training runs by processes of this machine."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_other_measurements_are_not_mixed(other: Curve, said: str) -> None:
     check_same(Path("f"), CURVE, replace(CURVE, hosts=("c", "d")))  # a preempted VM has a successor
 
 
-# --- real trainings here ---
+# --- real training runs here ---
 
 
 @pytest.mark.slow

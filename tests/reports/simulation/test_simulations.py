@@ -1,4 +1,4 @@
-"""What the pictures of simulated trainings hold."""
+"""What the pictures of simulated training runs hold."""
 
 from __future__ import annotations
 

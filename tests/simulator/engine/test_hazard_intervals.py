@@ -13,7 +13,7 @@ from support.simulator.engine_runs import compare
 
 from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import Hazard, SaveFacts
-from deepvm.simulator.engine.hazard_intervals import ALIKE, Growing, pass_over
+from deepvm.simulator.engine.hazard_intervals import ALIKE, GrowingIntervals, pass_over
 from deepvm.simulator.engine.state import Runs
 
 JOB = Job(
@@ -28,8 +28,8 @@ JOB = Job(
 )
 
 
-def growing(first: float, growth: float) -> Growing:
-    return Growing(np.array([first]), np.array([growth]))
+def growing(first: float, growth: float) -> GrowingIntervals:
+    return GrowingIntervals(np.array([first]), np.array([growth]))
 
 
 @settings(deadline=None, max_examples=examples(200))
@@ -37,7 +37,7 @@ def growing(first: float, growth: float) -> Growing:
 def test_steps_are_those_of_each_interval_rounded_down(shortest: float, growth: float, count: int) -> None:
     first = 1 + growth + shortest + np.arange(0, 1, 1 / 500)
     each = np.floor(first[:, None] + growth * np.arange(count)).sum(1)
-    found = Growing(first, np.full(500, growth)).steps(np.full(500, float(count)))
+    found = GrowingIntervals(first, np.full(500, growth)).steps(np.full(500, float(count)))
     assert (found >= count).all()
     assert (np.abs(found - each) <= 1 + count / 2).all()  # all of them just above whole numbers, or just below
     assert np.mean(found - each) == pytest.approx(0, abs=0.05 + 0.005 * count)
@@ -60,21 +60,21 @@ def test_as_many_fit_as_take_the_room(first: float, growth: float, count: int, s
 
 def test_one_of_the_intervals_that_are_alike_is_as_likely_as_another() -> None:
     many = np.ones(30_000)
-    grows, random = Growing(100 * many, 2 * many), np.random.default_rng(1)
-    found, count = grows.alike(1e9 * many, random)
+    gaps, random = GrowingIntervals(100 * many, 2 * many), np.random.default_rng(1)
+    found, count = gaps.alike(1e9 * many, random)
     assert (count == 1 + ALIKE * 100 / 2).all()
     values, often = np.unique(found, return_counts=True)
     assert values.tolist() == [100, 102, 104, 106, 108, 110] and often == pytest.approx(5000, abs=400)
-    found, count = grows.alike(1.5 * many, random)  # a life that ends in the second of them
+    found, count = gaps.alike(1.5 * many, random)  # a life that ends in the second of them
     assert (count == 2).all() and set(found) == {100.0, 102.0}
 
 
 def test_the_growth_is_that_of_the_policy() -> None:
     facts = SaveFacts(save_s=5.0, step_s=1.0, missed_rate=0.1, shape=np.array([2.0]), scale_s=5000.0, age_s=100.0)
-    grows, age, policy = Growing.of(Hazard(), facts), 100.0, Hazard()
+    gaps, age, policy = GrowingIntervals.of(Hazard(), facts), 100.0, Hazard()
     for save in range(12):
         interval = float(np.asarray(policy.interval_s(replace(facts, age_s=age)))[0])
-        assert grows.first[0] + save * grows.growth[0] == pytest.approx(interval, rel=2e-3)
+        assert gaps.first[0] + save * gaps.growth[0] == pytest.approx(interval, rel=2e-3)
         age += interval + 5.0
 
 
@@ -90,8 +90,8 @@ def test_rows_are_taken_over_saves_that_are_surely_made() -> None:
     r.step, r.durable, r.furthest = begun.copy(), begun.copy(), random.choice([0.0, 8000.0], rows)
     r.furthest = np.maximum(r.furthest, r.step)
     was = r.furthest.copy()
-    grows = Growing(np.full(rows, 100.0), random.choice([1e-4, 3.0], rows))
-    pass_over(r, grows, until, job, 1.0, random)
+    gaps = GrowingIntervals(np.full(rows, 100.0), random.choice([1e-4, 3.0], rows))
+    pass_over(r, gaps, until, job, 1.0, random)
     moved = r.step > begun
     assert moved.any() and not moved[until < 1000].any() and not moved[begun == 4990].any()
     assert (r.now[moved] < until[moved]).all() and (r.now[~moved] == 0).all() and (r.durable == r.step).all()

@@ -25,7 +25,7 @@ from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.errors import RequestError, SimulationError
 from deepvm.simulator.engine.engine import run
-from deepvm.simulator.engine.lifetimes import Seen
+from deepvm.simulator.engine.lifetimes import ObservedLifetimes
 from deepvm.simulator.engine.markets import Deadline, Markets
 from deepvm.simulator.jobfile import preset
 from deepvm.simulator.monte_carlo import simulate
@@ -79,7 +79,7 @@ def test_a_job_goes_to_on_demand_when_the_net_pulls() -> None:
     at = Span.of
     job = Job(100, at(10.0), save_s=at(1.0), allocation_s=at(15.0), preparation_s=at(5.0), mttp_s=(130.0,))
     deadline = Deadline(20 + 100 * 11 + 2 + 110, Greedy())
-    found = run(job, parse_policy("static:1"), Seen([[130.0]]), 3, np.random.default_rng(0), deadline)
+    found = run(job, parse_policy("static:1"), ObservedLifetimes([[130.0]]), 3, np.random.default_rng(0), deadline)
     assert found.preemptions.tolist() == [4] * 3
     assert found.on_demand_s == pytest.approx([20 + 60 * 11] * 3)
     assert found.total_s == pytest.approx([4 * 130 + 20 + 60 * 11] * 3)

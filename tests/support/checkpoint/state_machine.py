@@ -339,7 +339,7 @@ class Protocol(RuleBasedStateMachine):
     def arrive(self, sender: Sender) -> None:
         claim = sender.claims.pop()
         self.receive(sender, claim)
-        self.registry.settle(claim, claim.version.index.cuts.atoms(claim.view, claim.start))
+        self.registry.settle(claim, claim.version.index.cuts.pieces(claim.view, claim.start))
 
     @rule(one=ONE)
     def slow_data_arrives(self, one: int) -> None:

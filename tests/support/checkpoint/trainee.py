@@ -1,4 +1,4 @@
-"""Processes to be killed: trainings and memory nodes, forked from one that has imported torch and waits for orders.
+"""Processes to be killed: training runs and memory nodes, forked from one that has imported torch and waits for orders.
 
 Run as a program it reads one JSON object a line (see :func:`child`), forks a process for each, answers with its pid,
 and says how each ended. A process tells what it does in a log of its own, unbuffered: what stands there had happened

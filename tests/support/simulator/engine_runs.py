@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.simulator.engine.engine import run
-from deepvm.simulator.engine.lifetimes import Drawn, Seen
+from deepvm.simulator.engine.lifetimes import DrawnLifetimes, ObservedLifetimes
 from deepvm.simulator.engine.markets import Deadline
 from deepvm.simulator.engine.state import PARTS, Outcome
 from support.closed_form import usd_per_vm_hour
@@ -20,7 +20,7 @@ from support.simulator import naive, naive_elastic
 
 
 def simulated(job: Job, policy: str, runs: int, seed: int = 1, deadline: Deadline | None = None) -> Outcome:
-    lives = Drawn(job.lifetime, job.mttp_s, job.vms)
+    lives = DrawnLifetimes(job.lifetime, job.mttp_s, job.vms)
     return run(job, parse_policy(policy), lives, runs, np.random.default_rng(seed), deadline)
 
 
@@ -72,7 +72,7 @@ def compare(
     policy, source = parse_policy(name), random.Random(seed)
     if pools is not None:
         slow = [naive.simulate(job, policy, source, lives=naive.seen(pools, source)) for _ in range(plain)]
-        fast = run(job, policy, Seen(pools), many, np.random.default_rng(seed))
+        fast = run(job, policy, ObservedLifetimes(pools), many, np.random.default_rng(seed))
     else:
         oracle = naive_elastic.simulate if job.elastic else naive.simulate
         slow = [oracle(job, policy, source) for _ in range(plain)]
