@@ -1,7 +1,7 @@
 """Show how much of each room the tests written for it cover, and name the modules below the limit.
 
 Lines and branches count together. For some rooms tests of other rooms count too (``BESIDE``), for some the slow ones
-(``SLOW``). It ends with 1 when a module or a room is below its limit, or when a test fails.
+(``SLOW``). It ends with 1 when a module or a room is below its limit.
 
 Usage: python scripts/coverage_rooms.py [ROOM ...]     (``make coverage`` for all rooms)
 """
@@ -26,17 +26,7 @@ BESIDE = {
 }
 """Tests elsewhere that were written for a room: what it prints is compared with the golden outputs of the commands."""
 SLOW = {"profiling"}
-<<<<<<< HEAD
-"""Rooms whose slow tests count too: real trainings on several processes."""
-NOT_COUNTED = (
-    "tests/catalog/clouds/aws/test_aws_cloud.py::test_no_boto3_here",
-    "tests/checkpoint/node/test_node.py::test_the_node_needs_neither_torch_nor_numpy",
-    "tests/cli/test_config.py::test_without_files_no_toml_is_loaded",
-)
-"""Tests that look at which modules a process has loaded: counting loads socket, pickle and tomllib by itself."""
-=======
 """Rooms whose slow tests count too: real training runs on several processes."""
->>>>>>> main
 
 
 def rooms() -> list[str]:
@@ -53,10 +43,11 @@ def covered(room: str) -> dict[str, float]:
         tests = [f"tests/{name}" for name in [room, *BESIDE.get(room, [])] if (ROOT / "tests" / name).exists()]
         command = [sys.executable, "-m", "pytest", "-q", "-n", "auto", *marks, *tests, f"--cov=deepvm/{room}"]
         command += ["--cov-branch", f"--cov-report=json:{report}", "--cov-report="]
-        command += [f"--deselect={test}" for test in NOT_COUNTED]
-        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        if ended.returncode or not report.exists():
-            sys.exit(f"{ended.stdout[-4000:]}{ended.stderr}the tests of {room} failed: {' '.join(tests)}")
+        # Counting slows the processes that tests start, and warns on their stderr: the few tests of start-up and Ctrl-C
+        # that fail for it have still run their code. Whether tests pass is for `make test` to say.
+        ended = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+        if ended.returncode not in (0, 1) or not report.exists():
+            sys.exit(f"the tests of {room} did not run: python -m pytest {' '.join(tests)}")
         files = json.loads(report.read_text())["files"]
     return {name: own["summary"]["percent_covered"] for name, own in files.items() if own["summary"]["num_statements"]}
 
