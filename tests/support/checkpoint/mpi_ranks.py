@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
 import json
@@ -206,6 +207,12 @@ def main() -> None:
     hidden = folder / f".{name}-{rank}.tmp"
     hidden.write_text(json.dumps(found))
     hidden.rename(folder / f"{name}-{rank}.json")
+    if name == "torch":  # as train_ranks.py leaves, but not without ending MPI, or mpirun may wait for ever
+        from mpi4py import MPI
+
+        atexit._run_exitfuncs()
+        MPI.Finalize()
+        os._exit(0)
 
 
 if __name__ == "__main__":

@@ -94,8 +94,8 @@ def main() -> None:
     with open(f"{out}.{rank}", "w") as file:
         json.dump(found, file)
     torch.distributed.destroy_process_group()
-    os._exit(0)  # gloo's threads outlive the group, and may abort the interpreter's own end (torch 2.13)
 
 
 if __name__ == "__main__":
     main()
+    os._exit(0)  # gloo's threads outlive the group, and may abort the interpreter's own end (torch 2.13)
