@@ -19,7 +19,6 @@ from pathlib import Path
 
 from deepvm.errors import DataError
 from deepvm.io.atomic_write import sync_folder, write_bytes
-from deepvm.io.file_lock import FileLock
 from deepvm.io.user_dirs import user_folder
 
 CURRENT, PREVIOUS, LOCK = "measured.json", "measured.previous.json", ".measured.lock"
@@ -67,6 +66,8 @@ def replace_file(folder: Path, data: bytes) -> None:
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Lock the folder against other processes, or raise a DataError; the kernel unlocks it however this one ends."""
+    from deepvm.io.file_lock import FileLock
+
     elsewhere = "DEEPVM_DATA_DIR names another place"
     lock = FileLock(folder / LOCK)
     try:
