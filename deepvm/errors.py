@@ -62,7 +62,10 @@ class RequestError(DeepVMError, ValueError):
     @property
     def shown(self) -> str:
         """The value as in Python, at most a line."""
-        text = repr(self.value)
+        try:
+            text = repr(self.value)
+        except ValueError:  # the interpreter writes no integers of more than 4300 digits
+            text = "a huge integer"
         return text if len(text) <= 100 else f"{text[:96]} ..."
 
 

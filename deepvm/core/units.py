@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from contextlib import suppress
 from decimal import ROUND_FLOOR, Decimal
 from fractions import Fraction
 from numbers import Real
@@ -24,14 +25,15 @@ _MICRO = Decimal("0.000001")
 
 Money = Decimal | int | float | str  # in dollars; floats are read by their shortest decimal form
 
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+# Two digits of an exponent: Decimal() refuses 1e999999999999999999999, and 1e-99999 is written with 99999 zeros.
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,2})?", re.ASCII | re.IGNORECASE)
 _BYTE_UNITS = {"": 1, "B": 1} | {
     f"{prefix}{infix}B": base ** (power + 1)
     for infix, base in (("", 1000), ("I", 1024))
     for power, prefix in enumerate("KMGT")
 }
 _BYTE_WORDS = ("B", "kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB")
-_SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([A-Za-z]*)\s*")
+_SIZE = re.compile(r"\s*([0-9]{0,25}\.?[0-9]{1,25})\s*([A-Za-z]*)\s*")
 
 
 def to_decimal(value: Money, option: str, *, zero: bool = False, unit: str = "dollars") -> Decimal:
@@ -54,7 +56,9 @@ def to_decimal(value: Money, option: str, *, zero: bool = False, unit: str = "do
 
 def to_whole(value: object, option: str, allowed: str, *, least: int, most: float = math.inf) -> int:
     """A whole number within bounds as an int: 4.0, Decimal(4) and numpy's 4 count. Raises a RequestError."""
-    if _is_number(value) and math.isfinite(value) and least <= value <= most and value == int(value):
+    # isfinite() makes a float of it, which an int may be too large for.
+    finite = _is_number(value) and (isinstance(value, int) or math.isfinite(value))
+    if finite and least <= value <= most and value == int(value):
         return int(value)
     raise RequestError(option, value, allowed)
 
@@ -62,7 +66,8 @@ def to_whole(value: object, option: str, allowed: str, *, least: int, most: floa
 def to_positive(value: object, option: str) -> float:
     """A finite number above 0, of any numeric type, as a float; raises a RequestError for the rest."""
     if _is_number(value) and 0 < value < math.inf:
-        return float(value)
+        with suppress(OverflowError):
+            return float(value)
     raise RequestError(option, value, "a finite number > 0, or None when unknown")
 
 
@@ -166,13 +171,17 @@ def parse_bytes(size: str | int, option: str = "checkpoint_size") -> int:
     Raises a RequestError for anything else, and for text without a unit below a million: ``300`` is not meant as bytes.
     """
     allowed = "a size above 0 with a unit of B, kB, MB, GB, TB, KiB, MiB, GiB or TiB, such as 300MB"
-    match = None if isinstance(size, bool) else _SIZE.fullmatch(str(size))
-    if match is None or match[2].upper() not in _BYTE_UNITS:
-        near = nearest(match[2], _BYTE_WORDS) if match else []
-        raise RequestError(option, size, f"{allowed}; did you mean {match[1]}{near[0]}?" if match and near else allowed)
-    if isinstance(size, str) and not match[2] and Fraction(match[1]) < 1_000_000:
-        raise RequestError(option, size, allowed)
-    exact = Fraction(match[1]) * _BYTE_UNITS[match[2].upper()]
+    if isinstance(size, int) and not isinstance(size, bool):
+        exact = Fraction(size)
+    else:
+        match = _SIZE.fullmatch(size) if isinstance(size, str) else None
+        if match is None or match[2].upper() not in _BYTE_UNITS:
+            near = nearest(match[2], _BYTE_WORDS) if match else []
+            hint = f"; did you mean {match[1]}{near[0]}?" if match and near else ""
+            raise RequestError(option, size, allowed + hint)
+        exact = Fraction(match[1]) * _BYTE_UNITS[match[2].upper()]
+        if not match[2] and exact < 1_000_000:
+            raise RequestError(option, size, allowed)
     if not 1 <= exact <= MOST_BYTES:
         raise RequestError(option, size, f"{allowed}, and at most {format_bytes(MOST_BYTES)}")
     return -int(-exact // 1)

@@ -18,6 +18,8 @@ from deepvm.core.units import (
     parse_seconds,
     to_decimal,
     to_micro_usd,
+    to_positive,
+    to_whole,
 )
 from deepvm.errors import DeepVMError, RequestError
 
@@ -54,6 +56,7 @@ def test_sizes(text: Any, expected: int) -> None:
         *("", "MB", "300 XB", "-5MB", "0", "0MB", "0.1B", "1e9", "3,5GB", "1 2MB", "nan", "inf", "５MB"),
         *("300", "999999"),  # without a unit: nobody means bytes
         *(True, 0, -3, None, 0.3),
+        *("9" * 5000, "0." + "1" * 5000 + "GB"),
     ],
 )
 def test_what_is_no_size(text: Any) -> None:
@@ -101,7 +104,7 @@ def test_a_float_is_read_as_it_is_written() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["", "abc", "nan", "inf", "-inf", "1_000", "0x10", "٣", "-1", -0.5, 0, True, None, Decimal("sNaN"), "2e9"]
+    "value", ["", "abc", "nan", "inf", "-inf", "1_000", "0x10", "٣", "-1", -0.5, 0, True, None, Decimal("sNaN"), "2e9", "1e999999999999999999999", "1e-99999"]
 )
 def test_what_is_no_amount(value: Any) -> None:
     with pytest.raises(RequestError) as caught:
@@ -218,3 +221,14 @@ def test_no_unit_is_made_up(text: str) -> None:
         with pytest.raises(RequestError) as caught:
             read(text)
         assert "did you mean" not in str(caught.value)
+
+
+@pytest.mark.parametrize("digits", [400, 5000])  # no float holds the one, and the interpreter writes not even the other
+def test_numbers_beyond_a_float(digits: int) -> None:
+    for value in (10**digits, -(10**digits)):
+        with pytest.raises(RequestError, match="n: .* cannot be used"):
+            to_positive(value, "n")
+        with pytest.raises(RequestError, match="n: .* cannot be used"):
+            to_whole(value, "n", "a count", least=1, most=100)
+        with pytest.raises(RequestError, match="n: .* cannot be used"):
+            parse_bytes(value, "n")
