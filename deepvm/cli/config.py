@@ -9,6 +9,7 @@ from deepvm.cli import settings
 from deepvm.cli.output import TableJson, print_document, say
 from deepvm.cli.parameters import group
 from deepvm.cli.plan.options import RankFlags
+from deepvm.core.spelling import printable
 
 app = group("Show the settings from the environment and from files.")
 
@@ -55,4 +56,4 @@ def _plain(value: settings.Value | None) -> str:
     if isinstance(value, bool):
         value = str(value).lower()
     text = ", ".join(value) if isinstance(value, list) else value or ""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return printable(text)

@@ -97,8 +97,10 @@ def _report(error: BaseException, words: list[str]) -> int:
     if isinstance(error, DeepVMError):
         text = str(error)
         if isinstance(error, RequestError):
-            # A name in capitals is an argument, as in the usage line, or a variable of the environment.
-            text = error.about(error.option if error.option.isupper() else f"--{option_name(error.option)}")
+            # A name in capitals is an argument, as in the usage line, or a variable of the environment; one with blanks
+            # says where a file has the value.
+            no_option = error.option.isupper() or " " in error.option
+            text = error.about(error.option if no_option else f"--{option_name(error.option)}")
         # Notes are from deepvm.cli.settings: who set the value that was refused.
         lines = [text, *getattr(error, "__notes__", ()), *single_dashes(words)]
         return _fail("\n".join(lines), error.exit_code)

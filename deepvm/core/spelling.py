@@ -71,3 +71,14 @@ def examples(name: str, known: Iterable[str]) -> str:
 def listed(names: Sequence[str], most: int = 5) -> str:
     """``a, b and 3 more``."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def joined(words: Iterable[str], last: str = "and") -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    *most, end = words
+    return f"{', '.join(most)} {last} {end}" if most else end
+
+
+def printable(text: str) -> str:
+    """The text without what a terminal would obey: control characters are escaped."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -27,7 +27,8 @@ def write_bytes(path: Path, data: bytes) -> None:
             mode = target.stat().st_mode
         if mode is not None and not stat.S_ISREG(mode):
             raise ValueError("a folder or device has this name")
-        temporary = target.with_name(f".{target.name[:100]}.{os.urandom(4).hex()}.tmp")
+        start = os.fsdecode(os.fsencode(target.name)[:100])  # file systems limit a name's bytes
+        temporary = target.with_name(f".{start}.{os.urandom(4).hex()}.tmp")
         try:
             _write_synced(temporary, data, mode)
             os.replace(temporary, target)

@@ -17,7 +17,7 @@ from deepvm.planner.candidates import gather
 from deepvm.planner.describe import binding, blocks_of, describe, improvement
 from deepvm.planner.infeasible import infeasible
 from deepvm.planner.rejections import why_absent
-from deepvm.planner.request import MeasuredTables, PlanOptions, PlanRequest, PolicyName, with_tables
+from deepvm.planner.request import MeasuredTables, Objective, PlanOptions, PlanRequest, PolicyName, with_tables
 from deepvm.planner.scoring import tie_floor
 from deepvm.planner.search.enumeration import Block, Choice, Enumeration
 
@@ -108,8 +108,9 @@ def _verdict(
         return f"{what} is as good as the winner and costs {format_usd(over)} $/h more"
     share = "no measured throughput to compare"
     if gap is not None and request.policy is PolicyName.DEEPVM:
-        measure = _WORSE.get(request.objective.value, "less throughput")
-        share = f"{gap:.1%} {measure}"
+        # Makespans are compared by jobs in the same time.
+        worse = gap / (1 - gap) if request.objective is Objective.MAKESPAN else gap
+        share = f"{worse:.1%} {_WORSE[request.objective]}"
     elif gap is not None:
         share = f"{abs(gap):.1%} {'less' if gap > 0 else 'more'} throughput, which is not what this policy looks at"
     if matches_at is None:
@@ -120,10 +121,11 @@ def _verdict(
 
 
 _WORSE = {
-    "flopp": "lower Z",
-    "cost-per-work": "dearer work",
-    "makespan": "fewer jobs in the same time",
-    "total-cost": "a higher bill",
+    Objective.THROUGHPUT: "less throughput",
+    Objective.FLOPP: "lower Z",
+    Objective.COST_PER_WORK: "higher cost per work",
+    Objective.MAKESPAN: "longer expected time",
+    Objective.TOTAL_COST: "higher expected bill",
 }
 
 

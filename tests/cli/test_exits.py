@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from support.command import Run
+
 import deepvm
 from deepvm import errors
 from deepvm.cli.main import main
@@ -206,6 +208,16 @@ def test_a_memory_node_ignores_what_its_shell_ignores(tmp_path: Path) -> None:
     finally:
         node.kill()
         node.communicate()
+
+
+def test_a_wrong_value_in_a_file_of_the_cloud_names_the_file(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "my_config"
+    file.write_text("[default]\nregion = nowhere\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(file))
+    code, _, err = run("recommend", "--pw", 3)
+    assert code == 2 and err.startswith(f"Error: region of profile default in {file}: 'nowhere' cannot be used")
 
 
 @pytest.mark.parametrize("words", [["-m", "deepvm"], ["-m", "deepvm.cli.main"]])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepvm.core.spelling import did_you_mean, edits, nearest
+from deepvm.core.spelling import did_you_mean, edits, joined, nearest, printable
 
 WORDS = st.text("ab-1", max_size=7)
 REGIONS = ["ap-east-1", "eu-west-1", "sa-east-1", "us-east-1", "us-east-2", "us-west-1", "us-west-2"]
@@ -68,3 +68,11 @@ def test_one_slip_is_undone(region: str, at: int, slip: str) -> None:
 def test_the_nearest_come_first_and_no_more_than_wanted() -> None:
     assert nearest("us-east-3", REGIONS, 3) == ["us-east-1", "us-east-2", "ap-east-1"]
     assert nearest("DEEPVM_SEED", ["DEEPVM_NODE"], share=0.15) == []
+
+
+def test_lists_in_words() -> None:
+    assert [joined("a"), joined("ab"), joined("abc", "or")] == ["a", "a and b", "a, b or c"]
+
+
+def test_control_characters_are_escaped() -> None:
+    assert printable("T4\x1b[2J\n目") == "T4\\x1b[2J\\n目"

@@ -104,7 +104,26 @@ def test_a_float_is_read_as_it_is_written() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["", "abc", "nan", "inf", "-inf", "1_000", "0x10", "٣", "-1", -0.5, 0, True, None, Decimal("sNaN"), "2e9", "1e999999999999999999999", "1e-99999"]
+    "value",
+    [
+        "",
+        "abc",
+        "nan",
+        "inf",
+        "-inf",
+        "1_000",
+        "0x10",
+        "٣",
+        "-1",
+        -0.5,
+        0,
+        True,
+        None,
+        Decimal("sNaN"),
+        "2e9",
+        "1e999999999999999999999",
+        "1e-99999",
+    ],
 )
 def test_what_is_no_amount(value: Any) -> None:
     with pytest.raises(RequestError) as caught:

@@ -27,6 +27,12 @@ def test_writing_through_a_link_keeps_the_link(tmp_path):
     assert (tmp_path / "link.json").is_symlink() and (tmp_path / "real.json").read_text() == "new"
 
 
+def test_the_longest_name_in_any_script(tmp_path):
+    path = tmp_path / ("目" * 83 + "aaaaa\udcff")  # 255 bytes, the last of which is no text
+    write_bytes(path, b"new")
+    assert path.read_bytes() == b"new"
+
+
 @pytest.mark.parametrize("name", ["no/such/folder/x.json", "folder", "null", "a\0b"])
 def test_places_where_nothing_can_be_written(name, tmp_path):
     (tmp_path / "folder").mkdir()

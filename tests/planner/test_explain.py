@@ -256,7 +256,14 @@ class TestWhyNot:
 
     def test_other_objectives_have_other_words(self) -> None:
         assert "lower Z" in why(paper(), "g5.xlarge", objective="flopp").verdict
-        assert "dearer work" in why(paper(), "g5.xlarge", objective="cost-per-work").verdict
+        assert "higher cost per work" in why(paper(), "g5.xlarge", objective="cost-per-work").verdict
+
+    def test_a_slower_job_takes_longer(self) -> None:
+        job = {"work": "100h", "mttp": "12h"}
+        verdict = why(paper(), "g5.xlarge", objective="makespan", **job).verdict
+        best, slower = (ask(paper(), objective="makespan", **job, **only)[0] for only in ({}, {"gpu": "A10G"}))
+        assert best.outlook is not None and slower.outlook is not None
+        assert f"{slower.outlook.total_s / best.outlook.total_s - 1:.1%} longer expected time" in verdict
 
     def test_a_dearer_memory_node(self) -> None:
         found = why(paper(), "m6i.xlarge")

@@ -156,7 +156,10 @@ def _read_comments(sheet: Sheet, lines: Sequence[str]) -> int:
         text = line.strip()
         if text.startswith('"#'):
             # A spreadsheet, or format_csv, quoted the line.
-            text = next(csv.reader([text]))[0]
+            try:
+                text = next(csv.reader([text]))[0]
+            except csv.Error as error:
+                sheet.refuse(number, f"not CSV: {error}", _FIELDS)
         elif text.startswith("#"):
             # A spreadsheet fills every line up to the width of the table.
             text = text.rstrip(", \t")

@@ -15,9 +15,9 @@ from deepvm.catalog.market.build_catalog import MarketRequest, SignalMissingErro
 from deepvm.catalog.signals.cache import Cache
 from deepvm.catalog.signals.cloud import Cloud
 from deepvm.catalog.signals.resolve import resolve_regions
-from deepvm.catalog.signals.signal import ADVISOR, OFFERINGS, ON_DEMAND, QUOTAS, SPECS, SPOT, ZONES, joined
+from deepvm.catalog.signals.signal import ADVISOR, OFFERINGS, ON_DEMAND, QUOTAS, SPECS, SPOT, ZONES
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
-from deepvm.core.spelling import did_you_mean
+from deepvm.core.spelling import did_you_mean, joined
 from deepvm.errors import CloudError, DeepVMError, MissingDataError, RequestError
 
 KINDS = (SPECS, OFFERINGS, ZONES, ON_DEMAND, SPOT, ADVISOR, QUOTAS)
@@ -159,6 +159,8 @@ class _Market:
         priced = {e.region for e in entries if e.kind in (ON_DEMAND, SPOT)}
         cached = (e.region for e in entries if e.kind == SPECS and e.region in priced)
         names = tuple(sorted({*cached, *self.cloud.snapshot_regions()}))
+        if not names:
+            raise MissingDataError(f"no prices of any region of {self.cloud.title} are at hand: {why}")
         return names, f"all regions: only {joined(names)}, of which prices are at hand: {why}"
 
     def catalogs(self, regions: Sequence[str]) -> tuple[Catalog, ...]:

@@ -15,7 +15,8 @@ from functools import partial
 from typing import Any
 
 from deepvm.catalog.signals.cache import LOCK_WAIT_S, Cache
-from deepvm.catalog.signals.signal import ADVISOR, FAILURES, Provider, Signal, age, form_problem, joined, title, ttl_s
+from deepvm.catalog.signals.signal import ADVISOR, FAILURES, Provider, Signal, age, form_problem, title, ttl_s
+from deepvm.core.spelling import joined
 from deepvm.errors import CloudError, DeepVMError
 
 AT_ONCE = 8

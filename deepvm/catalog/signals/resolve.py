@@ -20,7 +20,8 @@ from deepvm.catalog.signals.fetching import (
     fetch,
     recent_failures,
 )
-from deepvm.catalog.signals.signal import HISTORY, ON_DEMAND, SPECS, SPOT, Signal, age, base, joined, reason, title
+from deepvm.catalog.signals.signal import HISTORY, ON_DEMAND, SPECS, SPOT, Signal, age, base, reason, title
+from deepvm.core.spelling import joined
 from deepvm.errors import CloudError
 
 _PRICES = frozenset({ON_DEMAND, SPOT, HISTORY})

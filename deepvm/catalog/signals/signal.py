@@ -5,7 +5,7 @@ Signals are fetched and cached independently: one that fails never fails the run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -174,9 +174,3 @@ def age(then: datetime, now: datetime) -> str:
         if seconds >= 2 * length:
             return f"{seconds // length} {unit}"
     return f"{seconds} s"
-
-
-def joined(words: Iterable[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
-    *most, last = words
-    return f"{', '.join(most)} and {last}" if most else last

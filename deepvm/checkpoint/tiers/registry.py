@@ -6,6 +6,7 @@ import pkgutil
 from typing import cast
 
 from deepvm.checkpoint.tiers.base import Store, Tier
+from deepvm.core.spelling import joined
 from deepvm.errors import RequestError
 
 TIERS = {
@@ -45,5 +46,4 @@ def open_store(url: str) -> Store | None:
 def _forms(base: type) -> str:
     """What URLs of such tiers look like."""
     kinds = cast("list[type[Tier]]", [pkgutil.resolve_name(home) for home in dict.fromkeys(TIERS.values())])
-    *forms, last = (kind.form for kind in kinds if issubclass(kind, base))
-    return f"{', '.join(forms)} or {last}" if forms else last
+    return joined((kind.form for kind in kinds if issubclass(kind, base)), "or")

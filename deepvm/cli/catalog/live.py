@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ import typer
 from deepvm.cli.output import TableJson, note, print_as, say
 from deepvm.cli.parameters import flag, opt
 from deepvm.cli.plan.options import MOST_DAYS, AwsProfile
-from deepvm.core.spelling import one_of
+from deepvm.core.spelling import joined, one_of
 from deepvm.errors import CloudError, DataError, RequestError
 
 if TYPE_CHECKING:
@@ -99,12 +98,11 @@ def status(
 
 
 def _kinds(only: Sequence[str], days: str) -> tuple[str, ...]:
+    from deepvm.catalog.market.build_catalog import MarketRequest
     from deepvm.catalog.market.open_markets import KINDS
     from deepvm.catalog.signals.signal import HISTORY
 
-    if days and not (re.fullmatch(r"[0-9]{1,3}", days, re.ASCII) and 1 <= int(days) <= MOST_DAYS):
-        raise RequestError("days", days, f"a whole number from 1 to {MOST_DAYS}")
-    history = f"{HISTORY}:{int(days)}" if days else ""
+    history = f"{HISTORY}:{MarketRequest(days=days).days}" if days else ""
     for name in only:
         if name not in (*KINDS, HISTORY):
             raise RequestError("only", name, one_of(name, (*KINDS, HISTORY)))
@@ -140,7 +138,6 @@ def _conclude(regions: Sequence[str], outcomes: Sequence[Outcome]) -> None:
     """Note what failed. Raises CloudError: a region has only what is public; a timer must notice that."""
     from deepvm.catalog.signals.fetching import PUBLIC
     from deepvm.catalog.signals.resolve import advice_of, describe_failure, grouped
-    from deepvm.catalog.signals.signal import joined
 
     without = []
     for region in regions:

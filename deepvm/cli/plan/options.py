@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 DEFAULT_CATALOG = "aws"
 
-MOST_DAYS = 90  # of spot prices that AWS keeps
+MOST_DAYS = 90  # of spot prices that AWS keeps; help texts load no catalog, MarketRequest checks
 _VCPUS = re.compile(r"([0-9][0-9,_ ]*(e[0-9]+)?(vcpus?|cpus?)?)?", re.IGNORECASE)  # or nothing, in place of a file
 
 A_CATALOG = "AWS's market, an embedded catalog, or a .json or .csv file."

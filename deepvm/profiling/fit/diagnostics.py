@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from deepvm.core.cluster.speedup import FloatArray, HybridSpeedup
+from deepvm.core.spelling import joined
 from deepvm.profiling.fit.speedup_models import LAWS, LOGISTIC, Fitted, best_first, fit_law
 
 ENOUGH_SIZES = 5
@@ -73,8 +74,7 @@ def _of_fits(measurements: int, laws: Sequence[Fitted], best: Fitted) -> Iterato
             yield f"{fitted.law.name}: the search for its parameters was cut off; do not use them"
     without = [f for f in laws if f.aicc is None]
     if without:
-        *others, last = [f.law.name for f in without]
-        names = f"{', '.join(others)} and {last}" if others else last
+        names = joined(f.law.name for f in without)
         most = max(len(f.law.parameters) for f in without)
         yield (
             f"{measurements} measurements are too few for an AICc of {names}: {most + 3} are enough to compare all laws"

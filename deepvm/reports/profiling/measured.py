@@ -7,6 +7,7 @@ from typing import Any
 
 from deepvm.catalog.measured.entries import Entry
 from deepvm.catalog.measured.tables import Tables
+from deepvm.core.spelling import printable
 from deepvm.io.times import format_time
 from deepvm.reports.tables import Column, print_items, print_lines, print_table
 
@@ -31,7 +32,7 @@ def print_list(tables: Tables, reasons: Mapping[str, str] | None = None) -> None
         rows.append([e.kind, e.subject, e.workload or "-", str(e.measured_at.date()), *used, e.value])
     print_table(columns, rows, also="-o json")
     unused = [f"Not used: {e.name}: {reasons[e.name]}." for e in tables if reasons and reasons[e.name]]
-    print_lines(["", *map(_plain, unused)] if unused else [])
+    print_lines(["", *map(printable, unused)] if unused else [])
 
 
 def diff_document(old: Tables, new: Tables) -> dict[str, Any]:
@@ -78,7 +79,7 @@ def print_entry(entry: Entry) -> None:
             lines.append(f"  interval: {least}{end}")
     warnings = entry.document.get("warnings")
     lines += [f"  warning: {w}" for w in (warnings if isinstance(warnings, list) else ())]
-    print_lines([_plain(line) for line in lines])
+    print_lines([printable(line) for line in lines])
 
 
 def _changes(old: Tables, new: Tables) -> list[tuple[str, Entry | None, Entry | None]]:
@@ -104,8 +105,3 @@ def _row(entry: Entry) -> dict[str, Any]:
         "measured_at": format_time(entry.measured_at),
         "value": entry.value,
     }
-
-
-def _plain(text: str) -> str:
-    """The text without what a terminal would obey: a document is what somebody sent."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

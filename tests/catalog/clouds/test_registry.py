@@ -16,7 +16,7 @@ from deepvm.catalog.signals.cloud import Cloud, QuotaName, Region
 from deepvm.catalog.signals.signal import OFFERINGS, ON_DEMAND, PLACEMENT, QUOTAS, SPECS, SPOT, ZONES, Provider
 from deepvm.catalog.store import catalog_names, load_catalog, may_be_market
 from deepvm.core.cluster.instances import Market
-from deepvm.errors import CloudError, RequestError
+from deepvm.errors import CloudError, MissingDataError, RequestError
 
 T4 = {"name": "T4", "manufacturer": "NVIDIA", "count": 1, "memory_gib": 16.0}
 CANNED = {
@@ -118,6 +118,11 @@ def test_without_credentials_and_snapshot_the_reason_is_said(mars: Cloud, monkey
     assert mars.snapshot_regions() == ()
     assert not [name for name in catalog_names() if name.startswith("mars")]
     assert (mars.policy(), mars.check("", "mars-1", datetime.now().astimezone(), 1.0)) == ("", ())
+
+
+def test_nothing_at_hand_of_any_region() -> None:
+    with pytest.raises(MissingDataError, match="no prices of any region of Mars Cloud are at hand"):
+        open_markets(["all"], MarketRequest(offline=True), cloud=cloud_of("mars"))
 
 
 @pytest.mark.parametrize("cloud", REGISTRY.values(), ids=lambda c: c.name)

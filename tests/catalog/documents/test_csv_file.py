@@ -139,6 +139,11 @@ def test_problems_of_all_kinds_are_collected(tmp_path):
     assert places == {"line 2", "line 8, column memory_gib", "line 10", "line 11, column vcpus"}
 
 
+def test_a_comment_that_is_no_csv(tmp_path):
+    (problem,) = problems_of(tmp_path, GOOD.replace("# name", '"# ' + "x" * 140_000 + '"\n# name'))
+    assert problem.place == "line 2" and "field larger than field limit" in problem.found
+
+
 def test_no_rows_and_no_header(tmp_path):
     assert problems_of(tmp_path, HEAD + HEADER)[0].place == "rows below the header"
     assert "missing columns" in problems_of(tmp_path, HEAD)[-1].found

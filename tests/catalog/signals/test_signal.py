@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.catalog_signals import DATA, NOW, REGION, after, signal
 
-from deepvm.catalog.signals.signal import KINDS, Signal, age, form_problem, joined
+from deepvm.catalog.signals.signal import KINDS, Signal, age, form_problem
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -27,8 +27,7 @@ def test_ages():
     assert {s: age(NOW, after(seconds=s)) for s in cases} == cases
 
 
-def test_lists_and_rows():
-    assert [joined("a"), joined("ab"), joined("abc")] == ["a", "a and b", "a, b and c"]
+def test_rows():
     assert {k: Signal(k, REGION, NOW, "", d).rows for k, d in DATA.items()} == dict.fromkeys(DATA, 1) | {
         "history:30": 2
     }
