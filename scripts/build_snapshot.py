@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Make data/aws/us-east-1.json, the embedded snapshot, from a table of types and prices.
+"""Make data/aws/regions/us-east-1.json, the embedded snapshot, from a table of types and prices.
 
 The table is a CSV file with the columns of CURATED below, one line for each type; current_generation is what AWS's
 DescribeInstanceTypes says (CurrentGeneration), whatever the numbers in the names suggest: in 2026 c5 and r7g are not
@@ -118,7 +118,7 @@ def main() -> None:
             for kind, day, source, data in signals
         ],
     }
-    target = given.output or ROOT / "data" / "aws" / f"{given.region}.json"
+    target = given.output or ROOT / "data" / "aws" / "regions" / f"{given.region}.json"
     write_bytes(target, format_document(document).encode())
     sys.stderr.write(f"{target}: {len(rows)} types\n")
 

@@ -7,7 +7,7 @@ r"""Measure VMs on AWS with deepvm: eFLOPS, speed-up and saturation of your own 
 Run it without --dry-run to start. It looks whether all hosts answer, copies this clone to them (what is committed),
 installs it there in ~/deepvm-profile, runs 'deepvm profile all' from here, and writes the answer to --out. Started
 again it goes on: what is copied, installed or measured (the folder home.json.parts) is not done twice. Without a
-terminal on which it could ask it starts only with --yes. Whatever stands behind -- goes to 'deepvm profile all', for
+terminal on which it could ask it starts only with --yes. Whatever follows -- goes to 'deepvm profile all', for
 example: -- --steps 50 --resolution 224.
 
 Before:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import deepvm
+from deepvm.catalog.clouds import CLOUDS
 from deepvm.checkpoint.tiers.registry import TIERS
 from deepvm.cli.app import COMMANDS
 from deepvm.reports.exports.registry import REGISTRY
@@ -66,6 +67,7 @@ LOADERS = {"import_module", "__import__", "resolve_name"}
 REGISTRIES = {
     # module below deepvm/: what it loads by names that it keeps in a table
     "__init__.py": set(deepvm._HOMES.values()),
+    "catalog/clouds/__init__.py": {home.partition(":")[0] for home in CLOUDS.values()},
     "cli/app.py": {f"deepvm.cli.{entry.module}" for entry in COMMANDS},
     "checkpoint/tiers/registry.py": {home.partition(":")[0] for home in TIERS.values()},
     "reports/exports/registry.py": set(REGISTRY.values()),

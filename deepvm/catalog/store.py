@@ -43,7 +43,7 @@ class MarketOptions(TypedDict, total=False):
 
 _MOST_DOUBTS = 4
 _AS_SHOWN = "as `deepvm catalog show paper -o json` prints"
-_FILE = f"allowed: a catalog or quotas, {_AS_SHOWN} a catalog"
+_FILE = f"allowed: a catalog, {_AS_SHOWN} it"
 _JSON = f"allowed: one JSON object, {_AS_SHOWN} it"
 _QUOTAS = "allowed: a JSON file of quotas"
 
@@ -74,7 +74,7 @@ def load_catalog(name_or_path: str | os.PathLike[str] = DEFAULT_CATALOG, **marke
         RequestError: an option's value cannot be used.
         CloudError: AWS had to answer and did not.
         MissingDataError: nothing is known of the region.
-        CatalogNotFoundError: no embedded catalog has this name and no file either; says what is near.
+        CatalogNotFoundError: no embedded catalog has this name and no file either; suggests similar names.
         CatalogFormatError: the file cannot be read or is not a valid catalog; lists every problem with its place.
     """
     name = os.fspath(name_or_path)

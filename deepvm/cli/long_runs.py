@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import signal
 import sys
 import threading
@@ -15,6 +13,7 @@ from typing import Any
 
 from deepvm.cli.output import note, say
 from deepvm.errors import RequestError
+from deepvm.io.file_lock import FileLock
 
 _QUICK_S, _LINE_S = 0.7, 15.0
 
@@ -39,35 +38,24 @@ def filling(place: Path | None, command: str) -> Iterator[None]:
 
     Raises RequestError: another process holds the lock, and would overwrite the results.
     """
-    with contextlib.ExitStack() as stack:
-        while place is not None:
-            # A file is replaced after each measurement, so the lock is on a hidden one, removed at the end.
-            lock = place / ".lock" if place.is_dir() else place.with_name(f".{place.name}.lock")
-            try:
-                stream = stack.enter_context(open(lock, "ab"))
-            except OSError:  # writing the result will say why
-                break
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise RequestError("out", str(place), f"a place that no other '{command}' is writing to now") from None
-            except OSError as error:  # some network file systems have no locks
-                note(f"{place} cannot be locked ({error.strerror}): start no second command that writes there")
-            with contextlib.suppress(OSError):  # unless the previous holder has just removed it
-                if os.path.samestat(os.fstat(stream.fileno()), lock.stat()):
-                    stack.callback(_remove, lock)
-                    break
+    lock = None
+    if place is not None and place.parent.is_dir():  # else writing the result will say why
+        # A file is replaced after each measurement, so the lock is on a hidden one, removed at the end.
+        lock = FileLock(place / ".lock" if place.is_dir() else place.with_name(f".{place.name}.lock"))
         try:
-            yield
-        except (KeyboardInterrupt, SystemExit):
-            if place is not None and place.exists():
-                say(f"{place} keeps what was measured; the same command continues with the rest")
-            raise
-
-
-def _remove(file: Path) -> None:
-    with contextlib.suppress(OSError):
-        file.unlink()
+            if not lock.take(shared=False):
+                raise RequestError("out", str(place), f"a place that no other '{command}' is writing to now")
+        except OSError as error:  # some network file systems have no locks
+            note(f"{place} cannot be locked ({error.strerror}): start no second command that writes there")
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        if place is not None and place.exists():
+            say(f"{place} keeps what was measured; the same command continues with the rest")
+        raise
+    finally:
+        if lock is not None:
+            lock.release(remove=True)
 
 
 class Progress:

@@ -172,7 +172,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         found = {s.name: s for s in (_of_file(path, text) if text else ())} | found
     known = {variable_of(n) for n in NAMES} | OTHER_VARIABLES
     for variable in sorted(v for v in environ if v.startswith("DEEPVM_") and v not in known):
-        # All begin alike, and others may have variables that begin so, too.
+        # Other programs may use this prefix: only near misses are reported.
         for meant in nearest(variable, known, share=0.15)[:1]:
             note(f"the environment variable {variable} has no effect; did you mean {meant}?")
     return Settings(found, files)

@@ -21,7 +21,7 @@ MICRO_USD = 1_000_000  # in a dollar
 MOST_USD = 1_000_000_000  # that is read; any sum of micro-dollars below it times 4096 VMs fits 64 bits
 GIB = 2**30
 
-_MICRO = Decimal("0.000001")
+MICRO = Decimal("0.000001")  # dollars; prices have no more decimals
 
 Money = Decimal | int | float | str  # in dollars; floats are read by their shortest decimal form
 
@@ -78,7 +78,7 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 def to_micro_usd(price: Decimal) -> int:
     """Whole micro-dollars of an exact price in dollars; raises a RequestError for more than six decimals."""
-    exact = price.quantize(_MICRO, rounding=ROUND_FLOOR)  # quantize() looks at all digits, multiplication at 28
+    exact = price.quantize(MICRO, rounding=ROUND_FLOOR)  # quantize() looks at all digits, multiplication at 28
     if price != exact:
         raise RequestError("price", str(price), f"at most 6 decimals (micro-dollars); round it to {round(price, 6)}")
     return int(exact * MICRO_USD)
@@ -86,7 +86,7 @@ def to_micro_usd(price: Decimal) -> int:
 
 def budget_micro_usd(budget: Decimal) -> int:
     """Whole micro-dollars of a budget: prices are whole micro-dollars, so rounding down loses no plan."""
-    return int(budget.quantize(_MICRO, rounding=ROUND_FLOOR) * MICRO_USD)
+    return int(budget.quantize(MICRO, rounding=ROUND_FLOOR) * MICRO_USD)
 
 
 def format_usd(amount: Decimal | int) -> str:

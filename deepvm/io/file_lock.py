@@ -5,6 +5,7 @@ A regular file opened for writing is locked, as NFS requires; a lock on the fold
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import time
@@ -23,22 +24,34 @@ class FileLock:
 
     def take(self, *, shared: bool, limit_s: float = 0.0) -> bool:
         """Take it, or change its mode; False on timeout. Raises OSError: this file system has no locks."""
-        if self._descriptor < 0:
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, self._mode)
         deadline = time.monotonic() + limit_s
         self.held = False  # changing the mode releases it first
         while not self.held:
+            if self._descriptor < 0:
+                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+                self._descriptor = os.open(self._path, flags, self._mode)
             try:
                 fcntl.flock(self._descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-                self.held = True
+                self.held = self._in_place()
+                if not self.held:  # its previous holder removed the file, and another may lock a new one
+                    self.release()
             except BlockingIOError:
                 if time.monotonic() >= deadline:
                     break
                 time.sleep(_PAUSE_S)
         return self.held
 
-    def release(self) -> None:
-        """Release it, if held."""
+    def _in_place(self) -> bool:
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), os.stat(self._path, follow_symlinks=False))
+        except FileNotFoundError:
+            return False
+
+    def release(self, *, remove: bool = False) -> None:
+        """Release it, if held; and ``remove`` the file."""
+        if remove and self.held:
+            with contextlib.suppress(OSError):
+                self._path.unlink()
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor, self.held = -1, False

@@ -19,7 +19,7 @@ from deepvm.planner.rejections import (
     memory_rejection,
     quota_count,
     quota_too_small,
-    refuse_idle_globs,
+    refuse_unmatched_globs,
     training_rejection,
 )
 from deepvm.planner.request import PlanRequest
@@ -130,7 +130,7 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
     curve of the requested kind.
     """
     architectures = architectures_of(request)
-    refuse_idle_globs(request, catalog)
+    refuse_unmatched_globs(request, catalog)
     gpu_types = [i for i in catalog if i.gpu is not None]
     if any(i.speedups for i in gpu_types) and not any(_curve(i, catalog, request) for i in gpu_types):
         kinds = sorted({c.kind for i in gpu_types for c in i.speedups if c.workload is None})

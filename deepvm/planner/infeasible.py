@@ -10,6 +10,7 @@ import numpy as np
 
 from deepvm.core.cluster.cluster import NodeGroup
 from deepvm.core.cluster.instances import InstanceType, Market
+from deepvm.core.spelling import listed
 from deepvm.core.units import MICRO_USD, MOST_USD, format_bytes, format_seconds, format_usd
 from deepvm.planner.architectures import REGISTRY, Architecture
 from deepvm.planner.candidates import Candidates, zone_ids
@@ -246,9 +247,5 @@ def _grouped(candidates: Candidates, *, gpu: bool) -> str:
     unprofiled = groups.get(_PHRASES["unprofiled"], [])
     models = sorted({i.gpu.name for i in unprofiled if i.gpu})  # to be measured
     if models:
-        details[_PHRASES["unprofiled"]] += f" ({_first_five(models)})"
-    return "; ".join(f"{details[key]}: {_first_five([i.name for i in group])}" for key, group in groups.items())
-
-
-def _first_five(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + " ..." * (len(names) > 5)
+        details[_PHRASES["unprofiled"]] += f" ({listed(models)})"
+    return "; ".join(f"{details[key]}: {listed([i.name for i in group])}" for key, group in groups.items())

@@ -39,7 +39,7 @@ def matches(name: str, globs: Iterable[str]) -> bool:
     return any(name == g or fnmatchcase(name, g) for g in globs)
 
 
-def refuse_idle_globs(request: PlanRequest, catalog: Catalog) -> None:
+def refuse_unmatched_globs(request: PlanRequest, catalog: Catalog) -> None:
     """Raise a RequestError for a glob that matches no type."""
     gpu_names = [i.name for i in catalog if i.gpu is not None]
     cpu_names = [i.name for i in catalog if i.gpu is None]

@@ -196,7 +196,7 @@ class PlanRequest:
             return request
         if not trained.keys() & {"job", "work"}:
             option, value = next(iter(trained.items()), ("objective", request.objective.value))
-            raise RequestError(option, value, "this beside --job or --work, which say what is to be trained")
+            raise RequestError(option, value, "only together with --job or --work, which say what is to be trained")
         from deepvm.planner.job_forecast import Work  # slow to import, and only needed for jobs
 
         work = Work.parse(**trained, checkpoint_bytes=request.checkpoint_bytes)

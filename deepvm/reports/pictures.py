@@ -262,6 +262,6 @@ def speedups_figure(panels: Sequence[SpeedupPanel], *, title: str, max_nodes: in
 
 
 def short(text: str, most: int = 40) -> str:
-    """One line of at most ``most`` characters; bytes of a file name that are no text, which no font has, escaped."""
+    """One line of at most ``most`` characters; undecodable bytes of a file name are escaped."""
     line = " ".join(text.encode(errors="backslashreplace").decode().split())
     return line if len(line) <= most else line[: most - 3] + "..."

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from deepvm.catalog.clouds.aws.aws_cloud import AwsCloud
+import pkgutil
+
 from deepvm.catalog.signals.cloud import Cloud
 
-REGISTRY: dict[str, Cloud] = {c.name: c for c in (AwsCloud(),)}
+CLOUDS = {
+    "aws": "deepvm.catalog.clouds.aws.aws_cloud:AwsCloud",
+}
+
+REGISTRY: dict[str, Cloud] = {name: pkgutil.resolve_name(home)() for name, home in CLOUDS.items()}
 
 DEFAULT_CLOUD = REGISTRY["aws"]
 """The cloud of commands that name none."""

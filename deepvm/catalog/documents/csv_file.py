@@ -188,8 +188,8 @@ def _read_key(sheet: Sheet, key: str, value: str, line: int) -> None:
         expected = f"{_meant(key, [*KEYS, *_ROWS])}allowed keys: {', '.join([*KEYS, *_ROWS])}"
         sheet.refuse(line, f"unknown key {shown(key)}", expected)
     elif (key,) in sheet.lines:
-        expected = f"allowed: every key once; it stands in line {sheet.lines[key,]} too"
-        sheet.refuse(line, f"{key} stands twice", expected)
+        expected = f"allowed: every key once; it is in line {sheet.lines[key,]} too"
+        sheet.refuse(line, f"{key} appears twice", expected)
     else:
         sheet.lines[key,] = line
         if value:
@@ -205,7 +205,7 @@ def _header_problems(header: Sequence[str], place: str) -> list[Problem]:
     problems = []
     for number, name in enumerate(header, start=1):
         if name in header[: number - 1]:
-            problems.append(Problem(f"{place}, column {name or number}", "stands twice", "allowed: every column once"))
+            problems.append(Problem(f"{place}, column {name or number}", "appears twice", "allowed: every column once"))
         elif name not in COLUMNS:
             meant = _meant(name, [c for c in COLUMNS if c not in header])
             expected = f"{meant}allowed columns: {', '.join(COLUMNS)}"

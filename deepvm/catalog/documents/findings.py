@@ -119,7 +119,7 @@ def repeats(keys: Iterable[Hashable]) -> Iterator[tuple[int, int]]:
 def repeated_keys(document: object) -> list[Finding]:
     """Fields that an object has more than once, as :func:`.json_file.parse_json` marks them; the first 1000."""
     paths = ((*p, name) for p, o in containers(document) if isinstance(o, RepeatedKeys) for name in o.repeated)
-    found = "this field stands twice in its object"
+    found = "this field appears twice in its object"
     return [Finding(path, found, "allowed: every field once") for path in islice(paths, MANY)]
 
 
@@ -268,10 +268,10 @@ def _joined_findings(document: Mapping[str, Any], refused: set[DocumentPath]) ->
     if not isinstance(instances, list):
         return
     names = [i.get("instance_type") if isinstance(i, Mapping) else None for i in instances]
-    # What is no name has been refused; its position stands for it, because it may be a list.
+    # An invalid name is reported already; its position is the key, since it may be unhashable.
     for i, first in repeats(name if isinstance(name, str) and name else i for i, name in enumerate(names)):
         expected = f"allowed: every name once; the first is instance {first + 1}"
-        yield Finding(("instances", i, "instance_type"), f"{shown(names[i])} stands twice", expected)
+        yield Finding(("instances", i, "instance_type"), f"{shown(names[i])} appears twice", expected)
     for i, instance in enumerate(instances):
         if ("instances", i) not in refused and ("instances",) not in refused:
             yield from _instance_findings(("instances", i), instance)

@@ -208,7 +208,7 @@ def _known(part: Lenient) -> dict[str, Any]:
 def _joined_findings(document: _Document) -> Iterator[Finding]:
     """What only several fields together can get wrong."""
     for i, _ in repeats(c.rank for c in document.configurations):
-        found = f"rank {document.configurations[i].rank} stands twice"
+        found = f"rank {document.configurations[i].rank} appears twice"
         yield Finding(("configurations", i, "rank"), found, "allowed: every rank once")
     for i, configuration in enumerate(document.configurations):
         here: DocumentPath = ("configurations", i)
@@ -230,4 +230,4 @@ def _joined_findings(document: _Document) -> Iterator[Finding]:
             expected = f"allowed: one at least of the zones of the VMs that train, {', '.join(zones)}"
             yield Finding((*here, "memory", "zones"), shown(offers), expected)
         for j, _ in repeats(zones):
-            yield Finding((*here, "gpu", "zones", j, "zone"), f"{shown(zones[j])} stands twice", "allowed: once")
+            yield Finding((*here, "gpu", "zones", j, "zone"), f"{shown(zones[j])} appears twice", "allowed: once")

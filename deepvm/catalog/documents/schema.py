@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from deepvm.catalog.documents.serialization import CATALOG_VERSION
+from deepvm.core.units import MICRO
 
 MAX_USD = 100_000
 MAX_MEMORY_GIB = 65_536
@@ -24,7 +25,6 @@ MAX_GPU_MEMORY_GIB = 4096
 MAX_NETWORK_GBPS = 25_600
 MAX_NODES = 1_000_000
 MAX_EFLOPS = 1e30
-MICRO = Decimal("0.000001")
 _PRICE = re.compile(r"[0-9]+(\.[0-9]+)?", re.ASCII)
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 # Line breaks would tear a CSV file apart, control characters a terminal, lone surrogates cannot be written at all.
@@ -163,7 +163,7 @@ class _Curve(Strict):
 
 class _FittedCurve(_Curve):
     fitted_to: Number | None = number(
-        "the largest n that it was fitted to, in VMs; used beyond, it is flagged", MAX_NODES, null="when unknown"
+        "the largest n that it was fitted to, in VMs; larger clusters are flagged", MAX_NODES, null="when unknown"
     )
 
 
@@ -247,7 +247,7 @@ class InstanceDocument(Strict):
         "for AWS's by the type's name (such as G and VT for g and vt types, P for p types, Standard for most others)",
     )
     speedups: list[Curve] = rows("speed-up curves", 100)
-    speedup_basis: Text = text("whose curves these are, which is said as a doubt; empty when its own")
+    speedup_basis: Text = text("the type whose curves these are, shown as a doubt; empty for its own")
     default_speedup: Literal["", "hybrid", "ring", "measured"] = Field(
         "", description="kind of curve to use for this type: hybrid, ring or measured, empty for the catalog's"
     )
@@ -269,9 +269,9 @@ class InstanceDocument(Strict):
     )
     zones: list[Name] = rows("ids of the zones that offer it, any when empty", 1000, of="texts")
     spot_zones: list[ZoneRow] = rows(
-        "spot prices by zone, the cheapest first, which is spot_usd_per_hour; untold when empty", 1000
+        "spot prices by zone, the cheapest first, which is spot_usd_per_hour; unknown when empty", 1000
     )
-    unusable: Text = text("why no cluster can have it, empty when one can")
+    unusable: Text = text("why it cannot be used; empty if it can")
     note: Text = text("anything a reader should know")
 
 

@@ -138,7 +138,7 @@ def parse_document(text: str, path: Path, expected: str = EXPECTED) -> Any:
     """Read JSON of measurements; numbers are plain int and float.
 
     Raises:
-        CatalogFormatError: not JSON, a field that stands twice, or what could not be written again.
+        CatalogFormatError: not JSON, a field that appears twice, or what could not be written again.
     """
     document = parse_json(text, path, expected, float)
     findings.refuse(path, [*findings.repeated_keys(document), *_unwritable(document)], findings.json_place(document))
@@ -194,7 +194,7 @@ def _joined_findings(entry: Entry, path: DocumentPath) -> Iterator[Finding]:
         points = entry.document["points"]
         sizes = [int(p["n"]) for p in points]
         for i, _ in repeats(sizes):
-            found = f"{sizes[i]} stands twice"
+            found = f"{sizes[i]} appears twice"
             yield Finding((*path, "points", i, "n"), found, "allowed: every n once, the median of its repeats")
         for i, point in enumerate(points):
             if sizes[i] == 1 and float(point["speedup"]) != 1:

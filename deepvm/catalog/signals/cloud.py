@@ -118,11 +118,11 @@ class Cloud(ABC):
 
     def snapshot_regions(self) -> tuple[str, ...]:
         """The regions of which a snapshot comes with deepvm, sorted."""
-        return tuple(sorted(p.stem for p in self.data.glob("*[0-9].json")))
+        return tuple(sorted(p.stem for p in (self.data / "regions").glob("*.json")))
 
     def snapshot(self, region: str) -> Mapping[str, Signal]:
         """The embedded signals of a region by kind, origin ``snapshot``; empty where there are none."""
-        return _read_snapshot(self.data / f"{region}.json") if region in self.snapshot_regions() else {}
+        return _read_snapshot(self.data / "regions" / f"{region}.json") if region in self.snapshot_regions() else {}
 
 
 @lru_cache(maxsize=1)

@@ -20,11 +20,10 @@ from deepvm.catalog.signals.fetching import (
     fetch,
     recent_failures,
 )
-from deepvm.catalog.signals.signal import HISTORY, ON_DEMAND, SPECS, SPOT, Signal, age, base, reason, title
+from deepvm.catalog.signals.signal import ON_DEMAND, PRICES, SPECS, SPOT, Signal, age, base, reason, title
 from deepvm.core.spelling import joined
 from deepvm.errors import CloudError
 
-_PRICES = frozenset({ON_DEMAND, SPOT, HISTORY})
 _ALWAYS_NEEDED = frozenset({SPECS, ON_DEMAND, SPOT})
 # Failures for these reasons share one note, with the details of the first.
 _ALIKE = CREDENTIAL_REASONS | SLOW_REASONS
@@ -72,7 +71,7 @@ def resolve_regions(
         return {r: Resolved({k: here[k] for k in kinds if k in here}) for r, here in embedded.items()}
     kept = {(r, k): s for r in regions for k in kinds if (s := cache.read(r, k, now)) is not None}
     fresh = {place for place, signal in kept.items() if signal.origin == "cache"}
-    anew = {k for k in kinds if mode == "live" and base(k) in _PRICES}
+    anew = {k for k in kinds if mode == "live" and base(k) in PRICES}
     requests = [SignalRequest(r, k, k in anew) for r in regions for k in kinds if k in anew or (r, k) not in fresh]
     outcomes: tuple[Outcome, ...] = ()
     if providers is not None and requests:
@@ -190,7 +189,7 @@ def _not_live(
     if not any(w.region == region for w in requests):
         return None
     here = [o for o in outcomes if o.request.region == region]
-    decisive = [o for o in here if base(o.request.kind) in _PRICES] or here
+    decisive = [o for o in here if base(o.request.kind) in PRICES] or here
     errors = [o.error for o in here if o.error and o.error.why in CREDENTIAL_REASONS]
     if not errors and decisive and all(o.signal is not None for o in decisive):
         return None

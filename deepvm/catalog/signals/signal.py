@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 SPECS, OFFERINGS, ZONES = "specs", "offerings", "zones"
 ON_DEMAND, SPOT, HISTORY = "on-demand", "spot", "history"
+PRICES = (ON_DEMAND, SPOT, HISTORY)
 ADVISOR, QUOTAS, PLACEMENT = "advisor", "quotas", "placement"
 FAILURES = "failures"
 """Recent failures, see :func:`deepvm.catalog.signals.fetching.recent_failures`; never fetched."""

@@ -48,7 +48,7 @@ def refresh(
     from deepvm.reports.prices.signals import print_outcomes
 
     if offline:
-        raise RequestError("offline", True, "no such option here, because refresh asks AWS; 'deepvm catalog status'")
+        raise RequestError("offline", True, "no --offline: refresh asks AWS; 'deepvm catalog status' sends nothing")
     kinds = _kinds(only or [], days)
     may_ask = CLOUD.credentials_may_exist(profile, os.environ)
     regions = _regions(region or [], profile, may_ask)

@@ -47,7 +47,7 @@ def runs_of(text: str | None, *, job: bool) -> int | None:
     if text is None:
         return None
     if not job:
-        raise RequestError("simulate", text, "this beside --job or --work, which say what is to be trained")
+        raise RequestError("simulate", text, "only together with --job or --work, which say what is to be trained")
     if not (text.isascii() and text.isdigit() and len(text) < 9 and 0 < int(text) <= MOST_RUNS):
         raise RequestError("simulate", text, f"a whole number of runs from 1 to {MOST_RUNS}")
     return int(text)

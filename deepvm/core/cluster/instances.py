@@ -72,7 +72,7 @@ class InstanceType:
     Attributes:
         name: the provider's name, ``g4dn.xlarge``. memory_gib: main memory, None if unknown.
         network_gbps: bandwidth in Gbit/s that the planner uses, None if unknown. network_baseline_gbps: what it
-            sustains, where that differs from a peak of some minutes.
+            sustains beyond a peak of some minutes, None if unknown.
         on_demand_usd_per_hour, spot_usd_per_hour: $/h, None where it is not sold in this market.
         gpu: its GPUs, None for a CPU type.
         eflops: operations per second in the catalog's unit, None when unknown.

@@ -12,12 +12,10 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 from deepvm.core.cluster.instances import Market
 from deepvm.core.cluster.plan import Plan
-from deepvm.core.units import format_usd
+from deepvm.core.units import MICRO, format_usd
 from deepvm.errors import RequestError
 
 HEADROOM = Decimal("0.2")  # by which a cluster may become dearer than its plan, unless the user says otherwise
-
-_MICRO = Decimal("0.000001")
 
 
 @dataclass(frozen=True)
@@ -86,4 +84,4 @@ def _fixed_totals(plan: Plan) -> dict[str, Decimal] | None:
 
 
 def _rounded(amount: Decimal, rounding: str) -> Decimal:
-    return amount.quantize(_MICRO, rounding=rounding)
+    return amount.quantize(MICRO, rounding=rounding)

@@ -16,7 +16,7 @@ from deepvm.errors import RequestError
 MONTH_S = 365.25 / 12 * 86400
 # Share of the VMs of a type that is preempted in a month, from and to, by AWS's band; and as one figure.
 BANDS: tuple[tuple[float, float | None], ...] = ((0.0, 0.05), (0.05, 0.1), (0.1, 0.15), (0.15, 0.2), (0.2, None))
-BAND_SHARES = (0.025, 0.075, 0.125, 0.175, 0.25)  # of the open band a guess
+BAND_SHARES = (0.025, 0.075, 0.125, 0.175, 0.25)  # the open band's is a guess
 
 
 def mean_life_s(share: float) -> float:

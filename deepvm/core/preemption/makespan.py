@@ -67,7 +67,7 @@ Mask = npt.NDArray[np.bool_]
 MOST_OF_A_LIFE = 0.5  # of the mean lifetime: restart, backup and twice the grace period together
 MOST_OF_A_HAZARD = 0.1  # of the mean lifetime: a save with ``hazard``
 MOST_PREEMPTIONS_PER_STEP = 0.1  # above that, whole steps are too coarse for the formulas
-MOST_COARSE = 0.01  # of the time: work that a missed notice loses, times the share of the job that this is
+MOST_COARSE = 0.01  # rate of missed notices, times the square of the work that each loses, by all work
 MOST_BY_LUCK = 0.1  # of the training time: lost work, where luck decides whether an emergency save is in time
 # Of the time: the average effect of the usual error in the learnt mean lifetime. Long saves of a short job exceed it: a
 # few short lifetimes make it save more often than foreseen.

@@ -34,7 +34,7 @@ def daly_s(save_s: Number, mttp_s: Number) -> Number:
     """
     share = save_s / (2 * mttp_s)
     series = young_s(save_s, mttp_s) * (1 + share**0.5 / 3 + share / 9) - save_s
-    return either(share < 1, series, mttp_s + 0 * series)
+    return where(share < 1, series, mttp_s + 0 * series)
 
 
 def exact_s(save_s: Number, mttp_s: Number) -> Number:
@@ -75,7 +75,7 @@ def _exact_s(save_s: float, mttp_s: float) -> float:
     return mttp_s * low
 
 
-def either(condition: Truth, one: Number, other: Number) -> Number:
+def where(condition: Truth, one: Number, other: Number) -> Number:
     """``one`` where the condition holds, ``other`` elsewhere."""
     if isinstance(condition, bool):
         return one if condition else other
@@ -84,7 +84,7 @@ def either(condition: Truth, one: Number, other: Number) -> Number:
     return np.where(condition, one, other)
 
 
-def most(*values: Number) -> Number:
+def maximum(*values: Number) -> Number:
     """The largest, element by element."""
     if all(isinstance(v, (int, float)) for v in values):
         return max(values)
@@ -96,20 +96,20 @@ def most(*values: Number) -> Number:
     return found
 
 
-def over(interval_s: Number, step_s: Number) -> Number:
+def in_steps(interval_s: Number, step_s: Number) -> Number:
     """How many steps an interval is, a real number; infinite if steps take no time."""
     if isinstance(step_s, (int, float)) and not step_s:
-        return either(interval_s > 0, math.inf, 0 * interval_s)
+        return where(interval_s > 0, math.inf, 0 * interval_s)
     return interval_s / step_s
 
 
-HAIR = 1e-9  # of a step: 0.3 s are 2.9999999999999996 steps of 0.1 s, and 3
+TOLERANCE = 1e-9  # of a step: 0.3 s are 2.9999999999999996 steps of 0.1 s, and 3
 
 
 def rounded_down(steps: Number) -> Number:
     """Whole steps; infinite stays infinite."""
     if isinstance(steps, (int, float)):
-        return float(math.floor(steps + HAIR)) if math.isfinite(steps) else steps
+        return float(math.floor(steps + TOLERANCE)) if math.isfinite(steps) else steps
     import numpy as np
 
-    return np.asarray(np.floor(steps + HAIR))
+    return np.asarray(np.floor(steps + TOLERANCE))

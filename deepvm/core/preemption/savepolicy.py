@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from deepvm.core.preemption.save_intervals import daly_s, either, exact_s, most, over, rounded_down, young_s
+from deepvm.core.preemption.save_intervals import daly_s, exact_s, in_steps, maximum, rounded_down, where, young_s
 from deepvm.core.spelling import did_you_mean
 from deepvm.core.units import parse_seconds
 from deepvm.errors import RequestError
@@ -62,7 +62,7 @@ class SaveFacts:
     @property
     def costly_share(self) -> Number:
         """Share of preemptions that lose work: those without a notice if an emergency save fits, else all."""
-        return either(self.emergency_fits, self.missed_rate, 1.0)
+        return where(self.emergency_fits, self.missed_rate, 1.0)
 
 
 @dataclass(frozen=True)
@@ -210,11 +210,11 @@ class Auto(_Weighing):
     def interval_s(self, facts: SaveFacts) -> Number:
         """Young's, or the least."""
         mtbf_s = facts.mttp_s if self.mtbf_s is None else self.mtbf_s
-        return most(young_s(facts.save_s, mtbf_s), self.least_s(facts))
+        return maximum(young_s(facts.save_s, mtbf_s), self.least_s(facts))
 
     def least_s(self, facts: SaveFacts) -> Number:
         """The budget, and the version in flight."""
-        return most(facts.save_s / self.overhead, facts.backup_s)
+        return maximum(facts.save_s / self.overhead, facts.backup_s)
 
 
 FORMULAS: dict[str, Callable[[Number, Number], Number]] = {"young": young_s, "daly": daly_s, "exact": exact_s}
@@ -249,7 +249,7 @@ class Thesis(_Weighing):
 
     def interval_s(self, facts: SaveFacts) -> Number:
         """Infinite when an emergency save fits into the grace period, else sqrt(2 delta (MTTP + R)) (eq. 4.5)."""
-        return either(facts.emergency_fits, math.inf, young_s(facts.save_s, facts.mttp_s + facts.restart_s))
+        return where(facts.emergency_fits, math.inf, young_s(facts.save_s, facts.mttp_s + facts.restart_s))
 
 
 @dataclass(frozen=True)
@@ -298,9 +298,9 @@ def whole_steps(policy: SavePolicy, facts: SaveFacts) -> Number:
         return float(policy.fixed_steps)
     if not policy.has_interval:
         return math.inf
-    steps = over(policy.interval_s(facts), facts.step_s)
-    least = over(policy.least_s(facts), facts.step_s)
-    return most(rounded_down(steps), -rounded_down(-least), 1.0)
+    steps = in_steps(policy.interval_s(facts), facts.step_s)
+    least = in_steps(policy.least_s(facts), facts.step_s)
+    return maximum(rounded_down(steps), -rounded_down(-least), 1.0)
 
 
 def parse_policy(text: str, option: str = "policy") -> SavePolicy:

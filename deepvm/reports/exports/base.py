@@ -80,7 +80,7 @@ class ExportOptions:
                 raise RequestError(name, text, "text that UTF-8 can hold, without zero bytes")
         words = self.words
         if words and words[0] in _NO_SCRIPT:
-            allowed = "what stands behind torchrun, such as 'train.py --epochs 3' or '-m package.train'"
+            allowed = "the arguments of torchrun, such as 'train.py --epochs 3' or '-m package.train'"
             raise RequestError("command", self.command, allowed)
         if self.max_price is not None:
             to_decimal(self.max_price, "max_price", unit="$/h")

@@ -65,7 +65,8 @@ def within_limit(plan: Plan, options: ExportOptions) -> Limited:
     most = limits.groups[TRAINING].vm_usd_per_hour
     if most <= AWS_LEAST_MAX_PRICE:
         allowed = (
-            f"more: it leaves {most:f} $/h for each spot VM, and AWS takes only limits above {AWS_LEAST_MAX_PRICE}"
+            f"a higher limit: this leaves {most:f} $/h for each spot VM, and AWS accepts only more than "
+            f"{AWS_LEAST_MAX_PRICE}"
         )
         raise RequestError("max_price", f"{limits.usd_per_hour:f}", allowed)
     notes.append(

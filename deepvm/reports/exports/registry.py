@@ -45,5 +45,5 @@ def render(plan: Plan, name: str, options: ExportOptions | None = None) -> Expor
             flags = ", ".join(f"--{n.replace('_', '-')}" for n in sorted(tool.OPTIONS))
             raise RequestError(option, value, f"with --to {name} only {flags}")
         if option.startswith("memory_") and plan.memory is None:
-            raise RequestError(option, value, f"nothing: {plan} has no memory nodes")
+            raise RequestError(option, value, f"no such option: {plan} has no memory nodes")
     return tool.render(plan, options)

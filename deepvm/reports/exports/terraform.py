@@ -49,7 +49,7 @@ def _limited(plan: Plan, options: ExportOptions) -> Limited:
     if plan.training.spot_count:
         return within_limit(plan, options)
     if options.max_price is not None:
-        allowed = f"nothing: {plan} has no spot VMs, and Terraform has no limit for others; --to ec2-fleet has"
+        allowed = f"no such option: {plan} has no spot VMs, and Terraform has no limit for others; --to ec2-fleet has"
         raise RequestError("max_price", f"{options.max_price:f}", allowed)
     return Limited(plan, None, ())
 
@@ -171,7 +171,7 @@ def _variables(plan: Plan, options: ExportOptions) -> Block:
         ),
     }
     if plan.memory is not None:
-        # The image of the VMs that train starts on another CPU not at all: then Terraform asks.
+        # The training image cannot boot on another CPU architecture; Terraform asks for one then.
         shared = "" if plan.mixes_cpu_architectures else options.image
         text = f"Image (AMI) of the memory nodes, {_cpu(plan.memory)}."
         variables["memory_image_id"] = _variable("string", text, options.memory_image or shared)

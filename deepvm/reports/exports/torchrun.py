@@ -38,7 +38,7 @@ def render(plan: Plan, options: ExportOptions) -> Export:
     files.append(ExportFile(SCRIPT, _script(plan, options, names), executable=True))
     notes = [f"to fill in: the addresses in {names}"]
     if not options.command:
-        notes.append("the training command stands behind ./launch.sh, or comes from --command")
+        notes.append("pass the training command to ./launch.sh, or use --command")
     if not slots:
         notes.append("the plan does not say how many GPUs a VM has: torchrun counts them (--nproc-per-node gpu)")
     return Export(tuple(files), tuple(notes))

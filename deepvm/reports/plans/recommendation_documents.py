@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from deepvm.catalog.signals.signal import HISTORY, ON_DEMAND, SPOT, base
 from deepvm.core.cluster.cluster import Cluster, Recommendation
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
 from deepvm.io.times import format_time
@@ -272,9 +273,9 @@ def _price(instance: InstanceType, market: Market, catalog: Catalog) -> dict[str
     """A price, where it comes from, and when it was true."""
     usd, about = instance.usd_per_hour(market), catalog.provenance
     source = {"source": about.kind, "observed_at": about.prices_as_of and about.prices_as_of.isoformat()}
-    names = ("spot", "history") if market is Market.SPOT else ("on-demand",)
+    names = (SPOT, HISTORY) if market is Market.SPOT else (ON_DEMAND,)
     for origin in about.origins:
-        if origin.signal.partition(":")[0] in names:
+        if base(origin.signal) in names:
             source = {"source": origin.kind, "observed_at": format_time(origin.observed_at)}
             break
     name = market.value.replace("-", "_")

@@ -85,7 +85,7 @@ def _title(answer: Recommendations) -> str:
     if request.work is not None and request.work.deadline_s is not None:
         limits += f", expected within {format_seconds(request.work.deadline_s)}"
     if request.work is not None and request.work.total_budget is not None:
-        limits += f", at most {request.work.total_budget.normalize():f} $ in all, as expected"
+        limits += f", expected to cost at most {request.work.total_budget.normalize():f} $"
     return f"Clusters for {limits}: {best_by}; {needs}"
 
 
@@ -172,8 +172,8 @@ def _job_lines(answer: Recommendations) -> list[str]:
     lines = [
         f"The job {job.name} is {alone} on one {answer.reference.name} that is never preempted"
         f"{'' if work.measured_on else ', the cheapest type here (--measured-on names another)'}.",
-        f"It assumes {save} for a save, which is safe {durable} later, {allocation} for a new VM to come and "
-        f"{preparation} to prepare it, and notices {grace} ahead; a job file says how it is.",
+        f"Assumed: a save takes {save} and is safe {durable} later; a new VM takes {allocation} to come and "
+        f"{preparation} to prepare; notices come {grace} ahead. A job file gives your own figures.",
     ]
     if outlook.preemptions and not (job.save_s.high and job.allocation_s.high and job.preparation_s.high):
         lines.append("Doubt: what takes 0 s there makes preemptions look cheaper than they are.")
@@ -206,7 +206,7 @@ def _job_lines(answer: Recommendations) -> list[str]:
             + ("." if s.late is None else f"; {100 * s.late:.1f} % miss the deadline.")
         )
     elif work.deadline_s is not None and outlook.total_s > CLOSE * work.deadline_s:
-        lines.append("Doubt: expected means on average; about half of runs are late ('--simulate 500' counts them).")
+        lines.append("Doubt: this is an average: about half of all runs will be late ('--simulate 500' counts them).")
     return lines
 
 

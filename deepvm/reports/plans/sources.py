@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deepvm.catalog.clouds import cloud_of
-from deepvm.catalog.signals.signal import age
+from deepvm.catalog.signals.signal import PRICES, age, base
 from deepvm.core.cluster.cluster import Cluster, Recommendation
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS, Catalog, Market, Quota, find_quota
 from deepvm.core.cluster.provenance import Measurement, Origin
@@ -28,7 +28,6 @@ STALE_DAYS = 30
 _NAMED = 4
 """Measurements of one kind named at most."""
 _KINDS = {"eflops": "eFLOPS", "scaling": "speed-up", "saturation": "n_sat"}
-_PRICES = ("on-demand", "spot", "history")
 _WORDS = {
     "live": "live from AWS",
     "cache": "from the cache",
@@ -40,11 +39,11 @@ _WORDS = {
 def source_line(catalog: Catalog, now: datetime) -> str:
     """Where the prices come from, how old they are, and what to do about it."""
     source = catalog.provenance
-    prices = [o for o in source.origins if o.signal.partition(":")[0] in _PRICES]
+    prices = [o for o in source.origins if base(o.signal) in PRICES]
     if prices:
         phrases = []  # one for each kind of source: "live from AWS (on-demand 3 min old, spot 3 min old)"
         for kind in dict.fromkeys(o.kind for o in prices):
-            ages = [f"{o.signal.partition(':')[0]} {_age(o, now)}" for o in prices if o.kind == kind]
+            ages = [f"{base(o.signal)} {_age(o, now)}" for o in prices if o.kind == kind]
             phrases.append(f"{_WORDS[kind]} ({', '.join(ages)})")
         line = f"Prices: {catalog.region}, {'; '.join(phrases)}"
         line += f"; spot prices are the {source.basis}." if source.basis else "."
@@ -82,7 +81,7 @@ def measured_lines(catalog: Catalog, now: datetime) -> list[str]:
         if found:
             parts.append(f"{name} of {listed(said, _NAMED)}")
     where = f"Measured ({about.measured_file})" if about.measured_file else "Measured here"
-    return [f"{where}: {'; '.join(parts)}. '--tables paper' ignores it."] if parts else []
+    return [f"{where}: {'; '.join(parts)}. '--tables paper' ignores them."] if parts else []
 
 
 def _day(measured: Measurement, now: datetime) -> str:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from deepvm.core.units import counted
 from deepvm.reports.pictures import STYLES, drawing, legend
 from deepvm.reports.tables import Column, print_items, print_lines
 from deepvm.simulator.traces.deadline_replay import FORESIGHT, DeadlineJob, DeadlineRow
@@ -106,5 +107,4 @@ def deadlines_figure(found: Sequence[DeadlineRow], job: DeadlineJob) -> Figure:
 
 
 def _traces(found: Sequence[DeadlineRow]) -> str:
-    count = len({r.trace for r in found if r.trace})
-    return f"{count} trace{'s' * (count > 1)}"
+    return counted(len({r.trace for r in found if r.trace}), "trace")

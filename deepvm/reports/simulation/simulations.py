@@ -11,7 +11,7 @@ import numpy as np
 
 from deepvm.core.cluster.instances import Market
 from deepvm.core.preemption.job import Job
-from deepvm.core.units import format_seconds
+from deepvm.core.units import counted, format_seconds
 from deepvm.reports.documents import to_csv
 from deepvm.reports.pictures import STYLES, drawing, legend, short
 from deepvm.reports.tables import Column, print_items, print_lines
@@ -61,9 +61,9 @@ def print_answers(answers: Sequence[Answer]) -> None:
     keys = [name for name, _ in answers[0].values]
     for group in jobs.values():
         job = group[0].results.job
-        vms = "" if "vms" in keys else f" on {job.vms} VMs" if job.vms > 1 else " on 1 VM"
-        runs = f"{first.runs} runs" if first.runs > 1 else "1 run"
-        print_lines([f"{job.name}: {job.steps} steps{vms}, {job.market.value}; {runs}, seed {first.seed}"])
+        vms = "" if "vms" in keys else f" on {counted(job.vms, 'VM')}"
+        runs = f"{counted(first.runs, 'run')}, seed {first.seed}"
+        print_lines([f"{job.name}: {job.steps} steps{vms}, {job.market.value}; {runs}"])
     print_lines([""])
     print_items([_row(a, several=len(jobs) > 1) for a in answers], also="-o csv")
     print_lines(["", *_remarks(answers)])

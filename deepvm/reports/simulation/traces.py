@@ -134,7 +134,7 @@ def fit_rows(pools: Sequence[TraceLives], fits: Sequence[Fitted], each: Sequence
 def print_fit(
     pools: Sequence[TraceLives], fits: Sequence[Fitted], each: Sequence[Sequence[Fitted]], *, alone: bool
 ) -> None:
-    """The four laws, the best first, a verdict, and what stands behind it.
+    """The four laws, the best first, a verdict, and what it rests on.
 
     ``alone``: whether the lifetimes are those of single machines.
     """

@@ -120,6 +120,19 @@ def test_without_credentials_and_snapshot_the_reason_is_said(mars: Cloud, monkey
     assert (mars.policy(), mars.check("", "mars-1", datetime.now().astimezone(), 1.0)) == ("", ())
 
 
+def test_its_snapshots_are_found_whatever_its_regions_are_called(
+    mars: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedded = DEFAULT_CLOUD.data / "regions" / "us-east-1.json"
+    (tmp_path / "regions").mkdir()
+    (tmp_path / "regions" / "mars-olympus.json").write_bytes(embedded.read_bytes())
+    (tmp_path / "performance.json").write_text("{}")
+    monkeypatch.setattr(Mars, "data", tmp_path)
+    assert mars.snapshot_regions() == ("mars-olympus",)
+    assert {s.region for s in mars.snapshot("mars-olympus").values()} == {"mars-olympus"}
+    assert "mars-mars-olympus" in catalog_names()
+
+
 def test_nothing_at_hand_of_any_region() -> None:
     with pytest.raises(MissingDataError, match="no prices of any region of Mars Cloud are at hand"):
         open_markets(["all"], MarketRequest(offline=True), cloud=cloud_of("mars"))

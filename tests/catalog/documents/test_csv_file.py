@@ -93,7 +93,7 @@ CELLS = {
     "point": (("2:0.473", "2:x"), "line 9, column measured", '"x"', "pairs"),
     "no pairs": (("2:0.473", "2"), "line 9, column measured", '"1:1 2"', "pairs"),
     "S(1)": (("1:1 2", "1:3 2"), "line 9, column measured", "a list of 2", "exactly 1"),
-    "name twice": (("g5.xlarge", "c5.xlarge"), "line 9, column instance_type", "stands twice", "instance 1"),
+    "name twice": (("g5.xlarge", "c5.xlarge"), "line 9, column instance_type", "appears twice", "instance 1"),
     "comment in the table": (("c5.xlarge", "# c5"), "line 8, column instance_type", '"# c5"', "not starting with #"),
     "short row": ((",1:1 2:0.473", ""), "line 9", "9 fields (none for measured)", "10 fields"),
     "long row": (("0.3018", "0,3018"), "line 9", "11 fields", "double quotes"),
@@ -112,7 +112,7 @@ CELLS = {
     "column": (("gpu_count", "gpu_cuont"), "line 7, column 6", '"gpu_cuont"', "did you mean gpu_count?"),
     "unit in a column": (("memory_gib", "memory_gb"), "line 7, column 3", '"memory_gb"', "did you mean memory_gib?"),
     "missing column": (("vcpus", "note"), "line 7", "missing columns: vcpus", "instance_type, vcpus"),
-    "column twice": (("memory_gib", "vcpus"), "line 7, column vcpus", "stands twice", "every column once"),
+    "column twice": (("memory_gib", "vcpus"), "line 7, column vcpus", "appears twice", "every column once"),
     "empty column": (("memory_gib", ""), "line 7, column 3", "unknown column", "allowed columns"),
 }  # fmt: skip
 

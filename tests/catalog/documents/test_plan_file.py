@@ -142,14 +142,14 @@ def test_counts_that_contradict_each_other() -> None:
 def test_ranks_and_zones_stand_once() -> None:
     changed = document()
     changed["configurations"][1]["rank"] = 1
-    assert "configurations[1].rank: rank 1 stands twice" in only(changed)
+    assert "configurations[1].rank: rank 1 appears twice" in only(changed)
     changed = document()
     changed["configurations"][0]["gpu"]["zones"][1]["zone"] = "use1-az1"
-    assert 'zones[1].zone: "use1-az1" stands twice' in only(changed)
+    assert 'zones[1].zone: "use1-az1" appears twice' in only(changed)
 
 
 def test_a_field_that_stands_twice() -> None:
-    assert "this field stands twice" in only(text().replace('"rank": 2,', '"rank": 2, "rank": 3,'))
+    assert "this field appears twice" in only(text().replace('"rank": 2,', '"rank": 2, "rank": 3,'))
 
 
 @pytest.mark.parametrize(

@@ -337,7 +337,7 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     ),
     "workload of lists": (changed((*EFLOPS, "document", "workload", "batch"), [1]), "document.workload.batch: a list"),
     "no points": (changed((*SCALING, "document", "points"), []), "document.points: a list of 0; allowed: measured"),
-    "a size twice": (changed((*SCALING, "document", "points", 2, "n"), 2), "points[2].n: 2 stands twice"),
+    "a size twice": (changed((*SCALING, "document", "points", 2, "n"), 2), "points[2].n: 2 appears twice"),
     "half a VM": (changed((*SCALING, "document", "points", 1, "n"), 1.5), "points[1].n: 1.5; allowed: VMs: a whole"),
     "no speed": (changed((*SCALING, "document", "points", 1, "speedup"), 0), "points[1].speedup: 0; allowed"),
     "two for one": (
@@ -350,7 +350,7 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "no times": (changed((*SATURATION, "document", "times"), ...), "document.times: missing"),
     "negative bandwidth": (changed((*SATURATION, "document", "sender_gbps"), -1), "document.sender_gbps: -1; allowed"),
     "twice the same": (changed(SCALING, good()["entries"][0]), "entries[2] (g4dn.xlarge): a second"),
-    "a key twice": (json.dumps(good()).replace('"kind"', '"kind": "eflops", "kind"', 1), "stands twice in its object"),
+    "a key twice": (json.dumps(good()).replace('"kind"', '"kind": "eflops", "kind"', 1), "appears twice in its object"),
 }
 
 

@@ -115,7 +115,7 @@ def test_the_script_makes_the_embedded_file(tmp_path: Path) -> None:
     script = ROOT / "scripts" / "build_snapshot.py"
     days = ["--on-demand-of", "2026-07-20", "--spot-of", "2026-08-10", "--output", str(made)]
     subprocess.run([sys.executable, script, SHARED, *days], check=True, capture_output=True, timeout=60)
-    assert made.read_bytes() == (data_folder() / "aws" / "us-east-1.json").read_bytes()
+    assert made.read_bytes() == (data_folder() / "aws" / "regions" / "us-east-1.json").read_bytes()
 
 
 def test_every_figure_has_a_date_and_a_source(catalog: Catalog) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from deepvm.catalog.signals.signal import Reading
 from deepvm.core.cluster.instances import Market
-from deepvm.core.units import to_decimal
+from deepvm.core.units import MICRO, to_decimal
 from deepvm.errors import RequestError
 from deepvm.io.times import format_time
 
@@ -43,8 +43,6 @@ OTHER_PRODUCT, UNKNOWN_ZONE = "other product than Linux/UNIX", "unknown zone"
 
 LINUX = "Linux/UNIX"
 """The product whose spot prices count; accounts from before 2013 also see ``Linux/UNIX (Amazon VPC)``."""
-
-_MICRO = Decimal("0.000001")
 
 
 def read_specs(rows: Iterable[Mapping[str, Any]]) -> Reading:
@@ -112,7 +110,7 @@ class _RowRefusedError(Exception):
 
 def price_text(price: Decimal) -> str:
     """A positive price as Signals carry it: at most six decimals, rounded up, without trailing zeros."""
-    return f"{price.quantize(_MICRO, rounding=ROUND_CEILING):f}".rstrip("0").rstrip(".")
+    return f"{price.quantize(MICRO, rounding=ROUND_CEILING):f}".rstrip("0").rstrip(".")
 
 
 def read_on_demand(rows: Iterable[Any]) -> Reading:
