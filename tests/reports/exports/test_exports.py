@@ -263,8 +263,8 @@ def test_a_command_with_an_open_quote(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["python train.py", "torchrun train.py", "bash run.sh"])
-def test_a_command_is_what_stands_behind_torchrun(text: str) -> None:
-    with pytest.raises(RequestError, match="behind torchrun"):
+def test_a_command_is_the_arguments_of_torchrun(text: str) -> None:
+    with pytest.raises(RequestError, match="the arguments of torchrun"):
         ExportOptions(command=text)
 
 
