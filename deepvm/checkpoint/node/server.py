@@ -223,7 +223,12 @@ class Node:
         if oldest is not None:
             self._forget(oldest)
             oldest.abort()
-        threading.Thread(target=self._serve, args=(connection, sock), name=f"deepvm-{peer}", daemon=True).start()
+        try:
+            threading.Thread(target=self._serve, args=(connection, sock), name=f"deepvm-{peer}", daemon=True).start()
+        except RuntimeError:  # no more threads
+            self._forget(connection)
+            sock.close()  # with TLS another one than the caller's
+            raise
 
     def _serve(self, connection: Connection, sock: socket.socket) -> None:
         try:

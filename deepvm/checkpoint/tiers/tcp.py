@@ -238,7 +238,7 @@ class TcpTier(Tier):
                 raise CheckpointError(f"{self.url}: the tier is closed")
             key = shard.job, shard.rank
             if key not in self._pollers:
-                self._pollers[key] = AckPoller(self._connect, self._greeting(shard), self._await_s)
+                self._pollers[key] = AckPoller(self.url, self._connect, self._greeting(shard), self._await_s)
             return self._pollers[key]
 
     @contextlib.contextmanager
