@@ -49,7 +49,7 @@ class FileTier(Store):
 
         ``keep``, ``every``: as in :func:`deepvm.checkpoint.files.retention.kept`, but ``keep=0`` keeps all.
         """
-        if keep or every:
+        if keep:
             kept((), keep, every)  # refuse now what cannot be used, not after the first version
         self.folder, self.url = VersionFolder(folder), f"file://{folder}"
         medium = durable_write.medium(folder)
@@ -138,8 +138,13 @@ class FileTier(Store):
     def read(self, job: str, version: int) -> tuple[CommitRecord, Iterator[memoryview]]:
         """See :class:`Store`."""
         path = self.folder.file(job, version)
-        manifest = read_manifest(path)
-        return manifest, _pieces(path.open("rb"), path.name, manifest.size)
+        try:
+            manifest, stream = read_manifest(path), path.open("rb")
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
+        return manifest, _pieces(stream, path, manifest.size)
 
     def delete(self, job: str, version: int) -> None:
         """See :class:`Store`."""
@@ -208,12 +213,12 @@ def folder_of(url: str, option: str) -> Path:
     return Path(path)
 
 
-def _pieces(stream: BufferedReader, name: str, size: int) -> Iterator[memoryview]:
+def _pieces(stream: BufferedReader, path: Path, size: int) -> Iterator[memoryview]:
     """A file's bytes, each piece in the same memory."""
     buffer = memoryview(bytearray(min(_READ_BYTES, size)))
-    with stream:
+    with stream, durable_write.failing(path, "read"):
         for start in range(0, size, _READ_BYTES):
             piece = buffer[: size - start]
             if stream.readinto(piece) < len(piece):
-                raise DamagedError(f"{name}: the file is shorter than its commit record says")
+                raise DamagedError(f"{path.name}: the file is shorter than its commit record says")
             yield piece
