@@ -27,7 +27,7 @@ from deepvm.checkpoint.training.ranks import Ranks, SaveRequests
 from deepvm.checkpoint.training.save_handle import Handle, Journal
 from deepvm.checkpoint.training.state import Stateful, TrainingState
 from deepvm.checkpoint.training.unseen_steps import UnseenSteps
-from deepvm.core.preemption.savepolicy import EverySteps, Never, SaveContext, SaveFacts
+from deepvm.core.preemption.savepolicy import SaveContext, SaveFacts
 from deepvm.errors import CheckpointError, RequestError
 
 log = logging.getLogger("deepvm.checkpoint")
@@ -114,8 +114,7 @@ class Checkpointer:
         self._thread: threading.Thread | None = None
         if strategy == "layerwise":
             self._layers.divide(model, self._ranks.world, self._before_layer)
-        tells = not (self._ranks.rank or isinstance(self._schedule, Never))
-        self._unseen = UnseenSteps(first, steppers, tells)
+        self._unseen = UnseenSteps(first, steppers, self._schedule.saves and not self._ranks.rank)
         self._hooks: list[Any] = [
             first.register_step_pre_hook(Hook(self._before_step, step=True)),
             first.register_step_post_hook(Hook(self._after_step, step=True)),
@@ -264,7 +263,7 @@ class Checkpointer:
             self._journal.closed(self.metrics)
         if not ended:
             raise CheckpointError(f"versions under way were not finished in {limit_s:.0f} s")
-        if not self._pipeline.counts["saved"] and not isinstance(self._schedule, Never):
+        if not self._pipeline.counts["saved"] and self._schedule.saves:
             self._unseen.end()
 
     def __repr__(self) -> str:
@@ -319,14 +318,14 @@ class Checkpointer:
         self._unseen.stepped()
         self._layers.turn()
         due = self._schedule.due(self._context())
-        if self._ranks.world == 1 or isinstance(self._schedule, (EverySteps, Never)):
+        if self._ranks.world == 1 or self._schedule.fixed_steps or not self._schedule.saves:
             due = self._requests.due(self._version) or due or self._layers.filled is not None
         else:  # only one rank's clock counts
             due = self._requests.due(self._version, due)
         with without_autograd():
             if due:
                 snapshots.begin(self._version, 0.0)
-            elif self._ranks.world == 1 and snapshots.layout is None and not isinstance(self._schedule, Never):
+            elif self._ranks.world == 1 and snapshots.layout is None and self._schedule.saves:
                 snapshots.lay_out(self._version)
             if self._ranks.world > 1:
                 self._look_ahead()
@@ -338,7 +337,7 @@ class Checkpointer:
             return
         # Replicas are compared while all of the state is unchanged; and only steps are known to all ranks beforehand.
         alone = self._ranks.world == 1
-        if not alone and (not snapshots.taken % COMPARE_EVERY or not isinstance(self._schedule, EverySteps)):
+        if not alone and (not snapshots.taken % COMPARE_EVERY or not self._schedule.fixed_steps):
             return
         if self._schedule.due(replace(self._context(), step=self._version + 1)):
             self._layers.prepare(snapshots.bytes.storages, self._ranks)

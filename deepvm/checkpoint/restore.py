@@ -41,7 +41,7 @@ def restore_newest(
             tier, path = tiers[number], None
             try:
                 path = tier.fetch(manifest, Path(folder))
-            except (CheckpointError, OSError) as error:  # any error: the other ranks wait below
+            except Exception as error:  # whatever it is: the other ranks wait below
                 if isinstance(error, DamagedError):
                     damaged[manifest.version, tier.url] = str(error)
                 else:
@@ -50,11 +50,10 @@ def restore_newest(
             if not ranks.minimum([path is not None])[0]:  # all ranks restore it, or none
                 continue
             assert path is not None
-            tree = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-            try:
-                version = state.restore(tree, ranks.rank, ranks.world)
-            except CheckpointError as error:
-                raise CheckpointError(f"version {manifest.version} of {job} on {tier.url}: {error}") from error
+            version, failed = _load(path, state, ranks)
+            if not ranks.minimum([failed is None])[0]:  # nor may one train on while another cannot
+                why = failed or "another rank cannot load it, see its error"
+                raise CheckpointError(f"version {manifest.version} of {job} on {tier.url}: {why}") from failed
             if not ranks.rank:
                 place, size = without_secrets(tier.url), format_bytes(manifest.size)
                 when = manifest.created.replace("T", " ").replace("+00:00", " UTC")
@@ -65,7 +64,7 @@ def restore_newest(
         raise CheckpointError(
             "checkpoints exist but none can be read now; training was not restarted from step 0. Retry when the "
             f"storage answers: {withheld or 'see the log of another rank'}"
-        )
+        ) from withheld
     damaged |= ranks.by_first(lambda: _evidence(tiers, job))
     if ranks.minimum([not damaged])[0]:
         if not ranks.rank:
@@ -82,6 +81,15 @@ def restore_newest(
     ranks.by_first(lambda: _set_aside(tiers, job, left))
     log.warning("%s begins anew at 0; what is left of its versions was set aside: %s", job, text)
     return 0
+
+
+def _load(path: Path, state: TrainingState, ranks: Ranks) -> tuple[int, Exception | None]:
+    """Load a version's file into the training; returns the version and, if that failed, the error."""
+    try:
+        tree = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        return state.restore(tree, ranks.rank, ranks.world), None
+    except Exception as error:
+        return 0, error
 
 
 def _evidence(tiers: Sequence[Tier], job: str) -> dict[tuple[int, str], str]:
