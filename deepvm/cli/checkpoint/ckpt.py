@@ -157,7 +157,8 @@ def _verify_folder(folder: Path, job: str) -> tuple[list[str], int]:
 
 
 def _verify_remote(place: str, job: str) -> tuple[list[str], int]:
-    damaged = list[str]()
+    """As of a folder."""
+    damaged, good = list[str](), 0
     with closing(versions.open_place(place)) as tier:
         found = tier.versions(job)
         for number, manifest in enumerate(found, start=1):
@@ -165,14 +166,19 @@ def _verify_remote(place: str, job: str) -> tuple[list[str], int]:
             with TemporaryDirectory(prefix="deepvm-verify-") as folder:
                 try:
                     tier.fetch(manifest, Path(folder))
+                    good += 1
                 except DamagedError as error:
                     state = "damaged"
                     damaged.append(str(error))
+                except CheckpointError:
+                    if any(m.version == manifest.version for m in tier.versions(job)):
+                        raise
+                    state = "removed meanwhile"  # by the retention of a node or a training run
             say(f"[{number}/{len(found)}] version {manifest.version} of {job}: {state}")
         for each in tier.damaged(job):
             say(f"version {each.version} of {job}: damaged")
             damaged.append(f"{place}: version {each.version} of {job}: {each.problem}")
-    return damaged, len(found)
+    return damaged, good
 
 
 app.command("gc")(versions.collect_garbage)
