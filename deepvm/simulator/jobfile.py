@@ -188,6 +188,8 @@ def _value(node: yaml.Node) -> Any:
     loader = yaml.SafeLoader("")
     try:
         return loader.construct_object(node, deep=True)
+    except (AttributeError, LookupError):  # PyYAML's, of "!!bool maybe" and the like
+        raise ValueError("a value does not fit its YAML tag") from None
     finally:
         loader.dispose()
 

@@ -113,6 +113,9 @@ def test_presets_are_the_thesiss() -> None:
         ("steps: 10\nstep_s: 1\nelastic: 2\n", "line 3: elastic: 2 cannot be used; allowed: true or false"),
         ("steps: 10\nstep_s: 1\nsave_s: 2\nstall_s: 3\n", "line 4: stall_s: 3 s is more than the whole save of 2 s"),
         ("steps: 10\nstep_s: 1\nname: !!python/object:os.system x\n", "line 3: name: could not determine"),
+        ("steps: 10\nstep_s: 1\nelastic: !!bool maybe\n", "line 3: elastic: a value does not fit its YAML tag"),
+        ('steps: !!int ""\nstep_s: 1\n', "line 1: steps: a value does not fit its YAML tag"),
+        ("steps: 10\nstep_s: !!timestamp soon\n", "line 2: step_s: a value does not fit its YAML tag"),
         ("steps: 10\nstep_s: {a: 1}\n", "line 2: step_s: {'a': 1} cannot be used"),
     ],
 )
