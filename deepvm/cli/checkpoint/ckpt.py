@@ -113,7 +113,7 @@ def _row(job: str, version: int, path: str, size: int, problem: str, created: st
 
 @app.command("verify")
 def verify_versions(place: PlaceOrFile, job: Job = "") -> None:
-    """Compare versions with their commit records. Exit code 1: something is damaged.
+    """Compare versions with their commit records. Exit code 1: something is damaged, missing or cannot be read.
 
     Every byte is read. A file without its record, a record without its file, and a link, a pipe or a folder in place of
     a file count as damaged too. A memory node or a bucket is asked for one job, and sends one version after the other
