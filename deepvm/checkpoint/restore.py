@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import torch
 
 from deepvm.checkpoint.format.manifest import CommitRecord
-from deepvm.checkpoint.tiers.base import Tier
+from deepvm.checkpoint.tiers.base import Tier, without_secrets
 from deepvm.checkpoint.training.ranks import Ranks
 from deepvm.checkpoint.training.state import TrainingState
 from deepvm.core.units import format_bytes
@@ -133,12 +132,6 @@ def _candidates(tiers: Sequence[Tier], job: str) -> list[tuple[CommitRecord, int
     for problem in silent:
         log.warning("a newer version may exist where nobody answers: %s", problem)
     return sorted(found, key=lambda pair: -pair[0].version)
-
-
-def without_secrets(url: str) -> str:
-    """A URL without passwords and tokens."""
-    begin = "://" if url.startswith("file:") else "://|,"  # a list of nodes has one for each
-    return re.sub(r"([?&][^=&#]*=)[^&#]*", r"\1***", re.sub(rf"({begin})[^/@,]*@", r"\1***@", url))
 
 
 def _tell(text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
@@ -147,6 +148,12 @@ class Store(Tier):
         rows = list(found)
         numbers = {m.version for m in rows}
         return numbers - kept_of(rows, keep, every) | outdated(numbers, self.unrecorded(job), keep, every)
+
+
+def without_secrets(url: str) -> str:
+    """A URL without passwords and tokens."""
+    begin = "://" if url.startswith("file:") else "://|,"  # a list of nodes has one for each
+    return re.sub(r"([?&][^=&#]*=)[^&#]*", r"\1***", re.sub(rf"({begin})[^/@,]*@", r"\1***@", url))
 
 
 def download(pieces: Generator[memoryview, None, None], manifest: CommitRecord, folder: Path, name: str) -> Path:

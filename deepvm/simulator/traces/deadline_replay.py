@@ -114,7 +114,7 @@ class Replayed:
 
     Attributes:
         took_s: from start to end. cost: relative to on-demand alone. late: whether after the deadline.
-        spot_s, on_demand_s: paid machine time. preemptions: spot VMs lost. machines: started.
+        spot_s, on_demand_s: paid machine time. preemptions: spot VMs lost.
     """
 
     took_s: Floats
@@ -123,7 +123,6 @@ class Replayed:
     spot_s: Floats
     on_demand_s: Floats
     preemptions: Whole
-    machines: Whole
 
 
 def replay(
@@ -146,7 +145,7 @@ def replay(
     ends = np.full(count, len(up)) if ends is None else ends
     took = np.full(count, np.nan)
     paid = {SPOT: np.zeros(count), ON_DEMAND: np.zeros(count)}
-    preemptions, machines = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    preemptions = np.zeros(count, dtype=np.int64)
     on = np.full(count, WAIT)
     done, kept, starting = np.zeros(count), np.zeros(count), np.zeros(count)
     open_ = np.ones(count, dtype=bool)
@@ -169,7 +168,6 @@ def replay(
         )
         chosen = np.asarray(policy.choose(standing))
         changed = chosen != on
-        machines += changed & (chosen != WAIT) & open_
         done = np.where(changed, kept, done)
         starting = np.where(changed, restart_s, starting)
         on = chosen
@@ -187,7 +185,7 @@ def replay(
         tick += 1
     spot_s, on_demand_s = paid.values()
     cost = (job.price_ratio * spot_s + on_demand_s) / job.on_demand_s
-    return Replayed(took, cost, took > deadline_s + LATE_S, spot_s, on_demand_s, preemptions, machines)
+    return Replayed(took, cost, took > deadline_s + LATE_S, spot_s, on_demand_s, preemptions)
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,8 @@ from support.places import TESTS
 
 torch = pytest.importorskip("torch")
 
-from torch.nn.parallel import DistributedDataParallel  # noqa: E402
-
 from support.checkpoint.trainings import Fill, contents  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.snapshot import snapshotter  # noqa: E402

@@ -492,9 +492,7 @@ def test_a_bucket(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert code == 1 and "no complete version of job nobody" in err
 
 
-def test_verify_beside_a_node_that_removes_a_version(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verify_beside_a_node_that_removes_a_version(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the list and its turn; a version that is listed and cannot be read stays an error."""
     (tmp_path / "token").write_bytes(TOKEN)
     monkeypatch.setenv("DEEPVM_TOKEN_FILE", str(tmp_path / "token"))
