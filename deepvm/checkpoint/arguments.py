@@ -59,7 +59,7 @@ def name_of(job: Any) -> tuple[str, bool]:
     """The name of the training job, and whether it was given one. Raises RequestError."""
     name = job or os.environ.get(JOB)
     if name and not isinstance(name, str):
-        raise RequestError("job", name, "a text")
+        raise RequestError("job", name, "a string")
     return check_job(name or _DEFAULT), bool(name)
 
 

@@ -45,7 +45,7 @@ def restore_newest(
                     damaged[manifest.version, tier.url] = str(error)
                 else:
                     withheld = withheld or error
-                log.warning("version %d on %s is passed over: %s", manifest.version, tier.url, error)
+                log.warning("version %d on %s is skipped: %s", manifest.version, tier.url, error)
             if not ranks.minimum([path is not None])[0]:  # all ranks restore it, or none
                 continue
             assert path is not None
@@ -73,12 +73,12 @@ def restore_newest(
     if not allow_fresh:
         raise CheckpointError(
             f"all versions of {job} are damaged: {text}. Look at them with 'deepvm ckpt verify', copy a good one there "
-            "from elsewhere, give this training job another name (job= or DEEPVM_JOB), or begin anew at 0 with "
+            "from elsewhere, give this training job another name (job= or DEEPVM_JOB), or start over at 0 with "
             "restore_latest(allow_fresh=True), which sets them aside"
         )
     left = {(manifest.version, tiers[number].url) for manifest, number in found} | damaged.keys()
     ranks.by_first(lambda: _set_aside(tiers, job, left))
-    log.warning("%s begins anew at 0; what is left of its versions was set aside: %s", job, text)
+    log.warning("%s starts over at 0; what is left of its versions was set aside: %s", job, text)
     return 0
 
 
@@ -96,7 +96,7 @@ def _evidence(tiers: Sequence[Tier], job: str) -> dict[tuple[int, str], str]:
     try:
         return {(d.version, tier.url): d.problem for tier in tiers for d in tier.damaged(job)}
     except (CheckpointError, RequestError) as error:
-        raise CheckpointError(f"{error}; a version may be there, so this training run does not begin anew") from error
+        raise CheckpointError(f"{error}; a version may be there, so this training run does not start over") from error
 
 
 def _described(damaged: Mapping[tuple[int, str], str]) -> str:
@@ -115,7 +115,7 @@ def _set_aside(tiers: Sequence[Tier], job: str, left: Collection[tuple[int, str]
             if numbers:
                 tier.set_aside(job, numbers)
     except (CheckpointError, RequestError) as error:
-        raise CheckpointError(f"{error}; this training run does not begin anew over damaged versions") from error
+        raise CheckpointError(f"{error}; this training run does not overwrite damaged versions") from error
 
 
 def _candidates(tiers: Sequence[Tier], job: str) -> list[tuple[CommitRecord, int]]:
@@ -128,7 +128,7 @@ def _candidates(tiers: Sequence[Tier], job: str) -> list[tuple[CommitRecord, int
         except (CheckpointError, RequestError) as error:  # such as a job name that is too long for its parts
             silent.append(error)
     if silent and not found:  # starting at 0 would overwrite what may be there
-        raise CheckpointError(f"{silent[0]}; a version may be there, so this training run does not begin anew")
+        raise CheckpointError(f"{silent[0]}; a version may be there, so this training run does not start over")
     for problem in silent:
         log.warning("a newer version may exist where nobody answers: %s", problem)
     return sorted(found, key=lambda pair: -pair[0].version)

@@ -158,7 +158,7 @@ def _read(name: str, node: yaml.Node, seen: Collection[str], found: dict[str, An
     if known is None:
         raise ValueError(f"there is no such key; {did_you_mean(name, _KEYS) or 'there are ' + ', '.join(_KEYS)}")
     if name in seen:
-        raise ValueError("stands there twice")
+        raise ValueError("occurs twice")
     value = _value(node)
     if value is None and known.optional:
         if name == "mttp_s":

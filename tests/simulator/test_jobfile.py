@@ -104,7 +104,7 @@ def test_presets_are_the_thesiss() -> None:
         ("steps: 10\nstep_s: 1\nvms: 10001\n", "line 3: vms: 10001 cannot be used; allowed: a whole number from 1 to"),
         ("steps: 10\nstep_s: 1\nspot_usd_per_hour: 1.0e+300\n", "line 3: spot_usd_per_hour: 1e+300 cannot be used"),
         ("stepz: 10\nstep_s: 1\n", "line 1: stepz: there is no such key; did you mean steps?"),
-        ("steps: 10\nstep_s: 1\nsteps: 12\n", "line 3: steps: stands there twice"),
+        ("steps: 10\nstep_s: 1\nsteps: 12\n", "line 3: steps: occurs twice"),
         ("steps: 10\nstep_s: 1\nmttp_s: 0\n", "line 3: mttp_s: 0 cannot be used; allowed: seconds above 0, without"),
         ("steps: 10\nstep_s: 1\nmttp_s: []\n", "line 3: mttp_s: [] cannot be used"),
         ("steps: 10\nstep_s: 1\nmarket: sopt\n", "line 3: market: 'sopt' cannot be used; allowed: spot or on-demand"),

@@ -200,7 +200,7 @@ class Node:
             except OSError as error:
                 if self.registry.stopping:
                     return
-                self.refusals.tell("accept", "somebody", f"cannot accept connections: {error}")
+                self.refusals.tell("accept", "a peer", f"cannot accept connections: {error}")
                 time.sleep(0.2)  # out of file descriptors, most likely: some will come back
                 continue
             try:

@@ -94,7 +94,7 @@ class FileTier(Store):
 
     def _write_alone(self, shard: Shard) -> None:
         crcs: list[int] = []
-        # Chunks are written while those behind them are still being copied and summed: the disk is the slowest.
+        # Chunks are written while those after them are still being copied and summed: the disk is the slowest.
         final, home = seal(shard.image, shard.layout, crcs, ready=shard.ready), shard.home
         if home is None or home.parent != self.folder.path:
             self.folder.write(shard.image, shard.job, shard.version, final, lambda: shard.manifest(crcs))

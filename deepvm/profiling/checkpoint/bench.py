@@ -67,7 +67,7 @@ class Bench:
 
 @dataclass(frozen=True)
 class _Sample:
-    """One round: seconds of the loops without and with a save, and saves with training behind them and without.
+    """One round: seconds of the loops without and with a save, and saves followed by training and alone.
 
     All saves of a method that blocks count as both.
     """
@@ -89,8 +89,8 @@ def run_bench(
 ) -> Bench:
     """Measure methods of :data:`~.methods.METHODS`, by default all that work here, and always the reference.
 
-    In each of ``reps`` rounds every method saves once with ``steps`` of training behind it, and once (twice if it does
-    not block) without. Temporary files go to ``folder``, by default the system's.
+    In each of ``reps`` rounds every method saves once with ``steps`` of training after it, and once (twice if it does
+    not block) alone. Temporary files go to ``folder``, by default the system's.
 
     Raises:
         RequestError: an argument cannot be used.

@@ -127,7 +127,7 @@ class Launcher:
     def parse(cls, template: str, python: str = "", folder: str = "") -> Launcher:
         """Read ``ssh``, ``netns``, ``local``, or a template: words with ``{host}`` in them.
 
-        The command is appended to the template, or replaces ``{command}`` as one word. It is quoted there, and behind
+        The command is appended to the template, or replaces ``{command}`` as one word. It is quoted there, and after
         ``ssh`` and ``rsh``, which hand it to a shell. ``python`` is the hosts' interpreter, by default this one for
         ``netns`` and ``local``, else ``python3``; ``folder`` is where they start it, by default the launcher's choice.
 

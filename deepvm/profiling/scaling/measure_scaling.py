@@ -208,7 +208,7 @@ class _Session:
         if len(failed) == len(hosts) > 1:
             return False  # the same cause on all hosts: too little memory for this batch, for example
         if not failed:
-            self.say("nobody knows which host it was: looking at all of them")
+            self.say("the failing host is unknown: probing all")
             failed = self.coordinator.probe([r.host for r in self.healthy], self.curve.workload)[1]
         self._leave_out(failed)
         return bool(failed)

@@ -134,7 +134,7 @@ def replay(
     deadline_s: Floats,
     ends: Whole | None = None,
 ) -> Replayed:
-    """Run N jobs on a trace, or on several with the same gap, one behind the other.
+    """Run N jobs on a trace, or on several with the same gap, one after the other.
 
     ``up``: (ticks,) whether there is a spot VM. ``starts``, ``deadline_s``: (N,) the tick of each start, and the
     seconds from there. ``ends``: (N,) the tick from which on there is no spot VM; by default the end of ``up``.
@@ -231,7 +231,7 @@ def replay_traces(
 ) -> tuple[DeadlineRow, ...]:
     """Replay a job on traces: rows by trace, slack and policy, then the means over the traces.
 
-    ``slacks``: see :meth:`DeadlineJob.deadline_s`; ``policies`` by name; ``say`` is told of progress. Traces shorter
+    ``slacks``: see :meth:`DeadlineJob.deadline_s`; ``policies`` by name; ``say`` receives progress. Traces shorter
     than the longest deadline are left out, and ``note`` told. ``nodes``: machines that the job needs at once; by
     default the largest count in each trace. ``starts``: moments, evenly spread over each trace (fewer where it has
     fewer ticks). ``foresight``: also the bound, which takes seconds for each start on traces with ticks of half a
