@@ -336,8 +336,7 @@ class Checkpointer:
         if updates is None or updates.ahead or not (snapshots.layout and snapshots.layout.image.lasting):
             return
         # Replicas are compared while all of the state is unchanged; and only steps are known to all ranks beforehand.
-        alone = self._ranks.world == 1
-        if not alone and (not snapshots.taken % COMPARE_EVERY or not self._schedule.fixed_steps):
+        if self._ranks.world > 1 and (not snapshots.taken % COMPARE_EVERY or not self._schedule.fixed_steps):
             return
         if self._schedule.due(replace(self._context(), step=self._version + 1)):
             self._layers.prepare(snapshots.bytes.storages, self._ranks)

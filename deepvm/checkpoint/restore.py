@@ -38,6 +38,7 @@ def restore_newest(
     with tempfile.TemporaryDirectory(prefix="deepvm-") as folder:
         for manifest, number in found:
             tier, path = tiers[number], None
+            place = without_secrets(tier.url)
             try:
                 path = tier.fetch(manifest, Path(folder))
             except Exception as error:  # whatever it is: the other ranks wait below
@@ -45,16 +46,16 @@ def restore_newest(
                     damaged[manifest.version, tier.url] = str(error)
                 else:
                     withheld = withheld or error
-                log.warning("version %d on %s is skipped: %s", manifest.version, tier.url, error)
+                log.warning("version %d on %s is skipped: %s", manifest.version, place, error)
             if not ranks.minimum([path is not None])[0]:  # all ranks restore it, or none
                 continue
             assert path is not None
             version, failed = _load(path, state, ranks)
             if not ranks.minimum([failed is None])[0]:  # nor may one train on while another cannot
                 why = failed or "another rank cannot load it, see its error"
-                raise CheckpointError(f"version {manifest.version} of {job} on {tier.url}: {why}") from failed
+                raise CheckpointError(f"version {manifest.version} of {job} on {place}: {why}") from failed
             if not ranks.rank:
-                place, size = without_secrets(tier.url), format_bytes(manifest.size)
+                size = format_bytes(manifest.size)
                 when = manifest.created.replace("T", " ").replace("+00:00", " UTC")
                 _tell(f"resumed from version {manifest.version} of {place} (job {job}, saved {when}, {size})")
             return version
@@ -102,7 +103,8 @@ def _evidence(tiers: Sequence[Tier], job: str) -> dict[tuple[int, str], str]:
 def _described(damaged: Mapping[tuple[int, str], str]) -> str:
     """The newest of them, for people."""
     rows = sorted(damaged.items(), key=lambda row: (-row[0][0], row[0][1]))
-    shown = [f"version {version} on {url}: {problem[:_LONGEST]}" for (version, url), problem in rows[:_MOST_SHOWN]]
+    first = [(version, without_secrets(url), problem[:_LONGEST]) for (version, url), problem in rows[:_MOST_SHOWN]]
+    shown = [f"version {version} on {url}: {problem}" for version, url, problem in first]
     more = f", and {len(rows) - _MOST_SHOWN} more" if len(rows) > _MOST_SHOWN else ""
     return ("; ".join(shown) or "another rank cannot read them, see its log") + more
 

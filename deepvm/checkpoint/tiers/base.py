@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from concurrent.futures import Future
@@ -17,6 +16,7 @@ from deepvm.checkpoint.files.retention import kept_of, outdated
 from deepvm.checkpoint.format.manifest import CommitRecord, Damage, verified
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.errors import CheckpointError, DamagedError
+from deepvm.io.atomic_write import hidden_beside
 
 _T = TypeVar("_T")
 
@@ -163,17 +163,12 @@ def download(pieces: Generator[memoryview, None, None], manifest: CommitRecord, 
     raises.
     """
     path = folder / file_name(manifest.job, manifest.version)
-    hidden = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with failing(path), contextlib.closing(pieces):
-            folder.mkdir(parents=True, exist_ok=True)
-            with hidden.open("xb") as file:
-                for piece in verified(pieces, manifest, name):
-                    file.write(piece)
-                if file.tell() != manifest.size:
-                    raise DamagedError(f"{name}: {file.tell()} bytes came in place of {manifest.size}")
-            hidden.replace(path)
-    finally:
-        with contextlib.suppress(OSError):
-            hidden.unlink(missing_ok=True)
+    with failing(path), contextlib.closing(pieces), hidden_beside(path) as hidden:
+        folder.mkdir(parents=True, exist_ok=True)
+        with hidden.open("xb") as file:
+            for piece in verified(pieces, manifest, name):
+                file.write(piece)
+            if file.tell() != manifest.size:
+                raise DamagedError(f"{name}: {file.tell()} bytes came in place of {manifest.size}")
+        hidden.replace(path)
     return path

@@ -27,6 +27,7 @@ from deepvm.checkpoint.format.manifest import UNRECORDED, CommitRecord, Damage
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.tiers.base import Store, Tier
 from deepvm.errors import CheckpointError, DamagedError, RequestError
+from deepvm.io.atomic_write import sync
 from deepvm.io.file_lock import FileLock
 
 log = logging.getLogger("deepvm.checkpoint")
@@ -103,7 +104,7 @@ class FileTier(Store):
                 pass
             with durable_write.failing(home):
                 point("home.before-sync")
-                durable_write.sync(home)
+                sync(home)
                 point("home.after-sync")
             self.folder.adopt(home, shard.manifest(crcs))
         self._jobs.add(shard.job)
@@ -111,16 +112,14 @@ class FileTier(Store):
     def open_for_writing(self, *, shared: bool = False) -> None:
         """See :class:`Store`."""
         path = self.folder.path
-        try:
+        with durable_write.failing(path, "used for versions"):
             durable_write.make_folder(path)
             if not self._node_lock.take(shared=shared):
                 raise CheckpointError(
                     f"{path}: another memory node writes there; give this one another folder, or both --shared-folder"
                 )
-        except OSError as error:
-            raise CheckpointError(f"{path}: versions cannot be kept there: {error.strerror or error}") from error
         if not os.access(path, os.W_OK):
-            raise CheckpointError(f"{path}: versions cannot be kept there: it is not writable")
+            raise CheckpointError(f"{path}: cannot be used for versions: it is not writable")
         # What another node or a trainer is writing must not be taken for what a killed one left.
         with self.folder.writer_lock.alone() as alone:
             self.folder.sweep(0 if alone and not shared else YOUNG_S)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from contextlib import closing
@@ -11,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal
 
 from deepvm.checkpoint.files import commit_record
-from deepvm.checkpoint.files.durable_write import sync
+from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.file_names import file_name, whole_job
 from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.checkpoint.tiers.base import Tier
@@ -23,6 +22,7 @@ from deepvm.cli.output import TableJson, draw, plot_of, print_as, say
 from deepvm.cli.parameters import arg, group, opt
 from deepvm.core.units import format_bytes
 from deepvm.errors import CheckpointError, DamagedError, DataError, RequestError
+from deepvm.io.atomic_write import sync
 
 app = group("List, verify, prune, restore and benchmark checkpoints.")
 
@@ -207,23 +207,19 @@ def restore(
     target = Path(to)
     if target.is_dir() or not target.parent.is_dir():
         raise RequestError("to", to, "a file in a folder that exists")
-    try:
-        with TemporaryDirectory(prefix=".deepvm-restore-", dir=target.parent) as folder:
-            source, manifest = _get(versions.path_or_url(place), job, version, Path(folder), parts)
-            if form == "safetensors":
-                from deepvm.checkpoint.files.export import export_safetensors
+    with failing(target), TemporaryDirectory(prefix=".deepvm-restore-", dir=target.parent) as folder:
+        source, manifest = _get(versions.path_or_url(place), job, version, Path(folder), parts)
+        if form == "safetensors":
+            from deepvm.checkpoint.files.export import export_safetensors
 
-                export_safetensors(source, target)
-            else:
-                if source.parent != Path(folder):  # one of the user's own files
-                    source = Path(shutil.copyfile(source, Path(folder, "copy")))
-                    commit_record.verify(source, manifest)  # it may have changed since it was verified
-                with source.open("rb+") as stream:
-                    os.fsync(stream.fileno())
-                source.replace(target)
-                sync(target.parent)
-    except OSError as error:
-        raise CheckpointError(f"{target}: cannot be written: {error.strerror or error}") from error
+            export_safetensors(source, target)
+        else:
+            if source.parent != Path(folder):  # one of the user's own files
+                source = Path(shutil.copyfile(source, Path(folder, "copy")))
+                commit_record.verify(source, manifest)  # it may have changed since it was verified
+            sync(source)
+            source.replace(target)
+            sync(target.parent)
     sys.stdout.write(f"{target}: version {manifest.version} of {manifest.job}\n")
 
 

@@ -87,7 +87,9 @@ def test_errors_name_it_where_it_can_be_used(drawer: str) -> None:
         open_tier("http://x", "s")
     with pytest.raises(RequestError, match="allowed: file:///folder or s3://bucket/prefix$"):
         open_store(drawer)
-    with pytest.raises(RequestError, match="allowed: a folder, file:///folder, .*, s3://bucket/prefix or drawer://NAME$"):
+    with pytest.raises(
+        RequestError, match="allowed: a folder, file:///folder, .*, s3://bucket/prefix or drawer://NAME$"
+    ):
         open_place("mpi://0")
 
 
