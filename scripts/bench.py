@@ -39,6 +39,7 @@ from deepvm.catalog.signals.signal import ADVISOR, OFFERINGS, ON_DEMAND, QUOTAS,
 from deepvm.catalog.store import save_catalog
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType
 from deepvm.core.cluster.speedup import RingSpeedup
+from deepvm.io.host_info import cores, processor
 from deepvm.planner.recommend import solve
 from deepvm.planner.request import PlanRequest
 from deepvm.reports.tables import Column, print_table
@@ -366,18 +367,11 @@ def draw_growth(points: Sequence[Point], growth: Sequence[Growth], path: Path) -
 
 def machine() -> dict[str, str]:
     """Where and when the figures were measured."""
-    model = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [
-            line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("model name")
-        ]
-        model = names[0] if names else model
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     packages = ("deepvm", "numpy", "pulp", "highspy", "typer", "rich", "pydantic")
+    where = f"{processor()}, {cores()} cores, load {os.getloadavg()[0]:.1f}"
     return {
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "machine": f"{model}, {cores} cores, load {os.getloadavg()[0]:.1f}, {platform.system()} {platform.release()}",
+        "machine": f"{where}, {platform.system()} {platform.release()}",
         "versions": f"Python {platform.python_version()}, " + ", ".join(f"{p} {version(p)}" for p in packages),
     }
 

@@ -1,7 +1,7 @@
 """Show how much of each room the tests written for it cover, and name the modules below the limit.
 
 Lines and branches count together. For some rooms tests of other rooms count too (``BESIDE``), for some the slow ones
-(``SLOW``). It ends with 1 when a module or a room is below its limit.
+(``SLOW``). It ends with 1 when a module or a room is below its limit, and with 2 when there is no such room.
 
 Usage: python scripts/coverage_rooms.py [ROOM ...]     (``make coverage`` for all rooms)
 """
@@ -55,6 +55,9 @@ def covered(room: str) -> dict[str, float]:
 def main() -> int:
     """Print a row for each room, and one for each module below the limit."""
     low = False
+    if unknown := set(sys.argv[1:]) - set(rooms()):
+        print(f"no such room: {', '.join(sorted(unknown))}; there are {', '.join(rooms())}", file=sys.stderr)
+        return 2
     for room in sys.argv[1:] or rooms():
         modules = covered(room)
         mean = sum(modules.values()) / len(modules)

@@ -4,10 +4,10 @@ r"""Measure VMs on AWS with deepvm: eFLOPS, speed-up and saturation of your own 
     .venv/bin/python scripts/profile_on_aws.py --trainers hosts.txt --receiver ubuntu@10.0.0.9 \
         --trainer-type g4dn.xlarge --receiver-type c4.xlarge --out home.json --dry-run
 
-Run it without --dry-run to start. It looks whether all hosts answer, copies this clone to them (what is committed),
-installs it there in ~/deepvm-profile, runs 'deepvm profile all' from here, and writes the answer to --out. Started
-again it goes on: what is copied, installed or measured (the folder home.json.parts) is not done twice. Without a
-terminal on which it could ask it starts only with --yes. Whatever follows -- goes to 'deepvm profile all', for
+Run it without --dry-run to start. It checks that all hosts answer, copies this clone to them (what is committed),
+installs it there in ~/deepvm-profile, runs 'deepvm profile all' from here, and writes the answer to --out. Rerun it
+to resume: what is copied, installed or measured (the folder home.json.parts) is not done twice. Without a
+terminal on which it could ask it starts only with --yes. All after -- goes to 'deepvm profile all', for
 example: -- --steps 50 --resolution 224.
 
 Before:
@@ -75,7 +75,7 @@ CHECK_S, COPY_S, INSTALL_S, MEASURE_S = 30.0, 300.0, 1800.0, 86400.0
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 INSTALL = ROOT / "scripts" / "profile_on_host.sh"
-# For any POSIX shell. $1 is given behind; nothing of the user's stands inside.
+# For any POSIX shell. $1 is appended; nothing of the user's is inside.
 COPY = (
     "set -eu; umask 077; mkdir -p ~/deepvm-profile; cd ~/deepvm-profile; "
     'if [ "$(cat copied 2>/dev/null)" = "$1" ]; then cat >/dev/null; exit 0; fi; '
@@ -172,7 +172,7 @@ class Job:
         """What comes before the measurement."""
         names = [h.name for h in self.hosts]
         check = Step(
-            "looking whether all hosts answer",
+            "checking that all hosts answer",
             {f"{self._ssh('exit 0')} </dev/null": names},
             CHECK_S,
             "is the VM started, its port 22 open for this machine, the key known here (ssh-agent, or --ssh)?",
@@ -186,7 +186,7 @@ class Job:
             words = ["sh", "-s", "--", stamp, f"[{','.join(extras)}]" if extras else "", CPU_INDEX]
             line = self._ssh(shlex.join([*words, self.order.torch_index]))
             install[f"{line} <{shlex.quote(str(INSTALL))}"] = those
-        again = "the same command goes on where it was"
+        again = "rerun the same command to resume"
         return [
             check,
             Step("copying this clone", {copy: names}, COPY_S, f"see what it says; {again}"),
@@ -272,7 +272,7 @@ def digest() -> str:
 
 
 def uncommitted() -> bool:
-    """Whether the hosts get something else than what stands here."""
+    """Whether the hosts get something else than what is here."""
     words = ["git", "-C", str(ROOT), "status", "--porcelain", "--", "deepvm", "data", "pyproject.toml"]
     return source()[0] == "git" and bool(subprocess.run(words, capture_output=True, timeout=60).stdout)
 
@@ -332,7 +332,7 @@ def run(job: Job) -> int:
             print(step.script())
         print(f"# measuring, from here\n{job.measure()}")
         if not order.python:
-            say(f"{INSTALL} is what the hosts run to install; the rest stands in the lines.")
+            say(f"{INSTALL} is what the hosts run to install; the rest is in the lines.")
         return 0
     if not order.yes:
         if not sys.stdin.isatty():

@@ -56,7 +56,7 @@ def estimate(
         lines.append(f"Expected cost, {market}: ${float(hourly) * seconds / 3600:.2f} (${hourly}/h: {shown})")
     lines.append(
         f"Assumed: {_STEP_S} s a step ({_STEPS} steps a run; resnet50, batch 128 on a T4; other models and options "
-        f"behind -- differ), {_RUN_START_S} s to start a run, {gbps or 1} Gbit/s at the receiver, VMs that end with "
+        f"after -- differ), {_RUN_START_S} s to start a run, {gbps or 1} Gbit/s at the receiver, VMs that end with "
         "it, the prices of us-east-1 that came with deepvm; without booting, disks and traffic between zones. Slow "
         "hosts and repeats of failed runs may double it."
     )

@@ -61,3 +61,9 @@ def check_growth(text: str, folder: Path) -> None:
 def test_bench_refuses_a_bad_option(tmp_path: Path) -> None:
     done = bench(tmp_path, "--runs", "0")
     assert done.returncode == 2 and "--runs: allowed: a whole number >= 1" in done.stderr
+
+
+def test_coverage_refuses_a_mistyped_room() -> None:
+    script = BENCH.with_name("coverage_rooms.py")
+    done = subprocess.run([sys.executable, script, "core", "chekpoint"], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 2 and "chekpoint" in done.stderr and "checkpoint" in done.stderr and not done.stdout

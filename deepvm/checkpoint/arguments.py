@@ -11,9 +11,8 @@ from typing import Any
 import torch
 
 from deepvm.checkpoint.files.file_names import check_job
-from deepvm.checkpoint.restore import without_secrets
 from deepvm.checkpoint.snapshot.strategies import CloneFirst, IntoFile, Strategy
-from deepvm.checkpoint.tiers.base import Tier
+from deepvm.checkpoint.tiers.base import Tier, without_secrets
 from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.checkpoint.tiers.registry import open_tier
 from deepvm.core.preemption.savepolicy import POLICIES, EverySeconds, Never, SavePolicy, parse_policy
@@ -60,7 +59,7 @@ def name_of(job: Any) -> tuple[str, bool]:
     """The name of the training job, and whether it was given one. Raises RequestError."""
     name = job or os.environ.get(JOB)
     if name and not isinstance(name, str):
-        raise RequestError("job", name, "a text")
+        raise RequestError("job", name, "a string")
     return check_job(name or _DEFAULT), bool(name)
 
 

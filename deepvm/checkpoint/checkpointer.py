@@ -17,17 +17,17 @@ import torch
 
 from deepvm.checkpoint import arguments
 from deepvm.checkpoint.format.flatten import flatten
-from deepvm.checkpoint.restore import restore_newest, without_secrets
+from deepvm.checkpoint.restore import restore_newest
 from deepvm.checkpoint.snapshot.copying import Copying, LayerSlots
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
 from deepvm.checkpoint.snapshot.snapshotter import COMPARE_EVERY, WAIT_S, Snapshotter
-from deepvm.checkpoint.tiers.base import Tier
+from deepvm.checkpoint.tiers.base import Tier, without_secrets
 from deepvm.checkpoint.training.hooks import Hook, close_at_exit, is_nested_step, stepper, without_autograd
 from deepvm.checkpoint.training.ranks import Ranks, SaveRequests
 from deepvm.checkpoint.training.save_handle import Handle, Journal
 from deepvm.checkpoint.training.state import Stateful, TrainingState
 from deepvm.checkpoint.training.unseen_steps import UnseenSteps
-from deepvm.core.preemption.savepolicy import EverySteps, Never, SaveContext, SaveFacts
+from deepvm.core.preemption.savepolicy import SaveContext, SaveFacts
 from deepvm.errors import CheckpointError, RequestError
 
 log = logging.getLogger("deepvm.checkpoint")
@@ -70,7 +70,7 @@ class Checkpointer:
                 other optimizers. Samplers and iterables are read right after the step, on each rank; everything else
                 before the next forward, once for all ranks.
             tiers: where versions go: ``file:///folder``, ``tcp://host:port`` (several nodes share each version:
-                ``tcp://host:port,host:port``), ``mpi://rank``, ``s3://bucket/prefix``, or a path.
+                ``tcp://host:port,host:port``), ``mpi://rank``, ``s3://bucket/prefix``, or a pathlib.Path.
             every: steps (100), time ("30s", "10min"), or "auto": as often as pays off, for at most 3 % of the time (see
                 :class:`deepvm.core.preemption.savepolicy.Auto`); or another policy of 'deepvm simulate' by name, such
                 as "exact" or "hazard", without that limit. None: only when :meth:`save` is called.
@@ -114,8 +114,7 @@ class Checkpointer:
         self._thread: threading.Thread | None = None
         if strategy == "layerwise":
             self._layers.divide(model, self._ranks.world, self._before_layer)
-        tells = not (self._ranks.rank or isinstance(self._schedule, Never))
-        self._unseen = UnseenSteps(first, steppers, tells)
+        self._unseen = UnseenSteps(first, steppers, self._schedule.saves and not self._ranks.rank)
         self._hooks: list[Any] = [
             first.register_step_pre_hook(Hook(self._before_step, step=True)),
             first.register_step_post_hook(Hook(self._after_step, step=True)),
@@ -264,7 +263,7 @@ class Checkpointer:
             self._journal.closed(self.metrics)
         if not ended:
             raise CheckpointError(f"versions under way were not finished in {limit_s:.0f} s")
-        if not self._pipeline.counts["saved"] and not isinstance(self._schedule, Never):
+        if not self._pipeline.counts["saved"] and self._schedule.saves:
             self._unseen.end()
 
     def __repr__(self) -> str:
@@ -319,14 +318,14 @@ class Checkpointer:
         self._unseen.stepped()
         self._layers.turn()
         due = self._schedule.due(self._context())
-        if self._ranks.world == 1 or isinstance(self._schedule, (EverySteps, Never)):
+        if self._ranks.world == 1 or self._schedule.fixed_steps or not self._schedule.saves:
             due = self._requests.due(self._version) or due or self._layers.filled is not None
         else:  # only one rank's clock counts
             due = self._requests.due(self._version, due)
         with without_autograd():
             if due:
                 snapshots.begin(self._version, 0.0)
-            elif self._ranks.world == 1 and snapshots.layout is None and not isinstance(self._schedule, Never):
+            elif self._ranks.world == 1 and snapshots.layout is None and self._schedule.saves:
                 snapshots.lay_out(self._version)
             if self._ranks.world > 1:
                 self._look_ahead()
@@ -337,8 +336,7 @@ class Checkpointer:
         if updates is None or updates.ahead or not (snapshots.layout and snapshots.layout.image.lasting):
             return
         # Replicas are compared while all of the state is unchanged; and only steps are known to all ranks beforehand.
-        alone = self._ranks.world == 1
-        if not alone and (not snapshots.taken % COMPARE_EVERY or not isinstance(self._schedule, EverySteps)):
+        if self._ranks.world > 1 and (not snapshots.taken % COMPARE_EVERY or not self._schedule.fixed_steps):
             return
         if self._schedule.due(replace(self._context(), step=self._version + 1)):
             self._layers.prepare(snapshots.bytes.storages, self._ranks)

@@ -13,7 +13,6 @@ follow the pickled metadata, where torch does not look.
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import mmap
@@ -44,11 +43,12 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
-from deepvm.checkpoint.files.durable_write import failing, make_folder, sync, write_file
+from deepvm.checkpoint.files.durable_write import failing, make_folder, write_file
 from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.format.checksums import crc32, finish
 from deepvm.checkpoint.format.torch_zip import ALIGNMENT, Image, plan_image
 from deepvm.errors import CheckpointError, DamagedError, RequestError
+from deepvm.io.atomic_write import discard, hidden_beside, sync
 
 T = TypeVar("T")
 METADATA = ".metadata"
@@ -237,17 +237,12 @@ class DeepVMWriter(StorageWriter):
         return memoryview(self._memory)[:size]
 
     def _place(self, target: Path, data: memoryview, final: Any, what: str) -> None:
-        hidden = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
         with failing(target):
             make_folder(target.parent)
-            try:
+            with hidden_beside(target) as hidden:
                 write_file(hidden, data, final, direct=self._direct, what=what)
                 point(f"{what}.before-rename")
                 os.replace(hidden, target)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    hidden.unlink()
-                raise
             point(f"{what}.before-folder-sync")
             sync(target.parent)
             point(f"{what}.after-folder-sync")
@@ -257,8 +252,7 @@ class DeepVMWriter(StorageWriter):
         for path in self._path.iterdir():
             left = path.name.endswith(".tmp") and path.name.startswith((".__", f".{METADATA}."))
             if left or (_NAME.fullmatch(path.name) and path.name not in used):
-                with contextlib.suppress(OSError):
-                    path.unlink()
+                discard(path)
 
 
 class DeepVMReader(FileSystemReader):
@@ -279,12 +273,11 @@ class DeepVMReader(FileSystemReader):
         """See :class:`StorageReader`. Raises DamagedError: the checkpoint is incomplete or damaged."""
         folder = Path(self.path)
         path = folder / METADATA
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError:
-            raise DamagedError(f"{folder}: it has no {METADATA}: no save here was completed") from None
-        except OSError as error:
-            raise DamagedError(f"{path}: cannot be read: {error.strerror or error}") from None
+        with failing(path, "read", DamagedError):
+            try:
+                data = path.read_bytes()
+            except FileNotFoundError:
+                raise DamagedError(f"{folder}: it has no {METADATA}: no save here was completed") from None
         self._metadata, self._crcs = unseal(data, path)
         return self._metadata
 
@@ -317,12 +310,9 @@ class DeepVMReader(FileSystemReader):
         crc = self._crcs.get((name, offset, length))
         if crc is None or not _NAME.fullmatch(name):
             raise DamagedError(f"{path}: item {item} has no checksum")
-        try:
-            with path.open("rb") as file:
-                file.seek(offset)
-                data = file.read(length)
-        except OSError as error:
-            raise DamagedError(f"{path}: cannot be read: {error.strerror or error}") from None
+        with failing(path, "read", DamagedError), path.open("rb") as file:
+            file.seek(offset)
+            data = file.read(length)
         if len(data) != length or crc32(data) != crc:
             raise DamagedError(f"{path}: item {item}, bytes {offset} to {offset + length - 1}, is damaged")
         return data

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import torch
 
 from deepvm.checkpoint.format.manifest import CommitRecord
-from deepvm.checkpoint.tiers.base import Tier
+from deepvm.checkpoint.tiers.base import Tier, without_secrets
 from deepvm.checkpoint.training.ranks import Ranks
 from deepvm.checkpoint.training.state import TrainingState
 from deepvm.core.units import format_bytes
@@ -39,24 +38,24 @@ def restore_newest(
     with tempfile.TemporaryDirectory(prefix="deepvm-") as folder:
         for manifest, number in found:
             tier, path = tiers[number], None
+            place = without_secrets(tier.url)
             try:
                 path = tier.fetch(manifest, Path(folder))
-            except (CheckpointError, OSError) as error:  # any error: the other ranks wait below
+            except Exception as error:  # whatever it is: the other ranks wait below
                 if isinstance(error, DamagedError):
                     damaged[manifest.version, tier.url] = str(error)
                 else:
                     withheld = withheld or error
-                log.warning("version %d on %s is passed over: %s", manifest.version, tier.url, error)
+                log.warning("version %d on %s is skipped: %s", manifest.version, place, error)
             if not ranks.minimum([path is not None])[0]:  # all ranks restore it, or none
                 continue
             assert path is not None
-            tree = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-            try:
-                version = state.restore(tree, ranks.rank, ranks.world)
-            except CheckpointError as error:
-                raise CheckpointError(f"version {manifest.version} of {job} on {tier.url}: {error}") from error
+            version, failed = _load(path, state, ranks)
+            if not ranks.minimum([failed is None])[0]:  # nor may one train on while another cannot
+                why = failed or "another rank cannot load it, see its error"
+                raise CheckpointError(f"version {manifest.version} of {job} on {place}: {why}") from failed
             if not ranks.rank:
-                place, size = without_secrets(tier.url), format_bytes(manifest.size)
+                size = format_bytes(manifest.size)
                 when = manifest.created.replace("T", " ").replace("+00:00", " UTC")
                 _tell(f"resumed from version {manifest.version} of {place} (job {job}, saved {when}, {size})")
             return version
@@ -65,7 +64,7 @@ def restore_newest(
         raise CheckpointError(
             "checkpoints exist but none can be read now; training was not restarted from step 0. Retry when the "
             f"storage answers: {withheld or 'see the log of another rank'}"
-        )
+        ) from withheld
     damaged |= ranks.by_first(lambda: _evidence(tiers, job))
     if ranks.minimum([not damaged])[0]:
         if not ranks.rank:
@@ -75,13 +74,22 @@ def restore_newest(
     if not allow_fresh:
         raise CheckpointError(
             f"all versions of {job} are damaged: {text}. Look at them with 'deepvm ckpt verify', copy a good one there "
-            "from elsewhere, give this training job another name (job= or DEEPVM_JOB), or begin anew at 0 with "
+            "from elsewhere, give this training job another name (job= or DEEPVM_JOB), or start over at 0 with "
             "restore_latest(allow_fresh=True), which sets them aside"
         )
     left = {(manifest.version, tiers[number].url) for manifest, number in found} | damaged.keys()
     ranks.by_first(lambda: _set_aside(tiers, job, left))
-    log.warning("%s begins anew at 0; what is left of its versions was set aside: %s", job, text)
+    log.warning("%s starts over at 0; what is left of its versions was set aside: %s", job, text)
     return 0
+
+
+def _load(path: Path, state: TrainingState, ranks: Ranks) -> tuple[int, Exception | None]:
+    """Load a version's file into the training; returns the version and, if that failed, the error."""
+    try:
+        tree = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        return state.restore(tree, ranks.rank, ranks.world), None
+    except Exception as error:
+        return 0, error
 
 
 def _evidence(tiers: Sequence[Tier], job: str) -> dict[tuple[int, str], str]:
@@ -89,13 +97,14 @@ def _evidence(tiers: Sequence[Tier], job: str) -> dict[tuple[int, str], str]:
     try:
         return {(d.version, tier.url): d.problem for tier in tiers for d in tier.damaged(job)}
     except (CheckpointError, RequestError) as error:
-        raise CheckpointError(f"{error}; a version may be there, so this training run does not begin anew") from error
+        raise CheckpointError(f"{error}; a version may be there, so this training run does not start over") from error
 
 
 def _described(damaged: Mapping[tuple[int, str], str]) -> str:
     """The newest of them, for people."""
     rows = sorted(damaged.items(), key=lambda row: (-row[0][0], row[0][1]))
-    shown = [f"version {version} on {url}: {problem[:_LONGEST]}" for (version, url), problem in rows[:_MOST_SHOWN]]
+    first = [(version, without_secrets(url), problem[:_LONGEST]) for (version, url), problem in rows[:_MOST_SHOWN]]
+    shown = [f"version {version} on {url}: {problem}" for version, url, problem in first]
     more = f", and {len(rows) - _MOST_SHOWN} more" if len(rows) > _MOST_SHOWN else ""
     return ("; ".join(shown) or "another rank cannot read them, see its log") + more
 
@@ -108,7 +117,7 @@ def _set_aside(tiers: Sequence[Tier], job: str, left: Collection[tuple[int, str]
             if numbers:
                 tier.set_aside(job, numbers)
     except (CheckpointError, RequestError) as error:
-        raise CheckpointError(f"{error}; this training run does not begin anew over damaged versions") from error
+        raise CheckpointError(f"{error}; this training run does not overwrite damaged versions") from error
 
 
 def _candidates(tiers: Sequence[Tier], job: str) -> list[tuple[CommitRecord, int]]:
@@ -121,16 +130,10 @@ def _candidates(tiers: Sequence[Tier], job: str) -> list[tuple[CommitRecord, int
         except (CheckpointError, RequestError) as error:  # such as a job name that is too long for its parts
             silent.append(error)
     if silent and not found:  # starting at 0 would overwrite what may be there
-        raise CheckpointError(f"{silent[0]}; a version may be there, so this training run does not begin anew")
+        raise CheckpointError(f"{silent[0]}; a version may be there, so this training run does not start over")
     for problem in silent:
         log.warning("a newer version may exist where nobody answers: %s", problem)
     return sorted(found, key=lambda pair: -pair[0].version)
-
-
-def without_secrets(url: str) -> str:
-    """A URL without passwords and tokens."""
-    begin = "://" if url.startswith("file:") else "://|,"  # a list of nodes has one for each
-    return re.sub(r"([?&][^=&#]*=)[^&#]*", r"\1***", re.sub(rf"({begin})[^/@,]*@", r"\1***@", url))
 
 
 def _tell(text: str) -> None:

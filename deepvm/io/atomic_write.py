@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from deepvm.errors import DataError
@@ -27,21 +28,33 @@ def write_bytes(path: Path, data: bytes) -> None:
             mode = target.stat().st_mode
         if mode is not None and not stat.S_ISREG(mode):
             raise ValueError("a folder or device has this name")
-        start = os.fsdecode(os.fsencode(target.name)[:100])  # file systems limit a name's bytes
-        temporary = target.with_name(f".{start}.{os.urandom(4).hex()}.tmp")
-        try:
+        with hidden_beside(target) as temporary:
             _write_synced(temporary, data, mode)
             os.replace(temporary, target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
         sync_folder(target.parent)
     except (OSError, ValueError) as error:
         why = os_reason(error)
         raise DataError(
             f"{path}: cannot be written: {why}; nothing was changed, name another place or make room"
         ) from None
+
+
+@contextlib.contextmanager
+def hidden_beside(target: Path) -> Iterator[Path]:
+    """A hidden name for a file that is renamed to ``target`` once it is whole; what has this name at the end goes."""
+    start = os.fsdecode(os.fsencode(target.name)[:100])  # file systems limit a name's bytes
+    hidden = target.with_name(f".{start}.{os.urandom(4).hex()}.tmp")
+    try:
+        yield hidden
+    finally:
+        discard(hidden)
+
+
+def discard(*paths: Path) -> None:
+    """Remove files, where they are and can be removed."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _write_synced(path: Path, data: bytes, mode: int | None) -> None:
@@ -59,8 +72,14 @@ def sync_folder(folder: Path) -> None:
     """Make renames in a folder outlast a power cut, where the file system can."""
     # The rename itself must reach the disk; some file systems do not support it, and then it is in their hands.
     with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync(folder)
+
+
+def sync(path: Path) -> None:
+    """Sync a file, including writes through a mapping, or the names in a folder, so that renames survive a crash."""
+    # Not mmap.flush, which does not always release the GIL.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

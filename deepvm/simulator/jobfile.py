@@ -158,7 +158,7 @@ def _read(name: str, node: yaml.Node, seen: Collection[str], found: dict[str, An
     if known is None:
         raise ValueError(f"there is no such key; {did_you_mean(name, _KEYS) or 'there are ' + ', '.join(_KEYS)}")
     if name in seen:
-        raise ValueError("stands there twice")
+        raise ValueError("occurs twice")
     value = _value(node)
     if value is None and known.optional:
         if name == "mttp_s":
@@ -188,6 +188,8 @@ def _value(node: yaml.Node) -> Any:
     loader = yaml.SafeLoader("")
     try:
         return loader.construct_object(node, deep=True)
+    except (AttributeError, LookupError):  # PyYAML's, of "!!bool maybe" and the like
+        raise ValueError("a value does not fit its YAML tag") from None
     finally:
         loader.dispose()
 

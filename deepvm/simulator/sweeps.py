@@ -49,15 +49,6 @@ class Answer:
     values: tuple[tuple[str, float], ...] = ()
 
 
-def seconds(text: str, option: str) -> float:
-    """A time such as 90, 90s, 5min, 3h or 2d, in seconds.
-
-    Raises:
-        RequestError: anything else, naming ``option``.
-    """
-    return parse_seconds(text, option, bare=True, zero=True, allowed="a time such as 90s, 5min, 3h or 2d")
-
-
 def swept(job: Job, sweeps: Sequence[str]) -> list[tuple[Job, tuple[tuple[str, float], ...]]]:
     """The jobs of ``KEY=LOW:HIGH[:STEP]``; with several, each value of one with each of the others.
 
@@ -88,7 +79,8 @@ def _range(text: str) -> tuple[str, list[float]]:
     if name not in KEYS or len(parts) not in (1, 2, 3) or unit:
         raise RequestError("sweep", text, allowed)
     try:
-        low, high, *step = [seconds(p, "sweep") for p in (parts if len(parts) > 1 else parts * 2)]
+        several = parts if len(parts) > 1 else parts * 2
+        low, high, *step = [parse_seconds(part, "sweep", bare=True, zero=True) for part in several]
     except RequestError:
         raise RequestError("sweep", text, allowed) from None
     if name == "mttp" and not all(p.strip()[-1:].isalpha() for p in parts[:2]):  # nobody means 1 to 12 seconds

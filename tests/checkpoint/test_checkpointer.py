@@ -28,7 +28,7 @@ from deepvm.checkpoint.format.shard import Level, Shard  # noqa: E402
 from deepvm.checkpoint.snapshot import snapshotter  # noqa: E402
 from deepvm.checkpoint.snapshot.host_buffer import Slot  # noqa: E402
 from deepvm.checkpoint.tiers.file import FileTier  # noqa: E402
-from deepvm.core.preemption.savepolicy import EverySeconds, EverySteps, parse_policy  # noqa: E402
+from deepvm.core.preemption.savepolicy import POLICIES, EverySeconds, EverySteps, SavePolicy, parse_policy  # noqa: E402
 from deepvm.errors import CheckpointError, RequestError  # noqa: E402
 
 
@@ -277,6 +277,19 @@ def test_time_as_schedule(tmp_path: Path) -> None:
             begun.append(made.last_s)
     job.saver.close()
     assert job.saver.metrics["saved"] == 4
+
+
+def test_a_policy_that_never_saves_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its class: no layout is made for versions that nobody asks for."""
+
+    class Mine(SavePolicy):
+        pass
+
+    monkeypatch.setitem(POLICIES, "mine", Mine)
+    job = Job(tmp_path, every="mine")
+    job.train(2)
+    assert job.saver._snapshotter.layout is None
+    job.saver.close()
 
 
 def test_auto_saves_at_once_and_then_as_often_as_pays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

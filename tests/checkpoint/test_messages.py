@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
-from deepvm.checkpoint.restore import without_secrets  # noqa: E402
+from deepvm.checkpoint.tiers.base import without_secrets  # noqa: E402
 from deepvm.checkpoint.training.save_handle import KEPT, Handle, with_newest  # noqa: E402
 from deepvm.core.units import format_bytes  # noqa: E402
 from deepvm.errors import CheckpointError, DeepVMError, RequestError  # noqa: E402

@@ -104,7 +104,7 @@ def test_presets_are_the_thesiss() -> None:
         ("steps: 10\nstep_s: 1\nvms: 10001\n", "line 3: vms: 10001 cannot be used; allowed: a whole number from 1 to"),
         ("steps: 10\nstep_s: 1\nspot_usd_per_hour: 1.0e+300\n", "line 3: spot_usd_per_hour: 1e+300 cannot be used"),
         ("stepz: 10\nstep_s: 1\n", "line 1: stepz: there is no such key; did you mean steps?"),
-        ("steps: 10\nstep_s: 1\nsteps: 12\n", "line 3: steps: stands there twice"),
+        ("steps: 10\nstep_s: 1\nsteps: 12\n", "line 3: steps: occurs twice"),
         ("steps: 10\nstep_s: 1\nmttp_s: 0\n", "line 3: mttp_s: 0 cannot be used; allowed: seconds above 0, without"),
         ("steps: 10\nstep_s: 1\nmttp_s: []\n", "line 3: mttp_s: [] cannot be used"),
         ("steps: 10\nstep_s: 1\nmarket: sopt\n", "line 3: market: 'sopt' cannot be used; allowed: spot or on-demand"),
@@ -113,6 +113,9 @@ def test_presets_are_the_thesiss() -> None:
         ("steps: 10\nstep_s: 1\nelastic: 2\n", "line 3: elastic: 2 cannot be used; allowed: true or false"),
         ("steps: 10\nstep_s: 1\nsave_s: 2\nstall_s: 3\n", "line 4: stall_s: 3 s is more than the whole save of 2 s"),
         ("steps: 10\nstep_s: 1\nname: !!python/object:os.system x\n", "line 3: name: could not determine"),
+        ("steps: 10\nstep_s: 1\nelastic: !!bool maybe\n", "line 3: elastic: a value does not fit its YAML tag"),
+        ('steps: !!int ""\nstep_s: 1\n', "line 1: steps: a value does not fit its YAML tag"),
+        ("steps: 10\nstep_s: !!timestamp soon\n", "line 2: step_s: a value does not fit its YAML tag"),
         ("steps: 10\nstep_s: {a: 1}\n", "line 2: step_s: {'a': 1} cannot be used"),
     ],
 )

@@ -17,6 +17,7 @@ from deepvm.checkpoint.format.checksums import crc32
 from deepvm.checkpoint.format.layout import Ranges
 from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, CommitRecord
 from deepvm.errors import DamagedError, RequestError
+from deepvm.io.atomic_write import sync
 
 UPCOMING = ".next"
 """Suffix of an upcoming record's hidden name."""
@@ -64,7 +65,7 @@ def settle(path: Path) -> None:
         os.replace(upcoming, record_of(path))
     else:
         upcoming.unlink()
-    durable_write.sync(path.parent)
+    sync(path.parent)
 
 
 def verify(path: Path, manifest: CommitRecord | None = None) -> CommitRecord:
@@ -98,14 +99,11 @@ def _read(record: Path) -> CommitRecord:
 
 
 def _compare(path: Path, expected: CommitRecord) -> None:
-    try:
-        with open(_open(path), "rb") as stream:
-            size = os.fstat(stream.fileno()).st_size
-            if size != expected.size:
-                raise DamagedError(f"{path}: it has {size} bytes in place of {expected.size}")
-            damaged = list(_damaged(stream, expected))
-    except OSError as error:
-        raise DamagedError(f"{path}: cannot be read: {error.strerror or error}") from None
+    with durable_write.failing(path, "read", DamagedError), open(_open(path), "rb") as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if size != expected.size:
+            raise DamagedError(f"{path}: it has {size} bytes in place of {expected.size}")
+        damaged = list(_damaged(stream, expected))
     if damaged:
         named = ", ".join(f"{start} to {end - 1}" for start, end in damaged[:_MOST_NAMED])
         more = f" and {len(damaged) - _MOST_NAMED} more ranges" if len(damaged) > _MOST_NAMED else ""

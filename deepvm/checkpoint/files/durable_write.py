@@ -19,6 +19,7 @@ from pathlib import Path
 
 from deepvm.checkpoint.files.failpoints import point
 from deepvm.errors import CheckpointError
+from deepvm.io.atomic_write import sync
 
 PIECE = 16 * 2**20
 """Bytes per write; smaller files are not written directly."""
@@ -109,22 +110,12 @@ def can_reuse(folder: Path) -> bool:
 
 
 @contextlib.contextmanager
-def failing(path: Path, what: str = "written") -> Iterator[None]:
-    """Turn an OSError into a CheckpointError."""
+def failing(path: Path, what: str = "written", kind: type[CheckpointError] = CheckpointError) -> Iterator[None]:
+    """Turn an OSError into a CheckpointError of this kind."""
     try:
         yield
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be {what}: {error.strerror or error}") from error
-
-
-def sync(path: Path) -> None:
-    """Sync a file, including writes through a mapping, or the names in a folder, so that renames survive a crash."""
-    # Not mmap.flush, which does not always release the GIL.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        raise kind(f"{path}: cannot be {what}: {error.strerror or error}") from error
 
 
 def not_a_file(status: os.stat_result) -> str:

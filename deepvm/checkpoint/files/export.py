@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from deepvm.checkpoint.files.durable_write import sync
 from deepvm.errors import CheckpointError, MissingExtraError
+from deepvm.io.atomic_write import hidden_beside, sync
 
 
 def export_safetensors(source: Path, target: Path) -> int:
@@ -39,19 +38,17 @@ def export_safetensors(source: Path, target: Path) -> int:
     }
     if not tensors:
         raise CheckpointError(f"{source}: its model has no tensors")
-    hidden = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
-        hidden.touch(exist_ok=False)
-        mode = hidden.stat().st_mode  # as the user's umask has it; safetensors lets nobody else read its files
-        save_file(tensors, hidden, metadata={"format": "pt", "deepvm_version": str(version)})
-        hidden.chmod(mode)
-        sync(hidden)
-        os.replace(hidden, target)
-        sync(target.parent)
+        with hidden_beside(target) as hidden:
+            hidden.touch(exist_ok=False)
+            mode = hidden.stat().st_mode  # as the user's umask has it; safetensors lets nobody else read its files
+            save_file(tensors, hidden, metadata={"format": "pt", "deepvm_version": str(version)})
+            hidden.chmod(mode)
+            sync(hidden)
+            os.replace(hidden, target)
+            sync(target.parent)
     except Exception as error:  # safetensors has none either
         raise CheckpointError(f"{target}: cannot be written: {error}") from None
-    finally:
-        hidden.unlink(missing_ok=True)
     return len(tensors)
 
 

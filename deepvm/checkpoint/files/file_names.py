@@ -22,7 +22,8 @@ MOST_PARTS = 64
 def check_job(name: str) -> str:
     """Return the name of a job if it can be part of file names. Raises RequestError."""
     if not _JOB.fullmatch(name):
-        raise RequestError("job", name, "1 to 64 letters, digits, dots, hyphens and underscores, the first no mark")
+        allowed = "1 to 64 letters, digits, dots, hyphens and underscores, starting with a letter or digit"
+        raise RequestError("job", name, allowed)
     return name
 
 

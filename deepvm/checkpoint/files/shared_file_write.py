@@ -6,7 +6,6 @@ verifies the bytes, fills in the file's checksums and commits. A rank that dies 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import mmap
@@ -23,6 +22,7 @@ from deepvm.checkpoint.format.checksums import crc32, seal
 from deepvm.checkpoint.format.manifest import SUFFIX, CommitRecord
 from deepvm.checkpoint.format.shard import Shard
 from deepvm.errors import CheckpointError
+from deepvm.io.atomic_write import discard
 
 _PAUSE_S = 0.01
 
@@ -57,9 +57,7 @@ def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float =
                 part.unlink(missing_ok=True)  # a rank that gave up has removed its own
     finally:
         # Either the file was renamed, or this rank gives the version up: nobody else would remove these.
-        for left in (hidden, parts[shard.rank]):
-            with contextlib.suppress(OSError):
-                left.unlink(missing_ok=True)
+        discard(hidden, parts[shard.rank])
 
 
 def _name(target: Path, suffix: str, session: str, rank: int) -> Path:

@@ -7,7 +7,6 @@ belong together if all marks are equal: a version that was sent twice under one 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import mmap
@@ -23,6 +22,7 @@ from deepvm.checkpoint.format.checksums import crc32, finish
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, Layout, Ranges, Segment, runs, within
 from deepvm.checkpoint.format.shard import Shard
 from deepvm.errors import CheckpointError, DamagedError, RequestError
+from deepvm.io.atomic_write import hidden_beside
 
 MARK_BYTES = 16
 _SCHEMA = "deepvm.part/1"
@@ -233,19 +233,15 @@ def join(paths: Sequence[Path], target: Path, drop: Callable[[Path], None] = lam
     if problem:
         raise CheckpointError(f"{paths[0]}: {problem}")
     whole = parts[0].whole
-    try:
-        with failing(target), target.open("x+b", buffering=0) as file:
-            file.truncate(whole.size)
-            for path, part in zip(paths, parts, strict=True):
-                with path.open("rb", buffering=0) as source:
-                    _copy(source.fileno(), part, file.fileno())
-                drop(path)
-            with mmap.mmap(file.fileno(), whole.size) as memory, memoryview(memory) as image:
-                finish(image, whole)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            target.unlink()
-        raise
+    with failing(target), hidden_beside(target) as hidden, hidden.open("x+b", buffering=0) as file:
+        file.truncate(whole.size)
+        for path, part in zip(paths, parts, strict=True):
+            with path.open("rb", buffering=0) as source:
+                _copy(source.fileno(), part, file.fileno())
+            drop(path)
+        with mmap.mmap(file.fileno(), whole.size) as memory, memoryview(memory) as image:
+            finish(image, whole)
+        hidden.replace(target)
     return whole
 
 

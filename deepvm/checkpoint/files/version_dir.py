@@ -32,6 +32,7 @@ from deepvm.checkpoint.files.file_names import aside_suffix, check_job, file_nam
 from deepvm.checkpoint.files.writer_lock import WriterLock
 from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, CommitRecord, Damage
 from deepvm.errors import DamagedError
+from deepvm.io.atomic_write import discard, sync
 
 YOUNG_S = 3600.0
 """Seconds for which a file without a record may belong to an active writer."""
@@ -121,9 +122,8 @@ class VersionFolder:
             self._commit(upcoming, manifest())
             self._rename(hidden, target, "data")
         except BaseException:
-            for left in ours if os.path.lexists(hidden) else ():
-                with contextlib.suppress(OSError):
-                    left.unlink()
+            if os.path.lexists(hidden):
+                discard(*ours)
             raise
         try:
             self._sync("data")
@@ -148,8 +148,7 @@ class VersionFolder:
         for record in (upcoming_of(target), record_of(target)):
             with contextlib.suppress(OSError):
                 self._withdraw(record)
-        with contextlib.suppress(OSError):
-            target.unlink()
+        discard(target)
 
     def _commit(self, record: Path, manifest: CommitRecord) -> None:
         data, hidden = memoryview(manifest.to_json()), self._hidden(record)
@@ -171,7 +170,7 @@ class VersionFolder:
 
     def _sync(self, what: str) -> None:
         point(f"{what}.before-folder-sync")
-        durable_write.sync(self.path)
+        sync(self.path)
         point(f"{what}.after-folder-sync")
 
     def _withdraw(self, record: Path) -> None:
@@ -180,7 +179,7 @@ class VersionFolder:
             record.unlink()
         except FileNotFoundError:
             return
-        durable_write.sync(self.path)
+        sync(self.path)
 
     @staticmethod
     def _hidden(target: Path) -> Path:
@@ -271,12 +270,11 @@ class VersionFolder:
                     os.rename(path, path.with_name(path.name + suffix))
         with failing(self.path):
             if numbers and self.path.is_dir():
-                durable_write.sync(self.path)
+                sync(self.path)
 
     def drop_spare(self, job: str) -> None:
         """Free the spare: nothing more will be written for this job."""
-        with contextlib.suppress(OSError):
-            self._spare(job).unlink()
+        discard(self._spare(job))
 
     def leftovers(self, older_than_s: float = 0) -> tuple[Path, ...]:
         """Spares, and what killed writers left: hidden files and upcoming records."""

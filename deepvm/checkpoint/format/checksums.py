@@ -51,7 +51,7 @@ def seal(
         while field is not None and field.position < end:
             position, offset, length = field
             ready(min(position + 4, len(image)))  # what arrives later must not overwrite the end of a checksum
-            # A zip file has each checksum twice: behind the record and in the directory at the end.
+            # A zip file has each checksum twice: after the record and in the directory at the end.
             if (offset, length) not in known:
                 ready(offset + length)  # a checksum may precede its record
                 known[offset, length] = summed(offset, length)

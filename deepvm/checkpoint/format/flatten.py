@@ -62,7 +62,7 @@ def map_leaves(tree: Any, tensor: Callable[[torch.Tensor], Any], number: Callabl
     return tree
 
 
-_Place = tuple[Any, ...]  # (place of the container, key), () for the root: a text for each would be slow to make
+_Place = tuple[Any, ...]  # (place of the container, key), () for the root: a string for each would be slow to make
 
 
 def _visit(tree: Any, parts: FlatState, place: _Place) -> None:
@@ -78,7 +78,7 @@ def _visit(tree: Any, parts: FlatState, place: _Place) -> None:
         parts.structure.append((kind.__name__, len(tree), repr(getattr(tree, "_metadata", ""))))
         for key, value in tree.items():
             if type(key) not in (str, int):
-                raise _refused(place, key, "keys that are texts or whole numbers; at {at}")
+                raise _refused(place, key, "keys that are strings or whole numbers; at {at}")
             parts.structure.append(key)
             _visit(value, parts, (place, key))
     elif kind in (list, tuple):
@@ -89,7 +89,7 @@ def _visit(tree: Any, parts: FlatState, place: _Place) -> None:
         hint = ""
         if kind.__module__ == "numpy":
             hint = f": {'torch.from_numpy(...)' if kind.__name__ == 'ndarray' else '.item()'} makes one of it"
-        raise _refused(place, kind.__name__, "tensors, numbers, texts, lists, tuples and dicts of them; at {at}" + hint)
+        raise _refused(place, kind.__name__, "tensors, numbers, strings, lists, tuples, dicts of them; at {at}" + hint)
 
 
 def _visit_tensor(tensor: torch.Tensor, parts: FlatState, place: _Place) -> None:

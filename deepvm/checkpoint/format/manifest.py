@@ -53,7 +53,7 @@ class CommitRecord:
     def __post_init__(self) -> None:
         """Refuse inconsistent values. Raises RequestError."""
         if not all(isinstance(text, str) for text in (self.job, self.layout, self.created)):
-            raise RequestError("manifest", "something else", "texts for job, layout and created")
+            raise RequestError("manifest", "something else", "strings for job, layout and created")
         numbers = (self.version, self.world, self.size, self.chunk_bytes, *self.crcs)
         if not all(type(n) is int for n in numbers) or type(self.best) is not bool:
             raise RequestError("manifest", "something else", "whole numbers, and true or false")

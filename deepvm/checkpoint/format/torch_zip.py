@@ -156,7 +156,7 @@ def _read_image(file: IO[bytes], parts: FlatState, sizes: Sequence[int]) -> Imag
 
 
 def _number_places(pickle: bytes, start: int, floats: Sequence[bool]) -> tuple[int, ...]:
-    """Where the eight bytes of each number stand: behind LONG1 and a length of 8, or behind BINFLOAT."""
+    """Where the eight bytes of each number are: after LONG1 and a length of 8, or after BINFLOAT."""
     places = []
     for number, is_float in enumerate(floats, start=1):
         if is_float:

@@ -61,9 +61,9 @@ class Pending:
 class AckPoller:
     """A polling thread and its connection, for one job of a tier."""
 
-    def __init__(self, connect: Callable[[], Link], greeting: Mapping[str, Any], limit_s: float) -> None:
-        """Begin; ``greeting``: the sender's HELLO; ``limit_s``: how long a version is awaited."""
-        self._connect, self._greeting, self._limit_s = connect, greeting, limit_s
+    def __init__(self, url: str, connect: Callable[[], Link], greeting: Mapping[str, Any], limit_s: float) -> None:
+        """Begin; ``url``: the node's; ``greeting``: the sender's HELLO; ``limit_s``: how long a version is awaited."""
+        self._url, self._connect, self._greeting, self._limit_s = url, connect, greeting, limit_s
         self._pending: set[Pending] = set()
         self._link: Link | None = None
         self._closed = threading.Event()
@@ -103,7 +103,7 @@ class AckPoller:
                     self._link = self._connect()
                     self._link.hello(self._greeting)
                     if disconnected:
-                        _LOG.warning("versions are watched again")
+                        _LOG.warning("%s: acknowledgements are received again", self._url)
                     sequence, disconnected = -1, False
                 with self._changed:  # the answer is about those that the node knew when it was asked
                     asked = {p: p.sent for p in self._pending}
@@ -129,7 +129,8 @@ class AckPoller:
             return
         expected = isinstance(error, (OSError, CheckpointError))
         if not logged or not expected:
-            _LOG.warning("versions are not watched for now: %s", error, exc_info=not expected)
+            text = "%s: acknowledgements cannot be received for now: %s"
+            _LOG.warning(text, self._url, error, exc_info=not expected)
         if isinstance(error, Refused) and error.code == "stale":
             for pending in self._awaited():
                 self._give_up(pending, str(error))

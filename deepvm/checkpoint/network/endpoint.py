@@ -37,9 +37,10 @@ class Address:
     def parse(cls, text: str, option: str = "address") -> Address:
         """Read ``HOST:PORT``, ``tcp://HOST:PORT`` or ``tcps://HOST:PORT``. Raises RequestError for ``option``."""
         match = _ADDRESS.fullmatch(text)
-        if match is None or int(match["port"]) > 65535:
-            raise RequestError(option, text, "HOST:PORT, tcp://HOST:PORT, or tcps://HOST:PORT with TLS; ports to 65535")
-        return cls(match["host"].strip("[]"), int(match["port"]), match["scheme"] == "tcps")
+        with contextlib.suppress(UnicodeError):  # an empty or too long part: looking it up would raise it too
+            if match is not None and int(match["port"]) <= 65535 and match["host"].encode("idna"):
+                return cls(match["host"].strip("[]"), int(match["port"]), match["scheme"] == "tcps")
+        raise RequestError(option, text, "HOST:PORT, tcp://HOST:PORT, or tcps://HOST:PORT with TLS; ports to 65535")
 
     @property
     def url(self) -> str:

@@ -336,7 +336,7 @@ def _made() -> Carrier:
         raise MissingExtraError("tiers", "mpi4py", "mpi") from error
     world: Any = MPI.COMM_WORLD
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-        raise CheckpointError("mpi://: MPI was begun without threads; leave mpi4py.rc.thread_level at 'multiple'")
+        raise CheckpointError("mpi://: MPI was initialised without threads; leave mpi4py.rc.thread_level at 'multiple'")
     if world.Get_size() > 1 and os.environ.get(_ULFM) != "1":
         _LOG.warning("mpi://: a killed process will end all of them; start with mpirun --with-ft ulfm")
     try:

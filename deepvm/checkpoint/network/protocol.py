@@ -134,14 +134,14 @@ class Channel:
             self.read_into(view[count:], limit_s=frame_s)
         magic, kind, length = _HEADER.unpack(view)
         if magic != _MAGIC:
-            raise BrokenError("what came is not of this protocol")
+            raise BrokenError("the other side does not speak this protocol")
         try:
             return Kind(kind), length
         except ValueError:
             raise BrokenError(f"a frame of unknown kind {kind}") from None
 
     def rest(self, kind: Kind, length: int, *, most: int = MOST_BODY, limit_s: float = FRAME_S) -> Frame:
-        """Read the body behind a header. Raises OSError: it has more than ``most`` bytes, or is too slow."""
+        """Read the body after a header. Raises OSError: it has more than ``most`` bytes, or is too slow."""
         if length > most:
             raise BrokenError(f"{kind.name} of {length} bytes; at most {most} are allowed here")
         raw = bytearray(length)
@@ -257,8 +257,8 @@ def admit(channel: Channel, token: bytes) -> str:
     theirs, mac, job = _proof(channel, Kind.PROOF, deadline)
     secret = job_key(token, job) if job else token
     if not hmac.compare_digest(mac, _mac(secret, b"trainer", nonce, theirs)):
-        made = f"made of that for job {job!r}" if job else "that which the node was started with"
-        raise Refused("token", f"the token is wrong: it must be {made}")
+        right = f"token of job {job!r}" if job else "one the node was started with"
+        raise Refused("token", f"the token is wrong: it must be the {right}")
     channel.send(Kind.PROVED, {"mac": _mac(secret, b"node", theirs, nonce).hex()}, limit_s=PROOF_S)
     return job
 

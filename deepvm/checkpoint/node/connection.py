@@ -211,7 +211,7 @@ class Connection:
             raise RequestError("versions", type(numbers).__name__, "a list of whole numbers")
         if self._store is not None:
             self._store.set_aside(job, numbers)
-        _LOG.warning("%s: a training run of %s begins anew; damaged versions were set aside", self.peer, job)
+        _LOG.warning("%s: a training run of %s starts over; damaged versions were set aside", self.peer, job)
         self._channel.send(Kind.PONG)
 
     def _get(self, frame: Frame) -> None:
@@ -271,7 +271,7 @@ class Connection:
 def _text(body: Mapping[str, Any], name: str, most: int) -> str:
     value = body.get(name)
     if not isinstance(value, str) or not 0 < len(value) <= most:
-        raise RequestError(name, type(value).__name__, f"text of 1 to {most} characters")
+        raise RequestError(name, type(value).__name__, f"a string of 1 to {most} characters")
     return value
 
 

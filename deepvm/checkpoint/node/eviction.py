@@ -242,11 +242,11 @@ class VersionMemory:
         """Versions that may be evicted before a job gets no slot at all."""
         if not self.persists:  # its run went back to before this one, and has completed another since
             yield from (v for v in here.complete.values() if not v.used and v is not here.last)
-        # What is on disk need not keep anybody out: first that of jobs nobody sends to any more, then the job's own.
+        # Versions on disk may go: first those of idle jobs, then this job's own.
         now = self._clock()
         for job in sorted(self.jobs.values(), key=lambda j: (j.session.alive(now, self.lease_s), j is not here)):
             yield from (v for v in job.complete.values() if v.flushed and not v.used)
-        # Then, beside the newest, what the disk does not take; those who wait for it have been told.
+        # Then all but the newest that the disk does not take; their senders know that.
         for job in self.jobs.values():
             if job.trouble:
                 yield from (v for v in job.complete.values() if not v.used and not job.keeps(v))

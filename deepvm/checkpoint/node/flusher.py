@@ -173,7 +173,7 @@ class PartialVersion:
                 if verified > self._verified:
                     self._verified, last = verified, time.monotonic()
                 elif time.monotonic() > last + _SILENCE_S:
-                    raise GivenUpError(f"nothing comes of version {version.number}")
+                    raise GivenUpError(f"no more of version {version.number} arrives")
                 else:
                     self._memory.changed.wait(_POLL_S)
                     self._check()
@@ -184,7 +184,7 @@ class PartialVersion:
         """Raise GivenUpError if it is time to give up; the caller has the lock."""
         version = self._version
         if version.renewed != self._renewed:
-            raise GivenUpError(f"some of version {version.number} came anew")
+            raise GivenUpError(f"parts of version {version.number} were sent again")
         if version.state is State.COMPLETE:
             return
         if version.state is State.DROPPED or self._memory.closed or self._memory.given_up(version):

@@ -200,7 +200,7 @@ class Node:
             except OSError as error:
                 if self.registry.stopping:
                     return
-                self.refusals.tell("accept", "somebody", f"cannot accept connections: {error}")
+                self.refusals.tell("accept", "a peer", f"cannot accept connections: {error}")
                 time.sleep(0.2)  # out of file descriptors, most likely: some will come back
                 continue
             try:
@@ -223,7 +223,12 @@ class Node:
         if oldest is not None:
             self._forget(oldest)
             oldest.abort()
-        threading.Thread(target=self._serve, args=(connection, sock), name=f"deepvm-{peer}", daemon=True).start()
+        try:
+            threading.Thread(target=self._serve, args=(connection, sock), name=f"deepvm-{peer}", daemon=True).start()
+        except RuntimeError:  # no more threads
+            self._forget(connection)
+            sock.close()  # with TLS another one than the caller's
+            raise
 
     def _serve(self, connection: Connection, sock: socket.socket) -> None:
         try:

@@ -136,7 +136,7 @@ class VersionRegistry(VersionMemory):
                 if known.attempt_ids.get(rank) == attempt_id:
                     return Reservation(known, rank, attempt_id)  # an answer was lost
                 if known.attempt_number > attempt_number:
-                    raise Refused("stale", f"version {number} of {job!r} is being saved anew")
+                    raise Refused("stale", f"version {number} of {job!r} is being saved again")
             found = here.partial.get(number)
             if found is not None:
                 if found.session != session or found.state is State.FINISHING:

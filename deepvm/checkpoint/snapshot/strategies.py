@@ -26,7 +26,8 @@ from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.torch_zip import Image
 from deepvm.checkpoint.snapshot.host_buffer import Piece, Slot, Sources
-from deepvm.errors import CheckpointError, RequestError
+from deepvm.errors import RequestError
+from deepvm.io.atomic_write import discard
 
 _SHARE = 0.9  # of what is free on a device: the training's next peak may be higher than its last
 _PORTABLE = 1  # cudaHostRegisterPortable: for every device of this process
@@ -182,14 +183,10 @@ class IntoFile(Strategy):
     def slot(self, image: Image, layout: Layout, rank: int) -> Slot:
         """Map a hidden file, a new one or a deleted version's. Raises CheckpointError: there is no space now."""
         with contextlib.ExitStack() as undo:
-            try:
+            with durable_write.failing(self._folder.path, f"used for a file of {image.size} bytes (strategy D)"):
                 hidden = self._folder.reserve(self._job)
-                undo.callback(_remove, hidden)
+                undo.callback(discard, hidden)
                 memory = _map(hidden, image.size)
-            except OSError as error:
-                raise CheckpointError(
-                    f"{self._folder.path}: no file of {image.size} bytes for strategy D: {error.strerror or error}"
-                ) from error
             slot = self._pinned(Slot(image, layout, rank, memory=memory))
             undo.callback(slot.on_release)
             slot.home, slot.on_release = hidden, undo.pop_all().close  # removes it, unless it has become a version
@@ -203,8 +200,3 @@ def _map(path: Path, size: int) -> mmap.mmap:
         os.posix_fallocate(file.fileno(), 0, size)
         # Fault all pages in now, in the background, not one by one while the training waits for the copy.
         return mmap.mmap(file.fileno(), size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
-
-
-def _remove(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        path.unlink()

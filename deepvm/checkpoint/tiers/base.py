@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from concurrent.futures import Future
@@ -16,6 +16,7 @@ from deepvm.checkpoint.files.retention import kept_of, outdated
 from deepvm.checkpoint.format.manifest import CommitRecord, Damage, verified
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.errors import CheckpointError, DamagedError
+from deepvm.io.atomic_write import hidden_beside
 
 _T = TypeVar("_T")
 
@@ -149,6 +150,12 @@ class Store(Tier):
         return numbers - kept_of(rows, keep, every) | outdated(numbers, self.unrecorded(job), keep, every)
 
 
+def without_secrets(url: str) -> str:
+    """A URL without passwords and tokens."""
+    begin = "://" if url.startswith("file:") else "://|,"  # a list of nodes has one for each
+    return re.sub(r"([?&][^=&#]*=)[^&#]*", r"\1***", re.sub(rf"({begin})[^/@,]*@", r"\1***@", url))
+
+
 def download(pieces: Generator[memoryview, None, None], manifest: CommitRecord, folder: Path, name: str) -> Path:
     """Write a version's bytes to a new file in ``folder``, whole or not at all, without a commit record.
 
@@ -156,17 +163,12 @@ def download(pieces: Generator[memoryview, None, None], manifest: CommitRecord, 
     raises.
     """
     path = folder / file_name(manifest.job, manifest.version)
-    hidden = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with failing(path), contextlib.closing(pieces):
-            folder.mkdir(parents=True, exist_ok=True)
-            with hidden.open("xb") as file:
-                for piece in verified(pieces, manifest, name):
-                    file.write(piece)
-                if file.tell() != manifest.size:
-                    raise DamagedError(f"{name}: {file.tell()} bytes came in place of {manifest.size}")
-            hidden.replace(path)
-    finally:
-        with contextlib.suppress(OSError):
-            hidden.unlink(missing_ok=True)
+    with failing(path), contextlib.closing(pieces), hidden_beside(path) as hidden:
+        folder.mkdir(parents=True, exist_ok=True)
+        with hidden.open("xb") as file:
+            for piece in verified(pieces, manifest, name):
+                file.write(piece)
+            if file.tell() != manifest.size:
+                raise DamagedError(f"{name}: {file.tell()} bytes came in place of {manifest.size}")
+        hidden.replace(path)
     return path

@@ -148,12 +148,14 @@ class Bucket:
         return [found for each in asked if (found := each.result()) is not None]
 
     def state(self, job: str, version: int, sizes: Mapping[str, int]) -> CommitRecord | Damage | None:
-        """One version's record or damage; None if it was removed meanwhile."""
+        """One version's record or damage; None if there is nothing of it, or it was removed meanwhile."""
         key = self.key(job, version)
+        records = {key + SUFFIX, key + UPCOMING} & sizes.keys()
         if key not in sizes:
-            return Damage(version, f"{self._shown(key)}: its commit record is there and the object is not")
+            problem = f"{self._shown(key)}: its commit record is there and the object is not"
+            return Damage(version, problem) if records else None
         try:
-            if not {key + SUFFIX, key + UPCOMING} & sizes.keys():
+            if not records:
                 raise DamagedError(f"{self._shown(key)}: {UNRECORDED}")
             return self.record(job, version, sizes)
         except DamagedError as error:

@@ -27,6 +27,7 @@ from deepvm.checkpoint.format.manifest import UNRECORDED, CommitRecord, Damage
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.tiers.base import Store, Tier
 from deepvm.errors import CheckpointError, DamagedError, RequestError
+from deepvm.io.atomic_write import sync
 from deepvm.io.file_lock import FileLock
 
 log = logging.getLogger("deepvm.checkpoint")
@@ -49,7 +50,7 @@ class FileTier(Store):
 
         ``keep``, ``every``: as in :func:`deepvm.checkpoint.files.retention.kept`, but ``keep=0`` keeps all.
         """
-        if keep or every:
+        if keep:
             kept((), keep, every)  # refuse now what cannot be used, not after the first version
         self.folder, self.url = VersionFolder(folder), f"file://{folder}"
         medium = durable_write.medium(folder)
@@ -94,7 +95,7 @@ class FileTier(Store):
 
     def _write_alone(self, shard: Shard) -> None:
         crcs: list[int] = []
-        # Chunks are written while those behind them are still being copied and summed: the disk is the slowest.
+        # Chunks are written while those after them are still being copied and summed: the disk is the slowest.
         final, home = seal(shard.image, shard.layout, crcs, ready=shard.ready), shard.home
         if home is None or home.parent != self.folder.path:
             self.folder.write(shard.image, shard.job, shard.version, final, lambda: shard.manifest(crcs))
@@ -103,7 +104,7 @@ class FileTier(Store):
                 pass
             with durable_write.failing(home):
                 point("home.before-sync")
-                durable_write.sync(home)
+                sync(home)
                 point("home.after-sync")
             self.folder.adopt(home, shard.manifest(crcs))
         self._jobs.add(shard.job)
@@ -111,16 +112,14 @@ class FileTier(Store):
     def open_for_writing(self, *, shared: bool = False) -> None:
         """See :class:`Store`."""
         path = self.folder.path
-        try:
+        with durable_write.failing(path, "used for versions"):
             durable_write.make_folder(path)
             if not self._node_lock.take(shared=shared):
                 raise CheckpointError(
                     f"{path}: another memory node writes there; give this one another folder, or both --shared-folder"
                 )
-        except OSError as error:
-            raise CheckpointError(f"{path}: versions cannot be kept there: {error.strerror or error}") from error
         if not os.access(path, os.W_OK):
-            raise CheckpointError(f"{path}: versions cannot be kept there: it is not writable")
+            raise CheckpointError(f"{path}: cannot be used for versions: it is not writable")
         # What another node or a trainer is writing must not be taken for what a killed one left.
         with self.folder.writer_lock.alone() as alone:
             self.folder.sweep(0 if alone and not shared else YOUNG_S)
@@ -138,8 +137,13 @@ class FileTier(Store):
     def read(self, job: str, version: int) -> tuple[CommitRecord, Iterator[memoryview]]:
         """See :class:`Store`."""
         path = self.folder.file(job, version)
-        manifest = read_manifest(path)
-        return manifest, _pieces(path.open("rb"), path.name, manifest.size)
+        try:
+            manifest, stream = read_manifest(path), path.open("rb")
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
+        return manifest, _pieces(stream, path, manifest.size)
 
     def delete(self, job: str, version: int) -> None:
         """See :class:`Store`."""
@@ -208,12 +212,12 @@ def folder_of(url: str, option: str) -> Path:
     return Path(path)
 
 
-def _pieces(stream: BufferedReader, name: str, size: int) -> Iterator[memoryview]:
+def _pieces(stream: BufferedReader, path: Path, size: int) -> Iterator[memoryview]:
     """A file's bytes, each piece in the same memory."""
     buffer = memoryview(bytearray(min(_READ_BYTES, size)))
-    with stream:
+    with stream, durable_write.failing(path, "read"):
         for start in range(0, size, _READ_BYTES):
             piece = buffer[: size - start]
             if stream.readinto(piece) < len(piece):
-                raise DamagedError(f"{name}: the file is shorter than its commit record says")
+                raise DamagedError(f"{path.name}: the file is shorter than its commit record says")
             yield piece

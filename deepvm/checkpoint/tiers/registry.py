@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+from collections.abc import Callable
 from typing import cast
 
 from deepvm.checkpoint.tiers.base import Store, Tier
@@ -29,7 +30,7 @@ def open_tier(url: str, session: str, keep: int = 2, every: int = 0, option: str
     """The tier that a URL means; for arguments and errors see :meth:`~deepvm.checkpoint.tiers.base.Tier.open`."""
     kind = find_tier(url)
     if kind is None:
-        raise RequestError(option, url, _forms(Tier))
+        raise RequestError(option, url, forms())
     return kind.open(url, session, keep, every, option)
 
 
@@ -39,11 +40,11 @@ def open_store(url: str) -> Store | None:
         return None
     kind = find_tier(url)
     if kind is None or not issubclass(kind, Store):
-        raise RequestError("persist", url, _forms(Store))
+        raise RequestError("persist", url, forms(lambda kind: issubclass(kind, Store)))
     return cast(Store, kind.open(url, session="", keep=0, every=0, option="persist"))
 
 
-def _forms(base: type) -> str:
-    """What URLs of such tiers look like."""
-    kinds = cast("list[type[Tier]]", [pkgutil.resolve_name(home) for home in dict.fromkeys(TIERS.values())])
-    return joined((kind.form for kind in kinds if issubclass(kind, base)), "or")
+def forms(wanted: Callable[[type[Tier]], bool] = lambda kind: True) -> str:
+    """What URLs of the ``wanted`` tiers look like."""
+    kinds = [pkgutil.resolve_name(home) for home in dict.fromkeys(TIERS.values())]
+    return joined((kind.form for kind in kinds if wanted(kind)), "or")

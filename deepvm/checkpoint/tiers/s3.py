@@ -62,7 +62,7 @@ class S3Tier(Store):
         ``every``: see :func:`deepvm.checkpoint.files.retention.kept`. ``threads``: requests at once. ``attempts``:
         tries of each. ``endpoint``: empty for the environment's or AWS's.
         """
-        if keep or every:
+        if keep:
             kept((), keep, every)
         self._keep, self._every, self._threads = keep, every, threads
         self._bucket = Bucket(bucket, prefix, threads=threads, attempts=attempts, endpoint=endpoint)
@@ -265,7 +265,9 @@ class S3Tier(Store):
     def read(self, job: str, version: int) -> tuple[CommitRecord, Iterator[memoryview]]:
         """See :class:`Store`."""
         found = self._bucket.state(job, version, self._bucket.objects(job)[0])
-        if not isinstance(found, CommitRecord):
+        if isinstance(found, Damage):
+            raise DamagedError(found.problem)
+        if found is None:
             raise FileNotFoundError(f"{self.url}: version {version} of {job}")
         return found, self.chunks(found)
 

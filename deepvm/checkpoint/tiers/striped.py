@@ -134,7 +134,7 @@ class StripedTier(Tier):
                     raise
                 problem = str(error)  # a node removes old versions when it likes
             if problem:
-                log.warning("version %d of %s on %s is passed over: %s", number, job, self.url, problem)
+                log.warning("version %d of %s on %s is skipped: %s", number, job, self.url, problem)
                 continue
             whole, created = parts[0].whole, max(m.created for m in manifests)
             found.append(

@@ -40,7 +40,7 @@ class CommitBarrier:
     """
 
     def __init__(self, count: int, hold: int | None, limit_s: float) -> None:
-        """Start with nobody at any stage; ``limit_s``: how long each of the ``count`` waits for the others, in all."""
+        """No sender is at any stage yet; ``limit_s``: how long each of the ``count`` waits for the others, in all."""
         self.hold, self._count = hold, count
         self._deadline = time.monotonic() + limit_s
         self._reached: dict[str, set[int]] = {}
@@ -238,7 +238,7 @@ class TcpTier(Tier):
                 raise CheckpointError(f"{self.url}: the tier is closed")
             key = shard.job, shard.rank
             if key not in self._pollers:
-                self._pollers[key] = AckPoller(self._connect, self._greeting(shard), self._await_s)
+                self._pollers[key] = AckPoller(self.url, self._connect, self._greeting(shard), self._await_s)
             return self._pollers[key]
 
     @contextlib.contextmanager
@@ -304,12 +304,12 @@ class TcpTier(Tier):
             for start in range(offset, offset + length, self._wire_bytes)
         ]
         missing = deque(c for c in cells if not received.covers(*c))
-        if barrier is not None:  # what a part has in front is known when the bytes behind it are
+        if barrier is not None:  # a part's header holds a digest of the bytes after it, so it is sent last
             missing.rotate(-1)
         for _ in range(_ROUNDS):
             self._flow(links, shard, missing, deadline)
             if barrier is not None:
-                # Arrived, not only sent: what one node completes and another one never does helps nobody.
+                # Wait until the bytes arrived: a version complete on only some nodes is useless.
                 links[0].call(Kind.PING, b"", Kind.PONG, limit_s=_left(deadline, self._limit_s))
                 barrier.wait("sent")
             point("sender.before-commit")

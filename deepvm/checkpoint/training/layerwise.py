@@ -63,16 +63,7 @@ class LayerUpdates:
         self._options: list[dict[str, Any]] = []
         self._reducing: list[torch.futures.Future[torch.Tensor]] = []
         self._closed = False
-        self._hooks: list[Any] = [
-            optimizer.register_step_pre_hook(never_compiled(self._before_step)),
-            optimizer.register_step_post_hook(never_compiled(self._after_step)),
-        ]
         self._bucketed = isinstance(model, DistributedDataParallel)
-        self._layer: dict[torch.nn.Parameter, list[torch.nn.Parameter]] = {}
-        for module in model.modules():
-            own = [p for p in module.parameters(recurse=False) if p.requires_grad and p not in self._layer]
-            self._layer |= dict.fromkeys(own, own)
-        self._hooks += [p.register_post_accumulate_grad_hook(self._ready) for p in self._layer]  # type: ignore[no-untyped-call]
         if isinstance(model, DistributedDataParallel):
             try:
                 # Not the method itself: DDP compares annotations, which are strings here.
@@ -81,6 +72,15 @@ class LayerUpdates:
                 raise _refused(
                     "DistributedDataParallel with a communication hook", f"none of its own: {error}"
                 ) from None
+        self._hooks: list[Any] = [
+            optimizer.register_step_pre_hook(never_compiled(self._before_step)),
+            optimizer.register_step_post_hook(never_compiled(self._after_step)),
+        ]
+        self._layer: dict[torch.nn.Parameter, list[torch.nn.Parameter]] = {}
+        for module in model.modules():
+            own = [p for p in module.parameters(recurse=False) if p.requires_grad and p not in self._layer]
+            self._layer |= dict.fromkeys(own, own)
+        self._hooks += [p.register_post_accumulate_grad_hook(self._ready) for p in self._layer]  # type: ignore[no-untyped-call]
 
     @property
     def ahead(self) -> bool:

@@ -57,11 +57,14 @@ class Ranks:
         return box[0]
 
     def by_first(self, work: Callable[[], T]) -> T:
-        """Rank 0's result, or its CheckpointError raised on all ranks, so that none waits for another. Collective."""
+        """Rank 0's result, or its error as a CheckpointError on all ranks: none waits for another. Collective."""
         try:
             found: Any = None if self.rank else work()
         except CheckpointError as error:
             found = error
+        except Exception as error:
+            found = CheckpointError(f"{type(error).__name__}: {error}")
+            found.__cause__ = error
         found = self.broadcast(found)
         if isinstance(found, CheckpointError):
             raise found

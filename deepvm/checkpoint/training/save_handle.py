@@ -65,7 +65,7 @@ class Handle:
 
     @property
     def done(self) -> bool:
-        """Whether all four futures are resolved: no more will become of it."""
+        """Whether all four futures are resolved: nothing more will happen to it."""
         return all(f.done() for f in (self.snapshot_done, self.local_done, self.remote_done, self.durable))
 
     @property

@@ -18,7 +18,7 @@ from deepvm.errors import CheckpointError, RequestError
 
 RANDOM = "rng"
 """Key of the random states among the extras."""
-_ANEW = "start anew under another name (DEEPVM_JOB)"
+_ANEW = "start over under another name (DEEPVM_JOB)"
 _NEXT = f"build all as it was when the version was saved, or {_ANEW}"
 
 

@@ -57,7 +57,7 @@ class UnseenSteps:
         kind = type(self._optimizer).__name__
         return (
             f"the parameters change, but step() of the {kind} that the checkpointer was given is not called; give it "
-            "the optimizer that steps, not a copy of it, and make an update by hand a torch.optim.Optimizer"
+            "the optimizer that steps, not a copy of it, and wrap manual updates in a torch.optim.Optimizer"
         )
 
     def reset(self) -> None:
@@ -69,7 +69,7 @@ class UnseenSteps:
         self._install()
 
     def forget(self, first: int = 1) -> None:
-        """Parameters are about to be changed on purpose: count anew, compare at this backward pass."""
+        """Parameters are about to be changed on purpose: count from 0, compare at this backward pass."""
         self._before = None
         self._counts: dict[int, int] = {}
         self._backwards = self._forwards = self._differing = 0
@@ -162,7 +162,7 @@ class UnseenSteps:
         """Warn, once for each problem."""
         if self._tells and text not in self._warned:
             self._warned.add(text)
-            text = f"no version is saved by itself: {text}"
+            text = f"nothing is saved automatically: {text}"
             log.warning("%s", text)
             warnings.warn(text, RuntimeWarning, stacklevel=2)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from contextlib import closing
@@ -11,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal
 
 from deepvm.checkpoint.files import commit_record
-from deepvm.checkpoint.files.durable_write import sync
+from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.file_names import file_name, whole_job
 from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.checkpoint.tiers.base import Tier
@@ -23,6 +22,7 @@ from deepvm.cli.output import TableJson, draw, plot_of, print_as, say
 from deepvm.cli.parameters import arg, group, opt
 from deepvm.core.units import format_bytes
 from deepvm.errors import CheckpointError, DamagedError, DataError, RequestError
+from deepvm.io.atomic_write import sync
 
 app = group("List, verify, prune, restore and benchmark checkpoints.")
 
@@ -113,7 +113,7 @@ def _row(job: str, version: int, path: str, size: int, problem: str, created: st
 
 @app.command("verify")
 def verify_versions(place: PlaceOrFile, job: Job = "") -> None:
-    """Compare versions with their commit records. Exit code 1: something is damaged.
+    """Compare versions with their commit records. Exit code 1: something is damaged, missing or cannot be read.
 
     Every byte is read. A file without its record, a record without its file, and a link, a pipe or a folder in place of
     a file count as damaged too. A memory node or a bucket is asked for one job, and sends one version after the other
@@ -157,7 +157,8 @@ def _verify_folder(folder: Path, job: str) -> tuple[list[str], int]:
 
 
 def _verify_remote(place: str, job: str) -> tuple[list[str], int]:
-    damaged = list[str]()
+    """As of a folder."""
+    damaged, good = list[str](), 0
     with closing(versions.open_place(place)) as tier:
         found = tier.versions(job)
         for number, manifest in enumerate(found, start=1):
@@ -165,14 +166,19 @@ def _verify_remote(place: str, job: str) -> tuple[list[str], int]:
             with TemporaryDirectory(prefix="deepvm-verify-") as folder:
                 try:
                     tier.fetch(manifest, Path(folder))
+                    good += 1
                 except DamagedError as error:
                     state = "damaged"
                     damaged.append(str(error))
+                except CheckpointError:
+                    if any(m.version == manifest.version for m in tier.versions(job)):
+                        raise
+                    state = "removed meanwhile"  # by the retention of a node or a training run
             say(f"[{number}/{len(found)}] version {manifest.version} of {job}: {state}")
         for each in tier.damaged(job):
             say(f"version {each.version} of {job}: damaged")
             damaged.append(f"{place}: version {each.version} of {job}: {each.problem}")
-    return damaged, len(found)
+    return damaged, good
 
 
 app.command("gc")(versions.collect_garbage)
@@ -201,23 +207,19 @@ def restore(
     target = Path(to)
     if target.is_dir() or not target.parent.is_dir():
         raise RequestError("to", to, "a file in a folder that exists")
-    try:
-        with TemporaryDirectory(prefix=".deepvm-restore-", dir=target.parent) as folder:
-            source, manifest = _get(versions.path_or_url(place), job, version, Path(folder), parts)
-            if form == "safetensors":
-                from deepvm.checkpoint.files.export import export_safetensors
+    with failing(target), TemporaryDirectory(prefix=".deepvm-restore-", dir=target.parent) as folder:
+        source, manifest = _get(versions.path_or_url(place), job, version, Path(folder), parts)
+        if form == "safetensors":
+            from deepvm.checkpoint.files.export import export_safetensors
 
-                export_safetensors(source, target)
-            else:
-                if source.parent != Path(folder):  # one of the user's own files
-                    source = Path(shutil.copyfile(source, Path(folder, "copy")))
-                    commit_record.verify(source, manifest)  # it may have changed since it was verified
-                with source.open("rb+") as stream:
-                    os.fsync(stream.fileno())
-                source.replace(target)
-                sync(target.parent)
-    except OSError as error:
-        raise CheckpointError(f"{target}: cannot be written: {error.strerror or error}") from error
+            export_safetensors(source, target)
+        else:
+            if source.parent != Path(folder):  # one of the user's own files
+                source = Path(shutil.copyfile(source, Path(folder, "copy")))
+                commit_record.verify(source, manifest)  # it may have changed since it was verified
+            sync(source)
+            source.replace(target)
+            sync(target.parent)
     sys.stdout.write(f"{target}: version {manifest.version} of {manifest.job}\n")
 
 

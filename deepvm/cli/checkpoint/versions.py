@@ -18,7 +18,7 @@ from deepvm.checkpoint.files.stripe import belong_together, read_part_file
 from deepvm.checkpoint.files.version_dir import YOUNG_S, Found, VersionFolder
 from deepvm.checkpoint.format.manifest import UNRECORDED
 from deepvm.checkpoint.tiers.base import Tier
-from deepvm.checkpoint.tiers.registry import find_tier, open_tier
+from deepvm.checkpoint.tiers.registry import find_tier, forms, open_tier
 from deepvm.cli.output import say
 from deepvm.cli.parameters import arg, flag, opt
 from deepvm.errors import DamagedError, DataError, RequestError
@@ -66,7 +66,7 @@ def open_place(place: str) -> Tier:
     """A memory node, or several, or a bucket. Raises RequestError, CheckpointError."""
     kind = find_tier(place)
     if kind is None or not kind.listed:
-        raise RequestError("PLACE", place, PLACE)
+        raise RequestError("PLACE", place, f"a folder, {forms(lambda kind: kind.listed)}")
     return open_tier(place, secrets.token_hex(8), option="PLACE")
 
 

@@ -106,7 +106,7 @@ class Folder:
             record = self._parts[part.title]
             was, hosts = dict(record["settings"]), tuple(record["hosts"])
         except (TypeError, KeyError, ValueError):
-            why = f"nothing says how {file} was measured; remove it to measure anew"
+            why = f"nothing says how {file} was measured; remove it to measure again"
             raise RequestError("out", str(self.path), why) from None
         both = {key: (was.get(key), part.settings.get(key)) for key in sorted(was.keys() | part.settings.keys())}
         other = [f"{key} {there!r} there, {here!r} here" for key, (there, here) in both.items() if there != here]
@@ -180,7 +180,7 @@ class Campaign:
 
         file = str(self._folder.file(part.title)) if self._folder else part.title
         if kept is not None:
-            say(f"{part.title}: measured before, see {file}; remove it to measure anew")
+            say(f"{part.title}: measured before, see {file}; remove it to measure again")
             document, moment = kept
         else:
             say(f"{part.title}:")
@@ -275,7 +275,7 @@ def _read(file: Path) -> Mapping[str, Any]:
         why = f"is no JSON ({error})"
     except CatalogFormatError as error:
         why = error.problems[0].found
-    raise DataError(f"{file}: {why}; remove it to measure anew")
+    raise DataError(f"{file}: {why}; remove it to measure again")
 
 
 def _write(file: Path, document: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from typing import Annotated
 
 from deepvm.cli.long_runs import Progress
@@ -48,10 +49,10 @@ def deadline(
     Example: deepvm traces deadline traces/ --work 48h --slack 0.05,0.1,0.2,0.5,1 --price-ratio 0.33 --restart 300
     """
     from deepvm.reports.simulation import deadlines as report
-    from deepvm.simulator.sweeps import seconds
     from deepvm.simulator.traces.deadline_replay import DeadlineJob, replay_traces
     from deepvm.simulator.traces.trace import read_traces
 
+    seconds = partial(parse_seconds, bare=True, zero=True)
     job = DeadlineJob(
         work_s=parse_hours(work, "work"),
         restart_s=seconds(restart, "restart"),

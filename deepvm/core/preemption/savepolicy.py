@@ -103,6 +103,11 @@ class SavePolicy:
         """The number at whose multiples of steps to save, None if not by steps."""
         return None
 
+    @property
+    def saves(self) -> bool:
+        """Whether it ever saves unless asked."""
+        return self.has_interval or bool(self.fixed_steps)
+
     def due(self, context: SaveContext) -> bool:
         """Whether to save now."""
         if self.fixed_steps:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 import tempfile
@@ -17,6 +16,7 @@ from typing import Any
 
 import torch
 
+from deepvm.checkpoint.files.durable_write import medium
 from deepvm.core.spelling import one_of
 from deepvm.errors import CheckpointError, RequestError
 from deepvm.io.host_info import cores, processor
@@ -67,7 +67,7 @@ class Bench:
 
 @dataclass(frozen=True)
 class _Sample:
-    """One round: seconds of the loops without and with a save, and saves with training behind them and without.
+    """One round: seconds of the loops without and with a save, and saves followed by training and alone.
 
     All saves of a method that blocks count as both.
     """
@@ -89,8 +89,8 @@ def run_bench(
 ) -> Bench:
     """Measure methods of :data:`~.methods.METHODS`, by default all that work here, and always the reference.
 
-    In each of ``reps`` rounds every method saves once with ``steps`` of training behind it, and once (twice if it does
-    not block) without. Temporary files go to ``folder``, by default the system's.
+    In each of ``reps`` rounds every method saves once with ``steps`` of training after it, and once (twice if it does
+    not block) alone. Temporary files go to ``folder``, by default the system's.
 
     Raises:
         RequestError: an argument cannot be used.
@@ -209,19 +209,8 @@ def _machine(folder: Path) -> dict[str, Any]:
         "processor": processor(),
         "cores": cores(),
         "threads": torch.get_num_threads(),
-        "file_system": _file_system(folder),
+        "file_system": medium(folder).kind or "unknown",
         "kernel": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "torch": str(torch.__version__),
     }
-
-
-def _file_system(folder: Path) -> str:
-    try:
-        device = os.stat(folder).st_dev
-        rows = Path("/proc/self/mountinfo").read_text().splitlines()
-    except OSError:
-        return "unknown"
-    here = f"{os.major(device)}:{os.minor(device)}"
-    found = [r.partition(" - ")[2].split() for r in rows if r.split()[2] == here]
-    return " ".join(found[0][:2]) if found else "unknown"

@@ -26,10 +26,11 @@ import torch
 from torch.distributed.checkpoint import filesystem, state_dict_saver
 
 from deepvm.checkpoint.checkpointer import Checkpointer
-from deepvm.checkpoint.files.durable_write import medium, sync
-from deepvm.checkpoint.tiers.base import Tier
+from deepvm.checkpoint.files.durable_write import medium
+from deepvm.checkpoint.tiers.base import Tier, fulfil
 from deepvm.checkpoint.tiers.tcp import TcpTier
 from deepvm.errors import CheckpointError
+from deepvm.io.atomic_write import sync
 from deepvm.profiling.workload import train_step
 from deepvm.profiling.workload.models import build
 from deepvm.profiling.workload.spec import Workload
@@ -186,14 +187,8 @@ class TorchSnapshot(Method):
         objects = {"model": self.training.model, "optimizer": self.training.optimizer}
         pending = snapshot.async_take(str(self.folder / "state"), objects)
         written: Future[Any] = Future()
-
-        def wait() -> None:
-            try:
-                written.set_result(pending.wait())
-            except BaseException as error:
-                written.set_exception(error)
-
-        threading.Thread(target=wait, daemon=True).start()  # an executor's would be joined at exit, even if it hangs
+        # An executor's thread would be joined at exit, even if it hangs.
+        threading.Thread(target=fulfil, args=(written, pending.wait), daemon=True).start()
         return written
 
 

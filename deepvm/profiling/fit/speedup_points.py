@@ -44,7 +44,7 @@ def read_points(path: str | os.PathLike[str]) -> Points:
     """Read the measurements of one curve: ``.json`` is a document ``deepvm.scaling/1``, any other file CSV.
 
     Raises:
-        CatalogFormatError: every problem with its line and column, what stands there and what is allowed.
+        CatalogFormatError: every problem with its line and column, what was found and what is allowed.
     """
     file = Path(path)
     try:

@@ -127,7 +127,7 @@ class Launcher:
     def parse(cls, template: str, python: str = "", folder: str = "") -> Launcher:
         """Read ``ssh``, ``netns``, ``local``, or a template: words with ``{host}`` in them.
 
-        The command is appended to the template, or replaces ``{command}`` as one word. It is quoted there, and behind
+        The command is appended to the template, or replaces ``{command}`` as one word. It is quoted there, and after
         ``ssh`` and ``rsh``, which hand it to a shell. ``python`` is the hosts' interpreter, by default this one for
         ``netns`` and ``local``, else ``python3``; ``folder`` is where they start it, by default the launcher's choice.
 
@@ -158,7 +158,7 @@ class Launcher:
         words = [w.replace(HOST, host.name) for w in self.words]
         if not self.quoted:
             return [*words, *there]
-        whole = joined(there)
+        whole = shell_words(there)
         return [whole if w == COMMAND else w for w in words] if COMMAND in words else [*words, whole]
 
     def program(self, module: str, arguments: Sequence[str]) -> list[str]:
@@ -167,7 +167,7 @@ class Launcher:
         return ["sh", "-c", 'cd -- "$0" && exec "$@"', self.folder, *there] if self.folder else there
 
 
-def joined(words: Sequence[str]) -> str:
+def shell_words(words: Sequence[str]) -> str:
     """Words as one, quoted for the shell of a host."""
     # A shell expands ~ only outside quotes, and `--python '~/venv/bin/python'` means the host's home.
     return " ".join("~/" + shlex.quote(w[2:]) if w.startswith("~/") else shlex.quote(w) for w in words)

@@ -149,7 +149,7 @@ def _doubts(setup: Setup, times: Mapping[int, Sequence[float]], knee: Knee, busy
         yield f"the receiver's processor was busy for {busy:.0%} of the time: it may be the limit, not the network"
     shortest = min(median(own) for own in times.values())
     if shortest < _SHORT_S:
-        yield f"pushes took only {1000 * shortest:.0f} ms, a part of it to begin; a larger --checkpoint-size tells more"
+        yield f"pushes took only {1000 * shortest:.0f} ms, partly start-up; a larger --checkpoint-size is more precise"
     if fewest < 3:
         yield f"{fewest} repeats of some n: the interval is a guess; 5 are better"
     if knee.error > _CLEAN:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from deepvm.errors import MeasurementError, MissingExtraError, RequestError
 from deepvm.profiling.hosts.coordinator import Coordinator, Message
-from deepvm.profiling.hosts.launcher import COMMAND, HOST, Host, Launcher, joined
+from deepvm.profiling.hosts.launcher import COMMAND, HOST, Host, Launcher, shell_words
 from deepvm.profiling.saturation.setup import MARGIN_S, SLACK_S, Cluster, Setup
 
 _MPI = "deepvm.profiling.saturation.transfer_mpi"
@@ -66,7 +66,7 @@ def _ranks(setup: Setup, hear: Callable[[str], None] | None) -> Iterator[tuple[C
     launcher = setup.launcher
     program = launcher.program(_MPI, [f"{setup.pushes_s + SLACK_S:g}"])
     if launcher.quoted:  # for the shell there, which mpirun bypasses
-        program = ["sh", "-c", f"exec {joined(program)}"]
+        program = ["sh", "-c", f"exec {shell_words(program)}"]
     with tempfile.TemporaryDirectory(prefix="deepvm-mpi-") as folder:
         words = ["sh", "-c", _WATCHED, folder, *_mpirun(setup, Path(folder), program)]
         begun = threading.Event()

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from deepvm.errors import DataError, MeasurementError, RequestError
+from deepvm.errors import DataError, MeasurementError, RequestError, missing_extra
 from deepvm.profiling.hosts.launcher import Host, Launcher
 from deepvm.profiling.hosts.machine import one_machine
 from deepvm.profiling.scaling.scaling_coordinator import Limits, Outcome, Ready, ScalingCoordinator
@@ -208,7 +208,7 @@ class _Session:
         if len(failed) == len(hosts) > 1:
             return False  # the same cause on all hosts: too little memory for this batch, for example
         if not failed:
-            self.say("nobody knows which host it was: looking at all of them")
+            self.say("the failing host is unknown: probing all")
             failed = self.coordinator.probe([r.host for r in self.healthy], self.curve.workload)[1]
         self._leave_out(failed)
         return bool(failed)
@@ -266,9 +266,13 @@ def _fit(curve: Curve) -> tuple[dict[str, Any] | None, str]:
     """The fitted curve, or None and why there is none."""
     if not curve.samples:
         return None, "no speed-ups and no fit: n = 1 was not measured"
-    from deepvm.profiling.fit.speedup_fit import fit_curve
-
     try:
+        from deepvm.profiling.fit.speedup_fit import fit_curve
+
         return fit_curve(curve.samples).document(), ""
+    except ModuleNotFoundError as error:  # no reason to lose hours of measurements: it can be fitted later
+        if (missing := missing_extra(error)) is None:
+            raise
+        return None, f"no fit: {missing}"
     except RequestError as error:
         return None, f"no fit: {error.shown}; it takes {error.allowed}"

@@ -83,7 +83,7 @@ def _reach(peer: dict[str, Any], token: str) -> dict[str, Any]:
         # Addresses such as those of container bridges are the same on every host: was it the right one that answered?
         if hello == f"{token} {peer['rank']}":
             return {"rank": peer["rank"], "address": address, "why": ""}
-        why = f"{address}: somebody else answers there"
+        why = f"{address}: another program answers there"
     return {"rank": peer["rank"], "address": "", "why": why[:MOST_REASON]}
 
 

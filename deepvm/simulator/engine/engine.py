@@ -268,7 +268,7 @@ class _Engine:
             stop = np.where(r.training, stop, now)
 
         gaps = self._policy.growing_intervals(r, facts)
-        if gaps is not None and self._markets is None:  # else another cap stands behind each save
+        if gaps is not None and self._markets is None:  # else there is another cap after each save
             pass_over(r, gaps, stop - self._backups.high, job, slow, random)
             gaps = self._policy.growing_intervals(r, facts)
         now, step = r.now, r.step

@@ -1,8 +1,8 @@
 """Save intervals that grow with the age of the machine, many saves at once.
 
-The interval of ``hazard`` is weighed anew at each save. Its square is linear in the machine's age (see ``Hazard`` in
+The interval of ``hazard`` is computed again at each save. Its square is linear in the machine's age (see ``Hazard`` in
 deepvm.core.preemption.savepolicy), so from save to save it grows by nearly as much each time, and sums over many
-saves are those of arithmetic series. Saves that are durable long before anything happens to the machine are passed over
+saves are those of arithmetic series. Saves that are durable long before anything happens to the machine are skipped
 at once (:func:`pass_over`); what is left is a few intervals that hardly differ (:meth:`GrowingIntervals.alike`).
 """
 

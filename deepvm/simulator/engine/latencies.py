@@ -49,7 +49,7 @@ class Backups:
     """From the end of the stall for a version until it is durable: two uniform latencies; ``high``: at the longest."""
 
     def __init__(self, durable: Span, behind: Span) -> None:
-        """``durable``: from when the version is written; ``behind``: what of the writing runs behind the training."""
+        """``durable``: from when the version is written; ``behind``: the part of the write that overlaps training."""
         self._durable, self._behind = durable, behind
         self._low, self.high = durable.low + behind.low, durable.high + behind.high
         widths = (span.high - span.low for span in (durable, behind))

@@ -49,7 +49,7 @@ class Markets:
         warm = job.warm_preparation_s or job.preparation_s
         preparation_s = max(job.preparation_s.high, warm.high)
         self._restart_s = job.allocation_s.high + preparation_s
-        # Who leaves on-demand waits for a version to be durable; behind a loss there is none.
+        # Leaving on-demand waits until the version is durable; after a loss there is no version to wait for.
         behind_s = 0.0 if job.stall_s is None else job.save_s.high
         self._move_s = max(job.allocation_s.high, job.durable_s.high + behind_s) + preparation_s
         self._total_s = self._work_s(np.zeros(1))[0]
@@ -75,7 +75,7 @@ class Markets:
         )
 
     def on_demand_next(self, r: Runs, rows: Rows) -> Mask:
-        """(rows,) whether the machines that are asked for next are on demand, behind a preemption or at the start."""
+        """(rows,) whether the machines that are asked for next are on demand, after a preemption or at the start."""
         return on_demand_next(self._deadline.policy, self._standing(r, rows))
 
     def keep(self, r: Runs) -> Rows:

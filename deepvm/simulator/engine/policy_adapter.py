@@ -124,7 +124,7 @@ class PolicyAdapter:
         self, r: Runs, facts: SaveFacts | None, gaps: GrowingIntervals | None, until: Array, random: np.random.Generator
     ) -> tuple[Array | float, Array | float]:
         """Steps between two saves, and for how many saves."""
-        most: Array | float = 1.0 if self._deadline else NEVER  # another cap behind each save
+        most: Array | float = 1.0 if self._deadline else NEVER  # another cap after each save
         if self._fixed is not None:
             return self._fixed, most
         if self._weighing is None or facts is None:

@@ -14,7 +14,7 @@ PARTS = ("compute", "recompute", "save", "allocation", "preparation")
 NEVER = 1e30
 """Steps and seconds that are never reached; infinity does not survive arithmetic."""
 TINY = 1e-300
-"""Divided by instead of 0, where 0 is divided or nobody asks what comes out."""
+"""Replaces a zero denominator where the numerator is 0 too, or the result is unused."""
 
 
 @dataclass(frozen=True)

@@ -42,10 +42,10 @@ def uneven(span: Span) -> bool:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Segments: some steps each, and a save behind them; all arrays (R,).
+    """Segments: some steps each, and a save after them; all arrays (R,).
 
     Attributes:
-        steps: of a segment. count: number of segments. saved: whether there are saves behind them.
+        steps: of a segment. count: number of segments. saved: whether there are saves after them.
         segment_s: seconds of one. step_s: of one step.
     """
 
@@ -62,7 +62,7 @@ class Cut:
 
     Attributes:
         cut: whether it is left before its end. saving: whether a save is cut, not a step.
-        full: segments that are done. done: steps that are done behind them.
+        full: segments that are done. done: steps that are done after them.
         since_s: since the last segment was done. rest_s: until the step or save that is cut would be done.
         trained_s: of all steps, the one that is cut included. step_s: of one that is done.
     """
@@ -129,7 +129,7 @@ class Cut:
         saves_s = np.where(at.full > 0, saves_s, 0.0) * of.saved
         each = np.where(steps > 0, (before - saves_s) / np.maximum(steps, 1.0), of.step_s)
         trained = before - saves_s + np.where(at.saving, 0.0, age)
-        # The steps behind the last segment that is done are some of all of them, and no more even than the others.
+        # The steps after the last segment that is done are some of all of them, and no more even than the others.
         spread = np.sqrt(12 * step.variance * slow**2 * at.done * (1 - at.done / np.maximum(steps, 1.0)))
         done_s = np.clip(at.done * each + spread * (random.random(len(left)) - 0.5), 0.0, before)
 

@@ -114,7 +114,7 @@ class Replayed:
 
     Attributes:
         took_s: from start to end. cost: relative to on-demand alone. late: whether after the deadline.
-        spot_s, on_demand_s: paid machine time. preemptions: spot VMs lost. machines: started.
+        spot_s, on_demand_s: paid machine time. preemptions: spot VMs lost.
     """
 
     took_s: Floats
@@ -123,7 +123,6 @@ class Replayed:
     spot_s: Floats
     on_demand_s: Floats
     preemptions: Whole
-    machines: Whole
 
 
 def replay(
@@ -135,7 +134,7 @@ def replay(
     deadline_s: Floats,
     ends: Whole | None = None,
 ) -> Replayed:
-    """Run N jobs on a trace, or on several with the same gap, one behind the other.
+    """Run N jobs on a trace, or on several with the same gap, one after the other.
 
     ``up``: (ticks,) whether there is a spot VM. ``starts``, ``deadline_s``: (N,) the tick of each start, and the
     seconds from there. ``ends``: (N,) the tick from which on there is no spot VM; by default the end of ``up``.
@@ -146,7 +145,7 @@ def replay(
     ends = np.full(count, len(up)) if ends is None else ends
     took = np.full(count, np.nan)
     paid = {SPOT: np.zeros(count), ON_DEMAND: np.zeros(count)}
-    preemptions, machines = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    preemptions = np.zeros(count, dtype=np.int64)
     on = np.full(count, WAIT)
     done, kept, starting = np.zeros(count), np.zeros(count), np.zeros(count)
     open_ = np.ones(count, dtype=bool)
@@ -169,7 +168,6 @@ def replay(
         )
         chosen = np.asarray(policy.choose(standing))
         changed = chosen != on
-        machines += changed & (chosen != WAIT) & open_
         done = np.where(changed, kept, done)
         starting = np.where(changed, restart_s, starting)
         on = chosen
@@ -187,7 +185,7 @@ def replay(
         tick += 1
     spot_s, on_demand_s = paid.values()
     cost = (job.price_ratio * spot_s + on_demand_s) / job.on_demand_s
-    return Replayed(took, cost, took > deadline_s + LATE_S, spot_s, on_demand_s, preemptions, machines)
+    return Replayed(took, cost, took > deadline_s + LATE_S, spot_s, on_demand_s, preemptions)
 
 
 @dataclass(frozen=True)
@@ -233,7 +231,7 @@ def replay_traces(
 ) -> tuple[DeadlineRow, ...]:
     """Replay a job on traces: rows by trace, slack and policy, then the means over the traces.
 
-    ``slacks``: see :meth:`DeadlineJob.deadline_s`; ``policies`` by name; ``say`` is told of progress. Traces shorter
+    ``slacks``: see :meth:`DeadlineJob.deadline_s`; ``policies`` by name; ``say`` receives progress. Traces shorter
     than the longest deadline are left out, and ``note`` told. ``nodes``: machines that the job needs at once; by
     default the largest count in each trace. ``starts``: moments, evenly spread over each trace (fewer where it has
     fewer ticks). ``foresight``: also the bound, which takes seconds for each start on traces with ticks of half a

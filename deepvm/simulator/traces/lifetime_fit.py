@@ -195,7 +195,7 @@ LAWS = (
         "lognormal",
         ("median_s", "sigma"),
         _lognormal_log,
-        lambda median, sigma: median * math.exp(sigma**2 / 2),
+        lambda median, sigma: median * math.exp(sigma**2 / 2) if sigma < 37 else math.inf,  # beyond all floats
         shapes=(0.5, 1.5, 3.0),
         bounds=(0.02, 50.0),
     ),

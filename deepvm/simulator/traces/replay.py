@@ -193,7 +193,7 @@ def replay_all(
     step_s: float = STEP_S,
     mttp_s: float = MTTP_S,
 ) -> tuple[Replayed, ...]:
-    """Replay each policy at each latency of a save on each pool; policies learn each pool anew.
+    """Replay each policy at each latency of a save on each pool; policies learn each pool from scratch.
 
     ``policies``: names for :func:`deepvm.core.preemption.savepolicy.parse_policy`, ``best-fixed`` and ``emergency``.
 

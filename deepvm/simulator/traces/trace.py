@@ -122,7 +122,7 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
     if not isinstance(raw, dict):
         raise CatalogFormatError(file, [Problem("file", f"holds {_shown(raw)}", _A_TRACE)])
     if isinstance(raw, RepeatedKeys):
-        raise CatalogFormatError(file, [Problem(raw.repeated[0], "stands there more than once", "leave one of them")])
+        raise CatalogFormatError(file, [Problem(raw.repeated[0], "occurs more than once", "leave one of them")])
     place, gap, problems = "metadata", raw.get("metadata"), []
     if isinstance(gap, dict):
         place, gap = "metadata.gap_seconds", gap.get("gap_seconds")

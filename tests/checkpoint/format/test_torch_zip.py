@@ -163,7 +163,7 @@ class Strange:
         (torch.eye(3).to_sparse(), "torch.sparse_coo"),
         (torch.empty(3, device="meta"), "device meta"),
         ([torch.ones(3), (memory := torch.ones(3)), memory.view(torch.int32)][1:], "one type for one memory"),
-        ({2.5: 1}, "keys that are texts or whole numbers"),
+        ({2.5: 1}, "keys that are strings or whole numbers"),
     ],
     ids=["object", "set", "sparse", "meta", "two types", "key"],
 )

@@ -66,7 +66,7 @@ HEAD = struct.Struct("!4sBI")
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"GET / HTTP/1.1\r\n\r\n", "not of this protocol"),
+        (b"GET / HTTP/1.1\r\n\r\n", "does not speak this protocol"),
         (HEAD.pack(b"DVM1", 99, 0), "unknown kind 99"),
         (HEAD.pack(b"DVM1", Kind.HELLO, 2**32 - 1), "at most 65536"),
         (HEAD.pack(b"DVM1", Kind.HELLO, 65537), "at most 65536"),

@@ -19,6 +19,7 @@ from support.checkpoint.memory_nodes import (
     Peer,
     Process,
     finished,
+    make_certificate,
     make_image,
     make_layout,
     put,
@@ -99,6 +100,30 @@ def test_silent_strangers_keep_nobody_out() -> None:
         assert put(to, 1, layout, make_image(layout, 1)).levels == [Level.REMOTE]
         assert node.metrics()["unproven"] <= 4
         to.close()
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_stranger_for_whom_there_is_no_thread_is_forgotten(
+    secure: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection is closed, and counts no longer."""
+    options: dict[str, object] = {}
+    if secure:
+        certificate, key = make_certificate(tmp_path)
+        options = {"certificate": certificate, "key": key}
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith("deepvm-127."):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with running(**options) as node:
+        address = node.address  # type: ignore[attr-defined]
+        with socket.create_connection((address.host, address.port), timeout=5) as stranger:
+            assert stranger.recv(1) == b""
+        assert until(lambda: node.metrics()["refused"] == {"unproven": 1}) and node.metrics()["unproven"] == 0
 
 
 def test_a_silent_stranger_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from support.checkpoint.memory_nodes import (
     Acks,
     NodeDisk,
     finished,
+    make_certificate,
     make_image,
     make_layout,
     put,
@@ -214,17 +215,17 @@ def test_a_restart_finds_what_is_on_disk(tmp_path: Path) -> None:
         to.close()
 
 
-def test_versions_are_watched_again_when_the_node_is_back(caplog: pytest.LogCaptureFixture) -> None:
+def test_acknowledgements_are_received_again_when_the_node_is_back(caplog: pytest.LogCaptureFixture) -> None:
     layout = make_layout(1000)
     with running() as node:
         address = node.address  # type: ignore[attr-defined]
         to = tier(node)
         assert put(to, 1, layout, make_image(layout, 1)).wait(Level.REMOTE)
-        assert "watched" not in caplog.text
-    assert until(lambda: "versions are not watched for now" in caplog.text)
-    assert "watched again" not in caplog.text
+        assert "acknowledgements" not in caplog.text
+    assert until(lambda: f"{to.url}: acknowledgements cannot be received for now: " in caplog.text)
+    assert "received again" not in caplog.text
     with running(listen=address):
-        assert until(lambda: "versions are watched again" in caplog.text)
+        assert until(lambda: f"{to.url}: acknowledgements are received again" in caplog.text)
         to.close()
 
 
@@ -268,6 +269,10 @@ def test_addresses_and_tokens(tmp_path: Path) -> None:
     for text in ("", "host", "host:", "host:99999", "http://host:1", "tcp://u@host:1", "tcp://host:1/x", ":1", "a b:1"):
         with pytest.raises(RequestError):
             Address.parse(text)
+    for text in ("tcp://node..example:7070", f"tcp://{'a' * 64}.example:7070", ".example:1"):
+        with pytest.raises(RequestError, match="HOST:PORT"):  # no DNS name: looking it up would be no OSError
+            Address.parse(text)
+    assert Address.parse(f"{'a' * 63}.example.:1").host == f"{'a' * 63}.example."
 
 
 def test_nobody_listens() -> None:
@@ -291,23 +296,7 @@ def test_one_folder_has_one_node(tmp_path: Path) -> None:
 
 
 def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    made = subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
-        + [
-            "-subj",
-            "/CN=node",
-            "-addext",
-            "subjectAltName=IP:127.0.0.1",
-            "-keyout",
-            str(key),
-            "-out",
-            str(certificate),
-        ],
-        capture_output=True,
-    )
-    if made.returncode:
-        pytest.skip("no openssl here to make a certificate")
+    certificate, key = make_certificate(tmp_path)
     layout = make_layout(17 * MIB)
     image = make_image(layout, 1)
     with running(certificate=certificate, key=key) as node:

@@ -141,13 +141,13 @@ def test_parts_of_two_saves_of_a_number_are_no_version(tmp_path: Path) -> None:
 
         save(0, first, 1)
         save(0, second, 2)
-        with pytest.raises(Refused, match="saved anew"):
+        with pytest.raises(Refused, match="saved again"):
             save(1, first, 1)
         assert tiers[0].versions("job") == ()
         assert save(1, second, 2).levels == [Level.REMOTE]
         save(1, second, 3)
         assert save(0, second, 3).levels == [Level.REMOTE]
-        with pytest.raises(Refused, match="saved anew"):
+        with pytest.raises(Refused, match="saved again"):
             save(1, first, 2)
         path = tiers[0].fetch(tiers[0].versions("job")[0], tmp_path)
         assert path.read_bytes() == finished(second, layout)

@@ -30,6 +30,7 @@ from deepvm.checkpoint.snapshot import snapshotter  # noqa: E402
 from deepvm.checkpoint.snapshot.copying import Copying  # noqa: E402
 from deepvm.checkpoint.snapshot.host_buffer import Slot  # noqa: E402
 from deepvm.checkpoint.snapshot.strategies import CloneFirst  # noqa: E402
+from deepvm.checkpoint.tiers import file as file_tier  # noqa: E402
 from deepvm.errors import CheckpointError, RequestError  # noqa: E402
 
 
@@ -207,7 +208,7 @@ def test_d_whose_disk_fails_loses_that_version_only(mappable: Path, monkeypatch:
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(durable_write, "sync", broken)
+        patch.setattr(file_tier, "sync", broken)
         optimizer.step()
         with pytest.raises(CheckpointError, match="Input/output error"):
             saver.save(block=True)

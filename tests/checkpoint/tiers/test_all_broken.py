@@ -243,7 +243,7 @@ def test_the_user_may_begin_anew(place: Place, how: str, caplog: pytest.LogCaptu
         BROKEN[how](disk)
     left = contents(place)
     assert restore(place, allow_fresh=True) == 0
-    assert "begins anew at 0" in caplog.text and "version 5" in caplog.text
+    assert "starts over at 0" in caplog.text and "version 5" in caplog.text
     assert restore(place) == 0, "they are out of the way"
     save(place, 3)
     assert restore(place) == 3

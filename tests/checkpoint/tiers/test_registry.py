@@ -15,6 +15,7 @@ from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.tiers import registry  # noqa: E402
 from deepvm.checkpoint.tiers.base import Store, Tier  # noqa: E402
 from deepvm.checkpoint.tiers.registry import TIERS, find_tier, open_store, open_tier  # noqa: E402
+from deepvm.cli.checkpoint.versions import open_place  # noqa: E402
 from deepvm.cli.main import main  # noqa: E402
 from deepvm.errors import RequestError  # noqa: E402
 
@@ -86,6 +87,10 @@ def test_errors_name_it_where_it_can_be_used(drawer: str) -> None:
         open_tier("http://x", "s")
     with pytest.raises(RequestError, match="allowed: file:///folder or s3://bucket/prefix$"):
         open_store(drawer)
+    with pytest.raises(
+        RequestError, match="allowed: a folder, file:///folder, .*, s3://bucket/prefix or drawer://NAME$"
+    ):
+        open_place("mpi://0")
 
 
 @pytest.mark.parametrize("scheme", TIERS)

@@ -240,6 +240,11 @@ def test_what_is_not_complete_is_not_listed(tier: S3Tier, store: Store, caplog: 
     }
     assert list(found) == [5, 4, 3, 2, 1] and all(word in found[version] for version, word in said.items())
     assert tier.unrecorded("job") == {2}
+    for version, word in said.items():
+        with pytest.raises(DamagedError, match=word):
+            tier.read("job", version)
+    with pytest.raises(FileNotFoundError):
+        tier.read("job", 7)
 
 
 def test_an_object_of_another_size(tier: S3Tier, store: Store, tmp_path: Path) -> None:

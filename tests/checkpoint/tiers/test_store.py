@@ -72,6 +72,29 @@ def test_a_reader_of_a_folder_costs_little_memory(tmp_path: Path) -> None:
     assert max(map(len, pieces)) == MIB and b"".join(pieces) == image
 
 
+def test_a_disk_that_fails_is_an_error_of_ours(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Of the store and its iterator, and so the node refuses the reader, and says why in its log."""
+    store, path = store_at(tmp_path.as_uri()), tmp_path / "job-000000000001.pt"
+    write_version(store, noise(100), manifest_of(noise(100)))
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        store.read("job", 1)
+    path.symlink_to("/proc/self/mem")  # reading at 0 is EIO
+    with pytest.raises(CheckpointError, match=rf"{path}: cannot be read: Input/output error"):
+        list(store.read("job", 1)[1])
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(CheckpointError, match=rf"{path}: cannot be read: Is a directory"):
+        store.read("job", 1)
+    store.close()
+    with running(persist=tmp_path) as node:
+        to = tier(node)
+        with pytest.raises(CheckpointError, match="cannot be read"):
+            to.fetch(manifest_of(noise(100)), tmp_path)
+        assert "cannot be read: Is a directory" in caplog.text
+        to.close()
+
+
 def test_a_node_finds_what_an_earlier_one_persisted(place: str, tmp_path: Path) -> None:
     """Of two ranks: a bucket gets whole versions only from a node."""
     layout = make_layout(3 * MIB, world=2, records=5)

@@ -425,7 +425,11 @@ class TestRetention:
         with pytest.raises(RequestError):
             make(keep=-1)
         with pytest.raises(RequestError):
-            make(every=5)
+            make(keep=1, every=-1)
+        tier = make(every=5)  # all stay anyway
+        put(tier, plain_shard(noise(10), 1))
+        put(tier, plain_shard(noise(10), 2))
+        assert versions(tier) == [2, 1]
 
 
 def test_old_versions_that_cannot_be_removed_do_not_make_the_new_one_fail(

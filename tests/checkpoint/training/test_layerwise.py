@@ -20,6 +20,7 @@ from support.places import TESTS
 torch = pytest.importorskip("torch")
 
 from support.checkpoint.trainings import Fill, contents  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
 from deepvm.checkpoint.snapshot import snapshotter  # noqa: E402
@@ -371,6 +372,31 @@ def test_what_cannot_be_divided_is_refused_at_once(tmp_path: Path) -> None:
             make(optimizer)
     with pytest.raises(RequestError, match="GradScaler"):
         make(lambda m: torch.optim.SGD(m.parameters(), lr=1), extra={"scaler": torch.amp.GradScaler("cpu")})
+
+
+def test_a_refused_training_goes_on_as_usual() -> None:
+    """In DistributedDataParallel with a communication hook of its own."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        model = DistributedDataParallel(torch.nn.Linear(3, 3))
+        model.register_comm_hook(None, lambda state, bucket: averaged(bucket))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        with pytest.raises(RequestError, match="communication hook"):
+            LayerUpdates(model, optimizer, lambda layer: None, lambda layer: None, 1)
+        before = model.module.weight.detach().clone()
+        for _ in range(2):  # a second backward pass before the step: layerwise would refuse it
+            model(torch.ones(1, 3)).sum().backward()
+        assert torch.equal(before, model.module.weight)
+        optimizer.step()
+        assert torch.equal(before - 2, model.module.weight)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def averaged(bucket: torch.distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
 
 
 def test_after_close_the_training_goes_on_as_usual(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from deepvm.checkpoint.training.ranks import (  # noqa: E402
     shards,
 )
 from deepvm.checkpoint.training.state import TrainingState  # noqa: E402
+from deepvm.core.preemption.savepolicy import SavePolicy  # noqa: E402
 from deepvm.errors import CheckpointError, DamagedError  # noqa: E402
 
 SCRIPT = TESTS / "support" / "checkpoint" / "train_ranks.py"
@@ -311,6 +312,79 @@ def test_a_rank_that_cannot_have_a_version_says_so_to_the_others(tmp_path: Path)
         return saver.restore_latest()
 
     assert together(tmp_path.as_uri(), work) == [1, 1]
+
+
+@pytest.mark.parametrize("fails", ["extra", "file", "tier"])
+def test_a_rank_that_cannot_load_a_version_does_not_raise_alone(
+    fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others would train on, and hang in their first collective."""
+    load = torch.load
+
+    def work(rank: int, saver: Checkpointer, sampler: Sampler) -> int:
+        step(saver)
+        saver.save(block=True)
+
+        def broken(*_: Any, **__: Any) -> Any:
+            raise ValueError("broken here")
+
+        if rank and fails == "extra":
+            sampler.load_state_dict = broken  # type: ignore[method-assign]
+        elif rank and fails == "tier":
+            saver._pipeline.tiers[0].fetch = broken  # type: ignore[method-assign]
+        elif rank:
+            me = threading.get_ident()
+            monkeypatch.setattr(
+                torch, "load", lambda *a, **k: (broken if threading.get_ident() == me else load)(*a, **k)
+            )
+        return saver.restore_latest()
+
+    first, second = together(tmp_path.as_uri(), work)
+    assert type(first) is type(second) is CheckpointError and "broken here" in str(second)
+    assert "another rank" in str(first)
+    causes: list[BaseException | None] = [second]
+    while causes[-1] is not None:
+        causes.append(causes[-1].__cause__)
+    assert isinstance(causes[-2], ValueError)
+
+
+def test_an_error_of_the_first_rank_is_one_of_all() -> None:
+    """Whatever it is: the others wait for its result."""
+    meeting = Meeting()
+    found: list[Any] = [None, None]
+
+    def one(rank: int) -> None:
+        try:
+            Member(meeting, rank).by_first(lambda: 1 // 0)
+        except CheckpointError as error:
+            found[rank] = error
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert all("ZeroDivisionError" in str(error) for error in found), found
+
+
+def test_a_policy_by_steps_is_asked_after_each_of_them(tmp_path: Path) -> None:
+    """Whatever its class: all ranks know its steps, so none has to wait until requests are shared."""
+
+    class Thirds(SavePolicy):
+        @property
+        def fixed_steps(self) -> int:
+            return 3
+
+    def work(rank: int, saver: Checkpointer, sampler: Sampler) -> list[int]:
+        saver._schedule = Thirds()
+        for _ in range(10):
+            step(saver)
+            saver._snapshotter.finish()
+            for handle in saver.handles:  # a slot for the next one
+                handle.local_done.exception(30)
+        return [handle.version for handle in saver.handles]
+
+    assert together(tmp_path.as_uri(), work) == [[3, 6, 9]] * 2
 
 
 def test_a_name_that_no_node_can_take_is_said_to_all_ranks() -> None:

@@ -24,9 +24,10 @@ from support.command import Run
 from deepvm.checkpoint.files import commit_record
 from deepvm.checkpoint.files.commit_record import UPCOMING
 from deepvm.checkpoint.files.version_dir import VersionFolder
-from deepvm.checkpoint.format.manifest import SUFFIX
+from deepvm.checkpoint.format.manifest import SUFFIX, CommitRecord
 from deepvm.checkpoint.tiers.s3 import S3Tier
-from deepvm.errors import DamagedError
+from deepvm.checkpoint.tiers.tcp import TcpTier
+from deepvm.errors import CheckpointError, DamagedError
 
 
 @pytest.fixture
@@ -489,6 +490,33 @@ def test_a_bucket(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert "job-000000000001.pt" in err[err.index("Error:") :]
         code, _, err = run("verify", f"s3://{BUCKET}/run", "--job", "nobody")
         assert code == 1 and "no complete version of job nobody" in err
+
+
+def test_verify_beside_a_node_that_removes_a_version(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the list and its turn; a version that is listed and cannot be read stays an error."""
+    (tmp_path / "token").write_bytes(TOKEN)
+    monkeypatch.setenv("DEEPVM_TOKEN_FILE", str(tmp_path / "token"))
+    kept = tmp_path / "kept"
+    for version in (1, 2, 3):
+        put(kept, version)
+    fetch, gone = TcpTier.fetch, kept / "job-000000000002.pt"
+
+    def late(tier: TcpTier, manifest: CommitRecord, folder: Path) -> Path:
+        gone.with_name(gone.name + SUFFIX).unlink(missing_ok=True)
+        gone.unlink(missing_ok=True)
+        return fetch(tier, manifest, folder)
+
+    monkeypatch.setattr(TcpTier, "fetch", late)
+    with node_running(persist=kept) as node:
+        code, out, err = run("verify", node.url)
+        assert (code, out) == (0, f"{node.url}: 2 good\n") and "version 2 of job: removed meanwhile" in err
+
+        def fails(tier: TcpTier, manifest: CommitRecord, folder: Path) -> Path:
+            raise CheckpointError("cannot be read now")
+
+        monkeypatch.setattr(TcpTier, "fetch", fails)
+        code, _, err = run("verify", node.url)
+        assert code == 1 and "cannot be read now" in err
 
 
 @pytest.mark.parametrize("where", ["folder", "node", "node and bucket", "bucket"])

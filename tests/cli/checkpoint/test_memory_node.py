@@ -266,7 +266,7 @@ def test_a_folder_that_cannot_be(run: Run, token: Path) -> None:
     code, out, err = run(
         "serve", "--token-file", str(token), "--listen", "127.0.0.1:0", "--persist", f"file://{token}/x"
     )
-    assert (code, out) == (1, "") and "versions cannot be kept there" in err
+    assert (code, out) == (1, "") and "cannot be used for versions" in err
 
 
 def test_serve_and_status(run: Run, token: Path, tmp_path: Path) -> None:

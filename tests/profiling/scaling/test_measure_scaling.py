@@ -18,7 +18,7 @@ from deepvm.io.atomic_write import write_bytes
 from deepvm.profiling.hosts.launcher import Host, Launcher
 from deepvm.profiling.hosts.machine import describe
 from deepvm.profiling.scaling import scaling_host
-from deepvm.profiling.scaling.measure_scaling import Task, measure_scaling
+from deepvm.profiling.scaling.measure_scaling import Task, _fit, measure_scaling
 from deepvm.profiling.scaling.scaling_coordinator import Limits, Ready, _leave_out
 from deepvm.profiling.scaling.scaling_document import Curve, Run, check_same, read_curve, write_curve
 
@@ -150,6 +150,19 @@ def test_other_measurements_are_not_mixed(other: Curve, said: str) -> None:
         check_same(Path("f"), CURVE, other)
     assert said in caught.value.allowed
     check_same(Path("f"), CURVE, replace(CURVE, hosts=("c", "d")))  # a preempted VM has a successor
+
+
+def test_without_scipy_a_measurement_lacks_only_its_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is an extra that measuring does not need; the fit can be made later, of hours of measurements."""
+    for name in [name for name in sys.modules if name.startswith("deepvm.profiling.fit.")]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("scipy", "scipy.optimize", "scipy.special"):
+        monkeypatch.setitem(sys.modules, name, None)
+    fit, why = _fit(CURVE)
+    assert fit is None and why.startswith("no fit: this needs scipy") and "deepvm[fit]" in why
+    monkeypatch.setitem(sys.modules, "deepvm.profiling.fit.speedup_fit", None)
+    with pytest.raises(ModuleNotFoundError):
+        _fit(CURVE)
 
 
 # --- real training runs here ---

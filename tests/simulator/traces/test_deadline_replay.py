@@ -25,9 +25,9 @@ REAL = SHARED / "data" / "spot-traces" / "availability" / "1-node"
 def second_by_second(
     name: str, up: list[bool], gap: int, job: DeadlineJob, deadline: float
 ) -> tuple[float, float, int, int]:
-    """(end, cost, preemptions, machines): the rules once more, in words of one job and one second."""
+    """(end, cost, preemptions): the rules once more, in words of one job and one second."""
     total, cycle = int(job.total_s), int(job.cycle_s)
-    now = preemptions = machines = 0
+    now = preemptions = 0
     on, starting, done, kept, paid = "wait", 0, 0, 0, 0.0
     while True:
         if now % gap == 0:
@@ -52,7 +52,6 @@ def second_by_second(
                 wanted = "on-demand" if name != "greedy" and early < 0 else "wait"
             if wanted != on:
                 on, starting, done = wanted, int(job.restart_s), kept
-                machines += on != "wait"
         now += 1
         if on == "wait":
             continue
@@ -66,7 +65,7 @@ def second_by_second(
         elif done - job.backup_s >= 0 and (done - int(job.backup_s)) % cycle == 0:
             kept = max(kept, done - int(job.backup_s))
         if done == total:
-            return float(now), paid / job.on_demand_s, preemptions, machines
+            return float(now), paid / job.on_demand_s, preemptions
 
 
 NAMES: dict[str, DeadlinePolicy] = {
@@ -98,7 +97,7 @@ def test_as_second_by_second_and_never_late(
     assert not found.late.any() and (found.took_s <= deadlines).all()
     for i, begin in enumerate(starts):
         expected = second_by_second(name, up[begin:], gap, job, deadlines[i])
-        got = (found.took_s[i], found.cost[i], found.preemptions[i], found.machines[i])
+        got = (found.took_s[i], found.cost[i], found.preemptions[i])
         assert got == pytest.approx(expected)
     paid = job.price_ratio * found.spot_s + found.on_demand_s
     assert found.cost == pytest.approx(paid / job.on_demand_s)

@@ -160,3 +160,9 @@ def test_the_real_lives_are_lognormal_or_lomax_and_not_exponential() -> None:
     assert fits["exponential"].aic - fits["lomax"].aic > 1000
     shapes = [next(f for f in fit_lives([p]) if f.law.name == "weibull").values[1] for p in pools[:4]]
     assert 0.6 < float(np.median(shapes)) < 0.8
+
+
+def test_the_mean_of_a_tail_beyond_all_floats_is_infinite() -> None:
+    lognormal = next(law for law in LAWS if law.name == "lognormal")
+    assert lognormal.mean_s(2.0, 1.0) == pytest.approx(2 * math.exp(0.5))
+    assert lognormal.mean_s(2.0, lognormal.bounds[1]) == math.inf

@@ -87,7 +87,7 @@ def test_a_folder_is_all_its_files_and_a_copy_counts_once(tmp_path: Path) -> Non
         ('{"metadata": {"gap_seconds": 60}, "data": [0.5]}', "data[0]: 0.5"),
         ('{"metadata": {"gap_seconds": 60}, "data": [1e5]}', "data[0]: 1E+5"),
         ('{"metadata": {"gap_seconds": 60}, "data": [100001]}', "data[0]: 100001"),
-        ('{"metadata": {"gap_seconds": 60}, "data": [1], "data": [0]}', "data: stands there more than once"),
+        ('{"metadata": {"gap_seconds": 60}, "data": [1], "data": [0]}', "data: occurs more than once"),
     ],
 )
 def test_a_wrong_file_is_refused_with_its_place(text: str, words: str, tmp_path: Path) -> None:

@@ -83,6 +83,16 @@ def running(memory: int = 64 * MIB, persist: Path | str | None = None, **setting
         node.stop(lambda: True)
 
 
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate of 127.0.0.1 and its key; the test is skipped where there is no openssl."""
+    certificate, key = folder / "cert.pem", folder / "key.pem"
+    words = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    words += ["-days", "2", "-subj", "/CN=node", "-addext", "subjectAltName=IP:127.0.0.1"]
+    if subprocess.run([*words, "-keyout", str(key), "-out", str(certificate)], capture_output=True).returncode:
+        pytest.skip("no openssl here to make a certificate")
+    return certificate, key
+
+
 def tier(where: object, session: str = "s1", token: bytes = TOKEN, **options: object) -> TcpTier:
     url = where if isinstance(where, str) else where.url  # type: ignore[attr-defined]
     options.setdefault("flows", 2)  # also on a machine with two cores
