@@ -438,7 +438,7 @@ def drawn(text: str) -> dict[str, Arrows]:
 def picture() -> dict[str, Arrows]:
     """What docs/architecture.md draws of the directions inside rooms."""
     page = (ROOT / "docs" / "architecture.md").read_text()
-    return drawn(page.partition("Inside a room, sub-rooms have a direction")[2].split("```")[1].removeprefix("text\n"))
+    return drawn(page.partition("Sub-rooms also import in one direction")[2].split("```")[1].removeprefix("text\n"))
 
 
 def inside(name: str) -> Arrows:
