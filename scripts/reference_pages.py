@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
+import json
 import re
 import types
 from collections.abc import Iterator
@@ -55,7 +56,7 @@ def signature(name: str, thing: Any) -> str:
     if isinstance(thing, property):
         return f"{name}: {inspect.signature(thing.fget).return_annotation}"  # type: ignore[arg-type]
     if isinstance(thing, enum.EnumMeta):
-        return f"class {name}:\n" + "".join(f"    {m.name} = {m.value!r}\n" for m in thing).rstrip()
+        return "\n".join([f"class {name}:", *(f"    {m.name} = {json.dumps(m.value)}" for m in thing)])
     if not inspect.isfunction(thing) and not dataclasses.is_dataclass(thing):
         thing = vars(thing).get("__init__")
         if thing is None:

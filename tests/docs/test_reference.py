@@ -34,7 +34,7 @@ def test_properties_are_no_calls_and_classes_have_their_arguments() -> None:
     for shown in (
         "Checkpointer.version: int\n",
         "    remote_done: Future[int]\n",
-        "    SPOT = 'spot'\n",
+        '    SPOT = "spot"\n',
         "    direct: bool = True,\n",
     ):
         assert shown in text
