@@ -39,7 +39,7 @@ def covered(room: str) -> dict[str, float]:
     """Per cent of each module of a room."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "coverage.json"
-        marks = ["-m", "not gpu and not aws"] if room in SLOW else []
+        marks = ["-m", "not gpu"] if room in SLOW else []
         tests = [f"tests/{name}" for name in [room, *BESIDE.get(room, [])] if (ROOT / "tests" / name).exists()]
         command = [sys.executable, "-m", "pytest", "-q", "-n", "auto", *marks, *tests, f"--cov=deepvm/{room}"]
         command += ["--cov-branch", f"--cov-report=json:{report}", "--cov-report="]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import inspect
+import json
 import re
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,9 +52,15 @@ def shown(parameter: inspect.Parameter) -> str:
 
 
 def signature(name: str, thing: Any) -> str:
-    """How the thing is called, one parameter a line."""
+    """How the thing is called, one parameter a line; the members of an enumeration; the type of a property."""
+    if isinstance(thing, property):
+        return f"{name}: {inspect.signature(thing.fget).return_annotation}"  # type: ignore[arg-type]
+    if isinstance(thing, enum.EnumMeta):
+        return "\n".join([f"class {name}:", *(f"    {m.name} = {json.dumps(m.value)}" for m in thing)])
     if not inspect.isfunction(thing) and not dataclasses.is_dataclass(thing):
-        return f"class {name}"
+        thing = vars(thing).get("__init__")
+        if thing is None:
+            return f"class {name}"
     lines: list[str] = []
     for parameter in inspect.signature(thing).parameters.values():
         if parameter.kind is parameter.KEYWORD_ONLY and "*" not in lines:
@@ -61,17 +70,31 @@ def signature(name: str, thing: Any) -> str:
     return f"{name}(\n" + "".join(f"    {line},\n" for line in lines) + ")" if lines else f"{name}()"
 
 
-def entry(title: str, name: str, thing: Any) -> str:
-    """One public name: how it is called, and its docstring."""
-    text = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", inspect.cleandoc(thing.__doc__)).replace("``", "`")
-    return f"\n## {title}\n\n```py\n{signature(name, thing)}\n```\n\n```text\n{text}\n```\n"
+def text_of(thing: Any) -> str:
+    """The docstring, and for a class that of its constructor."""
+    parts = [thing.__doc__]
+    if inspect.isclass(thing) and not dataclasses.is_dataclass(thing) and "__init__" in vars(thing):
+        parts.append(thing.__init__.__doc__)
+    text = "\n\n".join(inspect.cleandoc(part) for part in parts)
+    return re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text).replace("``", "`")
+
+
+def entry(title: str, code: str, thing: Any) -> str:
+    """One public name: how it is used, and its docstring."""
+    return f"\n## {title}\n\n```py\n{code}\n```\n\n```text\n{text_of(thing)}\n```\n"
+
+
+def attributes(thing: Any) -> str:
+    """A dataclass that users read and never make: its public fields."""
+    fields = [f"    {f.name}: {f.type}" for f in dataclasses.fields(thing) if f.repr and not f.name.startswith("_")]
+    return "\n".join([f"class {thing.__name__}:", *fields])
 
 
 def api_page() -> str:
     """Every public name of the package and of its training side."""
     text = f"{WRITTEN}\n# Python API\n\nExamples: [Use deepvm from Python](../guide/python.md).\n"
     for name in deepvm.__all__:
-        text += entry(f"deepvm.{name}", name, getattr(deepvm, name))
+        text += entry(f"deepvm.{name}", signature(name, getattr(deepvm, name)), getattr(deepvm, name))
     return text + checkpoint_api()
 
 
@@ -79,15 +102,16 @@ def checkpoint_api() -> str:
     """What a training script uses; needs torch."""
     from deepvm.checkpoint import Checkpointer
     from deepvm.checkpoint.dcp import DeepVMReader, DeepVMWriter
+    from deepvm.checkpoint.training.save_handle import Handle
 
-    text = entry("deepvm.checkpoint.Checkpointer", "Checkpointer", Checkpointer)
-    text += entry("Checkpointer(...)", "Checkpointer", Checkpointer.__init__)
-    for name, method in vars(Checkpointer).items():
-        if not name.startswith("_"):
-            method = method.fget if isinstance(method, property) else method
-            text += entry(f"Checkpointer.{name}", name, method) if inspect.isfunction(method) else ""
+    text = entry("deepvm.checkpoint.Checkpointer", signature("Checkpointer", Checkpointer), Checkpointer)
+    for name, member in vars(Checkpointer).items():
+        if not name.startswith("_") and isinstance(member, (property, types.FunctionType)):
+            full = f"Checkpointer.{name}"
+            text += entry(full, signature(full if isinstance(member, property) else name, member), member)
+    text += entry("Handle", attributes(Handle), Handle)
     for thing in (DeepVMReader, DeepVMWriter):
-        text += entry(f"deepvm.checkpoint.dcp.{thing.__name__}", thing.__name__, thing)
+        text += entry(f"deepvm.checkpoint.dcp.{thing.__name__}", signature(thing.__name__, thing), thing)
     return text
 
 

@@ -1,4 +1,4 @@
-"""MkDocs hooks: README, CONTRIBUTING and CHANGELOG are pages of the site, and links to them work there."""
+"""MkDocs hooks: README, CONTRIBUTING, CHANGELOG and linked modules are part of the site; links lead there."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).parents[1]
 ABOVE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 """Pages that stand above docs/, and what they are called on the site."""
+MODULE = re.compile(r"\]\(\.\./(deepvm/[\w/]+\.py)\)")
+"""A link from a page at the top of docs/ to a module; on the site the module is a text file, which browsers show."""
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages that stand above docs/."""
+    """Add the pages that stand above docs/, and the modules that pages link."""
     for name, target in ABOVE.items():
         text = (ROOT / name).read_text().replace("](docs/", "](")
         files.append(File.generated(config, target, content=text))
+    for name in {name for page in (ROOT / "docs").glob("*.md") for name in MODULE.findall(page.read_text())}:
+        files.append(File.generated(config, f"{name}.txt", content=(ROOT / name).read_text()))
     return files
 
 
@@ -26,4 +30,5 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     up = "../" * (len(PurePosixPath(page.file.src_uri).parts) - 1)
     for name, target in ABOVE.items():
         markdown = re.sub(rf"\]\((?:\.\./)*{name}", f"]({up}{target}", markdown)
+    markdown = MODULE.sub(r"](\1.txt)", markdown)
     return re.sub(r"^```(\w+) \w+$", r"```\1", markdown, flags=re.MULTILINE)

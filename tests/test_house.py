@@ -1,4 +1,4 @@
-"""The house keeps its plan: floors, rooms for third-party libraries, a fast front door, no room without its tests."""
+"""The house keeps its plan: floors, rooms for third-party libraries, a fast front door, tests that mirror it."""
 
 from __future__ import annotations
 
@@ -226,10 +226,10 @@ def test_a_wrong_entry_of_a_table_is_seen(monkeypatch: pytest.MonkeyPatch) -> No
     assert wrong_arrows() == [(table, "deepvm.reports.tables")] and wrong_places() == [(table, "requests")]
 
 
-def test_a_circle_through_a_table_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cycle_through_a_table_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "deepvm.reports.exports.skypilot" in arrows()["deepvm.reports.exports.registry"]
     monkeypatch.setitem(REGISTRIES, "reports/exports/base.py", {"deepvm.reports.exports.skypilot"})
-    assert circles(arrows()) == [{"deepvm.reports.exports.base", "deepvm.reports.exports.skypilot"}]
+    assert cycles(arrows()) == [{"deepvm.reports.exports.base", "deepvm.reports.exports.skypilot"}]
 
 
 @pytest.mark.parametrize(
@@ -312,16 +312,49 @@ def test_public_names_are_sorted_lazy_and_real() -> None:
     assert dir(deepvm) == deepvm.__all__
 
 
-LONG, TOO_LONG = 350, 600
+MOST_LINES = 600
 
 
-def test_modules_stay_short() -> None:
-    lengths = {str(p.relative_to(PACKAGE)): len(p.read_text().splitlines()) for p in modules()}
-    for name in sorted(n for n, length in lengths.items() if length > LONG):
-        print(f"{name} has {lengths[name]} lines: look whether it holds two things")  # noqa: T201  # pytest -rP shows it
-    assert not {n: length for n, length in lengths.items() if length > TOO_LONG}
-    bodies = sorted(length for n, length in lengths.items() if not n.endswith("__init__.py"))
+def lengths(folder: Path) -> dict[str, int]:
+    """The lines of each Python file."""
+    return {str(p.relative_to(folder)): len(p.read_text().splitlines()) for p in folder.rglob("*.py")}
+
+
+def too_long(folder: Path) -> list[str]:
+    return [name for name, length in lengths(folder).items() if length > MOST_LINES]
+
+
+def test_modules_and_their_tests_stay_short() -> None:
+    assert not too_long(PACKAGE) + too_long(ROOT / "tests")
+    bodies = sorted(length for name, length in lengths(PACKAGE).items() if not name.endswith("__init__.py"))
     assert 100 <= bodies[len(bodies) // 2] <= 250
+
+
+def test_a_long_file_is_seen(tmp_path: Path) -> None:
+    for name, length in (("short.py", MOST_LINES), ("long.py", MOST_LINES + 1)):
+        (tmp_path / name).write_text("pass\n" * length)
+    assert too_long(tmp_path) == ["long.py"]
+
+
+BESIDE_THE_ROOMS = {"docs", "golden", "recorded", "support"}
+"""Folders of tests that mirror no folder of the package."""
+
+
+def unmirrored(tests: Path) -> set[str]:
+    """Folders that have tests of no folder of the package."""
+    folders = {p.parent.relative_to(tests) for p in tests.rglob("*.py")} - {Path()}
+    return {str(f) for f in folders if f.parts[0] not in BESIDE_THE_ROOMS and not (PACKAGE / f).is_dir()}
+
+
+def test_tests_mirror_the_package() -> None:
+    assert not unmirrored(ROOT / "tests")
+
+
+def test_tests_of_a_folder_that_is_gone_are_seen(tmp_path: Path) -> None:
+    for name in ("core/cluster", "core/clusters", "support/anything"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "test_it.py").touch()
+    assert unmirrored(tmp_path) == {"core/clusters"}
 
 
 def test_folders_stay_small() -> None:
@@ -351,7 +384,7 @@ def arrows() -> dict[str, set[str]]:
     return {source: targets for source, targets in found.items() if source not in ("deepvm", "deepvm.checkpoint")}
 
 
-def circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
+def cycles(graph: Mapping[str, set[str]]) -> list[set[str]]:
     """Sets of nodes that reach one another (the standard library's topological sort finds one such set only)."""
     reach: dict[str, set[str]] = {}
     for start in graph:
@@ -362,19 +395,19 @@ def circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
                 seen.add(node)
                 left += graph.get(node, ())
         reach[start] = seen
-    rings = {frozenset(m for m in reach[n] if n in reach.get(m, ())) for n in reach if n in reach[n]}
-    return [set(ring) for ring in rings]
+    found = {frozenset(m for m in reach[n] if n in reach.get(m, ())) for n in reach if n in reach[n]}
+    return [set(cycle) for cycle in found]
 
 
-def test_no_circles() -> None:
-    assert not circles(arrows())
+def test_no_import_cycles() -> None:
+    assert not cycles(arrows())
 
 
-def test_a_circle_is_seen() -> None:
-    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [{"b", "c"}]
+def test_a_cycle_is_seen() -> None:
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [{"b", "c"}]
 
 
-def test_folders_of_a_room_do_not_import_one_another_in_a_ring() -> None:
+def test_the_folders_of_a_room_have_no_import_cycle() -> None:
     graph: dict[str, set[str]] = {}
     for source, targets in arrows().items():
         folder = _folder(source)
@@ -383,7 +416,7 @@ def test_folders_of_a_room_do_not_import_one_another_in_a_ring() -> None:
         )
     # What stands at the top of a room is its front or its ground: it counts by module, above.
     rooms = {f"deepvm.{r}" for r in FLOORS}
-    assert not circles({f: ts - rooms for f, ts in graph.items() if f not in rooms})
+    assert not cycles({f: ts - rooms for f, ts in graph.items() if f not in rooms})
 
 
 Arrows = set[tuple[str, str]]
@@ -407,7 +440,7 @@ def drawn(text: str) -> dict[str, Arrows]:
 def picture() -> dict[str, Arrows]:
     """What docs/architecture.md draws of the directions inside rooms."""
     page = (ROOT / "docs" / "architecture.md").read_text()
-    return drawn(page.partition("Inside a room, sub-rooms have a direction")[2].split("```")[1].removeprefix("text\n"))
+    return drawn(page.partition("Sub-rooms also import in one direction")[2].split("```")[1].removeprefix("text\n"))
 
 
 def inside(name: str) -> Arrows:
@@ -435,7 +468,7 @@ def test_sub_rooms_import_as_the_page_draws(name: str) -> None:
     assert not lines - inside(name), "arrows of docs/architecture.md that no import follows"
 
 
-def test_the_page_draws_no_ring_and_no_other_room() -> None:
+def test_the_page_draws_no_cycle_and_no_other_room() -> None:
     assert set(picture()) == {"checkpoint", "catalog"}
     assert not [(a, b) for lines in picture().values() for a, b in downstream(lines) if a == b]
 
@@ -456,17 +489,64 @@ def _folder(module: str) -> str:
     return module if path.is_dir() else module.rpartition(".")[0]
 
 
+OF_NAMED_TUPLES = {"_asdict", "_replace", "_fields", "_make"}
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.endswith("__") and name not in OF_NAMED_TUPLES
+
+
+def bound(tree: ast.Module) -> dict[str, str]:
+    """What each name that a module imports stands for."""
+    found: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                first = alias.name.partition(".")[0]
+                found[alias.asname or first] = alias.name if alias.asname else first
+        elif isinstance(node, ast.ImportFrom):
+            found |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def meaning(node: ast.expr, names: Mapping[str, str]) -> str:
+    """The full name of what an expression reads, such as ``deepvm.io.times.parse_time``; empty if not imported."""
+    if isinstance(node, ast.Attribute):
+        owner = meaning(node.value, names)
+        return owner and f"{owner}.{node.attr}"
+    return names.get(node.id, "") if isinstance(node, ast.Name) else ""
+
+
+def private_uses(source: Path, tree: ast.Module) -> set[str]:
+    """Private names of other rooms that a module (its path below deepvm/) imports, or reads from what it imports."""
+    names = bound(tree)
+    used = {n for n, _ in statements(tree)} | {
+        meaning(n, names) for n in ast.walk(tree) if isinstance(n, ast.Attribute)
+    }
+    parts = [(name, name.split(".")) for name in used if name.startswith("deepvm.")]
+    return {name for name, (_, there, *rest) in parts if there != room(source.parts) and any(map(is_private, rest))}
+
+
 def test_private_names_stay_in_their_room() -> None:
-    wrong = [
-        (str(p), n)
-        for p in modules()
-        for n, _ in imports(p)
-        if n.startswith("deepvm.")
-        and n.rpartition(".")[2].startswith("_")
-        and not n.endswith("__version__")
-        and n.split(".")[1] != room(p.relative_to(PACKAGE).parts)
-    ]
-    assert not wrong
+    found = {below(p): private_uses(p.relative_to(PACKAGE), ast.parse(p.read_text())) for p in modules()}
+    assert not {name: uses for name, uses in found.items() if uses}
+
+
+@pytest.mark.parametrize(
+    ("code", "seen"),
+    [
+        ("from deepvm.io.times import _now", "deepvm.io.times._now"),
+        ("from deepvm.io import times\ntimes._now()", "deepvm.io.times._now"),
+        ("def f():\n    import deepvm.io.times as t\n    return t._ZONE", "deepvm.io.times._ZONE"),
+        ("import deepvm.io.times\nx = deepvm.io.times._ZONE.name", "deepvm.io.times._ZONE.name"),
+        ("from deepvm.io.file_lock import FileLock\nFileLock._path", "deepvm.io.file_lock.FileLock._path"),
+        ("from deepvm.core import units\nunits._table", ""),
+        ("from deepvm.io.times import Span\nSpan._make(x)\nSpan.__name__", ""),
+    ],
+)
+def test_private_access_to_another_room_is_seen(code: str, seen: str) -> None:
+    found = private_uses(Path("core/units.py"), ast.parse(code))
+    assert seen in found if seen else not found
 
 
 def test_every_room_has_tests() -> None:

@@ -13,12 +13,12 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.places import GOLDEN_FOLDER, ROOT
 from support.processes import marked, until
+from support.small_disk import small_disk
 
 from deepvm.errors import RequestError
 
@@ -225,33 +225,22 @@ def test_paths_with_anything_in_them(place: Place) -> None:
     assert len(there) == 2 and all(row.startswith("~/'a b/python' -c") for row in there)
 
 
-@pytest.fixture
-def small_disk(place: Place) -> Iterator[Place]:
-    home = place.homes / "two"
-    if os.geteuid() != 0:
-        pytest.skip("needs root, for a small disk")
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(home)], capture_output=True)
-    if mounted.returncode:
-        pytest.skip(f"no small disk can be made here: {mounted.stderr.decode().strip()}")
-    yield place
-    subprocess.run(["umount", "-l", str(home)], check=True)
-
-
-def test_a_full_disk_is_that_of_its_host(small_disk: Place) -> None:
-    done = small_disk.run("--yes")
+def test_a_full_disk_is_that_of_its_host(place: Place) -> None:
+    with small_disk(place.homes / "two", "256k"):
+        done = place.run("--yes")
     assert done.returncode == 1
     assert "copying this clone failed on 1 of 3" in done.stderr
     assert "ubuntu@two: " in done.stderr and "No space left on device" in done.stderr
-    assert not (small_disk.homes / "two" / "deepvm-profile" / "copied").exists()
-    # Without room for what is installed it is said before the download.
-    (small_disk.homes / "bin" / "df").write_text("#!/bin/sh\necho tmpfs 256 100 156 39% /\n")
-    (small_disk.homes / "bin" / "df").chmod(0o755)
-    subprocess.run(["umount", "-l", str(small_disk.homes / "two")], check=True)
-    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(small_disk.homes / "two")], check=True)
-    done = small_disk.run("--yes")
+    assert not (place.homes / "two" / "deepvm-profile" / "copied").exists()
+
+
+def test_room_for_what_is_installed_is_asked_for_before_the_download(place: Place) -> None:
+    (place.homes / "bin" / "df").write_text("#!/bin/sh\necho tmpfs 256 100 156 39% /\n")
+    (place.homes / "bin" / "df").chmod(0o755)
+    done = place.run("--yes")
     assert done.returncode == 1
     assert "3000 MB are needed in" in done.stderr and "156 MB are free" in done.stderr
-    assert not (small_disk.homes / "pip").exists()
+    assert not (place.homes / "pip").exists()
 
 
 def test_an_installed_deepvm_of_another_version_is_refused(place: Place) -> None:

@@ -157,7 +157,8 @@ class Checkpointer:
         """Save the current state now, whatever the schedule says. With several ranks, all of them call it.
 
         Args:
-            block: wait for a free slot, and until a tier has acknowledged the version; the emergency save.
+            block: wait for a free slot, then until the version is remote (durable in a folder if the tiers away from
+                here fail; local if all tiers are in memory); the emergency save.
             best: mark it as the best so far: kept beside the newest until a better one is saved.
 
         Returns:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from support.checkpoint.slow_copies import slow_copy
+from support.closed_form import CHOOSING
 
 torch = pytest.importorskip("torch")
 
@@ -307,7 +308,7 @@ def test_auto_saves_at_once_and_then_as_often_as_pays(tmp_path: Path, monkeypatc
         Job(tmp_path, every="auto")
 
 
-@pytest.mark.parametrize("name", ["young", "daly", "exact", "thesis", "adaptive", "hazard"])
+@pytest.mark.parametrize("name", CHOOSING)
 def test_the_simulators_policies_schedule_a_job(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same code decides, with the stall that was measured and the mean time between failures."""
     monkeypatch.setenv("DEEPVM_MTBF", "30d")

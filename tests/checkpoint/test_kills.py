@@ -1,4 +1,4 @@
-"""Acknowledged implies restorable, proven by kills of training runs and memory nodes; see :mod:`checkpoint.killing`."""
+"""Acknowledged implies restorable, proven by killing trainers and nodes; see tests/support/checkpoint/killing.py."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.pages import ROOT, blocks, pages_with, printed, text_of
+from support.pages import ROOT, blocks, commands, pages_with, printed, text_of
 
 from deepvm.catalog.store import load_catalog
 
@@ -105,6 +105,24 @@ def test_the_training_example_trains_and_goes_on(page: str, tmp_path: Path, monk
         signal.signal(signal.SIGTERM, usual)
     assert sorted(p.name for p in (tmp_path / "kept").glob("*.pt")) == ["job-000000000003.pt", "job-000000000005.pt"]
     assert ("scheduler" in names) == (page == CHECKPOINT)
+
+
+def test_the_commands_for_versions_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch = pytest.importorskip("torch")
+    from deepvm.checkpoint import Checkpointer
+
+    monkeypatch.chdir(tmp_path)
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Checkpointer(model=model, optimizer=optimizer, tiers=[tmp_path / "ckpt"], job="mine") as saver:
+        saver.save(block=True)
+    lines = [line for line in commands(CHECKPOINT, "sh node") if "/mnt/ckpt" in line]
+    assert [line.split()[2] for line in lines] == ["ls", "verify", "restore", "gc"]
+    out = {line.split()[2]: printed(line.replace("/mnt/ckpt", str(tmp_path / "ckpt")), capsys) for line in lines}
+    assert "mine" in out["ls"] and list((tmp_path / "ckpt").glob("mine-*.pt"))
+    assert torch.equal(torch.load(tmp_path / "model.pt", weights_only=True)["model"]["weight"], model.weight)
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")

@@ -27,3 +27,14 @@ def test_it_is_up_to_date(page: str) -> None:
 def test_every_public_name_is_there() -> None:
     text = text_of("docs/reference/api.md")
     assert not {name for name in deepvm.__all__ if f"## deepvm.{name}\n" not in text}
+
+
+def test_properties_are_no_calls_and_classes_have_their_arguments() -> None:
+    text = text_of("docs/reference/api.md")
+    for shown in (
+        "Checkpointer.version: int\n",
+        "    remote_done: Future[int]\n",
+        '    SPOT = "spot"\n',
+        "    direct: bool = True,\n",
+    ):
+        assert shown in text

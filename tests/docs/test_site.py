@@ -14,7 +14,7 @@ from support.pages import PAGES, ROOT, text_of
 
 SITE = ROOT / "mkdocs.yml"
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-NAME = re.compile(r"`([\w.]+)`(?: and `([\w.]+)`)? in `(deepvm/[\w/]+\.py)`")
+WHERE = re.compile(r" in \[`(deepvm/[\w/]+\.py)`\]\(\.\./\1\)")
 PATH = re.compile(r"`((?:deepvm|tests|scripts|data|docs|notebooks)/[\w./-]*\w/?)`")
 
 
@@ -32,6 +32,9 @@ def test_no_link_is_broken(page: str) -> None:
         if re.match(r"https?:", target):
             continue
         file = (PAGES[page].parent / target).resolve() if target else PAGES[page]
+        if file.is_relative_to(ROOT / "deepvm"):
+            assert file.is_file() and not anchor, f"{link}: no such module"
+            continue
         assert file in PAGES.values(), f"{link}: no such page"
         assert not anchor or anchor in anchors(file), f"{link}: no such heading"
 
@@ -43,17 +46,48 @@ def test_every_path_that_is_named_exists(page: str) -> None:
     assert not [path for path in paths if not (ROOT / path).exists()]
 
 
-def test_every_name_in_the_questions_of_a_newcomer_is_where_the_table_says() -> None:
+def places(answer: str) -> list[tuple[str, str]]:
+    """(file, name) of each name before " in FILE" in an answer to a newcomer; brackets only explain."""
+    *pairs, _ = WHERE.split(re.sub(r" \([^()]*\)", "", answer))
+    return [
+        (file, name)
+        for words, file in zip(pairs[::2], pairs[1::2], strict=True)
+        for name in re.findall(r"`([A-Za-z_][\w.]*)`", words)
+    ]
+
+
+def is_in(file: str, dotted: str) -> bool:
+    body: list[ast.stmt] = ast.parse((ROOT / file).read_text()).body
+    for part in dotted.split("."):
+        named = [node for node in body if getattr(node, "name", "") == part]
+        if not named:
+            return False
+        body = named[0].body  # type: ignore[attr-defined]
+    return True
+
+
+def test_every_answer_to_a_newcomer_is_where_it_says() -> None:
     table = text_of("docs/architecture.md").partition("## Questions of a newcomer")[2].partition("\n## ")[0]
-    found = NAME.findall(table)
-    assert len(found) >= 10
-    for first, second, path in found:
-        for dotted in filter(None, (first, second)):
-            body: list[ast.stmt] = ast.parse((ROOT / path).read_text()).body
-            for part in dotted.split("."):
-                named = [node for node in body if getattr(node, "name", "") == part]
-                assert named, f"{path} has no {dotted}"
-                body = named[0].body  # type: ignore[attr-defined]
+    answers = [row.split(" | ")[1] for row in table.splitlines() if row.startswith("| ")][1:]
+    assert len(answers) >= 10
+    for answer in answers:
+        assert places(answer) or "(../CONTRIBUTING.md#recipes)" in answer, f"{answer}: names nothing to look for"
+    assert not [(file, name) for answer in answers for file, name in places(answer) if not is_in(file, name)]
+
+
+def test_a_name_that_is_elsewhere_is_seen() -> None:
+    file = "deepvm/io/file_lock.py"
+    link = f"[`{file}`](../{file})"
+    answer = (
+        f"`FileLock.take`, `FileLock._try` (by `flock`) and `lock` in {link}, after `this`; `os_reason` in {link} too"
+    )
+    assert [name for _, name in places(answer) if not is_in(file, name)] == [
+        "FileLock._try",
+        "lock",
+        "this",
+        "os_reason",
+    ]
+    assert places("`FileLock` in `deepvm/io/file_lock.py`") == []
 
 
 def test_every_page_is_in_the_contents() -> None:

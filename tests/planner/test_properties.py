@@ -201,7 +201,7 @@ def test_a_dominated_memory_node_never_wins(case: Case, data: st.DataObject) -> 
     assume(priced)
     good = data.draw(st.sampled_from(priced))
     assert good.on_demand_usd_per_hour
-    # More vCPUs cost quota; where the catalog asks for a number of them, they may be what makes a memory node of a type.
+    # More vCPUs only cost quota, unless they are what makes it a memory node.
     more_vcpus = [0, 4] if good.vcpus >= case.catalog.memory_nodes.least_vcpus else [0]
     worse = replace(
         good,

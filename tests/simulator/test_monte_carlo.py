@@ -431,14 +431,11 @@ def test_the_engine_against_the_loop(name: str, least: float, policy: str) -> No
     assert sorted(ratios)[1] >= least, ratios
 
 
-@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core: two processes take turns")
 @pytest.mark.slow
-def test_two_processes_are_faster() -> None:
-    idle = os.getloadavg()[0] < 0.5
-    job, took, busy = replace(preset("gpt-1.3b"), steps=30_000), {}, {}
+def test_with_several_processes_this_one_only_collects() -> None:
+    job, busy = replace(preset("gpt-1.3b"), steps=30_000), {}
     for jobs in (1, 2):
-        begun, cpu = time.perf_counter(), time.process_time()
+        cpu = time.process_time()
         simulate(job, Adaptive(), runs=400_000, seed=1, jobs=jobs)
-        took[jobs], busy[jobs] = time.perf_counter() - begun, time.process_time() - cpu
-    assert busy[2] < 0.3 * busy[1]  # this process only collects
-    assert not idle or took[2] < 0.9 * took[1]
+        busy[jobs] = time.process_time() - cpu
+    assert busy[2] < 0.3 * busy[1]

@@ -9,7 +9,10 @@ import numpy as np
 from deepvm.core.cluster.instances import Market
 from deepvm.core.preemption.job import Job
 from deepvm.core.preemption.makespan import Forecast, forecast
-from deepvm.core.preemption.savepolicy import SavePolicy
+from deepvm.core.preemption.savepolicy import POLICIES, SavePolicy
+
+CHOOSING = tuple(name for name in POLICIES if name not in ("none", "auto"))
+"""Policies that choose their interval without a budget; in the order of the table, which drawn jobs depend on."""
 
 
 class Expected(NamedTuple):

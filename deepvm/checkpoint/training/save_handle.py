@@ -33,8 +33,7 @@ class Handle:
         remote_done: resolves when it survives the loss of this machine.
         durable: resolves when it survives the loss of the memory node too; fails when no tier can promise that.
         stall_s: seconds for which it stalled training. times: seconds from the start to each of the above.
-        skipped: there was no free slot. best: the training marked it as the best.
-        tell: called with each event.
+        skipped: there was no free slot. best: the training marked it as the best. tell: called with each event.
     """
 
     version: int

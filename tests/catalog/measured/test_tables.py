@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from support.profiling.measurements import (
     scaling_document,
     tables,
 )
+from support.small_disk import small_disk
 
 from deepvm.catalog.measured import storage
 from deepvm.catalog.measured.entries import Entry
@@ -225,30 +225,20 @@ def test_a_lock_that_nobody_lets_go(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(load_tables(tmp_path)) == 1
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "disk"
-    place.mkdir()
-    if os.geteuid() != 0:
-        pytest.skip("only root may mount a small disk")
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=128k", "none", str(place)], capture_output=True, text=True
-    )
-    if made.returncode:
-        pytest.skip(f"no small disk can be mounted here: {made.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True, timeout=60)
+def test_a_full_disk_leaves_the_old_tables(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "128k") as place:
+        leaves_the_old_tables(place)
 
 
-def test_a_full_disk_leaves_the_old_tables(small_disk: Path) -> None:
+def leaves_the_old_tables(disk: Path) -> None:
     first, second = eflops("a.xlarge", notes="x" * 1000), eflops("b.xlarge", notes="x" * 1000)
-    save_entries(small_disk, [first])
-    save_entries(small_disk, [second])
+    save_entries(disk, [first])
+    save_entries(disk, [second])
     with pytest.raises(DataError, match=r"No space left on device"):
-        save_entries(small_disk, [eflops("c.xlarge", notes="x" * 120_000)])
-    assert load_tables(small_disk).entries == (first, second)
-    assert previous_tables(small_disk).entries == (first,)
-    assert {p.name for p in small_disk.iterdir()} == {CURRENT, PREVIOUS, storage.LOCK}
+        save_entries(disk, [eflops("c.xlarge", notes="x" * 120_000)])
+    assert load_tables(disk).entries == (first, second)
+    assert previous_tables(disk).entries == (first,)
+    assert {p.name for p in disk.iterdir()} == {CURRENT, PREVIOUS, storage.LOCK}
 
 
 def test_damaged_tables_are_not_overwritten(tmp_path: Path) -> None:

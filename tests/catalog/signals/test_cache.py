@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import shutil
 import signal as signals_of_unix
 import stat
 import subprocess
@@ -18,6 +17,7 @@ import pytest
 from support.catalog_signals import DATA, NOW, REGION, after, file_of, signal
 from support.pace import soon
 from support.places import TESTS
+from support.small_disk import small_disk
 
 from deepvm.catalog.signals import cache as cache_module
 from deepvm.catalog.signals.cache import Cache, default_folder
@@ -203,13 +203,8 @@ print(cache.write(big, NOW), cache.write(one(), NOW), cache.take_notes())
     assert not list(file_of(cache).parent.glob(".*.tmp"))
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("mount"), reason="only root may mount a small disk")
 def test_a_really_full_disk_and_a_read_only_one(tmp_path):
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], capture_output=True).returncode:
-        pytest.skip("may not mount")
-    try:
+    with small_disk(tmp_path / "disk", "64k") as disk:
         cache = Cache(disk / "cache", "me")
         assert cache.write(signal(), NOW)
         assert not cache.write(signal("specs", data={f"t{i}": {"vcpus": i} for i in range(9999)}), NOW)
@@ -224,8 +219,6 @@ def test_a_really_full_disk_and_a_read_only_one(tmp_path):
         assert "Read-only file system" in note
         assert cache.read(REGION, "spot", NOW).origin == "cache"
         (file_of(cache)).stat()
-    finally:
-        subprocess.run(["umount", disk], check=True)
 
 
 def test_killed_while_it_writes(tmp_path):

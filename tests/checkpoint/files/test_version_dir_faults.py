@@ -9,7 +9,7 @@ import random
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.checkpoint.images import FOLDER_LABELS, REPLACED, aligned, manifest_of, names, noise, write_to_folder
 from support.checkpoint.killed_writers import PIECE, WRITER, killed_writer
+from support.small_disk import small_disk
 
 from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.files.commit_record import verify
@@ -272,24 +273,13 @@ def test_a_limit_on_the_size_of_files(folder: VersionFolder) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system with room for two versions and a half."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1M", "tmpfs", str(place)]
-    try:
-        mounted = subprocess.run(command, capture_output=True, timeout=10).returncode == 0
-    except OSError:
-        mounted = False
-    if not mounted:
-        pytest.skip("file systems cannot be mounted here")
-    yield place
-    subprocess.run(["umount", str(place)], check=True, timeout=10)
+def test_a_full_disk(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "1M") as place:  # room for two versions and a half
+        a_third_version_fails(place)
 
 
-def test_a_full_disk(small_disk: Path) -> None:
-    folder = VersionFolder(small_disk)
+def a_third_version_fails(disk: Path) -> None:
+    folder = VersionFolder(disk)
     for version in (1, 2):
         data = noise(6 * PIECE + 77, version)
         write_to_folder(folder, data, manifest_of(data, version=version))
@@ -297,7 +287,7 @@ def test_a_full_disk(small_disk: Path) -> None:
     with pytest.raises(CheckpointError, match="No space left"):
         write_to_folder(folder, data, manifest_of(data, version=3))
     assert [m.version for m in folder.manifests("job")] == [2, 1]
-    assert len(names(small_disk)) == 4
+    assert len(names(disk)) == 4
     for version in (1, 2):
         verify(folder.file("job", version))
     folder.delete("job", 1, spare=True)

@@ -7,8 +7,6 @@ import logging
 import os
 import signal
 import stat
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from support.checkpoint.images import manifest_of, names, noise, plain_shard, wr
 from support.checkpoint.memory_nodes import make_image, make_layout, running
 from support.checkpoint.memory_nodes import put as node_put
 from support.checkpoint.memory_nodes import tier as node_tier
+from support.lock_holder import holder
 
 from deepvm.checkpoint.files import version_dir as folder_module
 from deepvm.checkpoint.files import writer_lock
@@ -28,25 +27,6 @@ from deepvm.checkpoint.format.manifest import SUFFIX
 from deepvm.checkpoint.format.shard import Level
 from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.errors import CheckpointError
-from deepvm.io.file_lock import FileLock
-
-HOLDER = """
-import sys
-from pathlib import Path
-from deepvm.io.file_lock import FileLock
-lock = FileLock(Path(sys.argv[1]))
-assert lock.take(shared=sys.argv[2] == "shared")
-print("held", flush=True)
-sys.stdin.read()
-"""
-
-
-def holder(path: Path, how: str) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(path), how], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None and process.stdout.readline() == "held\n"
-    return process
 
 
 def put(tier: FileTier, version: int, seed: int = 0) -> list[Level]:
@@ -56,18 +36,6 @@ def put(tier: FileTier, version: int, seed: int = 0) -> list[Level]:
 
 
 class TestLocks:
-    @pytest.mark.parametrize(
-        ("theirs", "mine", "free"), [("shared", True, True), ("shared", False, False), ("", True, False)]
-    )
-    def test_another_process(self, tmp_path: Path, theirs: str, mine: bool, free: bool) -> None:
-        lock = FileLock(tmp_path / "lock")
-        with holder(tmp_path / "lock", theirs) as process:
-            assert lock.take(shared=mine) is lock.held is free
-            lock.release()
-            process.kill()
-        assert lock.take(shared=mine), "it goes with its holder"
-        lock.release()
-
     def test_a_regular_file_that_may_be_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """NFS locks nothing else exclusively."""
         locked: list[Path] = []

@@ -144,7 +144,7 @@ PLACES: dict[str, Callable[[Path], AbstractContextManager[Place]]] = {
     "tcp to s3": node_with_bucket,
     "tcp,tcp": lambda folder: node_place(folder, 2),
 }
-if "OMPI_COMM_WORLD_RANK" in os.environ:  # test_mpi.py runs these tests under mpirun
+if "OMPI_COMM_WORLD_RANK" in os.environ:  # test_mpi_streams.py runs these tests under mpirun
     from deepvm.checkpoint.network.endpoint import MpiEndpoint
 
     PLACES = {"mpi": lambda folder: node_place(folder, 1, MpiEndpoint.here)}

@@ -1,4 +1,4 @@
-"""What every tier must do. A new one is one line in ``FACTORIES``."""
+"""What every tier must do. A new one is one line in ``FACTORIES``; a test sees that it is there."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from deepvm.checkpoint.network.protocol import Refused
 from deepvm.checkpoint.snapshot.host_buffer import Filling
 from deepvm.checkpoint.tiers.base import Tier
 from deepvm.checkpoint.tiers.file import FileTier
+from deepvm.checkpoint.tiers.registry import TIERS
 from deepvm.checkpoint.tiers.s3 import S3Tier
 from deepvm.checkpoint.tiers.striped import StripedTier
 from deepvm.checkpoint.tiers.tcp import TcpTier
@@ -157,10 +158,16 @@ FACTORIES: dict[str, Callable[[Path], AbstractContextManager[Bench]]] = {
     "tcp": lambda folder: node_bench(folder, 1),
     "tcp-2": lambda folder: node_bench(folder, 2),
 }
-if "OMPI_COMM_WORLD_RANK" in os.environ:  # test_mpi.py runs these tests under mpirun
+if "OMPI_COMM_WORLD_RANK" in os.environ:  # test_mpi_streams.py runs these tests under mpirun
     from deepvm.checkpoint.network.endpoint import MpiEndpoint
 
     FACTORIES["mpi"] = lambda folder: node_bench(folder, 1, MpiEndpoint.here)
+ELSEWHERE = {"mpi", "tcps"}
+"""Schemes of other tests: mpi has these under mpirun (test_mpi_streams.py); tcps is tcp in TLS (test_node.py)."""
+
+
+def test_every_scheme_is_under_contract() -> None:
+    assert set(TIERS) - ELSEWHERE <= {name.partition("-")[0] for name in FACTORIES}
 
 
 @pytest.fixture(params=FACTORIES)

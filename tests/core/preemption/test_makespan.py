@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.closed_form import expected, holds
+from support.closed_form import CHOOSING, expected, holds
 from support.effort import THOROUGH
 
 from deepvm.core.cluster.instances import Market
@@ -73,7 +73,7 @@ def test_on_demand(job: Job, every: int, total_s: float, usd: float) -> None:
     assert found.preemptions == pytest.approx(0, abs=1e-6)
 
 
-@pytest.mark.parametrize("policy", ["young", "exact", "thesis", "adaptive", "hazard", "every:600", "every:20"])
+@pytest.mark.parametrize("policy", [*CHOOSING, "every:600", "every:20"])
 def test_on_demand_as_simulated(policy: str) -> None:
     """What insures against preemptions saves nothing there; what the user asks for is done."""
     job = replace(LARGE, steps=5000, save_every_steps=None, market=Market.ON_DEMAND)
@@ -83,7 +83,7 @@ def test_on_demand_as_simulated(policy: str) -> None:
     assert found.total_s == pytest.approx(5000 * 19.75029 + 19.5 * saves + 472.5, rel=1e-3)
 
 
-POLICIES = ("static:10", "static:97", "young", "daly", "exact", "thesis", "adaptive", "hazard", "every:600", "none")
+POLICIES = ("static:10", "static:97", *CHOOSING, "every:600", "none")
 
 
 def some_job(number: int) -> tuple[Job, str]:

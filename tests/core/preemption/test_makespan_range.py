@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.closed_form import expected, holds
+from support.closed_form import CHOOSING, expected, holds
 from support.effort import THOROUGH, examples
 from support.simulator import naive
 
@@ -129,19 +129,7 @@ def test_backups_that_overtake_each_other(policy: str, backup_s: tuple[float, fl
     assert abs(expected(job, parse_policy(policy)).total_s - mean.total_s) <= 0.008 * mean.total_s + 4 * error.total_s
 
 
-POLICIES = (
-    "static:10",
-    "static:97",
-    "young",
-    "daly",
-    "exact",
-    "thesis",
-    "adaptive",
-    "hazard",
-    "every:600",
-    "none",
-    "auto",
-)
+POLICIES = ("static:10", "static:97", *CHOOSING, "every:600", "none", "auto")
 
 
 def some_job(number: int) -> tuple[Job, str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.profiling.scaling_runs import TINY, environment
+from support.small_disk import small_disk
 
 from deepvm.errors import DataError, MeasurementError, RequestError
 from deepvm.io.atomic_write import write_bytes
@@ -242,21 +243,16 @@ def test_a_host_that_never_answers_ends_after_the_time_out(monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
 def test_a_disk_that_fills_up_does_not_end_the_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1M", "tmpfs", disk], capture_output=True).returncode:
-        pytest.skip("may not mount")
-    said: list[str] = []
+    disk, said = tmp_path / "disk", list[str]()
 
     def say(line: str) -> None:
         said.append(line)
         if line.startswith("n = 1, repeat 1"):
             (disk / "filler").write_bytes(bytes(2**20 - (disk / "curve.json").stat().st_size // 4096 * 4096 - 4096))
 
-    try:
+    with small_disk(disk, "1M"):
         curve = measure_scaling(
             Task("tiny_models:build", 4, 8, "cpu", (), 2, 1, 2, 3),
             [Host("here")],
@@ -270,8 +266,6 @@ def test_a_disk_that_fills_up_does_not_end_the_measurement(tmp_path: Path, monke
         kept = read_curve(disk / "curve.json")
         assert kept is not None and len(kept.runs) == 1
         assert not list(disk.glob(".*.tmp"))
-    finally:
-        subprocess.run(["umount", disk], check=True)
 
 
 def test_processes_of_one_processor_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:

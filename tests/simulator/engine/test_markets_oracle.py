@@ -1,7 +1,7 @@
 """Jobs with a deadline against the step-by-step oracle.
 
 Twice. Where no latency varies and the lives are given, nothing is left to chance, and engine and oracle have to do the
-very same: that shows a rule that is off by a step. Jobs of :func:`tests.simulator.test_engine.jobs`, with latencies
+very same: that shows a rule that is off by a step. Jobs of :func:`support.simulator.engine_runs.jobs`, with latencies
 that vary, are compared by their means. The engine does not draw each step: sums of latencies, and which of the steps is
 cut (stretch_cut.py), are approximated. That made the compute time of 60 such jobs 0.04 % longer than the oracle's
 (standard error 0.01 %), of one job 0.18 % at most; nothing else differed by more than chance allows.

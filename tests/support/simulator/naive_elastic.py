@@ -1,6 +1,6 @@
 """The oracle of elastic clusters: step after step and machine after machine, as plain as the model itself.
 
-It shares no code with deepvm/simulator but the policies. The model of :mod:`tests.simulator.naive` holds, but for
+It shares no code with deepvm/simulator but the policies. The model of :mod:`support.simulator.naive` holds, but for
 this:
 
 * Training begins when all machines are there; before the first step is done a loss stops all, as in a rigid cluster.
