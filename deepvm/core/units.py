@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from contextlib import suppress
 from decimal import ROUND_FLOOR, Decimal
 from fractions import Fraction
 from numbers import Real
@@ -56,24 +55,24 @@ def to_decimal(value: Money, option: str, *, zero: bool = False, unit: str = "do
 
 def to_whole(value: object, option: str, allowed: str, *, least: int, most: float = math.inf) -> int:
     """A whole number within bounds as an int: 4.0, Decimal(4) and numpy's 4 count. Raises a RequestError."""
-    # isfinite() makes a float of it, which an int may be too large for.
-    finite = _is_number(value) and (isinstance(value, int) or math.isfinite(value))
-    if finite and least <= value <= most and value == int(value):
+    if _is_finite(value) and least <= value <= most and value == int(value):
         return int(value)
     raise RequestError(option, value, allowed)
 
 
 def to_positive(value: object, option: str) -> float:
     """A finite number above 0, of any numeric type, as a float; raises a RequestError for the rest."""
-    if _is_number(value) and 0 < value < math.inf:
-        with suppress(OverflowError):
-            return float(value)
+    if _is_finite(value) and value > 0:
+        return float(value)
     raise RequestError(option, value, "a finite number > 0, or None when unknown")
 
 
-def _is_number(value: object) -> TypeGuard[float]:
-    """Whether it is of any numeric type, which text and booleans are not."""
-    return isinstance(value, (Real, Decimal)) and not isinstance(value, bool)
+def _is_finite(value: object) -> TypeGuard[float]:
+    """Whether it is of any numeric type, which text and booleans are not, and a float holds it."""
+    try:
+        return isinstance(value, (Real, Decimal)) and not isinstance(value, bool) and math.isfinite(value)
+    except (OverflowError, ValueError):  # an int that is too large for a float, a signalling NaN
+        return False
 
 
 def to_micro_usd(price: Decimal) -> int:

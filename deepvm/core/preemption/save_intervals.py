@@ -12,6 +12,7 @@ is least at ``sqrt(2 save_s / h)``.
 from __future__ import annotations
 
 import math
+from functools import reduce
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:  # the training job imports this module, and may have no numpy
@@ -90,10 +91,7 @@ def maximum(*values: Number) -> Number:
         return max(values)
     import numpy as np
 
-    found: Number = values[0]
-    for value in values[1:]:
-        found = np.maximum(found, value)
-    return found
+    return reduce(np.maximum, values)
 
 
 def in_steps(interval_s: Number, step_s: Number) -> Number:

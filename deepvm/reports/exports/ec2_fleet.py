@@ -17,15 +17,7 @@ from typing import Any
 from deepvm.core.cluster.instances import Market
 from deepvm.core.cluster.plan import MEMORY, Plan, PlannedGroup
 from deepvm.errors import RequestError
-from deepvm.reports.exports.base import (
-    Export,
-    ExportFile,
-    ExportOptions,
-    places,
-    plan_tags,
-    tag_value,
-    zone_notes,
-)
+from deepvm.reports.exports.base import Export, ExportFile, ExportOptions, places, plan_tags, tag_value, zone_notes
 from deepvm.reports.exports.limits import Limited, amount, on_demand_note, within_limit
 
 OPTIONS = frozenset({"launch_template", "max_price", "memory_launch_template", "subnet"})
