@@ -106,8 +106,8 @@ def cluster_sentence(risk: ClusterRisk) -> str:
     else:
         every = f"{_digits(shortest)} to {_digits(longest, up=True)} d"
     return (
-        f"Risk of the cluster: if the {risk.vms} are preempted independently, in {share_words(risk)} of months "
-        f"at least one is preempted: {losses} losses a month, one every {every}."
+        f"Risk of the cluster: if the {risk.vms} are preempted independently, {share_words(risk)} of months "
+        f"see a preemption: {losses} a month, one every {every}."
     )
 
 

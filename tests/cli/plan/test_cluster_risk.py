@@ -8,7 +8,7 @@ import pytest
 from support.command import Run
 
 ASK = ["recommend", "--pw", "3", "--prices", "snapshot"]
-CLUSTER = "Risk of the cluster: if the 9 are preempted independently, at least 86 % of months lose one or more: "
+CLUSTER = "Risk of the cluster: if the 9 are preempted independently, at least 86 % of months see a preemption: "
 
 
 def test_the_report_names_both(run: Run) -> None:

@@ -272,7 +272,7 @@ def test_aws_takes_no_limit_of_a_tenth_of_a_cent() -> None:
     configuration["gpu"] |= {"spot_usd_per_hour": 0.0005, "zones": None}
     configuration |= {"memory": None, "usd_per_hour": 0.0085, "zone": None}
     error = refused("export", "-", "--to", "terraform", given=json.dumps(changed))
-    assert "0.000600 $/h for each spot VM, and AWS takes only limits above 0.001" in str(error)
+    assert "0.000600 $/h for each spot VM, and AWS accepts only more than 0.001" in str(error)
     good("export", "-", "--to", "terraform", "--max-price", "0.0171", given=json.dumps(changed))
 
 

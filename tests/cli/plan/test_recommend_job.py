@@ -56,7 +56,7 @@ def test_simulated_figures_agree_with_expected_ones(job: str, run: Run) -> None:
 def test_what_is_counted_for_a_job_is_said(job: str, run: Run) -> None:
     ask = ["recommend", "--pw", "3", "--prices", "snapshot", "--work", "100", "--mttp", "12h"]
     out = run(*ask, "--measured-on", "p4d.24xlarge")[1]
-    assert "\nIt assumes 0.545 s for a save, which is safe 2.83 s later, 140 s for a new VM to come and 163 s " in out
+    assert "\nAssumed: a save takes 0.545 s and is safe 2.83 s later; a new VM takes 140 s to come and 163 s " in out
     assert "\nDoubt: it rests on the estimated eFLOPS of p4d.24xlarge: " in out
     assert "are estimated" not in run(*ask, "--measured-on", "g5.xlarge")[1]
     code, _, err = run(*ask, "--simulate", "100001")
@@ -249,7 +249,7 @@ def test_clusters_are_compared_with_on_demand_alone_and_with_cheaper_ones(run: R
 
 def test_runs_that_miss_the_deadline_are_counted(run: Run) -> None:
     words = [*WORK, "--pw", "3", "--measured-on", "g4dn.xlarge", "--deadline", "42h"]
-    assert "\nDoubt: expected means on average; about half of runs are late" in run(*words)[1]
+    assert "\nDoubt: this is an average: about half of all runs will be late" in run(*words)[1]
     late = json.loads(run(*words, "--simulate", "200", "-o", "json")[1])["configurations"][0]["expected"]["late_share"]
     assert 0.2 < late < 0.8
     out = run(*words, "--simulate", "200")[1]

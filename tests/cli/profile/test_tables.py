@@ -128,7 +128,7 @@ def test_saved_and_used_at_once(capsys: pytest.CaptureFixture[str], run: Run, go
     assert after != before
     assert "where the measured curve of g4dn.xlarge gives S(" in after
     assert f"Measured here: eFLOPS of g4dn.xlarge {today} with resnet50/224px/b64/float32/adam" in after
-    assert f"n_sat of g4dn.xlarge to c5.xlarge {today}. '--tables paper' ignores it." in after
+    assert f"n_sat of g4dn.xlarge to c5.xlarge {today}. '--tables paper' ignores them." in after
     assert "Doubt: g4dn.xlarge alone links" in after
     assert good("recommend", *PAPER, "--tables", "paper") == before
     document = json.loads(good("recommend", *PAPER, "-o", "json"))

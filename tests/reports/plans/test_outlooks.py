@@ -32,15 +32,15 @@ def test_shares(band: int, vms: int, words: str) -> None:
 
 def test_sentences() -> None:
     assert cluster_sentence(ClusterRisk.of_band(4, 9)) == (
-        "Risk of the cluster: if the 9 are preempted independently, at least 86 % of months lose one or "
-        "more: at least 2.0 losses a month, one every 16 d or sooner."
+        "Risk of the cluster: if the 9 are preempted independently, at least 86 % of months see a "
+        "preemption: at least 2.0 a month, one every 16 d or sooner."
     )
     assert cluster_sentence(ClusterRisk.of_band(1, 9)) == (
-        "Risk of the cluster: if the 9 are preempted independently, 36 to 62 % of months lose one or "
-        "more: 0.46 to 0.95 losses a month, one every 32 to 66 d."
+        "Risk of the cluster: if the 9 are preempted independently, 36 to 62 % of months see a "
+        "preemption: 0.46 to 0.95 a month, one every 32 to 66 d."
     )
     assert cluster_sentence(ClusterRisk.of_band(0, 9)).endswith(
-        "at most 37 % of months lose one or more: at most 0.47 losses a month, one every 65 d or more rarely."
+        "at most 37 % of months see a preemption: at most 0.47 a month, one every 65 d or more rarely."
     )
 
 
