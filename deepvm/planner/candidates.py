@@ -126,8 +126,8 @@ def architectures_of(request: PlanRequest) -> tuple[Architecture, ...]:
 def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
     """Split the catalog's types into candidates and rejections.
 
-    Raises a RequestError for an idle glob or an unknown architecture, and a MissingDataError if no type has a speed-up
-    curve of the requested kind.
+    Raises a RequestError for a glob that matches no type or an unknown architecture, and a MissingDataError if no type
+    has a speed-up curve of the requested kind.
     """
     architectures = architectures_of(request)
     refuse_unmatched_globs(request, catalog)
