@@ -336,7 +336,8 @@ def test_the_limit_of_the_stall(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_all_limits(tmp_path: Path) -> None:
-    """For a machine that has nothing else to do: the disk and two cores are what the time goes to."""
+    """The disk and two cores are what the time goes to."""
     measure: dict[str, Any] = {"what": ("stall_ratio", "durable_ratio"), "reps": 5, "steps": 4}
     assert not over(tmp_path, *LIMITS, **measure) or not over(tmp_path, *LIMITS, **measure)
