@@ -32,7 +32,7 @@ class FileLock:
                 self._descriptor = os.open(self._path, flags, self._mode)
             try:
                 fcntl.flock(self._descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-                self.held = self._in_place()
+                self.held = self._in_place() or time.monotonic() > deadline + 1  # FUSE may number files anew
                 if not self.held:  # its previous holder removed the file, and another may lock a new one
                     self.release()
             except BlockingIOError:
