@@ -1,0 +1,82 @@
+"""How fast types of VMs train a workload, by what is published: the planner's source of speeds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from deepvm.catalog.published.calibration import calibration
+from deepvm.catalog.published.hardware import find_accelerator, interconnect, usual_machine
+from deepvm.core.cluster.instances import InstanceType
+from deepvm.core.training.hardware import Accelerator, Machine
+from deepvm.core.training.speed import TrainingSpeed, predict
+from deepvm.core.training.workload import Workload
+from deepvm.errors import RequestError
+
+SOFTWARE = ("eager", "compiled", "tuned")
+"""Plain PyTorch, ``torch.compile``, and what vendors tune for a benchmark."""
+
+
+@dataclass(frozen=True)
+class PublishedPerformance:
+    """Speeds from data sheets and published runs.
+
+    ``software``: one of :data:`SOFTWARE`. ``placement_group``: whether VMs are in a cluster placement group.
+    """
+
+    software: str = "eager"
+    placement_group: bool = False
+
+    def machine(self, instance: InstanceType) -> Machine | str:
+        """A type as a machine, or why it is none."""
+        if instance.gpu is None:
+            return "it has no GPU"
+        if instance.gpu.manufacturer != "NVIDIA":
+            return f"nothing is published of {instance.gpu.name} here"
+        gpu = find_accelerator(instance.gpu.name, instance.gpu.memory_gib)
+        if gpu is None:
+            return f"the data sheet of {instance.gpu.name} is not known here"
+        sustained = instance.network_baseline_gbps or instance.network_gbps
+        network = interconnect(instance.name, sustained, placement_group=self.placement_group)
+        return Machine(gpu, instance.gpu.count, network)
+
+    def speed(self, instance: InstanceType, workload: Workload, most_vms: int) -> TrainingSpeed | str:
+        """The speed of 1 to ``most_vms`` VMs of a type, or why there is none."""
+        machine = self.machine(instance)
+        if isinstance(machine, str):
+            return machine
+        return self.of_machine(machine, workload, np.arange(1, most_vms + 1, dtype=np.float64))
+
+    def of_machine(self, machine: Machine, workload: Workload, vms: np.ndarray) -> TrainingSpeed | str:
+        """The speed of clusters of a machine, or why there is none."""
+        gpu = machine.accelerator
+        precision = gpu.precision(workload.precision)
+        if precision is None:
+            return f"{gpu.name} does not compute in {workload.precision.value}"
+        known = calibration()
+        published = (workload.model.name, gpu.name, precision.value) in known.seen
+        return predict(workload, machine, precision, vms, known.evidence, software=self.software, published=published)
+
+    def cluster(self, gpu: Accelerator, workload: Workload, gpus: int, nodes: int | None) -> TrainingSpeed:
+        """The speed of so many GPUs, in ``nodes`` VMs or as they are mostly rented.
+
+        Raises a RequestError if nodes do not divide GPUs, or the GPU lacks the precision.
+        """
+        _, usual = usual_machine(gpu, placement_group=self.placement_group)
+        each = int(usual.gpus)
+        if nodes is None:
+            nodes = max(1, -(-gpus // each))
+        if gpus % nodes:
+            raise RequestError(
+                "nodes", nodes, f"a number that divides {gpus} GPUs evenly, such as {_divisor(gpus, nodes)}"
+            )
+        found = self.of_machine(replace(usual, gpus=gpus // nodes), workload, np.array([float(nodes)]))
+        if isinstance(found, str):
+            allowed = ", ".join(p for p in gpu.peak_tflops)
+            raise RequestError("precision", workload.precision.value, f"one that {gpu.name} has: {allowed}")
+        return found
+
+
+def _divisor(gpus: int, nodes: int) -> int:
+    return min((n for n in range(1, gpus + 1) if gpus % n == 0), key=lambda n: (abs(n - nodes), n))

@@ -1,0 +1,182 @@
+"""What published measurements teach about the nominal step time: a linear model of its error, with doubt.
+
+The logarithm of (measured over nominal throughput) is a sum of effects: of the GPU's generation, the GPU, the
+precision, the family of models, the model, the software, sizes; of the network; of the slowest GPU, within a VM and
+across VMs. Each effect is 0 before anything is measured, give or take a standard deviation that :data:`PRIOR` states
+(random effects, as in Gelman et al., *Bayesian Data Analysis*, chapter 15). So what was measured on one GPU says a lot
+about it, less about its generation, little about the rest, and the intervals say so. Effects on gradients count by the
+gradients' share of the step, effects on synchronisation by its share.
+
+Leave-one-out predictions are exact and need no second fit: with C the covariance of the rows, those of row i are
+``y_i - [C^-1 y]_i / [C^-1]_ii`` and variance ``1 / [C^-1]_ii`` (Sundararajan and Keerthi 2001, eq. 9-11).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+
+COMPUTE, NETWORK, LOCAL, ACROSS = range(4)
+"""Parts of a step that an effect is on; the last two: how gradients take longer with the GPUs of a VM, and with VMs."""
+PARTS = 4
+
+PRIOR: Mapping[str, tuple[int, float]] = {
+    # effect: the part of the step that it is on, and its standard deviation on a logarithmic scale
+    "all": (COMPUTE, 0.3),
+    "generation": (COMPUTE, 0.15),
+    "gpu": (COMPUTE, 0.06),
+    "precision": (COMPUTE, 0.3),
+    "gpu+precision": (COMPUTE, 0.12),
+    "family": (COMPUTE, 0.3),
+    "family+generation": (COMPUTE, 0.1),
+    "model": (COMPUTE, 0.12),
+    "model+gpu": (COMPUTE, 0.08),
+    "software": (COMPUTE, 0.1),
+    "method": (COMPUTE, 0.05),
+    "checkpointing": (COMPUTE, 0.1),
+    "log parameters": (COMPUTE, 0.1),
+    "log parameters below 1e9": (COMPUTE, 0.1),
+    "log tokens": (COMPUTE, 0.05),
+    "log sequence": (COMPUTE, 0.05),
+    "model: log sequence": (COMPUTE, 0.06),
+    "model+gpu: log batch": (COMPUTE, 0.15),
+    "model+gpu: inverse batch": (COMPUTE, 0.3),
+    "network": (NETWORK, 0.4),
+    "link": (NETWORK, 0.4),
+    "machine": (NETWORK, 0.4),
+    "model: network": (NETWORK, 0.2),
+    "local": (LOCAL, 0.02),
+    "model: local": (LOCAL, 0.02),
+    "model+gpu: local": (LOCAL, 0.05),
+    "site: local": (LOCAL, 0.1),
+    "across": (ACROSS, 0.02),
+    "network: across": (ACROSS, 0.02),
+    "model: across": (ACROSS, 0.02),
+    "model+gpu: across": (ACROSS, 0.03),
+    "site: across": (ACROSS, 0.05),
+}
+NOISE = 0.05
+"""Standard deviation between two runs of the same, on a logarithmic scale."""
+
+Effects = Mapping[str, float]
+"""Values of the effects that apply to a row, by name; ``gpu=A100`` is an effect of kind ``gpu``."""
+
+
+def kind(effect: str) -> str:
+    """The kind of an effect, a key of :data:`PRIOR`."""
+    return effect.rpartition("=")[0] or effect
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison: the effects on it, the shares of its step, and the logarithm of measured over nominal."""
+
+    effects: Effects
+    sync_share: float
+    log_local: float
+    log_vms: float
+    error: float
+    noise: float = NOISE
+
+    @property
+    def weights(self) -> FloatArray:
+        """How much 1 % of each part counts in the throughput, (parts,)."""
+        return np.asarray(weights(*(np.array([v]) for v in (self.sync_share, self.log_local, self.log_vms)))[0])
+
+
+def weights(sync_share: FloatArray, log_local: FloatArray, log_vms: FloatArray) -> FloatArray:
+    """By how many per cent the throughput changes with 1 % of each part, (n, parts).
+
+    ``log_local``, ``log_vms``: logarithms of the GPUs of one VM and of the number of VMs.
+    """
+    compute = 1.0 - sync_share
+    return np.stack([compute, sync_share, -log_local * compute, -log_vms * compute], axis=-1)
+
+
+def design(rows: Sequence[Row], names: Mapping[str, int]) -> FloatArray:
+    """(rows, effects): how much each effect counts in each row; effects that are not among ``names`` are left out."""
+    found = np.zeros((len(rows), len(names)))
+    for i, row in enumerate(rows):
+        share = row.weights
+        for effect, value in row.effects.items():
+            if effect in names:
+                found[i, names[effect]] = value * share[PRIOR[kind(effect)][0]]
+    return found
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of the effects in ``names``.
+
+    ``mean``: (effects,); ``root``: lower triangular R, (effects, effects), whose product R R^T is their covariance.
+    """
+
+    names: Mapping[str, int]
+    mean: FloatArray
+    root: FloatArray
+
+    @property
+    def covariance(self) -> FloatArray:
+        """(effects, effects)."""
+        return np.asarray(self.root @ self.root.T)
+
+    def only(self, wanted: Callable[[str], bool]) -> Evidence:
+        """What is known of some of the effects, whatever the others are."""
+        kept = [name for name in self.names if wanted(name)]
+        rows = [self.names[name] for name in kept]
+        root = np.asarray(np.linalg.cholesky(self.covariance[np.ix_(rows, rows)]))
+        return Evidence({name: i for i, name in enumerate(kept)}, self.mean[rows], root)
+
+    def loading(self, effects: Effects) -> tuple[FloatArray, FloatArray]:
+        """How much each known effect counts in the parts, (parts, effects), and the parts' variance of unknown ones.
+
+        Effects that no row had keep their prior.
+        """
+        matrix, unknown = np.zeros((PARTS, len(self.names))), np.zeros(PARTS)
+        for effect, value in effects.items():
+            part, sd = PRIOR[kind(effect)]
+            if effect in self.names:
+                matrix[part, self.names[effect]] = value
+            else:
+                unknown[part] += (value * sd) ** 2
+        return matrix, unknown
+
+
+def learn(rows: Sequence[Row]) -> Evidence:
+    """The effects after the rows: the posterior of the linear model."""
+    names = {name: i for i, name in enumerate(sorted({e for row in rows for e in row.effects}))}
+    x, sd = design(rows, names), _deviations(names)
+    y = np.array([row.error for row in rows])
+    certainty = 1.0 / np.array([row.noise for row in rows]) ** 2
+    covariance = np.linalg.inv((x.T * certainty) @ x + np.diag(1.0 / sd**2))
+    return Evidence(names, covariance @ (x.T @ (certainty * y)), np.asarray(np.linalg.cholesky(covariance)))
+
+
+def leave_one_out(rows: Sequence[Row]) -> tuple[FloatArray, FloatArray]:
+    """For each row what the others say: mean and standard deviation of its error, a new run's noise included."""
+    names = {name: i for i, name in enumerate(sorted({e for row in rows for e in row.effects}))}
+    x, sd = design(rows, names), _deviations(names)
+    y = np.array([row.error for row in rows])
+    inverse = np.linalg.inv((x * sd**2) @ x.T + np.diag([row.noise**2 for row in rows]))
+    own = np.diag(inverse)
+    return y - (inverse @ y) / own, 1.0 / np.sqrt(own)
+
+
+def log_evidence(rows: Sequence[Row]) -> float:
+    """The logarithm of the marginal likelihood: how well the priors describe the rows; higher is better."""
+    names = {name: i for i, name in enumerate(sorted({e for row in rows for e in row.effects}))}
+    x, sd = design(rows, names), _deviations(names)
+    y = np.array([row.error for row in rows])
+    covariance = (x * sd**2) @ x.T + np.diag([row.noise**2 for row in rows])
+    _, log_determinant = np.linalg.slogdet(covariance)
+    return float(-0.5 * (y @ np.linalg.solve(covariance, y) + log_determinant + len(rows) * math.log(2 * math.pi)))
+
+
+def _deviations(names: Mapping[str, int]) -> FloatArray:
+    return np.array([PRIOR[kind(name)][1] for name in names])

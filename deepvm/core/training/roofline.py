@@ -1,0 +1,114 @@
+"""The step time that data sheets promise: where no one has measured, the law's parameters follow from hardware.
+
+T_grad: operations over a nominal share of the peak, beside bytes over a nominal share of the memory's bandwidth (the
+roofline, Williams et al. 2009), and the optimizer. T_sync: bytes that are exchanged over the *effective* bandwidth.
+Nominal shares are corrected by published measurements (:mod:`deepvm.core.training.evidence`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from deepvm.core.training.gpu_memory import MemoryFit, fit_memory
+from deepvm.core.training.hardware import Machine
+from deepvm.core.training.steptime import joined
+from deepvm.core.training.workload import LORA_SHARE, Method, Precision, Workload
+
+FloatArray = npt.NDArray[np.float64]
+
+COMPUTE_SHARE, MEMORY_SHARE = 0.45, 0.42
+"""Of the peaks, nominal: what training achieves in the published rows is 0.2 to 0.8 of the first."""
+OVERLAP = 2.5
+"""Nominal g of the step-time law: fits to published rows give 1.4 to 3.3."""
+STRAGGLING = 0.02
+"""Nominal d of the step-time law."""
+_ROOFS = 3.0
+"""How sharp the corner between the roofs is."""
+_LAUNCH_S = 0.012
+"""Of a step whatever its size: launching kernels, reading data."""
+_OPTIMIZER_BYTES = 28
+"""Of a parameter: Adam reads the weight, its gradient and two moments, and writes all but the gradient."""
+_RING = 1.5
+"""2 (N-1)/N of a ring all-reduce between 2, 4 and many VMs is 1, 1.5 and 2."""
+GRADIENT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Nominal steps on clusters of n VMs, arrays of the shape of n; seconds."""
+
+    vms: FloatArray
+    gpus: FloatArray
+    batch: FloatArray
+    grad_s: FloatArray
+    sync_s: FloatArray
+    memory: MemoryFit
+
+    @property
+    def step_s(self) -> FloatArray:
+        """T of the step-time law."""
+        return joined(self.grad_s, self.sync_s, OVERLAP)
+
+    @property
+    def sync_share(self) -> FloatArray:
+        """By how much per cent a step grows with 1 % more synchronisation; the rest is that of the gradients."""
+        return np.asarray((self.sync_s / self.step_s) ** OVERLAP)
+
+
+def nominal_steps(
+    workload: Workload, machine: Machine, precision: Precision, vms: FloatArray, memory: MemoryFit | None = None
+) -> Steps:
+    """Steps of a workload on clusters of these numbers of VMs; ``memory``: how it was run, where that is known."""
+    gpus = vms * machine.gpus
+    memory = memory or fit_memory(workload, machine.accelerator, precision, gpus)
+    batch = memory.micro_batch * memory.passes
+    grad = (_sample_s(workload, machine, precision, memory) * batch + _fixed_s(workload, machine, gpus)) * (
+        gpus**STRAGGLING
+    )
+    exchanged = exchanged_bytes(workload, precision, memory, gpus)
+    link, network = machine.accelerator.link_gb_per_s * 1e9, machine.interconnect.gb_per_s * 1e9
+    growth = 1.0 + machine.interconnect.per_gpu * np.maximum(gpus - 2, 0)
+    local = np.where(machine.gpus > 1, exchanged / link, 0.0)
+    # A ring passes every link and every network: the slowest decides.
+    sync = np.where(vms > 1, np.maximum(exchanged / network * growth, local), local)
+    return Steps(vms, gpus, batch, grad, sync, memory)
+
+
+def _sample_s(workload: Workload, machine: Machine, precision: Precision, memory: MemoryFit) -> FloatArray:
+    """Seconds of forward and backward for one sample on one GPU."""
+    gpu = machine.accelerator
+    flop = np.where(
+        memory.checkpointing,
+        workload.flop_of_step(checkpointing=True),
+        workload.flop_of_step(checkpointing=False),
+    )
+    wide = 2.0 if precision in (Precision.FP32, Precision.TF32) else 1.0
+    computing = flop / (gpu.peak_flops(precision) * COMPUTE_SHARE)
+    moving = workload.model.traffic_bytes * wide / (gpu.traffic_gb_per_s * 1e9 * MEMORY_SHARE)
+    return np.asarray((computing**_ROOFS + moving**_ROOFS) ** (1 / _ROOFS))
+
+
+def _fixed_s(workload: Workload, machine: Machine, gpus: FloatArray) -> FloatArray:
+    """Seconds of a step whatever its batch: the optimizer on each GPU's parameters, and the launch."""
+    own = workload.trained / (gpus if workload.method is Method.FSDP else 1.0)
+    return np.asarray(_LAUNCH_S + own * _OPTIMIZER_BYTES / (machine.accelerator.memory_gb_per_s * 1e9 * MEMORY_SHARE))
+
+
+def exchanged_bytes(workload: Workload, precision: Precision, memory: MemoryFit, gpus: FloatArray) -> FloatArray:
+    """What each VM sends in a step, bytes.
+
+    ddp: an all-reduce of the gradients in 32 bits. fsdp: weights are gathered for the forward and the backward pass of
+    each micro-batch and gradients are scattered, in the precision of the step. lora: the adapters' gradients, and the
+    frozen weights where one GPU does not hold them.
+    """
+    parameters = workload.model.parameters
+    wide = 4.0 if precision in (Precision.FP32, Precision.TF32) else 2.0
+    if workload.method is Method.DDP:
+        return np.full(gpus.shape, _RING * GRADIENT_BYTES * parameters)
+    if workload.method is Method.FSDP:
+        return np.asarray(0.5 * _RING * 3.0 * wide * parameters * memory.passes)
+    adapters = _RING * GRADIENT_BYTES * LORA_SHARE * parameters
+    return np.asarray(adapters + memory.sharded * 0.5 * _RING * 2.0 * wide * parameters * memory.passes)

@@ -1,0 +1,178 @@
+"""How fast clusters of one type of VM train a workload, with the doubt in it and where it comes from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+
+from deepvm.core.training.effects import effects_of
+from deepvm.core.training.evidence import ACROSS, COMPUTE, LOCAL, NETWORK, NOISE, Evidence, weights
+from deepvm.core.training.gpu_memory import least_gpus
+from deepvm.core.training.hardware import Machine
+from deepvm.core.training.interval import Interval
+from deepvm.core.training.roofline import OVERLAP, STRAGGLING, nominal_steps
+from deepvm.core.training.steptime import REACH, StepTimeFit, joined
+from deepvm.core.training.workload import Precision, Workload
+from deepvm.core.units import format_bytes
+
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+class Source(str, Enum):
+    """Where a speed comes from, the best first."""
+
+    MEASURED = "measured"  # by this user
+    PUBLISHED = "published"  # of this model on this GPU
+    DERIVED = "derived"  # from data sheets and what was published of other models and GPUs
+
+
+@dataclass(frozen=True)
+class TrainingSpeed:
+    """How fast n VMs train, for several n; arrays of shape (sizes,).
+
+    Attributes:
+        vms: the sizes n, ascending. fits: whether the workload fits there. step_s: median seconds of a step.
+        throughput: median units a second of all VMs together. sd: standard deviation of its logarithm.
+        loadings: (sizes, effects): the part of the doubt that sizes and machines share, in independent directions.
+        source, basis: where it comes from, as a word and in a sentence. fitted_vms: the largest cluster that its source
+            has seen.
+        needs: what the workload needs where it does not fit, in words.
+    """
+
+    machine: Machine
+    workload: Workload
+    precision: Precision
+    vms: FloatArray
+    fits: BoolArray
+    step_s: FloatArray
+    throughput: FloatArray
+    sd: FloatArray
+    checkpointing: BoolArray
+    micro_batch: FloatArray
+    loadings: FloatArray = field(repr=False)
+    source: Source = Source.DERIVED
+    basis: str = ""
+    fitted_vms: int = 1
+    needs: str = ""
+
+    @property
+    def trusted_vms(self) -> int:
+        """The largest n to believe, 1.5 x the largest that was seen."""
+        return int(REACH * self.fitted_vms)
+
+    def interval(self, place: int) -> Interval:
+        """Throughput at ``vms[place]``, 80 % interval."""
+        return Interval.of_log(float(self.throughput[place]), float(self.sd[place]))
+
+    def step_interval(self, place: int) -> Interval:
+        """Seconds of a step at ``vms[place]``, 80 % interval."""
+        return Interval.of_log(float(self.step_s[place]), float(self.sd[place]))
+
+    def mfu(self, place: int) -> float:
+        """Model FLOP utilisation: the operations that the model needs over the peak of all GPUs (PaLM, appendix B)."""
+        gpu = self.machine.accelerator
+        flops = float(self.throughput[place]) / self.workload.model.units_per_sample * self.workload.useful_flop()
+        return flops / (float(self.vms[place]) * self.machine.gpus * gpu.peak_flops(self.precision))
+
+
+def predict(
+    workload: Workload,
+    machine: Machine,
+    precision: Precision,
+    vms: FloatArray,
+    evidence: Evidence,
+    *,
+    software: str,
+    published: bool,
+) -> TrainingSpeed:
+    """The nominal steps, corrected by what was published; ``published``: of this very model, GPU and precision."""
+    steps = nominal_steps(workload, machine, precision, vms)
+    first = int(np.argmax(steps.memory.fits))
+    grad, sync = steps.grad_s.copy(), steps.sync_s.copy()
+    shared = np.zeros((len(vms), len(evidence.names)))
+    own = np.full(len(vms), NOISE**2)
+    for several in (False, True):
+        rows = (vms > 1) == several
+        if not rows.any():
+            continue
+        effects = effects_of(
+            workload,
+            machine,
+            precision,
+            software=software,
+            micro_batch=float(steps.memory.micro_batch[first]),
+            checkpointing=bool(steps.memory.checkpointing[first]),
+            several_vms=several,
+        )
+        loading, unknown = evidence.loading(effects)
+        mean = loading @ evidence.mean
+        local, many = np.full(int(rows.sum()), math.log(machine.gpus)), np.log(vms[rows])
+        # More GPUs never make gradients faster, whatever noise says.
+        straggling = max(mean[LOCAL], -STRAGGLING) * local + max(mean[ACROSS], -STRAGGLING) * many
+        grad[rows] *= np.exp(straggling - mean[COMPUTE])
+        sync[rows] *= math.exp(-mean[NETWORK])
+        share = (sync[rows] / joined(grad[rows], sync[rows], OVERLAP)) ** OVERLAP
+        parts = weights(share, local, many)
+        shared[rows] = parts @ loading @ evidence.root
+        own[rows] += parts**2 @ unknown
+    step = joined(grad, sync, OVERLAP)
+    return TrainingSpeed(
+        machine=machine,
+        workload=workload,
+        precision=precision,
+        vms=vms,
+        fits=steps.memory.fits,
+        step_s=step,
+        throughput=steps.gpus * steps.batch * workload.model.units_per_sample / step,
+        sd=np.sqrt((shared**2).sum(axis=1) + own),
+        checkpointing=steps.memory.checkpointing,
+        micro_batch=steps.memory.micro_batch,
+        loadings=shared,
+        source=Source.PUBLISHED if published else Source.DERIVED,
+        fitted_vms=machine.interconnect.fitted_vms,
+        needs="" if steps.memory.fits.any() else memory_needed(workload, machine, precision),
+    )
+
+
+def of_fit(
+    fit: StepTimeFit, workload: Workload, machine: Machine, precision: Precision, vms: FloatArray
+) -> TrainingSpeed:
+    """The speed by a law that the user's own measurements were fitted to."""
+    nominal = nominal_steps(workload, machine, precision, vms)
+    gpus, batch = nominal.gpus, nominal.batch
+    step = fit.law.step_s(vms, gpus, batch)
+    beyond = np.maximum(0.0, np.log(vms / fit.most_nodes))
+    return TrainingSpeed(
+        machine=machine,
+        workload=workload,
+        precision=precision,
+        vms=vms,
+        fits=nominal.memory.fits,
+        step_s=step,
+        throughput=gpus * batch * workload.model.units_per_sample / step,
+        sd=fit.sd * (1.0 + beyond),
+        checkpointing=nominal.memory.checkpointing,
+        micro_batch=nominal.memory.micro_batch,
+        loadings=np.zeros((len(vms), 0)),
+        source=Source.MEASURED,
+        fitted_vms=fit.most_nodes,
+    )
+
+
+def memory_needed(workload: Workload, machine: Machine, precision: Precision) -> str:
+    """What a workload lacks on clusters of this machine, in words."""
+    from deepvm.core.training.gpu_memory import fit_memory
+
+    gpu = machine.accelerator
+    on_one = fit_memory(workload, gpu, precision, np.array([float(machine.gpus)]))
+    needed = gpu.memory_bytes - float(on_one.free_bytes[0]) + float(on_one.sample_bytes[0])
+    text = f"a {gpu.name} has {gpu.memory_gib:g} GiB, {workload.model.name} needs {format_bytes(round(needed))} of each"
+    least = least_gpus(workload, gpu, precision)
+    if least is not None:
+        return f"{text}; it fits on {least} or more of them"
+    return f"{text}, however many there are; fsdp splits it, lora trains less of it"

@@ -1,0 +1,108 @@
+"""What is trained: a model, how it is spread over GPUs, the batch, and how much of it there is to do."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from deepvm.core.training.model import Model
+
+
+class Method(str, Enum):
+    """How a model is spread over GPUs, and what of it is trained."""
+
+    DDP = "ddp"  # every GPU has all of it; gradients are summed
+    FSDP = "fsdp"  # weights, gradients and optimizer are split over all GPUs (ZeRO stage 3)
+    LORA = "lora"  # weights are frozen in 16 bits and split over the GPUs where they must be; adapters are trained
+
+
+class Precision(str, Enum):
+    """Numbers that a step computes with."""
+
+    AUTO = "auto"  # bf16 where the GPU has it, else fp16, else fp32
+    FP32 = "fp32"
+    TF32 = "tf32"
+    FP16 = "fp16"  # mixed: weights and optimizer in fp32
+    BF16 = "bf16"
+    FP8 = "fp8"
+    FP4 = "fp4"
+
+
+class Scaling(str, Enum):
+    """What stays the same when GPUs are added."""
+
+    WEAK = "weak"  # the batch of each GPU
+    STRONG = "strong"  # the batch of all GPUs together
+
+
+STATE_BYTES = 16
+"""Weights, gradients and Adam's two moments in 32 bits (ZeRO, Rajbhandari et al. 2020, section 3.1)."""
+SAVED_BYTES = 12
+"""Of a parameter in a checkpoint: the weights and Adam's moments in 32 bits."""
+LORA_SHARE = 0.01
+"""Parameters of the adapters over those of the model: rank 16 on all linear layers of a Llama is 0.5 to 1 %."""
+FROZEN_BYTES = 2
+"""Of a weight that is not trained."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is trained.
+
+    Attributes:
+        batch: samples of a step on each GPU, with strong scaling of all GPUs together.
+        checkpointing: activation checkpointing; None: for large language models that are sharded, and else where the
+            batch does not fit without it.
+        samples: how many samples the job trains on in all, None if unknown.
+    """
+
+    model: Model
+    method: Method = Method.DDP
+    precision: Precision = Precision.AUTO
+    batch: float = 1
+    scaling: Scaling = Scaling.WEAK
+    checkpointing: bool | None = None
+    samples: float | None = None
+
+    @property
+    def trained(self) -> float:
+        """Parameters that are trained."""
+        return self.model.parameters * (LORA_SHARE if self.method is Method.LORA else 1.0)
+
+    @property
+    def saved_bytes(self) -> int:
+        """Size of one checkpoint."""
+        return math.ceil(SAVED_BYTES * self.trained)
+
+    @property
+    def units(self) -> str:
+        """Of the throughput: ``tokens/s``."""
+        return f"{self.model.unit}/s"
+
+    def flop_of_step(self, *, checkpointing: bool) -> float:
+        """Operations of one sample's step: forward and backward, and forward once more with checkpointing.
+
+        Frozen weights need no gradients: with LoRA the backward pass costs half.
+        """
+        passes = (2.0 if self.method is Method.LORA else 3.0) + (1.0 if checkpointing else 0.0)
+        return passes * self.model.flop
+
+    def useful_flop(self) -> float:
+        """As :meth:`flop_of_step` without what is done twice: what MFU counts."""
+        return self.flop_of_step(checkpointing=False)
+
+    def batch_on(self, gpus: int) -> float:
+        """Samples of a step on each of ``gpus`` GPUs."""
+        return self.batch / gpus if self.scaling is Scaling.STRONG else float(self.batch)
+
+    def with_samples(self, samples: float | None) -> Workload:
+        """The workload with so many samples to train on."""
+        return replace(self, samples=samples)
+
+    def __str__(self) -> str:
+        """``llama-8b, full fine-tune, bf16, 2048 tokens``."""
+        how = {Method.DDP: "data parallel", Method.FSDP: "sharded", Method.LORA: "LoRA"}[self.method]
+        length = f", {self.model.sequence} tokens" if self.model.unit == "tokens" else ""
+        batch = "in all" if self.scaling is Scaling.STRONG else "a GPU"
+        return f"{self.model.name}, {how}, {self.precision.value}{length}, batch {self.batch} {batch}"
