@@ -56,7 +56,7 @@ PLACES = {
     "scipy": ["core/", "profiling/fit/", "simulator/traces/"],
     "numpy": ["core/", "planner/", "catalog/", "profiling/", "simulator/", "reports/"],
     "matplotlib": ["reports/"],
-    "yaml": ["reports/", "simulator/jobfile.py"],
+    "yaml": ["reports/", "simulator/jobfile.py", "catalog/published/model_file.py"],
     "distributed": ["simulator/monte_carlo.py"],
     "platformdirs": ["io/"],
     "tomli": ["cli/settings.py"],

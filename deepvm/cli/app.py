@@ -33,6 +33,9 @@ COMMANDS = (
     Entry("simulate", "Train under preemption, before you pay: time and bill.", "simulate.simulate", "simulate"),
     Entry("export", "Write a plan for SkyPilot, EC2 Fleet, Terraform or torchrun.", "plan.export", "export"),
     Entry("profile", "Measure your own machines: eFLOPS, speed-up, saturation.", "profile.profile_group", "app"),
+    Entry(
+        "performance", "Predict how fast GPUs train a model, and check that.", "performance.performance_group", "app"
+    ),
     Entry("tables", "List, show, compare, import and export what you measured.", "profile.tables", "app"),
     Entry("memory-node", "Keep checkpoints in the memory of another machine.", "checkpoint.memory_node", "app"),
     Entry("ckpt", "List, verify, prune, restore and benchmark checkpoints.", "checkpoint.ckpt", "app"),

@@ -45,7 +45,7 @@ def find_model(name: str) -> Model:
     return known[wanted]
 
 
-def of_size(text: str | float, sequence: int | None = None) -> Model:
+def model_of_size(text: str | float, sequence: int | None = None) -> Model:
     """A language model of so many parameters, ``7B`` or a number; raises a RequestError."""
     parameters = parse_count(text, "params", "parameters from 100k to 10T, such as 7B or 350M", LEAST, MOST)
     length = sequence or SEQUENCE

@@ -150,7 +150,7 @@ class Evidence:
 
 def learn(rows: Sequence[Row]) -> Evidence:
     """The effects after the rows: the posterior of the linear model."""
-    names = {name: i for i, name in enumerate(sorted({e for row in rows for e in row.effects}))}
+    names = _names(rows)
     x, sd = design(rows, names), _deviations(names)
     y = np.array([row.error for row in rows])
     certainty = 1.0 / np.array([row.noise for row in rows]) ** 2
@@ -158,24 +158,42 @@ def learn(rows: Sequence[Row]) -> Evidence:
     return Evidence(names, covariance @ (x.T @ (certainty * y)), np.asarray(np.linalg.cholesky(covariance)))
 
 
-def leave_one_out(rows: Sequence[Row]) -> tuple[FloatArray, FloatArray]:
-    """For each row what the others say: mean and standard deviation of its error, a new run's noise included."""
-    names = {name: i for i, name in enumerate(sorted({e for row in rows for e in row.effects}))}
-    x, sd = design(rows, names), _deviations(names)
-    y = np.array([row.error for row in rows])
-    inverse = np.linalg.inv((x * sd**2) @ x.T + np.diag([row.noise**2 for row in rows]))
-    own = np.diag(inverse)
-    return y - (inverse @ y) / own, 1.0 / np.sqrt(own)
+def leave_out(rows: Sequence[Row], groups: Sequence[object] | None = None) -> tuple[FloatArray, FloatArray]:
+    """For each row what the others say: mean and standard deviation of its error, a new run's noise included.
+
+    ``groups``: one for each row; a row is predicted from the rows of other groups only. None: from all other rows.
+    """
+    y, inverse = np.array([row.error for row in rows]), np.linalg.inv(_covariance(rows))
+    weighted = inverse @ y
+    if groups is None:
+        own = np.diag(inverse)
+        return y - weighted / own, 1.0 / np.sqrt(own)
+    mean, sd = np.zeros(len(rows)), np.zeros(len(rows))
+    for group in dict.fromkeys(groups):
+        places = np.flatnonzero([g == group for g in groups])
+        # The same for a block: C_BB given the others is the inverse of that block of C^-1.
+        covariance = np.linalg.inv(inverse[np.ix_(places, places)])
+        mean[places] = y[places] - covariance @ weighted[places]
+        sd[places] = np.sqrt(np.diag(covariance))
+    return mean, sd
 
 
 def log_evidence(rows: Sequence[Row]) -> float:
     """The logarithm of the marginal likelihood: how well the priors describe the rows; higher is better."""
-    names = {name: i for i, name in enumerate(sorted({e for row in rows for e in row.effects}))}
-    x, sd = design(rows, names), _deviations(names)
-    y = np.array([row.error for row in rows])
-    covariance = (x * sd**2) @ x.T + np.diag([row.noise**2 for row in rows])
+    y, covariance = np.array([row.error for row in rows]), _covariance(rows)
     _, log_determinant = np.linalg.slogdet(covariance)
     return float(-0.5 * (y @ np.linalg.solve(covariance, y) + log_determinant + len(rows) * math.log(2 * math.pi)))
+
+
+def _names(rows: Sequence[Row]) -> dict[str, int]:
+    return {name: i for i, name in enumerate(sorted({e for row in rows for e in row.effects}))}
+
+
+def _covariance(rows: Sequence[Row]) -> FloatArray:
+    """Of the rows' errors before any is known, (rows, rows)."""
+    names = _names(rows)
+    x = design(rows, names) * _deviations(names)
+    return np.asarray(x @ x.T + np.diag([row.noise**2 for row in rows]))
 
 
 def _deviations(names: Mapping[str, int]) -> FloatArray:

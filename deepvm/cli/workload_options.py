@@ -1,0 +1,61 @@
+"""Options that say what is trained, shared by the commands that predict or plan."""
+
+# No `from __future__ import annotations`: see deepvm.cli.plan.options.
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from deepvm.cli.parameters import opt
+
+if TYPE_CHECKING:
+    from deepvm.core.training.workload import Workload
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """Shell completion: the presets."""
+    from deepvm.catalog.published.models import presets
+
+    return [name for name in presets() if name.startswith(incomplete)]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class WorkloadFlags:
+    """What is trained; numbers stay text, :func:`deepvm.catalog.published.workloads.read_workload` reads them."""
+
+    model: Annotated[
+        str,
+        opt(
+            "What you train: a preset ('deepvm performance models') or a .yaml file.",
+            "NAME|FILE",
+            autocompletion=complete_model,
+        ),
+    ] = ""
+    params: Annotated[str | None, opt("Instead: a language model of this size, such as 7B.", "COUNT")] = None
+    seq: Annotated[str | None, opt("Tokens of a sample; default: the model's.", "TOKENS")] = None
+    method: Annotated[
+        Literal["ddp", "fsdp", "lora"], opt("All on each GPU, sharded over all GPUs, or adapters only.")
+    ] = "ddp"
+    precision: Annotated[
+        Literal["auto", "fp32", "tf32", "fp16", "bf16", "fp8"], opt("auto: bf16 where the GPU has it, else fp16.")
+    ] = "auto"
+    batch_per_gpu: Annotated[str | None, opt("Samples of a step on each GPU; default: the model's.", "N")] = None
+    global_batch: Annotated[str | None, opt("Instead: samples of a step on all GPUs together.", "N")] = None
+    activation_checkpointing: Annotated[
+        bool | None,
+        opt("Compute activations twice to save memory; default: as usual recipes do.", None),
+    ] = None
+
+    def workload(self) -> "Workload":
+        """What the options describe. Raises RequestError, CatalogFormatError."""
+        from deepvm.catalog.published.workloads import read_workload
+
+        return read_workload(
+            model=self.model,
+            params=self.params,
+            seq=self.seq,
+            method=self.method,
+            precision=self.precision,
+            batch_per_gpu=self.batch_per_gpu,
+            global_batch=self.global_batch,
+            activation_checkpointing=self.activation_checkpointing,
+        )
