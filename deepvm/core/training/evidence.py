@@ -33,7 +33,7 @@ PRIOR: Mapping[str, tuple[int, float]] = {
     "gpu": (COMPUTE, 0.06),
     "precision": (COMPUTE, 0.3),
     "gpu+precision": (COMPUTE, 0.12),
-    "family": (COMPUTE, 0.3),
+    "family": (COMPUTE, 0.6),
     "family+generation": (COMPUTE, 0.1),
     "model": (COMPUTE, 0.12),
     "model+gpu": (COMPUTE, 0.08),

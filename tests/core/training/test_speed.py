@@ -1,0 +1,113 @@
+"""Known answers: what practitioners and published runs say of the predictions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from deepvm.catalog.published.hardware import find_accelerator, interconnect, usual_machine
+from deepvm.catalog.published.models import find_model
+from deepvm.catalog.published.performance import PublishedPerformance
+from deepvm.core.training.hardware import Machine
+from deepvm.core.training.speed import Source, TrainingSpeed, of_fit
+from deepvm.core.training.steptime import StepTimeFit, StepTimeLaw
+from deepvm.core.training.workload import Method, Precision, Workload
+
+LLAMA = Workload(find_model("llama-8b"), Method.FSDP, batch=8)
+
+
+def speed(workload: Workload, gpu: str, gpus: int, vms: list[int], memory: float | None = None) -> TrainingSpeed:
+    accelerator = find_accelerator(gpu, memory)
+    assert accelerator is not None
+    _, usual = usual_machine(accelerator)
+    found = PublishedPerformance().of_machine(replace(usual, gpus=gpus), workload, np.array(vms, dtype=np.float64))
+    assert isinstance(found, TrainingSpeed)
+    return found
+
+
+def test_llama_8b_on_a_p5() -> None:
+    """6 667 tokens/s a GPU were published (torchtitan, compiled, 8192 tokens); plain PyTorch at 2048 is near that."""
+    found = speed(LLAMA, "H100", 8, [1])
+    assert found.throughput[0] / 8 == pytest.approx(6667, rel=0.2)
+    assert found.source is Source.PUBLISHED
+
+
+def test_two_p5_are_nearly_twice_as_fast_as_one() -> None:
+    """Published runs keep 98 % from 8 to 128 GPUs."""
+    found = speed(LLAMA, "H100", 8, [1, 2])
+    assert 1.9 < found.throughput[1] / found.throughput[0] <= 2
+
+
+def test_bert_large_on_256_gpus() -> None:
+    found = PublishedPerformance("tuned").of_machine(
+        Machine(_gpu("A100", 80), 8, interconnect("DGX-A100", None)),
+        Workload(find_model("bert-large"), batch=64),
+        np.array([1.0, 32.0]),
+    )
+    assert isinstance(found, TrainingSpeed)
+    assert found.throughput[1] / found.throughput[0] == pytest.approx(30.4, rel=0.05)
+
+
+@pytest.mark.parametrize(("batch", "published", "within"), [(200, 7.3, 0.05), (20, 3.4, 0.12)])
+def test_the_batch_matters_more_than_the_vm(batch: int, published: float, within: float) -> None:
+    """ResNet-50 on g4dn.12xlarge, one GPU a VM (Pollux)."""
+    found = speed(Workload(find_model("resnet50"), precision=Precision.FP32, batch=batch), "T4", 1, [1, 8])
+    assert found.throughput[1] / found.throughput[0] == pytest.approx(published, rel=within)
+
+
+@pytest.mark.parametrize("model", ["resnet50", "bert-large", "vit-b", "gpt2"])
+def test_an_l4_is_faster_than_a_t4(model: str) -> None:
+    workload = Workload(find_model(model), batch=32)
+    assert speed(workload, "L4", 1, [1]).throughput[0] > speed(workload, "T4", 1, [1]).throughput[0]
+
+
+@pytest.mark.parametrize("model", ["llama-8b", "llama-3b", "gpt2-xl"])
+def test_an_h200_is_an_h100_with_more_memory(model: str) -> None:
+    """Compute-bound models gain little: the die is the same."""
+    workload = Workload(find_model(model), Method.FSDP, batch=8)
+    ratio = speed(workload, "H200", 8, [1]).throughput[0] / speed(workload, "H100", 8, [1]).throughput[0]
+    assert 1.0 <= ratio <= 1.2
+
+
+def test_the_interval_is_wider_where_less_is_known() -> None:
+    published = speed(LLAMA, "H100", 8, [1]).sd[0]
+    derived = speed(LLAMA, "L40S", 8, [1]).sd[0]
+    assert speed(LLAMA, "L40S", 8, [1]).source is Source.DERIVED
+    assert derived > published
+
+
+def test_more_vms_never_train_faster_than_that_many_times() -> None:
+    """But for sharding, which leaves more room for larger micro-batches."""
+    for model in ("resnet50", "bert-base", "stable-diffusion-2"):
+        for gpu in ("T4", "A10G", "L4", "A100", "H100", "B200"):
+            found = speed(Workload(find_model(model), batch=16), gpu, 4, list(range(1, 65)))
+            assert (found.throughput <= found.vms * found.throughput[0] * (1 + 1e-9)).all()
+            assert (np.diff(found.step_s[1:]) >= -1e-12).all()
+
+
+def test_what_does_not_fit_says_what_would() -> None:
+    found = speed(Workload(find_model("llama-8b")), "A10G", 1, [1, 2, 4])
+    assert not found.fits.any()
+    assert "24 GiB" in found.needs and "fsdp" in found.needs
+    sharded = speed(LLAMA, "A10G", 1, [1, 2])
+    assert not sharded.fits.any() and "it fits on" in sharded.needs
+
+
+def test_a_measured_law_is_used_as_it_is() -> None:
+    law = StepTimeLaw(0.05, 0.004, network_fixed=0.3, overlap=2.0)
+    fit = StepTimeFit(law, 0.01, 0.05, most_nodes=4, most_gpus=4)
+    machine = Machine(_gpu("T4", 16), 1, interconnect("g4dn.xlarge", 5.0))
+    workload = Workload(find_model("resnet50"), batch=32)
+    found = of_fit(fit, workload, machine, Precision.FP16, np.array([1.0, 4.0, 8.0]))
+    assert found.source is Source.MEASURED and found.trusted_vms == 6
+    assert found.throughput[0] == pytest.approx(32 / (0.05 + 0.128))
+    assert found.step_s[1] == pytest.approx(((0.05 + 0.128) ** 2 + 0.3**2) ** 0.5)
+    assert found.sd[2] > found.sd[1] == found.sd[0]
+
+
+def _gpu(name: str, memory: float) -> object:
+    found = find_accelerator(name, memory)
+    assert found is not None
+    return found
