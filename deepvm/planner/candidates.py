@@ -108,7 +108,8 @@ class Candidates:
             sound=np.ones(len(count), dtype=np.bool_),
             most_usd=np.full(len(count), UNLIMITED_USD),
         )
-        trains = (sizes.k > 0) | self.request.ignores_scaling
+        # Where the model does not fit nothing trains, whatever a policy thinks of scaling.
+        trains = (sizes.k > 0) | (self.request.ignores_scaling and self.request.training is None)
         sizes = sizes.take(trains & (spot <= limits(Market.SPOT)) & (on_demand <= limits(Market.ON_DEMAND)))
         work = self.request.work
         return sizes if work is None else work.forecast(sizes, self.reference)
@@ -130,6 +131,10 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
     has a speed-up curve of the requested kind.
     """
     architectures = architectures_of(request)
+    if request.training is not None:
+        from deepvm.planner.trained import trained  # not needed by catalogs that know their own speeds
+
+        catalog = trained(catalog, request.training)
     refuse_unmatched_globs(request, catalog)
     gpu_types = [i for i in catalog if i.gpu is not None]
     if any(i.speedups for i in gpu_types) and not any(_curve(i, catalog, request) for i in gpu_types):
@@ -225,6 +230,9 @@ def _gpu_candidate(
         return Rejection(instance.name, next(iter(missing.values())), detail)
     most = request.max_nodes
     k = scaling_factor(curve, np.arange(1, most + 1, dtype=np.float64))
+    if not (k > 0).any() and request.training is not None:
+        needs = getattr(curve, "needs", "") or f"{request.training.workload.model.name} does not fit on {most} of them"
+        return Rejection(instance.name, "gpu-memory", needs)
     if not (k > 0).any() and not request.ignores_scaling:
         return Rejection(instance.name, "not-scaling", f"its {curve.kind} curve is never above 0 up to {most} VMs")
     quotas = request.quotas_of(catalog)

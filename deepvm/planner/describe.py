@@ -9,9 +9,11 @@ from decimal import Decimal
 import numpy as np
 import numpy.typing as npt
 
-from deepvm.core.cluster.cluster import Binding, Cluster, NodeGroup, Outlook, Recommendation
+from deepvm.core.cluster.cluster import Binding, Cluster, NodeGroup, Outlook, Prediction, Recommendation
 from deepvm.core.cluster.instances import InstanceType, Market, flopp, quota_limit
 from deepvm.core.cluster.speedup import scaling_factor
+from deepvm.core.training.curve import StepTimeSpeedup
+from deepvm.core.training.speed import TrainingSpeed
 from deepvm.core.units import MICRO_USD, format_seconds, format_usd
 from deepvm.planner.architectures import Architecture
 from deepvm.planner.candidates import Candidates
@@ -56,7 +58,12 @@ def describe(
         warnings.append(
             f"the {kind} curve of {gpu.name} gives a speed-up of {raw:.3g} at n = {count}, held at {k * count:g}"
         )
-    if curve.extrapolated(n)[0]:
+    prediction = None
+    if isinstance(curve, StepTimeSpeedup):
+        speed = curve.speed_of(n)
+        warnings += speed.doubts(0)
+        prediction = _prediction(speed)
+    elif curve.extrapolated(n)[0]:
         warnings.append(f"the {kind} speed-up of {gpu.name} at n = {count} lies beyond its measurements")
     both = [z for z in gpu.zones if cluster.memory and z in cluster.memory.instance.zones]
     if cluster.memory is not None and not gpu.spot_zones and 0 < len(both) < len(gpu.zones):
@@ -81,7 +88,24 @@ def describe(
         binding=binding,
         warnings=tuple(warnings),
         outlook=outlook,
+        prediction=prediction,
         next_zone=_next_zone(cluster, choice.block.tier, int(sizes.n_sat[row])) if elsewhere else None,
+    )
+
+
+def _prediction(speed: TrainingSpeed) -> Prediction:
+    """The only size of a speed, for the answer."""
+    gpus = float(speed.vms[0]) * speed.machine.gpus
+    return Prediction(
+        throughput=speed.interval(0),
+        step_s=speed.step_interval(0),
+        mfu=speed.mfu(0),
+        source=speed.source.value,
+        precision=speed.precision.value,
+        batch_per_gpu=speed.workload.batch_on(round(gpus)),
+        micro_batch=float(speed.micro_batch[0]),
+        checkpointing=bool(speed.checkpointing[0]),
+        fitted_vms=speed.fitted_vms,
     )
 
 

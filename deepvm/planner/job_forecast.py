@@ -32,6 +32,7 @@ from deepvm.core.preemption.interruption_bands import BAND_SHARES, mean_life_s
 from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import SavePolicy, parse_policy
 from deepvm.core.spelling import examples
+from deepvm.core.training.speed import Training
 from deepvm.core.units import MICRO_USD, Money, parse_hours, parse_seconds, to_decimal
 from deepvm.errors import RequestError
 from deepvm.planner.columns import UNLIMITED_USD, FloatArray, IntArray, TrainingTable
@@ -47,6 +48,7 @@ class Work:
 
     Attributes:
         job: with ``step_s`` on one VM of ``measured_on``, if empty the cheapest that may train (:meth:`reference`).
+        unit: throughput at which a step takes ``step_s``; None: that of one VM of that type.
         mttp_s: mean time to preemption of one VM of any type, infinite for none; None: by the bands of the types.
         deadline_s: the longest expected time. total_budget: the highest expected bill, $.
     """
@@ -55,6 +57,7 @@ class Work:
     policy: SavePolicy
     policy_name: str = "adaptive"
     measured_on: str = ""
+    unit: float | None = None
     mttp_s: float | None = None
     deadline_s: float | None = None
     total_budget: Decimal | None = None
@@ -77,12 +80,22 @@ class Work:
         deadline: str | float | None = None,
         total_budget: Money | None = None,
         checkpoint_bytes: int = 300_000_000,
+        training: Training | None = None,
     ) -> Work:
         """Read :class:`deepvm.planner.request.WorkOptions`, of which there is a job or work; raises a RequestError."""
         if job is not None and work is not None:
             raise RequestError("work", work, "either --job or --work")
         if mttp is not None and interruption_rate is not None:
             raise RequestError("interruption_rate", interruption_rate, "either --mttp or --interruption-rate")
+        if training is not None and (job is not None or work is not None):
+            option, value = ("work", work) if job is None else ("job", job.name)
+            raise RequestError(
+                option, value, "--tokens, --samples or --epochs with a model, which say how much is trained"
+            )
+        if training is not None and measured_on:
+            raise RequestError("measured_on", measured_on, "none with a model: its speed on each type is known")
+        if training is not None:
+            job = _of_training(training, checkpoint_bytes)
         if job is None:
             assert work is not None
             job = _of_seconds(parse_hours(work, "work"), checkpoint_bytes)
@@ -108,6 +121,7 @@ class Work:
             policy=parse_policy(name, "save_policy"),
             policy_name=name,
             measured_on=measured_on,
+            unit=None if training is None else 1.0,
             mttp_s=mean,
             deadline_s=None if deadline is None else parse_seconds(deadline, "deadline"),
             total_budget=None if total_budget is None else to_decimal(total_budget, "total_budget"),
@@ -128,6 +142,10 @@ class Work:
             raise RequestError("measured_on", self.measured_on, f"a type with known eFLOPS{which}")
         return found
 
+    def throughput_of(self, reference: InstanceType) -> float:
+        """The throughput at which a step takes the job's ``step_s``."""
+        return (reference.eflops or 0.0) if self.unit is None else self.unit
+
     def life_s(self, instance: InstanceType) -> float:
         """Mean time to preemption of one spot VM, seconds; unknown bands count as the worst."""
         if self.mttp_s is not None:
@@ -137,7 +155,7 @@ class Work:
 
     def job_on(self, cluster: Cluster, throughput: float, reference: InstanceType) -> Job:
         """The job on a cluster, for the simulator; the price of a VM is its share of the whole cluster's."""
-        factor = (reference.eflops or 0.0) / throughput
+        factor = self.throughput_of(reference) / throughput
         step, vms = self.job.step_s, max(cluster.spot_count, 1)
         lives = (self.life_s(cluster.gpu),) if self.mttp_s is None else self.job.mttp_s
         return replace(
@@ -157,7 +175,7 @@ class Work:
         lives = np.array([self.life_s(t) for t in sizes.types])[sizes.type_index]
         work = sizes.throughput
         trains = work > 0
-        step = self.job.step_s.mean * (reference.eflops or 0.0) / np.where(trains, work, 1.0)
+        step = self.job.step_s.mean * self.throughput_of(reference) / np.where(trains, work, 1.0)
         found = forecast(
             self.job, self.policy, per_second=sizes.spot / lives, step_s=step, vms=sizes.spot.astype(np.float64)
         )
@@ -183,6 +201,21 @@ class Work:
         return np.where(late, -1, most)
 
 
+def _of_training(training: Training, checkpoint_bytes: int) -> Job:
+    """A job of the workload's samples in steps of its global batch on eight GPUs, timed at one unit a second."""
+    workload = training.workload
+    assert workload.samples is not None
+    batch = workload.batch_on(_USUAL_GPUS) * _USUAL_GPUS
+    steps = int(min(max(workload.samples / batch, 1), 10**9))
+    units = workload.samples * workload.model.units_per_sample
+    return replace(
+        _of_seconds(float(steps), checkpoint_bytes),
+        name=workload.model.name,
+        steps=steps,
+        step_s=Span.of(units / steps),
+    )
+
+
 def _share(value: str | float) -> float:
     allowed = "the share of VMs that is preempted in a month, from 0 and below 100 %, such as 10% or 0.1"
     text = str(value).strip()
@@ -193,6 +226,9 @@ def _share(value: str | float) -> float:
     if isinstance(value, bool) or not 0 <= share < 1:
         raise RequestError("interruption_rate", value, allowed)
     return share
+
+
+_USUAL_GPUS = 8
 
 
 def _of_seconds(work_s: float, checkpoint_bytes: int) -> Job:

@@ -157,7 +157,7 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
         doubt = _DOUBTS.get(status, "" if proven == best else _DISAGREES)
         if doubt == _DISAGREES:
             status = SolveStatus.NUMERICAL
-    cheapest = enumeration.cheapest()
+    catalog, cheapest = candidates.catalog, enumeration.cheapest()
     why = None if choices else infeasible(candidates, cheapest)
     if why is not None and not doubt:
         status = SolveStatus.INFEASIBLE

@@ -82,6 +82,8 @@ def training_rejection(instance: InstanceType, request: PlanRequest) -> Rejectio
         return Rejection(name, "unusable", instance.unusable)
     measure = "measure it on such a VM with 'deepvm profile eflops --save'"
     if instance.eflops is None:
+        if request.training is not None:
+            return Rejection(name, "speed-unknown", instance.eflops_source)
         nobody = instance.eflops_source or "nobody has measured its eFLOPS"
         return Rejection(name, "unprofiled", f"{nobody}; {measure}")
     if instance.eflops_basis and not request.estimates:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from deepvm.core.preemption.job import Job
+    from deepvm.core.training.speed import Training
     from deepvm.planner.job_forecast import Work
 
 
@@ -109,7 +110,7 @@ class PlanRequest:
         max_nodes: the most VMs that train in one cluster.
         quotas: account limits; None for those of the catalog, empty for none.
         top: how many clusters to rank. time_limit_s: of the integer program.
-        work: what is to be trained, if known.
+        work: how much is to be trained, if known. training: what is trained, if known.
     """
 
     budget: Decimal
@@ -136,6 +137,7 @@ class PlanRequest:
     solver: SolverName = SolverName.ILP
     time_limit_s: float = 60.0
     work: Work | None = None
+    training: Training | None = None
 
     @property
     def needs_work(self) -> bool:
@@ -180,7 +182,12 @@ class PlanRequest:
         """Read a budget, $/h, >= 0, and :class:`PlanOptions`; numbers may be text. Raises a RequestError."""
         given = dict[str, Any](options)
         work_options = {name: given.pop(name) for name in WorkOptions.__annotations__ if name in given}
+        training: Training | None = given.get("training")
         found: dict[str, Any] = {"budget": to_decimal(budget, "budget", zero=True, unit="$/h")}
+        if training is not None:
+            found["checkpoint_bytes"] = training.workload.saved_bytes
+            if (speedup := given.get("speedup")) is not None:
+                raise RequestError("speedup", speedup, "none with a model: its step time decides how it scales")
         for attribute, (option, read) in _RANGES.items():
             least, most = given.pop(f"{option}_min", None), given.pop(f"{option}_max", None)
             found[attribute] = _range(option, least, most, read)
@@ -192,14 +199,16 @@ class PlanRequest:
                 found[attribute] = read(value, option)
         request = cls(**found)
         trained = {name: value for name, value in work_options.items() if value not in (None, "")}
-        if not trained and not request.needs_work:
+        amount = training is not None and training.workload.samples is not None
+        if not trained and not amount and not request.needs_work:
             return request
-        if not trained.keys() & {"job", "work"}:
+        if not amount and not trained.keys() & {"job", "work"}:
             option, value = next(iter(trained.items()), ("objective", request.objective.value))
-            raise RequestError(option, value, "only together with --job or --work, which say what is to be trained")
+            allowed = "only together with --job, --work, --tokens, --samples or --epochs, which say how much is trained"
+            raise RequestError(option, value, allowed)
         from deepvm.planner.job_forecast import Work  # slow to import, and only needed for jobs
 
-        work = Work.parse(**trained, checkpoint_bytes=request.checkpoint_bytes)
+        work = Work.parse(**trained, checkpoint_bytes=request.checkpoint_bytes, training=training)
         return replace(request, work=work, objective=found.get("objective", Objective.MAKESPAN))
 
 
@@ -244,7 +253,8 @@ class WorkOptions(TypedDict, total=False):
 class PlanOptions(WorkOptions, total=False):
     """The options of :func:`deepvm.recommend`, where they are described with their defaults."""
 
-    checkpoint_size: str | int
+    training: Training | None
+    checkpoint_size: str | int | None
     buffers: int | str
     objective: str | None
     policy: str
@@ -318,6 +328,7 @@ _RANGES: Mapping[str, tuple[str, _Reader]] = {
     "gpus_per_vm": ("gpus", _whole(MOST_GPUS)),
 }
 _READERS: Mapping[str, tuple[str, _Reader]] = {
+    "training": ("training", lambda value, option: value),
     "checkpoint_size": ("checkpoint_bytes", parse_bytes),
     "buffers": ("buffers", _whole(1000)),
     "objective": ("objective", _choice(Objective)),
@@ -338,4 +349,4 @@ _READERS: Mapping[str, tuple[str, _Reader]] = {
     "solver": ("solver", _choice(SolverName)),
     "time_limit_s": ("time_limit_s", lambda value, option: float(to_decimal(value, option, unit="seconds"))),
 }
-_NONE_IS_DEFAULT = ("objective", "speedup", "cpu_architecture", "quotas")
+_NONE_IS_DEFAULT = ("training", "checkpoint_size", "objective", "speedup", "cpu_architecture", "quotas")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from deepvm.catalog.published.calibration import calibration
 from deepvm.catalog.published.hardware import find_accelerator, interconnect, usual_machine
@@ -13,6 +14,8 @@ from deepvm.core.training.hardware import Accelerator, Machine
 from deepvm.core.training.speed import TrainingSpeed, predict
 from deepvm.core.training.workload import Workload
 from deepvm.errors import RequestError
+
+FloatArray = npt.NDArray[np.float64]
 
 SOFTWARE = ("eager", "compiled", "tuned")
 """Plain PyTorch, ``torch.compile``, and what vendors tune for a benchmark."""
@@ -41,14 +44,12 @@ class PublishedPerformance:
         network = interconnect(instance.name, sustained, placement_group=self.placement_group)
         return Machine(gpu, instance.gpu.count, network)
 
-    def speed(self, instance: InstanceType, workload: Workload, most_vms: int) -> TrainingSpeed | str:
-        """The speed of 1 to ``most_vms`` VMs of a type, or why there is none."""
+    def speed(self, instance: InstanceType, workload: Workload, vms: FloatArray) -> TrainingSpeed | str:
+        """The speed of clusters of these sizes of a type, or why there is none."""
         machine = self.machine(instance)
-        if isinstance(machine, str):
-            return machine
-        return self.of_machine(machine, workload, np.arange(1, most_vms + 1, dtype=np.float64))
+        return machine if isinstance(machine, str) else self.of_machine(machine, workload, vms)
 
-    def of_machine(self, machine: Machine, workload: Workload, vms: np.ndarray) -> TrainingSpeed | str:
+    def of_machine(self, machine: Machine, workload: Workload, vms: FloatArray) -> TrainingSpeed | str:
         """The speed of clusters of a machine, or why there is none."""
         gpu = machine.accelerator
         precision = gpu.precision(workload.precision)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from deepvm.core.cluster.instances import InstanceType, Market, ZonePrice
+from deepvm.core.interval import Interval
 from deepvm.core.units import MICRO_USD
 
 
@@ -113,6 +114,28 @@ class Outlook:
 
 
 @dataclass(frozen=True)
+class Prediction:
+    """How fast a cluster trains a model: 80 % intervals, and where they come from.
+
+    Attributes:
+        throughput: units a second of the cluster. step_s: seconds of a step. mfu: model FLOP utilisation.
+        source: ``measured``, ``published`` or ``derived``. precision: of the step.
+        batch_per_gpu, micro_batch: samples of a step on each GPU, and of them computed at once.
+        checkpointing: activation checkpointing. fitted_vms: the largest cluster that the source has seen.
+    """
+
+    throughput: Interval
+    step_s: Interval
+    mfu: float
+    source: str
+    precision: str
+    batch_per_gpu: float
+    micro_batch: float
+    checkpointing: bool
+    fitted_vms: int
+
+
+@dataclass(frozen=True)
 class Recommendation:
     """A cluster and its figures; rank 1 is the best.
 
@@ -124,6 +147,7 @@ class Recommendation:
         usd_per_work: price over throughput, $/h per eFLOPS unit; None if the throughput is 0.
         binding: what keeps a cluster of these types from being better; empty when nothing does.
         warnings: reasons to doubt the figures. outlook: of the user's job; None without one.
+        prediction: of the throughput, where a model is trained and not eFLOPS are counted.
         next_zone: the cheapest cluster of as many of these VMs in another zone, perhaps with other memory nodes; None
             if there is none, or if it was not asked for.
     """
@@ -140,6 +164,7 @@ class Recommendation:
     binding: tuple[Binding, ...] = ()
     warnings: tuple[str, ...] = ()
     outlook: Outlook | None = None
+    prediction: Prediction | None = None
     next_zone: Cluster | None = None
 
     @property
@@ -158,8 +183,9 @@ class Rejection:
     """A type that is in no feasible cluster of this request.
 
     ``detail`` is for people, with the figures; ``reason`` one word for programs: ``unprofiled``, ``excluded``,
-    ``unusable``, ``memory``, ``burstable``, ``previous-generation``, ``vcpus``, ``network-unknown``, ``no-spot-price``,
-    ``no-on-demand-price``, ``no-curve``, ``not-scaling``, ``quota``, ``budget``, ``max-nodes``, ``architecture``.
+    ``unusable``, ``memory``, ``gpu-memory``, ``speed-unknown``, ``burstable``, ``previous-generation``, ``vcpus``,
+    ``network-unknown``, ``no-spot-price``, ``no-on-demand-price``, ``no-curve``, ``not-scaling``, ``quota``,
+    ``budget``, ``max-nodes``, ``architecture``.
     """
 
     instance_type: str

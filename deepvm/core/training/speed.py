@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from deepvm.core.interval import Interval
 from deepvm.core.training.effects import effects_of
 from deepvm.core.training.evidence import ACROSS, COMPUTE, LOCAL, NETWORK, NOISE, Evidence, weights
 from deepvm.core.training.gpu_memory import least_gpus
 from deepvm.core.training.hardware import Machine
-from deepvm.core.training.interval import Interval
 from deepvm.core.training.roofline import OVERLAP, STRAGGLING, nominal_steps
 from deepvm.core.training.steptime import REACH, StepTimeFit, joined
 from deepvm.core.training.workload import Precision, Workload
 from deepvm.core.units import format_bytes
+
+if TYPE_CHECKING:
+    from deepvm.core.cluster.instances import InstanceType
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -32,16 +38,31 @@ class Source(str, Enum):
 
 
 @dataclass(frozen=True)
+class Doubt:
+    """The doubt in several speeds: the logarithm's standard deviation, and what of it speeds share.
+
+    Attributes:
+        shared: (sizes, directions): independent causes, each with a variance of 1, and how much they count.
+        own: (sizes,): variance that no other speed shares.
+    """
+
+    shared: FloatArray
+    own: FloatArray
+
+    @cached_property
+    def sd(self) -> FloatArray:
+        """Standard deviation of the logarithm of each speed, (sizes,)."""
+        return np.asarray(np.sqrt((self.shared**2).sum(axis=1) + self.own))
+
+
+@dataclass(frozen=True)
 class TrainingSpeed:
     """How fast n VMs train, for several n; arrays of shape (sizes,).
 
     Attributes:
         vms: the sizes n, ascending. fits: whether the workload fits there. step_s: median seconds of a step.
-        throughput: median units a second of all VMs together. sd: standard deviation of its logarithm.
-        loadings: (sizes, effects): the part of the doubt that sizes and machines share, in independent directions.
-        source, basis: where it comes from, as a word and in a sentence. fitted_vms: the largest cluster that its source
-            has seen.
-        needs: what the workload needs where it does not fit, in words.
+        throughput: median units a second of all VMs together.
+        source: where it comes from. fitted_vms: the largest cluster that its source has seen.
     """
 
     machine: Machine
@@ -51,19 +72,31 @@ class TrainingSpeed:
     fits: BoolArray
     step_s: FloatArray
     throughput: FloatArray
-    sd: FloatArray
     checkpointing: BoolArray
     micro_batch: FloatArray
-    loadings: FloatArray = field(repr=False)
+    doubt_of: Callable[[], Doubt] = field(repr=False)
     source: Source = Source.DERIVED
-    basis: str = ""
     fitted_vms: int = 1
-    needs: str = ""
+
+    @cached_property
+    def doubt(self) -> Doubt:
+        """How far off the speeds may be."""
+        return self.doubt_of()
+
+    @property
+    def sd(self) -> FloatArray:
+        """Standard deviation of the throughput's logarithm."""
+        return self.doubt.sd
 
     @property
     def trusted_vms(self) -> int:
         """The largest n to believe, 1.5 x the largest that was seen."""
         return int(REACH * self.fitted_vms)
+
+    @property
+    def needs(self) -> str:
+        """What the workload lacks where it fits nowhere, in words; empty where it fits."""
+        return "" if self.fits.any() else memory_needed(self.workload, self.machine, self.precision)
 
     def interval(self, place: int) -> Interval:
         """Throughput at ``vms[place]``, 80 % interval."""
@@ -78,6 +111,36 @@ class TrainingSpeed:
         gpu = self.machine.accelerator
         flops = float(self.throughput[place]) / self.workload.model.units_per_sample * self.workload.useful_flop()
         return flops / (float(self.vms[place]) * self.machine.gpus * gpu.peak_flops(self.precision))
+
+    def doubts(self, place: int) -> Iterator[str]:
+        """What should make a reader careful with the speed at ``vms[place]``, the most important first."""
+        model, vms = self.workload.model, int(self.vms[place])
+        if not self.fits[place]:
+            yield f"it does not fit into memory: {self.needs or f'not on {vms} VMs'}"
+        if self.source is Source.DERIVED:
+            yield (
+                f"nobody has published {model.name} on {self.machine.accelerator.name} in {self.precision.value}: "
+                "derived from data sheets and from what was published of other models and GPUs"
+            )
+        if vms > self.trusted_vms:
+            yield f"{vms} VMs are more than 1.5 times the {self.fitted_vms} that such networks were checked with"
+        if vms > 1 and self.source is not Source.MEASURED:
+            yield f"network: {self.machine.interconnect.basis}"
+
+
+class SpeedSource(Protocol):
+    """Knows how fast types of VMs train; see :class:`deepvm.catalog.published.performance.PublishedPerformance`."""
+
+    def speed(self, instance: InstanceType, workload: Workload, vms: FloatArray) -> TrainingSpeed | str:
+        """The speed of clusters of these sizes, or why there is none."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is trained, and what is known of how fast that goes."""
+
+    workload: Workload
+    speeds: SpeedSource
 
 
 def predict(
@@ -94,11 +157,10 @@ def predict(
     steps = nominal_steps(workload, machine, precision, vms)
     first = int(np.argmax(steps.memory.fits))
     grad, sync = steps.grad_s.copy(), steps.sync_s.copy()
-    shared = np.zeros((len(vms), len(evidence.names)))
-    own = np.full(len(vms), NOISE**2)
+    corrected = []
     for several in (False, True):
-        rows = (vms > 1) == several
-        if not rows.any():
+        rows = np.flatnonzero((vms > 1) == several)
+        if not len(rows):
             continue
         effects = effects_of(
             workload,
@@ -111,15 +173,22 @@ def predict(
         )
         loading, unknown = evidence.loading(effects)
         mean = loading @ evidence.mean
-        local, many = np.full(int(rows.sum()), math.log(machine.gpus)), np.log(vms[rows])
+        local, many = np.full(len(rows), math.log(machine.gpus)), np.log(vms[rows])
         # More GPUs never make gradients faster, whatever noise says.
         straggling = max(mean[LOCAL], -STRAGGLING) * local + max(mean[ACROSS], -STRAGGLING) * many
         grad[rows] *= np.exp(straggling - mean[COMPUTE])
         sync[rows] *= math.exp(-mean[NETWORK])
         share = (sync[rows] / joined(grad[rows], sync[rows], OVERLAP)) ** OVERLAP
-        parts = weights(share, local, many)
-        shared[rows] = parts @ loading @ evidence.root
-        own[rows] += parts**2 @ unknown
+        corrected.append((rows, weights(share, local, many), loading, unknown))
+
+    def doubt() -> Doubt:
+        shared = np.zeros((len(vms), len(evidence.names)))
+        own = np.full(len(vms), NOISE**2)
+        for rows, parts, loading, unknown in corrected:
+            shared[rows] = parts @ (loading @ evidence.root)
+            own[rows] += parts**2 @ unknown
+        return Doubt(shared, own)
+
     step = joined(grad, sync, OVERLAP)
     return TrainingSpeed(
         machine=machine,
@@ -129,13 +198,11 @@ def predict(
         fits=steps.memory.fits,
         step_s=step,
         throughput=steps.gpus * steps.batch * workload.model.units_per_sample / step,
-        sd=np.sqrt((shared**2).sum(axis=1) + own),
         checkpointing=steps.memory.checkpointing,
         micro_batch=steps.memory.micro_batch,
-        loadings=shared,
+        doubt_of=doubt,
         source=Source.PUBLISHED if published else Source.DERIVED,
         fitted_vms=machine.interconnect.fitted_vms,
-        needs="" if steps.memory.fits.any() else memory_needed(workload, machine, precision),
     )
 
 
@@ -146,7 +213,7 @@ def of_fit(
     nominal = nominal_steps(workload, machine, precision, vms)
     gpus, batch = nominal.gpus, nominal.batch
     step = fit.law.step_s(vms, gpus, batch)
-    beyond = np.maximum(0.0, np.log(vms / fit.most_nodes))
+    sd = fit.sd * (1.0 + np.maximum(0.0, np.log(vms / fit.most_nodes)))
     return TrainingSpeed(
         machine=machine,
         workload=workload,
@@ -155,10 +222,9 @@ def of_fit(
         fits=nominal.memory.fits,
         step_s=step,
         throughput=gpus * batch * workload.model.units_per_sample / step,
-        sd=fit.sd * (1.0 + beyond),
         checkpointing=nominal.memory.checkpointing,
         micro_batch=nominal.memory.micro_batch,
-        loadings=np.zeros((len(vms), 0)),
+        doubt_of=lambda: Doubt(np.zeros((len(vms), 0)), sd**2),
         source=Source.MEASURED,
         fitted_vms=fit.most_nodes,
     )

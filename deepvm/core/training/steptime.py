@@ -21,7 +21,7 @@ from dataclasses import astuple, dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from deepvm.core.training.interval import Z80, Interval
+from deepvm.core.interval import Z80, Interval
 from deepvm.errors import RequestError
 
 FloatArray = npt.NDArray[np.float64]

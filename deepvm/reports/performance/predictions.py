@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from deepvm.core.training.interval import Interval
-from deepvm.core.training.speed import Source, TrainingSpeed
+from deepvm.core.interval import Interval
+from deepvm.core.training.speed import TrainingSpeed
 from deepvm.core.training.workload import Scaling
 from deepvm.core.units import counted, format_bytes, format_seconds
 from deepvm.reports.tables import print_lines
@@ -89,18 +89,7 @@ def short(value: float) -> str:
 
 def doubts(found: TrainingSpeed) -> Iterator[str]:
     """What should make a reader careful, the most important first."""
-    machine, model, vms = found.machine, found.workload.model, int(found.vms[0])
-    name, interval = machine.accelerator.name, found.interval(0)
-    if not found.fits[0]:
-        yield f"it does not fit into memory: {found.needs or 'not at this size'}"
-    if found.source is Source.DERIVED:
-        yield (
-            f"nobody has published {model.name} on {name} in {found.precision.value}: derived from data sheets and "
-            "from what was published of other models and GPUs"
-        )
-    if vms > found.trusted_vms:
-        yield (f"{vms} VMs are more than 1.5 times the {found.fitted_vms} that such networks were checked with")
-    if vms > 1:
-        yield f"network: {machine.interconnect.basis}"
+    yield from found.doubts(0)
+    interval = found.interval(0)
     if interval.relative > _WIDE:
         yield f"rough: four runs in five lie between {short(interval.low)} and {short(interval.high)}"

@@ -1,0 +1,47 @@
+"""The speed-up curve that follows from the step-time law: S(n) and K(n) of DeepVM's equations for a workload."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from deepvm.core.cluster.speedup import BoolArray, FloatArray, SpeedupCurve
+from deepvm.core.training.speed import TrainingSpeed
+from deepvm.core.training.steptime import REACH
+
+
+@dataclass(frozen=True)
+class StepTimeSpeedup(SpeedupCurve):
+    """S(n) of a type for one workload: throughput of n VMs over that of one.
+
+    Attributes:
+        speed_of: throughput of clusters of these sizes. unit: units a second of one VM; where sharding makes several
+            VMs faster than that many single ones, a share of the best, so that K(n) <= 1 as eq. 13 has it.
+        needs: what the workload needs where it fits on no number of these VMs; else empty.
+    """
+
+    kind: ClassVar[str] = "step-time"
+    SIZES: ClassVar[FloatArray] = np.array([1.0, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256])
+    speed_of: Callable[[FloatArray], TrainingSpeed] = field(repr=False)
+    unit: float
+    needs: str = ""
+
+    @classmethod
+    def of(cls, known: TrainingSpeed, speed_of: Callable[[FloatArray], TrainingSpeed]) -> StepTimeSpeedup:
+        """The curve of a type, given its speeds at :attr:`SIZES` and how to get others."""
+        share = (known.throughput / known.vms)[known.fits if known.fits.any() else ...]
+        source, fitted_to = known.source.value, float(known.fitted_vms)
+        return cls(speed_of, float(share.max()), known.needs, source=source, fitted_to=fitted_to)
+
+    def speedup(self, n: FloatArray) -> FloatArray:
+        """Throughput over the unit; 0 where the workload does not fit."""
+        sizes = np.atleast_1d(np.asarray(n, dtype=np.float64))
+        found = self.speed_of(sizes)
+        return np.asarray((found.throughput * found.fits / self.unit).reshape(np.shape(n)))
+
+    def extrapolated(self, n: FloatArray) -> BoolArray:
+        """Beyond 1.5 x the largest cluster that its source has seen."""
+        return np.asarray(np.asarray(n) > REACH * (self.fitted_to or np.inf))
