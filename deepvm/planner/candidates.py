@@ -23,6 +23,7 @@ from deepvm.planner.rejections import (
     training_rejection,
 )
 from deepvm.planner.request import PlanRequest
+from deepvm.planner.workload.recovery import with_losses
 
 
 @dataclass(frozen=True)
@@ -107,12 +108,20 @@ class Candidates:
             preemptions=nothing,
             sound=np.ones(len(count), dtype=np.bool_),
             most_usd=np.full(len(count), UNLIMITED_USD),
+            kept=np.ones(len(count)),
+            kept_bad=np.ones(len(count)),
+            kept_good=np.ones(len(count)),
+            trusted=np.concatenate([np.zeros(0, dtype=np.bool_), *(self._trusted(g, counts) for g in allowed)]),
         )
         # Where the model does not fit nothing trains, whatever a policy thinks of scaling.
         trains = (sizes.k > 0) | (self.request.ignores_scaling and self.request.training is None)
         sizes = sizes.take(trains & (spot <= limits(Market.SPOT)) & (on_demand <= limits(Market.ON_DEMAND)))
-        work = self.request.work
+        sizes, work = with_losses(sizes, architecture, self.request), self.request.work
         return sizes if work is None else work.forecast(sizes, self.reference)
+
+    def _trusted(self, gpu: GpuCandidate, counts: IntArray) -> BoolArray:
+        known = self.request.training is None or self.request.extrapolate
+        return np.full(len(counts), fill_value=True) if known else ~gpu.curve.extrapolated(counts.astype(np.float64))
 
 
 def architectures_of(request: PlanRequest) -> tuple[Architecture, ...]:
@@ -120,7 +129,9 @@ def architectures_of(request: PlanRequest) -> tuple[Architecture, ...]:
     for name in request.architectures:
         if name not in REGISTRY:
             raise RequestError("architecture", name, one_of(name, REGISTRY))
-    names = request.architectures or tuple(REGISTRY)
+    # Without a model nothing says what a preemption costs, and clusters without on-demand VMs would always win.
+    counted = request.training is not None
+    names = request.architectures or tuple(n for n, a in REGISTRY.items() if a.published or counted)
     return tuple(a for n, a in REGISTRY.items() if n in names and (a.known_to_baselines or request.has_objective))
 
 
@@ -132,7 +143,7 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
     """
     architectures = architectures_of(request)
     if request.training is not None:
-        from deepvm.planner.trained import trained  # not needed by catalogs that know their own speeds
+        from deepvm.planner.workload.trained import trained  # not needed by catalogs that know their own speeds
 
         catalog = trained(catalog, request.training)
     refuse_unmatched_globs(request, catalog)

@@ -30,6 +30,9 @@ class TrainingTable:
         memory_set: the memory nodes in its zone, a column of :attr:`MemoryNodeTable.offered`.
         total_s, preemptions, sound: the job's forecast (:mod:`deepvm.planner.job_forecast`); 0 without a job.
         billed_s: ``total_s``, and longer where replacements overlap with what they replace.
+        kept: share of the throughput that preemptions leave, usually, at a bad and at a good time
+            (:mod:`deepvm.planner.workload.recovery`); 1 where no model is trained.
+        trusted: whether the speed is believed: up to 1.5 x the largest cluster that was measured.
         most_usd: the highest price, micro-dollars an hour with memory nodes, at which the job keeps to its limits.
     """
 
@@ -50,6 +53,10 @@ class TrainingTable:
     preemptions: FloatArray
     sound: BoolArray
     most_usd: IntArray
+    kept: FloatArray
+    kept_bad: FloatArray
+    kept_good: FloatArray
+    trusted: BoolArray
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -59,6 +66,11 @@ class TrainingTable:
     def throughput(self) -> FloatArray:
         """Performance of the cluster, eFLOPS x n x K(n) (DeepVM V-A), in the catalog's eFLOPS unit."""
         return self.ideal_throughput * self.k
+
+    @property
+    def effective(self) -> FloatArray:
+        """Throughput less what preemptions cost."""
+        return self.throughput * self.kept
 
     @property
     def z(self) -> FloatArray:

@@ -40,6 +40,7 @@ from deepvm.planner.columns import UNLIMITED_USD, FloatArray, IntArray, Training
 # For --work: thesis 6.2.2, and AWS's two minutes of notice.
 SAVE_BYTES_PER_S, BACKUP_BYTES_PER_S = 0.55e9, 0.106e9
 ALLOCATION_S, PREPARATION_S, GRACE_S = Span(62, 218), Span(143.2, 183.2), Span.of(120)
+START_S = ALLOCATION_S.mean + PREPARATION_S.mean
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,6 @@ class Work:
         """Read :class:`deepvm.planner.request.WorkOptions`, of which there is a job or work; raises a RequestError."""
         if job is not None and work is not None:
             raise RequestError("work", work, "either --job or --work")
-        if mttp is not None and interruption_rate is not None:
-            raise RequestError("interruption_rate", interruption_rate, "either --mttp or --interruption-rate")
         if training is not None and (job is not None or work is not None):
             option, value = ("work", work) if job is None else ("job", job.name)
             raise RequestError(
@@ -106,11 +105,7 @@ class Work:
         if job.market is not Market.SPOT:
             allowed = "market: spot; the clusters are of spot VMs, 'deepvm simulate' shows the job on demand"
             raise RequestError("job", f"market: {job.market.value}", allowed)
-        mean = None
-        if mttp is not None:
-            mean = parse_seconds(mttp, "mttp")
-        elif interruption_rate is not None:
-            mean = mean_life_s(_share(interruption_rate))
+        mean = known_life_s(mttp, interruption_rate)
         if mean is not None:
             job = replace(job, mttp_s=(mean,))  # for every lifetime
         elif job.mttp_s[0] < math.inf:
@@ -170,6 +165,8 @@ class Work:
         """The sizes with the job's forecast; infinite where nothing is trained."""
         if reference is None or not len(sizes):
             return sizes
+        if self.unit is not None:
+            return self._trained(sizes)
         from deepvm.core.preemption.makespan import forecast
 
         lives = np.array([self.life_s(t) for t in sizes.types])[sizes.type_index]
@@ -189,6 +186,13 @@ class Work:
             sound=found.sound,
             most_usd=self._allowed_micro_usd(total_s, billed_s),
         )
+
+    def _trained(self, sizes: TrainingTable) -> TrainingTable:
+        """As :meth:`forecast` by what preemptions leave of the throughput."""
+        trains = sizes.effective > 0
+        work_s = self.job.steps * self.job.step_s.mean / np.where(trains, sizes.effective, 1.0)
+        total_s = np.where(trains, START_S + work_s, np.inf)
+        return replace(sizes, total_s=total_s, billed_s=total_s, most_usd=self._allowed_micro_usd(total_s, total_s))
 
     def _allowed_micro_usd(self, total_s: FloatArray, billed_s: FloatArray) -> IntArray:
         """The highest price, micro-dollars an hour, at which each size keeps to the limits; -1 for none."""
@@ -214,6 +218,18 @@ def _of_training(training: Training, checkpoint_bytes: int) -> Job:
         steps=steps,
         step_s=Span.of(units / steps),
     )
+
+
+def known_life_s(mttp: str | float | None, interruption_rate: str | float | None) -> float | None:
+    """The mean life of a spot VM that the user knows, seconds, infinite for none; None if they do not say.
+
+    Raises a RequestError for both figures together, and for one that cannot be.
+    """
+    if mttp is not None and interruption_rate is not None:
+        raise RequestError("interruption_rate", interruption_rate, "either --mttp or --interruption-rate")
+    if mttp is not None:
+        return parse_seconds(mttp, "mttp")
+    return None if interruption_rate is None else mean_life_s(_share(interruption_rate))
 
 
 def _share(value: str | float) -> float:

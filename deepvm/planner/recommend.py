@@ -16,6 +16,7 @@ from deepvm.planner.architectures import ON_DEMAND
 from deepvm.planner.candidates import Candidates, gather
 from deepvm.planner.describe import binding, block_of, blocks_of, describe, improvement
 from deepvm.planner.infeasible import Infeasible, infeasible
+from deepvm.planner.ranking import by_machines
 from deepvm.planner.request import WORK_OBJECTIVES, Objective, PlanRequest, PolicyName, SolverName, with_tables
 from deepvm.planner.scoring import scoring
 from deepvm.planner.search.enumeration import Block, Choice, Enumeration
@@ -146,14 +147,15 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
     candidates = gather(catalog, request)
     blocks = blocks_of(candidates)
     enumeration = Enumeration.build(blocks, request.top)
-    choices = enumeration.top(request.budget_micro_usd, request.top)
+    choices = _ranked(enumeration, request)
     status, solver, doubt = SolveStatus.OPTIMAL, "frontier", ""
     if request.solver is SolverName.ILP:
         from deepvm.planner.search import ilp  # loads PuLP and HiGHS, which the enumeration does without
 
         proof = ilp.prove(blocks, request.budget_micro_usd, time_limit_s=request.time_limit_s)
         status, solver = proof.status, proof.solver
-        proven, best = ((c.cluster, c.price) if c else None for c in (proof.choice, next(iter(choices), None)))
+        found = (proof.choice, enumeration.best(request.budget_micro_usd))
+        proven, best = ((c.cluster, c.price) if c else None for c in found)
         doubt = _DOUBTS.get(status, "" if proven == best else _DISAGREES)
         if doubt == _DISAGREES:
             status = SolveStatus.NUMERICAL
@@ -182,10 +184,20 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
     )
 
 
+def _ranked(enumeration: Enumeration, request: PlanRequest) -> list[Choice]:
+    if request.ranks_machines:
+        return by_machines(enumeration, request.budget_micro_usd, request.top)
+    return enumeration.top(request.budget_micro_usd, request.top)
+
+
 def ranking(catalog: Catalog, request: PlanRequest, count: int) -> Iterator[Recommendation]:
     """The best ``count`` clusters, best first; at most ``request.top`` that differ only in their memory nodes."""
     candidates = gather(catalog, request)
-    choices = Enumeration.build(blocks_of(candidates), request.top).top(request.budget_micro_usd, count)
+    enumeration = Enumeration.build(blocks_of(candidates), request.top)
+    if request.ranks_machines:
+        choices = by_machines(enumeration, request.budget_micro_usd, count)
+    else:
+        choices = enumeration.top(request.budget_micro_usd, count)
     for place, choice in enumerate(choices, start=1):
         yield describe(choice, candidates, place, binding(choice, candidates))
 
@@ -246,14 +258,16 @@ def _nearly(enumeration: Enumeration, candidates: Candidates, best: Choice) -> R
 def _on_demand(candidates: Candidates) -> Recommendation | None:
     """The best cluster that is never preempted and need not save."""
     request = candidates.request
-    if request.work is None:
+    if request.work is None and request.training is None:
         return None
-    from deepvm.core.preemption.savepolicy import Never
+    request = replace(request, policy=PolicyName.DEEPVM)
+    if request.work is not None:
+        from deepvm.core.preemption.savepolicy import Never
 
-    request = replace(request, policy=PolicyName.DEEPVM, work=replace(request.work, policy=Never()))
+        request = replace(request, work=replace(request.work, policy=Never()))
     candidates = replace(candidates, request=request)
-    choice = Enumeration.build([block_of(ON_DEMAND, candidates)]).best(request.budget_micro_usd)
-    return None if choice is None else describe(choice, candidates)
+    choices = _ranked(Enumeration.build([block_of(ON_DEMAND, candidates)]), replace(request, top=1))
+    return describe(choices[0], candidates) if choices else None
 
 
 def _next_change(enumeration: Enumeration, candidates: Candidates) -> NextChange | None:

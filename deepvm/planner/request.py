@@ -67,6 +67,13 @@ class Generation(str, Enum):
     AUTO = "auto"  # any to train; to hold checkpoints current ones, unless the catalog's rule is the paper's
 
 
+class Rank(str, Enum):
+    """What the ranked clusters differ in."""
+
+    MACHINES = "machines"  # in what trains; each with its best plan
+    PLANS = "plans"  # in anything, as Table VII of the paper prints them
+
+
 class SolverName(str, Enum):
     """How the best cluster is found; both are exact."""
 
@@ -111,6 +118,9 @@ class PlanRequest:
         quotas: account limits; None for those of the catalog, empty for none.
         top: how many clusters to rank. time_limit_s: of the integer program.
         work: how much is to be trained, if known. training: what is trained, if known.
+        rank: None for machines where a model is trained, else plans.
+        extrapolate: whether clusters beyond 1.5 x what was ever measured may come first.
+        life_s: with ``training``, the mean life of a spot VM that the user knows, infinite for no preemptions.
     """
 
     budget: Decimal
@@ -138,6 +148,9 @@ class PlanRequest:
     time_limit_s: float = 60.0
     work: Work | None = None
     training: Training | None = None
+    life_s: float | None = None
+    rank: Rank | None = None
+    extrapolate: bool = False
 
     @property
     def needs_work(self) -> bool:
@@ -153,6 +166,11 @@ class PlanRequest:
     def ignores_scaling(self) -> bool:
         """Whether the policy ignores K(n), as all but DeepVM's own do (V-C1)."""
         return self.policy is not PolicyName.DEEPVM
+
+    @property
+    def ranks_machines(self) -> bool:
+        """Whether ranked clusters differ in what trains."""
+        return self.training is not None if self.rank is None else self.rank is Rank.MACHINES
 
     def quotas_of(self, catalog: Catalog) -> tuple[Quota, ...]:
         """The account limits that apply: the request's, else the catalog's."""
@@ -181,8 +199,8 @@ class PlanRequest:
     def parse(cls, budget: Money, **options: Unpack[PlanOptions]) -> PlanRequest:
         """Read a budget, $/h, >= 0, and :class:`PlanOptions`; numbers may be text. Raises a RequestError."""
         given = dict[str, Any](options)
-        work_options = {name: given.pop(name) for name in WorkOptions.__annotations__ if name in given}
         training: Training | None = given.get("training")
+        work_options = {name: given.pop(name) for name in WorkOptions.__annotations__ if name in given}
         found: dict[str, Any] = {"budget": to_decimal(budget, "budget", zero=True, unit="$/h")}
         if training is not None:
             found["checkpoint_bytes"] = training.workload.saved_bytes
@@ -199,6 +217,12 @@ class PlanRequest:
                 found[attribute] = read(value, option)
         request = cls(**found)
         trained = {name: value for name, value in work_options.items() if value not in (None, "")}
+        if training is not None:
+            from deepvm.planner.job_forecast import known_life_s
+
+            life = known_life_s(trained.get("mttp"), trained.get("interruption_rate"))
+            request = replace(request, life_s=life)
+            trained = {name: value for name, value in trained.items() if name not in ("mttp", "interruption_rate")}
         amount = training is not None and training.workload.samples is not None
         if not trained and not amount and not request.needs_work:
             return request
@@ -209,6 +233,8 @@ class PlanRequest:
         from deepvm.planner.job_forecast import Work  # slow to import, and only needed for jobs
 
         work = Work.parse(**trained, checkpoint_bytes=request.checkpoint_bytes, training=training)
+        if training is not None:
+            return replace(request, work=work)
         return replace(request, work=work, objective=found.get("objective", Objective.MAKESPAN))
 
 
@@ -277,6 +303,8 @@ class PlanOptions(WorkOptions, total=False):
     max_nodes: int | str
     quotas: Iterable[Quota] | None
     top: int | str
+    rank: str | None
+    extrapolate: bool
     solver: str
     time_limit_s: float | str
 
@@ -346,7 +374,9 @@ _READERS: Mapping[str, tuple[str, _Reader]] = {
     "max_nodes": ("max_nodes", _whole(MOST_NODES)),
     "quotas": ("quotas", _quotas),
     "top": ("top", _whole(100)),
+    "rank": ("rank", _choice(Rank)),
+    "extrapolate": ("extrapolate", lambda value, option: bool(value)),
     "solver": ("solver", _choice(SolverName)),
     "time_limit_s": ("time_limit_s", lambda value, option: float(to_decimal(value, option, unit="seconds"))),
 }
-_NONE_IS_DEFAULT = ("training", "checkpoint_size", "objective", "speedup", "cpu_architecture", "quotas")
+_NONE_IS_DEFAULT = ("training", "rank", "checkpoint_size", "objective", "speedup", "cpu_architecture", "quotas")

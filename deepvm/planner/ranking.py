@@ -1,0 +1,96 @@
+"""The order in which plans are shown, where a model is trained: rows that differ in what trains.
+
+The best value decides, as everywhere, but not to the last digit: speeds are not known that well. Between plans within
+1 % the one with the lower quota need, the rarer interruptions and the lower price wins. A plan that costs more than 1.5
+times as much for less than 5 % more is not the first choice, and one beyond 1.5 times the clusters that were ever
+measured comes after all others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from deepvm.core.cluster.instances import INTERRUPTION_BANDS
+from deepvm.planner.columns import BoolArray, FloatArray, IntArray
+from deepvm.planner.search.enumeration import Choice, Enumeration
+
+ABOUT = 1.1
+"""Prices up to this factor are about the same."""
+CLOSE = 0.01
+"""Relative difference up to which two values are as good."""
+_MOST_VMS = 10_000  # of a cluster, and more
+LITTLE, DEAR = 1.05, 1.5
+"""This much more speed is not worth this many times the price."""
+
+
+@dataclass(frozen=True)
+class _Plans:
+    """Plans within the budget: values and prices, what trains as a number, and what decides between equals."""
+
+    value: FloatArray
+    price: IntArray
+    machine: IntArray
+    vcpus: IntArray
+    band: IntArray
+    trusted: BoolArray
+
+    def first(self, left: BoolArray) -> int:
+        """The row to show next, of those that are left."""
+        eligible = left & self.trusted if (left & self.trusted).any() else left
+        row = self._chosen(eligible)
+        while (cheaper := eligible & (self.price * DEAR < self.price[row])).any():
+            instead = self._chosen(cheaper)
+            if not self._nearly(instead, row):
+                break
+            row = instead
+        return row
+
+    def _chosen(self, eligible: BoolArray) -> int:
+        best = float(self.value[eligible].max())
+        near = np.flatnonzero(eligible & (self.value >= best - abs(best) * CLOSE))
+        # The band is in the value already: it decides between plans of about one price.
+        near = near[self.price[near] <= ABOUT * self.price[near].min()]
+        order = np.lexsort((near, self.price[near], self.band[near], self.vcpus[near]))
+        return int(near[order[0]])
+
+    def _nearly(self, cheap: int, dear: int) -> bool:
+        """Whether ``dear`` is less than 5 % better; values are speeds, or below 0 prices of a unit."""
+        low, high = float(self.value[cheap]), float(self.value[dear])
+        return high < low * LITTLE if low > 0 else low > high * LITTLE
+
+
+def by_machines(enumeration: Enumeration, budget: int, count: int) -> list[Choice]:
+    """The best ``count`` plans within a budget that differ in what trains, in the order to show them."""
+    plans = _plans(enumeration, enumeration.affordable(budget))
+    left, chosen = np.ones(len(plans.value), dtype=np.bool_), list[Choice]()
+    while len(chosen) < count and left.any():
+        row = plans.first(left)
+        chosen.append(enumeration.choice(row))
+        left &= plans.machine != plans.machine[row]
+    return chosen
+
+
+def _plans(enumeration: Enumeration, within: int) -> _Plans:
+    size, memory, nodes, price = enumeration.plans[:, :within]
+    block = enumeration.block[:within]
+    names: dict[str, int] = {}
+    machine, vcpus, band = (np.zeros(within, dtype=np.int64) for _ in range(3))
+    trusted = np.ones(within, dtype=np.bool_)
+    for index, one in enumerate(enumeration.blocks):
+        rows = np.flatnonzero(block == index)
+        sizes, tier = one.sizes, one.tier
+        kinds, counts = sizes.type_index[size[rows]], sizes.count[size[rows]]
+        number = np.array([names.setdefault(t.name, len(names)) for t in sizes.types], dtype=np.int64)
+        machine[rows] = number[kinds] * _MOST_VMS + counts
+        vcpus[rows] = np.array([t.vcpus for t in sizes.types], dtype=np.int64)[kinds] * counts
+        worst = len(INTERRUPTION_BANDS)
+        bands = [worst if t.interruption_band is None else t.interruption_band for t in sizes.types]
+        # VMs that are bought on demand are not interrupted.
+        band[rows] = np.where(sizes.spot[size[rows]] > 0, np.array(bands, dtype=np.int64)[kinds], -1)
+        trusted[rows] = sizes.trusted[size[rows]]
+        with_nodes = rows[memory[rows] >= 0]
+        of_node = np.array([t.vcpus for t in tier.types], dtype=np.int64)
+        vcpus[with_nodes] += of_node[memory[with_nodes]] * nodes[with_nodes] if len(of_node) else 0
+    return _Plans(enumeration.value[:within], price, machine, vcpus, band, trusted)
