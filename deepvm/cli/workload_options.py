@@ -2,7 +2,7 @@
 
 # No `from __future__ import annotations`: see deepvm.cli.plan.options.
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from deepvm.cli.parameters import opt
@@ -45,17 +45,12 @@ class WorkloadFlags:
         opt("Compute activations twice to save memory; default: as usual recipes do.", None),
     ] = None
 
-    def workload(self) -> "Workload":
-        """What the options describe. Raises RequestError, CatalogFormatError."""
-        from deepvm.catalog.published.workloads import read_workload
+    def trained(self, model: str = "") -> "Workload":
+        """What the options describe, or ``model`` where they name none. Raises RequestError, CatalogFormatError."""
+        from deepvm.catalog.published.workloads import WorkloadOptions, read_workload
 
-        return read_workload(
-            model=self.model,
-            params=self.params,
-            seq=self.seq,
-            method=self.method,
-            precision=self.precision,
-            batch_per_gpu=self.batch_per_gpu,
-            global_batch=self.global_batch,
-            activation_checkpointing=self.activation_checkpointing,
-        )
+        own = {f.name for f in fields(self)}
+        given = {name: getattr(self, name) for name in WorkloadOptions.__annotations__ if name in own}
+        if not self.model and self.params is None:
+            given["model"] = model
+        return read_workload(**given)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from deepvm.core.cluster.cluster import Binding, Cluster, NodeGroup, Outlook, Prediction, Recommendation
 from deepvm.core.cluster.instances import InstanceType, Market, flopp, quota_limit
 from deepvm.core.cluster.speedup import scaling_factor
+from deepvm.core.interval import Interval
 from deepvm.core.training.curve import StepTimeSpeedup
 from deepvm.core.training.speed import TrainingSpeed
 from deepvm.core.units import MICRO_USD, format_seconds, format_usd
@@ -62,7 +63,8 @@ def describe(
     if isinstance(curve, StepTimeSpeedup):
         speed = curve.speed_of(n)
         warnings += speed.doubts(0)
-        prediction = _prediction(speed)
+        kept = Interval(float(sizes.kept_bad[row]), float(sizes.kept[row]), float(sizes.kept_good[row]))
+        prediction = _prediction(speed, kept)
     elif curve.extrapolated(n)[0]:
         warnings.append(f"the {kind} speed-up of {gpu.name} at n = {count} lies beyond its measurements")
     both = [z for z in gpu.zones if cluster.memory and z in cluster.memory.instance.zones]
@@ -93,7 +95,7 @@ def describe(
     )
 
 
-def _prediction(speed: TrainingSpeed) -> Prediction:
+def _prediction(speed: TrainingSpeed, kept: Interval) -> Prediction:
     """The only size of a speed, for the answer."""
     gpus = float(speed.vms[0]) * speed.machine.gpus
     return Prediction(
@@ -106,6 +108,8 @@ def _prediction(speed: TrainingSpeed) -> Prediction:
         micro_batch=float(speed.micro_batch[0]),
         checkpointing=bool(speed.checkpointing[0]),
         fitted_vms=speed.fitted_vms,
+        kept=kept,
+        state_bytes=speed.state_bytes(0),
     )
 
 

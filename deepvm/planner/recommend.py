@@ -221,7 +221,7 @@ def _alternatives(blocks: Sequence[Block], candidates: Candidates, best: Choice)
         for block in blocks:
             sizes = block.sizes.take(np.isfinite(block.sizes.total_s)) if other.needs_work else block.sizes
             scored.append(replace(block, sizes=sizes, scoring=scoring(other, sizes)))
-        choice = Enumeration.build(scored).best(request.budget_micro_usd)
+        choice = next(iter(_ranked(Enumeration.build(scored), replace(request, top=1))), None)
         if choice is not None and choice.cluster != best.cluster:
             asked = replace(candidates, request=other)
             yield Alternative(objective, describe(choice, asked, binding=binding(choice, asked)))

@@ -29,6 +29,8 @@ class Comparison:
 
 def compare(answers: Sequence[Recommendations]) -> Comparison:
     """Rank the clusters of at least one answer to a request, by the rules within one region, then by region name."""
+    if len(answers) == 1:
+        return Comparison(tuple(answers), tuple(Placed(answers[0], r) for r in answers[0]))
     left = [Placed(a, r) for a in answers for r in a]
     ranked: list[Placed] = []
     while left:

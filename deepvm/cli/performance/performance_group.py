@@ -47,7 +47,7 @@ def predict(
 
     if software not in SOFTWARE:
         raise RequestError("software", software, one_of(software, SOFTWARE))
-    workload, count = flags.workload(), _whole(gpus, "gpus")
+    workload, count = flags.trained(), _whole(gpus, "gpus")
     memory = None if gpu_memory is None else parse_bytes(gpu_memory, "gpu_memory") / GIB
     accelerator = find_accelerator(gpu, memory)
     if accelerator is None:

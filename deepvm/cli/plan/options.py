@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from deepvm.cli.output import note
 from deepvm.cli.parameters import field_name, opt, switch
+from deepvm.cli.workload_options import WorkloadFlags
 from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
@@ -20,9 +21,15 @@ if TYPE_CHECKING:
     from deepvm.catalog.market.build_catalog import MarketRequest
     from deepvm.core.cluster.instances import Catalog, Quota
     from deepvm.core.preemption.job import Job
+    from deepvm.core.training.speed import Training
     from deepvm.planner.request import PlanOptions
 
 DEFAULT_CATALOG = "aws"
+USUAL_MODEL = "resnet50"
+"""What is trained on a cloud's market unless the user says: the model of the paper's experiments."""
+NO_MODEL = "none"
+"""``--model none`` counts eFLOPS."""
+_OF_A_MODEL = ("seq", "batch_per_gpu", "global_batch", "activation_checkpointing", "tokens", "samples", "epochs")
 
 MOST_DAYS = 90  # of spot prices that AWS keeps; help texts load no catalog, MarketRequest checks
 _VCPUS = re.compile(r"([0-9][0-9,_ ]*(e[0-9]+)?(vcpus?|cpus?)?)?", re.IGNORECASE)  # or nothing, in place of a file
@@ -67,7 +74,7 @@ Workload = Annotated[str, opt("Use measurements of this workload; see 'deepvm ta
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class PlanFlags:
+class PlanFlags(WorkloadFlags):
     """The options of every command that plans.
 
     Each field is an option, in the order of ``--help``; files and the environment may set it, see
@@ -98,7 +105,22 @@ class PlanFlags:
     tables: Tables = "auto"
     workload: Workload = ""
     placement_scores: Annotated[bool, switch("Ask AWS for spot placement scores (rate-limited).")] = False
-    checkpoint_size: Annotated[str, opt("Size of one checkpoint: 300MB, 0.3GB, 512MiB.", "SIZE")] = "300MB"
+    tokens: Annotated[str | None, opt("Tokens to train on, such as 2B: adds time and bill.", "COUNT")] = None
+    samples: Annotated[str | None, opt("Instead: samples to train on, such as 50M.", "COUNT")] = None
+    epochs: Annotated[str | None, opt("Instead: passes over a data set, with --dataset-size.", "N")] = None
+    dataset_size: Annotated[str | None, opt("Its samples; of a language model its tokens.", "COUNT")] = None
+    software: Annotated[
+        Literal["eager", "compiled", "tuned"], opt("Plain PyTorch, torch.compile, or vendor-tuned code.")
+    ] = "eager"
+    placement_group: Annotated[bool, switch("The VMs are in a cluster placement group.")] = False
+    rank: Annotated[
+        Literal["machines", "plans"] | None,
+        opt("Rows differ in what trains, or in anything; default: machines with a model."),
+    ] = None
+    extrapolate: Annotated[bool, switch("Clusters beyond 1.5 x what was ever measured may come first.")] = False
+    checkpoint_size: Annotated[
+        str | None, opt("Size of one checkpoint, such as 300MB; default: the model's, else 300MB.", "SIZE")
+    ] = None
     buffers: Annotated[str, opt("Checkpoints that a memory node must hold.", "N")] = "2"
     objective: Annotated[
         Literal["throughput", "flopp", "cost-per-work", "makespan", "total-cost"] | None,
@@ -171,8 +193,25 @@ class PlanFlags:
 
         own = {f.name for f in fields(self)}
         options = {a: getattr(self, name) for a in PlanOptions.__annotations__ if (name := field_name(a)) in own}
-        options |= {"quotas": open_quotas(self.quota, catalog), "job": self._job()}
+        options |= {"quotas": open_quotas(self.quota, catalog), "job": self._job(), "training": self.training(catalog)}
         return cast("PlanOptions", options)
+
+    def training(self, catalog: "Catalog") -> "Training | None":
+        """What is trained and how fast; None where eFLOPS are counted. Raises RequestError, CatalogFormatError."""
+        named = bool(self.model) or self.params is not None
+        if self.model.casefold() == NO_MODEL or not (named or self._takes_the_usual_model(catalog)):
+            if given := next((n for n in _OF_A_MODEL if getattr(self, n) is not None), ""):
+                raise RequestError(given, getattr(self, given), "only together with --model or --params")
+            return None
+        from deepvm.catalog.published.performance import PublishedPerformance
+        from deepvm.core.training.speed import Training
+
+        return Training(self.trained(USUAL_MODEL), PublishedPerformance(self.software, self.placement_group))
+
+    def _takes_the_usual_model(self, catalog: "Catalog") -> bool:
+        """Whether a model is assumed: on a cloud's market, unless the user counts in eFLOPS."""
+        in_eflops = (self.job_file, self.work, self.speedup, self.estimates, self.measured_on, self.workload)
+        return bool(catalog.provenance.origins) and not any(in_eflops) and not catalog.provenance.measured
 
     def _job(self) -> "Job | None":
         if not self.job_file:

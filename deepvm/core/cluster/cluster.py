@@ -122,6 +122,8 @@ class Prediction:
         source: ``measured``, ``published`` or ``derived``. precision: of the step.
         batch_per_gpu, micro_batch: samples of a step on each GPU, and of them computed at once.
         checkpointing: activation checkpointing. fitted_vms: the largest cluster that the source has seen.
+        kept: share of the throughput that preemptions leave: at a bad time, usually, at a good one.
+        state_bytes: weights, gradients and optimizer on each GPU.
     """
 
     throughput: Interval
@@ -133,6 +135,8 @@ class Prediction:
     micro_batch: float
     checkpointing: bool
     fitted_vms: int
+    kept: Interval
+    state_bytes: float
 
 
 @dataclass(frozen=True)

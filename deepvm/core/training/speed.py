@@ -15,7 +15,7 @@ import numpy.typing as npt
 from deepvm.core.interval import Interval
 from deepvm.core.training.effects import effects_of
 from deepvm.core.training.evidence import ACROSS, COMPUTE, LOCAL, NETWORK, NOISE, Evidence, weights
-from deepvm.core.training.gpu_memory import least_gpus
+from deepvm.core.training.gpu_memory import fit_memory, least_gpus, state_bytes
 from deepvm.core.training.hardware import Machine
 from deepvm.core.training.roofline import OVERLAP, STRAGGLING, nominal_steps
 from deepvm.core.training.steptime import REACH, StepTimeFit, joined
@@ -105,6 +105,12 @@ class TrainingSpeed:
     def step_interval(self, place: int) -> Interval:
         """Seconds of a step at ``vms[place]``, 80 % interval."""
         return Interval.of_log(float(self.step_s[place]), float(self.sd[place]))
+
+    def state_bytes(self, place: int) -> float:
+        """Weights, gradients and optimizer on each GPU at ``vms[place]``, bytes."""
+        gpus = np.array([float(self.vms[place]) * self.machine.gpus])
+        memory = fit_memory(self.workload, self.machine.accelerator, self.precision, gpus)
+        return float(state_bytes(self.workload, self.precision, gpus, sharded=bool(memory.sharded[0]))[0])
 
     def mfu(self, place: int) -> float:
         """Model FLOP utilisation: the operations that the model needs over the peak of all GPUs (PaLM, appendix B)."""
@@ -232,8 +238,6 @@ def of_fit(
 
 def memory_needed(workload: Workload, machine: Machine, precision: Precision) -> str:
     """What a workload lacks on clusters of this machine, in words."""
-    from deepvm.core.training.gpu_memory import fit_memory
-
     gpu = machine.accelerator
     on_one = fit_memory(workload, gpu, precision, np.array([float(machine.gpus)]))
     needed = gpu.memory_bytes - float(on_one.free_bytes[0]) + float(on_one.sample_bytes[0])

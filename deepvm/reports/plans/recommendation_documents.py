@@ -9,8 +9,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from deepvm.catalog.signals.signal import HISTORY, ON_DEMAND, SPOT, base
-from deepvm.core.cluster.cluster import Cluster, Recommendation
+from deepvm.core.cluster.cluster import Cluster, Prediction, Recommendation
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
+from deepvm.core.training.workload import Workload
 from deepvm.io.times import format_time
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
@@ -79,6 +80,9 @@ def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, An
         "nearly_as_good": _configuration(answer.nearly, catalog),
         "rejected": [asdict(r) for r in answer.rejections],
     }
+    if request.training is not None:
+        found["request"]["training"] = _trained(request.training.workload)
+        found["on_demand"] = _configuration(answer.on_demand, catalog)
     if request.work is not None:
         found["request"]["work"] = _work(request.work, answer.reference)
         found["on_demand"] = _configuration(answer.on_demand, catalog)
@@ -251,7 +255,40 @@ def _configuration(r: Recommendation | None, catalog: Catalog) -> dict[str, Any]
         "binding": [b.constraint for b in r.binding],
         "binding_reasons": [b.reason for b in r.binding],
         "warnings": list(r.warnings),
+        **({"training": _prediction(r.prediction)} if r.prediction else {}),
         **({"expected": expected_document(r.outlook)} if r.outlook else {}),
+    }
+
+
+def _prediction(found: Prediction) -> dict[str, Any]:
+    """How fast a cluster trains the model."""
+    return {
+        "throughput": found.throughput.as_document(),
+        "step_s": found.step_s.as_document(),
+        "mfu": found.mfu,
+        "source": found.source,
+        "precision": found.precision,
+        "batch_per_gpu": found.batch_per_gpu,
+        "micro_batch": found.micro_batch,
+        "activation_checkpointing": found.checkpointing,
+        "checked_up_to_vms": found.fitted_vms,
+        "state_bytes_per_gpu": found.state_bytes,
+        "kept_share": found.kept.as_document(),
+    }
+
+
+def _trained(workload: Workload) -> dict[str, Any]:
+    """What is trained."""
+    return {
+        "model": workload.model.name,
+        "parameters": workload.model.parameters,
+        "unit": workload.units,
+        "method": workload.method.value,
+        "precision": workload.precision.value,
+        "sequence": workload.model.sequence,
+        "scaling": workload.scaling.value,
+        "batch": workload.batch,
+        "samples": workload.samples,
     }
 
 
