@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deepvm.cli.output import EveryForm, TableJsonYaml, note, print_as, print_document, say
-from deepvm.cli.parameters import arg, takes_flags
+from deepvm.cli.parameters import arg, flag, takes_flags
 from deepvm.cli.plan import options as o
 from deepvm.errors import MissingDataError, RequestError
 
@@ -27,6 +27,7 @@ def recommend(
     flags: o.RankFlags,
     output: EveryForm = "table",
     explain: Annotated[str, o.of_type("Also say why this type is not in the best cluster.", "TYPE")] = "",
+    why: Annotated[bool, flag("--why", "Also show reasons, doubts, alternatives and rejected types.")] = False,
 ) -> None:
     """Rank the clusters that train fastest for a budget.
 
@@ -43,8 +44,14 @@ def recommend(
         runs = runs_of(flags.simulate, job=job)
         answers = [ranked_anew(answer, runs, document=output in ("json", "yaml")) for answer in answers]
     found = compare(answers)
-    why = _why_not(found.answers[0].catalog, found.answers[0].request, explain) if explain else None
-    _print(found, why, placement_of(found, flags), output)
+    asked = _why_not(found.answers[0].catalog, found.answers[0].request, explain) if explain else None
+    if output == "table" and found.ranked and found.answers[0].request.training is not None:
+        from deepvm.reports.plans.answer import print_answer
+
+        print_answer(found, datetime.now(timezone.utc), assumed=not flags.model and flags.params is None)
+        if not why and asked is None:
+            return
+    _print(found, asked, placement_of(found, flags), output)
     if not found.ranked:
         raise typer.Exit(3)  # nothing is feasible
 

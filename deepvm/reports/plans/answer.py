@@ -1,0 +1,158 @@
+"""The answer on one screen: what to rent, how fast that is, what it costs, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from deepvm.catalog.signals.signal import PRICES, base
+from deepvm.core.cluster.cluster import Cluster, Recommendation
+from deepvm.core.cluster.instances import Catalog
+from deepvm.core.training.workload import STATE_BYTES, Method, Scaling, Workload
+from deepvm.core.units import counted, format_bytes, format_seconds, format_usd
+from deepvm.planner.recommend import Recommendations
+from deepvm.planner.regions import Comparison
+from deepvm.planner.request import Objective
+from deepvm.reports.performance.predictions import short
+from deepvm.reports.plans.sources import quota_needs
+from deepvm.reports.tables import Column, print_items, print_lines
+
+if TYPE_CHECKING:
+    from deepvm.core.training.speed import Training
+
+FASTEST, VALUE, NO_SPOT = "fastest", "best value", "no spot"
+OLD_DAYS = 7
+"""Spot prices that are older are called out."""
+_HOW = {Method.DDP: "data parallel", Method.FSDP: "full fine-tune, sharded", Method.LORA: "LoRA"}
+_LITTLE = 0.005
+
+
+def print_answer(found: Comparison, now: datetime, *, assumed: bool = False) -> None:
+    """At most 16 lines on stdout; ``assumed``: the model is not the user's own choice."""
+    best = found.answers[0]
+    training = best.request.training
+    assert training is not None
+    print_lines([_title(training, best[0], assumed=assumed), ""])
+    rows = rows_of(best)
+    print_items([_cells(label, r, training) for label, r in rows], also="-o json")
+    print_lines(["", *_limits(best, rows), *_bad_time(rows), *_warnings(best, now), _next(best)])
+
+
+def rows_of(answer: Recommendations) -> list[tuple[str, Recommendation]]:
+    """What is compared, best first: the ranking's first, what costs least for its work, and what is never preempted."""
+    first = answer[0]
+    value = next((a.recommendation for a in answer.alternatives if a.objective is Objective.COST_PER_WORK), None)
+    rows = [(f"{FASTEST}, {VALUE}", first)] if value is None else [(FASTEST, first), (VALUE, value)]
+    return [*rows, (NO_SPOT, answer.on_demand)] if answer.on_demand is not None else rows
+
+
+def _title(training: Training, first: Recommendation, *, assumed: bool) -> str:
+    workload, predicted = training.workload, first.prediction
+    model = workload.model
+    parts = [f"{model.name}{' (assumed; --model names yours)' if assumed else ''}", _HOW[workload.method]]
+    if predicted is not None:
+        parts.append(predicted.precision)
+    if model.sequence > 1 and model.unit == "tokens":
+        parts.append(f"{model.sequence} tokens")
+    parts.append(_batch(workload))
+    text = ", ".join(parts)
+    if predicted is None or workload.method is Method.DDP:
+        return text
+    whole = format_bytes(round(STATE_BYTES * workload.trained))
+    return f"{text}; state {whole}, {predicted.state_bytes / 1e9:.3g} GB a GPU"
+
+
+def _batch(workload: Workload) -> str:
+    return f"batch {workload.batch:g} {'in all' if workload.scaling is Scaling.STRONG else 'a GPU'}"
+
+
+def cluster_words(cluster: Cluster) -> str:
+    """``17 x g4dn.xlarge spot + c5.xlarge``: the shortest form that can still be rented."""
+    spot, on_demand, name = cluster.spot_count, cluster.on_demand_count, cluster.gpu.name
+    text = f"{spot or on_demand} x {name}{' spot' if spot else ''}"
+    if spot and on_demand:
+        text += f" + {on_demand} on demand"
+    if cluster.memory is not None:
+        many = f"{cluster.memory.count} x " if cluster.memory.count > 1 else ""
+        text += f" + {many}{cluster.memory.instance.name}"
+    return text
+
+
+def _cells(label: str, r: Recommendation, training: Training) -> dict[Column, str]:
+    predicted, outlook = r.prediction, r.outlook
+    assert predicted is not None
+    spot = r.cluster.spot_count > 0
+    cells = {
+        Column(""): label,
+        Column("cluster", wrap=False): cluster_words(r.cluster),
+        Column("$/h", "right"): f"{r.usd_per_hour:.2f}",
+        Column(training.workload.units, "right"): f"{short(r.throughput)} "
+        f"({short(predicted.throughput.low)}-{short(predicted.throughput.high)})",
+    }
+    if outlook is not None:
+        cells[Column("time", "right")] = format_seconds(outlook.total_s)
+        cells[Column("bill", "right")] = f"{outlook.cost_usd:.0f} $"
+    lost = predicted.kept
+    cells[Column("lost to preemption", "right", drop=2)] = (
+        f"{_percent(1 - lost.high)} to {_percent(1 - lost.low)}" if spot else "-"
+    )
+    cells[Column("source", drop=1)] = predicted.source
+    return cells
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %" if share < 0.095 else f"{100 * share:.0f} %"
+
+
+def _limits(answer: Recommendations, rows: list[tuple[str, Recommendation]]) -> Iterator[str]:
+    first, change = rows[0][1], answer.next_change
+    limited = ", ".join(b.constraint for b in first.binding) or "nothing: no larger cluster of it is better"
+    line = f"{rows[0][0].split(',')[0]}: limited by {limited}"
+    if change is not None and change.gain is not None and change.gain >= _LITTLE:
+        more = float(change.budget) / float(first.usd_per_hour) - 1
+        line += (
+            f"; {more:.0%} more money ({format_usd(change.budget)} $/h) buys {change.gain:.0%} more speed: "
+            f"{cluster_words(change.recommendation.cluster)}"
+        )
+    yield f"{line}."
+
+
+def _bad_time(rows: list[tuple[str, Recommendation]]) -> Iterator[str]:
+    """Where a plan of spot VMs loses to the one without, if spot VMs live for hours."""
+    steady = next((r for label, r in rows if label == NO_SPOT), None)
+    first = rows[0][1]
+    if steady is None or first.prediction is None or not first.cluster.spot_count:
+        return
+    bad = first.throughput * first.prediction.kept.low
+    slower = bad < steady.throughput
+    dearer = float(first.usd_per_hour) / bad > float(steady.usd_per_hour) / steady.throughput if bad else True
+    if slower or dearer:
+        what = " and ".join([*(["faster"] if slower else []), *(["cheaper"] if dearer else [])])
+        yield f"! at a bad time, when spot VMs live for hours, 'no spot' is {what}"
+
+
+def _warnings(answer: Recommendations, now: datetime) -> Iterator[str]:
+    catalog, first = answer.catalog, answer[0]
+    days = _age_days(catalog, now)
+    if days is not None and days > OLD_DAYS:
+        yield f"! prices {days} days old ({catalog.region})  -> deepvm catalog refresh"
+    if answer.request.quotas is None:
+        needed = [n for n in quota_needs(first.cluster, catalog) if n["limit"] is None and n["code"]]
+        if needed:
+            what = ", ".join(f"{n['vcpus']} vCPUs of {n['family']} {n['market']}" for n in needed)
+            yield f"! quota needed: {what}  -> deepvm doctor"
+    doubtful = [w for w in first.warnings if not w.startswith(("network:", "nobody has published"))]
+    if doubtful:
+        yield f"! {doubtful[0]}"
+        if len(doubtful) > 1:
+            yield f"! {counted(len(doubtful) - 1, 'more doubt')}  -> --why"
+
+
+def _age_days(catalog: Catalog, now: datetime) -> int | None:
+    ages = [(now - o.observed_at).days for o in catalog.provenance.origins if base(o.signal) in PRICES]
+    return max(ages, default=None)
+
+
+def _next(answer: Recommendations) -> str:
+    return "Next: deepvm export writes this for SkyPilot, EC2 Fleet, Terraform. Reasons, doubts, rejected types: --why"
