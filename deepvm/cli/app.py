@@ -28,6 +28,7 @@ class Entry(NamedTuple):
 COMMANDS = (
     Entry("recommend", "Rank the clusters that train fastest for a budget.", "plan.recommend", "recommend", True),
     Entry("explain", "Say why a type is not in the best cluster.", "plan.recommend", "explain", True),
+    Entry("gpus", "List GPUs: memory, prices, and how fast they train a model.", "plan.gpus", "gpus"),
     Entry("sweep", "Recommend for a range of budgets under four policies.", "plan.sweep", "sweep", True),
     Entry("catalog", "Refresh, list, show, compare, validate and convert catalogs.", "catalog.group", "app"),
     Entry("simulate", "Train under preemption, before you pay: time and bill.", "simulate.simulate", "simulate"),

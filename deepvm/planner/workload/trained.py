@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
+
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.cluster.speedup import FloatArray
 from deepvm.core.training.curve import StepTimeSpeedup
@@ -23,6 +25,12 @@ def trained(catalog: Catalog, training: Training) -> Catalog:
         eflops_unit=training.workload.units,
         default_speedup=StepTimeSpeedup.kind,
     )
+
+
+def speed_of_one(instance: InstanceType, training: Training) -> TrainingSpeed | str:
+    """The speed of one VM of a type, or why there is none."""
+    found = training.speeds.speed(instance, training.workload, np.ones(1))
+    return found if isinstance(found, str) or found.fits[0] else found.needs
 
 
 def _trained(instance: InstanceType, training: Training) -> InstanceType:

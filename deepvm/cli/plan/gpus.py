@@ -1,0 +1,43 @@
+"""``deepvm gpus``: what can be rented, at which price, and how fast it trains a model."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from deepvm.cli.output import TableJsonYamlCsv, print_as
+from deepvm.cli.parameters import opt, takes_flags
+from deepvm.cli.plan.options import USUAL_MODEL, SourceFlags
+from deepvm.cli.workload_options import WorkloadFlags
+
+
+@takes_flags
+def gpus(
+    flags: WorkloadFlags,
+    catalog: Annotated[str, opt("A cloud's market, an embedded catalog, or a file.", "NAME|FILE")] = "aws",
+    gpu: Annotated[str, opt("Only these GPU models.", "GLOB")] = "*",
+    offline: Annotated[bool, opt("Send no requests: use the cache or the snapshot.", None)] = False,
+    output: TableJsonYamlCsv = "table",
+) -> None:
+    """List GPUs with memory, prices, and how fast one VM trains a model; the most work for a dollar comes first.
+
+    Example: deepvm gpus --model llama-8b --method lora
+    """
+    from fnmatch import fnmatchcase
+
+    from deepvm.catalog.published.performance import PublishedPerformance
+    from deepvm.core.spelling import one_of
+    from deepvm.core.training.speed import Training
+    from deepvm.errors import RequestError
+    from deepvm.reports.performance import gpus as report
+
+    training = Training(flags.trained(USUAL_MODEL), PublishedPerformance())
+    found = report.rows_of(SourceFlags(offline=offline).load(catalog), training)
+    rows = [r for r in found if fnmatchcase(r.name.casefold(), gpu.casefold())]
+    if not rows:
+        raise RequestError("gpu", gpu, one_of(gpu, sorted({r.name for r in found}), ", "))
+    print_as(
+        output,
+        lambda: report.print_gpus(rows, training),
+        lambda: report.document(rows, training),
+        lambda: report.csv_rows(rows),
+    )

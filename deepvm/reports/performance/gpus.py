@@ -1,0 +1,148 @@
+"""What can be rented to train a model: one row for each GPU model and number of them in a VM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from deepvm.core.cluster.instances import Catalog, InstanceType
+from deepvm.core.interval import Interval
+from deepvm.core.training.speed import Training
+from deepvm.planner.workload.trained import speed_of_one
+from deepvm.reports.performance.predictions import short
+from deepvm.reports.tables import Column, print_items, print_lines
+
+SCHEMA_VERSION = "deepvm.gpus/1"
+_HOUR_S = 3600
+
+
+@dataclass(frozen=True)
+class GpuRow:
+    """A GPU model in VMs of ``count``: the cheapest type of each market, and how fast one VM trains.
+
+    ``speed`` is None where it is not known or the model does not fit; ``why`` says which.
+    """
+
+    name: str
+    count: int
+    memory_gib: float | None
+    spot: InstanceType | None
+    on_demand: InstanceType | None
+    speed: Interval | None
+    source: str
+    why: str
+
+    @property
+    def units_per_usd(self) -> float | None:
+        """Units of the workload that a dollar trains at the lowest price; None where the speed is not known."""
+        prices = [
+            *([self.spot.spot_usd_per_hour] if self.spot else []),
+            *([self.on_demand.on_demand_usd_per_hour] if self.on_demand else []),
+        ]
+        lowest = min((float(p) for p in prices if p is not None), default=None)
+        return None if lowest is None or self.speed is None else self.speed.value * _HOUR_S / lowest
+
+
+def rows_of(catalog: Catalog, training: Training) -> list[GpuRow]:
+    """One row for each GPU model and number of them, the best units a dollar first, the rest by name."""
+    kinds: dict[tuple[str, int, float | None], list[InstanceType]] = {}
+    for instance in catalog:
+        if instance.gpu is not None and not instance.unusable:
+            gpu = instance.gpu
+            kinds.setdefault((gpu.name, gpu.count, gpu.memory_gib), []).append(instance)
+    rows = [_row(*kind, types, training) for kind, types in kinds.items()]
+    return sorted(rows, key=lambda r: (-(r.units_per_usd or 0.0), r.name, r.count))
+
+
+def _row(name: str, count: int, memory: float | None, types: Sequence[InstanceType], training: Training) -> GpuRow:
+    spot = min((t for t in types if t.spot_usd_per_hour), key=lambda t: t.spot_usd_per_hour or 0, default=None)
+    sold = [t for t in types if t.on_demand_usd_per_hour]
+    on_demand = min(sold, key=lambda t: t.on_demand_usd_per_hour or 0, default=None)
+    found = speed_of_one(types[0], training)
+    if isinstance(found, str):
+        return GpuRow(name, count, memory, spot, on_demand, None, "", found)
+    return GpuRow(name, count, memory, spot, on_demand, found.interval(0), found.source.value, "")
+
+
+def print_gpus(rows: Sequence[GpuRow], training: Training) -> None:
+    """A table on stdout."""
+    unit = training.workload.units
+    items = [
+        {
+            Column("GPU"): r.name,
+            Column("GPUs", "right"): str(r.count),
+            Column("GiB each", "right", drop=3): "-" if r.memory_gib is None else f"{r.memory_gib:g}",
+            Column("spot $/h", "right"): _price(r.spot, spot=True),
+            Column("on-demand $/h", "right", drop=1): _price(r.on_demand, spot=False),
+            Column(unit, "right"): "-" if r.speed is None else f"{short(r.speed.value)}",
+            Column("80 % interval", "right", drop=2): (
+                "-" if r.speed is None else f"{short(r.speed.low)}-{short(r.speed.high)}"
+            ),
+            Column(f"{training.workload.model.unit} a $", "right"): (
+                "-" if r.units_per_usd is None else short(r.units_per_usd)
+            ),
+            Column("source", drop=4): r.source or "-",
+            Column("smallest VM", drop=5, wrap=False): (r.spot or r.on_demand or _NONE).name,
+        }
+        for r in rows
+    ]
+    print_items(items, also="-o csv")
+    unknown = [f"{r.count} x {r.name}: {r.why}" for r in rows if r.why]
+    print_lines(["", *(f"No speed: {text}." for text in unknown)] if unknown else [])
+
+
+_NONE = InstanceType("-", 1)
+
+
+def _price(instance: InstanceType | None, *, spot: bool) -> str:
+    price = instance and (instance.spot_usd_per_hour if spot else instance.on_demand_usd_per_hour)
+    return "-" if not price else f"{price:.3f}"
+
+
+def document(rows: Sequence[GpuRow], training: Training) -> dict[str, Any]:
+    """For programs."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "model": training.workload.model.name,
+        "unit": training.workload.units,
+        "gpus": [
+            {
+                "gpu": r.name,
+                "count": r.count,
+                "memory_gib": r.memory_gib,
+                "spot": r.spot and {"instance_type": r.spot.name, "usd_per_hour": float(r.spot.spot_usd_per_hour or 0)},
+                "on_demand": r.on_demand
+                and {
+                    "instance_type": r.on_demand.name,
+                    "usd_per_hour": float(r.on_demand.on_demand_usd_per_hour or 0),
+                },
+                "throughput": r.speed and r.speed.as_document(),
+                "units_per_usd": r.units_per_usd,
+                "source": r.source or None,
+                "reason": r.why or None,
+            }
+            for r in rows
+        ],
+    }
+
+
+def csv_rows(rows: Sequence[GpuRow]) -> tuple[list[str], list[list[Any]]]:
+    """Header and a row for each."""
+    header = [
+        "gpu",
+        "count",
+        "memory_gib",
+        "spot_type",
+        "spot_usd_per_hour",
+        "on_demand_type",
+        "on_demand_usd_per_hour",
+    ]
+    header += ["throughput_low", "throughput", "throughput_high", "units_per_usd", "source"]
+    found = []
+    for r in rows:
+        ends = [None] * 3 if r.speed is None else [r.speed.low, r.speed.value, r.speed.high]
+        spot = [r.spot and r.spot.name, r.spot and float(r.spot.spot_usd_per_hour or 0)]
+        sold = [r.on_demand and r.on_demand.name, r.on_demand and float(r.on_demand.on_demand_usd_per_hour or 0)]
+        found.append([r.name, r.count, r.memory_gib, *spot, *sold, *ends, r.units_per_usd, r.source])
+    return header, found
