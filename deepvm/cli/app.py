@@ -57,7 +57,8 @@ def load(entry: Entry) -> Any:
     elif entry.configured:
         from deepvm.cli.settings import ConfiguredCommand
 
-        holder.command(entry.name, cls=ConfiguredCommand)(found)
+        width = {"max_content_width": 100}
+        holder.command(entry.name, cls=ConfiguredCommand, context_settings=width)(found)
     else:
         holder.command(entry.name)(found)
     return typer.main.get_group(holder).commands[entry.name]  # get_command() would take a holder of one command apart
@@ -118,12 +119,14 @@ def help_of(
     topic: Annotated[
         list[str] | None, typer.Argument(metavar="[COMMAND]...", help="The command, such as: catalog show.")
     ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Rare options, too.")] = False,
 ) -> None:
     """Show the help of a command, as its --help does.
 
     Example: deepvm help recommend
     """
     at: Any = context.find_root()
+    at.meta["deepvm.all-options"] = everything  # deepvm.cli.settings.ALL_OPTIONS, which is slow to load
     for name in topic or ():
         if not hasattr(at.command, "get_command"):
             at.fail(f"Got unexpected extra argument(s) ({name})")

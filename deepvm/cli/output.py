@@ -12,11 +12,12 @@ import typer
 from deepvm.cli.parameters import opt
 
 _OUTPUT = typer.Option("--output", "-o", help="Output format.")
+_OUTPUT_OF_ALL = typer.Option("--output", "-o", metavar="FORM", help="table, wide, json, yaml or csv.")
 TableJson = Annotated[Literal["table", "json"], _OUTPUT]
 TableJsonCsv = Annotated[Literal["table", "json", "csv"], _OUTPUT]
 TableJsonYaml = Annotated[Literal["table", "json", "yaml"], _OUTPUT]
 TableJsonYamlCsv = Annotated[Literal["table", "json", "yaml", "csv"], _OUTPUT]
-EveryForm = Annotated[Literal["table", "wide", "json", "yaml", "csv"], _OUTPUT]
+EveryForm = Annotated[Literal["table", "wide", "json", "yaml", "csv"], _OUTPUT_OF_ALL]
 
 
 def say(text: str) -> None:

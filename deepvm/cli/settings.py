@@ -18,6 +18,7 @@ from typer.core import TyperCommand
 
 from deepvm.cli.output import note
 from deepvm.cli.parameters import field_name
+from deepvm.cli.plan.help_groups import grouped
 from deepvm.cli.plan.options import RankFlags, SweepFlags
 from deepvm.core.spelling import did_you_mean, nearest
 from deepvm.errors import CatalogFormatError, DataError, DeepVMError, RequestError
@@ -25,6 +26,8 @@ from deepvm.io.safe_read import read_text
 from deepvm.io.user_dirs import user_folder
 
 FOLDER_FILE = "deepvm.toml"
+ALL_OPTIONS = "deepvm.all-options"
+"""Key of a context's ``meta``: whether help shows all options."""
 CONFIG_VARIABLE = "DEEPVM_CONFIG"
 NO_FILE = "none"  # DEEPVM_CONFIG for no file of the user's own
 
@@ -38,6 +41,7 @@ NAMES = tuple(f.name for f in fields(RankFlags))
 """The options that may be set, as fields of :class:`~deepvm.cli.plan.options.RankFlags`, which has all of them."""
 
 _MAX_BYTES = 2**20
+_AMOUNT = re.compile(r"[0-9]*\.?[0-9]+")
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _FILES = frozenset({"catalog", "quota", "tables", "job_file"})
 _SECRET = re.compile(r"secret|token|passw|credential|session|(access|private|api)[_-]?key", re.IGNORECASE)
@@ -112,6 +116,8 @@ class ConfiguredCommand(TyperCommand):
         """Parse the options; an error about a value names where it was set."""
         if not ctx.resilient_parsing:  # the shell asks for completions: a broken file must not disturb it
             ctx.default_map = _Defaults(self)
+        if args and _AMOUNT.fullmatch(args[0]) and any(p.name == "pw" for p in self.params):
+            args = ["--pw", *args]  # deepvm recommend 3
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
@@ -137,6 +143,18 @@ class ConfiguredCommand(TyperCommand):
                 raise
             error.__notes__ = [*getattr(error, "__notes__", ()), text]
             raise
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """List the options in groups; the rare ones only for ``deepvm help COMMAND --all``."""
+        records = {str(p.name): p.get_help_record(ctx) for p in self.get_params(ctx)}
+        for title, names in grouped([n for n, record in records.items() if record]).items():
+            rows = [records[name] for name in names]
+            if title or ctx.find_root().meta.get(ALL_OPTIONS):
+                with formatter.section(title or "More"):
+                    formatter.write_dl(rows)
+            elif rows:
+                formatter.write_paragraph()
+                formatter.write_text(f"{len(rows)} more options: deepvm help {self.name} --all")
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Show the help with the built-in defaults: the same everywhere, even with a broken settings file."""

@@ -25,24 +25,23 @@ class WorkloadFlags:
     model: Annotated[
         str,
         opt(
-            "What you train: a preset ('deepvm performance models') or a .yaml file.",
+            "A preset of 'deepvm performance models', or a .yaml file.",
             "NAME|FILE",
             autocompletion=complete_model,
         ),
     ] = ""
     params: Annotated[str | None, opt("Instead: a language model of this size, such as 7B.", "COUNT")] = None
     seq: Annotated[str | None, opt("Tokens of a sample; default: the model's.", "TOKENS")] = None
-    method: Annotated[
-        Literal["ddp", "fsdp", "lora"], opt("All on each GPU, sharded over all GPUs, or adapters only.")
-    ] = "ddp"
+    method: Annotated[Literal["ddp", "fsdp", "lora"], opt("All on each GPU, sharded, or adapters only.")] = "ddp"
     precision: Annotated[
-        Literal["auto", "fp32", "tf32", "fp16", "bf16", "fp8"], opt("auto: bf16 where the GPU has it, else fp16.")
+        Literal["auto", "fp32", "tf32", "fp16", "bf16", "fp8"],
+        opt("auto, bf16, fp16, fp8, tf32 or fp32.", "NAME"),
     ] = "auto"
     batch_per_gpu: Annotated[str | None, opt("Samples of a step on each GPU; default: the model's.", "N")] = None
     global_batch: Annotated[str | None, opt("Instead: samples of a step on all GPUs together.", "N")] = None
     activation_checkpointing: Annotated[
         bool | None,
-        opt("Compute activations twice to save memory; default: as usual recipes do.", None),
+        opt("Recompute activations to save memory.", None, "--activation-checkpointing/--no-activation-checkpointing"),
     ] = None
 
     def trained(self, model: str = "") -> "Workload":

@@ -66,7 +66,7 @@ def many() -> Any:
     return field(default_factory=list)
 
 
-Prices = Annotated[Literal["auto", "live", "snapshot"], opt("Live if possible, only live, or the embedded snapshot.")]
+Prices = Annotated[Literal["auto", "live", "snapshot"], opt("Live if possible, only live, or the snapshot.")]
 Offline = Annotated[bool, switch("Send no requests: use the cache or the snapshot.")]
 AwsProfile = Annotated[str, opt("AWS profile; only for live prices.", "NAME")]
 Tables = Annotated[str, opt("Your measurements: the saved ones, none, or an exported FILE.", "auto|paper|FILE")]
@@ -81,11 +81,11 @@ class PlanFlags(WorkloadFlags):
     :mod:`deepvm.cli.settings`. Numbers and sizes stay text: the planner reads them, and its errors name the option.
     """
 
-    pw: Annotated[str, opt("Pricing willingness: the most to pay for the cluster, $/h.", "USD/H")]
+    pw: Annotated[str, opt("The most to pay for the cluster, $/h.", "USD/H", "--pw", "--budget")]
     catalog: Annotated[
         str,
         opt(
-            "AWS's market (aws), an embedded catalog, or your own .json or .csv; see 'deepvm catalog list'.",
+            "A market, an embedded catalog, or your .json or .csv.",
             "NAME|FILE",
             autocompletion=_complete_catalog,
         ),
@@ -95,7 +95,8 @@ class PlanFlags(WorkloadFlags):
     region: Annotated[list[str], opt("AWS region, or all; repeat to compare.", "NAME", "--region", "-r")] = many()
     zone: Annotated[str, opt("Only this zone, by id (use1-az1) or name (us-east-1a).", "ZONE")] = ""
     price_basis: Annotated[
-        Literal["current", "p50", "p95", "max"], opt("Spot prices: current, or a quantile of the last --days.")
+        Literal["current", "p50", "p95", "max"],
+        opt("Spot prices: current, p50, p95 or max of --days.", "NAME"),
     ] = "current"
     days: Annotated[str, opt(f"Days of price history for --price-basis, 1 to {MOST_DAYS}.", "N")] = "30"
     network: Annotated[
@@ -118,15 +119,15 @@ class PlanFlags(WorkloadFlags):
         opt("Rows differ in what trains, or in anything; default: machines with a model."),
     ] = None
     extrapolate: Annotated[bool, switch("Clusters beyond 1.5 x what was ever measured may come first.")] = False
-    checkpoint_size: Annotated[
-        str | None, opt("Size of one checkpoint, such as 300MB; default: the model's, else 300MB.", "SIZE")
-    ] = None
+    checkpoint_size: Annotated[str | None, opt("Size of a checkpoint; default: the model's, else 300MB.", "SIZE")] = (
+        None
+    )
     buffers: Annotated[str, opt("Checkpoints that a memory node must hold.", "N")] = "2"
     objective: Annotated[
         Literal["throughput", "flopp", "cost-per-work", "makespan", "total-cost"] | None,
         opt(
-            "Fastest training, the paper's operations per dollar, cheapest training, or the job's least time or cost; "
-            "default: throughput, with --job or --work makespan."
+            "throughput, flopp, cost-per-work, makespan or total-cost; see the guide.",
+            "NAME",
         ),
     ] = None
     policy: Annotated[
@@ -209,9 +210,13 @@ class PlanFlags(WorkloadFlags):
         return Training(self.trained(USUAL_MODEL), PublishedPerformance(self.software, self.placement_group))
 
     def _takes_the_usual_model(self, catalog: "Catalog") -> bool:
-        """Whether a model is assumed: on a cloud's market, unless the user counts in eFLOPS."""
+        """Whether a model is assumed: on real VMs of which eFLOPS are not known, unless the user counts in them."""
+        from deepvm.core.cluster.memory_nodes import PAPER_NODES
+
         in_eflops = (self.job_file, self.work, self.speedup, self.estimates, self.measured_on, self.workload)
-        return bool(catalog.provenance.origins) and not any(in_eflops) and not catalog.provenance.measured
+        if catalog.memory_nodes is PAPER_NODES or any(in_eflops) or catalog.provenance.measured:
+            return False
+        return any(i.gpu is not None and (i.eflops is None or bool(i.eflops_basis)) for i in catalog)
 
     def _job(self) -> "Job | None":
         if not self.job_file:
