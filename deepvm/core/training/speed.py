@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -43,16 +43,19 @@ class Doubt:
 
     Attributes:
         shared: (sizes, directions): independent causes, each with a variance of 1, and how much they count.
+        named: further causes by name, such as that of a GPU of which nothing is published, (sizes,) each.
         own: (sizes,): variance that no other speed shares.
     """
 
     shared: FloatArray
+    named: Mapping[str, FloatArray]
     own: FloatArray
 
     @cached_property
     def sd(self) -> FloatArray:
         """Standard deviation of the logarithm of each speed, (sizes,)."""
-        return np.asarray(np.sqrt((self.shared**2).sum(axis=1) + self.own))
+        named = sum((cause**2 for cause in self.named.values()), np.zeros_like(self.own))
+        return np.asarray(np.sqrt((self.shared**2).sum(axis=1) + named + self.own))
 
 
 @dataclass(frozen=True)
@@ -189,11 +192,12 @@ def predict(
 
     def doubt() -> Doubt:
         shared = np.zeros((len(vms), len(evidence.names)))
-        own = np.full(len(vms), NOISE**2)
+        named = dict[str, FloatArray]()
         for rows, parts, loading, unknown in corrected:
             shared[rows] = parts @ (loading @ evidence.root)
-            own[rows] += parts**2 @ unknown
-        return Doubt(shared, own)
+            for effect, deviation in unknown.items():
+                named.setdefault(effect, np.zeros(len(vms)))[rows] = parts @ deviation
+        return Doubt(shared, named, np.full(len(vms), NOISE**2))
 
     step = joined(grad, sync, OVERLAP)
     return TrainingSpeed(
@@ -230,7 +234,9 @@ def of_fit(
         throughput=gpus * batch * workload.model.units_per_sample / step,
         checkpointing=nominal.memory.checkpointing,
         micro_batch=nominal.memory.micro_batch,
-        doubt_of=lambda: Doubt(np.zeros((len(vms), 0)), sd**2),
+        doubt_of=lambda: Doubt(
+            np.zeros((len(vms), 0)), {f"measured on {machine.accelerator.name}": sd}, np.zeros(len(vms))
+        ),
         source=Source.MEASURED,
         fitted_vms=fit.most_nodes,
     )

@@ -14,6 +14,7 @@ from deepvm.core.units import counted, format_bytes, format_seconds, format_usd
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective
+from deepvm.planner.workload.measurement import measure_next
 from deepvm.reports.performance.predictions import short
 from deepvm.reports.plans.sources import quota_needs
 from deepvm.reports.tables import Column, print_items, print_lines
@@ -26,6 +27,8 @@ OLD_DAYS = 7
 """Spot prices that are older are called out."""
 _HOW = {Method.DDP: "data parallel", Method.FSDP: "full fine-tune, sharded", Method.LORA: "LoRA"}
 _LITTLE = 0.005
+EVEN, MOST_EVEN = 0.2, 0.99
+"""Probabilities of being faster from where on, and up to where, two plans cannot be told apart."""
 
 
 def print_answer(found: Comparison, now: datetime, *, assumed: bool = False) -> None:
@@ -36,7 +39,7 @@ def print_answer(found: Comparison, now: datetime, *, assumed: bool = False) -> 
     print_lines([_title(training, best[0], assumed=assumed), ""])
     rows = rows_of(best)
     print_items([_cells(label, r, training) for label, r in rows], also="-o json")
-    print_lines(["", *_limits(best, rows), *_bad_time(rows), *_warnings(best, now), _next(best)])
+    print_lines(["", *_limits(best, rows), *_apart(best), *_bad_time(rows), *_warnings(best, now), _next(best)])
 
 
 def rows_of(answer: Recommendations) -> list[tuple[str, Recommendation]]:
@@ -116,6 +119,30 @@ def _limits(answer: Recommendations, rows: list[tuple[str, Recommendation]]) -> 
             f"{cluster_words(change.recommendation.cluster)}"
         )
     yield f"{line}."
+
+
+def _apart(answer: Recommendations) -> Iterator[str]:
+    """The next plan, if nobody can say whether it is faster."""
+    gpu = answer[0].cluster.gpu.gpu
+    for other in answer.configurations[1:]:
+        odds = other.prediction.faster_than_first if other.prediction else None
+        if odds is not None and EVEN <= odds < MOST_EVEN and other.cluster.gpu.gpu != gpu:
+            what = f"{cluster_words(other.cluster)} at {other.usd_per_hour:.2f} $/h"
+            yield f"~ {what} may be faster: {odds:.0%}; what to measure to know: --why"
+            return
+
+
+def measurement_lines(answer: Recommendations) -> list[str]:
+    """What to measure next, for ``--why``."""
+    found = measure_next(answer.catalog, answer.request)
+    if found is None:
+        return ["Measure next: nothing; no single measurement is likely to lead to a better choice."]
+    what = f"{found.count} x {found.cluster.gpu.name}"
+    return [
+        f"Measure next: {what} with 'deepvm profile scaling', about {found.minutes:.0f} minutes and {found.usd} $: on "
+        f"average it leads to a choice that is {found.gain:.1%} faster, and changes the choice in {found.changes:.0%} "
+        "of cases."
+    ]
 
 
 def _bad_time(rows: list[tuple[str, Recommendation]]) -> Iterator[str]:
