@@ -3,7 +3,7 @@
 Speeds are known up to a factor whose logarithm is normal, and the factors of plans are correlated: what is wrong with
 one GPU is wrong on any number of them. Measuring a machine tells its factor up to the noise of a run, and with it a
 part of the others'. The plan that is then best is faster, on average, than the one that is best now; this average
-gain expected value of the measurement (Raiffa and Schlaifer 1961; Howard 1966). With one normal signal z it is::
+gain is the expected value of the measurement (Raiffa and Schlaifer 1961; Howard 1966). With one normal signal z it is::
 
     E max_i exp(m_i + b_i z + v_i / 2) / max_i exp(m_i + s_i^2 / 2) - 1        z ~ N(0, 1)
 
