@@ -177,7 +177,10 @@ def _warnings(answer: Recommendations, now: datetime) -> Iterator[str]:
 
 
 def _age_days(catalog: Catalog, now: datetime) -> int | None:
-    ages = [(now - o.observed_at).days for o in catalog.provenance.origins if base(o.signal) in PRICES]
+    about = catalog.provenance
+    ages = [(now - o.observed_at).days for o in about.origins if base(o.signal) in PRICES]
+    if not ages and about.prices_as_of is not None:
+        ages = [(now.date() - about.prices_as_of).days]
     return max(ages, default=None)
 
 
