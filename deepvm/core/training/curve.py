@@ -18,8 +18,9 @@ class StepTimeSpeedup(SpeedupCurve):
     """S(n) of a type for one workload: throughput of n VMs over that of one.
 
     Attributes:
-        speed_of: throughput of clusters of these sizes. known: on 1, 2 ... VMs. unit: units a second of one VM; where sharding makes several
-            VMs faster than that many single ones, a share of the best, so that K(n) <= 1 as eq. 13 has it.
+        speed_of: throughput of clusters of these sizes. known: on 1, 2 ... VMs.
+        unit: units a second of one VM; where sharding makes several VMs faster than that many single ones, a share of
+            the best, so that K(n) <= 1 as eq. 13 has it.
         needs: what the workload needs where it fits on no number of these VMs; else empty.
     """
 
