@@ -167,4 +167,5 @@ def _of_steps(steps: Steps, measured: Measured) -> Iterator[str]:
 
 def _of_law(fitted: StepTimeFit) -> Iterator[str]:
     if fitted.error > OFF:
-        yield f"half of the measured steps are {100 * fitted.error:.0f} % off or more: were they the same work?"
+        off = f"{100 * fitted.error:.0f} %" if fitted.error < 1 else f"a factor of {1 + fitted.error:.3g}"
+        yield f"half of the measured steps are {off} or more off the law: were they the same work?"

@@ -82,10 +82,13 @@ def asked_of(texts: Iterable[str]) -> tuple[Asked, ...]:
 def _inline(text: str) -> Asked:
     pairs = [part.partition("=") for part in text.split(",")]
     names = [name.strip().lower() for name, _, _ in pairs]
-    for name, (_, equals, _) in zip(names, pairs, strict=True):
+    for name, (_, equals, value) in zip(names, pairs, strict=True):
         if name not in _INLINE or not equals:
             hint = did_you_mean(name, _INLINE)
-            raise RequestError("predict", text, f"{_FORM}; not {shown(name)}{f', {hint}' if hint else ''}")
+            part = "".join((name, equals, value))
+            raise RequestError(
+                "predict", text, f"{_FORM}; not {shown(part.strip() or ' ')}{f', {hint}' if hint else ''}"
+            )
         if names.count(name) > 1:
             raise RequestError("predict", text, f"{_FORM}; {name} is given twice")
     if lacking := [name for name in _INLINE if name not in names]:
@@ -93,9 +96,9 @@ def _inline(text: str) -> Asked:
             "predict", text, f"{_FORM}; {joined(lacking)} {'is' if len(lacking) == 1 else 'are'} missing"
         )
     values = {name: number(value) for name, (_, _, value) in zip(names, pairs, strict=True)}
-    wrong = [f"{name} {_found(found)}; {allowed}" for name, found, allowed in _wrong(values)]
+    wrong = [f"{name}: {allowed} (not {_found(found)})" for name, found, allowed in _wrong(values)]
     if wrong:
-        raise RequestError("predict", text, f"{_FORM}; {'; '.join(wrong)}")
+        raise RequestError("predict", text, "; ".join(wrong))
     return _asked({name: float(value) for name, value in values.items()}, "batch")
 
 

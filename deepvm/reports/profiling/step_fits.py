@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _WIDTH = 100
+_DECADES = np.log(50.0)  # steps that differ more are drawn on a logarithmic scale
 _ALIKE = 1.25  # times that are not further apart are about as long
 _PART, _NAME = Column("part of a step"), Column("parameter", drop=1)
 _VALUE = Column("value", "right")
@@ -73,8 +74,8 @@ def _sentences(fit: StepFit) -> Iterator[str]:
     fitted = fit.fitted
     within = Interval.of_log(1.0, fitted.sd).high - 1.0
     yield (
-        f"Fit: half of the measured steps are within {100 * fitted.error:.1f} % of the law, four of five within "
-        f"{100 * within:.1f} %. The law is to be believed up to {_trusted(fit)}."
+        f"Fit: half of the measured steps are within {_off(fitted.error)} of the law, four of five within "
+        f"{_off(within)}. The law is to be believed up to {_trusted(fit)}."
     )
     low, high = fit.measured.batch
     shares = [fit.shares(batch) for batch in ((low, high) if low < high else (high,))]
@@ -90,6 +91,10 @@ def _trusted(fit: StepFit) -> str:
     fitted = fit.fitted
     most = f"{counted(int(REACH * fitted.most_nodes), 'VM')} and {counted(int(REACH * fitted.most_gpus), 'GPU')}"
     return f"{REACH} x what was measured, {most}"
+
+
+def _off(share: float) -> str:
+    return f"{100 * share:.1f} %" if share < 1 else f"a factor of {1 + share:.3g}"
 
 
 def _dominates(shares: Shares) -> str:
@@ -138,7 +143,7 @@ def step_figure(fit: StepFit, *, name: str) -> Figure:
     """Step time against GPUs, a line for each of at most four batches; VMs are filled one after the other.
 
     Measured steps of such clusters are points, those of clusters with fewer GPUs on each VM are fainter. The shade is
-    the 80 % interval of the smallest batch.
+    the 80 % interval of the smallest batch. Raises MissingExtraError without matplotlib.
     """
     known, law = fit.measured, fit.fitted.law
     asked = [p.asked.gpus for p in fit.predictions]
@@ -152,24 +157,31 @@ def step_figure(fit: StepFit, *, name: str) -> Figure:
             if place == 0:
                 factor = np.exp(np.array([[-1.0], [1.0]]) * _half_width(fit, nodes, gpus, at))
                 low, high = line * factor
-                axes.fill_between(gpus, low, high, color=style.color, alpha=0.18, linewidth=0, label="80 % interval")
-            label = f"batch {batch:g}"
-            axes.plot(gpus, line, label=label, **style.line | {"linewidth": min(style.width, 2.0)})
+                axes.fill_between(
+                    gpus, low, high, color=style.color, alpha=0.18, linewidth=0, label=f"80 % of batch {batch:g}"
+                )
+            look = {"linewidth": min(style.width, 2.0), "markersize": MEASURED["markersize"]}
+            axes.plot(gpus, line, **style.line | {"linewidth": look["linewidth"]})
+            axes.plot([], [], label=f"batch {batch:g}", **style.marked | look)
             own = fit.steps.batch == batch
             packed = own & (fit.steps.nodes == np.ceil(fit.steps.gpus / known.most_per_vm))
             mark = MEASURED | {"color": style.color, "marker": style.marker}
             spread = own & ~packed
             axes.plot(fit.steps.gpus[spread], fit.steps.step_s[spread], **mark | {"alpha": 0.25, "markersize": 3.0})
-            axes.plot(fit.steps.gpus[packed], fit.steps.step_s[packed], label=f"measured, {batch:g}", **mark)
+            axes.plot(fit.steps.gpus[packed], fit.steps.step_s[packed], **mark)
         guess = REACH * known.gpus[1]
         if most > guess:
             axes.axvline(guess, color="0.4", linewidth=0.8)
-            look = {"fontsize": "small", "color": "0.3"}
+            text = {"fontsize": "small", "color": "0.3"}
             where = ("data", "axes fraction")
-            axes.annotate("beyond: a guess", (guess, 0.02), (4, 0), where, "offset points", **look)
-        axes.set_yscale("log")
+            axes.annotate("beyond: a guess", (guess, 0.02), (4, 0), where, "offset points", **text)
+        if np.ptp(np.log(fit.steps.step_s)) > _DECADES:
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(lambda value, _: seconds(value))
+        else:
+            axes.set_ylim(bottom=0)
         axes.set_ylabel("seconds of a step")
-        axes.set_xlabel(f"GPUs, up to {known.most_per_vm} on each VM (faint: fewer on each)")
+        axes.set_xlabel(f"GPUs, up to {known.most_per_vm} on each VM (points: measured; faint: fewer GPUs on each)")
         axes.set_title(_counts(fit), fontsize="small")
         figure.suptitle(f"Step time of {short(name)}")
         legend(figure, 3)
