@@ -64,7 +64,7 @@ def fit(
     from deepvm.profiling.fit.speedup_points import read_points
     from deepvm.reports.profiling.fits import fit_figure, print_fit
 
-    _only_with("step-time", law, predict=" ".join(predict or []) or None)
+    _only_with("step-time", law, predict=" ".join(predict) if predict else None)
     found, name = fit_curve(read_points(points), up_to=up_to), Path(points).name
     print_as(output, lambda: print_fit(found, name), found.document)
     draw(plot, lambda: fit_figure(found, name=name))

@@ -141,6 +141,7 @@ class Measured:
         """Standard deviation of log T at clusters and batches, arrays of one shape."""
         near = np.interp(np.log(nodes), np.log(self.nodes), self.scatter)
         size = np.maximum(_outside(nodes, self.nodes[0], self.nodes[-1]), _outside(gpus, *self.gpus))
+        size = np.maximum(size, np.log(np.maximum(1.0, gpus / nodes / self.most_per_vm)))
         growth = np.where((nodes > 1) & (self.several == 1), _UNTOLD, _GROWTH) * size
         other = (_UNTOLD if self.batches == 1 else _GROWTH) * _outside(batch, *self.batch)
         unseen = np.where((nodes == 1) & (gpus > 1) & (not self.local), _NO_LOCAL, 0.0)

@@ -62,6 +62,13 @@ class StepFit:
         """What to doubt, gravest first, without a full stop."""
         return (*_of_use(self.predictions, self.measured), *_of_steps(self.steps, self.measured), *_of_law(self.fitted))
 
+    @property
+    def most_off(self) -> float:
+        """Relative error that four of five measured steps are within; ``fitted.error`` is that of the median one."""
+        own = self.steps
+        off = np.log(own.step_s / self.fitted.law.step_s(own.nodes, own.gpus, own.batch))
+        return float(np.quantile(np.expm1(np.abs(off)), 0.8))
+
     def shares(self, batch: float) -> Shares:
         """What a step consists of at the largest measured cluster, with this batch on each GPU."""
         law = self.fitted.law
@@ -101,7 +108,7 @@ def fit_step_time(steps: Steps, asked: Sequence[Asked] = ()) -> StepFit:
 
 def _predicted(fitted: StepTimeFit, measured: Measured, asked: Asked) -> Prediction:
     step = fitted.predict(asked.nodes, asked.gpus, asked.batch)
-    beyond = _is_beyond(asked, measured) or _lacks_part(asked, measured) or _is_far_batch(asked, measured)
+    beyond = any(doubt(asked, measured) for doubt in (_is_beyond, _is_wide, _lacks_part, _is_far_batch))
     return Prediction(asked, step, step.inverse(asked.gpus * asked.batch), beyond)
 
 
@@ -111,6 +118,10 @@ def _arrays(asked: Asked) -> tuple[FloatArray, FloatArray, FloatArray]:
 
 def _is_beyond(asked: Asked, measured: Measured) -> bool:
     return asked.nodes > REACH * measured.nodes[-1] or asked.gpus > REACH * measured.gpus[1]
+
+
+def _is_wide(asked: Asked, measured: Measured) -> bool:
+    return asked.gpus > REACH * asked.nodes * measured.most_per_vm
 
 
 def _lacks_part(asked: Asked, measured: Measured) -> bool:
@@ -127,6 +138,8 @@ def _of_use(predictions: Sequence[Prediction], measured: Measured) -> Iterator[s
     asked = [prediction.asked for prediction in predictions]
     if unknown := [one for one in asked if _lacks_part(one, measured)]:
         yield f"{_named(unknown)}: nothing was measured that synchronises so, and the step is the least it can be"
+    if wide := [one for one in asked if one.gpus > one.nodes * measured.most_per_vm]:
+        yield f"{_named(wide)}: more GPUs in a VM than were measured, {measured.most_per_vm}"
     if far := [one for one in asked if _is_beyond(one, measured)]:
         largest = f"{counted(measured.nodes[-1], 'VM')} and {counted(measured.gpus[1], 'GPU')}"
         yield f"{_named(far)}: more than {REACH} x what was measured, {largest}"
@@ -134,8 +147,6 @@ def _of_use(predictions: Sequence[Prediction], measured: Measured) -> Iterator[s
     if outside := [one for one in asked if not low <= one.batch <= high]:
         known = f"{low:g} to {high:g} samples" if high > low else f"{low:g} samples"
         yield f"{_named(outside)}: the batch lies outside what was measured, {known} on each GPU"
-    if wide := [one for one in asked if one.gpus > one.nodes * measured.most_per_vm]:
-        yield f"{_named(wide)}: more GPUs in a VM than were measured, {measured.most_per_vm}"
     low_nodes, low_gpus = measured.nodes[0], measured.gpus[0]
     if small := [one for one in asked if one.nodes < low_nodes or one.gpus < low_gpus]:
         least = f"{counted(low_nodes, 'VM')} and {counted(low_gpus, 'GPU')}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deepvm.core.interval import Z80, Interval
+from deepvm.core.interval import Z80
 from deepvm.core.training.steptime import REACH, FloatArray
 from deepvm.core.units import counted
 from deepvm.profiling.fit.step_fit import Prediction, Shares, StepFit
@@ -27,7 +28,7 @@ _VALUE = Column("value", "right")
 
 def print_step_fit(fit: StepFit, name: str) -> None:
     """What was measured, the law, how well it fits, what dominates, predictions and warnings."""
-    print_lines([f"{short(name)}: {_counts(fit)}", ""])
+    print_lines([*_wrapped(f"{short(name)}: {_counts(fit)}"), ""])
     print_items(list(_parameters(fit)), also="-o json")
     print_lines(["", *(line for text in _sentences(fit) for line in _wrapped(text))])
     if fit.predictions:
@@ -72,10 +73,9 @@ def _parameters(fit: StepFit) -> Iterator[dict[Column, str]]:
 
 def _sentences(fit: StepFit) -> Iterator[str]:
     fitted = fit.fitted
-    within = Interval.of_log(1.0, fitted.sd).high - 1.0
     yield (
         f"Fit: half of the measured steps are within {_off(fitted.error)} of the law, four of five within "
-        f"{_off(within)}. The law is to be believed up to {_trusted(fit)}."
+        f"{_off(fit.most_off)}. The law is to be believed up to {_trusted(fit)}."
     )
     low, high = fit.measured.batch
     shares = [fit.shares(batch) for batch in ((low, high) if low < high else (high,))]
@@ -136,7 +136,9 @@ def _rate(value: float) -> str:
 
 
 def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    kept = re.sub(r"(\d) ([a-zA-Z%])", "\\1\0\\2", text)  # a number and its unit stay together
+    lines = textwrap.wrap(kept, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\0", " ") for line in lines]
 
 
 def step_figure(fit: StepFit, *, name: str) -> Figure:
