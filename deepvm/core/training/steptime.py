@@ -34,6 +34,7 @@ _WIDEST = np.log(1e9)  # of each part of a step over the median step, either way
 _MOST_OVERLAP, _MOST_STRAGGLING = 10.0, 0.3
 _ROBUST = 0.1  # residuals beyond it count less than squared: single runs on a cloud are now and then far off
 _SCREENED = 400  # rows that choose among the starts; the best are then fitted to all
+_EXACT = {"ftol": 1e-10, "xtol": 1e-10, "gtol": 1e-10, "max_nfev": 200}  # flat directions end alike on all machines
 
 # Standard deviations of log T, from the published rows of five models on up to 8 x 4 T4 (Pollux; data/performance):
 _USUAL = 0.08  # around the law, where too little is measured to say
@@ -303,6 +304,6 @@ def _search(steps: Steps, start: FloatArray, used: npt.NDArray[np.bool_]) -> tup
         values[used] = free
         return np.asarray(np.log(_law(values, used).step_s(steps.nodes, steps.gpus, steps.batch)) - measured)
 
-    found = least_squares(off, start[used], bounds=(low[used], high[used]), loss="soft_l1", f_scale=_ROBUST)
+    found = least_squares(off, start[used], bounds=(low[used], high[used]), loss="soft_l1", f_scale=_ROBUST, **_EXACT)
     values[used] = found.x
     return float(found.cost), values
