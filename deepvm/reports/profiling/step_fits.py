@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import sys
 import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -136,8 +138,9 @@ def _rate(value: float) -> str:
 
 
 def _wrapped(text: str) -> list[str]:
+    width = min(_WIDTH, shutil.get_terminal_size().columns) if sys.stdout.isatty() else _WIDTH
     kept = re.sub(r"(\d) ([a-zA-Z%])", "\\1\0\\2", text)  # a number and its unit stay together
-    lines = textwrap.wrap(kept, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.wrap(kept, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     return [line.replace("\0", " ") for line in lines]
 
 
