@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -26,26 +26,65 @@ app.command("scaling", short_help="Measure how much faster n VMs train than one.
 app.command("saturation", short_help="Measure how many VMs may push to one memory node.")(saturation)
 
 
-@app.command(short_help="Fit speed-up models to measurements, with a band.")
+_Law = Annotated[Literal["speedup", "step-time"], opt("What to fit: S(n), or how long a step takes.")]
+_Predict = Annotated[
+    list[str] | None,
+    opt("Predict a step, or those of a CSV; repeatable. With --law step-time.", "nodes=8,gpus=32,batch=200"),
+]
+
+
+@app.command(short_help="Fit speed-up curves or the step-time law to measurements.")
 def fit(
-    points: Annotated[str, arg("POINTS", "CSV with n,speedup or n,seconds, or JSON of 'profile scaling'.")],
-    up_to: Annotated[int | None, opt("Largest n to extrapolate to; default: the largest measured.", "N")] = None,
-    plot: Annotated[str, plot_of("points, fits and band")] = "",
+    points: Annotated[str, arg("POINTS", "CSV with n,speedup or n,seconds, or JSON of 'profile scaling'; see below.")],
+    law: _Law = "speedup",
+    up_to: Annotated[
+        int | None, opt("Largest n to extrapolate to; default: the largest measured. With --law speedup.", "N")
+    ] = None,
+    predict: _Predict = None,
+    plot: Annotated[str, plot_of("measurements and fit, with a band")] = "",
     output: TableJson = "table",
 ) -> None:
     """Fit and rank logistic, Amdahl, USL and alpha-beta (ring) curves, with a band and what to measure next.
 
     An n may be measured several times; seconds are those of the same work on n VMs.
 
+    --law step-time takes a CSV with nodes,gpus,local_batch,step_time_s (VMs, GPUs of all of them, samples on each GPU,
+    seconds; other columns are ignored) and predicts steps of other clusters and batches, with 80 % intervals. A CSV for
+    --predict has nodes,gpus,local_batch.
+
     Example: deepvm profile fit points.csv --up-to 32 --plot fit.png
+
+    Example: deepvm profile fit steps.csv --law step-time --predict nodes=8,gpus=32,batch=200
     """
+    if law == "step-time":
+        _only_with("speedup", law, up_to=up_to)
+        _fit_step_time(points, predict or [], plot, output)
+        return
     from deepvm.profiling.fit.speedup_fit import fit_curve
     from deepvm.profiling.fit.speedup_points import read_points
     from deepvm.reports.profiling.fits import fit_figure, print_fit
 
+    _only_with("step-time", law, predict=" ".join(predict) if predict else None)
     found, name = fit_curve(read_points(points), up_to=up_to), Path(points).name
     print_as(output, lambda: print_fit(found, name), found.document)
     draw(plot, lambda: fit_figure(found, name=name))
+
+
+def _only_with(needed: str, law: str, **options: object) -> None:
+    for option, value in options.items():
+        if value is not None:
+            raise RequestError(option, value, f"only with --law {needed}; with --law {law} leave it out")
+
+
+def _fit_step_time(points: str, predict: list[str], plot: str, output: str) -> None:
+    from deepvm.profiling.fit.step_fit import fit_step_time
+    from deepvm.profiling.fit.step_points import asked_of, read_steps
+    from deepvm.reports.profiling.step_fits import print_step_fit, step_figure
+
+    asked = asked_of(predict)
+    found, name = fit_step_time(read_steps(points), asked), Path(points).name
+    print_as(output, lambda: print_step_fit(found, name), found.document)
+    draw(plot, lambda: step_figure(found, name=name))
 
 
 @app.command("all", short_help="Measure all of it, into one file to copy back.")

@@ -238,7 +238,7 @@ def of_fit(
     nominal = nominal_steps(workload, machine, precision, vms)
     gpus, batch = nominal.gpus, nominal.batch
     step = fit.law.step_s(vms, gpus, batch)
-    sd = fit.sd * (1.0 + np.maximum(0.0, np.log(vms / fit.most_nodes)))
+    sd = fit.deviation(vms, gpus, batch)
     return TrainingSpeed(
         machine=machine,
         workload=workload,

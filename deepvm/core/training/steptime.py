@@ -30,10 +30,18 @@ FEWEST = 4
 """Rows that a fit needs, of at least two sizes or batches."""
 REACH = 1.5
 """How far beyond the largest measured cluster the law is to be believed, as a factor."""
-_LONGEST = np.log(1e5)  # of each part of a step, seconds
-_SHORTEST = np.log(1e-9)
+_WIDEST = np.log(1e9)  # of each part of a step over the median step, either way
 _MOST_OVERLAP, _MOST_STRAGGLING = 10.0, 0.3
 _ROBUST = 0.1  # residuals beyond it count less than squared: single runs on a cloud are now and then far off
+_SCREENED = 400  # rows that choose among the starts; the best are then fitted to all
+_EXACT = {"ftol": 1e-10, "xtol": 1e-10, "gtol": 1e-10, "max_nfev": 200}  # flat directions end alike on all machines
+
+# Standard deviations of log T, from the published rows of five models on up to 8 x 4 T4 (Pollux; data/performance):
+_USUAL = 0.08  # around the law, where too little is measured to say
+_USUAL_WEIGHT = 4.0  # how many kinds of steps that is worth
+_GROWTH = 0.125  # for each factor of e beyond what was measured, in clusters and in batches
+_UNTOLD = 0.8  # the same where one size or batch was measured, so that what is fixed and what grows are not told apart
+_NO_NETWORK, _NO_LOCAL = 0.7, 0.4  # nothing measured of several VMs, or of several GPUs: a step may be twice as long
 
 
 @dataclass(frozen=True)
@@ -108,12 +116,52 @@ class Steps:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """What a law was fitted to, which says how far it is to be believed.
+
+    Attributes:
+        nodes: measured numbers of VMs, ascending. scatter: robust standard deviation of log T around the law, at each.
+        gpus: fewest and most GPUs of a cluster. batch: smallest and largest on each GPU.
+        batches: how many different ones. most_per_vm: GPUs of a VM. local: whether one VM was measured with several.
+    """
+
+    nodes: tuple[int, ...]
+    scatter: tuple[float, ...]
+    gpus: tuple[int, int]
+    batch: tuple[float, float]
+    batches: int
+    most_per_vm: int
+    local: bool
+
+    @property
+    def several(self) -> int:
+        """How many different numbers of VMs above 1 were measured."""
+        return sum(count > 1 for count in self.nodes)
+
+    def deviation(self, nodes: FloatArray, gpus: FloatArray, batch: FloatArray) -> FloatArray:
+        """Standard deviation of log T at clusters and batches, arrays of one shape."""
+        near = np.interp(np.log(nodes), np.log(self.nodes), self.scatter)
+        size = np.maximum(_outside(nodes, self.nodes[0], self.nodes[-1]), _outside(gpus, *self.gpus))
+        size = np.maximum(size, np.log(np.maximum(1.0, gpus / nodes / self.most_per_vm)))
+        growth = np.where((nodes > 1) & (self.several == 1), _UNTOLD, _GROWTH) * size
+        other = (_UNTOLD if self.batches == 1 else _GROWTH) * _outside(batch, *self.batch)
+        unseen = np.where((nodes == 1) & (gpus > 1) & (not self.local), _NO_LOCAL, 0.0)
+        unseen = np.where((nodes > 1) & (not self.several), _NO_NETWORK, unseen)
+        return np.asarray(np.sqrt(near**2 + growth**2 + other**2 + unseen**2))
+
+
+def _outside(value: FloatArray, low: float, high: float) -> FloatArray:
+    """How far a value is outside a range, as a logarithm; 0 within."""
+    return np.asarray(np.maximum(0.0, np.maximum(np.log(value / high), np.log(low / value))))
+
+
+@dataclass(frozen=True)
 class StepTimeFit:
     """A law fitted to measured steps.
 
     ``error``: median absolute relative error over them. ``sd``: robust standard deviation of the logarithm of a
     measured step around the law, a sixth of which or more is due to the run and not to the law. ``most_nodes``,
-    ``most_gpus``: the largest cluster among them.
+    ``most_gpus``: the largest cluster among them. ``measured``: all that is known of where the law holds, if it is.
     """
 
     law: StepTimeLaw
@@ -121,12 +169,23 @@ class StepTimeFit:
     sd: float
     most_nodes: int
     most_gpus: int
+    measured: Measured | None = None
+
+    def deviation(self, nodes: FloatArray, gpus: FloatArray, batch: FloatArray) -> FloatArray:
+        """Standard deviation of log T: that of the nearest measured number of VMs, and more outside what was measured.
+
+        Arrays of one shape. Without :attr:`measured`, it grows beyond the largest cluster in proportion to the
+        logarithm.
+        """
+        if self.measured:
+            return self.measured.deviation(nodes, gpus, batch)
+        size = np.maximum(np.log(gpus / self.most_gpus), np.log(nodes / self.most_nodes))
+        return np.asarray(self.sd * (1.0 + np.maximum(0.0, size)))
 
     def predict(self, nodes: int, gpus: int, batch: float) -> Interval:
-        """Seconds of a step, 80 % interval; wider beyond the measured clusters, in proportion to the logarithm."""
-        step = float(self.law.step_s(*(np.array([float(v)]) for v in (nodes, gpus, batch)))[0])
-        beyond = max(0.0, np.log(gpus / self.most_gpus), np.log(nodes / self.most_nodes))
-        return Interval.of_log(step, self.sd * (1.0 + beyond))
+        """Seconds of a step, 80 % interval; see :meth:`deviation`."""
+        at = [np.array([float(value)]) for value in (nodes, gpus, batch)]
+        return Interval.of_log(float(self.law.step_s(*at)[0]), float(self.deviation(*at)[0]))
 
 
 def fit_steps(steps: Steps) -> StepTimeFit:
@@ -135,21 +194,74 @@ def fit_steps(steps: Steps) -> StepTimeFit:
     Parts that nothing was measured of are 0: a file of single VMs says nothing about the network. Raises a
     RequestError for fewer than :data:`FEWEST` rows, or if neither sizes nor batches differ.
     """
-    different = len({*zip(steps.nodes.tolist(), steps.gpus.tolist(), steps.batch.tolist(), strict=True)})
-    if len(steps) < FEWEST or different < 2:
+    kinds = len({*zip(steps.nodes.tolist(), steps.gpus.tolist(), steps.batch.tolist(), strict=True)})
+    if len(steps) < FEWEST or kinds < 2:
         allowed = f"at least {FEWEST} measured steps, of at least two clusters or batches"
-        raise RequestError("steps", f"{len(steps)} of {different} kinds", allowed)
-    found = min((_search(steps, start) for start in _starts(steps)), key=lambda pair: pair[0])
-    law = found[1]
-    off = np.log(steps.step_s) - np.log(law.step_s(steps.nodes, steps.gpus, steps.batch))
-    # 1.4826 x the median absolute deviation is the standard deviation of a normal distribution; tails are heavier here,
-    # and the 80 % interval is what is promised.
-    sd = max(float(np.quantile(np.abs(off), 0.8)) / Z80, 1e-6)
-    return StepTimeFit(law, float(np.median(np.expm1(np.abs(off)))), sd, int(steps.nodes.max()), int(steps.gpus.max()))
+        raise RequestError("steps", f"{len(steps)} of {kinds} kinds", allowed)
+    law = _fitted(steps)
+    off = np.abs(np.log(steps.step_s) - np.log(law.step_s(steps.nodes, steps.gpus, steps.batch)))
+    sd = _spread(off, kinds, kinds - int(_used(steps).sum()), _USUAL)
+    error = float(np.median(np.expm1(off)))
+    return StepTimeFit(law, error, sd, int(steps.nodes.max()), int(steps.gpus.max()), _measured(steps, off, sd))
+
+
+def _spread(off: FloatArray, kinds: int, freedom: int, usual: float) -> float:
+    """The standard deviation that 80 % of |residuals| are within, drawn to ``usual`` where few kinds say it.
+
+    1.4826 x the median absolute deviation would be that of a normal distribution; tails are heavier here, and the 80 %
+    interval is what is promised. ``freedom``: kinds less parameters; as many hide what the law cannot describe.
+    """
+    free = max(freedom, 1)
+    own = float(np.quantile(off, 0.8)) / Z80 * np.sqrt(kinds / free)
+    return float(np.sqrt((free * own**2 + _USUAL_WEIGHT * usual**2) / (free + _USUAL_WEIGHT)))
+
+
+def _measured(steps: Steps, off: FloatArray, sd: float) -> Measured:
+    counts = np.unique(steps.nodes)
+    scatter = []
+    for count in counts:
+        own = steps.nodes == count
+        kinds = len({*zip(steps.gpus[own].tolist(), steps.batch[own].tolist(), strict=True)})
+        scatter.append(_spread(off[own], kinds, kinds, sd))
+    return Measured(
+        nodes=tuple(int(count) for count in counts),
+        scatter=tuple(scatter),
+        gpus=(int(steps.gpus.min()), int(steps.gpus.max())),
+        batch=(float(steps.batch.min()), float(steps.batch.max())),
+        batches=len(np.unique(steps.batch)),
+        most_per_vm=int(np.ceil(steps.gpus / steps.nodes).max()),
+        local=bool(((steps.nodes == 1) & (steps.gpus > 1)).any()),
+    )
+
+
+def _fitted(steps: Steps) -> StepTimeLaw:
+    """The best law, found where the median step and batch are 1, so that no unit matters."""
+    second, sample = float(np.median(steps.step_s)), float(np.median(steps.batch))
+    scaled = Steps(steps.nodes, steps.gpus, steps.batch / sample, steps.step_s / second)
+    used = _used(steps)
+    few = _some(scaled, _SCREENED)
+    found = sorted((_search(few, start, used) for start in _starts(scaled)), key=lambda pair: pair[0])
+    if len(few) < len(steps):
+        found = sorted((_search(scaled, values, used) for _, values in found[:2]), key=lambda pair: pair[0])
+    law = _law(found[0][1], used).slower(second, second)
+    law = replace(law, grad_per_sample=law.grad_per_sample / sample)
+    return StepTimeLaw(*(float(f"{value:.6g}") for value in astuple(law)))
+
+
+def _some(steps: Steps, most: int) -> Steps:
+    """At most so many of the steps, spread evenly over clusters and batches."""
+    if len(steps) <= most:
+        return steps
+    order = np.lexsort((steps.step_s, steps.batch, steps.gpus, steps.nodes))
+    kept = order[np.linspace(0, len(order) - 1, most).astype(int)]
+    return Steps(steps.nodes[kept], steps.gpus[kept], steps.batch[kept], steps.step_s[kept])
 
 
 def _starts(steps: Steps) -> list[FloatArray]:
-    """Where searches begin: shares of the mean step for what synchronises, and several degrees of overlap."""
+    """Where searches begin: shares of the mean step for what synchronises, and several degrees of overlap.
+
+    Logarithms of the six times, then overlap and straggling.
+    """
     alone = steps.gpus == steps.gpus.min()
     batch, step = steps.batch[alone], steps.step_s[alone]
     slope = 0.0
@@ -158,33 +270,40 @@ def _starts(steps: Steps) -> list[FloatArray]:
     per_sample = slope if slope > 0 else 0.5 * float(np.mean(step / batch))
     fixed = max(float(np.median(step - per_sample * batch)), 0.05 * float(np.median(step)))
     mean = float(np.mean(steps.step_s))
-    return [
-        np.array([fixed, per_sample, 0.3 * share * mean, 0.01 * mean, share * mean, 0.02 * mean, overlap, 0.03])
-        for overlap in (1.5, 3.0, 6.0)
-        for share in (0.1, 0.5)
-    ]
+    starts = []
+    for overlap in (1.5, 3.0, 6.0):
+        for share in (0.1, 0.5):
+            parts = [fixed, per_sample, 0.3 * share * mean, 0.01 * mean, share * mean, 0.02 * mean]
+            starts.append(np.array([*np.clip(np.log(parts), 1 - _WIDEST, _WIDEST - 1), overlap, 0.03]))
+    return starts
 
 
-def _search(steps: Steps, start: FloatArray) -> tuple[float, StepTimeLaw]:
-    """The cost of the best law near a start, and the law."""
-    from scipy.optimize import least_squares  # slow to import, and only fits need it
-
+def _used(steps: Steps) -> npt.NDArray[np.bool_]:
+    """Which of the eight parameters the steps say something about."""
     several = bool((steps.nodes > 1).any())
     local = bool(((steps.nodes == 1) & (steps.gpus > 1)).any())
-    used = np.array([True, True, local, local, several, several, local or several, local or several])
-    low = np.array([*([_SHORTEST] * 6), 1.0, 0.0])
-    high = np.array([*([_LONGEST] * 6), _MOST_OVERLAP, _MOST_STRAGGLING])
-    begin = np.concatenate([np.log(np.maximum(start[:6], 1e-8)), start[6:]])
+    return np.array([True, True, local, local, several, several, local or several, local or several])
+
+
+def _law(values: FloatArray, used: npt.NDArray[np.bool_]) -> StepTimeLaw:
+    """The law of all eight values, without the parts that are not used."""
+    times = np.where(used[:6], np.exp(values[:6]), 0.0).tolist()
+    return StepTimeLaw(*times, *np.where(used[6:], values[6:], [1.0, 0.0]).tolist())
+
+
+def _search(steps: Steps, start: FloatArray, used: npt.NDArray[np.bool_]) -> tuple[float, FloatArray]:
+    """The cost of the best law near a start, and its values."""
+    from scipy.optimize import least_squares  # slow to import, and only fits need it
+
+    low = np.array([*([-_WIDEST] * 6), 1.0, 0.0])
+    high = np.array([*([_WIDEST] * 6), _MOST_OVERLAP, _MOST_STRAGGLING])
     measured = np.log(steps.step_s)
+    values = start.copy()
 
-    def law_of(values: FloatArray) -> StepTimeLaw:
-        whole = np.concatenate([np.full(6, -np.inf), [1.0, 0.0]])
-        whole[used] = values
-        return StepTimeLaw(*np.exp(whole[:6]).tolist(), *whole[6:].tolist())
+    def off(free: FloatArray) -> FloatArray:
+        values[used] = free
+        return np.asarray(np.log(_law(values, used).step_s(steps.nodes, steps.gpus, steps.batch)) - measured)
 
-    def off(values: FloatArray) -> FloatArray:
-        return np.asarray(np.log(law_of(values).step_s(steps.nodes, steps.gpus, steps.batch)) - measured)
-
-    found = least_squares(off, begin[used], bounds=(low[used], high[used]), loss="soft_l1", f_scale=_ROBUST)
-    law = law_of(found.x)
-    return float(found.cost), StepTimeLaw(*(float(f"{value:.6g}") for value in astuple(law)))
+    found = least_squares(off, start[used], bounds=(low[used], high[used]), loss="soft_l1", f_scale=_ROBUST, **_EXACT)
+    values[used] = found.x
+    return float(found.cost), values
