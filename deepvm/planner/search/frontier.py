@@ -12,7 +12,7 @@ import numpy as np
 from deepvm.core.cluster.cluster import Recommendation, Rejection
 from deepvm.core.units import MICRO_USD
 from deepvm.planner.candidates import Candidates, gather
-from deepvm.planner.columns import FloatArray, IntArray
+from deepvm.planner.columns import BoolArray, FloatArray, IntArray
 from deepvm.planner.describe import blocks_of, describe, improvement
 from deepvm.planner.ranking import by_machines, firsts
 from deepvm.planner.request import PlanRequest
@@ -41,6 +41,7 @@ class Machines:
         types: names of the types that train. type_index: index into ``types``.
         spot, on_demand: how many are bought in each market. usd_per_hour: memory nodes included.
         effective: throughput less what preemptions cost, in the catalog's unit.
+        trusted: whether that is believed (:attr:`deepvm.planner.columns.TrainingTable.trusted`).
     """
 
     types: tuple[str, ...]
@@ -49,6 +50,7 @@ class Machines:
     on_demand: IntArray
     usd_per_hour: FloatArray
     effective: FloatArray
+    trusted: BoolArray
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -121,17 +123,17 @@ def _machines(enumeration: Enumeration, within: int) -> Machines:
     """The first plan of each (type, spot VMs, on-demand VMs) of those within a price."""
     numbers: dict[str, int] = {}
     columns = np.zeros((3, within), dtype=np.int64)
-    effective = np.zeros(within)
+    effective, trusted = np.zeros(within), np.ones(within, dtype=np.bool_)
     for index, block in enumerate(enumeration.blocks):
         rows, sizes = np.flatnonzero(enumeration.block[:within] == index), block.sizes
         size = enumeration.plans[0, rows]
         number = np.array([numbers.setdefault(t.name, len(numbers)) for t in sizes.types], dtype=np.int64)
         columns[:, rows] = number[sizes.type_index[size]], sizes.spot[size], sizes.on_demand[size]
-        effective[rows] = sizes.effective[size]
+        effective[rows], trusted[rows] = sizes.effective[size], sizes.trusted[size]
     first = np.sort(np.unique(columns, axis=1, return_index=True)[1])
     kind, spot, on_demand = columns[:, first]
     usd = enumeration.price[first] / MICRO_USD
-    return Machines(tuple(numbers), kind, spot, on_demand, usd, effective[first])
+    return Machines(tuple(numbers), kind, spot, on_demand, usd, effective[first], trusted[first])
 
 
 def _outcomes(
