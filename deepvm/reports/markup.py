@@ -6,7 +6,8 @@ import json
 from html import escape
 from typing import Any
 
-_EMPTY = frozenset({"br", "circle", "input", "line", "meta", "path", "rect"})
+_EMPTY = frozenset({"br", "input", "meta"})
+"""Elements without an end tag; those of SVG have one in HTML."""
 
 
 class Html(str):

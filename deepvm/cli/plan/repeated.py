@@ -15,14 +15,18 @@ def command_of(command: str, flags: Any) -> str:
     hints = get_type_hints(type(flags), include_extras=True)
     words = ["deepvm", command]
     for field in fields(flags):
-        names = [n for extra in getattr(hints[field.name], "__metadata__", ()) for n in extra.param_decls or ()]
-        words += _words(field, names, getattr(flags, field.name))
+        words += _words(field, _name(field.name, hints[field.name].__metadata__[0]), getattr(flags, field.name))
     return shlex.join(words)
 
 
-def _words(field: Field[Any], names: list[str], value: Any) -> Iterator[str]:
+def _name(field: str, option: Any) -> str:
+    """The option of a field: the first of its own names, which typer keeps as a default, or the field's."""
+    own = (n for n in (option.default, *(option.param_decls or ())) if isinstance(n, str) and n.startswith("--"))
+    return next(own, f"--{option_name(field)}").partition("/")[0]
+
+
+def _words(field: Field[Any], name: str, value: Any) -> Iterator[str]:
     default = field.default if field.default_factory is MISSING else field.default_factory()
-    name = next((n for n in names if n.startswith("--")), f"--{option_name(field.name)}").partition("/")[0]
     if value == default:
         return
     if isinstance(value, bool):

@@ -18,7 +18,7 @@ from deepvm.reports.markup import Html, tag
 from deepvm.reports.performance.predictions import short
 
 WIDTH, HEIGHT = 960, 420
-_LEFT, _RIGHT, _TOP, _BOTTOM = 72, 944, 14, 372
+_LEFT, _RIGHT, _TOP, _BOTTOM = 72, 944, 28, 376
 _CELL = 3
 """Pixels within which one machine stands for all."""
 _TICKS = 6
@@ -126,8 +126,8 @@ class Chart:
             yield tag(
                 "text", short(value) if value else "0", x=_LEFT - 8, y=_px(self.y.at(value) + 4), text_anchor="end"
             )
-        yield tag("text", "$/h", class_="axis", x=_RIGHT, y=_BOTTOM + 38, text_anchor="end")
-        yield tag("text", f"{self.unit}, less what preemptions cost", class_="axis", x=_LEFT + 6, y=_TOP + 10)
+        yield tag("text", "$/h", class_="axis", x=_RIGHT, y=_BOTTOM + 36, text_anchor="end")
+        yield tag("text", f"{self.unit}, less what preemptions cost", class_="axis", x=_LEFT, y=_TOP - 12)
 
     def _points(self, *, trusted: bool) -> Html:
         m = self.frontier.machines
@@ -160,7 +160,7 @@ class Chart:
         yield tag("line", class_="budget", **ends)
         beside, anchor = (-6, "end") if x > (_LEFT + _RIGHT) * 0.6 else (6, "start")
         label = f"budget {self.budget.normalize():f} $/h"
-        yield tag("text", label, class_="budget", x=_px(x + beside), y=_BOTTOM - 8, text_anchor=anchor)
+        yield tag("text", label, class_="budget", x=_px(x + beside), y=_TOP + 14, text_anchor=anchor)
         yield tag("line", id="chosen-line", class_="chosen", visibility="hidden", **ends)
         there: tuple[float, float] = (_LEFT, _BOTTOM)
         hidden: str | None = "hidden"

@@ -79,7 +79,8 @@ const planPage = {
       one("budget-text").textContent = money;
       slider.setAttribute("aria-valuetext", step ? `${money}: ${step.cells[0]}` : `${money}: nothing is that cheap`);
       const place = planPage.place(x, amount);
-      line.setAttribute("x1", place); line.setAttribute("x2", place); line.setAttribute("visibility", "visible");
+      line.setAttribute("x1", place); line.setAttribute("x2", place);
+      line.setAttribute("visibility", amount === data.budget ? "hidden" : "visible");
       dot.setAttribute("visibility", step ? "visible" : "hidden");
       best.replaceChildren();
       if (!step) { best.append(make("p", "Nothing is that cheap.")); return; }

@@ -13,6 +13,7 @@ from typing import Any
 from deepvm.catalog.signals.signal import age
 from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.cluster.instances import Catalog
+from deepvm.core.interval import Interval
 from deepvm.core.units import counted, format_seconds, format_usd
 from deepvm.io.times import format_time
 from deepvm.planner.recommend import Recommendations
@@ -154,8 +155,10 @@ class PlanPage:
     def _has_model(self) -> bool:
         return self.answer.request.training is not None
 
-    def _header(self) -> list[str]:
-        names = ["cluster", "$/h", f"{self.unit}{' (80 % interval)' if self._has_model else ''}"]
+    def _header(self, *, less: bool = False) -> list[str]:
+        """Names of :meth:`_cells`."""
+        speed = f"{self.unit}{' less preemptions' if less else ''} (80 % interval)" if self._has_model else self.unit
+        names = ["cluster", "$/h", speed]
         names += ["time", "bill"] if self._has_job else []
         return [*names, *(["lost to preemption"] if self._has_model else []), "figures"]
 
@@ -179,7 +182,7 @@ class PlanPage:
             (", with its 80 % interval", ", less what preemptions usually cost") if self._has_model else ("", "")
         )
         said = (
-            f"The best plan of every budget up to {format_usd(self.frontier.most)} $/h{doubt}; each dot is a cluster "
+            f"The best plan of every budget up to {self.frontier.most.normalize():f} $/h{doubt}; each dot is a cluster "
         )
         yield tag("p", f"{said}that could be rented. Speed is in {self.unit}{less}.")
         yield tag(
@@ -193,14 +196,21 @@ class PlanPage:
             [f"{format_usd(s.budget)} $/h", *badged(self._cells(s.recommendation, less=True))]
             for s in self.frontier.steps
         ]
-        header = ["from a budget of", *self._header()]
+        header = ["from a budget of", *self._header(less=True)]
         yield wide(table("The best plan of each budget", header, rows), "The best plan of each budget", tall=True)
 
     def _types(self) -> Iterator[Html]:
         label = tag("label", "Search types, GPUs and reasons ", tag("input", id="search", type="search"))
         yield tag("p", label, tag("span", id="matches", role="status"), id="searching", hidden=True)
-        rows = [[t.instance_type, t.gpu, *self._fate(t)] for t in self.frontier.types]
-        header = ["type", "GPUs", "why not", "its best cluster", "$/h", f"{self.unit} less preemptions"]
+        rows = [[t.instance_type, t.gpu, *self._fate(t)] for t in sorted(self.frontier.types, key=_by_gap)]
+        header = [
+            "type",
+            "GPUs",
+            "why not",
+            "its best cluster",
+            "$/h",
+            f"{self.unit}{' less preemptions' if self._has_model else ''}",
+        ]
         caption = f"{counted(len(rows), 'GPU type')} within {self._budget()}"
         yield wide(table(caption, header, rows, id="fates"), "Why not another GPU type?", tall=True)
 
@@ -232,8 +242,8 @@ class PlanPage:
             text = f"{-gap:.0%} better, for {price:.2g} times the price"
         else:
             text = f"{gap:.1%} {what}" if gap < 0.9995 else f"more than 99.9% {what}"
-        if best.prediction is not None and effective(best).low < effective(first).value < effective(best).high:
-            text += "; the intervals cannot tell them apart"
+        if best.prediction is not None and _within(effective(best), effective(first)):
+            text += "; their intervals cannot tell them apart"
         return text
 
     def _limits(self) -> list[str]:
@@ -276,7 +286,7 @@ class PlanPage:
         ]
         if rows:
             header = ["figures", "kind", "true at", "age", "source"]
-            yield wide(table("Sources", header, rows), "Sources")
+            yield wide(table("Sources", header, rows, class_="sources"), "Sources")
         elif about.source:
             yield tag("p", about.source)
 
@@ -287,7 +297,7 @@ class PlanPage:
             "unit": self.unit,
             "x": chart.x.as_document(),
             "y": chart.y.as_document(),
-            "header": self._header(),
+            "header": self._header(less=True),
             "steps": [
                 {
                     "from": float(s.budget),
@@ -300,6 +310,16 @@ class PlanPage:
             "types": list(self.frontier.machines.types),
             "machines": chart.machines_document(),
         }
+
+
+def _within(one: Interval, other: Interval) -> bool:
+    """Whether each value is in the other's interval."""
+    return one.low <= other.value <= one.high and other.low <= one.value <= other.high
+
+
+def _by_gap(outcome: TypeOutcome) -> tuple[bool, float, str]:
+    """The best types first, then those that are in no cluster, by name."""
+    return (outcome.best is None, outcome.gap or 0.0, outcome.instance_type)
 
 
 def _source(r: Recommendation, catalog: Catalog) -> str:
