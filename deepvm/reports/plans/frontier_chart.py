@@ -56,18 +56,18 @@ class Scale:
 
 @dataclass(frozen=True)
 class Chart:
-    """A frontier and the axes that it is drawn on."""
+    """A frontier and the axes that it is drawn on; ``title``: what a speed counts, in words."""
 
     frontier: Frontier
     budget: Decimal
-    unit: str
+    title: str
     x: Scale
     y: Scale
     machines: IntArray
     """Rows of the frontier's machines that are drawn."""
 
     @classmethod
-    def of(cls, frontier: Frontier, budget: Decimal, unit: str) -> Chart:
+    def of(cls, frontier: Frontier, budget: Decimal, title: str) -> Chart:
         """Axes that hold the budget, all steps with their intervals, and all machines that are trusted."""
         machines, most = frontier.machines, float(frontier.most) or 1.0
         last = float(machines.usd_per_hour.max(initial=0.0))
@@ -76,7 +76,7 @@ class Chart:
         trusted = machines.effective[machines.trusted]
         top = max([*highs, float(trusted.max(initial=0.0))], default=0.0) * 1.04 or 1.0
         y = Scale(top, _BOTTOM, _TOP)
-        return cls(frontier, budget, unit, x, y, _drawn(machines, x, y))
+        return cls(frontier, budget, title, x, y, _drawn(machines, x, y))
 
     def svg(self) -> Html:
         """The picture; a table says the same to those who do not see it."""
@@ -127,7 +127,7 @@ class Chart:
                 "text", short(value) if value else "0", x=_LEFT - 8, y=_px(self.y.at(value) + 4), text_anchor="end"
             )
         yield tag("text", "$/h", class_="axis", x=_RIGHT, y=_BOTTOM + 36, text_anchor="end")
-        yield tag("text", f"{self.unit}, less what preemptions cost", class_="axis", x=_LEFT, y=_TOP - 12)
+        yield tag("text", self.title, class_="axis", x=_LEFT, y=_TOP - 12)
 
     def _points(self, *, trusted: bool) -> Html:
         m = self.frontier.machines

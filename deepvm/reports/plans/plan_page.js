@@ -40,14 +40,14 @@ const planPage = {
   // How a step compares with the one that the request's budget buys; empty where there is nothing to compare.
   compared(step, asked) {
     if (!asked || !step || step === asked || !asked.speed || !asked.usd) { return ""; }
-    const change = (now, then, more, less) => {
-      const share = now / then - 1;
-      const text = Math.abs(share) >= 1 ? `${(now / then).toFixed(1)} times` : `${Math.abs(share * 100).toFixed(0)} %`;
-      if (Math.abs(share) < 0.005) { return `as ${more === "faster" ? "fast" : "dear"}`; }
-      return Math.abs(share) >= 1 ? `${text} as ${more === "faster" ? "fast" : "dear"}` : `${text} ${share > 0 ? more : less}`;
+    const change = (ratio, more, less, same) => {
+      if (Math.abs(ratio - 1) < 0.005) { return same; }
+      if (ratio >= 2) { return `${ratio.toFixed(1)} times ${same === "as fast" ? "as fast" : "the price"}`; }
+      return `${(Math.abs(ratio - 1) * 100).toFixed(0)} % ${ratio > 1 ? more : less}`;
     };
-    const speed = change(step.speed, asked.speed, "faster", "slower");
-    return `${speed}, ${change(step.usd, asked.usd, "dearer", "cheaper")} than the plan for the request's budget`;
+    const speed = change(step.speed / asked.speed, "faster", "slower", "as fast");
+    const price = change(step.usd / asked.usd, "dearer", "cheaper", "as dear");
+    return `Against the plan for the request's budget: ${speed}, ${price}.`;
   },
   // Whether a row's text has all words of a search.
   matches(text, query) {

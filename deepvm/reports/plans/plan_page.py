@@ -70,7 +70,8 @@ class PlanPage:
 
     def render(self) -> str:
         """The whole page, in ASCII."""
-        chart = Chart.of(self.frontier, self.answer.request.budget, self.unit)
+        less = ", less what preemptions cost" if self._has_model else ""
+        chart = Chart.of(self.frontier, self.answer.request.budget, f"{self.unit}{less}")
         style, script = Html(_file("plan_page.css")), Html(_file("plan_page.js"))
         policy = (
             f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
@@ -120,7 +121,8 @@ class PlanPage:
         if training is not None and first is not None:
             yield f"{answers.title(training, first, assumed=self.assumed)}."
         elif training is not None:
-            yield f"{training.workload.model.name}, {training.workload.method.value}."
+            assumed = " (assumed; --model names yours)" if self.assumed else ""
+            yield f"{training.workload.model.name}{assumed}, {training.workload.method.value}."
         yield f"{request_words(self.answer)}. Catalog {self.answer.catalog.name}."
 
     def _rows(self) -> list[tuple[str, Recommendation]]:
