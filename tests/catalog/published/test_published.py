@@ -14,8 +14,8 @@ from deepvm.catalog.published.hardware import accelerators, find_accelerator, in
 from deepvm.catalog.published.models import presets
 from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.catalog.published.rows import published
-from deepvm.core.training.hardware import Machine
 from deepvm.core.interval import Z80
+from deepvm.core.training.hardware import Machine
 from deepvm.core.training.speed import TrainingSpeed
 from deepvm.core.training.workload import Precision, Workload
 
