@@ -37,7 +37,6 @@ from deepvm.reports.plans.plan_page import PlanPage
 NOW = datetime(2026, 11, 25, tzinfo=timezone.utc)
 SCRIPT = Path(plan_page.__file__).with_suffix(".js")
 HOSTILE = "</script><img src=x onerror=alert(1)>"
-HOSTILE_MODEL = "</script><img src onerror>"
 
 
 def written(answer: Recommendations, *others: Recommendations, command: str = "deepvm recommend --pw 3") -> str:
@@ -222,13 +221,13 @@ def hostile_answer() -> Recommendations:
 def hostile_model() -> Recommendations:
     """The same where a model is trained that a user named."""
     workload = read_workload(model="gpt2")
-    workload = replace(workload, model=replace(workload.model, name=HOSTILE_MODEL))
+    workload = replace(workload, model=replace(workload.model, name=HOSTILE))
     gpu = gpu_type(f"a{HOSTILE}", gpu=Gpu("A100", memory_gib=40.0))
     return recommend(catalog(gpu, cpu_type(), name=HOSTILE), 3, training=Training(workload, PublishedPerformance()))
 
 
-@pytest.mark.parametrize(("answer", "model"), [(hostile_answer, ""), (hostile_model, HOSTILE_MODEL)])
-def test_no_name_gets_out_of_its_place(answer: Callable[[], Recommendations], model: str) -> None:
+@pytest.mark.parametrize("answer", [hostile_answer, hostile_model])
+def test_no_name_gets_out_of_its_place(answer: Callable[[], Recommendations]) -> None:
     found = answer()
     text = written(found, command=f"deepvm recommend --catalog {HOSTILE}")
     page = read_page(text)
@@ -237,7 +236,6 @@ def test_no_name_gets_out_of_its_place(answer: Callable[[], Recommendations], mo
     assert not {n for e in page.elements for n in e.attributes if n.startswith("on")}
     assert page.by_id("fates").text.count(f"a{HOSTILE}") >= 1
     assert HOSTILE in page.all("code")[0].text and HOSTILE in page.all("header")[0].text
-    assert model in page.all("header")[0].text
     data = data_of(page)
     assert data["types"] == [f"a{HOSTILE}"] and HOSTILE in data["steps"][0]["cells"][0]
 
