@@ -199,7 +199,10 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
 def _forms_of(name: str) -> Collection[type]:
     """What the option takes, in one command or another: text, a list, or true and false."""
     kinds = [get_args(f.type)[0] for flags in (RankFlags, SweepFlags) for f in fields(flags) if f.name == name]
-    return {list if get_origin(kind) is list else bool if kind is bool else str for kind in kinds}
+    truths = [kind is bool or bool in get_args(kind) for kind in kinds]
+    return {
+        list if get_origin(kind) is list else bool if truth else str for kind, truth in zip(kinds, truths, strict=True)
+    }
 
 
 def _of_environment(environ: Mapping[str, str]) -> Iterator[Setting]:
@@ -289,7 +292,7 @@ def _parsed(path: Path, text: str) -> Mapping[str, Any]:
 
 
 def _refuse_secrets(path: Path, key: str, value: Any) -> None:
-    if _SECRET.search(key):
+    if _SECRET.search(key) and key.replace("-", "_") not in NAMES:
         raise DataError(
             f"{path}: {_shortened(key)!r}: credentials do not belong here, and deepvm reads none from this file; "
             'remove them, keep them in an AWS profile, and name that one: profile = "..."'

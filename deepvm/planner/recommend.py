@@ -166,9 +166,7 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
     return Recommendations(
         catalog=catalog,
         request=request,
-        configurations=tuple(
-            describe(c, candidates, i, binding(c, candidates), elsewhere=True) for i, c in enumerate(choices, start=1)
-        ),
+        configurations=tuple(_described(choices, candidates)),
         alternatives=tuple(_alternatives(blocks, candidates, choices[0])) if choices else (),
         rejections=tuple(_rejections(candidates, enumeration)),
         next_change=_next_change(enumeration, candidates),
@@ -182,6 +180,21 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
         cheapest=None if cheapest is None else describe(cheapest, candidates),
         reference=candidates.reference,
     )
+
+
+def _described(choices: Sequence[Choice], candidates: Candidates) -> Iterator[Recommendation]:
+    """The ranked plans, each with the probability that it is faster than the first."""
+    odds: list[float | None] = [None] * len(choices)
+    if candidates.request.training is not None and len(choices) > 1:
+        from deepvm.planner.workload.measurement import doubts_of
+
+        doubts = doubts_of(choices, candidates)
+        odds[1:] = [doubts.better(place, 0) for place in range(1, len(choices))]
+    for rank, (choice, faster) in enumerate(zip(choices, odds, strict=True), start=1):
+        found = describe(choice, candidates, rank, binding(choice, candidates), elsewhere=True)
+        if faster is not None and found.prediction is not None:
+            found = replace(found, prediction=replace(found.prediction, faster_than_first=faster))
+        yield found
 
 
 def _ranked(enumeration: Enumeration, request: PlanRequest) -> list[Choice]:

@@ -118,7 +118,7 @@ def test_a_value_that_looks_like_an_option_stays_one(run: Run, tmp_path: Path, m
 
 @pytest.mark.parametrize("output", ["table", "json"])
 def test_an_unmeasured_gpu_leads_to_its_estimate(output: str, run: Run) -> None:
-    words = ["recommend", "--pw", "3", "--gpu", "H100", "--prices", "snapshot", "-o", output]
+    words = ["recommend", "--pw", "3", "--gpu", "H100", "--prices", "snapshot", "--model", "none", "-o", output]
     code, out, err = run(*words)
     assert code == 3
     said = json.loads(out)["reason"] if output == "json" else next(t for t in err.splitlines() if "GPU" in t)

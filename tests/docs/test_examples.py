@@ -35,7 +35,7 @@ def test_all_python_is_run() -> None:
 def test_the_example_quota_file_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "my-quotas.json"
     file.write_text(blocks(PLAN, "json")[0])
-    out = printed(f"deepvm recommend --pw 30 --quota {file} --architecture tiering --top 1 -o csv", capsys)
+    out = printed(f"deepvm recommend --pw 30 --quota {file} --architecture tiering --top 1 --model none -o csv", capsys)
     assert int(out.splitlines()[1].split(",")[3]) == 16  # 64 spot vCPUs
 
 

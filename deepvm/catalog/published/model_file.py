@@ -43,6 +43,7 @@ _NUMBERS: Mapping[str, _Number] = {
     "forward_flop": _Number(1, 1e20),
     "activation_bytes": _Number(1, 1e15),
     "traffic_bytes": _Number(0, 1e15),
+    "reads_per_vcpu": _Number(1e-6, 1e9),
     "batch": _Number(1, 1e7, whole=True),
 }
 _WORDS = {"family": FAMILIES, "unit": ("tokens", "images", "samples")}

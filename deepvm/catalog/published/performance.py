@@ -42,7 +42,7 @@ class PublishedPerformance:
             return f"the data sheet of {instance.gpu.name} is not known here"
         sustained = instance.network_baseline_gbps or instance.network_gbps
         network = interconnect(instance.name, sustained, placement_group=self.placement_group)
-        return Machine(gpu, instance.gpu.count, network)
+        return Machine(gpu, instance.gpu.count, network, instance.vcpus)
 
     def speed(self, instance: InstanceType, workload: Workload, vms: FloatArray) -> TrainingSpeed | str:
         """The speed of clusters of these sizes of a type, or why there is none."""

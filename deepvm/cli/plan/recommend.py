@@ -55,6 +55,11 @@ def recommend(
     if output == "html":
         _write_page(found, flags)
     _print(found, asked, placement_of(found, flags), output)
+    if why and output == "table" and found.ranked and found.answers[0].request.training is not None:
+        from deepvm.reports.plans.answer import measurement_lines
+        from deepvm.reports.tables import print_lines
+
+        print_lines(measurement_lines(found.answers[0]))
     if not found.ranked:
         raise typer.Exit(3)  # nothing is feasible
 

@@ -124,6 +124,7 @@ class Prediction:
         checkpointing: activation checkpointing. fitted_vms: the largest cluster that the source has seen.
         kept: share of the throughput that preemptions leave: at a bad time, usually, at a good one.
         state_bytes: weights, gradients and optimizer on each GPU.
+        faster_than_first: probability that it trains faster than the first plan of the ranking; None for that one.
     """
 
     throughput: Interval
@@ -137,6 +138,7 @@ class Prediction:
     fitted_vms: int
     kept: Interval
     state_bytes: float
+    faster_than_first: float | None = None
 
 
 @dataclass(frozen=True)

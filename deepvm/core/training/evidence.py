@@ -133,18 +133,18 @@ class Evidence:
         root = np.asarray(np.linalg.cholesky(self.covariance[np.ix_(rows, rows)]))
         return Evidence({name: i for i, name in enumerate(kept)}, self.mean[rows], root)
 
-    def loading(self, effects: Effects) -> tuple[FloatArray, FloatArray]:
-        """How much each known effect counts in the parts, (parts, effects), and the parts' variance of unknown ones.
+    def loading(self, effects: Effects) -> tuple[FloatArray, dict[str, FloatArray]]:
+        """How much each known effect counts in the parts, (parts, effects), and the prior deviation of unknown ones.
 
-        Effects that no row had keep their prior.
+        An effect that no row had keeps its prior: its standard deviation by part, (parts,), by name.
         """
-        matrix, unknown = np.zeros((PARTS, len(self.names))), np.zeros(PARTS)
+        matrix, unknown = np.zeros((PARTS, len(self.names))), dict[str, FloatArray]()
         for effect, value in effects.items():
             part, sd = PRIOR[kind(effect)]
             if effect in self.names:
                 matrix[part, self.names[effect]] = value
             else:
-                unknown[part] += (value * sd) ** 2
+                unknown[effect] = np.eye(PARTS)[part] * value * sd
         return matrix, unknown
 
 

@@ -76,8 +76,9 @@ class Interconnect:
 
 @dataclass(frozen=True)
 class Machine:
-    """A VM that trains: its GPUs, a mean where VMs differ, and its network."""
+    """A VM that trains: its GPUs (a mean where VMs differ), its network, and its vCPUs if they may limit reading."""
 
     accelerator: Accelerator
     gpus: float
     interconnect: Interconnect
+    vcpus: int | None = None

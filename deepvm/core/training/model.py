@@ -46,6 +46,7 @@ class Model:
         activation_bytes: what the backward pass of one sample needs of the forward pass, in 16 bits; None as above.
         traffic_bytes: what a training step reads and writes of the GPU's memory for one sample, in 16 bits; 0 where the
             operations decide.
+        reads_per_vcpu: samples a second that one vCPU reads, decodes and prepares; None where that is no limit.
         batch: samples on each GPU unless the user says.
         source: of these figures, in words.
     """
@@ -59,6 +60,7 @@ class Model:
     forward_flop: float | None = None
     activation_bytes: float | None = None
     traffic_bytes: float = 0.0
+    reads_per_vcpu: float | None = None
     batch: int = 1
     source: str = ""
 

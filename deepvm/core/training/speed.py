@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -43,16 +43,19 @@ class Doubt:
 
     Attributes:
         shared: (sizes, directions): independent causes, each with a variance of 1, and how much they count.
+        named: further causes by name, such as that of a GPU of which nothing is published, (sizes,) each.
         own: (sizes,): variance that no other speed shares.
     """
 
     shared: FloatArray
+    named: Mapping[str, FloatArray]
     own: FloatArray
 
     @cached_property
     def sd(self) -> FloatArray:
         """Standard deviation of the logarithm of each speed, (sizes,)."""
-        return np.asarray(np.sqrt((self.shared**2).sum(axis=1) + self.own))
+        named = sum((cause**2 for cause in self.named.values()), np.zeros_like(self.own))
+        return np.asarray(np.sqrt((self.shared**2).sum(axis=1) + named + self.own))
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ class TrainingSpeed:
     throughput: FloatArray
     checkpointing: BoolArray
     micro_batch: FloatArray
+    batch: FloatArray
     doubt_of: Callable[[], Doubt] = field(repr=False)
     source: Source = Source.DERIVED
     fitted_vms: int = 1
@@ -127,6 +131,12 @@ class TrainingSpeed:
             yield (
                 f"nobody has published {model.name} on {self.machine.accelerator.name} in {self.precision.value}: "
                 "derived from data sheets and from what was published of other models and GPUs"
+            )
+        reading = reading_s(self.workload, self.machine, self.batch[[place]])
+        if self.step_s[place] <= reading[0] * (1 + 1e-9):
+            yield (
+                f"{self.machine.vcpus} vCPUs read about {self.workload.model.reads_per_vcpu:g} samples a second each, "
+                "and the GPUs wait for them: decode on GPUs, or rent a VM with more vCPUs"
             )
         if vms > self.trusted_vms:
             yield f"{vms} VMs are more than 1.5 times the {self.fitted_vms} that such networks were checked with"
@@ -189,13 +199,15 @@ def predict(
 
     def doubt() -> Doubt:
         shared = np.zeros((len(vms), len(evidence.names)))
-        own = np.full(len(vms), NOISE**2)
+        named = dict[str, FloatArray]()
         for rows, parts, loading, unknown in corrected:
             shared[rows] = parts @ (loading @ evidence.root)
-            own[rows] += parts**2 @ unknown
-        return Doubt(shared, own)
+            for effect, deviation in unknown.items():
+                named.setdefault(effect, np.zeros(len(vms)))[rows] = parts @ deviation
+        return Doubt(shared, named, np.full(len(vms), NOISE**2))
 
-    step = joined(grad, sync, OVERLAP)
+    # A step waits for its samples: they are read while the one before is computed.
+    step = np.maximum(joined(grad, sync, OVERLAP), reading_s(workload, machine, steps.batch))
     return TrainingSpeed(
         machine=machine,
         workload=workload,
@@ -206,10 +218,17 @@ def predict(
         throughput=steps.gpus * steps.batch * workload.model.units_per_sample / step,
         checkpointing=steps.memory.checkpointing,
         micro_batch=steps.memory.micro_batch,
+        batch=steps.batch,
         doubt_of=doubt,
         source=Source.PUBLISHED if published else Source.DERIVED,
         fitted_vms=machine.interconnect.fitted_vms,
     )
+
+
+def reading_s(workload: Workload, machine: Machine, batch: FloatArray) -> FloatArray:
+    """Seconds in which the processors of a VM prepare a step's samples; 0 where that is no limit."""
+    rate, vcpus = workload.model.reads_per_vcpu, machine.vcpus
+    return batch * machine.gpus / (rate * vcpus) if rate and vcpus else np.zeros_like(batch)
 
 
 def of_fit(
@@ -230,7 +249,10 @@ def of_fit(
         throughput=gpus * batch * workload.model.units_per_sample / step,
         checkpointing=nominal.memory.checkpointing,
         micro_batch=nominal.memory.micro_batch,
-        doubt_of=lambda: Doubt(np.zeros((len(vms), 0)), sd**2),
+        batch=batch,
+        doubt_of=lambda: Doubt(
+            np.zeros((len(vms), 0)), {f"measured on {machine.accelerator.name}": sd}, np.zeros(len(vms))
+        ),
         source=Source.MEASURED,
         fitted_vms=fit.most_nodes,
     )

@@ -13,15 +13,16 @@ from deepvm.core.training.curve import StepTimeSpeedup
 from deepvm.core.training.speed import Training, TrainingSpeed
 
 
-def trained(catalog: Catalog, training: Training) -> Catalog:
+def trained(catalog: Catalog, training: Training, most_vms: int) -> Catalog:
     """The catalog with throughput in the workload's unit in place of eFLOPS, and curves by the step-time law.
 
     Types of whose speed nothing is known lose their eFLOPS, and say why; what does not fit into a type's memory has a
-    curve that is 0 everywhere.
+    curve that is 0 everywhere. ``most_vms``: the largest cluster that matters.
     """
+    sizes = np.arange(1, most_vms + 1, dtype=np.float64)
     return replace(
         catalog,
-        instances=tuple(i if i.gpu is None else _trained(i, training) for i in catalog),
+        instances=tuple(i if i.gpu is None else _trained(i, training, sizes) for i in catalog),
         eflops_unit=training.workload.units,
         default_speedup=StepTimeSpeedup.kind,
     )
@@ -33,8 +34,8 @@ def speed_of_one(instance: InstanceType, training: Training) -> TrainingSpeed | 
     return found if isinstance(found, str) or found.fits[0] else found.needs
 
 
-def _trained(instance: InstanceType, training: Training) -> InstanceType:
-    known = training.speeds.speed(instance, training.workload, StepTimeSpeedup.SIZES)
+def _trained(instance: InstanceType, training: Training, sizes: FloatArray) -> InstanceType:
+    known = training.speeds.speed(instance, training.workload, sizes)
     if isinstance(known, str):
         return replace(instance, eflops=None, eflops_basis="", eflops_source=known, speedups=(), default_speedup="")
     curve = StepTimeSpeedup.of(known, partial(_speed, instance, training))

@@ -15,6 +15,7 @@ from deepvm.core.units import counted, format_bytes, format_seconds, format_usd
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective
+from deepvm.planner.workload.measurement import measure_next
 from deepvm.reports.performance.predictions import short
 from deepvm.reports.plans.sources import quota_needs
 from deepvm.reports.tables import Column, print_items, print_lines
@@ -27,6 +28,8 @@ OLD_DAYS = 7
 """Spot prices that are older are called out."""
 _HOW = {Method.DDP: "data parallel", Method.FSDP: "full fine-tune, sharded", Method.LORA: "LoRA"}
 _LITTLE = 0.005
+EVEN, MOST_EVEN = 0.2, 0.99
+"""Probabilities of being faster from where on, and up to where, two plans cannot be told apart."""
 
 
 def print_answer(found: Comparison, now: datetime, *, assumed: bool = False) -> None:
@@ -37,7 +40,7 @@ def print_answer(found: Comparison, now: datetime, *, assumed: bool = False) -> 
     print_lines([title(training, best[0], assumed=assumed), ""])
     rows = rows_of(best)
     print_items([_cells(label, r, training) for label, r in rows], also="-o json")
-    print_lines(["", *limits(best, rows), *bad_time(rows), *warnings_of(best, now), _next(best)])
+    print_lines(["", *limits(best, rows), *apart(best), *bad_time(rows), *warnings_of(best, now), _next(best)])
 
 
 def rows_of(answer: Recommendations) -> list[tuple[str, Recommendation]]:
@@ -123,6 +126,30 @@ def limits(answer: Recommendations, rows: list[tuple[str, Recommendation]]) -> I
     yield f"{line}."
 
 
+def apart(answer: Recommendations) -> Iterator[str]:
+    """The next plan, if nobody can say whether it is faster."""
+    gpu = answer[0].cluster.gpu.gpu
+    for other in answer.configurations[1:]:
+        odds = other.prediction.faster_than_first if other.prediction else None
+        if odds is not None and EVEN <= odds < MOST_EVEN and other.cluster.gpu.gpu != gpu:
+            what = f"{cluster_words(other.cluster)} at {other.usd_per_hour:.2f} $/h"
+            yield f"~ {what} may be faster: {odds:.0%}; what to measure to know: --why"
+            return
+
+
+def measurement_lines(answer: Recommendations) -> list[str]:
+    """What to measure next, for ``--why``."""
+    found = measure_next(answer.catalog, answer.request)
+    if found is None:
+        return ["Measure next: nothing; no single measurement is likely to lead to a better choice."]
+    what = f"{found.count} x {found.cluster.gpu.name}"
+    return [
+        f"Measure next: {what} with 'deepvm profile scaling', about {found.minutes:.0f} minutes and {found.usd} $: on "
+        f"average it leads to a choice that is {found.gain:.1%} faster, and changes the choice in {found.changes:.0%} "
+        "of cases."
+    ]
+
+
 def bad_time(rows: list[tuple[str, Recommendation]]) -> Iterator[str]:
     """Where a plan of spot VMs loses to the one without, if spot VMs live for hours."""
     steady = next((r for label, r in rows if label == NO_SPOT), None)
@@ -156,7 +183,10 @@ def warnings_of(answer: Recommendations, now: datetime) -> Iterator[str]:
 
 
 def _age_days(catalog: Catalog, now: datetime) -> int | None:
-    ages = [(now - o.observed_at).days for o in catalog.provenance.origins if base(o.signal) in PRICES]
+    about = catalog.provenance
+    ages = [(now - o.observed_at).days for o in about.origins if base(o.signal) in PRICES]
+    if not ages and about.prices_as_of is not None:
+        ages = [(now.date() - about.prices_as_of).days]
     return max(ages, default=None)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -269,8 +270,15 @@ class PlanPage:
         if not self.answer:
             return list(self.answer.catalog.provenance.doubts) or ["None."]
         known = self.answer.request.work is not None and self.answer.request.work.mttp_s is not None
-        said = [*answers.bad_time(self._rows()), *answers.warnings_of(self.answer, self.now)]
-        lines = [line.removeprefix("! ") for line in said if "-> --why" not in line]
+        said = [
+            *answers.apart(self.answer),
+            *answers.bad_time(self._rows()),
+            *answers.warnings_of(self.answer, self.now),
+        ]
+        lines = [
+            re.sub("^[!~] |; what to measure to know: --why$", "", line) for line in said if "-> --why" not in line
+        ]
+        lines += answers.measurement_lines(self.answer) if self._has_model else []
         lines += [d for d in doubts(self.answer) if d not in lines]
         lines += risk_lines(self.answer[0], self.answer.catalog, known=known)
         return [*lines, *([self.answer.doubt] if self.answer.doubt else [])] or ["None."]

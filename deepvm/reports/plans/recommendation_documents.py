@@ -16,6 +16,7 @@ from deepvm.io.times import format_time
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Range
+from deepvm.planner.workload.measurement import NextMeasurement, measure_next
 from deepvm.reports.plans.outlooks import expected_document, risk_document, risk_of
 from deepvm.reports.plans.sources import doubts, quota_needs
 
@@ -90,6 +91,8 @@ def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, An
         found["reason"] = answer.infeasible.reason
         found["relax"] = {"constraint": answer.infeasible.constraint, "advice": answer.infeasible.advice}
         found["cheapest"] = _configuration(answer.cheapest, catalog)
+    if request.training is not None and answer:
+        found["next_measurement"] = _next_measurement(measure_next(answer.catalog, request))
     if why is not None:
         found["explanation"] = explanation(why, catalog)
     return found
@@ -274,6 +277,7 @@ def _prediction(found: Prediction) -> dict[str, Any]:
         "checked_up_to_vms": found.fitted_vms,
         "state_bytes_per_gpu": found.state_bytes,
         "kept_share": found.kept.as_document(),
+        "faster_than_first": found.faster_than_first,
     }
 
 
@@ -289,6 +293,20 @@ def _trained(workload: Workload) -> dict[str, Any]:
         "scaling": workload.scaling.value,
         "batch": workload.batch,
         "samples": workload.samples,
+    }
+
+
+def _next_measurement(found: NextMeasurement | None) -> dict[str, Any] | None:
+    """What to measure next."""
+    if found is None:
+        return None
+    return {
+        "instance_type": found.cluster.gpu.name,
+        "vms": found.count,
+        "minutes": found.minutes,
+        "usd": float(found.usd),
+        "expected_gain": found.gain,
+        "changes_the_choice": found.changes,
     }
 
 

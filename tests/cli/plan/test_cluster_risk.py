@@ -7,7 +7,7 @@ import json
 import pytest
 from support.command import Run
 
-ASK = ["recommend", "--pw", "3", "--prices", "snapshot"]
+ASK = ["recommend", "--pw", "3", "--prices", "snapshot", "--model", "none"]
 CLUSTER = "Risk of the cluster: if the 9 are preempted independently, at least 86 % of months see a preemption: "
 
 
@@ -41,7 +41,7 @@ def test_explain_names_both(run: Run) -> None:
 
 
 def test_one_vm_is_its_own_cluster(run: Run) -> None:
-    out = run("recommend", "--pw", "0.6", "--instance-type", "g5.xlarge", "--prices", "snapshot")[1]
+    out = run("recommend", "--pw", "0.6", "--instance-type", "g5.xlarge", "--prices", "snapshot", "--model", "none")[1]
     assert "\nRisk: " in out and "Risk of the cluster" not in out
 
 

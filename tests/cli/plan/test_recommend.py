@@ -473,7 +473,7 @@ def test_version_and_help() -> None:
     shown = process("recommend", "--help")
     assert shown.returncode == 0
     assert not set(shown.stdout) & set("│╭╰\x1b")
-    for option in ("--pw", "--catalog", "--region", "--profile", "--checkpoint-size", "--explain", "--quota"):
+    for option in ("--pw", "--catalog", "--region", "--checkpoint-size", "--explain", "--quota"):
         assert option in shown.stdout
 
 

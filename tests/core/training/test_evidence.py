@@ -37,7 +37,8 @@ def predicted(others: list[Row], left: Row) -> tuple[float, float]:
     loading, unknown = found.loading(left.effects)
     share = left.weights
     mean = share @ loading @ found.mean
-    variance = share @ loading @ found.covariance @ loading.T @ share + share**2 @ unknown + left.noise**2
+    own = sum(float(share @ deviation) ** 2 for deviation in unknown.values())
+    variance = share @ loading @ found.covariance @ loading.T @ share + own + left.noise**2
     return float(mean), float(variance**0.5)
 
 
@@ -84,7 +85,8 @@ def test_the_interval_widens_with_the_distance_from_what_was_measured() -> None:
     def doubt(gpu: str, model: str) -> float:
         loading, unknown = found.loading(row(gpu, model, 0.0).effects)
         share = row(gpu, model, 0.0).weights
-        return float(share @ loading @ found.covariance @ loading.T @ share + share**2 @ unknown)
+        own = sum(float(share @ deviation) ** 2 for deviation in unknown.values())
+        return float(share @ loading @ found.covariance @ loading.T @ share) + own
 
     assert doubt("a", "m") < doubt("b", "m") < doubt("b", "n")
 

@@ -1,0 +1,164 @@
+"""What to measure next: the run on real VMs that is most likely to lead to a faster cluster.
+
+Speeds are known up to a factor whose logarithm is normal, and the factors of plans are correlated: what is wrong with
+one GPU is wrong on any number of them. Measuring a machine tells its factor up to the noise of a run, and with it a
+part of the others'. The plan that is then best is faster, on average, than the one that is best now; this average
+gain is the expected value of the measurement (Raiffa and Schlaifer 1961; Howard 1966). With one normal signal z it is::
+
+    E max_i exp(m_i + b_i z + v_i / 2) / max_i exp(m_i + s_i^2 / 2) - 1        z ~ N(0, 1)
+
+where m_i is the logarithm of a plan's median, s_i^2 its variance, b_i its covariance with the signal and v_i = s_i^2 -
+b_i^2 what remains: an integral over one variable, done at equally likely values of z.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import lru_cache
+from statistics import NormalDist
+
+import numpy as np
+
+from deepvm.core.cluster.cluster import Cluster
+from deepvm.core.cluster.instances import Catalog
+from deepvm.core.training.curve import StepTimeSpeedup
+from deepvm.core.training.evidence import NOISE
+from deepvm.core.training.speed import Doubt, Source
+from deepvm.planner.candidates import Candidates, gather
+from deepvm.planner.columns import FloatArray
+from deepvm.planner.describe import blocks_of
+from deepvm.planner.ranking import by_machines
+from deepvm.planner.request import PlanRequest
+from deepvm.planner.search.enumeration import Choice, Enumeration
+
+RIVALS = 24
+"""Plans that are compared: the best of each machine."""
+RUN_MIN = 15.0
+"""Minutes that VMs are rented for one measurement, their start included."""
+LEAST_GAIN = 0.005
+"""A smaller expected gain is not worth a run."""
+_POINTS = 1001
+
+
+@dataclass(frozen=True)
+class NextMeasurement:
+    """The run to do next.
+
+    Attributes:
+        cluster: what to rent: the VMs that a plan trains on, at most two of them.
+        minutes, usd: how long it takes and what it costs, about. gain: expected gain in speed, as a share.
+        changes: probability that another plan is then best.
+    """
+
+    cluster: Cluster
+    count: int
+    minutes: float
+    usd: Decimal
+    gain: float
+    changes: float
+
+
+@dataclass(frozen=True)
+class Doubts:
+    """Plans with their doubt, on a logarithmic scale: medians (plans,), and how much each cause counts (plans, causes).
+
+    The noise of a single run is not among the causes: it does not make a plan better than another.
+    """
+
+    median: FloatArray
+    causes: FloatArray
+
+    @property
+    def covariance(self) -> FloatArray:
+        """(plans, plans)."""
+        return np.asarray(self.causes @ self.causes.T)
+
+    def better(self, one: int, other: int) -> float:
+        """Probability that one plan is faster than another."""
+        from math import erf, sqrt
+
+        c = self.covariance
+        sd = sqrt(max(float(c[one, one] + c[other, other] - 2 * c[one, other]), 1e-12))
+        return 0.5 * (1 + erf(float(self.median[one] - self.median[other]) / sd / sqrt(2)))
+
+    def gain_of(self, measured: int) -> tuple[float, float]:
+        """Expected gain of measuring a plan's machine, as a share, and the probability that another is then best."""
+        covariance, own = self.covariance, np.diag(self.covariance)
+        signal = covariance[:, measured] / np.sqrt(covariance[measured, measured] + NOISE**2)
+        z = _normal_quantiles()
+        now = self.median + own / 2
+        then = self.median + (own - signal**2) / 2 + np.outer(z, signal)
+        best = int(np.argmax(now))
+        gain = float(np.exp(then.max(axis=1) - now[best]).mean()) - 1
+        return max(gain, 0.0), float((then.argmax(axis=1) != best).mean())
+
+
+@lru_cache(maxsize=1)
+def _normal_quantiles() -> FloatArray:
+    normal = NormalDist()
+    return np.array([normal.inv_cdf((i + 0.5) / _POINTS) for i in range(_POINTS)])
+
+
+def measure_next(catalog: Catalog, request: PlanRequest) -> NextMeasurement | None:
+    """The run to do next for a request with a model; None where none is worth its while."""
+    return next_measurement(*rivals(catalog, request))
+
+
+def rivals(catalog: Catalog, request: PlanRequest) -> tuple[list[Choice], Doubts]:
+    """The best plans of each machine within the budget, in the order of the ranking, and their doubts."""
+    candidates = gather(catalog, request)
+    choices = by_machines(Enumeration.build(blocks_of(candidates)), request.budget_micro_usd, RIVALS)
+    return choices, doubts_of(choices, candidates)
+
+
+def doubts_of(choices: Sequence[Choice], candidates: Candidates) -> Doubts:
+    """The doubts in some plans."""
+    median, doubts = list[float](), list[Doubt]()
+    for choice in choices:
+        sizes, row = choice.block.sizes, choice.size
+        curve = next(g.curve for g in candidates.gpus if g.instance.name == choice.cluster.gpu.name)
+        assert isinstance(curve, StepTimeSpeedup)
+        doubts.append(curve.speed_of(np.array([float(choice.cluster.gpu_count)])).doubt)
+        median.append(float(np.log(sizes.effective[row])))
+    return Doubts(np.array(median), _joined(doubts))
+
+
+def _joined(doubts: Sequence[Doubt]) -> FloatArray:
+    """All causes of several doubts, (plans, causes); each of the first size."""
+    names = list(dict.fromkeys(name for doubt in doubts for name in doubt.named))
+    width = max((doubt.shared.shape[1] for doubt in doubts), default=0)
+    rows = [
+        np.concatenate(
+            [
+                np.pad(doubt.shared[0], (0, width - doubt.shared.shape[1])),
+                [float(doubt.named[name][0]) if name in doubt.named else 0.0 for name in names],
+            ]
+        )
+        for doubt in doubts
+    ]
+    return np.array(rows).reshape(len(doubts), width + len(names))
+
+
+def next_measurement(choices: Sequence[Choice], doubts: Doubts) -> NextMeasurement | None:
+    """The measurement with the highest expected gain; None where none is worth a run."""
+    found = []
+    for place, choice in enumerate(choices):
+        if _measured(choice):
+            continue
+        gain, changes = doubts.gain_of(place)
+        if gain >= LEAST_GAIN:
+            found.append((gain, changes, choice))
+    if not found:
+        return None
+    gain, changes, choice = max(found, key=lambda f: (round(f[0], 3), -f[2].price))
+    gpu, count = choice.cluster.gpu, min(choice.cluster.gpu_count, 2)
+    price = gpu.spot_usd_per_hour or gpu.on_demand_usd_per_hour or Decimal(0)
+    usd = (price * count * Decimal(RUN_MIN) / 60).quantize(Decimal("0.01"))
+    return NextMeasurement(choice.cluster, count, RUN_MIN, usd, gain, changes)
+
+
+def _measured(choice: Choice) -> bool:
+    curve = choice.cluster.gpu.curve(StepTimeSpeedup.kind)
+    return curve is not None and curve.source == Source.MEASURED.value
