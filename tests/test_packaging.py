@@ -28,7 +28,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_data_types_and_licence(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     data = {f"deepvm/_data/{p.relative_to(ROOT / 'data')}" for p in (ROOT / "data").rglob("*") if p.is_file()}
-    assert data | {"deepvm/py.typed", "deepvm/cli/main.py"} <= names
+    page = {f"deepvm/reports/plans/plan_page.{kind}" for kind in ("css", "js")}
+    assert data | page | {"deepvm/py.typed", "deepvm/cli/main.py"} <= names
     assert any(n.endswith("LICENSE") for n in names)
     assert not any(n.startswith(("tests/", "notebooks/")) for n in names)
 

@@ -18,6 +18,10 @@ TableJsonCsv = Annotated[Literal["table", "json", "csv"], _OUTPUT]
 TableJsonYaml = Annotated[Literal["table", "json", "yaml"], _OUTPUT]
 TableJsonYamlCsv = Annotated[Literal["table", "json", "yaml", "csv"], _OUTPUT]
 EveryForm = Annotated[Literal["table", "wide", "json", "yaml", "csv"], _OUTPUT_OF_ALL]
+EveryFormAndPage = Annotated[
+    Literal["table", "wide", "json", "yaml", "csv", "html"],
+    typer.Option("--output", "-o", metavar="FORM", help="table, wide, json, yaml, csv, or html: a page."),
+]
 
 
 def say(text: str) -> None:

@@ -8,7 +8,8 @@ measured comes after all others.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -35,6 +36,14 @@ class _Plans:
     vcpus: IntArray
     band: IntArray
     trusted: BoolArray
+
+    def __len__(self) -> int:
+        """Number of plans."""
+        return len(self.value)
+
+    def up_to(self, count: int) -> _Plans:
+        """The first ``count`` plans, which are the cheapest."""
+        return _Plans(*(getattr(self, f.name)[:count] for f in fields(self)))
 
     def first(self, left: BoolArray) -> int:
         """The row to show next, of those that are left."""
@@ -70,6 +79,27 @@ def by_machines(enumeration: Enumeration, budget: int, count: int) -> list[Choic
         chosen.append(enumeration.choice(row))
         left &= plans.machine != plans.machine[row]
     return chosen
+
+
+def firsts(enumeration: Enumeration, most: int) -> Iterator[tuple[int, Choice]]:
+    """What :func:`by_machines` puts first at every budget up to ``most``: the budget from which on, and the plan."""
+    plans, last = _plans(enumeration, enumeration.affordable(most)), -1
+    # The dearest plan of all matters only where it is near the best: what is nearly as good for less money is looked
+    # for among plans that are much cheaper, which it is not.
+    for price in np.unique(plans.price[_near_the_best(plans)]).tolist():
+        within = plans.up_to(enumeration.affordable(price))
+        row = within.first(np.ones(len(within), dtype=np.bool_))
+        if row != last:
+            last = row
+            yield price, enumeration.choice(row)
+
+
+def _near_the_best(plans: _Plans) -> BoolArray:
+    """Plans within 1 % of the best that costs no more: of the trusted ones, or of all before the first of these."""
+    start = int(np.argmax(plans.trusted)) if plans.trusted.any() else len(plans)
+    value = np.where(plans.trusted | (np.arange(len(plans)) < start), plans.value, -np.inf)
+    best = np.concatenate([np.maximum.accumulate(value[:start]), np.maximum.accumulate(value[start:])])
+    return np.asarray(np.isfinite(value) & (value >= best - np.abs(best) * CLOSE))
 
 
 def _plans(enumeration: Enumeration, within: int) -> _Plans:

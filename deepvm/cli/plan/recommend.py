@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepvm.cli.output import EveryForm, TableJsonYaml, note, print_as, print_document, say
+from deepvm.cli.output import EveryFormAndPage, TableJsonYaml, note, print_as, print_document, say
 from deepvm.cli.parameters import arg, flag, takes_flags
 from deepvm.cli.plan import options as o
 from deepvm.errors import MissingDataError, RequestError
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 @takes_flags
 def recommend(
     flags: o.RankFlags,
-    output: EveryForm = "table",
+    output: EveryFormAndPage = "table",
     explain: Annotated[str, o.of_type("Also say why this type is not in the best cluster.", "TYPE")] = "",
     why: Annotated[bool, flag("--why", "Also show reasons, doubts, alternatives and rejected types.")] = False,
 ) -> None:
@@ -42,7 +43,7 @@ def recommend(
         from deepvm.cli.plan.simulated_ranking import ranked_anew, runs_of
 
         runs = runs_of(flags.simulate, job=job)
-        answers = [ranked_anew(answer, runs, document=output in ("json", "yaml")) for answer in answers]
+        answers = [ranked_anew(answer, runs, document=output in ("json", "yaml", "html")) for answer in answers]
     found = compare(answers)
     asked = _why_not(found.answers[0].catalog, found.answers[0].request, explain) if explain else None
     if output == "table" and found.ranked and found.answers[0].request.training is not None:
@@ -51,6 +52,8 @@ def recommend(
         print_answer(found, datetime.now(timezone.utc), assumed=not flags.model and flags.params is None)
         if not why and asked is None:
             return
+    if output == "html":
+        _write_page(found, flags)
     _print(found, asked, placement_of(found, flags), output)
     if why and output == "table" and found.ranked and found.answers[0].request.training is not None:
         from deepvm.reports.plans.answer import measurement_lines
@@ -59,6 +62,18 @@ def recommend(
         print_lines(measurement_lines(found.answers[0]))
     if not found.ranked:
         raise typer.Exit(3)  # nothing is feasible
+
+
+def _write_page(found: Comparison, flags: o.RankFlags) -> None:
+    from deepvm import __version__
+    from deepvm.cli.plan.repeated import command_of
+    from deepvm.planner.search.frontier import frontier_of
+    from deepvm.reports.plans.plan_page import PlanPage
+
+    command = f"{command_of('recommend', flags)} -o html"
+    assumed = not flags.model and flags.params is None
+    page = PlanPage(found, frontier_of(found.answers[0]), command, datetime.now(timezone.utc), __version__, assumed)
+    sys.stdout.write(page.render())
 
 
 def _answers(catalogs: Sequence[Catalog], flags: o.RankFlags) -> list[Recommendations]:

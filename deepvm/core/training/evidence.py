@@ -69,8 +69,8 @@ Effects = Mapping[str, float]
 
 
 def kind(effect: str) -> str:
-    """The kind of an effect, a key of :data:`PRIOR`."""
-    return effect.rpartition("=")[0] or effect
+    """The kind of an effect, a key of :data:`PRIOR`; what it is of is a name that users may have given."""
+    return effect.partition("=")[0]
 
 
 @dataclass(frozen=True)

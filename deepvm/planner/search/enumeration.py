@@ -95,6 +95,11 @@ class Enumeration:
         block, value = self.blocks[int(self.block[row])], float(self.value[row])
         return Choice(block, size, None if memory < 0 else memory, memory_count, price, value)
 
+    def only(self, rows: BoolArray | IntArray) -> Enumeration:
+        """Some of the plans, in the same order."""
+        value = self.value[rows]
+        return Enumeration(self.blocks, self.block[rows], self.plans[:, rows], value, np.maximum.accumulate(value))
+
     def affordable(self, budget: int) -> int:
         """How many plans cost at most ``budget`` micro-dollars an hour: the first ones."""
         return int(np.searchsorted(self.price, budget, side="right"))

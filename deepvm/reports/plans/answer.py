@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from deepvm.catalog.signals.signal import PRICES, base
 from deepvm.core.cluster.cluster import Cluster, Recommendation
 from deepvm.core.cluster.instances import Catalog
+from deepvm.core.interval import Interval
 from deepvm.core.training.workload import STATE_BYTES, Method, Scaling, Workload
 from deepvm.core.units import counted, format_bytes, format_seconds, format_usd
 from deepvm.planner.recommend import Recommendations
@@ -36,10 +37,10 @@ def print_answer(found: Comparison, now: datetime, *, assumed: bool = False) -> 
     best = found.answers[0]
     training = best.request.training
     assert training is not None
-    print_lines([_title(training, best[0], assumed=assumed), ""])
+    print_lines([title(training, best[0], assumed=assumed), ""])
     rows = rows_of(best)
     print_items([_cells(label, r, training) for label, r in rows], also="-o json")
-    print_lines(["", *_limits(best, rows), *_apart(best), *_bad_time(rows), *_warnings(best, now), _next(best)])
+    print_lines(["", *limits(best, rows), *apart(best), *bad_time(rows), *warnings_of(best, now), _next(best)])
 
 
 def rows_of(answer: Recommendations) -> list[tuple[str, Recommendation]]:
@@ -50,7 +51,8 @@ def rows_of(answer: Recommendations) -> list[tuple[str, Recommendation]]:
     return [*rows, (NO_SPOT, answer.on_demand)] if answer.on_demand is not None else rows
 
 
-def _title(training: Training, first: Recommendation, *, assumed: bool) -> str:
+def title(training: Training, first: Recommendation, *, assumed: bool) -> str:
+    """What is trained, in a line."""
     workload, predicted = training.workload, first.prediction
     model = workload.model
     parts = [f"{model.name}{' (assumed; --model names yours)' if assumed else ''}", _HOW[workload.method]]
@@ -96,19 +98,22 @@ def _cells(label: str, r: Recommendation, training: Training) -> dict[Column, st
     if outlook is not None:
         cells[Column("time", "right")] = format_seconds(outlook.total_s)
         cells[Column("bill", "right")] = f"{outlook.cost_usd:.0f} $"
-    lost = predicted.kept
-    cells[Column("lost to preemption", "right", drop=2)] = (
-        f"{_percent(1 - lost.high)} to {_percent(1 - lost.low)}" if spot else "-"
-    )
+    cells[Column("lost to preemption", "right", drop=2)] = lost_words(predicted.kept) if spot else "-"
     cells[Column("source", drop=1)] = predicted.source
     return cells
+
+
+def lost_words(kept: Interval) -> str:
+    """The share that preemptions cost at a good and at a bad time."""
+    return f"{_percent(1 - kept.high)} to {_percent(1 - kept.low)}"
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.2g} %" if share < 0.095 else f"{100 * share:.0f} %"
 
 
-def _limits(answer: Recommendations, rows: list[tuple[str, Recommendation]]) -> Iterator[str]:
+def limits(answer: Recommendations, rows: list[tuple[str, Recommendation]]) -> Iterator[str]:
+    """What keeps the first row from being better, and what more money buys."""
     first, change = rows[0][1], answer.next_change
     limited = ", ".join(b.constraint for b in first.binding) or "nothing: no larger cluster of it is better"
     line = f"{rows[0][0].split(',')[0]}: limited by {limited}"
@@ -121,7 +126,7 @@ def _limits(answer: Recommendations, rows: list[tuple[str, Recommendation]]) -> 
     yield f"{line}."
 
 
-def _apart(answer: Recommendations) -> Iterator[str]:
+def apart(answer: Recommendations) -> Iterator[str]:
     """The next plan, if nobody can say whether it is faster."""
     gpu = answer[0].cluster.gpu.gpu
     for other in answer.configurations[1:]:
@@ -145,7 +150,7 @@ def measurement_lines(answer: Recommendations) -> list[str]:
     ]
 
 
-def _bad_time(rows: list[tuple[str, Recommendation]]) -> Iterator[str]:
+def bad_time(rows: list[tuple[str, Recommendation]]) -> Iterator[str]:
     """Where a plan of spot VMs loses to the one without, if spot VMs live for hours."""
     steady = next((r for label, r in rows if label == NO_SPOT), None)
     first = rows[0][1]
@@ -159,7 +164,8 @@ def _bad_time(rows: list[tuple[str, Recommendation]]) -> Iterator[str]:
         yield f"! at a bad time, when spot VMs live for hours, 'no spot' is {what}"
 
 
-def _warnings(answer: Recommendations, now: datetime) -> Iterator[str]:
+def warnings_of(answer: Recommendations, now: datetime) -> Iterator[str]:
+    """Old prices, unknown quotas, doubtful figures: each with ``!`` in front and what to do about it behind ``->``."""
     catalog, first = answer.catalog, answer[0]
     days = _age_days(catalog, now)
     if days is not None and days > OLD_DAYS:

@@ -47,14 +47,14 @@ def print_report(
     """Table, reasons, alternatives and sources on stdout, for a person."""
     best = found.answers[0]
     placed = [(p.recommendation, p.answer.catalog) for p in found.ranked]
-    print_lines([_title(best), ""])
+    print_lines([request_words(best), ""])
     _print_table(placed, wide=wide, regions=len(found.answers) > 1)
     lost = "" if best.request.work else ", and the time lost to preemptions"
     not_counted = f"Not counted: disks{' and' if not lost else ','} data transfer{lost}."
     sources = dict.fromkeys(line for a in found.answers for line in source_lines(a.catalog, now))
     lines = [
         *_reasons(best),
-        *_other_regions(found),
+        *other_regions(found),
         *risk_lines(best[0], best.catalog, known=bool(best.request.work and best.request.work.mttp_s is not None)),
         *zone_lines(best[0], best.catalog),
         *placement_lines(placement),
@@ -67,7 +67,8 @@ def print_report(
         print_why(why, best.catalog)
 
 
-def _title(answer: Recommendations) -> str:
+def request_words(answer: Recommendations) -> str:
+    """What was asked for, in a sentence without its full stop."""
     request = answer.request
     needs = f"memory nodes for {request.buffers} x {format_bytes(request.checkpoint_bytes)}"
     best_by = {
@@ -95,7 +96,7 @@ def _placed(r: Recommendation, first: Recommendation) -> str:
     return f"{r.cluster} in {zone.zone}" if zone and (other is None or zone.zone != other.zone) else str(r.cluster)
 
 
-def _other_regions(found: Comparison) -> list[str]:
+def other_regions(found: Comparison) -> list[str]:
     """What the other regions have, one line for each."""
     best, lines = found.answers[0][0], []
     for answer in found.answers[1:]:

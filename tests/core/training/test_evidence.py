@@ -120,5 +120,6 @@ def test_each_kind_of_effect_has_a_prior() -> None:
         kind("gpu=A100") == "gpu"
         and kind("model: log sequence=mpt-7b") == "model: log sequence"
         and kind("all") == "all"
+        and kind("model=lr=0.1") == "model"
     )
     assert all(sd > 0 for _, sd in PRIOR.values())
