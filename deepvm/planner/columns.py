@@ -96,8 +96,9 @@ class MemoryNodeTable:
 
     Attributes:
         price: on-demand micro-dollars an hour. n_sat: of the type's own network.
-        max_count: how many of them the on-demand quota allows. room_bytes: what one VM has for checkpoints.
-        needed_bytes: f x s (eq. 6).
+        max_count: how many of them the on-demand quota and the rule of memory nodes allow.
+        share_bytes: what one VM adds to the room for checkpoints, above 0; with needed_bytes, f x s (eq. 6), see
+            :meth:`deepvm.core.cluster.memory_nodes.MemoryNodeRule.share_bytes`.
         sold: whether a type (row) may be sold in a zone (column).
         offered: whether a type (row) may go with the training VMs of a :attr:`TrainingTable.memory_set` (column).
     """
@@ -106,7 +107,7 @@ class MemoryNodeTable:
     price: IntArray
     n_sat: IntArray
     max_count: IntArray
-    room_bytes: IntArray
+    share_bytes: IntArray
     needed_bytes: int
     sold: BoolArray
     offered: BoolArray
@@ -118,10 +119,19 @@ class MemoryNodeTable:
     def take(self, rows: BoolArray | IntArray) -> MemoryNodeTable:
         """Some of the rows."""
         kept = tuple(self.types[row] for row in np.arange(len(self))[rows].tolist())
-        columns = {c: getattr(self, c)[rows] for c in ("price", "n_sat", "max_count", "room_bytes", "sold", "offered")}
+        columns = {c: getattr(self, c)[rows] for c in ("price", "n_sat", "max_count", "share_bytes", "sold", "offered")}
         return replace(self, types=kept, **columns)
 
+    @property
+    def for_memory(self) -> IntArray:
+        """The fewest memory nodes that hold f x s together (eq. 6), of shape (types,); 1 where one alone does."""
+        return np.asarray(np.maximum(1, -(-self.needed_bytes // np.maximum(self.share_bytes, 1))))
+
     def needed(self, count: IntArray, sender_n_sat: IntArray) -> IntArray:
+        """The fewest memory nodes for n senders and for f x s, of shape (rows, types); see :meth:`for_senders`."""
+        return np.maximum(self.for_senders(count, sender_n_sat), self.for_memory[None, :])
+
+    def for_senders(self, count: IntArray, sender_n_sat: IntArray) -> IntArray:
         """The fewest memory nodes that keep n/m < n_sat (eq. 7), floor(n / n_sat) + 1, of shape (rows, types).
 
         ``count``: training VMs, n, and ``sender_n_sat``: n_sat of their own network; both of shape (rows,).

@@ -15,6 +15,7 @@ from deepvm.core.units import MICRO_USD, MOST_USD, format_bytes, format_seconds,
 from deepvm.planner.architectures import REGISTRY, Architecture
 from deepvm.planner.candidates import Candidates, zone_ids
 from deepvm.planner.describe import blocks_of
+from deepvm.planner.rejections import UNLIMITED
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.search.enumeration import Choice, Enumeration
 
@@ -25,8 +26,9 @@ _HIGHER_QUOTA = "ask the provider for a higher quota, or plan without quotas"
 class Infeasible:
     """Why a request has no answer, with the figures, and what to change.
 
-    ``constraint``: ``budget``, ``quota``, ``memory``, ``max-nodes``, ``architecture``, ``zone``, ``deadline``,
-    ``total-budget``, ``preemptions`` when the job never ends, or ``types`` when no allowed type can be used.
+    ``constraint``: ``budget``, ``quota``, ``memory``, ``saturation``, ``max-nodes``, ``architecture``, ``zone``,
+    ``deadline``, ``total-budget``, ``preemptions`` when the job never ends, or ``types`` when no allowed type can be
+    used.
     """
 
     constraint: str
@@ -67,9 +69,35 @@ def infeasible(candidates: Candidates, cheapest: Choice | None) -> Infeasible:
         zones = sorted({z for g in candidates.gpus for z in zone_ids(g.instance)})
         reason = f"no memory node is offered in a zone that has the types that train: {', '.join(zones)}"
         return Infeasible("zone", reason, "choose another zone, or allow other memory nodes or architectures")
+    limited = _without_quotas(candidates, roomy)
+    if limited is not None:
+        return limited
     # There are candidates and no plan at any price: only the quotas of its parts together can forbid that.
     reason = "the quotas allow no cluster: they must cover " + ", or ".join(_smallest(a, candidates) for a in roomy)
     return Infeasible("quota", reason, _HIGHER_QUOTA)
+
+
+def _without_quotas(candidates: Candidates, architectures: Sequence[Architecture]) -> Infeasible | None:
+    """What forbids every cluster even without quotas: nothing trains on so many VMs, or the most memory nodes."""
+    tier, rule = candidates.tier, candidates.catalog.memory_nodes
+    plain = replace(candidates.request, objective=Objective.THROUGHPUT, work=None, quotas=())
+    most = np.full(len(tier), rule.most_nodes or UNLIMITED, dtype=np.int64)
+    free = replace(candidates, request=plain, tier=replace(tier, max_count=most), architectures=tuple(architectures))
+    blocks = [b for b in blocks_of(free) if len(b.sizes)]
+    if not blocks:
+        least = min(architectures, key=lambda a: a.smallest_count)
+        reason = f"a {least.name} cluster trains on at least {least.smallest_count} VMs, and no type trains on so many"
+        return Infeasible("architecture", reason, "allow other architectures")
+    if rule.most_nodes is None or len(Enumeration.build(blocks)):
+        return None
+    sizes = min((b.sizes for b in blocks), key=lambda s: int(s.count.min()))
+    row = int(np.argmin(sizes.count))
+    counts = tier.needed(sizes.count[[row]], sizes.n_sat[[row]])[0]
+    reason = (
+        f"{int(sizes.count[row])} x {sizes.types[int(sizes.type_index[row])].name}, the fewest that train, would need "
+        f"{int(counts.min())} memory nodes; a version is split over at most {rule.most_nodes}"
+    )
+    return Infeasible("saturation", reason, "allow other architectures, or memory nodes with a faster network")
 
 
 def _job_limits(candidates: Candidates, cheapest: Choice | None) -> Infeasible | None:
@@ -173,22 +201,28 @@ _ORDER = ("quota", "not-scaling", *(why for why in _CURES if why != "excluded"),
 
 def _no_memory_node(candidates: Candidates) -> Infeasible:
     catalog, request = candidates.catalog, candidates.request
-    small = [catalog[r.instance_type] for r in candidates.rejections if r.reason == "memory"]
+    refused = [(catalog[r.instance_type], r.reason) for r in candidates.rejections]
+    small = [i for i, why in refused if why == "memory"]
     others = [
         a.name
         for a in REGISTRY.values()
         if not a.tiered and a not in candidates.architectures and _possible(a, candidates)
     ]
     instead = _opt_in(candidates) + (f", or allow the architecture {' or '.join(others)}" if others else "")
-    if small:
+    limited = any(i.gpu is None and why == "quota" for i, why in refused)
+    if small and not limited:
         biggest = max(small, key=lambda i: i.memory_bytes or 0)
-        fits = format_bytes(catalog.memory_nodes.room_bytes(biggest.memory_bytes or 0) // request.buffers)
+        rule = catalog.memory_nodes
+        fits = format_bytes(rule.largest_checkpoint(biggest.memory_bytes or 0, request.buffers))
+        none = "no memory node holds" if rule.most_nodes is None else f"no {rule.most_nodes} memory nodes together hold"
         reason = (
-            f"no memory node holds {request.buffers} x {format_bytes(request.checkpoint_bytes)} (eq. 6): the "
-            f"largest, {biggest.name}, has {biggest.memory_gib or 0:g} GiB, enough for checkpoints up to {fits}"
+            f"{none} {request.held} (eq. 6): the largest, {biggest.name}, has {biggest.memory_gib or 0:g} GiB, enough "
+            f"for checkpoints up to {fits}"
         )
         return Infeasible("memory", reason, f"lower the checkpoint size or the number of buffers{instead}")
     found = _grouped(candidates, gpu=False) or "the catalog has no CPU type"
+    if limited:  # these have enough memory
+        return Infeasible("quota", f"no type can be a memory node: {found}", _HIGHER_QUOTA + instead)
     advice = "allow other memory nodes" if request.memory_nodes or request.exclude else "use a catalog with CPU types"
     return Infeasible("memory", f"no type can be a memory node: {found}", advice + instead)
 
@@ -200,11 +234,13 @@ ALLOWED_BY = {"burstable": "--burstable", "previous-generation": "--generation a
 
 def _opt_in(candidates: Candidates) -> str:
     """Options that allow types which could hold the checkpoints but are not used by default; empty without such."""
-    rule, needed = candidates.catalog.memory_nodes, candidates.request.memory_needed_bytes
-    types = candidates.catalog.by_name
-    roomy = {
-        r.reason for r in candidates.rejections if rule.room_bytes(types[r.instance_type].memory_bytes or 0) >= needed
-    }
+    rule, request, types = candidates.catalog.memory_nodes, candidates.request, candidates.catalog.by_name
+
+    def roomy_enough(name: str) -> bool:
+        memory = types[name].memory_bytes or 0
+        return rule.least_nodes(memory, request.checkpoint_bytes, request.buffers) is not None
+
+    roomy = {r.reason for r in candidates.rejections if roomy_enough(r.instance_type)}
     return "".join(f", or allow more types with {option}" for why, option in ALLOWED_BY.items() if why in roomy)
 
 
