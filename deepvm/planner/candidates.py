@@ -146,7 +146,7 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
     if request.training is not None:
         from deepvm.planner.workload.trained import trained  # not needed by catalogs that know their own speeds
 
-        catalog = trained(catalog, request.training)
+        catalog = trained(catalog, request.training, request.max_nodes)
     refuse_unmatched_globs(request, catalog)
     gpu_types = [i for i in catalog if i.gpu is not None]
     if any(i.speedups for i in gpu_types) and not any(_curve(i, catalog, request) for i in gpu_types):

@@ -14,6 +14,9 @@ IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
+LEAST_KEPT = 0.05
+"""Share of the throughput: where preemptions leave less, nothing is trained, as a job of which a 20th is kept never ends
+(:mod:`deepvm.core.preemption.makespan`)."""
 UNLIMITED_USD = np.iinfo(np.int64).max  # in TrainingTable.most_usd: any price will do
 
 
@@ -71,6 +74,11 @@ class TrainingTable:
     def effective(self) -> FloatArray:
         """Throughput less what preemptions cost."""
         return self.throughput * self.kept
+
+    @property
+    def lasting(self) -> BoolArray:
+        """Whether preemptions let it train at all."""
+        return np.asarray(self.kept >= LEAST_KEPT)
 
     @property
     def z(self) -> FloatArray:

@@ -33,6 +33,7 @@ def blocks_of(candidates: Candidates) -> tuple[Block, ...]:
 def block_of(architecture: Architecture, candidates: Candidates) -> Block:
     """The sizes of one architecture that can be feasible, with their scores."""
     sizes, request = candidates.sizes(architecture), candidates.request
+    sizes = sizes.take(sizes.lasting)
     # Whether the others keep to the job's limits depends on the price of the whole plan.
     if request.needs_work:
         sizes = sizes.take(np.isfinite(sizes.total_s))
@@ -177,7 +178,7 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[Binding, ...]:
     """
     now, work = choice.cluster, candidates.request.work
     everything = _all_sizes(choice, candidates)
-    sizes = everything if work is None else everything.take(np.isfinite(everything.total_s))
+    sizes = everything.take(everything.lasting & np.isfinite(everything.total_s))
     price, nodes = sizes.price.copy(), np.zeros(len(sizes), dtype=np.int64)
     if choice.memory is not None:
         one = choice.block.tier.take(np.array([choice.memory]))

@@ -39,6 +39,8 @@ class Infeasible:
 def infeasible(candidates: Candidates, cheapest: Choice | None) -> Infeasible:
     """The first constraint that rules out everything; ``cheapest``: the cheapest cluster at any budget, if any."""
     limited = _job_limits(candidates, cheapest)
+    if limited is None and cheapest is None:
+        limited = _never_trains(candidates)
     if limited is not None:
         return limited
     request, architectures = candidates.request, candidates.architectures
@@ -148,6 +150,24 @@ def _never_ends(candidates: Candidates) -> Infeasible | None:
         "restarts, saves and lost work take nearly all of that"
     )
     return Infeasible("preemptions", reason, "save more often (--save-policy), or plan with a longer --mttp")
+
+
+def _never_trains(candidates: Candidates) -> Infeasible | None:
+    """Preemptions, if they alone keep every cluster from training the model."""
+    request = candidates.request
+    if request.training is None or not candidates.gpus:
+        return None
+    calm = replace(request, objective=Objective.THROUGHPUT, policy=PolicyName.DEEPVM, work=None, life_s=math.inf)
+    if not len(_enumeration(candidates, calm)):
+        return None
+    from deepvm.planner.workload.recovery import lives_of
+
+    life = max(lives_of(g.instance, request).usual_s for g in candidates.gpus)
+    reason = (
+        f"{request.training.workload.model.name} is never trained on any cluster: a spot VM lasts "
+        f"{format_seconds(life)} on average, and restarts, saves and lost work take nearly all of that"
+    )
+    return Infeasible("preemptions", reason, "plan with a longer --mttp, or rent VMs on demand")
 
 
 def _enumeration(candidates: Candidates, request: PlanRequest) -> Enumeration:

@@ -5,28 +5,34 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
+
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.cluster.speedup import FloatArray
 from deepvm.core.training.curve import StepTimeSpeedup
 from deepvm.core.training.speed import Training, TrainingSpeed
 
 
-def trained(catalog: Catalog, training: Training) -> Catalog:
+def trained(catalog: Catalog, training: Training, max_nodes: int) -> Catalog:
     """The catalog with throughput in the workload's unit in place of eFLOPS, and curves by the step-time law.
+
+    The unit of each type is its best throughput for each VM at any number up to ``max_nodes``: by a sample of them K(n)
+    would exceed 1 between its rows, such as where the model just fits, and be held at 1.
 
     Types of whose speed nothing is known lose their eFLOPS, and say why; what does not fit into a type's memory has a
     curve that is 0 everywhere.
     """
+    sizes = np.union1d(StepTimeSpeedup.SIZES, np.arange(1.0, max_nodes + 1))
     return replace(
         catalog,
-        instances=tuple(i if i.gpu is None else _trained(i, training) for i in catalog),
+        instances=tuple(i if i.gpu is None else _trained(i, training, sizes) for i in catalog),
         eflops_unit=training.workload.units,
         default_speedup=StepTimeSpeedup.kind,
     )
 
 
-def _trained(instance: InstanceType, training: Training) -> InstanceType:
-    known = training.speeds.speed(instance, training.workload, StepTimeSpeedup.SIZES)
+def _trained(instance: InstanceType, training: Training, sizes: FloatArray) -> InstanceType:
+    known = training.speeds.speed(instance, training.workload, sizes)
     if isinstance(known, str):
         return replace(instance, eflops=None, eflops_basis="", eflops_source=known, speedups=(), default_speedup="")
     curve = StepTimeSpeedup.of(known, partial(_speed, instance, training))
