@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from deepvm.core.cluster.cluster import NodeGroup
 from deepvm.core.cluster.instances import InstanceType, Market
 from deepvm.core.spelling import listed
+from deepvm.core.training.workload import Method
 from deepvm.core.units import MICRO_USD, MOST_USD, format_bytes, format_seconds, format_usd
 from deepvm.planner.architectures import REGISTRY, Architecture
 from deepvm.planner.candidates import Candidates, zone_ids
@@ -26,9 +27,9 @@ _HIGHER_QUOTA = "ask the provider for a higher quota, or plan without quotas"
 class Infeasible:
     """Why a request has no answer, with the figures, and what to change.
 
-    ``constraint``: ``budget``, ``quota``, ``memory``, ``saturation``, ``max-nodes``, ``architecture``, ``zone``,
-    ``deadline``, ``total-budget``, ``preemptions`` when the job never ends, or ``types`` when no allowed type can be
-    used.
+    ``constraint``: ``budget``, ``quota``, ``memory``, ``gpu-memory``, ``saturation``, ``max-nodes``, ``architecture``,
+    ``zone``, ``deadline``, ``total-budget``, ``preemptions`` when the job never ends, or ``types`` when no allowed type
+    can be used.
     """
 
     constraint: str
@@ -181,6 +182,8 @@ def _no_gpu(candidates: Candidates) -> Infeasible:
     reason = f"no GPU type can be used: {_grouped(candidates, gpu=True) or 'the catalog has none'}"
     if "quota" in reasons:
         return Infeasible("quota", reason, _HIGHER_QUOTA)
+    if "gpu-memory" in reasons and request.training is not None:
+        return Infeasible("gpu-memory", reason, ", or ".join(_more_memory(request.training.workload.method, request)))
     if "not-scaling" in reasons:
         advice = f"allow more than {request.max_nodes} nodes, or use another speed-up curve"
         return Infeasible("max-nodes", reason, advice)
@@ -193,6 +196,17 @@ def _no_gpu(candidates: Candidates) -> Infeasible:
     return Infeasible("types", reason, ", or ".join(cures) or "use a catalog that has GPU types")
 
 
+def _more_memory(method: Method, request: PlanRequest) -> Iterator[str]:
+    """What makes a model fit into GPUs."""
+    if method is Method.DDP:
+        yield "split it over all GPUs with --method fsdp"
+    else:
+        yield f"allow more than {request.max_nodes} nodes"
+    if method is not Method.LORA:
+        yield "train less of it with --method lora"
+    yield "allow GPUs with more memory"
+
+
 # What users can do alone comes first; what they excluded on purpose comes last.
 _CURES = {
     "unprofiled": "measure their eFLOPS on such VMs with 'deepvm profile eflops --save'",
@@ -200,6 +214,7 @@ _CURES = {
     "no-spot-price": "give these types a spot price",
     "no-on-demand-price": "give these types an on-demand price",
     "network-unknown": "give these types their network_gbps",
+    "speed-unknown": "allow GPUs of which speeds are published ('deepvm performance check'), or another --precision",
     "excluded": "allow more types",
 }
 _PHRASES = {

@@ -223,3 +223,52 @@ def request_of(shop: dict[str, Any], **options: Any) -> PlanRequest:
         "rank": "plans",
     }
     return PlanRequest.parse(Decimal(shop["budget"]) / 10**6, **(asked | options))
+
+
+def plain_gpu(speed: Any, **changes: Any) -> dict[str, Any]:
+    """A type at 0.3 $/h spot and 1 $/h on demand whose speeds are this table."""
+    fields = {
+        "spot": {"": 300_000},
+        "zones": (),
+        "on_demand": 1_000_000,
+        "vcpus": 4,
+        "gpus": 1,
+        "network": 25.0,
+        "baseline": None,
+        "band": 0,
+        "family": "G",
+        "speed": speed,
+        "fitted": 64,
+    }
+    return fields | changes
+
+
+def plain_node(**changes: Any) -> dict[str, Any]:
+    """A memory node of 16 GiB at 0.2 $/h."""
+    fields = {"on_demand": 200_000, "gib": 16.0, "network": 25.0, "baseline": None, "vcpus": 4}
+    return fields | {"family": "Standard", "zones": ()} | changes
+
+
+def plain_shop(gpus: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """A shop with these types and one memory node, and all that money buys."""
+    fields = {
+        "gpus": gpus,
+        "nodes": {"c.x": plain_node()},
+        "quotas": {},
+        "n_sat": ((0.3, 3), (5.0, 16), (25.0, 28)),
+        "rule": "real",
+        "checkpoint": 10**9,
+        "buffers": 2,
+        "method": "ddp",
+        "life_s": math.inf,
+        "architectures": (),
+        "objective": "throughput",
+        "units": 0,
+        "deadline_s": None,
+        "most_usd": None,
+        "max_nodes": 12,
+        "extrapolate": False,
+        "top": 3,
+        "budget": 10**9,
+    }
+    return fields | changes
