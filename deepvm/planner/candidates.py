@@ -16,6 +16,7 @@ from deepvm.errors import MissingDataError, RequestError
 from deepvm.planner.architectures import REGISTRY, Architecture
 from deepvm.planner.columns import UNLIMITED_USD, BoolArray, FloatArray, IntArray, MemoryNodeTable, TrainingTable
 from deepvm.planner.rejections import (
+    UNLIMITED,
     memory_rejection,
     quota_count,
     quota_too_small,
@@ -171,8 +172,10 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
         types=tuple(memory),
         price=_ints(i.micro_usd_per_hour(Market.ON_DEMAND) or 0 for i in memory),
         n_sat=_ints(rule.n_sat(catalog.n_sat, i.memory_node_gbps(rule) or 0.0) for i in memory),
-        max_count=_ints(quota_count(quotas, i, Market.ON_DEMAND) for i in memory),
-        room_bytes=_ints(rule.room_bytes(i.memory_bytes or 0) for i in memory),
+        max_count=_ints(min(quota_count(quotas, i, Market.ON_DEMAND), rule.most_nodes or UNLIMITED) for i in memory),
+        share_bytes=_ints(
+            rule.share_bytes(i.memory_bytes or 0, request.checkpoint_bytes, request.buffers) for i in memory
+        ),
         needed_bytes=request.memory_needed_bytes,
         sold=sold,
         offered=offered,

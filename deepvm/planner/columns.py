@@ -14,6 +14,9 @@ IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
+LEAST_KEPT = 0.05
+"""Share of the throughput: where preemptions leave less, nothing is trained. A job that takes 20 times as long never ends
+in :mod:`deepvm.core.preemption.makespan` either."""
 UNLIMITED_USD = np.iinfo(np.int64).max  # in TrainingTable.most_usd: any price will do
 
 
@@ -73,6 +76,11 @@ class TrainingTable:
         return self.throughput * self.kept
 
     @property
+    def lasting(self) -> BoolArray:
+        """Whether preemptions let it train at all."""
+        return np.asarray(self.kept >= LEAST_KEPT)
+
+    @property
     def z(self) -> FloatArray:
         """The printed objective (DeepVM eq. 4, 8), eFLOPS per $/h."""
         return self.ideal_z * self.k
@@ -96,8 +104,9 @@ class MemoryNodeTable:
 
     Attributes:
         price: on-demand micro-dollars an hour. n_sat: of the type's own network.
-        max_count: how many of them the on-demand quota allows. room_bytes: what one VM has for checkpoints.
-        needed_bytes: f x s (eq. 6).
+        max_count: how many of them the on-demand quota and the rule of memory nodes allow.
+        share_bytes: what one VM adds to the room for checkpoints, above 0; with needed_bytes, f x s (eq. 6), see
+            :meth:`deepvm.core.cluster.memory_nodes.MemoryNodeRule.share_bytes`.
         sold: whether a type (row) may be sold in a zone (column).
         offered: whether a type (row) may go with the training VMs of a :attr:`TrainingTable.memory_set` (column).
     """
@@ -106,7 +115,7 @@ class MemoryNodeTable:
     price: IntArray
     n_sat: IntArray
     max_count: IntArray
-    room_bytes: IntArray
+    share_bytes: IntArray
     needed_bytes: int
     sold: BoolArray
     offered: BoolArray
@@ -118,10 +127,19 @@ class MemoryNodeTable:
     def take(self, rows: BoolArray | IntArray) -> MemoryNodeTable:
         """Some of the rows."""
         kept = tuple(self.types[row] for row in np.arange(len(self))[rows].tolist())
-        columns = {c: getattr(self, c)[rows] for c in ("price", "n_sat", "max_count", "room_bytes", "sold", "offered")}
+        columns = {c: getattr(self, c)[rows] for c in ("price", "n_sat", "max_count", "share_bytes", "sold", "offered")}
         return replace(self, types=kept, **columns)
 
+    @property
+    def for_memory(self) -> IntArray:
+        """The fewest memory nodes that hold f x s together (eq. 6), of shape (types,); 1 where one alone does."""
+        return np.asarray(np.maximum(1, -(-self.needed_bytes // np.maximum(self.share_bytes, 1))))
+
     def needed(self, count: IntArray, sender_n_sat: IntArray) -> IntArray:
+        """The fewest memory nodes for n senders and for f x s, of shape (rows, types); see :meth:`for_senders`."""
+        return np.maximum(self.for_senders(count, sender_n_sat), self.for_memory[None, :])
+
+    def for_senders(self, count: IntArray, sender_n_sat: IntArray) -> IntArray:
         """The fewest memory nodes that keep n/m < n_sat (eq. 7), floor(n / n_sat) + 1, of shape (rows, types).
 
         ``count``: training VMs, n, and ``sender_n_sat``: n_sat of their own network; both of shape (rows,).

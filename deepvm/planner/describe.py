@@ -33,6 +33,7 @@ def blocks_of(candidates: Candidates) -> tuple[Block, ...]:
 def block_of(architecture: Architecture, candidates: Candidates) -> Block:
     """The sizes of one architecture that can be feasible, with their scores."""
     sizes, request = candidates.sizes(architecture), candidates.request
+    sizes = sizes.take(sizes.lasting)
     # Whether the others keep to the job's limits depends on the price of the whole plan.
     if request.needs_work:
         sizes = sizes.take(np.isfinite(sizes.total_s))
@@ -163,19 +164,21 @@ def improvement(old: Choice, new: Choice, request: PlanRequest) -> float | None:
     return after / before - 1 if before else None
 
 
-_ORDER = ("budget", "quota", "saturation", "max-nodes", "deadline", "total-budget")
+_ORDER = ("budget", "quota", "saturation", "memory", "max-nodes", "deadline", "total-budget")
 
 
 def binding(choice: Choice, candidates: Candidates) -> tuple[Binding, ...]:
     """The constraints that stop the next larger cluster of the same types that is better.
 
-    It is searched without limits, and each limit that it breaks is binding; saturation if the memory node that it adds
-    is what breaks one. If no larger cluster of up to ``MOST_NODES`` VMs is better: a deadline that a better, smaller
-    one would miss, or preemptions. Empty when the larger one is allowed (it ranks higher), or nothing is in the way.
+    It is searched without limits, and each limit that it breaks is binding. So is saturation, if the memory node that
+    it adds is what breaks one, or is more than versions can be split over; and memory, if there are so many nodes only
+    for their memory, and fewer would break less. If no larger cluster of up to ``MOST_NODES`` VMs is better: a deadline
+    that a better, smaller one would miss, or preemptions. Empty when the larger one is allowed (it ranks higher), or
+    nothing is in the way.
     """
     now, work = choice.cluster, candidates.request.work
     everything = _all_sizes(choice, candidates)
-    sizes = everything if work is None else everything.take(np.isfinite(everything.total_s))
+    sizes = everything.take(everything.lasting & np.isfinite(everything.total_s))
     price, nodes = sizes.price.copy(), np.zeros(len(sizes), dtype=np.int64)
     if choice.memory is not None:
         one = choice.block.tier.take(np.array([choice.memory]))
@@ -199,13 +202,7 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[Binding, ...]:
     broken = list(_limits(sizes, row, micro_usd, candidates, larger))
     if memory is not None:
         broken += _quota(memory.instance, Market.ON_DEMAND, more, candidates)
-        if broken and more > memory.count:
-            fewer = micro_usd - (more - memory.count) * memory.micro_usd_per_hour // memory.count
-            without = list(_limits(sizes, row, fewer, candidates, larger))
-            if len(without) < len(broken):
-                pair = min(int(choice.block.tier.n_sat[choice.memory or 0]), int(sizes.n_sat[row]))
-                reason = f"{count} senders need {more} memory nodes, not {memory.count} (n/m < {pair})"
-                broken.append(Binding("saturation", reason))
+        broken += _for_nodes(choice, sizes, row, more, len(broken), candidates)
     total_s = float(sizes.total_s[row])
     if work is not None and work.deadline_s is not None and total_s > work.deadline_s:
         broken.append(Binding("deadline", f"{what} would be expected to take {format_seconds(total_s)}"))
@@ -213,6 +210,43 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[Binding, ...]:
     if work is not None and work.total_budget is not None and bill > work.total_budget:
         broken.append(Binding("total-budget", f"{what} would be expected to cost {bill:.2f} $ in all"))
     return tuple(sorted(broken, key=lambda b: _ORDER.index(b.constraint)))
+
+
+def _for_nodes(
+    choice: Choice, sizes: TrainingTable, row: int, more: int, broken: int, candidates: Candidates
+) -> Iterator[Binding]:
+    """Saturation and memory, if they are why the larger cluster in a row needs ``more`` nodes, and thus breaks limits.
+
+    ``broken``: how many limits it breaks.
+    """
+    memory, tier, count = choice.cluster.memory, choice.block.tier, int(sizes.count[row])
+    assert memory is not None and choice.memory is not None
+    most, pair = candidates.catalog.memory_nodes.most_nodes, min(int(tier.n_sat[choice.memory]), int(sizes.n_sat[row]))
+    if most is not None and more > most:
+        reason = f"{count} senders need {more} memory nodes (n/m < {pair}); a version is split over at most {most}"
+        yield Binding("saturation", reason)
+        return
+
+    def without(nodes: int) -> bool:
+        price = int(sizes.price[row]) + nodes * memory.micro_usd_per_hour // memory.count
+        left = [
+            *_limits(sizes, row, price, candidates, ""),
+            *_quota(memory.instance, Market.ON_DEMAND, nodes, candidates),
+        ]
+        return len(left) < broken
+
+    if more > memory.count:
+        if without(memory.count):
+            reason = f"{count} senders need {more} memory nodes, not {memory.count} (n/m < {pair})"
+            yield Binding("saturation", reason)
+        return
+    senders = int(tier.take(np.array([choice.memory])).for_senders(sizes.count[[row]], sizes.n_sat[[row]])[0, 0])
+    if senders < more and without(senders):
+        reason = (
+            f"{more} x {memory.instance.name} hold {candidates.request.held} together (eq. 6); {count} senders need "
+            f"{senders}"
+        )
+        yield Binding("memory", reason)
 
 
 def _all_sizes(choice: Choice, candidates: Candidates) -> TrainingTable:

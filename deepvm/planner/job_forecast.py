@@ -189,7 +189,7 @@ class Work:
 
     def _trained(self, sizes: TrainingTable) -> TrainingTable:
         """As :meth:`forecast` by what preemptions leave of the throughput."""
-        trains = sizes.effective > 0
+        trains = (sizes.effective > 0) & sizes.lasting
         work_s = self.job.steps * self.job.step_s.mean / np.where(trains, sizes.effective, 1.0)
         total_s = np.where(trains, START_S + work_s, np.inf)
         return replace(sizes, total_s=total_s, billed_s=total_s, most_usd=self._allowed_micro_usd(total_s, total_s))

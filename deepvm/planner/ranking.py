@@ -2,8 +2,8 @@
 
 The best value decides, as everywhere, but not to the last digit: speeds are not known that well. Between plans within
 1 % the one with the lower quota need, the rarer interruptions and the lower price wins. A plan that costs more than 1.5
-times as much for less than 5 % more is not the first choice, and one beyond 1.5 times the clusters that were ever
-measured comes after all others.
+times as much for less than 5 % more is not the first choice, but never is more than these 5 % and 1 % given away for
+money. One beyond 1.5 times the clusters that were ever measured comes after all others.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from deepvm.planner.search.enumeration import Choice, Enumeration
 
 ABOUT = 1.1
 """Prices up to this factor are about the same."""
-CLOSE = 0.01
-"""Relative difference up to which two values are as good."""
+CLOSE = 1.01
+"""Values up to this factor are as good."""
 _MOST_VMS = 10_000  # of a cluster, and more
 LITTLE, DEAR = 1.05, 1.5
 """This much more speed is not worth this many times the price."""
@@ -48,26 +48,27 @@ class _Plans:
     def first(self, left: BoolArray) -> int:
         """The row to show next, of those that are left."""
         eligible = left & self.trusted if (left & self.trusted).any() else left
-        row = self._chosen(eligible)
-        while (cheaper := eligible & (self.price * DEAR < self.price[row])).any():
-            instead = self._chosen(cheaper)
-            if not self._nearly(instead, row):
-                break
-            row = instead
+        best = row = self._chosen(eligible)
+        # Nearly as good as the best one, not as the last: from 5 % to 5 % a half of the speed would be given away.
+        nearly = eligible & (self._times_better(best) < LITTLE)
+        while (cheaper := nearly & (self.price * DEAR < self.price[row])).any():
+            row = self._chosen(cheaper)
         return row
 
     def _chosen(self, eligible: BoolArray) -> int:
-        best = float(self.value[eligible].max())
-        near = np.flatnonzero(eligible & (self.value >= best - abs(best) * CLOSE))
+        best = int(np.argmax(np.where(eligible, self.value, -np.inf)))
+        near = np.flatnonzero(eligible & (self._times_better(best) <= CLOSE))
         # The band is in the value already: it decides between plans of about one price.
         near = near[self.price[near] <= ABOUT * self.price[near].min()]
         order = np.lexsort((near, self.price[near], self.band[near], self.vcpus[near]))
         return int(near[order[0]])
 
-    def _nearly(self, cheap: int, dear: int) -> bool:
-        """Whether ``dear`` is less than 5 % better; values are speeds, or below 0 prices of a unit."""
-        low, high = float(self.value[cheap]), float(self.value[dear])
-        return high < low * LITTLE if low > 0 else low > high * LITTLE
+    def _times_better(self, row: int) -> FloatArray:
+        """How many times as good a row is as each: values are speeds, or below 0 prices of a unit."""
+        high = float(self.value[row])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found = high / self.value if high > 0 else self.value / high
+        return np.where(self.value == high, 1.0, found)
 
 
 def by_machines(enumeration: Enumeration, budget: int, count: int) -> list[Choice]:

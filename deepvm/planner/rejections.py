@@ -9,7 +9,7 @@ from deepvm.core.cluster.cluster import Rejection
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Quota, find_quota, quota_limit
 from deepvm.core.cluster.memory_nodes import MemoryNodeRule
 from deepvm.core.spelling import examples
-from deepvm.core.units import GIB, format_bytes
+from deepvm.core.units import GIB
 from deepvm.errors import RequestError
 from deepvm.planner.request import ANY_NUMBER, Generation, PlanRequest, Range
 
@@ -145,17 +145,28 @@ def memory_rejection(
         return Rejection(name, "no-on-demand-price", "memory nodes are bought on demand")
     if instance.memory_node_gbps(rule) is None:
         return Rejection(name, "network-unknown", "its network bandwidth is not known")
-    room = rule.room_bytes(instance.memory_bytes or 0)
-    if room < request.memory_needed_bytes:
-        has = "unknown" if instance.memory_gib is None else f"{instance.memory_gib:g} GiB"
-        if room < (instance.memory_bytes or 0):
-            has += f", of which {room / GIB:.3g} GiB can hold checkpoints beside the system and the node"
-        needed = f"{request.buffers} x {format_bytes(request.checkpoint_bytes)}"
-        gib = f"{request.memory_needed_bytes / GIB:.3g} GiB (eq. 6)"
-        return Rejection(name, "memory", f"memory {has}, needed {needed} = {gib}")
-    if quota_count(quotas, instance, Market.ON_DEMAND) == 0:
-        return Rejection(name, "quota", quota_too_small(quotas, instance, Market.ON_DEMAND))
+    least = rule.least_nodes(instance.memory_bytes or 0, request.checkpoint_bytes, request.buffers)
+    if least is None:
+        return Rejection(name, "memory", _too_little_memory(instance, request, rule))
+    if quota_count(quotas, instance, Market.ON_DEMAND) < least:
+        said = quota_too_small(quotas, instance, Market.ON_DEMAND, least)
+        held = f"; so many hold {request.held} together (eq. 6)" if least > 1 else ""
+        return Rejection(name, "quota", said + held)
     return None
+
+
+def _too_little_memory(instance: InstanceType, request: PlanRequest, rule: MemoryNodeRule) -> str:
+    room = rule.room_bytes(instance.memory_bytes or 0)
+    has = "unknown" if instance.memory_gib is None else f"{instance.memory_gib:g} GiB"
+    if room < (instance.memory_bytes or 0):
+        has += f", of which {room / GIB:.3g} GiB can hold checkpoints beside the system and the node"
+    together = ""
+    if rule.most_nodes is not None and room:
+        share = rule.share_bytes(instance.memory_bytes or 0, request.checkpoint_bytes, request.buffers)
+        together = (
+            f"; {rule.most_nodes} nodes, the most that share a version, hold {rule.most_nodes * share / GIB:.3g} GiB"
+        )
+    return f"memory {has}{together}, needed {request.held} = {request.memory_needed_bytes / GIB:.3g} GiB (eq. 6)"
 
 
 def _not_by_default(instance: InstanceType, request: PlanRequest, rule: MemoryNodeRule) -> tuple[str, str] | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from deepvm.core.cluster.instances import Catalog, Quota, refuse_twice
 from deepvm.core.spelling import one_of
-from deepvm.core.units import Money, budget_micro_usd, parse_bytes, to_decimal
+from deepvm.core.units import Money, budget_micro_usd, format_bytes, parse_bytes, to_decimal
 from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class PlanRequest:
 
     Attributes:
         budget: pricing willingness PW, $/h, >= 0.
-        checkpoint_bytes: size f of one checkpoint. buffers: how many a memory node must hold, s (eq. 6).
+        checkpoint_bytes: size f of one checkpoint. buffers: how many memory nodes must hold, s (eq. 6).
         architectures: names from the registry; empty for all.
         speedup: kind of curve, None for the catalog's default.
         gpus, instance_types, memory_nodes: globs on GPU models, types that train, types that hold checkpoints; empty
@@ -187,8 +187,13 @@ class PlanRequest:
 
     @property
     def memory_needed_bytes(self) -> int:
-        """Memory that one memory node must have: f x s (DeepVM eq. 6)."""
+        """Memory that checkpoints need: f x s (DeepVM eq. 6), of one memory node or of those that share versions."""
         return self.checkpoint_bytes * self.buffers
+
+    @property
+    def held(self) -> str:
+        """What memory nodes hold, such as ``2 x 300 MB``."""
+        return f"{self.buffers} x {format_bytes(self.checkpoint_bytes)}"
 
     @property
     def within_limits(self) -> str:

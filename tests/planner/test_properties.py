@@ -60,6 +60,9 @@ def assert_feasible(cluster: Cluster, catalog: Catalog, request: PlanRequest) ->
     assert gpu.eflops is not None
     assert cluster.gpu_count <= request.max_nodes
     assert cluster.architecture in (request.architectures or ("single-anchor", "tiering"))
+    if cluster.architecture == "spot-storage":
+        assert memory is None and cluster.on_demand_count == 0
+        return
     if cluster.architecture == "single-anchor":
         assert memory is None
         assert cluster.on_demand_count == 1
@@ -71,15 +74,16 @@ def assert_feasible(cluster: Cluster, catalog: Catalog, request: PlanRequest) ->
     assert cluster.on_demand_count == 0
     assert cluster.spot_count >= 1
     assert memory.instance.memory_gib is not None
-    rule = catalog.memory_nodes
-    room = Fraction(memory.instance.memory_gib) * 2**30 * (100 - rule.reserved_percent) / 100 - rule.reserved_bytes
-    assert room >= request.checkpoint_bytes * request.buffers
+    rule, held = catalog.memory_nodes, (request.checkpoint_bytes, request.buffers)
+    assert oracle.holds(memory.instance, memory.count, rule, *held)
+    assert memory.count <= 64 or not rule.shared
     assert gpu.network_gbps is not None
     gbps = (rule.sustained and memory.instance.network_baseline_gbps) or memory.instance.network_gbps
     assert gbps is not None
     senders = min(oracle.n_sat(catalog.n_sat, gpu.network_gbps), oracle.node_n_sat(catalog, gbps))
     assert cluster.gpu_count < senders * memory.count
-    assert memory.count == 1 or cluster.gpu_count >= senders * (memory.count - 1), "one memory node less is enough"
+    if memory.count > 1 and oracle.holds(memory.instance, memory.count - 1, rule, *held):
+        assert cluster.gpu_count >= senders * (memory.count - 1), "one memory node less is enough"
 
 
 def assert_true(r: Recommendation, catalog: Catalog, request: PlanRequest) -> None:

@@ -191,7 +191,7 @@ class Rejection:
     ``detail`` is for people, with the figures; ``reason`` one word for programs: ``unprofiled``, ``excluded``,
     ``unusable``, ``memory``, ``gpu-memory``, ``speed-unknown``, ``burstable``, ``previous-generation``, ``vcpus``,
     ``network-unknown``, ``no-spot-price``, ``no-on-demand-price``, ``no-curve``, ``not-scaling``, ``quota``,
-    ``budget``, ``max-nodes``, ``architecture``.
+    ``budget``, ``max-nodes``, ``architecture``, ``saturation``, ``preemptions``.
     """
 
     instance_type: str

@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 
-_NEVER = 1e-15
-"""A rate at which nothing happens."""
+_NEVER, _ALWAYS = 1e-15, 1e6
+"""A rate at which nothing happens, and one at which nothing is left; beyond it exponentials overflow twice."""
 _LEAST_STALL_S = 0.01
 
 
@@ -28,7 +28,7 @@ def kept_share(rate: Array, stall_s: Array, durable_s: Array, restart_s: Array) 
     ``rate``: preemptions a second of the whole cluster. ``stall_s``: D. ``durable_s``: d. ``restart_s``: R; seconds.
     """
     rate, stall_s, durable_s, restart_s = np.broadcast_arrays(rate, stall_s, durable_s, restart_s)
-    rate = np.maximum(rate, _NEVER)
+    rate = np.clip(rate, _NEVER, _ALWAYS)
     stall = np.maximum(stall_s, _LEAST_STALL_S)
     tau = stall + np.maximum(np.sqrt(2 * stall / rate), durable_s)
     with np.errstate(over="ignore"):

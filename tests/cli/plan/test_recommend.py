@@ -157,7 +157,7 @@ USAGE = [
     (["recommend", "--pw", "3", "--max-nodes", "1000000"], "from 1 to 4096"),
     (["recommend", "--pw", "3", "--objective", "fast"], "'throughput'"),
     (["recommend", "--pw", "3", "--policy", "best"], "'deepvm'"),
-    (["recommend", "--pw", "3", "--architecture", "flat"], "single-anchor or tiering"),
+    (["recommend", "--pw", "3", "--architecture", "flat"], "single-anchor or spot-storage or tiering"),
     (["recommend", "--pw", "3", "--instance-type", "g4d.*"], "--instance-type: 'g4d.*'"),
     (["recommend", "--pw", "3", "--gpu", "H100"], "such as"),
     (["recommend", "--pw", "3", "--memory-node", "g5.xlarge"], "--memory-node"),
