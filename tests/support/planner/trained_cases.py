@@ -133,7 +133,9 @@ def drawn(rng: random.Random) -> dict[str, Any]:
         "buffers": rng.choice((1, 2, 2, 3)),
         "method": rng.choice(("ddp", "fsdp")),
         "life_s": rng.choice((None, None, None, 600.0, 3600.0, 4e4, 1e6, math.inf)),
-        "architectures": rng.choice(((), (), ("tiering",), ("tiering",), ("spot-storage",), ("single-anchor", "tiering"))),
+        "architectures": rng.choice(
+            ((), (), ("tiering",), ("tiering",), ("spot-storage",), ("single-anchor", "tiering"))
+        ),
         "objective": rng.choice((*objectives, "makespan", "total-cost") if amount else objectives),
         "units": rng.choice((1_000, 10**6, 10**8)) if amount else 0,
         "deadline_s": rng.choice((1e3, 1e5, 1e6)) if amount and rng.random() < 0.2 else None,
