@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
+from deepvm.reports.reproduction.printed import Kind
 from deepvm.reports.reproduction.published_figures import OURS, Part
 from deepvm.reports.reproduction.verdicts import Comparison, Reproduction, Verdict
 from deepvm.reports.tables import Column, print_items, print_lines
@@ -26,7 +27,9 @@ def print_reproductions(found: Sequence[Reproduction], only: Verdict | None = No
         for part, comparisons in parts:
             said = "stated by deepvm" if part.stated_by == OURS else part.where
             print_lines(_wrapped(f"{part.title} [{said}]"))
-            print_items([_cells(comparison) for comparison in comparisons], also="-o csv")
+            # Words may be wrapped on a narrow terminal, numbers never.
+            words = any(c.figure.published.kind is Kind.WORDS for c in comparisons)
+            print_items([_cells(c, "left" if words else "right") for c in comparisons], also="-o csv")
             print_lines([line for reason in _reasons(comparisons) for line in _wrapped(reason, "- ")] + [""])
     print_items([_summary(reproduction) for reproduction in found])
 
@@ -55,13 +58,13 @@ def _reasons(comparisons: Sequence[Comparison]) -> list[str]:
     return [*close, *(f"{'; '.join(own)}: {why}" for why, own in names.items())]
 
 
-def _cells(comparison: Comparison) -> dict[Column, str]:
+def _cells(comparison: Comparison, align: Literal["left", "right"]) -> dict[Column, str]:
     verdict = comparison.verdict.value
     return {
-        Column("figure", wrap=False): comparison.figure.name,
-        Column("published", "right"): comparison.figure.published.text,
-        Column("ours", "right"): comparison.shown,
-        Column("difference", "right", drop=1): _difference(comparison),
+        Column("figure"): comparison.figure.name,
+        Column("published", align, drop=1): comparison.figure.published.text,
+        Column("ours", align): comparison.shown,
+        Column("difference", "right", drop=2): _difference(comparison),
         Column("verdict"): verdict if comparison.expected else verdict.upper(),
     }
 
@@ -82,7 +85,7 @@ def _summary(reproduction: Reproduction) -> dict[Column, str]:
     counts = reproduction.counts
     return {
         Column("paper"): reproduction.paper.name,
-        Column("figures", "right"): str(len(reproduction.comparisons)),
+        Column("figures", "right", drop=1): str(len(reproduction.comparisons)),
         **{Column(verdict.value, "right"): str(counts[verdict]) for verdict in Verdict},
         Column("not expected", "right"): str(len(reproduction.unexpected)),
     }

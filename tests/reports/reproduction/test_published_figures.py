@@ -47,7 +47,7 @@ def test_no_reason_is_missing() -> None:
             )
         if figure.known is not None:
             assert figure.known.why and figure.known.ours.kind is figure.published.kind
-            assert not figure.published.text == figure.known.ours.text
+            assert figure.published.text != figure.known.ours.text
 
 
 def test_quotients_are_what_they_say() -> None:
