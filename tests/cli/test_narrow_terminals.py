@@ -48,6 +48,7 @@ COMMANDS = {
     "traces-deadline": ["traces", "deadline", "a.json", "--work", "1h", "--slack", "0.5", "--starts", "5"],
     "profile-fit": ["profile", "fit", "curve.csv"],
     "config-show": ["config", "show"],
+    "reproduce": ["reproduce", "deepvm"],
 }
 
 
