@@ -122,7 +122,8 @@ class Measured:
     Attributes:
         nodes: measured numbers of VMs, ascending. scatter: robust standard deviation of log T around the law, at each.
         gpus: fewest and most GPUs of a cluster. batch: smallest and largest on each GPU.
-        batches: how many different ones. most_per_vm: GPUs of a VM. local: whether one VM was measured with several.
+        batches: how many different ones. most_per_vm: GPUs of a VM. local_gpus: different numbers of GPUs, above 1,
+            that one VM alone was measured with, ascending.
     """
 
     nodes: tuple[int, ...]
@@ -131,19 +132,29 @@ class Measured:
     batch: tuple[float, float]
     batches: int
     most_per_vm: int
-    local: bool
+    local_gpus: tuple[int, ...]
+
+    @property
+    def local(self) -> bool:
+        """Whether one VM was measured with several GPUs."""
+        return bool(self.local_gpus)
 
     @property
     def several(self) -> int:
         """How many different numbers of VMs above 1 were measured."""
         return sum(count > 1 for count in self.nodes)
 
+    def most_on_each(self, nodes: FloatArray) -> FloatArray:
+        """The most GPUs of a VM that were measured: of a VM alone if that is asked for, or of any."""
+        return np.where((nodes == 1) & self.local, max(self.local_gpus, default=1), self.most_per_vm)
+
     def deviation(self, nodes: FloatArray, gpus: FloatArray, batch: FloatArray) -> FloatArray:
         """Standard deviation of log T at clusters and batches, arrays of one shape."""
         near = np.interp(np.log(nodes), np.log(self.nodes), self.scatter)
         size = np.maximum(_outside(nodes, self.nodes[0], self.nodes[-1]), _outside(gpus, *self.gpus))
-        size = np.maximum(size, np.log(np.maximum(1.0, gpus / nodes / self.most_per_vm)))
-        growth = np.where((nodes > 1) & (self.several == 1), _UNTOLD, _GROWTH) * size
+        size = np.maximum(size, np.log(np.maximum(1.0, gpus / nodes / self.most_on_each(nodes))))
+        known = np.where(nodes > 1, self.several, len(self.local_gpus))
+        growth = np.where((gpus > 1) & (known == 1), _UNTOLD, _GROWTH) * size
         other = (_UNTOLD if self.batches == 1 else _GROWTH) * _outside(batch, *self.batch)
         unseen = np.where((nodes == 1) & (gpus > 1) & (not self.local), _NO_LOCAL, 0.0)
         unseen = np.where((nodes > 1) & (not self.several), _NO_NETWORK, unseen)
@@ -230,7 +241,7 @@ def _measured(steps: Steps, off: FloatArray, sd: float) -> Measured:
         batch=(float(steps.batch.min()), float(steps.batch.max())),
         batches=len(np.unique(steps.batch)),
         most_per_vm=int(np.ceil(steps.gpus / steps.nodes).max()),
-        local=bool(((steps.nodes == 1) & (steps.gpus > 1)).any()),
+        local_gpus=tuple(int(count) for count in np.unique(steps.gpus[(steps.nodes == 1) & (steps.gpus > 1)])),
     )
 
 
@@ -279,10 +290,14 @@ def _starts(steps: Steps) -> list[FloatArray]:
 
 
 def _used(steps: Steps) -> npt.NDArray[np.bool_]:
-    """Which of the eight parameters the steps say something about."""
-    several = bool((steps.nodes > 1).any())
-    local = bool(((steps.nodes == 1) & (steps.gpus > 1)).any())
-    return np.array([True, True, local, local, several, several, local or several, local or several])
+    """Which of the eight parameters the steps say something about.
+
+    Two GPUs say nothing of each GPU more: its time is multiplied by 0, and a search may leave it anywhere.
+    """
+    of_several, of_one = steps.gpus[steps.nodes > 1], steps.gpus[(steps.nodes == 1) & (steps.gpus > 1)]
+    several, local = len(of_several) > 0, len(of_one) > 0
+    more = [bool((own > 2).any()) for own in (of_one, of_several)]
+    return np.array([True, True, local, more[0], several, more[1], local or several, local or several])
 
 
 def _law(values: FloatArray, used: npt.NDArray[np.bool_]) -> StepTimeLaw:

@@ -121,7 +121,11 @@ def _is_beyond(asked: Asked, measured: Measured) -> bool:
 
 
 def _is_wide(asked: Asked, measured: Measured) -> bool:
-    return asked.gpus > REACH * asked.nodes * measured.most_per_vm
+    return asked.gpus > REACH * asked.nodes * _most_on_each(asked, measured)
+
+
+def _most_on_each(asked: Asked, measured: Measured) -> int:
+    return int(measured.most_on_each(np.array(asked.nodes)))
 
 
 def _lacks_part(asked: Asked, measured: Measured) -> bool:
@@ -138,8 +142,10 @@ def _of_use(predictions: Sequence[Prediction], measured: Measured) -> Iterator[s
     asked = [prediction.asked for prediction in predictions]
     if unknown := [one for one in asked if _lacks_part(one, measured)]:
         yield f"{_named(unknown)}: nothing was measured that synchronises so, and the step is the least it can be"
-    if wide := [one for one in asked if one.gpus > one.nodes * measured.most_per_vm]:
-        yield f"{_named(wide)}: more GPUs in a VM than were measured, {measured.most_per_vm}"
+    for most in sorted({_most_on_each(one, measured) for one in asked}):
+        own = [one for one in asked if _most_on_each(one, measured) == most]
+        if wide := [one for one in own if one.gpus > one.nodes * most]:
+            yield f"{_named(wide)}: more GPUs in a VM than were measured, {most}"
     if far := [one for one in asked if _is_beyond(one, measured)]:
         largest = f"{counted(measured.nodes[-1], 'VM')} and {counted(measured.gpus[1], 'GPU')}"
         yield f"{_named(far)}: more than {REACH} x what was measured, {largest}"
@@ -167,6 +173,9 @@ def _of_steps(steps: Steps, measured: Measured) -> Iterator[str]:
         yield "no VM with several GPUs was measured alone: the law knows nothing of its own links, that part is 0"
     elif not measured.local:
         yield "nothing was measured with several GPUs in a VM: that part of the law is 0"
+    if len(measured.local_gpus) == 1:
+        only = measured.local_gpus[0]
+        yield f"of several GPUs in one VM only {only} were measured: how much slower more of them are is a guess"
     if measured.gpus[0] > 1:
         yield "no single GPU was measured: gradients and their synchronisation are told apart by the law alone"
     if measured.batches == 1:

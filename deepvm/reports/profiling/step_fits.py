@@ -56,19 +56,20 @@ def _range(low: float, high: float, word: str) -> str:
 
 def _parameters(fit: StepFit) -> Iterator[dict[Column, str]]:
     law, known = fit.fitted.law, fit.measured
+    more = bool((fit.steps.gpus[fit.steps.nodes > 1] > 2).any())
     rows = [
         ("gradients on each GPU, whatever the batch", "grad_fixed", True),
         ("gradients, for each sample", "grad_per_sample", True),
         ("synchronisation of 2 GPUs of one VM", "local_fixed", known.local),
-        ("  for each GPU more", "local_per_gpu", known.local),
+        ("  for each GPU more", "local_per_gpu", max(known.local_gpus, default=1) > 2),
         ("synchronisation of 2 GPUs of two VMs", "network_fixed", known.several > 0),
-        ("  for each GPU more", "network_per_gpu", known.several > 0),
+        ("  for each GPU more", "network_per_gpu", more),
     ]
     for text, name, is_known in rows:
         yield {_PART: text, _NAME: name, _VALUE: seconds(getattr(law, name)) if is_known else "not measured"}
     both = known.local or known.several > 0
     overlap = f"{law.overlap:.3g}" if both else "not measured"
-    slower = f"K^{law.straggling:.3g}" if both else "not measured"
+    slower = f"K^{round(law.straggling, 4):.3g}" if both else "not measured"
     yield {_PART: "overlap of the two: 1 none, 10 nearly whole", _NAME: "overlap", _VALUE: overlap}
     yield {_PART: "gradients wait for the slowest of K GPUs", _NAME: "straggling", _VALUE: slower}
 

@@ -92,6 +92,8 @@ def test_many_predictions_are_warned_of_at_once() -> None:
         ([(1, 1), (1, 2), (1, 4)], BATCHES, None, "nothing was measured on several VMs"),
         ([(1, 1), (2, 2), (2, 4), (2, 8)], BATCHES, None, "of several VMs only 2 were measured"),
         ([(1, 1), (2, 2), (4, 4), (8, 8)], BATCHES, None, "nothing was measured with several GPUs in a VM"),
+        ([(1, 1), (1, 2), (2, 8), (4, 16)], BATCHES, None, "of several GPUs in one VM only 2 were measured"),
+        ([(1, 1), (1, 2), (2, 8), (4, 16)], BATCHES, (1, 4, 8.0), "more GPUs in a VM than were measured, 2"),
         ([(1, 1), (2, 8), (3, 12), (4, 16)], BATCHES, None, "no VM with several GPUs was measured alone"),
         ([(2, 2), (3, 3), (4, 4)], BATCHES, None, "no single GPU was measured"),
         ([(2, 2), (3, 3), (4, 4)], BATCHES, (1, 1, 8.0), "smaller than what was measured, 2 VMs and 2 GPUs"),
