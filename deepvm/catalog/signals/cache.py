@@ -13,6 +13,7 @@ source, never the run.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -60,8 +61,6 @@ def default_folder(environ: Mapping[str, str], cloud: str = "aws") -> Path | Non
     )
     if folder is None or not elsewhere:
         return folder
-    import hashlib  # it loads OpenSSL, which most runs do without
-
     # Only the hash: an address may carry a password. The underscore: no region has such a name.
     return folder / f"endpoint_{hashlib.sha256(chr(10).join(elsewhere).encode()).hexdigest()[:12]}"
 
