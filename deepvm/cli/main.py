@@ -5,6 +5,7 @@ Imports are inside the functions: until :func:`main` runs, Ctrl-C is a traceback
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -22,6 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     interrupts = Interrupts()
     if arguments is None:
         interrupts.take()
+        gc.set_threshold(100_000)  # by default, a short run spends a twentieth of its time looking for garbage
     words = list(sys.argv[1:] if arguments is None else arguments)
     # Taken out by hand, so that it also works behind the command, where people add it after a failure.
     debug = "--debug" in words
@@ -144,6 +146,7 @@ def _leave(code: int) -> None:
         # What could not be written once must not be tried again by the interpreter's own flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = code or PIPE_CLOSED
+    gc.freeze()  # or the interpreter looks through all that is left, a tenth of a short run
     sys.exit(code)
 
 

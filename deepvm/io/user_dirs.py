@@ -8,11 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-_XDG = {
-    "cache": ("XDG_CACHE_HOME", "~/.cache"),
-    "config": ("XDG_CONFIG_HOME", "~/.config"),
-    "data": ("XDG_DATA_HOME", "~/.local/share"),
-}
+_USUAL = {"cache": "~/.cache", "config": "~/.config", "data": "~/.local/share"}
 
 
 def user_folder(kind: Literal["cache", "config", "data"], environ: Mapping[str, str]) -> Path | None:
@@ -21,8 +17,8 @@ def user_folder(kind: Literal["cache", "config", "data"], environ: Mapping[str, 
     None without a home: the path would start in the current folder, which is not the user's own.
     """
     if sys.platform == "linux":  # without the 10 ms that importing platformdirs takes
-        variable, usual = _XDG[kind]
-        folder = Path(environ.get(variable, "").strip() or os.path.expanduser(usual)) / "deepvm"
+        named = environ.get(f"XDG_{kind.upper()}_HOME", "").strip()
+        folder = Path(named or os.path.expanduser(_USUAL[kind])) / "deepvm"
     else:
         import platformdirs
 

@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from deepvm.catalog.signals.cache import Cache, default_folder
 from deepvm.catalog.signals.signal import Provider, Signal
 from deepvm.core.cluster.instances import Market
 from deepvm.io.times import parse_time
 from deepvm.io.user_dirs import data_folder
+
+if TYPE_CHECKING:
+    from deepvm.catalog.signals.cache import Cache
 
 
 class Region(NamedTuple):
@@ -109,6 +111,8 @@ class Cloud(ABC):
 
     def cache(self, profile: str, environ: Mapping[str, str]) -> Cache:
         """Where this cloud's signals are kept."""
+        from deepvm.catalog.signals.cache import Cache, default_folder
+
         return Cache(default_folder(environ, self.name), self.account_tag(profile, environ))
 
     @property

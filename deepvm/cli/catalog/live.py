@@ -20,7 +20,7 @@ from deepvm.core.spelling import joined, one_of
 from deepvm.errors import CloudError, DataError, RequestError
 
 if TYPE_CHECKING:
-    from deepvm.catalog.signals.cloud import Check
+    from deepvm.catalog.signals.cloud import Check, Cloud
     from deepvm.catalog.signals.fetching import Outcome
 
 ALL = "all"
@@ -51,7 +51,7 @@ def refresh(
         raise RequestError("offline", True, "no --offline: refresh asks AWS; 'deepvm catalog status' sends nothing")
     kinds = _kinds(only or [], days)
     may_ask = CLOUD.credentials_may_exist(profile, os.environ)
-    regions = _regions(region or [], profile, may_ask)
+    regions = _regions(CLOUD, region or [], profile, may_ask)
     cache, now = CLOUD.cache(profile, os.environ), datetime.now(timezone.utc)
     requests = [SignalRequest(r, k, anew=True) for r in regions for k in kinds]
     providers = partial(CLOUD.providers, kinds, profile) if may_ask else CLOUD.public_providers
@@ -114,18 +114,16 @@ def _kinds(only: Sequence[str], days: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(history if name == HISTORY else name for name in names))
 
 
-def _regions(named: Sequence[str], profile: str, may_ask: bool) -> tuple[str, ...]:
-    from deepvm.catalog.clouds import DEFAULT_CLOUD as CLOUD
-
+def _regions(cloud: Cloud, named: Sequence[str], profile: str, may_ask: bool) -> tuple[str, ...]:
     if not named:
-        own = CLOUD.own_region(profile, os.environ)
+        own = cloud.own_region(profile, os.environ)
         say(f"region {own.name} ({own.where})")
         return (own.name,)
-    found = [CLOUD.check_region(name) for name in named if name != ALL]
+    found = [cloud.check_region(name) for name in named if name != ALL]
     if ALL in named:
         if not may_ask:
             raise _no_credentials("the list of regions")
-        found += CLOUD.account_regions(profile)
+        found += cloud.account_regions(profile)
     return tuple(dict.fromkeys(found))
 
 
@@ -166,12 +164,11 @@ def doctor(
     """
     from deepvm.catalog.clouds import DEFAULT_CLOUD
     from deepvm.catalog.signals.cloud import Region
+    from deepvm.reports.tables import Column, print_table
 
     if iam:
         sys.stdout.write(DEFAULT_CLOUD.policy())
         return
-    from deepvm.reports.tables import Column, print_table
-
     # "all" is for prices; the usual region says the same about credentials and permissions.
     named = dict.fromkeys(r for r in region if r not in ("", "all"))
     regions = [Region(DEFAULT_CLOUD.check_region(r), "--region") for r in named]

@@ -6,12 +6,9 @@ opening a socket.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from configparser import Error as IniError
-from configparser import RawConfigParser
 from datetime import datetime
 from pathlib import Path
 
@@ -173,6 +170,8 @@ def _profile(name: str, environ: Mapping[str, str]) -> tuple[_Section, _Section]
 
 def _section(file: str, environ: Mapping[str, str], *names: str) -> _Section:
     """The first of these sections that a file has."""
+    from configparser import Error, RawConfigParser
+
     home = environ.get("HOME")
     path = Path(home, file[2:]) if home and file.startswith("~/") else Path(os.path.expanduser(file))
     # AWS has no section of defaults, and its tools accept duplicate profiles.
@@ -180,7 +179,7 @@ def _section(file: str, environ: Mapping[str, str], *names: str) -> _Section:
     try:
         if path.is_file():
             parser.read_string(path.read_text(encoding="utf-8"))
-    except (IniError, OSError, ValueError):
+    except (Error, OSError, ValueError):
         return path, None
     return path, next((dict(parser.items(name)) for name in names if parser.has_section(name)), {})
 
@@ -200,4 +199,6 @@ def _may_have_machine_role(environ: Mapping[str, str]) -> bool:
 
 
 def _digest(text: str) -> str:
+    import hashlib
+
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:12]
