@@ -32,7 +32,9 @@ class WorkloadFlags:
     ] = ""
     params: Annotated[str | None, opt("Instead: a language model of this size, such as 7B.", "COUNT")] = None
     seq: Annotated[str | None, opt("Tokens of a sample; default: the model's.", "TOKENS")] = None
-    method: Annotated[Literal["ddp", "fsdp", "lora"], opt("All on each GPU, sharded, or adapters only.")] = "ddp"
+    method: Annotated[
+        Literal["auto", "ddp", "fsdp", "lora"], opt("All on each GPU, sharded, or adapters only; auto: by size.")
+    ] = "auto"
     precision: Annotated[
         Literal["auto", "fp32", "tf32", "fp16", "bf16", "fp8"],
         opt("auto, bf16, fp16, fp8, tf32 or fp32.", "NAME"),

@@ -148,17 +148,17 @@ def parse_hours(value: str | float, option: str) -> float:
         raise RequestError(option, value, allowed + hint) from None
 
 
-def format_seconds(seconds: float, *, up: bool = False) -> str:
-    """A time rounded (up) to about a per mille: ``45 s``, ``12.5 min``, ``7.25 h``, ``12.3 d``."""
+def format_seconds(seconds: float, *, up: bool = False, digits: int = 4) -> str:
+    """A time rounded (up) to so many digits, about a per mille: ``45 s``, ``12.5 min``, ``7.25 h``, ``12.3 d``."""
     if seconds == math.inf:
         return "never"
     units = (("s", 1.0, 120.0), ("min", 60.0, 7200.0), ("h", 3600.0, 4 * 86400.0))
     unit, size = next(((u, s) for u, s, most in units if seconds < most), ("d", 86400.0))
     number = seconds / size
     if up and number > 0:
-        last = 10.0 ** (math.floor(math.log10(number)) - 3)  # what the fourth digit counts
+        last = 10.0 ** (math.floor(math.log10(number)) + 1 - digits)  # what the last digit counts
         number = math.ceil(number / last) * last
-    return f"{number:.4g} {unit}"
+    return f"{float(f'{number:.{digits}g}'):g} {unit}"
 
 
 MOST_BYTES = 10**24  # more is a slip; floats and solvers still count with it

@@ -19,6 +19,7 @@ from deepvm.core.units import MICRO_USD, format_seconds, format_usd
 from deepvm.planner.architectures import Architecture
 from deepvm.planner.candidates import Candidates
 from deepvm.planner.columns import MemoryNodeTable, TrainingTable
+from deepvm.planner.job_forecast import START_S
 from deepvm.planner.rejections import quota_too_small
 from deepvm.planner.request import MOST_NODES, PlanRequest, PolicyName
 from deepvm.planner.scoring import TIE, scoring
@@ -75,7 +76,13 @@ def describe(
     outlook = None
     if work is not None:
         cost_usd = float(sizes.billed_s[row]) * choice.price / MICRO_USD / 3600
-        outlook = Outlook(float(sizes.total_s[row]), cost_usd, float(sizes.preemptions[row]), bool(sizes.sound[row]))
+        outlook = Outlook(
+            total_s=float(sizes.total_s[row]),
+            cost_usd=cost_usd,
+            preemptions=float(sizes.preemptions[row]),
+            sound=bool(sizes.sound[row]),
+            costs_usd=_costs_usd(choice.price, float(sizes.total_s[row]), prediction.kept) if prediction else None,
+        )
         if work.mttp_s is None and gpu.interruption_band is None:
             warnings.append(f"the interruption rate of {gpu.name} is unknown: counted as 25 % a month; give --mttp")
     return Recommendation(
@@ -94,6 +101,15 @@ def describe(
         prediction=prediction,
         next_zone=_next_zone(cluster, choice.block.tier, int(sizes.n_sat[row])) if elsewhere else None,
     )
+
+
+def _costs_usd(price: int, total_s: float, kept: Interval) -> tuple[float, float] | None:
+    """The bill at a good and at a bad time; None where spot VMs are not needed, or nothing is ever done."""
+    if kept.high == kept.low or not kept.low:
+        return None
+    training_s = (total_s - START_S) * kept.value
+    good, bad = (price / MICRO_USD * (START_S + training_s / share) / 3600 for share in (kept.high, kept.low))
+    return good, bad
 
 
 def _prediction(speed: TrainingSpeed, kept: Interval) -> Prediction:

@@ -2,8 +2,9 @@
 
 The best value decides, as everywhere, but not to the last digit: speeds are not known that well. Between plans within
 1 % the one with the lower quota need, the rarer interruptions and the lower price wins. A plan that costs more than 1.5
-times as much for less than 5 % more is not the first choice, but never is more than these 5 % and 1 % given away for
-money. One beyond 1.5 times the clusters that were ever measured comes after all others.
+times as much for less than 5 % more speed is not the first choice, nor, where the cost of the work counts, is one that
+takes 1.5 times as long to save less than 5 %; but never is more than these 5 % and 1 % given away. One beyond 1.5 times
+the clusters that were ever measured comes after all others.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS
 from deepvm.planner.columns import BoolArray, FloatArray, IntArray
+from deepvm.planner.scoring import TIE
 from deepvm.planner.search.enumeration import Choice, Enumeration
 
 ABOUT = 1.1
@@ -23,7 +25,7 @@ CLOSE = 1.01
 """Values up to this factor are as good."""
 _MOST_VMS = 10_000  # of a cluster, and more
 LITTLE, DEAR = 1.05, 1.5
-"""This much more speed is not worth this many times the price."""
+"""This much more speed is not worth this many times the price, nor this much less cost this many times the time."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +53,16 @@ class _Plans:
         best = row = self._chosen(eligible)
         # Nearly as good as the best one, not as the last: from 5 % to 5 % a half of the speed would be given away.
         nearly = eligible & (self._times_better(best) < LITTLE)
-        while (cheaper := nearly & (self.price * DEAR < self.price[row])).any():
-            row = self._chosen(cheaper)
+        while (better := nearly & self._far_better_otherwise(row)).any():
+            row = self._chosen(better)
         return row
+
+    def _far_better_otherwise(self, row: int) -> BoolArray:
+        """Plans much cheaper than a row, if values are speeds, or much faster, if they are costs of a unit."""
+        if self.value[row] >= 0:
+            return np.asarray(self.price * DEAR < self.price[row])
+        speed = self.price / -self.value
+        return np.asarray(speed > speed[row] * DEAR)
 
     def _chosen(self, eligible: BoolArray) -> int:
         best = int(np.argmax(np.where(eligible, self.value, -np.inf)))
@@ -85,8 +94,7 @@ def by_machines(enumeration: Enumeration, budget: int, count: int) -> list[Choic
 def firsts(enumeration: Enumeration, most: int) -> Iterator[tuple[int, Choice]]:
     """What :func:`by_machines` puts first at every budget up to ``most``: the budget from which on, and the plan."""
     plans, last = _plans(enumeration, enumeration.affordable(most)), -1
-    # The dearest plan of all matters only where it is near the best: what is nearly as good for less money is looked
-    # for among plans that are much cheaper, which it is not.
+    # The dearest plan of all matters only where it is near the best.
     for price in np.unique(plans.price[_near_the_best(plans)]).tolist():
         within = plans.up_to(enumeration.affordable(price))
         row = within.first(np.ones(len(within), dtype=np.bool_))
@@ -96,11 +104,16 @@ def firsts(enumeration: Enumeration, most: int) -> Iterator[tuple[int, Choice]]:
 
 
 def _near_the_best(plans: _Plans) -> BoolArray:
-    """Plans within 1 % of the best that costs no more: of the trusted ones, or of all before the first of these."""
+    """Plans near the best that costs no more: of the trusted ones, or of all before the first of these.
+
+    Near is 1 % for a speed, as what is nearly as fast for less money is much cheaper than the dearest plan; and 5 % for
+    a cost, as what costs little more may be much faster.
+    """
     start = int(np.argmax(plans.trusted)) if plans.trusted.any() else len(plans)
     value = np.where(plans.trusted | (np.arange(len(plans)) < start), plans.value, -np.inf)
     best = np.concatenate([np.maximum.accumulate(value[:start]), np.maximum.accumulate(value[start:])])
-    return np.asarray(np.isfinite(value) & (value >= best - np.abs(best) * CLOSE))
+    least = np.where(best >= 0, best / CLOSE, best * LITTLE)
+    return np.asarray(np.isfinite(value) & (value >= least - np.abs(least) * TIE))
 
 
 def _plans(enumeration: Enumeration, within: int) -> _Plans:

@@ -14,6 +14,9 @@ from deepvm.core.training.workload import Method, Precision, Scaling, Workload
 from deepvm.core.units import to_whole
 from deepvm.errors import RequestError
 
+AUTO = "auto"
+SHARDED_FROM = 1.75e9
+"""Parameters from which on ``auto`` shards: their state, 28 GB, leaves no room for activations on GPUs of 32 GB."""
 _MOST_SEQUENCE, _MOST_BATCH = 10_000_000, 10_000_000
 _MOST_UNITS = 1e18
 _Kind = TypeVar("_Kind", bound=Enum)
@@ -23,7 +26,8 @@ class WorkloadOptions(TypedDict, total=False):
     """What is trained, as the command line and Python say it; numbers may be text.
 
     ``model``: a preset, or a .yaml or .json file; ``params``: instead, the size of a language model, ``"7B"``. ``seq``:
-    tokens of a sample. ``method``: ``ddp``, ``fsdp`` or ``lora``. ``batch_per_gpu``, ``global_batch``: samples of a
+    tokens of a sample. ``method``: ``ddp``, ``fsdp``, ``lora`` or ``auto``, which shards large models.
+    ``batch_per_gpu``, ``global_batch``: samples of a
     step, one of the two. ``activation_checkpointing``: None for what usual recipes do. ``tokens``, ``samples``: how
     much is trained on in all; ``epochs`` with ``dataset_size``: instead, that many times the data set, in the model's
     unit.
@@ -48,7 +52,7 @@ def read_workload(
     model: str | Model = "",
     params: str | float | None = None,
     seq: str | int | None = None,
-    method: str = Method.DDP.value,
+    method: str = AUTO,
     precision: str = Precision.AUTO.value,
     batch_per_gpu: str | int | None = None,
     global_batch: str | int | None = None,
@@ -70,13 +74,19 @@ def read_workload(
         batch, scaling = _whole(global_batch, "global_batch", _MOST_BATCH), Scaling.STRONG
     return Workload(
         model=found,
-        method=_choice(Method, method, "method"),
+        method=_method(method, found),
         precision=_choice(Precision, precision, "precision"),
         batch=batch,
         scaling=scaling,
         checkpointing=activation_checkpointing,
         samples=_samples(found, **amount),
     )
+
+
+def _method(name: str, model: Model) -> Method:
+    if name == AUTO:
+        return Method.FSDP if model.parameters >= SHARDED_FROM else Method.DDP
+    return _choice(Method, name, "method", also=(AUTO,))
 
 
 def _model(model: str | Model, length: int | None) -> Model:
@@ -128,8 +138,8 @@ def _whole(value: str | int, option: str, most: int) -> int:
     return to_whole(number, option, allowed, least=1, most=most)
 
 
-def _choice(kinds: type[_Kind], value: str, option: str) -> _Kind:
+def _choice(kinds: type[_Kind], value: str, option: str, also: tuple[str, ...] = ()) -> _Kind:
     try:
         return kinds(value)
     except ValueError:
-        raise RequestError(option, value, one_of(value, [str(k.value) for k in kinds])) from None
+        raise RequestError(option, value, one_of(value, [*also, *(str(k.value) for k in kinds)])) from None

@@ -104,6 +104,7 @@ class Outlook:
         cost_usd: the bill for all VMs. preemptions: how many.
         sound: whether the closed form is within 2 % here (:mod:`deepvm.core.preemption.makespan`).
         spread: of simulated runs if there are any; the other figures are then their means.
+        costs_usd: the bill at a good and at a bad time for spot VMs, where their lives are known only as a range.
     """
 
     total_s: float
@@ -111,6 +112,7 @@ class Outlook:
     preemptions: float
     sound: bool = True
     spread: Spread | None = None
+    costs_usd: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def short(value: float) -> str:
     for letter, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= size * 9.995:  # 9995 is printed as 9995, 10 000 as 10.0k
             return f"{value / size:.3g}{letter}" if value < 999.5 * size else f"{value / size:.0f}{letter}"
-    return f"{value:.4g}"
+    return f"{float(f'{value:.3g}'):g}"
 
 
 def doubts(found: TrainingSpeed) -> Iterator[str]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
+from decimal import ROUND_CEILING, Decimal
 from typing import TYPE_CHECKING
 
 from deepvm.catalog.signals.signal import PRICES, base
-from deepvm.core.cluster.cluster import Cluster, Recommendation
+from deepvm.core.cluster.cluster import Cluster, Outlook, Recommendation
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.interval import Interval
 from deepvm.core.training.workload import STATE_BYTES, Method, Scaling, Workload
-from deepvm.core.units import counted, format_bytes, format_seconds, format_usd
+from deepvm.core.units import counted, format_bytes, format_seconds
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective
@@ -64,7 +65,7 @@ def title(training: Training, first: Recommendation, *, assumed: bool) -> str:
     text = ", ".join(parts)
     if predicted is None or workload.method is Method.DDP:
         return text
-    whole = format_bytes(round(STATE_BYTES * workload.trained))
+    whole = format_bytes(round(float(f"{STATE_BYTES * workload.trained:.3g}")))
     return f"{text}; state {whole}, {predicted.state_bytes / 1e9:.3g} GB a GPU"
 
 
@@ -96,20 +97,30 @@ def _cells(label: str, r: Recommendation, training: Training) -> dict[Column, st
         f"({short(predicted.throughput.low)}-{short(predicted.throughput.high)})",
     }
     if outlook is not None:
-        cells[Column("time", "right")] = format_seconds(outlook.total_s)
-        cells[Column("bill", "right")] = f"{outlook.cost_usd:.0f} $"
+        cells[Column("time", "right")] = format_seconds(outlook.total_s, digits=3)
+        cells[Column("bill", "right")] = bill_words(outlook)
     cells[Column("lost to preemption", "right", drop=2)] = lost_words(predicted.kept) if spot else "-"
     cells[Column("source", drop=1)] = predicted.source
     return cells
 
 
+def bill_words(outlook: Outlook) -> str:
+    """``193-202 $``: at a good and at a bad time for spot VMs."""
+    low, high = (_dollars(usd) for usd in outlook.costs_usd or (outlook.cost_usd, outlook.cost_usd))
+    return f"{low} $" if low == high else f"{low}-{high} $"
+
+
+def _dollars(usd: float) -> str:
+    return f"{usd:.2f}" if usd < 9.995 else f"{usd:.0f}"
+
+
 def lost_words(kept: Interval) -> str:
     """The share that preemptions cost at a good and at a bad time."""
-    return f"{_percent(1 - kept.high)} to {_percent(1 - kept.low)}"
+    return f"{_percent(1 - kept.high)} to {_percent(1 - kept.low)} %"
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %" if share < 0.095 else f"{100 * share:.0f} %"
+    return f"{100 * share:.1f}" if share < 0.0995 else f"{100 * share:.0f}"
 
 
 def limits(answer: Recommendations, rows: list[tuple[str, Recommendation]]) -> Iterator[str]:
@@ -120,10 +131,15 @@ def limits(answer: Recommendations, rows: list[tuple[str, Recommendation]]) -> I
     if change is not None and change.gain is not None and change.gain >= _LITTLE:
         more = float(change.budget) / float(first.usd_per_hour) - 1
         line += (
-            f"; {more:.0%} more money ({format_usd(change.budget)} $/h) buys {change.gain:.0%} more speed: "
+            f"; {more:.0%} more money ({_up_to_cents(change.budget)} $/h) buys {change.gain:.0%} more speed: "
             f"{cluster_words(change.recommendation.cluster)}"
         )
     yield f"{line}."
+
+
+def _up_to_cents(usd: Decimal) -> str:
+    """Rounded up, because people will use it as a budget."""
+    return f"{usd.quantize(Decimal('0.01'), ROUND_CEILING):f}"
 
 
 def apart(answer: Recommendations) -> Iterator[str]:

@@ -58,6 +58,9 @@ def expected_document(outlook: Outlook | None) -> dict[str, Any]:
         "by": "closed form" if spread is None else "simulation",
         "closed_form_holds": outlook.sound,
     }
+    if outlook.costs_usd is not None and ends:
+        good, bad = outlook.costs_usd
+        found["total_cost_range_usd"] = {"low": good, "high": bad}
     if spread is not None:
         found |= {
             "runs": spread.runs,

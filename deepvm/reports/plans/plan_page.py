@@ -174,7 +174,9 @@ class PlanPage:
         if self._has_job:
             ends = outlook is not None and outlook.total_s != float("inf")
             cells += (
-                [format_seconds(outlook.total_s), f"{outlook.cost_usd:.0f} $"] if outlook and ends else ["never", "-"]
+                [format_seconds(outlook.total_s, digits=3), answers.bill_words(outlook)]
+                if outlook and ends
+                else ["never", "-"]
             )
         if self._has_model:
             cells.append(answers.lost_words(predicted.kept) if predicted and r.cluster.spot_count else "-")

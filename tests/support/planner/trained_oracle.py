@@ -246,10 +246,14 @@ def by_machines(found: Iterable[Plan], budget: int, top: int) -> list[Plan]:
         choice = [p for p in left if p.trusted] or left
         fastest = first = _to_show(choice)
         while True:
-            cheaper = [p for p in choice if p.price * 1.5 < first.price and better_by(fastest.value, p.value) < 1.05]
-            if not cheaper:
+            nearly = [p for p in choice if better_by(fastest.value, p.value) < 1.05]
+            if first.value < 0:  # dollars: 1.5 times as fast for little more
+                better = [p for p in nearly if p.price / -p.value > 1.5 * (first.price / -first.value)]
+            else:
+                better = [p for p in nearly if p.price * 1.5 < first.price]
+            if not better:
                 break
-            first = _to_show(cheaper)
+            first = _to_show(better)
         order.append(first)
         left = [p for p in left if (p.gpu, p.count) != (first.gpu, first.count)]
     return order
