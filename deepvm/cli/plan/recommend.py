@@ -55,11 +55,6 @@ def recommend(
     if output == "html":
         _write_page(found, flags)
     _print(found, asked, placement_of(found, flags), output)
-    if why and output == "table" and found.ranked and found.answers[0].request.training is not None:
-        from deepvm.reports.plans.answer import measurement_lines
-        from deepvm.reports.tables import print_lines
-
-        print_lines(measurement_lines(found.answers[0]))
     if not found.ranked:
         raise typer.Exit(3)  # nothing is feasible
 
@@ -113,7 +108,12 @@ def _print(found: Comparison, why: WhyNot | None, placement: Placement | None, o
 
     now, several = datetime.now(timezone.utc), len(found.answers) > 1
     if output in ("table", "wide") and found.ranked:
-        report.print_report(found, why, placement, now, wide=output == "wide")
+        if found.answers[0].request.training is None:
+            report.print_report(found, why, placement, now, wide=output == "wide")
+        else:
+            from deepvm.reports.plans.trained_report import print_trained_report
+
+            print_trained_report(found, why, placement, now, wide=output == "wide")
         return
     if output == "csv":
         print_document(data.csv_rows(found), output)

@@ -126,7 +126,7 @@ class Prediction:
         checkpointing: activation checkpointing. fitted_vms: the largest cluster that the source has seen.
         kept: share of the throughput that preemptions leave: at a bad time, usually, at a good one.
         state_bytes: weights, gradients and optimizer on each GPU.
-        faster_than_first: probability that it trains faster than the first plan of the ranking; None for that one.
+        faster_than_first: probability that it trains more than 1 % faster than the first plan; None for that one.
     """
 
     throughput: Interval

@@ -29,7 +29,7 @@ from deepvm.core.training.speed import Doubt, Source
 from deepvm.planner.candidates import Candidates, gather
 from deepvm.planner.columns import FloatArray
 from deepvm.planner.describe import blocks_of
-from deepvm.planner.ranking import by_machines
+from deepvm.planner.ranking import CLOSE, by_machines
 from deepvm.planner.request import PlanRequest
 from deepvm.planner.search.enumeration import Choice, Enumeration
 
@@ -76,12 +76,13 @@ class Doubts:
         return np.asarray(self.causes @ self.causes.T)
 
     def better(self, one: int, other: int) -> float:
-        """Probability that one plan is faster than another."""
-        from math import erf, sqrt
+        """Probability that one plan is more than 1 % faster than another: less does not decide, see the ranking."""
+        from math import erf, log, sqrt
 
         c = self.covariance
         sd = sqrt(max(float(c[one, one] + c[other, other] - 2 * c[one, other]), 1e-12))
-        return 0.5 * (1 + erf(float(self.median[one] - self.median[other]) / sd / sqrt(2)))
+        ahead = float(self.median[one] - self.median[other]) - log(CLOSE)
+        return 0.5 * (1 + erf(ahead / sd / sqrt(2)))
 
     def gain_of(self, measured: int) -> tuple[float, float]:
         """Expected gain of measuring a plan's machine, as a share, and the probability that another is then best."""

@@ -35,7 +35,7 @@ const planPage = {
         return (value < 999.5 * size ? String(Number((value / size).toPrecision(3))) : (value / size).toFixed(0)) + letter;
       }
     }
-    return String(Number(value.toPrecision(4)));
+    return String(Number(value.toPrecision(3)));
   },
   // How a step compares with the one that the request's budget buys; empty where there is nothing to compare.
   compared(step, asked) {

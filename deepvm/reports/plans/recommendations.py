@@ -70,9 +70,10 @@ def print_report(
 def request_words(answer: Recommendations) -> str:
     """What was asked for, in a sentence without its full stop."""
     request = answer.request
-    needs = f"memory nodes for {request.buffers} x {format_bytes(request.checkpoint_bytes)}"
+    size, job = format_bytes(request.checkpoint_bytes), request.work is not None and request.training is None
+    needs = f"memory nodes for {request.buffers} x {size}" if request.training is None else f"a checkpoint is {size}"
     best_by = {
-        Objective.THROUGHPUT: "fastest training" + (" without preemptions" if request.work is not None else ""),
+        Objective.THROUGHPUT: "fastest training" + (" without preemptions" if job else ""),
         Objective.FLOPP: "most operations per dollar (Z)",
         Objective.COST_PER_WORK: "cheapest work",
         Objective.MAKESPAN: "shortest expected time",
@@ -274,14 +275,14 @@ def _reasons(answer: Recommendations) -> list[str]:
             f"By {alternative.objective.value}: {_placed(r, first)} at {format_usd(r.usd_per_hour)} $/h, "
             f"throughput {format_work(r.throughput)}{work}{_compared(r, first)}."
         )
-    lines += _left_out(answer)
+    lines += left_out(answer)
     lines += [f"Doubt: {doubt}." for doubt in doubts(answer)]
     if answer.doubt:
         lines.append(f"Not proven ({answer.status.value}): {answer.doubt}.")
     return lines
 
 
-def _left_out(answer: Recommendations) -> list[str]:
+def left_out(answer: Recommendations) -> list[str]:
     """The types that were not considered, one line for each reason; many of one GPU as that GPU."""
     groups: dict[str, list[Rejection]] = {}
     for rejection in answer.rejections:

@@ -13,7 +13,7 @@ from deepvm.catalog.signals.signal import PRICES, age, base
 from deepvm.core.cluster.cluster import Cluster, Recommendation
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS, Catalog, Market, Quota, find_quota
 from deepvm.core.cluster.provenance import Measurement, Origin
-from deepvm.core.spelling import listed
+from deepvm.core.spelling import joined, listed
 from deepvm.core.units import format_usd
 from deepvm.planner.recommend import Recommendations
 from deepvm.reports.plans.outlooks import cluster_sentence, risk_of
@@ -27,6 +27,7 @@ STALE_DAYS = 30
 """Spot prices older than this are called out as old."""
 _NAMED = 4
 """Measurements of one kind named at most."""
+_UNPUBLISHED = "nobody has published "
 _KINDS = {"eflops": "eFLOPS", "scaling": "speed-up", "saturation": "n_sat"}
 _WORDS = {
     "live": "live from AWS",
@@ -226,7 +227,7 @@ def doubts(answer: Recommendations) -> list[str]:
             if node.network_baseline_gbps is None
         )
     named = [*answer.configurations, *(a.recommendation for a in answer.alternatives)]
-    for gpu, kind in dict.fromkeys((r.cluster.gpu, r.speedup_kind) for r in named):
+    for gpu, kind in dict.fromkeys((r.cluster.gpu, r.speedup_kind) for r in named if r.prediction is None):
         curve = gpu.curve(kind)
         alone = 1.0 if curve is None else float(curve.speedup(np.array([1.0]))[0])
         if abs(alone - 1) > ODD_START:
@@ -236,4 +237,16 @@ def doubts(answer: Recommendations) -> list[str]:
                 f"the {kind} curve of {gpu.name} gives S(1) = {alone:.2f} in place of 1, "
                 f"so it misjudges small clusters{hint}"
             )
-    return found
+    return _grouped(found)
+
+
+def _grouped(found: list[str]) -> list[str]:
+    """Doubts, those about unpublished GPUs in one: ``nobody has published 7B on A100 or H100 in bf16: derived ...``."""
+    heads: dict[tuple[str, str], list[str]] = {}
+    for doubt in found:
+        head, on, rest = doubt.partition(" on ")
+        if doubt.startswith(_UNPUBLISHED) and on:
+            gpu, _, tail = rest.partition(" in ")
+            heads.setdefault((head, tail), []).append(gpu)
+    merged = [f"{head} on {joined(gpus, 'or')} in {tail}" for (head, tail), gpus in heads.items()]
+    return merged + [d for d in found if not d.startswith(_UNPUBLISHED)]

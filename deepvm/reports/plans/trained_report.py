@@ -1,0 +1,190 @@
+"""``--why`` where a model is trained: the ranked clusters, what their figures rest on, and what was left out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from deepvm.core.cluster.cluster import Prediction, Recommendation
+from deepvm.core.cluster.instances import Catalog
+from deepvm.core.training.workload import Workload
+from deepvm.core.units import format_seconds, format_usd
+from deepvm.planner.recommend import Recommendations
+from deepvm.planner.regions import Comparison
+from deepvm.planner.request import Objective
+from deepvm.planner.workload.recovery import lives_of
+from deepvm.reports.performance.predictions import short
+from deepvm.reports.plans.answer import bill_words, cluster_words, lost_words, measurement_lines
+from deepvm.reports.plans.recommendations import left_out, other_regions, print_why, request_words
+from deepvm.reports.plans.sources import (
+    doubts,
+    placement_lines,
+    quota_lines,
+    refused_lines,
+    risk_lines,
+    source_lines,
+    zone_lines,
+)
+from deepvm.reports.tables import Column, print_items, print_lines
+
+if TYPE_CHECKING:
+    from deepvm.catalog.market.open_markets import Placement
+    from deepvm.planner.explain import WhyNot
+
+_LITTLE = 0.005
+"""A share that would be printed as 0 %."""
+_BY = {  # not by FLOPP, which leaves out what the memory nodes cost
+    Objective.THROUGHPUT: "Fastest",
+    Objective.COST_PER_WORK: "Cheapest training",
+    Objective.MAKESPAN: "Soonest done",
+    Objective.TOTAL_COST: "Lowest bill",
+}
+
+
+def print_trained_report(
+    found: Comparison, why: WhyNot | None, placement: Placement | None, now: datetime, *, wide: bool = False
+) -> None:
+    """Table, reasons, alternatives and sources on stdout."""
+    best = found.answers[0]
+    assert best.request.training is not None
+    workload = best.request.training.workload
+    placed = [(p.recommendation, p.answer.catalog) for p in found.ranked]
+    print_lines([f"{request_words(best)}.", ""])
+    regions = len(found.answers) > 1
+    print_items([_cells(r, c, workload, wide=wide, regions=regions) for r, c in placed], also="-o json")
+    mttp = best.request.life_s is not None
+    lines = [
+        *_speed(best[0], workload),
+        *_preemptions(best),
+        *_limits(best),
+        *_others(best, workload),
+        *left_out(best),
+        *(f"Doubt: {doubt}." for doubt in doubts(best)),
+        *([f"Not proven ({best.status.value}): {best.doubt}."] if best.doubt else []),
+        *other_regions(found),
+        *risk_lines(best[0], best.catalog, known=mttp),
+        *zone_lines(best[0], best.catalog),
+        *placement_lines(placement),
+        *quota_lines(best, now),
+        "Not counted: disks and data transfer.",
+        *refused_lines(best.catalog),
+        *dict.fromkeys(line for a in found.answers for line in source_lines(a.catalog, now)),
+        *measurement_lines(best),
+    ]
+    print_lines(["", *lines])
+    if why is not None:
+        print_lines([""])
+        print_why(why, best.catalog)
+
+
+def _cells(r: Recommendation, catalog: Catalog, workload: Workload, *, wide: bool, regions: bool) -> dict[Column, str]:
+    predicted = r.prediction
+    assert predicted is not None
+    speed, odds, spot = predicted.throughput, predicted.faster_than_first, r.cluster.spot_count > 0
+    cells = {
+        Column("#", "right"): str(r.rank),
+        **({Column("region"): catalog.region} if regions else {}),
+        Column("cluster", wrap=False): cluster_words(r.cluster),
+        Column("$/h", "right"): f"{r.usd_per_hour:.2f}",
+        Column(workload.units, "right"): f"{short(speed.value)} ({short(speed.low)}-{short(speed.high)})",
+        Column("faster than 1", "right", drop=4): "-" if odds is None else f"{odds:.0%}",
+        Column(_per_million(workload), "right", drop=5): _usd_per_million(r),
+    }
+    if r.outlook is not None:
+        ends = math.isfinite(r.outlook.total_s)
+        cells[Column("time", "right", drop=7)] = format_seconds(r.outlook.total_s, digits=3)
+        cells[Column("bill", "right", drop=8)] = bill_words(r.outlook) if ends else "-"
+    cells[Column("lost to preemption", "right", drop=2)] = lost_words(predicted.kept) if spot else "-"
+    if wide:
+        cells |= {
+            Column("step", "right", drop=12): format_seconds(predicted.step_s.value, digits=3),
+            Column("MFU", "right", drop=11): f"{predicted.mfu:.0%}",
+            Column("batch a GPU", "right", drop=13): f"{predicted.batch_per_gpu:g}",
+            Column("precision", drop=14): predicted.precision,
+            Column("speed-up", "right", drop=15): f"{r.speedup:.2f}",
+            Column("K(n)", "right", drop=16): f"{r.scaling_factor:.4f}",
+        }
+    cells[Column("limited by", drop=6)] = ", ".join(b.constraint for b in r.binding) or "-"
+    cells[Column("source", drop=3)] = predicted.source
+    return cells
+
+
+def _per_million(workload: Workload) -> str:
+    return f"$ per 1M {workload.model.unit}"
+
+
+def _usd_per_million(r: Recommendation) -> str:
+    return "-" if r.usd_per_work is None else f"{r.usd_per_work / 3600 * 1e6:.3g}"
+
+
+def _speed(first: Recommendation, workload: Workload) -> Iterator[str]:
+    predicted, gpu, count = first.prediction, first.cluster.gpu, first.cluster.gpu_count
+    assert predicted is not None and gpu.gpu is not None
+    step = predicted.step_s
+    yield (
+        f"Speed: {count * gpu.gpu.count} x {gpu.gpu.name} do a step of {_batch(predicted)} in "
+        f"{format_seconds(step.value, digits=3)} ({step.low:.3g} to {step.high:.3g} s in four runs of five), at "
+        f"{predicted.mfu:.0%} of their peak in {predicted.precision} (MFU)"
+        f"{'; activations are recomputed' if predicted.checkpointing else ''}."
+    )
+    if count > 1:
+        share = f"{first.scaling_factor:.0%}"
+        yield f"Scaling: {count} VMs are {first.speedup:.3g} times as fast as one, {share} of what they could be."
+
+
+def _batch(predicted: Prediction) -> str:
+    text = f"{predicted.batch_per_gpu:g} samples a GPU"
+    return f"{text}, {predicted.micro_batch:.3g} at once," if predicted.micro_batch < predicted.batch_per_gpu else text
+
+
+def _preemptions(answer: Recommendations) -> Iterator[str]:
+    first, request = answer[0], answer.request
+    count, gpu, predicted = first.cluster.spot_count, first.cluster.gpu, first.prediction
+    if not count or predicted is None:
+        return
+    lives = lives_of(gpu, request)
+    if request.life_s is not None:
+        lived = f"a spot VM lives {format_seconds(lives.usual_s, digits=3)} on average, as you say"
+    else:
+        lived = (
+            f"a spot {gpu.name} lives {format_seconds(lives.bad_s, digits=3)} at a bad time (public traces) and "
+            f"{format_seconds(lives.good_s, digits=3)} at a good one (AWS's band); ranked by their geometric mean, "
+            f"{format_seconds(lives.usual_s, digits=3)}"
+        )
+    any_of = "" if count == 1 else f", and training stops when any of {count} goes"
+    yield (
+        f"Preemptions: {lived}{any_of}. Saves, restarts and lost work take {lost_words(predicted.kept)} of the time; "
+        "'--mttp' sets your own figure."
+    )
+
+
+def _limits(answer: Recommendations) -> Iterator[str]:
+    first, change = answer[0], answer.next_change
+    yield from (f"Limited by {b.constraint}: {b.reason}." for b in first.binding)
+    if not first.binding:
+        yield "Limited by nothing: no larger cluster of these types is better."
+    if change is None:
+        yield "More money: no budget buys a better cluster under these limits."
+        return
+    gain = "" if change.gain is None else f", {change.gain:.1%} faster"
+    if change.gain is not None and change.gain < _LITTLE / 10:
+        gain = ", less than 0.1% faster"
+    yield f"More money: {format_usd(change.budget)} $/h buys {cluster_words(change.recommendation.cluster)}{gain}."
+
+
+def _others(answer: Recommendations, workload: Workload) -> Iterator[str]:
+    """What else could be rented: for less money, without spot VMs, by other measures."""
+    first = answer[0]
+    shown = [("Less money", answer.nearly), ("Without spot VMs", answer.on_demand)]
+    shown += [(_BY[a.objective], a.recommendation) for a in answer.alternatives if a.objective in _BY]
+    for label, r in shown:
+        if r is None:
+            continue
+        share = r.throughput / first.throughput if first.throughput else math.nan
+        million = f"{_usd_per_million(r)} {_per_million(workload)}"
+        yield (
+            f"{label}: {cluster_words(r.cluster)} at {r.usd_per_hour:.2f} $/h, {short(r.throughput)} {workload.units} "
+            f"({share:.0%} of the first), {million}."
+        )
