@@ -11,7 +11,7 @@ import numpy as np
 
 from deepvm.catalog.published.hardware import find_accelerator, interconnect
 from deepvm.catalog.published.models import presets
-from deepvm.core.training.effects import effects_of
+from deepvm.core.training.effects import batch_effects, effects_of
 from deepvm.core.training.evidence import NOISE as NOISE_OF_A_RUN
 from deepvm.core.training.evidence import Row
 from deepvm.core.training.gpu_memory import MemoryFit
@@ -59,13 +59,14 @@ class Published:
             self.machine,
             self.precision,
             software=self.software,
-            micro_batch=self.workload.batch / self.passes,
             checkpointing=bool(self.workload.checkpointing),
             several_vms=several,
             site=self.source,
         )
+        micro_batch = np.array([self.workload.batch / self.passes])
+        of_batch = batch_effects(self.workload, self.machine, self.precision, micro_batch)
         return Row(
-            effects,
+            {**effects, **{name: float(values[0]) for name, values in of_batch.items()}},
             sync_share=float(steps.sync_share[0]),
             log_local=math.log(self.machine.gpus),
             log_vms=math.log(self.vms),

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+import numpy.typing as npt
+
 from deepvm.core.training.evidence import Effects
 from deepvm.core.training.hardware import Machine
 from deepvm.core.training.workload import Precision, Workload
+
+FloatArray = npt.NDArray[np.float64]
 
 REFERENCE_PARAMETERS, SMALL_PARAMETERS = 7e9, 1e9
 REFERENCE_TOKENS, REFERENCE_SEQUENCE = 16_384, 2_048
@@ -28,19 +33,17 @@ def effects_of(
     precision: Precision,
     *,
     software: str,
-    micro_batch: float,
     checkpointing: bool,
     several_vms: bool,
     site: str = "",
 ) -> Effects:
-    """The effects on a step of a workload on one or several VMs.
+    """The effects on a step of a workload on one or several VMs, but :func:`batch_effects`.
 
-    ``software``: ``eager``, ``compiled`` or ``tuned``. ``micro_batch``: samples that a GPU computes at once. ``site``:
-    where it was measured, empty for a prediction.
+    ``software``: ``eager``, ``compiled`` or ``tuned``. ``site``: where it was measured, empty for a prediction.
     """
     gpu, model, net = machine.accelerator, workload.model, machine.interconnect
     width = WIDTHS[precision]
-    one = f"{model.name}/{gpu.chip}/{width}"
+    one = _one(workload, machine, precision)
     found = {
         "all": 1.0,
         f"generation={gpu.generation}/{width}": 1.0,
@@ -67,12 +70,8 @@ def effects_of(
     if model.transformer is not None:
         found["log parameters"] = math.log(model.parameters / REFERENCE_PARAMETERS)
         found["log parameters below 1e9"] = min(0.0, math.log(model.parameters / SMALL_PARAMETERS))
-        found["log tokens"] = math.log(max(micro_batch * model.sequence, 1.0) / REFERENCE_TOKENS)
         found["log sequence"] = math.log(model.sequence / REFERENCE_SEQUENCE)
         found[f"model: log sequence={model.name}"] = math.log(model.sequence / REFERENCE_SEQUENCE)
-    else:
-        found[f"model+gpu: log batch={one}"] = math.log(micro_batch / model.batch)
-        found[f"model+gpu: inverse batch={one}"] = model.batch / micro_batch / _EIGHT
     if several_vms:
         found |= {f"network={net.kind}": 1.0, f"machine={net.machine}": 1.0}
     else:
@@ -80,3 +79,20 @@ def effects_of(
     if site:
         found |= {f"site: local={site}": 1.0, f"site: across={site}": 1.0}
     return found
+
+
+def batch_effects(
+    workload: Workload, machine: Machine, precision: Precision, micro_batch: FloatArray
+) -> dict[str, FloatArray]:
+    """The effects of how many samples a GPU computes at once, ``micro_batch``, (sizes,) each."""
+    model, one = workload.model, _one(workload, machine, precision)
+    if model.transformer is not None:
+        return {"log tokens": np.log(np.maximum(micro_batch * model.sequence, 1.0) / REFERENCE_TOKENS)}
+    return {
+        f"model+gpu: log batch={one}": np.log(micro_batch / model.batch),
+        f"model+gpu: inverse batch={one}": model.batch / micro_batch / _EIGHT,
+    }
+
+
+def _one(workload: Workload, machine: Machine, precision: Precision) -> str:
+    return f"{workload.model.name}/{machine.accelerator.chip}/{WIDTHS[precision]}"

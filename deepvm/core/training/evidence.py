@@ -133,19 +133,59 @@ class Evidence:
         root = np.asarray(np.linalg.cholesky(self.covariance[np.ix_(rows, rows)]))
         return Evidence({name: i for i, name in enumerate(kept)}, self.mean[rows], root)
 
-    def loading(self, effects: Effects) -> tuple[FloatArray, dict[str, FloatArray]]:
-        """How much each known effect counts in the parts, (parts, effects), and the prior deviation of unknown ones.
-
-        An effect that no row had keeps its prior: its standard deviation by part, (parts,), by name.
-        """
-        matrix, unknown = np.zeros((PARTS, len(self.names))), dict[str, FloatArray]()
+    def loading(self, effects: Effects, varying: Mapping[str, FloatArray]) -> Loading:
+        """How much the effects of several steps count; ``varying``: those with a value for each step, (steps,)."""
+        matrix, unknown = np.zeros((PARTS, len(self.names))), dict[str, float]()
         for effect, value in effects.items():
-            part, sd = PRIOR[kind(effect)]
             if effect in self.names:
-                matrix[part, self.names[effect]] = value
+                matrix[PRIOR[kind(effect)][0], self.names[effect]] = value
             else:
-                unknown[effect] = np.eye(PARTS)[part] * value * sd
-        return matrix, unknown
+                unknown[effect] = value
+        return Loading(self, matrix, unknown, varying)
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How much effects count in the parts of several steps.
+
+    Attributes:
+        known: (parts, effects): of each known effect that has the same value in all steps.
+        unknown: values of effects that no row had. varying: values of others in each step, (steps,).
+    """
+
+    evidence: Evidence
+    known: FloatArray
+    unknown: Mapping[str, float]
+    varying: Mapping[str, FloatArray]
+
+    @property
+    def mean(self) -> FloatArray:
+        """The logarithms of measured over nominal that are expected, (steps, parts) or (1, parts)."""
+        found = np.atleast_2d(self.known @ self.evidence.mean)
+        for effect, values in self.varying.items():
+            if effect in self.evidence.names:
+                found = found + np.outer(values, _unit(effect)) * self.evidence.mean[self.evidence.names[effect]]
+        return found
+
+    def shared(self, weights: FloatArray) -> FloatArray:
+        """How much the independent causes count in the steps, (steps, effects), given :func:`weights` of each."""
+        found = np.asarray(weights @ (self.known @ self.evidence.root))
+        for effect, values in self.varying.items():
+            if effect in self.evidence.names:
+                count = (weights @ _unit(effect)) * values
+                found = found + np.outer(count, self.evidence.root[self.evidence.names[effect]])
+        return found
+
+    def alone(self, weights: FloatArray) -> dict[str, FloatArray]:
+        """The deviations of what no row had, which keeps its prior, (steps,) by name."""
+        values: Mapping[str, float | FloatArray] = {**self.unknown, **self.varying}
+        names = (effect for effect in values if effect not in self.evidence.names)
+        return {e: (weights @ _unit(e)) * values[e] * PRIOR[kind(e)][1] for e in names}
+
+
+def _unit(effect: str) -> FloatArray:
+    """1 for the part that an effect is on, (parts,)."""
+    return np.asarray(np.eye(PARTS)[PRIOR[kind(effect)][0]])
 
 
 def learn(rows: Sequence[Row]) -> Evidence:

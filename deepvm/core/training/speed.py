@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from deepvm.core.interval import Interval
-from deepvm.core.training.effects import effects_of
+from deepvm.core.training.effects import batch_effects, effects_of
 from deepvm.core.training.evidence import ACROSS, COMPUTE, LOCAL, NETWORK, NOISE, Evidence, weights
 from deepvm.core.training.gpu_memory import fit_memory, least_gpus, state_bytes
 from deepvm.core.training.hardware import Machine
@@ -171,39 +172,35 @@ def predict(
 ) -> TrainingSpeed:
     """The nominal steps, corrected by what was published; ``published``: of this very model, GPU and precision."""
     steps = nominal_steps(workload, machine, precision, vms)
-    first = int(np.argmax(steps.memory.fits))
+    memory = steps.memory
     grad, sync = steps.grad_s.copy(), steps.sync_s.copy()
     corrected = []
-    for several in (False, True):
-        rows = np.flatnonzero((vms > 1) == several)
+    for several, checkpointing in product((False, True), repeat=2):
+        rows = np.flatnonzero(((vms > 1) == several) & (memory.checkpointing == checkpointing))
         if not len(rows):
             continue
         effects = effects_of(
-            workload,
-            machine,
-            precision,
-            software=software,
-            micro_batch=float(steps.memory.micro_batch[first]),
-            checkpointing=bool(steps.memory.checkpointing[first]),
-            several_vms=several,
+            workload, machine, precision, software=software, checkpointing=checkpointing, several_vms=several
         )
-        loading, unknown = evidence.loading(effects)
-        mean = loading @ evidence.mean
+        of_batch = batch_effects(workload, machine, precision, memory.micro_batch[rows])
+        loading = evidence.loading(effects, of_batch)
+        mean = loading.mean.T
         local, many = np.full(len(rows), math.log(machine.gpus)), np.log(vms[rows])
         # More GPUs never make gradients faster, whatever noise says.
-        straggling = max(mean[LOCAL], -STRAGGLING) * local + max(mean[ACROSS], -STRAGGLING) * many
+        within, across = (np.maximum(mean[part], -STRAGGLING) for part in (LOCAL, ACROSS))
+        straggling = within * local + across * many
         grad[rows] *= np.exp(straggling - mean[COMPUTE])
-        sync[rows] *= math.exp(-mean[NETWORK])
+        sync[rows] *= np.exp(-mean[NETWORK])
         share = (sync[rows] / joined(grad[rows], sync[rows], OVERLAP)) ** OVERLAP
-        corrected.append((rows, weights(share, local, many), loading, unknown))
+        corrected.append((rows, weights(share, local, many), loading))
 
     def doubt() -> Doubt:
         shared = np.zeros((len(vms), len(evidence.names)))
         named = dict[str, FloatArray]()
-        for rows, parts, loading, unknown in corrected:
-            shared[rows] = parts @ (loading @ evidence.root)
-            for effect, deviation in unknown.items():
-                named.setdefault(effect, np.zeros(len(vms)))[rows] = parts @ deviation
+        for rows, parts, loading in corrected:
+            shared[rows] = loading.shared(parts)
+            for effect, deviation in loading.alone(parts).items():
+                named.setdefault(effect, np.zeros(len(vms)))[rows] = deviation
         return Doubt(shared, named, np.full(len(vms), NOISE**2))
 
     # A step waits for its samples: they are read while the one before is computed.
@@ -213,11 +210,11 @@ def predict(
         workload=workload,
         precision=precision,
         vms=vms,
-        fits=steps.memory.fits,
+        fits=memory.fits,
         step_s=step,
         throughput=steps.gpus * steps.batch * workload.model.units_per_sample / step,
-        checkpointing=steps.memory.checkpointing,
-        micro_batch=steps.memory.micro_batch,
+        checkpointing=memory.checkpointing,
+        micro_batch=memory.micro_batch,
         batch=steps.batch,
         doubt_of=doubt,
         source=Source.PUBLISHED if published else Source.DERIVED,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import examples
 
-from deepvm.core.training.evidence import NOISE, PRIOR, Row, kind, learn, leave_out, log_evidence
+from deepvm.core.training.evidence import NOISE, PRIOR, FloatArray, Loading, Row, kind, learn, leave_out, log_evidence
 
 GPUS, MODELS = ["a", "b", "c"], ["m", "n"]
 
@@ -34,12 +34,31 @@ def rows(draw: st.DrawFn) -> list[Row]:
 def predicted(others: list[Row], left: Row) -> tuple[float, float]:
     """The oracle: learn from the others, then predict."""
     found = learn(others)
-    loading, unknown = found.loading(left.effects)
-    share = left.weights
-    mean = share @ loading @ found.mean
-    own = sum(float(share @ deviation) ** 2 for deviation in unknown.values())
-    variance = share @ loading @ found.covariance @ loading.T @ share + own + left.noise**2
-    return float(mean), float(variance**0.5)
+    loading, share = found.loading(left.effects, {}), left.weights[None, :]
+    mean = float((share @ loading.mean[0])[0])
+    return mean, (doubt_of(loading, share) + left.noise**2) ** 0.5
+
+
+def doubt_of(loading: Loading, share: FloatArray, step: int = 0) -> float:
+    """The variance of one step, without the noise of a run."""
+    own = sum(float(deviation[step]) ** 2 for deviation in loading.alone(share).values())
+    return float((loading.shared(share)[step] ** 2).sum()) + own
+
+
+@settings(max_examples=examples(50))
+@given(rows(), st.lists(st.floats(-2, 2), min_size=1, max_size=4), st.sampled_from(["a", "new"]))
+def test_effects_that_differ_between_steps_count_as_if_each_step_were_alone(
+    known: list[Row], values: list[float], gpu: str
+) -> None:
+    found, effects, varying = learn(known), row("a", "m", 0.0).effects, f"gpu={gpu}"
+    others = {name: value for name, value in effects.items() if name != varying}
+    share = np.repeat(row("a", "m", 0.0).weights[None, :], len(values), axis=0)
+    together = found.loading(others, {varying: np.array(values)})
+    mean = np.broadcast_to(together.mean, share.shape)
+    for step, value in enumerate(values):
+        alone = found.loading({**others, varying: value}, {})
+        assert mean[step] == pytest.approx(alone.mean[0])
+        assert doubt_of(together, share, step) == pytest.approx(doubt_of(alone, share[:1]))
 
 
 @settings(max_examples=examples(50))
@@ -83,10 +102,8 @@ def test_the_interval_widens_with_the_distance_from_what_was_measured() -> None:
     found = learn([row("a", "m", 0.1) for _ in range(20)])
 
     def doubt(gpu: str, model: str) -> float:
-        loading, unknown = found.loading(row(gpu, model, 0.0).effects)
-        share = row(gpu, model, 0.0).weights
-        own = sum(float(share @ deviation) ** 2 for deviation in unknown.values())
-        return float(share @ loading @ found.covariance @ loading.T @ share) + own
+        other = row(gpu, model, 0.0)
+        return doubt_of(found.loading(other.effects, {}), other.weights[None, :])
 
     assert doubt("a", "m") < doubt("b", "m") < doubt("b", "n")
 

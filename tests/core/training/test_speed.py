@@ -13,7 +13,7 @@ from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.core.training.hardware import Machine
 from deepvm.core.training.speed import Source, TrainingSpeed, of_fit
 from deepvm.core.training.steptime import StepTimeFit, StepTimeLaw
-from deepvm.core.training.workload import Method, Precision, Workload
+from deepvm.core.training.workload import Method, Precision, Scaling, Workload
 
 LLAMA = Workload(find_model("llama-8b"), Method.FSDP, batch=8)
 
@@ -111,3 +111,20 @@ def _gpu(name: str, memory: float) -> object:
     found = find_accelerator(name, memory)
     assert found is not None
     return found
+
+
+@pytest.mark.parametrize("model", ["llama-70b", "llama-8b", "bert-large", "resnet50"])
+@pytest.mark.parametrize("scaling", list(Scaling))
+@pytest.mark.parametrize("gpu", ["T4", "A100", "B200"])
+def test_a_size_is_as_fast_whatever_other_sizes_are_asked_for(model: str, scaling: Scaling, gpu: str) -> None:
+    """The planner asks for all sizes of a type at once, ``performance predict`` for one."""
+    found = find_model(model)
+    method = Method.FSDP if found.parameters > 2e9 else Method.DDP
+    batch = 4096 if scaling is Scaling.STRONG else found.batch
+    workload = Workload(found, method, batch=batch, scaling=scaling)
+    sizes = [1, 2, 3, 7, 20, 64]
+    every = speed(workload, gpu, 4, list(range(1, 65)))
+    for n in sizes:
+        alone = speed(workload, gpu, 4, [n])
+        assert every.throughput[n - 1] == pytest.approx(alone.throughput[0])
+        assert every.sd[n - 1] == pytest.approx(alone.sd[0])
