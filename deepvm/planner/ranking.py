@@ -1,4 +1,4 @@
-"""The order in which plans are shown, where a model is trained: rows that differ in what trains.
+"""The order in which plans are shown, where a model is trained: the best of each type of VM.
 
 The best value decides, as everywhere, but not to the last digit: speeds are not known that well. Between plans within
 1 % the one with the lower quota need, the rarer interruptions and the lower price wins. A plan that costs more than 1.5
@@ -23,18 +23,17 @@ ABOUT = 1.1
 """Prices up to this factor are about the same."""
 CLOSE = 1.01
 """Values up to this factor are as good."""
-_MOST_VMS = 10_000  # of a cluster, and more
 LITTLE, DEAR = 1.05, 1.5
 """This much more speed is not worth this many times the price, nor this much less cost this many times the time."""
 
 
 @dataclass(frozen=True)
 class _Plans:
-    """Plans within the budget: values and prices, what trains as a number, and what decides between equals."""
+    """Plans within the budget: values and prices, the type that trains as a number, what decides between equals."""
 
     value: FloatArray
     price: IntArray
-    machine: IntArray
+    type_number: IntArray
     vcpus: IntArray
     band: IntArray
     trusted: BoolArray
@@ -81,13 +80,13 @@ class _Plans:
 
 
 def by_machines(enumeration: Enumeration, budget: int, count: int) -> list[Choice]:
-    """The best ``count`` plans within a budget that differ in what trains, in the order to show them."""
+    """The best plan of each of ``count`` types within a budget, in the order to show them."""
     plans = _plans(enumeration, enumeration.affordable(budget))
     left, chosen = np.ones(len(plans.value), dtype=np.bool_), list[Choice]()
     while len(chosen) < count and left.any():
         row = plans.first(left)
         chosen.append(enumeration.choice(row))
-        left &= plans.machine != plans.machine[row]
+        left &= plans.type_number != plans.type_number[row]
     return chosen
 
 
@@ -120,14 +119,14 @@ def _plans(enumeration: Enumeration, within: int) -> _Plans:
     size, memory, nodes, price = enumeration.plans[:, :within]
     block = enumeration.block[:within]
     names: dict[str, int] = {}
-    machine, vcpus, band = (np.zeros(within, dtype=np.int64) for _ in range(3))
+    trains, vcpus, band = (np.zeros(within, dtype=np.int64) for _ in range(3))
     trusted = np.ones(within, dtype=np.bool_)
     for index, one in enumerate(enumeration.blocks):
         rows = np.flatnonzero(block == index)
         sizes, tier = one.sizes, one.tier
         kinds, counts = sizes.type_index[size[rows]], sizes.count[size[rows]]
         number = np.array([names.setdefault(t.name, len(names)) for t in sizes.types], dtype=np.int64)
-        machine[rows] = number[kinds] * _MOST_VMS + counts
+        trains[rows] = number[kinds]
         vcpus[rows] = np.array([t.vcpus for t in sizes.types], dtype=np.int64)[kinds] * counts
         worst = len(INTERRUPTION_BANDS)
         bands = [worst if t.interruption_band is None else t.interruption_band for t in sizes.types]
@@ -137,4 +136,4 @@ def _plans(enumeration: Enumeration, within: int) -> _Plans:
         with_nodes = rows[memory[rows] >= 0]
         of_node = np.array([t.vcpus for t in tier.types], dtype=np.int64)
         vcpus[with_nodes] += of_node[memory[with_nodes]] * nodes[with_nodes] if len(of_node) else 0
-    return _Plans(enumeration.value[:within], price, machine, vcpus, band, trusted)
+    return _Plans(enumeration.value[:within], price, trains, vcpus, band, trusted)

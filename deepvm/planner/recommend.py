@@ -16,9 +16,9 @@ from deepvm.planner.architectures import ON_DEMAND
 from deepvm.planner.candidates import Candidates, gather
 from deepvm.planner.describe import binding, block_of, blocks_of, describe, improvement
 from deepvm.planner.infeasible import Infeasible, infeasible
-from deepvm.planner.ranking import by_machines
+from deepvm.planner.ranking import LITTLE, by_machines
 from deepvm.planner.request import WORK_OBJECTIVES, Objective, PlanRequest, PolicyName, SolverName, with_tables
-from deepvm.planner.scoring import scoring
+from deepvm.planner.scoring import TIE, scoring
 from deepvm.planner.search.enumeration import Block, Choice, Enumeration
 from deepvm.planner.search.formulation import SolveStatus
 
@@ -56,7 +56,7 @@ class Recommendations(Sequence[Recommendation]):
         configurations: the ranked clusters; empty when nothing is feasible.
         alternatives: the best clusters by the other objectives, where they differ from the first.
         rejections: types that are in no feasible cluster, with reasons.
-        next_change: the next budget that buys a better cluster, None when none does.
+        next_change: the next budget that buys a better cluster, by 5 % where rows are the best of each type; else None.
         nearly: the cheapest cluster with at least 95 % of the best one's throughput, or that takes at most 1 / 95 % of
             its expected time, if it saves at least 10 % of the price; None under other objectives.
         on_demand: the best cluster of on-demand VMs alone under the same limits, to compare with; None without a job.
@@ -286,7 +286,9 @@ def _on_demand(candidates: Candidates) -> Recommendation | None:
 
 def _next_change(enumeration: Enumeration, candidates: Candidates) -> NextChange | None:
     budget = candidates.request.budget_micro_usd
-    now, change = enumeration.best(budget), enumeration.next_change(budget)
+    # Where a row is the best of a type, what is little better would not be shown as the first choice either.
+    by = LITTLE - 1 if candidates.request.ranks_machines else TIE
+    now, change = enumeration.best(budget), enumeration.next_change(budget, by)
     if change is None:
         return None
     gain = None if now is None else improvement(now, change, candidates.request)

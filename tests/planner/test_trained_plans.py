@@ -80,7 +80,7 @@ def test_a_campaign_of_seeds(share: int) -> None:
 @pytest.mark.parametrize("share", range(4))
 def test_a_campaign_of_rankings(share: int) -> None:
     done = [by_machines_agree(shop) for shop in campaign("rankings", share)]
-    assert sum(found > 1 for found in done) > 0.4 * len(done), "few of them rank anything"
+    assert sum(found > 1 for found in done) > 0.2 * len(done), "few of them rank several types"
 
 
 def answered(shop: dict[str, Any]) -> Recommendations:

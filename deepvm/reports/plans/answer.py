@@ -13,6 +13,7 @@ from deepvm.core.cluster.instances import Catalog
 from deepvm.core.interval import Interval
 from deepvm.core.training.workload import STATE_BYTES, Method, Scaling, Workload
 from deepvm.core.units import counted, format_bytes, format_seconds
+from deepvm.planner.ranking import LITTLE
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective
@@ -173,8 +174,8 @@ def bad_time(rows: list[tuple[str, Recommendation]]) -> Iterator[str]:
     if steady is None or first.prediction is None or not first.cluster.spot_count:
         return
     bad = first.throughput * first.prediction.kept.low
-    slower = bad < steady.throughput
-    dearer = float(first.usd_per_hour) / bad > float(steady.usd_per_hour) / steady.throughput if bad else True
+    slower = bad * LITTLE < steady.throughput
+    dearer = not bad or float(first.usd_per_hour) / bad > LITTLE * float(steady.usd_per_hour) / steady.throughput
     if slower or dearer:
         what = " and ".join([*(["faster"] if slower else []), *(["cheaper"] if dearer else [])])
         yield f"! at a bad time, when spot VMs live for hours, 'no spot' is {what}"

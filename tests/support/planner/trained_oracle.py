@@ -255,7 +255,7 @@ def by_machines(found: Iterable[Plan], budget: int, top: int) -> list[Plan]:
                 break
             first = _to_show(better)
         order.append(first)
-        left = [p for p in left if (p.gpu, p.count) != (first.gpu, first.count)]
+        left = [p for p in left if p.gpu != first.gpu]
     return order
 
 
