@@ -1,0 +1,148 @@
+"""The answer on one screen, and the reasons behind it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deepvm.catalog.published.performance import PublishedPerformance
+from deepvm.catalog.published.workloads import read_workload
+from deepvm.catalog.store import load_catalog
+from deepvm.core.cluster.cluster import Outlook
+from deepvm.core.interval import Interval
+from deepvm.core.training.speed import Training
+from deepvm.planner.job_forecast import START_S
+from deepvm.planner.recommend import Recommendations, recommend
+from deepvm.planner.regions import compare
+from deepvm.reports.plans import answer as answers
+from deepvm.reports.plans.trained_report import print_trained_report
+
+PRICES = datetime(2026, 8, 10, tzinfo=timezone.utc)
+
+
+@cache
+def answered(budget: str, model: str = "llama-8b", tokens: str | None = None, **options: str) -> Recommendations:
+    workload = read_workload(model=model, tokens=tokens)
+    catalog = load_catalog("aws-us-east-1", prices="snapshot")
+    training = Training(workload, PublishedPerformance())
+    return recommend(catalog, budget, training=training, solver="frontier", **options)  # type: ignore[arg-type]
+
+
+def shown(answer: Recommendations, capsys: pytest.CaptureFixture[str], now: datetime = PRICES) -> list[str]:
+    answers.print_answer(compare([answer]), now)
+    return capsys.readouterr().out.splitlines()
+
+
+def reasons(answer: Recommendations, capsys: pytest.CaptureFixture[str], *, wide: bool = False) -> str:
+    print_trained_report(compare([answer]), None, None, PRICES, wide=wide)
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("budget", "model", "tokens"),
+    [("3", "resnet50", None), ("30", "llama-8b", "2B"), ("0.5", "bert-large", None), ("300", "llama-70b", None)],
+)
+def test_it_fits_on_a_screen(budget: str, model: str, tokens: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(shown(answered(budget, model, tokens), capsys)) <= 16
+
+
+def test_value_and_interval_are_of_the_same_speed(capsys: pytest.CaptureFixture[str]) -> None:
+    for r in answered("300", "llama-70b"):
+        assert r.prediction is not None
+        assert r.throughput == pytest.approx(r.prediction.throughput.value)
+
+
+def test_the_best_value_is_the_first_where_others_save_little(capsys: pytest.CaptureFixture[str]) -> None:
+    """One g7e.48xlarge would train 2 billion tokens for a dollar less, and take 2.5 times as long."""
+    rows = answers.rows_of(answered("30", "llama-8b", "2B"))
+    assert [label for label, _ in rows] == ["fastest, best value", "no spot"]
+
+
+def test_the_bill_at_a_good_and_at_a_bad_time() -> None:
+    first = answered("30", "llama-8b", "2B")[0]
+    assert first.outlook is not None and first.prediction is not None and first.outlook.costs_usd is not None
+    low, high = first.outlook.costs_usd
+    assert low < first.outlook.cost_usd < high
+    kept = first.prediction.kept
+    training_s = 2e9 / first.prediction.throughput.value
+    for share, bill in ((kept.high, low), (kept.value, first.outlook.cost_usd), (kept.low, high)):
+        assert bill == pytest.approx(float(first.usd_per_hour) * (START_S + training_s / share) / 3600)
+    on_demand = answered("30", "llama-8b", "2B").on_demand
+    assert on_demand is not None and on_demand.outlook is not None and on_demand.outlook.costs_usd is None
+
+
+@pytest.mark.parametrize(
+    ("cost", "costs", "words"),
+    [(608.4, None, "608 $"), (5.0, None, "5.00 $"), (196.0, (192.4, 201.2), "192-201 $"), (9.0, (9.0, 9.001), "9.00 $")],
+)
+def test_bills_in_words(cost: float, costs: tuple[float, float] | None, words: str) -> None:
+    assert answers.bill_words(Outlook(1.0, cost, 0.0, costs_usd=costs)) == words
+
+
+def test_losses_in_words() -> None:
+    assert answers.lost_words(Interval(0.963, 0.99, 0.9999)) == "0.0 to 3.7 %"
+    assert answers.lost_words(Interval(0.754, 0.9, 0.998)) == "0.2 to 25 %"
+
+
+@given(st.decimals(min_value="0.000001", max_value="100000", places=6))
+def test_a_budget_in_cents_still_buys_it(usd: Decimal) -> None:
+    cents = Decimal(answers._up_to_cents(usd))
+    assert usd <= cents < usd + Decimal("0.01")
+
+
+def test_what_more_money_buys_is_worth_it() -> None:
+    for budget, model in (("3", "resnet50"), ("300", "llama-70b"), ("0.5", "bert-large")):
+        change = answered(budget, model).next_change
+        assert change is not None and change.gain is not None and change.gain >= 0.05
+
+
+def test_a_bad_time_is_called_out_from_five_per_cent_on() -> None:
+    best = answered("0.5", "bert-large")
+    assert list(answers.bad_time(answers.rows_of(best))) == []
+    first = best[0]
+    assert first.prediction is not None
+    bad = replace(first, prediction=replace(first.prediction, kept=Interval(0.5, 0.9, 1.0)))
+    (line,) = answers.bad_time([("fastest", bad), *answers.rows_of(best)[1:]])
+    assert line == "! at a bad time, when spot VMs live for hours, 'no spot' is faster"
+
+
+def test_old_prices_are_called_out(capsys: pytest.CaptureFixture[str]) -> None:
+    best = answered("30", "llama-8b", "2B")
+    ages = [line for line in shown(best, capsys, PRICES + timedelta(days=8)) if "days old" in line]
+    assert ages == ["! prices 29 days old (us-east-1)  -> deepvm catalog refresh"]
+
+
+def test_a_row_for_each_type() -> None:
+    names = [r.cluster.gpu.name for r in answered("300", "llama-70b", None)]
+    assert len(names) == len(set(names)) == 3
+
+
+def test_reasons_speak_of_what_is_trained(capsys: pytest.CaptureFixture[str]) -> None:
+    best = answered("300", "llama-70b")
+    out = reasons(best, capsys)
+    first = best[0]
+    assert first.usd_per_work is not None and first.prediction is not None
+    assert f"{first.usd_per_work / 3600 * 1e6:.3g}" in out and "$ per 1M tokens" in out
+    assert f"Speed: {first.cluster.gpu_count * 8} x B200 do a step of 8 samples a GPU" in out
+    assert f"{first.prediction.mfu:.0%} of their peak in bf16 (MFU)" in out
+    assert "Scaling: 7 VMs are " in out and "training stops when any of 7 goes" in out
+    assert "a spot p6-b200.48xlarge lives 4 h at a bad time (public traces)" in out
+    assert "eFLOPS" not in out and "S(1)" not in out
+
+
+def test_doubts_about_several_gpus_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    (line,) = (d for d in reasons(answered("300", "llama-70b"), capsys).splitlines() if "nobody has published" in d)
+    assert re.fullmatch(r"Doubt: nobody has published llama-70b on [^:]*B200[^:]* or [^:]* in bf16: derived .*", line)
+
+
+def test_wide_adds_what_the_step_does(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "220")
+    head = next(line for line in reasons(answered("30"), capsys, wide=True).splitlines() if line.startswith("#"))
+    assert {"MFU", "step", "precision", "K(n)"} <= set(re.split(r"\s{2,}", head))
