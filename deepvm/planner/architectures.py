@@ -77,8 +77,8 @@ TIERING = Architecture("tiering", np.zeros_like, tiered=True, keeps=Keeps.MEMORY
 # n spot VMs and nothing else; versions are in a bucket, as most people train: n spot(v) <= PW.
 SPOT_STORAGE = Architecture("spot-storage", np.zeros_like, keeps=Keeps.STORAGE, published=False)
 
-# What spot VMs are compared with; not in the registry, because it is no answer to a request.
-ON_DEMAND = Architecture("on-demand", np.copy)
+# What is never preempted: n on_demand(v) <= PW. For comparison, and for accounts without a quota for spot VMs.
+ON_DEMAND = Architecture("on-demand", np.copy, published=False)
 
 # In the order of the names, by which ties are broken.
-REGISTRY: dict[str, Architecture] = {a.name: a for a in (SINGLE_ANCHOR, SPOT_STORAGE, TIERING)}
+REGISTRY: dict[str, Architecture] = {a.name: a for a in (ON_DEMAND, SINGLE_ANCHOR, SPOT_STORAGE, TIERING)}

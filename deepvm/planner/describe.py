@@ -53,7 +53,7 @@ def describe(
     count, k = cluster.gpu_count, float(sizes.k[row])
     throughput = float(sizes.ideal_throughput[row]) * k
     gpu = cluster.gpu
-    assert gpu.eflops is not None and gpu.spot_usd_per_hour is not None  # or it would not be a candidate
+    assert gpu.eflops is not None  # or it would not be a candidate
     curve = next(g.curve for g in candidates.gpus if g.instance.name == gpu.name)
     kind, n = curve.kind, np.array([float(count)])
     warnings = list(_about(gpu))
@@ -91,7 +91,7 @@ def describe(
         speedup=k * count,
         scaling_factor=k,
         throughput=throughput,
-        flopp_spot=flopp(gpu.eflops, float(gpu.spot_usd_per_hour)),
+        flopp_spot=None if gpu.spot_usd_per_hour is None else flopp(gpu.eflops, float(gpu.spot_usd_per_hour)),
         z=float(sizes.ideal_z[row]) * k,
         usd_per_work=choice.price / MICRO_USD / throughput if throughput else None,
         speedup_kind=kind,

@@ -119,8 +119,8 @@ def recommend(
             - ``buffers=2``: checkpoints that memory nodes must hold at once (eq. 6);
             - ``objective="throughput"``, or ``"flopp"``, ``"cost-per-work"``;
             - ``policy="deepvm"``, or ``"noscale"``, ``"cost-first"``, ``"performance-first"``;
-            - ``architecture=()``: ``"single-anchor"``, ``"spot-storage"``, ``"tiering"``; none for those of the paper,
-              and with a model for all;
+            - ``architecture=()``: ``"on-demand"``, ``"single-anchor"``, ``"spot-storage"``, ``"tiering"``; none for
+              those of the paper, and with a model for all;
             - ``speedup=None``: ``"hybrid"``, ``"ring"``, ``"measured"``; None for the catalog's default;
             - ``gpu``, ``instance_type``, ``exclude``, ``memory_node``: glob or globs;
             - ``gpus_min``, ``gpus_max``: GPUs of a VM; ``gpu_memory_min`` and ``_max``, ``gpu_total_memory_min`` and

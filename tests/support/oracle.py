@@ -198,21 +198,26 @@ def _plans(catalog: Catalog, request: Any) -> Iterator[Plan]:
     quotas = catalog.quotas if request.quotas is None else request.quotas
     kind = request.speedup.value if request.speedup else catalog.default_speedup
     baseline = request.policy.value in ("cost-first", "performance-first")
-    for architecture in ("single-anchor", "spot-storage", "tiering"):
+    for architecture in ("on-demand", "single-anchor", "spot-storage", "tiering"):
         if (request.architectures and architecture not in request.architectures) or (
             baseline and architecture != "single-anchor"
         ):
             continue
-        if architecture == "spot-storage" and not request.architectures and request.training is None:
+        if architecture in ("on-demand", "spot-storage") and not request.architectures and request.training is None:
             continue
         for gpu in catalog:
-            if gpu.gpu is None or gpu.eflops is None or gpu.spot_usd_per_hour is None or not _wanted_gpu(gpu, request):
+            if gpu.gpu is None or gpu.eflops is None or not _wanted_gpu(gpu, request):
+                continue
+            if architecture != "on-demand" and gpu.spot_usd_per_hour is None:
                 continue
             curves = [c for c in gpu.speedups if c.kind == kind and c.workload is None]
             for n in range(1, request.max_nodes + 1) if curves else ():
                 k = scaling_factor(curves[0], n)
                 if not k > 0 and request.policy.value == "deepvm":
                     continue  # a cluster that never trains is no answer, to the one policy that looks
+                if architecture == "on-demand":
+                    yield from _on_demand(request, quotas, gpu, n, k)
+                    continue
                 for spot, zones, zone in places(gpu):
                     found = (
                         _tiering(catalog, request, quotas, gpu, spot, zones, n, k)
@@ -222,6 +227,12 @@ def _plans(catalog: Catalog, request: Any) -> Iterator[Plan]:
                         else _spot_storage(request, quotas, gpu, spot, n, k)
                     )
                     yield from (replace(plan, zone=zone) for plan in found)
+
+
+def _on_demand(request: Any, quotas: Iterable[Quota], gpu: InstanceType, n: int, k: Fraction) -> Iterator[Plan]:
+    price = micro(gpu.on_demand_usd_per_hour)
+    if price is not None and within_quotas(quotas, [(gpu, Market.ON_DEMAND, n)]):
+        yield Plan("on-demand", gpu.name, n, "", 0, n * price, value(request, gpu, None, 0, n, k, n * price))
 
 
 def _single_anchor(

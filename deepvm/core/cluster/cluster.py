@@ -150,7 +150,7 @@ class Recommendation:
     Attributes:
         speedup: S(n) after the clamp. scaling_factor: K(n) = S(n)/n (eq. 13). speedup_kind: the curve that was used.
         throughput: eFLOPS x n x K(n), in the catalog's eFLOPS unit.
-        flopp_spot: operations per dollar of one spot VM (eq. 1).
+        flopp_spot: operations per dollar of one spot VM (eq. 1); None where it has no spot price.
         z: the paper's objective (eq. 4, 8) with FLOPP = eFLOPS / usd_per_hour, without the constant 3600.
         usd_per_work: price over throughput, $/h per eFLOPS unit; None if the throughput is 0.
         binding: what keeps a cluster of these types from being better; empty when nothing does.
@@ -165,7 +165,7 @@ class Recommendation:
     speedup: float
     scaling_factor: float
     throughput: float
-    flopp_spot: float
+    flopp_spot: float | None
     z: float
     usd_per_work: float | None
     speedup_kind: str

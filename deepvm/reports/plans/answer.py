@@ -46,11 +46,17 @@ def print_answer(found: Comparison, now: datetime, *, assumed: bool = False) -> 
 
 
 def rows_of(answer: Recommendations) -> list[tuple[str, Recommendation]]:
-    """What is compared, best first: the ranking's first, what costs least for its work, and what is never preempted."""
+    """What is compared: the ranking's first, what costs least for its work, and what is never preempted."""
     first = answer[0]
-    value = next((a.recommendation for a in answer.alternatives if a.objective is Objective.COST_PER_WORK), None)
-    rows = [(f"{FASTEST}, {VALUE}", first)] if value is None else [(FASTEST, first), (VALUE, value)]
-    return [*rows, (NO_SPOT, answer.on_demand)] if answer.on_demand is not None else rows
+    value = next((a.recommendation for a in answer.alternatives if a.objective is Objective.COST_PER_WORK), first)
+    rows: list[tuple[list[str], Recommendation]] = []
+    for label, r in ((FASTEST, first), (VALUE, value), (NO_SPOT, answer.on_demand)):
+        same = next((labels for labels, other in rows if r is not None and other.cluster == r.cluster), None)
+        if same is not None:
+            same.append(label)
+        elif r is not None:
+            rows.append(([label], r))
+    return [(", ".join(labels), r) for labels, r in rows]
 
 
 def title(training: Training, first: Recommendation, *, assumed: bool) -> str:
@@ -169,7 +175,7 @@ def measurement_lines(answer: Recommendations) -> list[str]:
 
 def bad_time(rows: list[tuple[str, Recommendation]]) -> Iterator[str]:
     """Where a plan of spot VMs loses to the one without, if spot VMs live for hours."""
-    steady = next((r for label, r in rows if label == NO_SPOT), None)
+    steady = next((r for label, r in rows if NO_SPOT in label), None)
     first = rows[0][1]
     if steady is None or first.prediction is None or not first.cluster.spot_count:
         return

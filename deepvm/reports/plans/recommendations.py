@@ -149,7 +149,7 @@ def _wide_cells(r: Recommendation, zone: str) -> dict[Column, str]:
     return {
         Column("speed-up", "right", drop=11): f"{r.speedup:.2f}",
         Column("K(n)", "right", drop=12): f"{r.scaling_factor:.4f}",
-        Column("FLOPP spot (op/$)", "right", drop=14): f"{r.flopp_spot:.4g}",
+        Column("FLOPP spot (op/$)", "right", drop=14): "-" if r.flopp_spot is None else f"{r.flopp_spot:.4g}",
         Column("Z", "right", drop=16): f"{r.z:.1f}",
         Column("$/h per eFLOPS", "right", drop=13): "-" if r.usd_per_work is None else _per_work(r.usd_per_work),
         Column("curve", drop=15): r.speedup_kind,

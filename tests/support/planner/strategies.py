@@ -188,6 +188,7 @@ ARCHITECTURES = (
     ("single-anchor",),
     ("tiering", "single-anchor"),
     ("tiering", "spot-storage"),
+    ("on-demand", "single-anchor"),
 )
 PLACES = tuple((f, m) for f in FAMILIES for m in Market)
 

@@ -135,7 +135,15 @@ def drawn(rng: random.Random) -> dict[str, Any]:
         "method": rng.choice(("ddp", "fsdp")),
         "life_s": rng.choice((None, None, None, 600.0, 3600.0, 4e4, 1e6, math.inf)),
         "architectures": rng.choice(
-            ((), (), ("tiering",), ("tiering",), ("spot-storage",), ("single-anchor", "tiering"))
+            (
+                (),
+                (),
+                ("tiering",),
+                ("tiering",),
+                ("spot-storage",),
+                ("single-anchor", "tiering"),
+                ("on-demand", "tiering"),
+            )
         ),
         "objective": rng.choice((*objectives, "makespan", "total-cost") if amount else objectives),
         "units": rng.choice((1_000, 10**6, 10**8)) if amount else 0,

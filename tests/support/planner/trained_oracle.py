@@ -132,9 +132,9 @@ def plans(shop: dict[str, Any], *, on_demand: bool = False) -> list[Plan]:
 
 
 def _plans(shop: dict[str, Any], only_on_demand: bool) -> Iterator[Plan]:
-    wanted = shop["architectures"] or ("single-anchor", "spot-storage", "tiering")
+    wanted = shop["architectures"] or ("on-demand", "single-anchor", "spot-storage", "tiering")
     for name, gpu in shop["gpus"].items():
-        if isinstance(gpu["speed"], str) or not gpu["spot"]:
+        if isinstance(gpu["speed"], str):
             continue
         for n in range(1, shop["max_nodes"] + 1):
             speed = gpu["speed"][n - 1] if n <= len(gpu["speed"]) else None
@@ -144,6 +144,9 @@ def _plans(shop: dict[str, Any], only_on_demand: bool) -> Iterator[Plan]:
                 found = _plan(shop, "on-demand", name, gpu, n, 0, n, speed, "", 0)
                 yield from [found] if found and _tiered_or_paid(shop, gpu, wanted) else []
                 continue
+            if "on-demand" in wanted:
+                found = _plan(shop, "on-demand", name, gpu, n, 0, n, speed, "", 0)
+                yield from [found] if found else []
             for zone, price in gpu["spot"].items():
                 if "single-anchor" in wanted and n >= 2:
                     found = _plan(shop, "single-anchor", name, gpu, n, n - 1, 1, speed, zone, price)
@@ -163,9 +166,13 @@ def _plans(shop: dict[str, Any], only_on_demand: bool) -> Iterator[Plan]:
 def _tiered_or_paid(shop: dict[str, Any], gpu: dict[str, Any], wanted: Iterable[str]) -> bool:
     """Whether the type is a candidate of any architecture that was asked for."""
     paid, linked = gpu["on_demand"] is not None, gpu["network"] is not None
+    if "on-demand" in wanted and paid:
+        return True
+    if not gpu["spot"]:
+        return False
     if not (("single-anchor" in wanted and paid) or "spot-storage" in wanted or ("tiering" in wanted and linked)):
         return False
-    # All of them rent spot VMs, and an account that may not rent one has no candidate of this type.
+    # All others rent spot VMs, and an account that may not rent one has no candidate of this type.
     return within(shop, [(gpu, "spot", 1)]) and (
         set(wanted) != {"single-anchor"} or within(shop, [(gpu, "on-demand", 1)])
     )
