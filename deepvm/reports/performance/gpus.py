@@ -72,7 +72,7 @@ def print_gpus(rows: Sequence[GpuRow], training: Training) -> None:
         {
             Column("GPU"): r.name,
             Column("GPUs", "right"): str(r.count),
-            Column("GiB each", "right", drop=3): "-" if r.memory_gib is None else f"{r.memory_gib:g}",
+            Column("GiB each", "right", drop=3): "-" if r.memory_gib is None else f"{r.memory_gib:.3g}",
             Column("spot $/h", "right"): _price(r.spot, spot=True),
             Column("on-demand $/h", "right", drop=1): _price(r.on_demand, spot=False),
             Column(unit, "right"): "-" if r.speed is None else f"{short(r.speed.value)}",

@@ -80,10 +80,10 @@ def in_words(found: Interval) -> str:
 
 
 def short(value: float) -> str:
-    """Three digits with k or M."""
-    for letter, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= size * 9.995:  # 9995 is printed as 9995, 10 000 as 10.0k
-            return f"{value / size:.3g}{letter}" if value < 999.5 * size else f"{value / size:.0f}{letter}"
+    """Three digits with k, M or G; thousands up to 9 990 in full."""
+    for letter, size, least in (("G", 1e9, 999.5e6), ("M", 1e6, 999.5e3), ("k", 1e3, 9995)):
+        if value >= least:
+            return f"{float(f'{value / size:.3g}'):g}{letter}"
     return f"{float(f'{value:.3g}'):g}"
 
 

@@ -30,10 +30,8 @@ const planPage = {
     return `${spot} x ${name} spot` + (onDemand ? ` + ${onDemand} on demand` : "");
   },
   short(value) {
-    for (const [letter, size] of [["G", 1e9], ["M", 1e6], ["k", 1e3]]) {
-      if (value >= size * 9.995) {
-        return (value < 999.5 * size ? String(Number((value / size).toPrecision(3))) : (value / size).toFixed(0)) + letter;
-      }
+    for (const [letter, size, least] of [["G", 1e9, 999.5e6], ["M", 1e6, 999.5e3], ["k", 1e3, 9995]]) {
+      if (value >= least) { return String(Number((value / size).toPrecision(3))) + letter; }
     }
     return String(Number(value.toPrecision(3)));
   },
