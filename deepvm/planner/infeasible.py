@@ -10,7 +10,7 @@ import numpy as np
 
 from deepvm.core.cluster.cluster import NodeGroup
 from deepvm.core.cluster.instances import InstanceType, Market
-from deepvm.core.spelling import listed
+from deepvm.core.spelling import joined, listed
 from deepvm.core.training.workload import Method
 from deepvm.core.units import MICRO_USD, MOST_USD, format_bytes, format_seconds, format_usd
 from deepvm.planner.architectures import REGISTRY, Architecture
@@ -243,7 +243,7 @@ def _no_memory_node(candidates: Candidates) -> Infeasible:
         for a in REGISTRY.values()
         if not a.tiered and a not in candidates.architectures and _possible(a, candidates)
     ]
-    instead = _opt_in(candidates) + (f", or allow the architecture {' or '.join(others)}" if others else "")
+    instead = _opt_in(candidates) + (f", or allow the architecture {joined(others, 'or')}" if others else "")
     limited = any(i.gpu is None and why == "quota" for i, why in refused)
     if small and not limited:
         biggest = max(small, key=lambda i: i.memory_bytes or 0)
