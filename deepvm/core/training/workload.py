@@ -71,6 +71,12 @@ class Workload:
         return self.model.parameters * (LORA_SHARE if self.method is Method.LORA else 1.0)
 
     @property
+    def state_bytes(self) -> float:
+        """Weights, gradients and optimizer of the whole model, as all GPUs together hold them at least."""
+        frozen = FROZEN_BYTES * self.model.parameters if self.method is Method.LORA else 0.0
+        return STATE_BYTES * self.trained + frozen
+
+    @property
     def saved_bytes(self) -> int:
         """Size of one checkpoint."""
         return math.ceil(SAVED_BYTES * self.trained)

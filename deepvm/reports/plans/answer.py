@@ -11,7 +11,7 @@ from deepvm.catalog.signals.signal import PRICES, base
 from deepvm.core.cluster.cluster import Cluster, Outlook, Recommendation
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.interval import Interval
-from deepvm.core.training.workload import STATE_BYTES, Method, Scaling, Workload
+from deepvm.core.training.workload import Method, Scaling, Workload
 from deepvm.core.units import counted, format_bytes, format_seconds
 from deepvm.planner.ranking import LITTLE
 from deepvm.planner.recommend import Recommendations
@@ -72,8 +72,8 @@ def title(training: Training, first: Recommendation, *, assumed: bool) -> str:
     text = ", ".join(parts)
     if predicted is None or workload.method is Method.DDP:
         return text
-    whole = format_bytes(round(float(f"{STATE_BYTES * workload.trained:.3g}")))
-    return f"{text}; state {whole}, {predicted.state_bytes / 1e9:.3g} GB a GPU"
+    whole, each = (format_bytes(round(float(f"{b:.3g}"))) for b in (workload.state_bytes, predicted.state_bytes))
+    return f"{text}; state {whole}" + (f", {each} a GPU" if each != whole else "")
 
 
 def _batch(workload: Workload) -> str:
