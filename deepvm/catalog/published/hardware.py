@@ -16,6 +16,7 @@ ONE_FLOW_GBPS, IN_A_GROUP_GBPS = 5.0, 10.0
 _FLOW_SHARE = 0.85
 """Of a flow's bandwidth: published steps on g4dn.12xlarge give 0.53 GB/s of 5 Gbit/s."""
 _UNKNOWN_GBPS = 10.0
+_FEW_VMS = 4  # up to which a ring over a network of which nothing is published is believed
 
 
 @lru_cache(maxsize=1)
@@ -69,9 +70,13 @@ def interconnect(name: str, sustained_gbps: float | None, *, placement_group: bo
                 per_gpu=entry.get("per_gpu", 0.0),
                 fitted_vms=entry["fitted_vms"],
                 basis=entry["basis"],
+                line_gb_per_s=entry["nominal_gbps"] / 8,
             )
     sustained = sustained_gbps or _UNKNOWN_GBPS
     flow = min(IN_A_GROUP_GBPS if placement_group else ONE_FLOW_GBPS, sustained)
     effective = _FLOW_SHARE * flow * (sustained / flow) ** 0.5
     basis = f"between one flow of {flow:g} Gbit/s and the {sustained:g} that it sustains; nobody has published more"
-    return Interconnect("ethernet", name, effective / 8, per_gpu=0.02, fitted_vms=8, basis=basis)
+    line = sustained / 8
+    return Interconnect(
+        "ethernet", name, effective / 8, per_gpu=0.02, fitted_vms=_FEW_VMS, basis=basis, line_gb_per_s=line
+    )

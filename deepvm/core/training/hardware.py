@@ -61,7 +61,7 @@ class Interconnect:
 
     Attributes:
         kind: ``efa``, ``rdma`` or ``ethernet``; errors of one kind go together. machine: errors of one type of VM, too.
-        gb_per_s: what an all-reduce sees of one VM's network, not the nominal figure.
+        gb_per_s: what an all-reduce sees of one VM's network. line_gb_per_s: the nominal figure, never exceeded.
         per_gpu: by which share synchronisation grows with every further GPU.
         fitted_vms: the largest cluster that the figure was checked against. basis: where it comes from, in words.
     """
@@ -72,6 +72,7 @@ class Interconnect:
     per_gpu: float = 0.0
     fitted_vms: int = 8
     basis: str = ""
+    line_gb_per_s: float = math.inf
 
 
 @dataclass(frozen=True)

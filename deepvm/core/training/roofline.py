@@ -38,13 +38,19 @@ GRADIENT_BYTES = 4
 
 @dataclass(frozen=True)
 class Steps:
-    """Nominal steps on clusters of n VMs, arrays of the shape of n; seconds."""
+    """Nominal steps on clusters of n VMs, arrays of the shape of n; seconds.
+
+    ``local_s``: what synchronisation takes over the links within a VM, which ``sync_s`` includes; ``line_s``: what it
+    takes at least over the network.
+    """
 
     vms: FloatArray
     gpus: FloatArray
     batch: FloatArray
     grad_s: FloatArray
     sync_s: FloatArray
+    local_s: FloatArray
+    line_s: FloatArray
     memory: MemoryFit
 
     @property
@@ -74,7 +80,8 @@ def nominal_steps(
     local = np.where(machine.gpus > 1, exchanged / link, 0.0)
     # A ring passes every link and every network: the slowest decides.
     sync = np.where(vms > 1, np.maximum(exchanged / network * growth, local), local)
-    return Steps(vms, gpus, batch, grad, sync, memory)
+    line = np.where(vms > 1, exchanged / (machine.interconnect.line_gb_per_s * 1e9), 0.0)
+    return Steps(vms, gpus, batch, grad, sync, local, line, memory)
 
 
 def _sample_s(workload: Workload, machine: Machine, precision: Precision, memory: MemoryFit) -> FloatArray:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from typing import TYPE_CHECKING, Protocol
 
@@ -179,11 +179,9 @@ def predict(
         rows = np.flatnonzero(((vms > 1) == several) & (memory.checkpointing == checkpointing))
         if not len(rows):
             continue
-        effects = effects_of(
-            workload, machine, precision, software=software, checkpointing=checkpointing, several_vms=several
-        )
+        known = partial(effects_of, workload, machine, precision, software=software, checkpointing=checkpointing)
         of_batch = batch_effects(workload, machine, precision, memory.micro_batch[rows])
-        loading = evidence.loading(effects, of_batch)
+        loading = evidence.loading(known(several_vms=several), of_batch)
         mean = loading.mean.T
         local, many = np.full(len(rows), math.log(machine.gpus)), np.log(vms[rows])
         # More GPUs never make gradients faster, whatever noise says.
@@ -191,6 +189,10 @@ def predict(
         straggling = within * local + across * many
         grad[rows] *= np.exp(straggling - mean[COMPUTE])
         sync[rows] *= np.exp(-mean[NETWORK])
+        if several:
+            # Corrections for links and for networks are learnt apart: no network is faster than the links behind it.
+            links = math.exp(-evidence.loading(known(several_vms=False), {}).mean[0, NETWORK])
+            sync[rows] = np.maximum.reduce([sync[rows], steps.local_s[rows] * links, steps.line_s[rows]])
         share = (sync[rows] / joined(grad[rows], sync[rows], OVERLAP)) ** OVERLAP
         corrected.append((rows, weights(share, local, many), loading))
 

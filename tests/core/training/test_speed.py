@@ -78,13 +78,25 @@ def test_the_interval_is_wider_where_less_is_known() -> None:
     assert derived > published
 
 
-def test_more_vms_never_train_faster_than_that_many_times() -> None:
-    """But for sharding, which leaves more room for larger micro-batches."""
-    for model in ("resnet50", "bert-base", "stable-diffusion-2"):
+@pytest.mark.parametrize("method", [Method.DDP, Method.FSDP, Method.LORA])
+@pytest.mark.parametrize("batch", [1, 16])
+def test_more_vms_never_train_faster_than_that_many_times(method: Method, batch: int) -> None:
+    """But for sharding, which leaves more room for larger micro-batches and less of the optimizer for each GPU."""
+    models = ("resnet50", "bert-base", "stable-diffusion-2") if method is Method.DDP else ("llama-8b", "llama-70b")
+    for model in models:
         for gpu in ("T4", "A10G", "L4", "A100", "H100", "B200"):
-            found = speed(Workload(find_model(model), batch=16), gpu, 4, list(range(1, 65)))
-            assert (found.throughput <= found.vms * found.throughput[0] * (1 + 1e-9)).all()
-            assert (np.diff(found.step_s[1:]) >= -1e-12).all()
+            found = speed(Workload(find_model(model), method, batch=batch), gpu, 4, list(range(1, 65)))
+            alike = found.fits & (found.micro_batch == found.micro_batch[0]) & found.fits[0]
+            slack = 1e-9 if method is Method.DDP else 0.02
+            assert (found.throughput <= found.vms * found.throughput[0] * (1 + slack))[alike].all(), (model, gpu)
+            if method is Method.DDP:
+                assert (np.diff(found.step_s) >= -1e-12).all()
+
+
+def test_no_network_is_faster_than_its_line() -> None:
+    """llama-8b with one sample a GPU on two p5: what evidence says of links within VMs is not true between them."""
+    one, two = (speed(replace(LLAMA, batch=1), "H100", 8, [n]).step_s[0] for n in (1, 2))
+    assert two >= one * 0.98
 
 
 def test_what_does_not_fit_says_what_would() -> None:
