@@ -79,6 +79,13 @@ def joined(words: Iterable[str], last: str = "and") -> str:
     return f"{', '.join(most)} {last} {end}" if most else end
 
 
+def a_or_an(name: str) -> str:
+    """A name with its article as it is read: ``an A100``, ``an L4``, ``a T4``."""
+    first = name[:1].upper()
+    spelt = len(name) > 1 and (name[1].isdigit() or name[:2].isupper())  # letters are named one by one
+    return f"{'an' if first in ('AEFHILMNORSX' if spelt else 'AEIOU') else 'a'} {name}"
+
+
 def printable(text: str) -> str:
     """The text without what a terminal would obey: control characters are escaped."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -112,6 +112,7 @@ class Candidates:
             kept=np.ones(len(count)),
             kept_bad=np.ones(len(count)),
             kept_good=np.ones(len(count)),
+            lost_per_s=nothing,
             trusted=np.concatenate([np.zeros(0, dtype=np.bool_), *(self._trusted(g, counts) for g in allowed)]),
         )
         # Where the model does not fit nothing trains, whatever a policy thinks of scaling.

@@ -35,6 +35,7 @@ class TrainingTable:
         billed_s: ``total_s``, and longer where replacements overlap with what they replace.
         kept: share of the throughput that preemptions leave, usually, at a bad and at a good time
             (:mod:`deepvm.planner.workload.recovery`); 1 where no model is trained.
+        lost_per_s: preemptions a second of the whole cluster, usually; 0 where no model is trained.
         trusted: whether the speed is believed: up to 1.5 x the largest cluster that was measured.
         most_usd: the highest price, micro-dollars an hour with memory nodes, at which the job keeps to its limits.
     """
@@ -59,6 +60,7 @@ class TrainingTable:
     kept: FloatArray
     kept_bad: FloatArray
     kept_good: FloatArray
+    lost_per_s: FloatArray
     trusted: BoolArray
 
     def __len__(self) -> int:

@@ -83,8 +83,10 @@ def describe(
             sound=bool(sizes.sound[row]),
             costs_usd=_costs_usd(choice.price, float(sizes.total_s[row]), prediction.kept) if prediction else None,
         )
-        if work.mttp_s is None and gpu.interruption_band is None:
-            warnings.append(f"the interruption rate of {gpu.name} is unknown: counted as 25 % a month; give --mttp")
+    counted = work is not None or (prediction is not None and cluster.spot_count > 0)
+    known = candidates.request.life_s is not None or (work is not None and work.mttp_s is not None)
+    if counted and not known and gpu.interruption_band is None:
+        warnings.append(f"the interruption rate of {gpu.name} is unknown: counted as 25 % a month; give --mttp")
     return Recommendation(
         rank=rank,
         cluster=cluster,

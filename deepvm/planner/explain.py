@@ -16,6 +16,7 @@ from deepvm.errors import RequestError
 from deepvm.planner.candidates import gather
 from deepvm.planner.describe import binding, blocks_of, describe, improvement
 from deepvm.planner.infeasible import infeasible
+from deepvm.planner.ranking import LITTLE, cheapest_reaching, first
 from deepvm.planner.rejections import why_absent
 from deepvm.planner.request import MeasuredTables, Objective, PlanOptions, PlanRequest, PolicyName, with_tables
 from deepvm.planner.scoring import tie_floor
@@ -61,10 +62,10 @@ def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
     if rejection is not None:
         return WhyNot(name, f"{name} is not considered: {rejection.detail}", rejection=rejection)
     blocks = blocks_of(candidates)
-    winner = Enumeration.build(blocks).best(budget)
+    winner = first(Enumeration.build(blocks), request, budget)
     # The same blocks with fewer rows, so that values that are ranks stay comparable.
     enumeration = Enumeration.build([_having(b, name) for b in blocks])
-    best = enumeration.best(budget)
+    best = first(enumeration, request, budget)
     if best is None:
         cheapest = enumeration.cheapest()
         if cheapest is None:
@@ -81,7 +82,7 @@ def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
         return WhyNot(name, verdict, found, 0.0, Decimal(best.price) / MICRO_USD, reference=candidates.reference)
     better = improvement(winner, best, request)
     gap = None if better is None else -better
-    equal = enumeration.reaching(tie_floor(winner.value))
+    equal = cheapest_reaching(enumeration, request, tie_floor(winner.value))
     matches_at = None if equal is None else Decimal(equal.price) / MICRO_USD
     verdict = _verdict(name, best, winner, gap, matches_at, request)
     return WhyNot(name, verdict, found, gap, matches_at, reference=candidates.reference)
@@ -101,6 +102,12 @@ def _verdict(
     name: str, best: Choice, winner: Choice, gap: float | None, matches_at: Decimal | None, request: PlanRequest
 ) -> str:
     what = f"The best cluster with {name}, {best.cluster} at {format_usd(best.price)} $/h,"
+    ahead = improvement(winner, best, request)
+    if best.value > winner.value and request.ranks_machines and ahead is not None:
+        price = f"{best.price / winner.price:.2f} times the winner's price"
+        if ahead >= LITTLE - 1:
+            return f"{what} is {ahead:.1%} better on paper, but larger than what such clusters were measured with"
+        return f"{what} is {ahead:.1%} better, which does not decide, at {price}; {winner.cluster} is first"
     if best.value >= tie_floor(winner.value):
         over = best.price - winner.price
         if not over:

@@ -11,8 +11,8 @@ import numpy as np
 from deepvm.core.cluster.cluster import NodeGroup
 from deepvm.core.cluster.instances import InstanceType, Market
 from deepvm.core.spelling import joined, listed
-from deepvm.core.training.workload import Method
-from deepvm.core.units import MICRO_USD, MOST_USD, format_bytes, format_seconds, format_usd
+from deepvm.core.training.workload import Method, Scaling, Workload
+from deepvm.core.units import MICRO_USD, MOST_USD, counted, format_bytes, format_seconds, format_usd
 from deepvm.planner.architectures import REGISTRY, Architecture
 from deepvm.planner.candidates import Candidates, zone_ids
 from deepvm.planner.describe import blocks_of
@@ -183,7 +183,8 @@ def _no_gpu(candidates: Candidates) -> Infeasible:
     if "quota" in reasons:
         return Infeasible("quota", reason, _HIGHER_QUOTA)
     if "gpu-memory" in reasons and request.training is not None:
-        return Infeasible("gpu-memory", reason, ", or ".join(_more_memory(request.training.workload.method, request)))
+        said = " ".join(r.detail for r in candidates.rejections if r.reason == "gpu-memory")
+        return Infeasible("gpu-memory", reason, ", or ".join(_more_memory(request.training.workload, request, said)))
     if "not-scaling" in reasons:
         advice = f"allow more than {request.max_nodes} nodes, or use another speed-up curve"
         return Infeasible("max-nodes", reason, advice)
@@ -196,13 +197,17 @@ def _no_gpu(candidates: Candidates) -> Infeasible:
     return Infeasible("types", reason, ", or ".join(cures) or "use a catalog that has GPU types")
 
 
-def _more_memory(method: Method, request: PlanRequest) -> Iterator[str]:
-    """What makes a model fit into GPUs."""
-    if method is Method.DDP:
+def _more_memory(workload: Workload, request: PlanRequest, said: str) -> Iterator[str]:
+    """What makes a model fit into GPUs, given why it fits into none."""
+    if workload.scaling is Scaling.STRONG and "no sample for each" in said:
+        yield "give a larger --global-batch"
+    if "a shorter --seq" in said:
+        yield "give a shorter --seq"
+    if workload.method is Method.DDP:
         yield "split it over all GPUs with --method fsdp"
-    else:
+    elif "it fits on" in said:
         yield f"allow more than {request.max_nodes} nodes"
-    if method is not Method.LORA:
+    if workload.method is not Method.LORA and workload.model.transformer is not None:
         yield "train less of it with --method lora"
     yield "allow GPUs with more memory"
 
@@ -231,6 +236,7 @@ _PHRASES = {
     "memory": "with too little memory",
     "excluded": "left out by your options",
 }
+_PHRASES_SHOWN = 4
 _ORDER = ("quota", "not-scaling", *(why for why in _CURES if why != "excluded"), "other", "excluded")
 
 
@@ -319,4 +325,6 @@ def _grouped(candidates: Candidates, *, gpu: bool) -> str:
     models = sorted({i.gpu.name for i in unprofiled if i.gpu})  # to be measured
     if models:
         details[_PHRASES["unprofiled"]] += f" ({listed(models)})"
-    return "; ".join(f"{details[key]}: {listed([i.name for i in group])}" for key, group in groups.items())
+    phrases = [f"{details[key]}: {listed([i.name for i in group])}" for key, group in groups.items()]
+    more = f"; and {counted(len(phrases) - _PHRASES_SHOWN, 'more reason')}" if len(phrases) > _PHRASES_SHOWN else ""
+    return "; ".join(phrases[:_PHRASES_SHOWN]) + more

@@ -192,7 +192,9 @@ class Work:
         trains = (sizes.effective > 0) & sizes.lasting
         work_s = self.job.steps * self.job.step_s.mean / np.where(trains, sizes.effective, 1.0)
         total_s = np.where(trains, START_S + work_s, np.inf)
-        return replace(sizes, total_s=total_s, billed_s=total_s, most_usd=self._allowed_micro_usd(total_s, total_s))
+        allowed = self._allowed_micro_usd(total_s, total_s)
+        lost = np.where(np.isfinite(total_s), sizes.lost_per_s * np.where(trains, total_s, 0.0), 0.0)
+        return replace(sizes, total_s=total_s, billed_s=total_s, preemptions=lost, most_usd=allowed)
 
     def _allowed_micro_usd(self, total_s: FloatArray, billed_s: FloatArray) -> IntArray:
         """The highest price, micro-dollars an hour, at which each size keeps to the limits; -1 for none."""

@@ -15,7 +15,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS
+from deepvm.core.units import MICRO_USD, MOST_USD
 from deepvm.planner.columns import BoolArray, FloatArray, IntArray
+from deepvm.planner.request import PlanRequest
 from deepvm.planner.scoring import TIE
 from deepvm.planner.search.enumeration import Choice, Enumeration
 
@@ -79,6 +81,40 @@ class _Plans:
         return np.where(self.value == high, 1.0, found)
 
 
+def ranked(enumeration: Enumeration, request: PlanRequest, budget: int, count: int) -> list[Choice]:
+    """The best ``count`` plans within a budget, as every command shows them."""
+    if request.ranks_machines:
+        return by_machines(enumeration, budget, count)
+    return enumeration.top(budget, count)
+
+
+def first(enumeration: Enumeration, request: PlanRequest, budget: int) -> Choice | None:
+    """What comes first within a budget, if anything."""
+    if request.ranks_machines:
+        return next(iter(by_machines(enumeration, budget, 1)), None)
+    return enumeration.best(budget)
+
+
+def next_first(enumeration: Enumeration, request: PlanRequest, budget: int) -> Choice | None:
+    """What comes first at the next budget that buys something better, if any: by 5 % where types are ranked."""
+    now = first(enumeration, request, budget)
+    if not request.ranks_machines or now is None:
+        return enumeration.next_change(budget)
+    for _, choice in firsts(enumeration, MOST_USD * MICRO_USD, above=budget):
+        if choice.value >= now.value + abs(now.value) * (LITTLE - 1):
+            return choice
+    return None
+
+
+def cheapest_reaching(enumeration: Enumeration, request: PlanRequest, value: float) -> Choice | None:
+    """The cheapest plan of at least this value; where types are ranked, of those that are believed."""
+    if not request.ranks_machines:
+        return enumeration.reaching(value)
+    plans = _plans(enumeration, len(enumeration))
+    rows = np.flatnonzero(plans.trusted & (plans.value >= value))
+    return enumeration.choice(int(rows[0])) if len(rows) else None
+
+
 def by_machines(enumeration: Enumeration, budget: int, count: int) -> list[Choice]:
     """The best plan of each of ``count`` types within a budget, in the order to show them."""
     plans = _plans(enumeration, enumeration.affordable(budget))
@@ -90,11 +126,14 @@ def by_machines(enumeration: Enumeration, budget: int, count: int) -> list[Choic
     return chosen
 
 
-def firsts(enumeration: Enumeration, most: int) -> Iterator[tuple[int, Choice]]:
-    """What :func:`by_machines` puts first at every budget up to ``most``: the budget from which on, and the plan."""
+def firsts(enumeration: Enumeration, most: int, *, above: int = -1) -> Iterator[tuple[int, Choice]]:
+    """What :func:`by_machines` puts first at every budget up to ``most``: the budget from which on, and the plan.
+
+    ``above``: only budgets that are higher.
+    """
     plans, last = _plans(enumeration, enumeration.affordable(most)), -1
     # The dearest plan of all matters only where it is near the best.
-    for price in np.unique(plans.price[_near_the_best(plans)]).tolist():
+    for price in np.unique(plans.price[_near_the_best(plans) & (plans.price > above)]).tolist():
         within = plans.up_to(enumeration.affordable(price))
         row = within.first(np.ones(len(within), dtype=np.bool_))
         if row != last:

@@ -16,9 +16,9 @@ from deepvm.planner.architectures import ON_DEMAND
 from deepvm.planner.candidates import Candidates, gather
 from deepvm.planner.describe import binding, block_of, blocks_of, describe, improvement
 from deepvm.planner.infeasible import Infeasible, infeasible
-from deepvm.planner.ranking import LITTLE, by_machines
+from deepvm.planner.ranking import cheapest_reaching, first, next_first, ranked
 from deepvm.planner.request import WORK_OBJECTIVES, Objective, PlanRequest, PolicyName, SolverName, with_tables
-from deepvm.planner.scoring import TIE, scoring
+from deepvm.planner.scoring import scoring
 from deepvm.planner.search.enumeration import Block, Choice, Enumeration
 from deepvm.planner.search.formulation import SolveStatus
 
@@ -148,7 +148,7 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
     candidates = gather(catalog, request)
     blocks = blocks_of(candidates)
     enumeration = Enumeration.build(blocks, request.top)
-    choices = _ranked(enumeration, request)
+    choices = ranked(enumeration, request, request.budget_micro_usd, request.top)
     status, solver, doubt = SolveStatus.OPTIMAL, "frontier", ""
     if request.solver is SolverName.ILP:
         from deepvm.planner.search import ilp  # loads PuLP and HiGHS, which the enumeration does without
@@ -198,20 +198,11 @@ def _described(choices: Sequence[Choice], candidates: Candidates) -> Iterator[Re
         yield found
 
 
-def _ranked(enumeration: Enumeration, request: PlanRequest) -> list[Choice]:
-    if request.ranks_machines:
-        return by_machines(enumeration, request.budget_micro_usd, request.top)
-    return enumeration.top(request.budget_micro_usd, request.top)
-
-
 def ranking(catalog: Catalog, request: PlanRequest, count: int) -> Iterator[Recommendation]:
     """The best ``count`` clusters, best first; at most ``request.top`` that differ only in their memory nodes."""
     candidates = gather(catalog, request)
     enumeration = Enumeration.build(blocks_of(candidates), request.top)
-    if request.ranks_machines:
-        choices = by_machines(enumeration, request.budget_micro_usd, count)
-    else:
-        choices = enumeration.top(request.budget_micro_usd, count)
+    choices = ranked(enumeration, request, request.budget_micro_usd, count)
     for place, choice in enumerate(choices, start=1):
         yield describe(choice, candidates, place, binding(choice, candidates))
 
@@ -235,7 +226,7 @@ def _alternatives(blocks: Sequence[Block], candidates: Candidates, best: Choice)
         for block in blocks:
             sizes = block.sizes.take(np.isfinite(block.sizes.total_s)) if other.needs_work else block.sizes
             scored.append(replace(block, sizes=sizes, scoring=scoring(other, sizes)))
-        choice = next(iter(_ranked(Enumeration.build(scored), replace(request, top=1))), None)
+        choice = first(Enumeration.build(scored), other, request.budget_micro_usd)
         if choice is not None and choice.cluster != best.cluster:
             asked = replace(candidates, request=other)
             yield Alternative(objective, describe(choice, asked, binding=binding(choice, asked)))
@@ -264,7 +255,7 @@ def _nearly(enumeration: Enumeration, candidates: Candidates, best: Choice) -> R
     fastest = request.objective in (Objective.THROUGHPUT, Objective.MAKESPAN)
     if not fastest or request.policy is not PolicyName.DEEPVM:
         return None
-    choice = enumeration.reaching(best.value * NEARLY)
+    choice = cheapest_reaching(enumeration, request, best.value * NEARLY)
     cheaper = choice is not None and choice.price <= (1 - WORTH_SAVING) * best.price
     return describe(choice, candidates) if choice is not None and cheaper else None
 
@@ -280,16 +271,14 @@ def _on_demand(candidates: Candidates) -> Recommendation | None:
 
         request = replace(request, work=replace(request.work, policy=Never()))
     candidates = replace(candidates, request=request)
-    choices = _ranked(Enumeration.build([block_of(ON_DEMAND, candidates)]), replace(request, top=1))
-    return describe(choices[0], candidates) if choices else None
+    choice = first(Enumeration.build([block_of(ON_DEMAND, candidates)]), request, request.budget_micro_usd)
+    return None if choice is None else describe(choice, candidates)
 
 
 def _next_change(enumeration: Enumeration, candidates: Candidates) -> NextChange | None:
-    budget = candidates.request.budget_micro_usd
-    # Where a row is the best of a type, what is little better would not be shown as the first choice either.
-    by = LITTLE - 1 if candidates.request.ranks_machines else TIE
-    now, change = enumeration.best(budget), enumeration.next_change(budget, by)
+    request = candidates.request
+    now, change = (found(enumeration, request, request.budget_micro_usd) for found in (first, next_first))
     if change is None:
         return None
-    gain = None if now is None else improvement(now, change, candidates.request)
+    gain = None if now is None else improvement(now, change, request)
     return NextChange(Decimal(change.price) / MICRO_USD, describe(change, candidates), gain)

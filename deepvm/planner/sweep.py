@@ -13,6 +13,7 @@ from deepvm.core.units import Money, budget_micro_usd, to_decimal
 from deepvm.errors import RequestError
 from deepvm.planner.candidates import gather
 from deepvm.planner.describe import blocks_of, describe
+from deepvm.planner.ranking import first
 from deepvm.planner.request import MeasuredTables, PlanOptions, PlanRequest, PolicyName, with_tables
 from deepvm.planner.search.enumeration import Enumeration
 
@@ -74,7 +75,7 @@ def sweep(
     rows = []
     for amount in amounts:
         for candidates, enumeration in zip(gathered, enumerations, strict=True):
-            choice = enumeration.best(budget_micro_usd(amount))
+            choice = first(enumeration, candidates.request, budget_micro_usd(amount))
             found = None if choice is None else describe(choice, candidates)
             rows.append(SweepRow(amount, candidates.request.policy, found, candidates.reference))
     return rows

@@ -78,7 +78,8 @@ def fit_memory(workload: Workload, accelerator: Accelerator, precision: Precisio
     # Frozen weights are cheap to hold and dear to gather: they are split only where they must be.
     sharded = np.full(gpus.shape, workload.method is Method.FSDP)
     if workload.method is Method.LORA:
-        sharded = (gpus > 1) & (room - whole_state < min(whole, less))
+        kept = {None: min(whole, less), True: less, False: whole}[workload.checkpointing]
+        sharded = (gpus > 1) & (room - whole_state < kept)
     free = room - np.where(sharded, shared_state, whole_state)
     chosen, model = workload.checkpointing, workload.model
     if chosen is None and model.transformer is None:

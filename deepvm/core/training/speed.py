@@ -14,13 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from deepvm.core.interval import Interval
+from deepvm.core.spelling import a_or_an
 from deepvm.core.training.effects import batch_effects, effects_of
 from deepvm.core.training.evidence import ACROSS, COMPUTE, LOCAL, NETWORK, NOISE, Evidence, weights
-from deepvm.core.training.gpu_memory import fit_memory, least_gpus, state_bytes
+from deepvm.core.training.gpu_memory import MOST_GPUS, fit_memory, least_gpus, state_bytes
 from deepvm.core.training.hardware import Machine
 from deepvm.core.training.roofline import OVERLAP, STRAGGLING, nominal_steps
 from deepvm.core.training.steptime import REACH, StepTimeFit, joined
-from deepvm.core.training.workload import Precision, Workload
+from deepvm.core.training.workload import Method, Precision, Scaling, Workload
 from deepvm.core.units import format_bytes
 
 if TYPE_CHECKING:
@@ -259,11 +260,17 @@ def of_fit(
 
 def memory_needed(workload: Workload, machine: Machine, precision: Precision) -> str:
     """What a workload lacks on clusters of this machine, in words."""
-    gpu = machine.accelerator
-    on_one = fit_memory(workload, gpu, precision, np.array([float(machine.gpus)]))
-    needed = gpu.memory_bytes - float(on_one.free_bytes[0]) + float(on_one.sample_bytes[0])
-    text = f"a {gpu.name} has {gpu.memory_gib:g} GiB, {workload.model.name} needs {format_bytes(round(needed))} of each"
+    gpu, name, gpus = machine.accelerator, workload.model.name, round(machine.gpus)
+    if workload.scaling is Scaling.STRONG and workload.batch < gpus:
+        return f"a global batch of {workload.batch:g} has no sample for each of {gpus} GPUs; give a larger one"
     least = least_gpus(workload, gpu, precision)
+    most = fit_memory(workload, gpu, precision, np.array([float(gpus if least else MOST_GPUS)]))
+    state, sample = gpu.memory_bytes - float(most.free_bytes[0]), float(most.sample_bytes[0])
+    has = f"{a_or_an(gpu.name)} has {gpu.memory_gib:g} GiB"
     if least is not None:
-        return f"{text}; it fits on {least} or more of them"
-    return f"{text}, however many there are; fsdp splits it, lora trains less of it"
+        return f"{has}, {name} needs {format_bytes(round(state + sample))} of each; it fits on {least} or more of them"
+    each = f"{name} needs {format_bytes(round(state))} of each and {format_bytes(round(sample))} for a sample"
+    cure = "fsdp splits it, lora trains less of it"
+    if workload.method is not Method.DDP:
+        cure = "a shorter --seq needs less" if sample > state else "the layers in use are too large for it"
+    return f"{has}; {each}, however many there are: {cure}"

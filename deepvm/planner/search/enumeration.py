@@ -141,10 +141,10 @@ class Enumeration:
                 prices[name] = min(price, prices.get(name, price))
         return prices
 
-    def next_change(self, budget: int, by: float = TIE) -> Choice | None:
-        """The best plan at the next budget that buys one that is better by more than a share, if any."""
+    def next_change(self, budget: int) -> Choice | None:
+        """The best plan at the next budget that buys a better one, if any."""
         now = self.best(budget)
-        bar = -np.inf if now is None else now.value + abs(now.value) * by
+        bar = -np.inf if now is None else now.value + abs(now.value) * TIE
         row = int(np.searchsorted(self.best_so_far, bar, side="right"))
         return self.best(int(self.price[row])) if row < len(self) else None
 

@@ -14,7 +14,7 @@ from deepvm.core.units import MICRO_USD
 from deepvm.planner.candidates import Candidates, gather
 from deepvm.planner.columns import BoolArray, FloatArray, IntArray
 from deepvm.planner.describe import blocks_of, describe, improvement
-from deepvm.planner.ranking import by_machines, firsts
+from deepvm.planner.ranking import first, firsts
 from deepvm.planner.request import PlanRequest
 from deepvm.planner.search.enumeration import Choice, Enumeration
 
@@ -164,7 +164,7 @@ def _best_of_each_type(enumeration: Enumeration, request: PlanRequest) -> dict[s
     found = dict[str, Choice]()
     for name in dict.fromkeys(names.tolist()):
         own = enumeration.only(np.flatnonzero(names == name))
-        best = by_machines(own, budget, 1)[0] if request.ranks_machines else own.best(budget)
+        best = first(own, request, budget)
         if best is not None:
             found[name] = best
     return found

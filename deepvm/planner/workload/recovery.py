@@ -67,7 +67,8 @@ def with_losses(sizes: TrainingTable, architecture: Architecture, request: PlanR
     for column in ("usual_s", "bad_s", "good_s"):
         life = np.array([getattr(one, column) for one in lives])[sizes.type_index]
         shares.append(np.where(sizes.spot > 0, kept_share(sizes.spot / life, stall, moved, START_S + moved), 1.0))
-    return replace(sizes, kept=shares[0], kept_bad=shares[1], kept_good=shares[2])
+    usual = sizes.spot / np.array([one.usual_s for one in lives])[sizes.type_index]
+    return replace(sizes, kept=shares[0], kept_bad=shares[1], kept_good=shares[2], lost_per_s=usual)
 
 
 def _gbps(instance: InstanceType) -> float:

@@ -16,7 +16,7 @@ from deepvm.core.units import counted, format_bytes, format_seconds
 from deepvm.planner.ranking import LITTLE
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
-from deepvm.planner.request import Objective
+from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.workload.measurement import measure_next
 from deepvm.reports.performance.predictions import short
 from deepvm.reports.plans.sources import quota_needs
@@ -29,6 +29,11 @@ FASTEST, VALUE, NO_SPOT = "fastest", "best value", "no spot"
 OLD_DAYS = 7
 """Spot prices that are older are called out."""
 _HOW = {Method.DDP: "data parallel", Method.FSDP: "full fine-tune, sharded", Method.LORA: "LoRA"}
+_BETTER = {
+    Objective.FLOPP: "more operations per dollar",
+    Objective.COST_PER_WORK: "lower cost of the work",
+    Objective.TOTAL_COST: "lower bill",
+}
 _LITTLE = 0.005
 EVEN, MOST_EVEN = 0.2, 0.99
 """Probabilities of being faster from where on, and up to where, two plans cannot be told apart."""
@@ -50,13 +55,19 @@ def rows_of(answer: Recommendations) -> list[tuple[str, Recommendation]]:
     first = answer[0]
     value = next((a.recommendation for a in answer.alternatives if a.objective is Objective.COST_PER_WORK), first)
     rows: list[tuple[list[str], Recommendation]] = []
-    for label, r in ((FASTEST, first), (VALUE, value), (NO_SPOT, answer.on_demand)):
+    for label, r in ((_first_by(answer.request), first), (VALUE, value), (NO_SPOT, answer.on_demand)):
         same = next((labels for labels, other in rows if r is not None and other.cluster == r.cluster), None)
         if same is not None:
             same.append(label)
         elif r is not None:
             rows.append(([label], r))
     return [(", ".join(labels), r) for labels, r in rows]
+
+
+def _first_by(request: PlanRequest) -> str:
+    if request.policy is PolicyName.DEEPVM and request.objective in (Objective.THROUGHPUT, Objective.MAKESPAN):
+        return FASTEST
+    return f"first by {request.objective.value if request.has_objective else request.policy.value}"
 
 
 def title(training: Training, first: Recommendation, *, assumed: bool) -> str:
@@ -137,8 +148,9 @@ def limits(answer: Recommendations, rows: list[tuple[str, Recommendation]]) -> I
     line = f"{rows[0][0].split(',')[0]}: limited by {limited}"
     if change is not None and change.gain is not None and change.gain >= _LITTLE:
         more = float(change.budget) / float(first.usd_per_hour) - 1
+        better = _BETTER.get(answer.request.objective, "more speed")
         line += (
-            f"; {more:.0%} more money ({_up_to_cents(change.budget)} $/h) buys {change.gain:.0%} more speed: "
+            f"; {more:.0%} more money ({_up_to_cents(change.budget)} $/h) buys {change.gain:.0%} {better}: "
             f"{cluster_words(change.recommendation.cluster)}"
         )
     yield f"{line}."

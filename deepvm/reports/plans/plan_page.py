@@ -127,13 +127,7 @@ class PlanPage:
         yield f"{request_words(self.answer)}. Catalog {self.answer.catalog.name}."
 
     def _rows(self) -> list[tuple[str, Recommendation]]:
-        rows = answers.rows_of(self.answer) if self.answer else []
-        request = self.answer.request
-        fastest = request.objective in (Objective.THROUGHPUT, Objective.MAKESPAN)
-        if fastest and request.policy is PolicyName.DEEPVM:
-            return rows
-        by = request.objective.value if request.has_objective else request.policy.value
-        return [(label.replace(answers.FASTEST, f"first by {by}"), r) for label, r in rows]
+        return answers.rows_of(self.answer) if self.answer else []
 
     def _answer(self) -> Iterator[Html]:
         rows = self._rows()
