@@ -14,6 +14,8 @@ import numpy as np
 
 from deepvm.catalog.published.rows import Published, published
 from deepvm.core.training.evidence import Evidence, learn
+from deepvm.core.training.hardware import Accelerator
+from deepvm.core.training.workload import Precision, Workload
 from deepvm.io.user_dirs import data_folder
 
 CALIBRATION = "performance/calibration.json"
@@ -24,11 +26,11 @@ _DIGITS = 5
 class Calibration:
     """Evidence, and which runs it is from.
 
-    ``seen``: (model, GPU, precision) of the published runs. ``most_vms``: the largest cluster of each kind of network.
+    ``seen``: (model, GPU, precision, method) of the published runs. ``rows``: how many there are.
     """
 
     evidence: Evidence
-    seen: frozenset[tuple[str, str, str]]
+    seen: frozenset[tuple[str, str, str, str]]
     rows: int
 
 
@@ -39,8 +41,13 @@ def calibrate() -> Calibration:
     return Calibration(evidence, frozenset(_key(run) for run in runs), len(runs))
 
 
-def _key(run: Published) -> tuple[str, str, str]:
-    return run.workload.model.name, run.machine.accelerator.name, run.precision.value
+def _key(run: Published) -> tuple[str, str, str, str]:
+    return key_of(run.workload, run.machine.accelerator, run.precision)
+
+
+def key_of(workload: Workload, gpu: Accelerator, precision: Precision) -> tuple[str, str, str, str]:
+    """What makes a run of the same: model, GPU, precision and method."""
+    return workload.model.name, gpu.name, precision.value, workload.method.value
 
 
 def to_text(found: Calibration) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deepvm.catalog.published.models import parse_count
+from deepvm.catalog.published.models import TOKENS_AT_ONCE, parse_count, presets
 from deepvm.core.spelling import did_you_mean
 from deepvm.core.training.model import FAMILIES, Model, Transformer
 from deepvm.errors import CatalogFormatError, Problem, RequestError
@@ -71,10 +71,14 @@ def read_model(path: str) -> Model:
     shape = None
     if "layers" in raw:
         shape = Transformer(int(raw["layers"]), int(raw["hidden"]), int(raw.get("vocabulary", 0)))
-    values.setdefault("name", file.stem)
+    name = values.setdefault("name", file.stem)
+    if name in presets():  # what was published of that one says little about this one
+        values["name"] = f"{name} ({file.name})"
     values.setdefault("family", "transformer" if shape else "convolution")
     values.setdefault("unit", "tokens" if shape else "images")
     values.setdefault("sequence", 2048 if shape and values["unit"] == "tokens" else 1)
+    if shape and values["unit"] == "tokens":
+        values.setdefault("batch", max(1, TOKENS_AT_ONCE // values["sequence"]))
     values.setdefault("source", f"{file.name}, given by the user")
     return Model(**values, transformer=shape)
 

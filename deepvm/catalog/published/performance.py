@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from deepvm.catalog.published.calibration import calibration
+from deepvm.catalog.published.calibration import calibration, key_of
 from deepvm.catalog.published.hardware import find_accelerator, interconnect, usual_machine
 from deepvm.core.cluster.instances import InstanceType
 from deepvm.core.training.hardware import Accelerator, Machine
@@ -56,7 +56,7 @@ class PublishedPerformance:
         if precision is None:
             return f"{gpu.name} does not compute in {workload.precision.value}"
         known = calibration()
-        published = (workload.model.name, gpu.name, precision.value) in known.seen
+        published = key_of(workload, gpu, precision) in known.seen
         return predict(workload, machine, precision, vms, known.evidence, software=self.software, published=published)
 
     def cluster(self, gpu: Accelerator, workload: Workload, gpus: int, nodes: int | None) -> TrainingSpeed:

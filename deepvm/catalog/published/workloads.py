@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any, TypedDict, TypeVar
 
 from deepvm.catalog.published.model_file import is_file_name, read_model
-from deepvm.catalog.published.models import TOKENS_AT_ONCE, find_model, model_of_size, parse_count
+from deepvm.catalog.published.models import find_model, model_of_size, parse_count
 from deepvm.core.spelling import one_of
 from deepvm.core.training.model import Model
 from deepvm.core.training.workload import Method, Precision, Scaling, Workload
@@ -86,7 +86,10 @@ def read_workload(
 def _method(name: str, model: Model) -> Method:
     if name == AUTO:
         return Method.FSDP if model.parameters >= SHARDED_FROM else Method.DDP
-    return _choice(Method, name, "method", also=(AUTO,))
+    method = _choice(Method, name, "method", also=(AUTO,))
+    if method is Method.LORA and model.transformer is None:
+        raise RequestError("method", name, f"ddp or fsdp: {model.name} is no transformer")
+    return method
 
 
 def _model(model: str | Model, length: int | None) -> Model:
@@ -94,8 +97,9 @@ def _model(model: str | Model, length: int | None) -> Model:
     if length is None or length == found.sequence:
         return found
     longer = found.with_sequence(length)
-    # As many tokens at once: the batch of a preset is for its own sequence.
-    return replace(longer, batch=max(1, TOKENS_AT_ONCE // length)) if longer.unit == "tokens" else longer
+    # As many tokens at once: the model's batch is for its own sequence.
+    same = max(1, round(found.batch * found.sequence / length))
+    return replace(longer, batch=same) if longer.unit == "tokens" else longer
 
 
 def _named(model: str) -> Model:

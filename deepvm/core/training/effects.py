@@ -48,6 +48,7 @@ def effects_of(
         "all": 1.0,
         f"generation={gpu.generation}/{width}": 1.0,
         f"gpu={gpu.chip}": 1.0,
+        f"board={gpu.name}": 1.0,
         f"precision={precision.value}": 1.0,
         f"gpu+precision={gpu.chip}/{precision.value}": 1.0,
         f"family={model.family}": 1.0,
@@ -75,7 +76,7 @@ def effects_of(
     if several_vms:
         found |= {f"network={net.kind}": 1.0, f"machine={net.machine}": 1.0}
     else:
-        found[f"link={gpu.link}"] = 1.0
+        found |= {f"link={gpu.link}": 1.0, f"link+gpu={gpu.link}/{gpu.chip}": 1.0}
     if site:
         found |= {f"site: local={site}": 1.0, f"site: across={site}": 1.0}
     return found
@@ -90,7 +91,8 @@ def batch_effects(
         return {"log tokens": np.log(np.maximum(micro_batch * model.sequence, 1.0) / REFERENCE_TOKENS)}
     return {
         f"model+gpu: log batch={one}": np.log(micro_batch / model.batch),
-        f"model+gpu: inverse batch={one}": model.batch / micro_batch / _EIGHT,
+        # One of an eighth says what there is to say: a still smaller batch is launched, not computed.
+        f"model+gpu: inverse batch={one}": np.minimum(model.batch / micro_batch, _EIGHT) / _EIGHT,
     }
 
 

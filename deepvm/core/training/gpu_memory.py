@@ -68,7 +68,8 @@ def state_bytes(workload: Workload, precision: Precision, gpus: FloatArray, *, s
 
 def fit_memory(workload: Workload, accelerator: Accelerator, precision: Precision, gpus: FloatArray) -> MemoryFit:
     """How a workload fits on clusters of these numbers of GPUs."""
-    batch = np.array([workload.batch_on(int(k)) for k in gpus.tolist()])
+    share = np.array([workload.batch_on(int(k)) for k in gpus.tolist()])
+    batch = np.ceil(share - 1e-9)  # samples are whole, and a step waits for the GPU that has most
     whole_state, shared_state = (state_bytes(workload, precision, gpus, sharded=s) for s in (False, True))
     full_precision = precision in (Precision.FP32, Precision.TF32)
     whole, less = (
@@ -86,10 +87,10 @@ def fit_memory(workload: Workload, accelerator: Accelerator, precision: Precisio
         chosen = False  # convolutions are trained in smaller micro-batches instead
     elif chosen is None and workload.method is not Method.DDP and model.parameters >= LARGE:
         chosen = True
-    checkpointing = np.asarray(free < whole * np.ceil(batch)) if chosen is None else np.full(gpus.shape, chosen)
+    checkpointing = np.asarray(free < whole * batch) if chosen is None else np.full(gpus.shape, chosen)
     sample = np.where(checkpointing, less, whole)
     most = np.floor(np.maximum(free, 0.0) / sample)
-    fits = (most >= 1) & (batch >= 1 - 1e-9)
+    fits = (most >= 1) & (share >= 1 - 1e-9)
     passes = np.ceil(np.maximum(batch, 1.0) / np.maximum(most, 1.0) - 1e-9)
     return MemoryFit(fits, checkpointing, batch / passes, passes, free, sample, sharded)
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from deepvm.core.training.gpu_memory import MemoryFit, fit_memory
 from deepvm.core.training.hardware import Machine
 from deepvm.core.training.steptime import joined
-from deepvm.core.training.workload import LORA_SHARE, Method, Precision, Workload
+from deepvm.core.training.workload import Method, Precision, Workload
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -117,5 +117,5 @@ def exchanged_bytes(workload: Workload, precision: Precision, memory: MemoryFit,
         return np.full(gpus.shape, _RING * GRADIENT_BYTES * parameters)
     if workload.method is Method.FSDP:
         return np.asarray(0.5 * _RING * 3.0 * wide * parameters * memory.passes)
-    adapters = _RING * GRADIENT_BYTES * LORA_SHARE * parameters
+    adapters = _RING * GRADIENT_BYTES * workload.trained
     return np.asarray(adapters + memory.sharded * 0.5 * _RING * 2.0 * wide * parameters * memory.passes)

@@ -43,7 +43,7 @@ def test_micro_batches_make_up_the_batch_and_fit(workload: Workload, name: str) 
         raise AssertionError(name)
     found = fit_memory(workload, gpu(name), precision, SIZES)
     batch = np.array([workload.batch_on(int(k)) for k in SIZES])
-    assert np.allclose(found.micro_batch * found.passes, batch)
+    assert np.allclose(found.micro_batch * found.passes, np.ceil(batch - 1e-9)), "samples are whole"
     fits = found.fits
     assert (np.ceil(found.micro_batch[fits] - 1e-9) * found.sample_bytes[fits] <= found.free_bytes[fits] + 1).all()
     assert (batch[fits] >= 1 - 1e-9).all()
