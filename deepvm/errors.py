@@ -31,6 +31,8 @@ from copyreg import __newobj__  # type: ignore[attr-defined]  # typeshed lacks i
 from dataclasses import dataclass
 from pathlib import Path
 
+_MEANT = "did you mean "
+
 
 class DeepVMError(Exception):
     """Base of all errors of this package; ``exit_code`` is what the command line returns for it."""
@@ -53,11 +55,16 @@ class RequestError(DeepVMError, ValueError):
         super().__init__(f"{option}: {self.shown} cannot be used; allowed: {allowed}")
 
     def about(self, name: str) -> str:
-        """The message for a person who knows the option as ``name``, such as ``--checkpoint-size``."""
+        """The message for a person who knows the option as ``name``, such as ``--checkpoint-size``.
+
+        What was probably meant is shown with its option, to be copied.
+        """
         found = f"{self.shown} cannot be used"
         if self.value is None or self.value is False or self.value == "":  # no value that could be shown
             found = "not given or empty" if self.value == "" else "not given"
-        return f"{name}: {found}; allowed: {self.allowed}"
+        meant = f"did you mean {name} " if name.startswith("--") else _MEANT
+        allowed = self.allowed if f"{_MEANT}--" in self.allowed else self.allowed.replace(_MEANT, meant)
+        return f"{name}: {found}; allowed: {allowed}"
 
     @property
     def shown(self) -> str:

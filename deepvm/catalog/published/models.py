@@ -7,12 +7,14 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from deepvm.core.spelling import examples
+from deepvm.core.meanings import meant_model, size_of_model
+from deepvm.core.spelling import examples, nearest
 from deepvm.core.training.model import Model, Transformer
 from deepvm.errors import RequestError
 from deepvm.io.user_dirs import data_folder
 
 _SIZE = re.compile(r"\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*([kmbt]?)\s*", re.ASCII | re.IGNORECASE)
+_COUNT_WORDS = {"thousand": "k", "million": "M", "mio": "M", "billion": "B", "bn": "B", "g": "B", "trillion": "T"}
 _FACTORS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 SEQUENCE = 2048
 """Tokens of a sample unless the user says."""
@@ -40,8 +42,12 @@ def find_model(name: str) -> Model:
     known = presets()
     wanted = name.strip().casefold()
     if wanted not in known:
+        size, meant = size_of_model(wanted), meant_model(wanted, known)
+        if size and not meant and not nearest(wanted, known):
+            meant = f"--params {size}"
+        which = examples(wanted, known, known[meant].name if meant in known else meant)
         also = "--params 7B describes any other transformer by its size"
-        raise RequestError("model", name, f"a model of 'deepvm performance models'{examples(wanted, known)}; {also}")
+        raise RequestError("model", name, f"a model of 'deepvm performance models'{which}; {also}")
     return known[wanted]
 
 
@@ -66,8 +72,18 @@ def parse_count(text: str | float, option: str, allowed: str, least: float, most
     match = _SIZE.fullmatch(text) if isinstance(text, str) else None
     value = float(match[1]) * _FACTORS[match[2].lower()] if match else text
     if isinstance(value, (bool, str)) or not least <= value <= most:
-        raise RequestError(option, text, allowed)
+        raise RequestError(option, text, allowed + (_meant_count(text) if isinstance(text, str) else ""))
     return float(value)
+
+
+def _meant_count(text: str) -> str:
+    """A hint for ``2 billion``, ``2e9`` and ``2,000,000``; empty when nobody can tell."""
+    number, word = re.fullmatch(r"\s*([0-9.,]*)\s*(.*?)\s*", text, re.DOTALL).groups()  # type: ignore[union-attr]
+    bare = number.replace(",", "")
+    if re.fullmatch(r"e\+?\d{1,2}", word, re.IGNORECASE) and bare:
+        return f"; did you mean {short(float(bare + word))}?"
+    letter = _COUNT_WORDS.get(word.casefold().removesuffix("s"), word if bare != number and word in "kMBT" else None)
+    return f"; did you mean {bare}{letter}?" if bare and letter is not None else ""
 
 
 def short(count: float) -> str:
