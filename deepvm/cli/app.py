@@ -49,6 +49,9 @@ COMMANDS = (
 """In the order of ``deepvm --help``; a new command is one line here."""
 
 
+_EXAMPLE = re.compile(r"(Examples?: )?deepvm ")
+
+
 def load(entry: Entry) -> Any:
     """The command as the option parser knows it."""
     found = getattr(import_module(f"deepvm.cli.{entry.module}"), entry.attribute)
@@ -71,7 +74,8 @@ def load(entry: Entry) -> Any:
 
 def _keep_examples(command: Any) -> None:
     """Let help texts show each example on a line of its own, however narrow the terminal: people copy them."""
-    command.help = re.sub(r"(\n\n)(?=(Examples?: )?deepvm )", "\\1\b\n", command.help or "")
+    paragraphs = (command.help or "").split("\n\n")
+    command.help = "\n\n".join(f"\b\n{' '.join(p.split())}" if _EXAMPLE.match(p) else p for p in paragraphs)
     for one in getattr(command, "commands", {}).values():
         _keep_examples(one)
 
