@@ -29,6 +29,9 @@ def explain(error: Any, words: Sequence[str]) -> None:
     elif name is not None:
         found = _meant_command(name[1], words, context)
         error.message = name[0] + (f" Did you mean '{found}'?" if found else "")
+    elif kind == "MissingParameter":
+        example = re.search(r"Example: deepvm .*", command.help or "")
+        error.message = error.message or (example[0] if example else "")
     elif kind == "BadParameter" and "is not one of" in str(error.message):
         typed = str(error.message).partition(" is not one of ")[0].strip("'\"")
         guess = did_you_mean(typed, map(str, getattr(error.param.type, "choices", ())))

@@ -68,6 +68,16 @@ def test_what_was_meant(words: list[str], said: str, run: Run) -> None:
     assert err.count("did you mean") + err.count("Did you mean") <= 1
 
 
+def test_what_is_missing_is_shown_by_an_example(run: Run) -> None:
+    for words, said in (
+        (["recommend"], "Missing option '--pw' / '--budget'. Example: deepvm recommend --pw 3"),
+        (["explain", "--pw", "3"], "Missing argument 'TYPE'. Example: deepvm explain g5.xlarge --pw 3"),
+    ):
+        code, out, err = run(*words)
+        assert (code, out) == (2, "") and err.rstrip().endswith(said)
+    assert run(*said.partition("deepvm ")[2].split())[0] == 0
+
+
 def test_a_mistyped_region_is_not_one_on_the_other_coast(run: Run) -> None:
     code, _, err = run("recommend", "--pw", "3", "--region", "us-esat-1", "--offline")
     assert code == 4 and err.rstrip().endswith("did you mean us-east-1?")
