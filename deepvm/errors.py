@@ -31,8 +31,6 @@ from copyreg import __newobj__  # type: ignore[attr-defined]  # typeshed lacks i
 from dataclasses import dataclass
 from pathlib import Path
 
-_MEANT = "did you mean "
-
 
 class DeepVMError(Exception):
     """Base of all errors of this package; ``exit_code`` is what the command line returns for it."""
@@ -62,9 +60,15 @@ class RequestError(DeepVMError, ValueError):
         found = f"{self.shown} cannot be used"
         if self.value is None or self.value is False or self.value == "":  # no value that could be shown
             found = "not given or empty" if self.value == "" else "not given"
-        meant = f"did you mean {name} " if name.startswith("--") else _MEANT
-        allowed = self.allowed if f"{_MEANT}--" in self.allowed else self.allowed.replace(_MEANT, meant)
-        return f"{name}: {found}; allowed: {allowed}"
+        return f"{name}: {found}; allowed: {self._allowed_for(name)}"
+
+    def _allowed_for(self, name: str) -> str:
+        """What is allowed; names that were probably meant stand behind an option, if ``name`` is one."""
+        before, meant, rest = self.allowed.partition("did you mean ")
+        if not meant or not name.startswith("--") or rest.startswith("--"):
+            return self.allowed
+        names, mark, behind = rest.partition("?")
+        return f"{before}{meant}{name} {names.replace(' or ', f' or {name} ')}{mark}{behind}"
 
     @property
     def shown(self) -> str:

@@ -65,9 +65,8 @@ def load(entry: Entry) -> Any:
         holder.command(entry.name, cls=ConfiguredCommand, context_settings=width)(found)
     else:
         holder.command(entry.name)(found)
-    command = typer.main.get_group(holder).commands[
-        entry.name
-    ]  # get_command() would take a holder of one command apart
+    # Not typer's get_command(), which would take a holder of one command apart.
+    command = typer.main.get_group(holder).commands[entry.name]
     _keep_examples(command)
     return command
 

@@ -85,12 +85,15 @@ NOT_RENTED = {
 
 OTHER_CLOUDS = {
     r"a2-(highgpu|megagpu|ultragpu)-\d+g": "A100",
-    r"a3-(highgpu|megagpu|edgegpu|ultragpu)-\d+g": "H100",
+    r"a3-(highgpu|megagpu|edgegpu)-\d+g": "H100",
+    r"a3-ultragpu-\d+g": "H200",
+    r"a4-highgpu-\d+g": "B200",
     r"g2-standard-\d+": "L4",
     r"standard_nc\w*_t4_v3": "T4",
-    r"standard_n[cd]\w*a100_v4": "A100",
-    r"standard_n[cd]\w*h100_v5": "H100",
-    r"standard_n[cd]\w*v[23]": "V100",
+    r"standard_nc\w*_a100_v4|standard_nd\w*_v4": "A100",
+    r"standard_n[cd]\w*_h100_v5": "H100",
+    r"standard_nd\w*_h200_v5": "H200",
+    r"standard_nc\w*_v3|standard_nd\w*_v2": "V100",
 }
 """Types of clouds without a catalog here, and their GPU."""
 

@@ -46,7 +46,10 @@ def to_decimal(value: Money, option: str, *, zero: bool = False, unit: str = "do
     # Decimal() alone would also read "1_000" and digits of other scripts.
     if isinstance(value, bool) or not (isinstance(value, Decimal) or _NUMBER.fullmatch(text)):
         bare = re.sub(_MONEY_WORDS, "", text, flags=re.IGNORECASE)
-        bare = re.sub(r",(?=\d\d?$)", ".", bare).replace(",", "")  # a comma before cents, or between thousands
+        if re.fullmatch(r"\d+,\d\d?", bare):
+            bare = bare.replace(",", ".")
+        elif re.fullmatch(r"\d{1,3}(,\d{3})+(\.\d+)?", bare):
+            bare = bare.replace(",", "")
         hint = f"; did you mean {bare}?" if bare != text and _NUMBER.fullmatch(bare) else ""
         raise RequestError(option, value, allowed + hint)
     number = value if isinstance(value, Decimal) else Decimal(text)

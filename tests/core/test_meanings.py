@@ -144,11 +144,13 @@ def test_types(typed: str, meant: str) -> None:
     [
         ("a2-highgpu-1g", "A100"),
         ("a3-megagpu-8g", "H100"),
+        ("a3-ultragpu-8g", "H200"),
         ("g2-standard-48", "L4"),
         ("Standard_NC24ads_A100_v4", "A100"),
         ("Standard_ND96isr_H100_v5", "H100"),
         ("Standard_NC4as_T4_v3", "T4"),
         ("Standard_NC6s_v3", "V100"),
+        ("Standard_ND96asr_v4", "A100"),
         ("Standard_D2s_v3", ""),
         ("g5.xlarge", ""),
     ],

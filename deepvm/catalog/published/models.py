@@ -72,18 +72,22 @@ def parse_count(text: str | float, option: str, allowed: str, least: float, most
     match = _SIZE.fullmatch(text) if isinstance(text, str) else None
     value = float(match[1]) * _FACTORS[match[2].lower()] if match else text
     if isinstance(value, (bool, str)) or not least <= value <= most:
-        raise RequestError(option, text, allowed + (_meant_count(text) if isinstance(text, str) else ""))
+        meant = _meant_count(text) if isinstance(text, str) else 0.0
+        hint = f"; did you mean {short(meant)}?" if least <= meant <= most and short(meant) != text else ""
+        raise RequestError(option, text, allowed + hint)
     return float(value)
 
 
-def _meant_count(text: str) -> str:
-    """A hint for ``2 billion``, ``2e9`` and ``2,000,000``; empty when nobody can tell."""
-    number, word = re.fullmatch(r"\s*([0-9.,]*)\s*(.*?)\s*", text, re.DOTALL).groups()  # type: ignore[union-attr]
-    bare = number.replace(",", "")
-    if re.fullmatch(r"e\+?\d{1,2}", word, re.IGNORECASE) and bare:
-        return f"; did you mean {short(float(bare + word))}?"
-    letter = _COUNT_WORDS.get(word.casefold().removesuffix("s"), word if bare != number and word in "kMBT" else None)
-    return f"; did you mean {bare}{letter}?" if bare and letter is not None else ""
+def _meant_count(text: str) -> float:
+    """What ``2 billion``, ``2e9`` and ``2,000,000`` mean; 0 when nobody can tell."""
+    match = re.fullmatch(
+        r"([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+\.?[0-9]*)(e\+?[0-9]{1,2})? ?([a-z]*)", text.strip().casefold()
+    )
+    if match is None:
+        return 0.0
+    number, exponent, word = match.groups()
+    letter = _COUNT_WORDS.get(word.removesuffix("s"), word)
+    return float(number.replace(",", "") + (exponent or "")) * _FACTORS.get(letter.casefold(), 0.0)
 
 
 def short(count: float) -> str:

@@ -33,8 +33,10 @@ def help_of(
     at.meta["deepvm.all-options"] = everything  # deepvm.cli.settings.ALL_OPTIONS, which is slow to load
     at.meta["deepvm.topics"] = not topic  # asked for by deepvm.cli.app.LazyGroup
     names = topic or []
-    about = find_topic(names[0]) if len(names) == 1 and names[0] not in at.command.commands else None
+    about = find_topic(names[0]) if names and names[0] not in at.command.commands else None
     if about is not None:
+        if names[1:]:
+            at.fail(f"Got unexpected extra argument(s) ({' '.join(names[1:])})")
         sys.stdout.write(screen(about, at.make_formatter().width))
         return
     for name in names:

@@ -91,13 +91,13 @@ TOPICS = (
         ("spot", "preemption", "preemptions", "interruption", "interruptions", "risk", "on-demand"),
         "What spot VMs save, and what preemptions cost.",
         (
-            "Spot VMs cost a third or less, and may be taken away at any time. Then training goes back to its last "
+            "Spot VMs cost a third to a half, and may be taken away at any time. Then training goes back to its last "
             "checkpoint. A range says how much that loses at a good time, when VMs live for months, and at a bad one, "
             "when they live for hours; 'no spot' is the best cluster without such VMs.",
         ),
         (
             ("--mttp 3h", "mean time to preemption of a spot VM, in place of that range"),
-            ("--price-basis p95", "plan with the price of bad days"),
+            ("--price-basis p95", "plan with the price of bad days; needs AWS credentials"),
             ("--architecture tiering", "how checkpoints survive; see 'deepvm help architectures'"),
         ),
         ("deepvm recommend 3 --why", "deepvm simulate --preset gpt-1.3b --compare static:33,adaptive --runs 20"),
@@ -176,7 +176,7 @@ TOPICS = (
             "later plan uses them where the model agrees. --why of recommend ends with what is worth measuring next.",
         ),
         (
-            ("--tables none", "plan without your measurements"),
+            ("--tables paper", "plan without your measurements"),
             ("--workload NAME", "plan with the measurements of this model"),
         ),
         ("deepvm profile --help", "deepvm tables list"),
@@ -291,9 +291,8 @@ def screen(topic: Topic, width: int) -> str:
 
     lines = [f"{topic.names[0]}: {topic.line}", ""]
     for paragraph in topic.idea:
-        lines += wrapped(paragraph, width, "")
+        lines += [*wrapped(paragraph, width, ""), ""]
     column = max(len(option) for option, _ in topic.options) + 2
-    lines.append("")
     for option, text in topic.options:
         first, *others = wrapped(text, width - column, "")
         lines += [f"{option:{column}}{first}", *(" " * column + other for other in others)]

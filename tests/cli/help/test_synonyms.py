@@ -130,6 +130,16 @@ def test_what_no_cloud_has_is_said(name: str, run: Run) -> None:
         assert code == 2 and f"{name} (" in err and "is in no cloud's catalog here" in err
 
 
+def test_each_of_several_suggestions_can_be_copied(run: Run) -> None:
+    err = run(*R, "--model", "llama-9b")[2]
+    assert "did you mean --model llama-3b or --model llama-1b or --model llama-7b?" in err
+
+
+def test_budgets_alone_are_understood(run: Run) -> None:
+    words = ["--catalog", "paper", "-o", "csv"]
+    assert run("sweep", "1:3:1", *words) == run("sweep", "--pw", "1:3:1", *words)
+
+
 def test_the_amount_alone_may_have_a_unit(run: Run) -> None:
     for typed in ("$3", "3$", "3USD"):
         assert "did you mean --pw 3?" in run("recommend", typed)[2]
