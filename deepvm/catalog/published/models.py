@@ -43,7 +43,7 @@ def find_model(name: str) -> Model:
     wanted = name.strip().casefold()
     if wanted not in known:
         size, meant = size_of_model(wanted), meant_model(wanted, known)
-        if size and not meant and not nearest(wanted, known):
+        if size and not meant and not any(size.casefold() in near for near in nearest(wanted, known, 3)):
             meant = f"--params {size}"
         which = examples(wanted, known, known[meant].name if meant in known else meant)
         also = "--params 7B describes any other transformer by its size"

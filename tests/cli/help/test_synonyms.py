@@ -84,6 +84,7 @@ def test_commands(typed: str, suggested: str, run: Run) -> None:
     [
         (["--model", "meta-llama/Llama-3.1-8B"], "--model llama-8b"),
         (["--model", "falcon-40b"], "--params 40B"),
+        (["--model", "llama-9b"], "--params 9B"),
         (["--gpu", "a100-80gb"], "--gpu A100 --gpu-memory-min 80GB"),
         (["--gpu", "H100 SXM"], "--gpu H100"),
         (["--instance-type", "p5"], "--instance-type 'p5.*'"),
@@ -131,8 +132,9 @@ def test_what_no_cloud_has_is_said(name: str, run: Run) -> None:
 
 
 def test_each_of_several_suggestions_can_be_copied(run: Run) -> None:
-    err = run(*R, "--model", "llama-9b")[2]
-    assert "did you mean --model llama-3b or --model llama-1b or --model llama-7b?" in err
+    err = run(*R, "--instance-type", "g5.xlrge")[2]
+    assert "did you mean --instance-type g5.xlarge or --instance-type g5.2xlarge or --instance-type g5.4" in err
+    assert "did you mean --model llama-8b or --model llama-" in run(*R, "--model", "lama-8b")[2]
 
 
 def test_budgets_alone_are_understood(run: Run) -> None:
