@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import re
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
@@ -44,9 +44,12 @@ COMMANDS = (
     Entry("reproduce", "Compute the papers' figures again, and compare.", "reproduce.reproduce", "reproduce"),
     Entry("config", "Show the settings from the environment and from files.", "config", "app"),
     Entry("doctor", "Check what live prices need: credentials, permissions, quotas.", "catalog.live", "doctor", True),
-    Entry("help", "Show the help of a command.", "app", "help_of"),
+    Entry("help", "Show the help of a command or a topic, or list them.", "help.help_command", "help_of"),
 )
 """In the order of ``deepvm --help``; a new command is one line here."""
+
+
+_EXAMPLE = re.compile(r"(Examples?: )?deepvm ")
 
 
 def load(entry: Entry) -> Any:
@@ -62,7 +65,18 @@ def load(entry: Entry) -> Any:
         holder.command(entry.name, cls=ConfiguredCommand, context_settings=width)(found)
     else:
         holder.command(entry.name)(found)
-    return typer.main.get_group(holder).commands[entry.name]  # get_command() would take a holder of one command apart
+    # Not typer's get_command(), which would take a holder of one command apart.
+    command = typer.main.get_group(holder).commands[entry.name]
+    _keep_examples(command)
+    return command
+
+
+def _keep_examples(command: Any) -> None:
+    """Let help texts show each example on a line of its own, however narrow the terminal: people copy them."""
+    paragraphs = (command.help or "").split("\n\n")
+    command.help = "\n\n".join(f"\b\n{' '.join(p.split())}" if _EXAMPLE.match(p) else p for p in paragraphs)
+    for one in getattr(command, "commands", {}).values():
+        _keep_examples(one)
 
 
 class LazyGroup(TyperGroup):
@@ -81,6 +95,11 @@ class LazyGroup(TyperGroup):
         """List the commands without loading them."""
         with formatter.section("Commands"):
             formatter.write_dl([(e.name, e.help) for e in COMMANDS])
+        if ctx.meta.get("deepvm.topics"):  # as help_command sets it
+            from deepvm.cli.help.topics import TOPICS
+
+            with formatter.section("Topics of 'deepvm help TOPIC'"):
+                formatter.write_dl([(topic.names[0], topic.line) for topic in TOPICS])
 
 
 app = typer.Typer(
@@ -92,7 +111,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Which cluster of spot and on-demand VMs trains my model fastest for this much money an hour?",
-    epilog="Exit codes: 0 success, 1 other error, 2 wrong usage, 3 nothing feasible, 4 data missing or unreadable, "
+    epilog="Topics, such as budget, models, spot or prices: deepvm help. "
+    "Exit codes: 0 success, 1 other error, 2 wrong usage, 3 nothing feasible, 4 data missing or unreadable, "
     "5 cloud or network, 130 interrupted, 141 broken pipe.",
 )
 
@@ -113,26 +133,3 @@ def _globals(
     debug: Annotated[bool, typer.Option("--debug", help="Show a traceback on errors; works anywhere.")] = False,
 ) -> None:
     """Options that stand before the command."""
-
-
-def help_of(
-    context: typer.Context,
-    topic: Annotated[
-        list[str] | None, typer.Argument(metavar="[COMMAND]...", help="The command, such as: catalog show.")
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Rare options, too.")] = False,
-) -> None:
-    """Show the help of a command, as its --help does.
-
-    Example: deepvm help recommend
-    """
-    at: Any = context.find_root()
-    at.meta["deepvm.all-options"] = everything  # deepvm.cli.settings.ALL_OPTIONS, which is slow to load
-    for name in topic or ():
-        if not hasattr(at.command, "get_command"):
-            at.fail(f"Got unexpected extra argument(s) ({name})")
-        found = at.command.get_command(at, name)
-        if found is None:
-            at.fail(f"No such command {name!r}.")
-        at = type(at)(found, info_name=name, parent=at)
-    sys.stdout.write(f"{at.command.get_help(at)}\n")

@@ -25,9 +25,21 @@ EveryFormAndPage = Annotated[
 
 
 def say(text: str) -> None:
-    """Print a message, after what was already written to stdout."""
+    """Print a message, after what was already written to stdout; a terminal's width is kept."""
     sys.stdout.flush()
+    if sys.stderr.isatty():
+        from deepvm.reports.terminal import fitted
+
+        text = fitted(text, sys.stderr)
     sys.stderr.write(f"{text}\n")
+
+
+def warn(text: str) -> None:
+    """Print what should make a reader careful; in colour on a terminal."""
+    from deepvm.reports.terminal import WARNING, fitted, paint
+
+    sys.stdout.flush()
+    sys.stderr.write(f"{paint(fitted(f'warning: {text}', sys.stderr), WARNING, sys.stderr)}\n")
 
 
 def note(text: str) -> None:

@@ -41,7 +41,7 @@ NAMES = tuple(f.name for f in fields(RankFlags))
 """The options that may be set, as fields of :class:`~deepvm.cli.plan.options.RankFlags`, which has all of them."""
 
 _MAX_BYTES = 2**20
-_AMOUNT = re.compile(r"[0-9]*\.?[0-9]+")
+_AMOUNT = re.compile(r"\$?\s*\.?[0-9].*")  # with a unit, too, so that the error is about that
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _FILES = frozenset({"catalog", "quota", "tables", "job_file"})
 _SECRET = re.compile(r"secret|token|passw|credential|session|(access|private|api)[_-]?key", re.IGNORECASE)

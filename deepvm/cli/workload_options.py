@@ -5,17 +5,11 @@
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from deepvm.cli.help.completion import complete_model
 from deepvm.cli.parameters import opt
 
 if TYPE_CHECKING:
     from deepvm.core.training.workload import Workload
-
-
-def complete_model(incomplete: str) -> list[str]:
-    """Shell completion: the presets."""
-    from deepvm.catalog.published.models import presets
-
-    return [name for name in presets() if name.startswith(incomplete)]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

@@ -26,6 +26,7 @@ Money = Decimal | int | float | str  # in dollars; floats are read by their shor
 
 # Two digits of an exponent: Decimal() refuses 1e999999999999999999999, and 1e-99999 is written with 99999 zeros.
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,2})?", re.ASCII | re.IGNORECASE)
+_MONEY_WORDS = r"\s*(\$|usd|us-?dollars?|dollars?|bucks|(/|per|an)\s*(hours?|hr|h)|/\s*h)\s*"
 _BYTE_UNITS = {"": 1, "B": 1} | {
     f"{prefix}{infix}B": base ** (power + 1)
     for infix, base in (("", 1000), ("I", 1024))
@@ -44,7 +45,11 @@ def to_decimal(value: Money, option: str, *, zero: bool = False, unit: str = "do
     text = str(value).strip()
     # Decimal() alone would also read "1_000" and digits of other scripts.
     if isinstance(value, bool) or not (isinstance(value, Decimal) or _NUMBER.fullmatch(text)):
-        bare = re.sub(r"\s*(\$|usd|/\s*h)\s*", "", text, flags=re.IGNORECASE)
+        bare = re.sub(_MONEY_WORDS, "", text, flags=re.IGNORECASE)
+        if re.fullmatch(r"\d+,\d\d?", bare):
+            bare = bare.replace(",", ".")
+        elif re.fullmatch(r"\d{1,3}(,\d{3})+(\.\d+)?", bare):
+            bare = bare.replace(",", "")
         hint = f"; did you mean {bare}?" if bare != text and _NUMBER.fullmatch(bare) else ""
         raise RequestError(option, value, allowed + hint)
     number = value if isinstance(value, Decimal) else Decimal(text)
@@ -175,8 +180,7 @@ def parse_bytes(size: str | int, option: str = "checkpoint_size") -> int:
     else:
         match = _SIZE.fullmatch(size) if isinstance(size, str) else None
         if match is None or match[2].upper() not in _BYTE_UNITS:
-            near = nearest(match[2], _BYTE_WORDS) if match else []
-            hint = f"; did you mean {match[1]}{near[0]}?" if match and near else ""
+            hint = f"; did you mean {match[1]}{unit}?" if match and (unit := _meant_unit(match[2])) else ""
             raise RequestError(option, size, allowed + hint)
         exact = Fraction(match[1]) * _BYTE_UNITS[match[2].upper()]
         if not match[2] and exact < 1_000_000:
@@ -184,6 +188,15 @@ def parse_bytes(size: str | int, option: str = "checkpoint_size") -> int:
     if not 1 <= exact <= MOST_BYTES:
         raise RequestError(option, size, f"{allowed}, and at most {format_bytes(MOST_BYTES)}")
     return -int(-exact // 1)
+
+
+def _meant_unit(word: str) -> str:
+    """``GB`` for ``G``, ``gigs`` and ``gigabytes``, ``GiB`` for ``Gi``; empty when nobody can tell."""
+    known = re.fullmatch(r"([kmgt])(i?b?|igs?|egs?|(ilo|ega|iga|era)?bytes?)", word.lower())
+    if known is None:
+        return next(iter(nearest(word, _BYTE_WORDS)), "")
+    infix = "i" if known[2] in ("i", "ib") else ""
+    return f"{known[1] if known[1] == 'k' and not infix else known[1].upper()}{infix}B"
 
 
 def format_bytes(count: int) -> str:

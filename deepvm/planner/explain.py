@@ -10,6 +10,7 @@ import numpy as np
 
 from deepvm.core.cluster.cluster import Recommendation, Rejection
 from deepvm.core.cluster.instances import Catalog, InstanceType
+from deepvm.core.meanings import meant_type
 from deepvm.core.spelling import examples
 from deepvm.core.units import MICRO_USD, Money, format_usd
 from deepvm.errors import RequestError
@@ -52,7 +53,8 @@ def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
     known = catalog.by_name
     if name not in known:
         absence = why_absent(catalog, name)
-        allowed = f"a type of catalog {catalog.name}{f' ({absence})' if absence else ''}{examples(name, known)}"
+        allowed = f"a type of catalog {catalog.name}{f' ({absence})' if absence else ''}"
+        allowed += examples(name, known, meant_type(name, known))
         raise RequestError("explain", name, allowed)
     budget, candidates = request.budget_micro_usd, gather(catalog, request)
     rejection = next((r for r in candidates.rejections if r.instance_type == name), None)

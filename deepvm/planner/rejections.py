@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from deepvm.core.cluster.cluster import Rejection
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Quota, find_quota, quota_limit
 from deepvm.core.cluster.memory_nodes import MemoryNodeRule
+from deepvm.core.meanings import gpu_of_type, meant_gpu, meant_type, not_rented
 from deepvm.core.spelling import examples
 from deepvm.core.units import GIB
 from deepvm.errors import RequestError
@@ -53,9 +54,19 @@ def refuse_unmatched_globs(request: PlanRequest, catalog: Catalog) -> None:
         fold = str.casefold if option == "gpu" else str
         for glob in globs:
             if not any(matches(fold(n), (fold(glob),)) for n in names):
-                why = "" if option == "gpu" else why_absent(catalog, glob, training=option == "instance_type")
-                allowed = f"a name or glob that matches a type{f' ({why})' if why else ''}{examples(glob, names)}"
-                raise RequestError(option, glob, allowed)
+                raise RequestError(option, glob, _allowed(option, glob, names, catalog))
+
+
+def _allowed(option: str, glob: str, names: Sequence[str], catalog: Catalog) -> str:
+    """What an error says about a glob that matches nothing: why, and what was probably meant."""
+    text = "a name or glob that matches a type"
+    if option == "gpu":
+        why = not_rented(glob, names)
+        return f"{text}; {why}" if why else text + examples(glob, names, meant_gpu(glob, names, "--gpu-memory-min"))
+    why = why_absent(catalog, glob, training=option == "instance_type")
+    gpu = gpu_of_type(glob) if option == "instance_type" else ""
+    meant = f"--gpu {gpu}" if gpu else meant_type(glob, names, glob=True)
+    return text + (f" ({why})" if why else "") + examples(glob, names, meant)
 
 
 def why_absent(catalog: Catalog, glob: str, *, training: bool = False) -> str:

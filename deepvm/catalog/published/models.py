@@ -7,12 +7,14 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from deepvm.core.spelling import examples
+from deepvm.core.meanings import meant_model, size_of_model
+from deepvm.core.spelling import examples, nearest
 from deepvm.core.training.model import Model, Transformer
 from deepvm.errors import RequestError
 from deepvm.io.user_dirs import data_folder
 
 _SIZE = re.compile(r"\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*([kmbt]?)\s*", re.ASCII | re.IGNORECASE)
+_COUNT_WORDS = {"thousand": "k", "million": "M", "mio": "M", "billion": "B", "bn": "B", "g": "B", "trillion": "T"}
 _FACTORS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 SEQUENCE = 2048
 """Tokens of a sample unless the user says."""
@@ -40,8 +42,12 @@ def find_model(name: str) -> Model:
     known = presets()
     wanted = name.strip().casefold()
     if wanted not in known:
+        size, meant = size_of_model(wanted), meant_model(wanted, known)
+        if size and not meant and not any(size.casefold() in near for near in nearest(wanted, known, 3)):
+            meant = f"--params {size}"
+        which = examples(wanted, known, known[meant].name if meant in known else meant)
         also = "--params 7B describes any other transformer by its size"
-        raise RequestError("model", name, f"a model of 'deepvm performance models'{examples(wanted, known)}; {also}")
+        raise RequestError("model", name, f"a model of 'deepvm performance models'{which}; {also}")
     return known[wanted]
 
 
@@ -66,8 +72,22 @@ def parse_count(text: str | float, option: str, allowed: str, least: float, most
     match = _SIZE.fullmatch(text) if isinstance(text, str) else None
     value = float(match[1]) * _FACTORS[match[2].lower()] if match else text
     if isinstance(value, (bool, str)) or not least <= value <= most:
-        raise RequestError(option, text, allowed)
+        meant = _meant_count(text) if isinstance(text, str) else 0.0
+        hint = f"; did you mean {short(meant)}?" if least <= meant <= most and short(meant) != text else ""
+        raise RequestError(option, text, allowed + hint)
     return float(value)
+
+
+def _meant_count(text: str) -> float:
+    """What ``2 billion``, ``2e9`` and ``2,000,000`` mean; 0 when nobody can tell."""
+    match = re.fullmatch(
+        r"([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+\.?[0-9]*)(e\+?[0-9]{1,2})? ?([a-z]*)", text.strip().casefold()
+    )
+    if match is None:
+        return 0.0
+    number, exponent, word = match.groups()
+    letter = _COUNT_WORDS.get(word.removesuffix("s"), word)
+    return float(number.replace(",", "") + (exponent or "")) * _FACTORS.get(letter.casefold(), 0.0)
 
 
 def short(count: float) -> str:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from deepvm.cli.catalog.live import refresh, status
-from deepvm.cli.output import EveryForm, TableJsonCsv, TableJsonYamlCsv, print_as, print_document
+from deepvm.cli.help.completion import complete_catalog
+from deepvm.cli.output import EveryForm, TableJsonCsv, TableJsonYamlCsv, print_as, print_document, say, warn
 from deepvm.cli.parameters import arg, flag, group, takes_flags
 from deepvm.cli.plan.options import A_CATALOG, ShowFlags, SourceFlags
 from deepvm.cli.settings import ConfiguredCommand
@@ -30,8 +31,8 @@ app.command("status", cls=ConfiguredCommand, short_help="Show the cache of AWS's
 @app.command(cls=ConfiguredCommand, short_help="Show what changed between two catalogs.")
 @takes_flags
 def diff(
-    old: Annotated[str, arg("OLD", A_CATALOG)],
-    new: Annotated[str, arg("NEW", "The one to compare it with.")],
+    old: Annotated[str, arg("OLD", A_CATALOG, autocompletion=complete_catalog)],
+    new: Annotated[str, arg("NEW", "The one to compare it with.", autocompletion=complete_catalog)],
     flags: SourceFlags,
     output: TableJsonCsv = "table",
     fail_on_change: Annotated[bool, flag("--fail-on-change", "Exit code 1 when anything changed.")] = False,
@@ -83,7 +84,11 @@ def list_catalogs(output: TableJsonYamlCsv = "table") -> None:
 
 @app.command(cls=ConfiguredCommand, short_help="Show the types of a catalog with their prices.")
 @takes_flags
-def show(catalog: Annotated[str, arg("NAME|FILE", A_CATALOG)], flags: ShowFlags, output: EveryForm = "table") -> None:
+def show(
+    catalog: Annotated[str, arg("NAME|FILE", A_CATALOG, autocompletion=complete_catalog)],
+    flags: ShowFlags,
+    output: EveryForm = "table",
+) -> None:
     """Show the types of a catalog with their prices and performance, including your own measurements.
 
     json and csv are the formats of catalog files: redirect, edit, use.
@@ -115,14 +120,14 @@ def validate(file: Annotated[str, arg("FILE", "A .json or .csv catalog.")]) -> N
     loaded = load_catalog(file)
     sys.stdout.write(f"{file}: ok, {_counted(loaded)}\n")
     for doubt in loaded.provenance.doubts:  # names the file, and the place of the price
-        sys.stderr.write(f"warning: {doubt}\n")
+        warn(doubt)
     _warn(file, catalog_warnings(loaded))
 
 
 @app.command(cls=ConfiguredCommand)
 @takes_flags
 def convert(
-    source: Annotated[str, arg("IN", A_CATALOG)],
+    source: Annotated[str, arg("IN", A_CATALOG, autocompletion=complete_catalog)],
     target: Annotated[str, arg("OUT", "Output file; .json or .csv decides the format.")],
     flags: SourceFlags,
     force: Annotated[bool, flag("--force", "Overwrite OUT if it exists.")] = False,
@@ -136,7 +141,7 @@ def convert(
         raise RequestError("OUT", target, "a file that does not exist yet, or --force to overwrite it")
     loaded = flags.load(source)
     left_out = save_catalog(loaded, target)
-    sys.stderr.write(f"{target}: written, {_counted(loaded)}\n")
+    say(f"{target}: written, {_counted(loaded)}")
     _warn(target, left_out)
 
 
@@ -159,7 +164,7 @@ def _counted(catalog: Catalog) -> str:
 
 def _warn(name: str, warnings: Sequence[str]) -> None:
     for warning in warnings:
-        sys.stderr.write(f"warning: {name}: {warning}\n")
+        warn(f"{name}: {warning}")
 
 
 def _print_types(catalog: Catalog, *, wide: bool) -> None:
@@ -211,7 +216,8 @@ def _print_types(catalog: Catalog, *, wide: bool) -> None:
     lines = ["; ".join(facts), *([f"source: {source}"] if source else [])]
     if catalog.provenance.origins:
         lines.append(source_line(catalog, now))
-    sys.stderr.writelines(f"{line}\n" for line in (*lines, *measured_lines(catalog, now)))
+    for line in (*lines, *measured_lines(catalog, now)):
+        say(line)
 
 
 def _number(value: float | None) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deepvm.cli.help.completion import complete_region
 from deepvm.cli.output import TableJson, note, print_as, say
 from deepvm.cli.parameters import flag, opt
 from deepvm.cli.plan.options import MOST_DAYS, AwsProfile
@@ -29,7 +30,10 @@ _STATUS = {True: "ok", None: "warning", False: "failed"}
 
 
 def refresh(
-    region: Annotated[list[str] | None, opt("AWS region, or all; repeatable.", "NAME", "--region", "-r")] = None,
+    region: Annotated[
+        list[str] | None,
+        opt("AWS region, or all; repeatable.", "NAME", "--region", "-r", autocompletion=complete_region),
+    ] = None,
     only: Annotated[list[str] | None, opt("Only this signal, such as spot; repeatable.", "SIGNAL")] = None,
     days: Annotated[str, opt(f"Also the spot price history of so many days, 1 to {MOST_DAYS}.", "N")] = "",
     profile: AwsProfile = "",
@@ -70,7 +74,9 @@ def refresh(
 
 
 def status(
-    region: Annotated[list[str] | None, opt("Only this region; repeatable.", "NAME", "--region", "-r")] = None,
+    region: Annotated[
+        list[str] | None, opt("Only this region; repeatable.", "NAME", "--region", "-r", autocompletion=complete_region)
+    ] = None,
     profile: AwsProfile = "",
     output: TableJson = "table",
 ) -> None:
@@ -153,7 +159,10 @@ def _conclude(regions: Sequence[str], outcomes: Sequence[Outcome]) -> None:
 
 
 def doctor(
-    region: Annotated[list[str], opt("AWS region; repeatable; default: yours.", "NAME", "--region", "-r")] = [],  # noqa: B006  typer copies defaults, and None would hide the list type
+    region: Annotated[
+        list[str],
+        opt("AWS region; repeatable; default: yours.", "NAME", "--region", "-r", autocompletion=complete_region),
+    ] = [],  # noqa: B006  typer copies defaults, and None would hide the list type
     profile: AwsProfile = "",
     iam: Annotated[bool, flag("--iam", "Only print the read-only IAM policy that deepvm needs.")] = False,
     output: TableJson = "table",

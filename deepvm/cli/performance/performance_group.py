@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from deepvm.cli.help.completion import complete_accelerator
 from deepvm.cli.output import TableJsonYaml, TableJsonYamlCsv, print_as, say
 from deepvm.cli.parameters import group, opt, switch, takes_flags
 from deepvm.cli.workload_options import WorkloadFlags
@@ -16,18 +17,11 @@ app = group("Predict how fast GPUs train a model, with intervals, and check such
 _Software = Annotated[str, opt("Plain PyTorch (eager), torch.compile, or vendor-tuned.", "eager|compiled|tuned")]
 
 
-def _complete_gpu(incomplete: str) -> list[str]:
-    from deepvm.catalog.published.hardware import accelerators
-
-    names = dict.fromkeys(gpu.name for gpu in accelerators())
-    return [name for name in names if name.casefold().startswith(incomplete.casefold())]
-
-
 @app.command(short_help="Predict the throughput of a number of GPUs.")
 @takes_flags
 def predict(
     flags: WorkloadFlags,
-    gpu: Annotated[str, opt("GPU model, such as H100.", "NAME", autocompletion=_complete_gpu)],
+    gpu: Annotated[str, opt("GPU model, such as H100.", "NAME", autocompletion=complete_accelerator)],
     gpus: Annotated[str, opt("How many of them, in all.", "N")] = "1",
     nodes: Annotated[str | None, opt("In how many VMs; default: as they are mostly rented.", "N")] = None,
     gpu_memory: Annotated[str | None, opt("Which of several with this name, such as 40GiB.", "SIZE")] = None,
@@ -39,8 +33,9 @@ def predict(
 
     Example: deepvm performance predict --model llama-8b --method fsdp --gpu H100 --gpus 64
     """
-    from deepvm.catalog.published.hardware import find_accelerator
+    from deepvm.catalog.published.hardware import accelerators, find_accelerator
     from deepvm.catalog.published.performance import SOFTWARE, PublishedPerformance
+    from deepvm.core.meanings import meant_gpu, none_of
     from deepvm.core.spelling import one_of
     from deepvm.core.units import GIB, parse_bytes
     from deepvm.reports.performance import predictions as report
@@ -51,7 +46,8 @@ def predict(
     memory = None if gpu_memory is None else parse_bytes(gpu_memory, "gpu_memory") / GIB
     accelerator = find_accelerator(gpu, memory)
     if accelerator is None:
-        raise RequestError("gpu", gpu, one_of(gpu, _complete_gpu(""), ", "))
+        names = list(dict.fromkeys(known.name for known in accelerators()))
+        raise RequestError("gpu", gpu, none_of(gpu, names, meant_gpu(gpu, names, "--gpu-memory")))
     source = PublishedPerformance(software, placement_group)
     found = source.cluster(accelerator, workload, count, None if nodes is None else _whole(nodes, "nodes"))
     print_as(output, lambda: report.print_prediction(found), lambda: report.document(found))

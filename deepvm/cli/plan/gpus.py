@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from deepvm.cli.help.completion import complete_catalog, complete_gpu
 from deepvm.cli.output import TableJsonYamlCsv, print_as
 from deepvm.cli.parameters import opt, takes_flags
 from deepvm.cli.plan.options import USUAL_MODEL, SourceFlags
@@ -13,8 +14,10 @@ from deepvm.cli.workload_options import WorkloadFlags
 @takes_flags
 def gpus(
     flags: WorkloadFlags,
-    catalog: Annotated[str, opt("A cloud's market, an embedded catalog, or a file.", "NAME|FILE")] = "aws",
-    gpu: Annotated[str, opt("Only these GPU models.", "GLOB")] = "*",
+    catalog: Annotated[
+        str, opt("A cloud's market, an embedded catalog, or a file.", "NAME|FILE", autocompletion=complete_catalog)
+    ] = "aws",
+    gpu: Annotated[str, opt("Only these GPU models.", "GLOB", autocompletion=complete_gpu)] = "*",
     offline: Annotated[bool, opt("Send no requests: use the cache or the snapshot.", None)] = False,
     output: TableJsonYamlCsv = "table",
 ) -> None:
@@ -25,7 +28,7 @@ def gpus(
     from fnmatch import fnmatchcase
 
     from deepvm.catalog.published.performance import PublishedPerformance
-    from deepvm.core.spelling import one_of
+    from deepvm.core.meanings import meant_gpu, none_of
     from deepvm.core.training.speed import Training
     from deepvm.errors import RequestError
     from deepvm.reports.performance import gpus as report
@@ -34,7 +37,8 @@ def gpus(
     found = report.rows_of(SourceFlags(offline=offline).load(catalog), training)
     rows = [r for r in found if fnmatchcase(r.name.casefold(), gpu.casefold())]
     if not rows:
-        raise RequestError("gpu", gpu, one_of(gpu, sorted({r.name for r in found}), ", "))
+        names = sorted({r.name for r in found})
+        raise RequestError("gpu", gpu, none_of(gpu, names, meant_gpu(gpu, names)))
     print_as(
         output,
         lambda: report.print_gpus(rows, training),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
+from deepvm.cli.help import completion as complete
 from deepvm.cli.output import note
 from deepvm.cli.parameters import field_name, opt, switch
 from deepvm.cli.workload_options import WorkloadFlags
@@ -37,28 +38,9 @@ _VCPUS = re.compile(r"([0-9][0-9,_ ]*(e[0-9]+)?(vcpus?|cpus?)?)?", re.IGNORECASE
 A_CATALOG = "AWS's market, an embedded catalog, or a .json or .csv file."
 
 
-def _complete_catalog(incomplete: str) -> list[str]:
-    from deepvm.catalog.store import catalog_names
-
-    return [n for n in (DEFAULT_CATALOG, *catalog_names()) if n.startswith(incomplete)]
-
-
-def complete_type(incomplete: str) -> list[str]:
-    """Shell completion: types of the default catalog."""
-    from deepvm.catalog.store import load_catalog
-
-    return [i.name for i in load_catalog(DEFAULT_CATALOG, offline=True) if i.name.startswith(incomplete)]
-
-
-def _complete_architecture(incomplete: str) -> list[str]:
-    from deepvm.planner.architectures import REGISTRY
-
-    return [n for n in REGISTRY if n.startswith(incomplete)]
-
-
 def of_type(help: str, metavar: str = "GLOB") -> Any:
     """An option that names instance types."""
-    return opt(help, metavar, autocompletion=complete_type)
+    return opt(help, metavar, autocompletion=complete.complete_type)
 
 
 def many() -> Any:
@@ -70,6 +52,14 @@ Prices = Annotated[Literal["auto", "live", "snapshot"], opt("Live if possible, o
 Offline = Annotated[bool, switch("Send no requests: use the cache or the snapshot.")]
 AwsProfile = Annotated[str, opt("AWS profile; only for live prices.", "NAME")]
 Tables = Annotated[str, opt("Your measurements: the saved ones, none, or an exported FILE.", "auto|paper|FILE")]
+Policies = Annotated[
+    list[str],
+    opt(
+        "Only this policy of 'recommend'; repeatable; default: all.",
+        "NAME",
+        autocompletion=complete.complete_policy,
+    ),
+]
 Workload = Annotated[str, opt("Use measurements of this workload; see 'deepvm tables list'.", "NAME")]
 
 
@@ -87,12 +77,21 @@ class PlanFlags(WorkloadFlags):
         opt(
             "A market, an embedded catalog, or your .json or .csv.",
             "NAME|FILE",
-            autocompletion=_complete_catalog,
+            autocompletion=complete.complete_catalog,
         ),
     ] = DEFAULT_CATALOG
     prices: Prices = "auto"
     offline: Offline = False
-    region: Annotated[list[str], opt("AWS region, or all; repeat to compare.", "NAME", "--region", "-r")] = many()
+    region: Annotated[
+        list[str],
+        opt(
+            "AWS region, or all; repeat to compare.",
+            "NAME",
+            "--region",
+            "-r",
+            autocompletion=complete.complete_region,
+        ),
+    ] = many()
     zone: Annotated[str, opt("Only this zone, by id (use1-az1) or name (us-east-1a).", "ZONE")] = ""
     price_basis: Annotated[
         Literal["current", "p50", "p95", "max"],
@@ -136,14 +135,21 @@ class PlanFlags(WorkloadFlags):
     ] = "deepvm"
     architecture: Annotated[
         list[str],
-        opt("Only this architecture, such as tiering; repeatable.", "NAME", autocompletion=_complete_architecture),
+        opt(
+            "Only this architecture, such as tiering; repeatable.",
+            "NAME",
+            autocompletion=complete.complete_architecture,
+        ),
     ] = many()
     speedup: Annotated[
         Literal["hybrid", "ring", "measured"] | None,
         opt("Scaling model: the paper's, ring all-reduce, or your measured points; default: the catalog's."),
     ] = None
     estimates: Annotated[bool, switch("Include types with estimated, not measured, eFLOPS; marked.")] = False
-    gpu: Annotated[list[str], opt("Only these GPU models; repeatable.", "GLOB")] = many()
+    gpu: Annotated[
+        list[str],
+        opt("Only these GPU models; repeatable.", "GLOB", autocompletion=complete.complete_gpu),
+    ] = many()
     gpus_min: Annotated[str | None, opt("Minimum GPUs per VM.", "N")] = None
     gpus_max: Annotated[str | None, opt("Maximum GPUs per VM.", "N")] = None
     gpu_memory_min: Annotated[str | None, opt("Minimum memory per GPU, such as 16GiB.", "SIZE")] = None
@@ -156,7 +162,10 @@ class PlanFlags(WorkloadFlags):
     generation: Annotated[
         Literal["current", "any", "auto"], opt("Type generations; auto: previous ones train, but hold no checkpoints.")
     ] = "auto"
-    memory_node: Annotated[list[str], of_type("Only these types as memory nodes; repeatable.")] = many()
+    memory_node: Annotated[
+        list[str],
+        opt("Only these types as memory nodes; repeatable.", "GLOB", autocompletion=complete.complete_cpu_type),
+    ] = many()
     burstable: Annotated[bool, switch("Allow burstable memory nodes (t3, ...): full speed only for minutes.")] = False
     max_nodes: Annotated[str, opt("Maximum number of training VMs.", "N")] = "255"
     quota: Annotated[str | None, opt("Account limits in vCPUs, or none; default: the catalog's.", "FILE|none")] = None
@@ -169,7 +178,14 @@ class PlanFlags(WorkloadFlags):
     interruption_rate: Annotated[
         str | None, opt("Spot VMs preempted per month, such as 10%; default: the job's mttp_s or AWS's.", "SHARE")
     ] = None
-    save_policy: Annotated[str | None, opt("Save policy, as in 'deepvm simulate'; default: adaptive.", "NAME")] = None
+    save_policy: Annotated[
+        str | None,
+        opt(
+            "Save policy, as in 'deepvm simulate'; default: adaptive.",
+            "NAME",
+            autocompletion=complete.complete_save_policy,
+        ),
+    ] = None
     deadline: Annotated[str | None, opt("Maximum expected time of the job, such as 12h.", "TIME")] = None
     total_budget: Annotated[str | None, opt("Maximum expected cost of the job, $.", "USD")] = None
 
@@ -245,7 +261,7 @@ class SweepFlags(PlanFlags):
 
     pw: Annotated[str, opt("Budgets in $/h: 0:10:0.1, or a comma-separated list.", "LOW:HIGH:STEP")]
     # The same option, but here it may be repeated.
-    policy: Annotated[list[str], opt("Only this policy of 'recommend'; repeatable; default: all.", "NAME")] = many()  # type: ignore[assignment]
+    policy: Policies = many()  # type: ignore[assignment]
     simulate: Annotated[str | None, opt("Also simulate the best clusters: p5, p50, p95.", "RUNS")] = None
 
     def planner_options(self, catalog: "Catalog") -> "PlanOptions":
@@ -268,8 +284,7 @@ class SourceFlags:
         from deepvm.catalog.store import load_catalog
 
         catalog = load_catalog(name, prices=self.prices, offline=self.offline, profile=self.profile)
-        for text in catalog.provenance.notes:
-            note(text)
+        say_notes([catalog])
         return catalog
 
 
@@ -283,6 +298,18 @@ class ShowFlags(SourceFlags):
     def load(self, name: str) -> "Catalog":
         """As :meth:`SourceFlags.load`, with the user's measurements. Raises RequestError, too."""
         return measured((super().load(name),), self.tables, self.workload)[0]
+
+
+def say_notes(catalogs: "Sequence[Catalog]", *, details: bool = False) -> None:
+    """Notes about where catalogs come from; what is usual takes one short line, unless details are wanted."""
+    abouts = [c.provenance for c in catalogs]
+    usual = dict.fromkeys(text for about in abouts for text in about.usual)
+    for text in dict.fromkeys(n for about in abouts for n in about.notes if details or n not in usual):
+        note(text)
+    if usual and not details:
+        from deepvm.reports.prices.brief import brief_line
+
+        note(brief_line(catalogs))
 
 
 def measured(catalogs: "Sequence[Catalog]", tables: str, workload: str) -> "tuple[Catalog, ...]":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deepvm.cli.help.completion import complete_type
 from deepvm.cli.output import EveryFormAndPage, TableJsonYaml, note, print_as, print_document, say
 from deepvm.cli.parameters import arg, flag, takes_flags
 from deepvm.cli.plan import options as o
@@ -37,7 +38,7 @@ def recommend(
     from deepvm.cli.plan.open_catalogs import open_catalogs, placement_of
     from deepvm.planner.regions import compare
 
-    answers = _answers(open_catalogs(flags), flags)
+    answers = _answers(open_catalogs(flags, details=why), flags)
     job = answers[0].request.work is not None
     if job or flags.simulate is not None:
         from deepvm.cli.plan.simulated_ranking import ranked_anew, runs_of
@@ -134,7 +135,7 @@ def _print(found: Comparison, why: WhyNot | None, placement: Placement | None, o
 
 @takes_flags
 def explain(
-    name: Annotated[str, arg("TYPE", "A type of the catalog.", autocompletion=o.complete_type)],
+    name: Annotated[str, arg("TYPE", "A type of the catalog.", autocompletion=complete_type)],
     flags: o.PlanFlags,
     output: TableJsonYaml = "table",
 ) -> None:

@@ -44,7 +44,9 @@ class Provenance:
         prices_as_of: the day the oldest prices were true, None when the catalog is invented.
         source: the publication or service, in words. origins: by kind of figure, where they differ.
         basis: which spot price is meant, in words: ``p95 of 30 days``; empty for the current one.
-        notes: what went wrong in fetching. doubts: limits of the figures, and implausible prices. One sentence each.
+        notes: what went wrong in fetching. usual: those of them in which nothing did, such as the default region.
+        not_asked: why the cloud was not asked; empty if it was, or everything was at hand.
+        doubts: limits of the figures, and implausible prices. One sentence each.
         measured: figures of the user's own machines that are used. measured_file: empty for the user's own tables.
     """
 
@@ -54,6 +56,8 @@ class Provenance:
     origins: tuple[Origin, ...] = ()
     basis: str = ""
     notes: tuple[str, ...] = ()
+    usual: tuple[str, ...] = ()
+    not_asked: str = ""
     measured: tuple[Measurement, ...] = ()
     measured_file: str = ""
     doubts: tuple[str, ...] = ()

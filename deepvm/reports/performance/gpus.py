@@ -8,6 +8,7 @@ from typing import Any
 
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.interval import Interval
+from deepvm.core.spelling import joined
 from deepvm.core.training.speed import Training
 from deepvm.planner.workload.trained import speed_of_one
 from deepvm.reports.performance.predictions import short
@@ -70,7 +71,7 @@ def print_gpus(rows: Sequence[GpuRow], training: Training) -> None:
     unit = training.workload.units
     items = [
         {
-            Column("GPU"): r.name,
+            Column("GPU", wrap=False): r.name,
             Column("GPUs", "right"): str(r.count),
             Column("GiB each", "right", drop=3): "-" if r.memory_gib is None else f"{r.memory_gib:.3g}",
             Column("spot $/h", "right"): _price(r.spot, spot=True),
@@ -88,8 +89,11 @@ def print_gpus(rows: Sequence[GpuRow], training: Training) -> None:
         for r in rows
     ]
     print_items(items, also="-o csv")
-    unknown = [f"{r.count} x {r.name}: {r.why}" for r in rows if r.why]
-    print_lines(["", *(f"No speed: {text}." for text in unknown)] if unknown else [])
+    unknown: dict[tuple[str, str], list[str]] = {}
+    for r in (r for r in rows if r.why):
+        unknown.setdefault((r.name, r.why), []).append(str(r.count))
+    found = [f"No speed: {joined(counts)} x {name}: {why}." for (name, why), counts in unknown.items()]
+    print_lines(["", *found] if found else [])
 
 
 _NONE = InstanceType("-", 1)

@@ -45,6 +45,31 @@ def test_amounts_of_work() -> None:
 
 
 @pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("7 billion", "7B"),
+        ("350 millions", "350M"),
+        ("2e9", "2B"),
+        ("1.5e+9", "1.5B"),
+        ("2,000,000", "2M"),
+        ("8bn", "8B"),
+        ("70000T", ""),
+        ("1e99", ""),
+        ("1.2.3e5", ""),
+        ("7 parsecs", ""),
+        ("many", ""),
+        ("", ""),
+    ],
+)
+def test_a_count_that_is_nearly_right_is_named(typed: str, meant: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        read_workload(params=typed)
+    found = str(caught.value).partition("did you mean ")[2].rstrip("?")
+    assert found == meant
+    assert not meant or read_workload(params=meant).model.parameters > 0
+
+
+@pytest.mark.parametrize(
     ("options", "option", "says"),
     [
         ({}, "model", "either a model or --params"),

@@ -62,7 +62,7 @@ def test_forty_and_eighty(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--gpu", "H1000"], "did you mean H100?"),
+        (["--gpu", "H1000"], "did you mean --gpu H100?"),
         (["--gpu", "H100", "--gpus", "0"], "--gpus: 0 cannot be used"),
         (["--gpu", "H100", "--gpus", "many"], "--gpus: 'many' cannot be used"),
         (
