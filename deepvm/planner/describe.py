@@ -182,7 +182,10 @@ def improvement(old: Choice, new: Choice, request: PlanRequest) -> float | None:
     return after / before - 1 if before else None
 
 
-_ORDER = ("budget", "quota", "saturation", "memory", "max-nodes", "deadline", "total-budget")
+_ORDER = (
+    *("budget", "quota", "saturation", "memory", "max-nodes", "deadline", "total-budget"),
+    *("extrapolation", "worth"),
+)
 
 
 def binding(choice: Choice, candidates: Candidates) -> tuple[Binding, ...]:
@@ -191,8 +194,8 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[Binding, ...]:
     It is searched without limits, and each limit that it breaks is binding. So is saturation, if the memory node that
     it adds is what breaks one, or is more than versions can be split over; and memory, if there are so many nodes only
     for their memory, and fewer would break less. If no larger cluster of up to ``MOST_NODES`` VMs is better: a deadline
-    that a better, smaller one would miss, or preemptions. Empty when the larger one is allowed (it ranks higher), or
-    nothing is in the way.
+    that a better, smaller one would miss, or preemptions. Where types are ranked, the larger one may be allowed and not
+    believed, or too little better; else it ranks higher, and nothing is binding.
     """
     now, work = choice.cluster, candidates.request.work
     everything = _all_sizes(choice, candidates)
@@ -227,7 +230,22 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[Binding, ...]:
     bill = float(sizes.billed_s[row]) / 3600 * micro_usd / MICRO_USD
     if work is not None and work.total_budget is not None and bill > work.total_budget:
         broken.append(Binding("total-budget", f"{what} would be expected to cost {bill:.2f} $ in all"))
+    if not broken and candidates.request.ranks_machines:
+        broken += _by_the_ranking(choice, sizes, row, larger, candidates)
     return tuple(sorted(broken, key=lambda b: _ORDER.index(b.constraint)))
+
+
+def _by_the_ranking(
+    choice: Choice, sizes: TrainingTable, row: int, larger: str, candidates: Candidates
+) -> Iterator[Binding]:
+    """Why a larger cluster that is allowed and better does not come first: it is not believed, or little better."""
+    if choice.block.sizes.trusted[choice.size] and not sizes.trusted[row]:
+        gpu = next(g for g in candidates.gpus if g.instance == choice.cluster.gpu)
+        seen = int(getattr(gpu.curve, "fitted_to", 0))
+        reason = f"{larger} is more than 1.5 times the {seen} that such clusters were checked with"
+        yield Binding("extrapolation", f"{reason}; '--extrapolate' believes it")
+    else:
+        yield Binding("worth", f"{larger} is allowed, and too little better for its price")
 
 
 def _for_nodes(

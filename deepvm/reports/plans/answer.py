@@ -34,6 +34,7 @@ _BETTER = {
     Objective.COST_PER_WORK: "lower cost of the work",
     Objective.TOTAL_COST: "lower bill",
 }
+_LIMITS = {"extrapolation": "what such clusters were checked with (--extrapolate)", "worth": "what is worth its price"}
 _LITTLE = 0.005
 EVEN, MOST_EVEN = 0.2, 0.99
 """Probabilities of being faster from where on, and up to where, two plans cannot be told apart."""
@@ -144,7 +145,8 @@ def _percent(share: float) -> str:
 def limits(answer: Recommendations, rows: list[tuple[str, Recommendation]]) -> Iterator[str]:
     """What keeps the first row from being better, and what more money buys."""
     first, change = rows[0][1], answer.next_change
-    limited = ", ".join(b.constraint for b in first.binding) or "nothing: no larger cluster of it is better"
+    limited = ", ".join(_LIMITS.get(b.constraint, b.constraint) for b in first.binding)
+    limited = limited or "nothing: no larger cluster of it is better"
     line = f"{rows[0][0].split(',')[0]}: limited by {limited}"
     if change is not None and change.gain is not None and change.gain >= _LITTLE:
         more = float(change.budget) / float(first.usd_per_hour) - 1
