@@ -165,7 +165,7 @@ def _never_trains(candidates: Candidates) -> Infeasible | None:
 
     life = max(lives_of(g.instance, request).usual_s for g in candidates.gpus)
     reason = (
-        f"{request.training.workload.model.name} is never trained on any cluster: a spot VM lasts "
+        f"no cluster ever trains {request.training.workload.model.name}: a spot VM lasts "
         f"{format_seconds(life)} on average, and restarts, saves and lost work take nearly all of that"
     )
     return Infeasible("preemptions", reason, "plan with a longer --mttp, or rent VMs on demand")

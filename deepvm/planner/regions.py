@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from deepvm.core.cluster.cluster import Recommendation
+from deepvm.planner.ranking import CLOSE
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
-from deepvm.planner.scoring import tie_floor
+from deepvm.planner.scoring import TIE
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,9 @@ def compare(answers: Sequence[Recommendations]) -> Comparison:
     ranked: list[Placed] = []
     while left:
         worth = [_worth(p.recommendation, p.answer.request) for p in left]
-        floors = [tie_floor(value) for value in max(worth)]
+        # Where types are ranked, what is within 1 % is as good, and the cheaper one comes first.
+        close = CLOSE - 1 if answers[0].request.ranks_machines else TIE
+        floors = [value - abs(value) * close for value in max(worth)]
         equal = [p for p, w in zip(left, worth, strict=True) if all(x >= y for x, y in zip(w, floors, strict=True))]
         best = min(equal, key=_tie_break)
         left.remove(best)
@@ -67,7 +70,8 @@ def _worth(r: Recommendation, request: PlanRequest) -> tuple[float, ...]:
         vms = (cluster.spot_count, gpu.spot_usd_per_hour), (cluster.on_demand_count, gpu.on_demand_usd_per_hour)
         unscaled_z = sum(n * eflops / float(price) for n, price in vms if n and price)  # DeepVM eq. 4, 8 with K = 1
         return (unscaled_z if unscaled else r.z,)
-    throughput = eflops * count if unscaled else r.throughput
+    kept = r.prediction.kept.value if r.prediction else 1.0
+    throughput = eflops * count if unscaled else r.throughput * kept
     if request.objective in (Objective.THROUGHPUT, Objective.MAKESPAN):
         return (throughput,)
     return (-float(r.usd_per_hour) / throughput if throughput else -float("inf"),)

@@ -75,7 +75,8 @@ def interconnect(name: str, sustained_gbps: float | None, *, placement_group: bo
     sustained = sustained_gbps or _UNKNOWN_GBPS
     flow = min(IN_A_GROUP_GBPS if placement_group else ONE_FLOW_GBPS, sustained)
     effective = _FLOW_SHARE * flow * (sustained / flow) ** 0.5
-    basis = f"between one flow of {flow:g} Gbit/s and the {sustained:g} that it sustains; nobody has published more"
+    range_ = f"between one flow of {flow:g} Gbit/s and the {sustained:g} that it sustains"
+    basis = f"{range_ if flow < sustained else f'{flow:g} Gbit/s, one flow'}; nobody has published more"
     line = sustained / 8
     return Interconnect(
         "ethernet", name, effective / 8, per_gpu=0.02, fitted_vms=_FEW_VMS, basis=basis, line_gb_per_s=line

@@ -141,7 +141,8 @@ class TrainingSpeed:
                 "and the GPUs wait for them: decode on GPUs, or rent a VM with more vCPUs"
             )
         if vms > self.trusted_vms:
-            yield f"{vms} VMs are more than 1.5 times the {self.fitted_vms} that such networks were checked with"
+            gpus = f"{self.machine.gpus:g} x {self.machine.accelerator.name}"
+            yield f"{vms} VMs of {gpus} are more than 1.5 times the {self.fitted_vms} that such networks were checked with"
         if vms > 1 and self.source is not Source.MEASURED:
             yield f"network: {self.machine.interconnect.basis}"
 

@@ -9,7 +9,7 @@ from typing import Any
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.interval import Interval
 from deepvm.core.spelling import joined
-from deepvm.core.training.speed import Training
+from deepvm.core.training.speed import Training, TrainingSpeed
 from deepvm.planner.workload.trained import speed_of_one
 from deepvm.reports.performance.predictions import short
 from deepvm.reports.tables import Column, print_items, print_lines
@@ -57,13 +57,27 @@ def rows_of(catalog: Catalog, training: Training) -> list[GpuRow]:
 
 
 def _row(name: str, count: int, memory: float | None, types: Sequence[InstanceType], training: Training) -> GpuRow:
-    spot = min((t for t in types if t.spot_usd_per_hour), key=lambda t: t.spot_usd_per_hour or 0, default=None)
-    sold = [t for t in types if t.on_demand_usd_per_hour]
-    on_demand = min(sold, key=lambda t: t.on_demand_usd_per_hour or 0, default=None)
-    found = speed_of_one(types[0], training)
-    if isinstance(found, str):
-        return GpuRow(name, count, memory, spot, on_demand, None, "", found)
-    return GpuRow(name, count, memory, spot, on_demand, found.interval(0), found.source.value, "")
+    """The row of the type that trains most for its price; types with the same GPUs differ in vCPUs and networks."""
+    found = [(t, speed_of_one(t, training)) for t in types]
+    known = [(t, s.interval(0), s.source.value) for t, s in found if isinstance(s, TrainingSpeed)]
+    if not known:
+        why = next(s for _, s in found if isinstance(s, str))
+        shown = min(types, key=lambda t: (_lowest(t), t.name))
+        return GpuRow(name, count, memory, *_sold(shown), None, "", why)
+    shown, speed, source = min(known, key=lambda k: (_lowest(k[0]) / k[1].value, k[0].name))
+    return GpuRow(name, count, memory, *_sold(shown), speed, source, "")
+
+
+def _lowest(instance: InstanceType) -> float:
+    """The lower price, $/h; infinite where it is not sold."""
+    prices = (instance.spot_usd_per_hour, instance.on_demand_usd_per_hour)
+    return min((float(p) for p in prices if p is not None), default=float("inf"))
+
+
+def _sold(instance: InstanceType) -> tuple[InstanceType | None, InstanceType | None]:
+    """The type where it is sold on the spot market, and on demand."""
+    spot, on_demand = instance.spot_usd_per_hour, instance.on_demand_usd_per_hour
+    return instance if spot is not None else None, instance if on_demand is not None else None
 
 
 def print_gpus(rows: Sequence[GpuRow], training: Training) -> None:
@@ -84,7 +98,7 @@ def print_gpus(rows: Sequence[GpuRow], training: Training) -> None:
                 "-" if r.units_per_usd is None else short(r.units_per_usd)
             ),
             Column("source", drop=4): r.source or "-",
-            Column("smallest VM", drop=5, wrap=False): (r.spot or r.on_demand or _NONE).name,
+            Column("VM", drop=5, wrap=False): (r.spot or r.on_demand or _NONE).name,
         }
         for r in rows
     ]

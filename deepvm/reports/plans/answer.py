@@ -89,7 +89,7 @@ def title(training: Training, first: Recommendation, *, assumed: bool) -> str:
 
 
 def _batch(workload: Workload) -> str:
-    return f"batch {workload.batch:g} {'in all' if workload.scaling is Scaling.STRONG else 'a GPU'}"
+    return f"batch {workload.batch:.10g} {'in all' if workload.scaling is Scaling.STRONG else 'a GPU'}"
 
 
 def cluster_words(cluster: Cluster) -> str:
@@ -135,7 +135,8 @@ def _dollars(usd: float) -> str:
 
 def lost_words(kept: Interval) -> str:
     """The share that preemptions cost at a good and at a bad time."""
-    return f"{_percent(1 - kept.high)} to {_percent(1 - kept.low)} %"
+    good, bad = _percent(1 - kept.high), _percent(1 - kept.low)
+    return f"{good} %" if good == bad else f"{good} to {bad} %"
 
 
 def _percent(share: float) -> str:
