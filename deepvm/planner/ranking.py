@@ -30,7 +30,7 @@ LITTLE, DEAR = 1.05, 1.5
 
 
 @dataclass(frozen=True)
-class _Plans:
+class Plans:
     """Plans within the budget: values and prices, the type that trains as a number, what decides between equals."""
 
     value: FloatArray
@@ -44,9 +44,9 @@ class _Plans:
         """Number of plans."""
         return len(self.value)
 
-    def up_to(self, count: int) -> _Plans:
+    def up_to(self, count: int) -> Plans:
         """The first ``count`` plans, which are the cheapest."""
-        return _Plans(*(getattr(self, f.name)[:count] for f in fields(self)))
+        return Plans(*(getattr(self, f.name)[:count] for f in fields(self)))
 
     def first(self, left: BoolArray) -> int:
         """The row to show next, of those that are left."""
@@ -141,7 +141,7 @@ def firsts(enumeration: Enumeration, most: int, *, above: int = -1) -> Iterator[
             yield price, enumeration.choice(row)
 
 
-def _near_the_best(plans: _Plans) -> BoolArray:
+def _near_the_best(plans: Plans) -> BoolArray:
     """Plans near the best that costs no more: of the trusted ones, or of all before the first of these.
 
     Near is 1 % for a speed, as what is nearly as fast for less money is much cheaper than the dearest plan; and 5 % for
@@ -154,7 +154,7 @@ def _near_the_best(plans: _Plans) -> BoolArray:
     return np.asarray(np.isfinite(value) & (value >= least - np.abs(least) * TIE))
 
 
-def _plans(enumeration: Enumeration, within: int) -> _Plans:
+def _plans(enumeration: Enumeration, within: int) -> Plans:
     size, memory, nodes, price = enumeration.plans[:, :within]
     block = enumeration.block[:within]
     names: dict[str, int] = {}
@@ -175,4 +175,4 @@ def _plans(enumeration: Enumeration, within: int) -> _Plans:
         with_nodes = rows[memory[rows] >= 0]
         of_node = np.array([t.vcpus for t in tier.types], dtype=np.int64)
         vcpus[with_nodes] += of_node[memory[with_nodes]] * nodes[with_nodes] if len(of_node) else 0
-    return _Plans(enumeration.value[:within], price, trains, vcpus, band, trusted)
+    return Plans(enumeration.value[:within], price, trains, vcpus, band, trusted)

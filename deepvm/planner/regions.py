@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from deepvm.core.cluster.cluster import Recommendation
-from deepvm.planner.ranking import CLOSE
+from deepvm.core.cluster.instances import INTERRUPTION_BANDS
+from deepvm.planner.ranking import Plans
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
-from deepvm.planner.scoring import TIE
+from deepvm.planner.scoring import tie_floor
 
 
 @dataclass(frozen=True)
@@ -32,20 +35,34 @@ def compare(answers: Sequence[Recommendations]) -> Comparison:
     """Rank the clusters of at least one answer to a request, by the rules within one region, then by region name."""
     if len(answers) == 1:
         return Comparison(tuple(answers), tuple(Placed(answers[0], r) for r in answers[0]))
-    left = [Placed(a, r) for a in answers for r in a]
+    left = sorted((Placed(a, r) for a in answers for r in a), key=_tie_break)
     ranked: list[Placed] = []
     while left:
-        worth = [_worth(p.recommendation, p.answer.request) for p in left]
-        # Where types are ranked, what is within 1 % is as good, and the cheaper one comes first.
-        close = CLOSE - 1 if answers[0].request.ranks_machines else TIE
-        floors = [value - abs(value) * close for value in max(worth)]
-        equal = [p for p, w in zip(left, worth, strict=True) if all(x >= y for x, y in zip(w, floors, strict=True))]
-        best = min(equal, key=_tie_break)
-        left.remove(best)
+        best = left.pop(_first(left, answers[0].request))
         ranked.append(replace(best, recommendation=replace(best.recommendation, rank=len(ranked) + 1)))
     best_rank = {p.answer.catalog.region: p.recommendation.rank for p in reversed(ranked)}
     order = sorted(answers, key=lambda a: (best_rank.get(a.catalog.region, len(ranked) + 1), a.catalog.region))
     return Comparison(tuple(order), tuple(ranked[: answers[0].request.top]))
+
+
+def _first(left: Sequence[Placed], request: PlanRequest) -> int:
+    """Which comes first of those that are left, of equals the first."""
+    worth = [_worth(p.recommendation, request) for p in left]
+    if not request.ranks_machines:
+        floors = [tie_floor(value) for value in max(worth)]
+        return next(i for i, w in enumerate(worth) if all(x >= y for x, y in zip(w, floors, strict=True)))
+    clusters = [p.recommendation.cluster for p in left]
+    never = len(INTERRUPTION_BANDS)
+    bands = [never if (band := c.gpu.interruption_band) is None else band for c in clusters]
+    plans = Plans(
+        value=np.array([value for (value,) in worth]),
+        price=np.array([c.micro_usd_per_hour for c in clusters], dtype=np.int64),
+        type_number=np.arange(len(left), dtype=np.int64),
+        vcpus=np.array([sum(g.count * g.instance.vcpus for g in c.groups) for c in clusters], dtype=np.int64),
+        band=np.array([b if c.spot_count else -1 for b, c in zip(bands, clusters, strict=True)], dtype=np.int64),
+        trusted=np.ones(len(left), dtype=np.bool_),  # what is not comes first in no region that has better
+    )
+    return plans.first(np.ones(len(left), dtype=np.bool_))
 
 
 def _tie_break(placed: Placed) -> tuple[object, ...]:

@@ -141,8 +141,8 @@ class TrainingSpeed:
                 "and the GPUs wait for them: decode on GPUs, or rent a VM with more vCPUs"
             )
         if vms > self.trusted_vms:
-            gpus = f"{self.machine.gpus:g} x {self.machine.accelerator.name}"
-            yield f"{vms} VMs of {gpus} are more than 1.5 times the {self.fitted_vms} that such networks were checked with"
+            what = f"{vms} VMs of {self.machine.gpus:g} x {self.machine.accelerator.name}"
+            yield f"{what} are more than 1.5 times the {self.fitted_vms} that such networks were checked with"
         if vms > 1 and self.source is not Source.MEASURED:
             yield f"network: {self.machine.interconnect.basis}"
 
