@@ -52,6 +52,7 @@ Models = Annotated[
     list[str],
     opt(f"{_NAMES}, {ALL}, or your own module:function; repeatable.", "NAME", autocompletion=lambda: [*MODELS, ALL]),
 ]
+Dtype = Annotated[Literal["float32", "bfloat16", "float16"], opt("float16 types: mixed precision.")]
 Seconds = Annotated[float, opt("Minimum length of a window of eFLOPS.", "SECONDS")]
 
 
@@ -63,7 +64,7 @@ def eflops(
     seconds: Seconds = 2.0,
     device: Device = "auto",
     processes: Annotated[int | None, opt("DDP processes; default: one per GPU, one on the CPU.", "N")] = None,
-    dtype: Annotated[Literal["float32", "bfloat16", "float16"], opt("float16 types: mixed precision.")] = "float32",
+    dtype: Dtype = "float32",
     optimizer: Annotated[Literal["adam", "sgd"], opt("Optimizer; the paper's is Adam.")] = "adam",
     data: Annotated[str, opt("Folder of CIFAR-10 or Fashion-MNIST; default: random images.", "DIR")] = "",
     timeout: Annotated[float, opt("Abort after so long without progress.", "SECONDS")] = 600,
@@ -116,8 +117,11 @@ def scaling(
     python: PythonThere = "",
     workdir: Workdir = "",
     model: Annotated[str, opt(f"{_NAMES}, or your own module:function.", "NAME")] = "resnet50",
-    batch: Annotated[int, opt("Images per step and GPU, whatever the number of VMs.", "N")] = 128,
+    trains: Annotated[str, opt("What 'recommend --model' calls a model of your own.", "NAME")] = "",
+    seq: Annotated[int | None, opt("Tokens of a sample that it trains on.", "TOKENS", min=1)] = None,
+    batch: Annotated[str, opt("Samples per step and GPU; the first is that of the speed-up.", "N,N,...")] = "128",
     resolution: Resolution = 32,
+    dtype: Dtype = "float32",
     device: Device = "auto",
     sizes: Sizes = "",
     repeats: Annotated[int, opt("Runs of each size.", "N")] = 3,
@@ -136,8 +140,12 @@ def scaling(
     """Train for some seconds on 1, 2, 4, ... VMs through torchrun and compare the speeds.
 
     The largest cluster comes first; a host that fails is left out of the rest. Exit code 1 when sizes are missing.
+    With several batches the steps also give a step-time law, by which recommend plans this model on this type.
 
     Example: deepvm profile scaling --hosts-file hosts --python '~/venv/bin/python' --out curve.json
+
+    Example: deepvm profile scaling --hosts-file hosts --resolution 224 --dtype bfloat16 --batch 128,64 --save
+    --instance-type g6.xlarge
     """
     from deepvm.cli.profile.save import check_save, entry_from, put
     from deepvm.profiling.hosts.launcher import Host, Launcher
@@ -154,7 +162,22 @@ def scaling(
     there = Launcher.parse("local" if local else launcher, python, workdir)
     if save:
         check_save("scaling", instance_type=instance_type, local=there.local, force_local=force_local)
-    task = Task(model, batch, resolution, device, sizes_of(sizes), repeats, warmup, windows, steps)
+    first, *others = numbers_of("batch", batch, "32,64,128")
+    task = Task(
+        model,
+        first,
+        resolution,
+        device,
+        sizes_of(sizes),
+        repeats,
+        warmup,
+        windows,
+        steps,
+        batches=tuple(others),
+        dtype=dtype,
+        trains=_named(trains, model),
+        sequence=seq,
+    )
     file = Path(out) if out else None
     with cleaning_up(), filling(file, "profile scaling"):
         curve = measure_scaling(
@@ -285,9 +308,21 @@ def models_of(names: list[str], *also: str) -> tuple[str, ...]:
 
 
 def sizes_of(text: str) -> tuple[int, ...]:
+    """The numbers of VMs that ``--sizes`` names; none for the default. Raises RequestError."""
+    return numbers_of("sizes", text, "1,2,4,8") if text else ()
+
+
+def numbers_of(option: str, text: str, example: str) -> tuple[int, ...]:
     """Numbers separated by commas. Raises RequestError."""
-    if not text:
-        return ()
-    if not re.fullmatch(r"[0-9]{1,4}( *, *[0-9]{1,4})*", text.strip(), re.ASCII):
-        raise RequestError("sizes", text, "whole numbers separated by commas, such as 1,2,4,8")
+    if not re.fullmatch(r"[0-9]{1,5}( *, *[0-9]{1,5})*", text.strip(), re.ASCII):
+        raise RequestError(option, text, f"whole numbers separated by commas, such as {example}")
     return tuple(int(n) for n in text.split(","))
+
+
+def _named(trains: str, model: str) -> str:
+    """What the planner calls the trained model, for ``--trains``. Raises RequestError."""
+    if trains and model in MODELS:
+        raise RequestError("trains", trains, f"only with a model of your own: recommend knows {model} by its name")
+    if trains and (len(trains) > 100 or not trains.isprintable() or ":" in trains):
+        raise RequestError("trains", trains, "the name that recommend --model has for it, such as llama-8b")
+    return trains

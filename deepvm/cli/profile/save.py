@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from deepvm.catalog.measured.apply import reasons
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, FUTURE, Entry
 from deepvm.catalog.measured.tables import MeasuredTypes, entry_of, own_folder, save_entries
+from deepvm.catalog.published.hardware import find_accelerator
 from deepvm.catalog.store import catalog_names, load_catalog
 from deepvm.cli.output import note, say
 from deepvm.core.cluster.instances import Catalog
@@ -19,6 +20,9 @@ from deepvm.io.times import format_time
 
 if TYPE_CHECKING:
     from typing import Unpack
+
+    from deepvm.core.training.workload import Workload
+    from deepvm.profiling.fit.step_fit import StepFit
 
 USELESS_SPREAD = 0.5  # of the median: VM types differ by less than eFLOPS whose windows differ by more
 
@@ -75,6 +79,26 @@ def entry_from(
         known = {"sender_type": sender or text(document, "sender_type")}
         known["receiver_type"] = receiver or text(document, "receiver_type")
     return entry_of(kind, document, measured_at=measured_at or datetime.now(timezone.utc), name=name, **known)
+
+
+def save_law(found: StepFit, workload: Workload, software: str, instance_type: str) -> None:
+    """Save a fitted step-time law with its steps, and say what was done. Raises as :func:`put`."""
+    model, precision = workload.model, workload.precision
+    instance = every_type().by_name.get(instance_type)
+    machine: dict[str, Any] = {"instance_type": instance_type}
+    if instance is not None and instance.gpu is not None:
+        machine["gpus"] = [f"{instance.gpu.name} {instance.gpu.memory_gib or 0:.0f}GB"]
+        gpu = find_accelerator(instance.gpu.name, instance.gpu.memory_gib)
+        precision = (gpu and gpu.precision(precision)) or precision
+    trained = {
+        "model": model.name,
+        "method": workload.method.value,
+        "precision": precision.value,
+        "sequence": model.sequence if model.sequence > 1 else None,
+        "software": software,
+        "activation_checkpointing": workload.checkpointing,
+    }
+    put([entry_from(found.saved(trained, machine), instance_type=instance_type)])
 
 
 def put(entries: Iterable[Entry], *, force_local: bool = False, force_spread: bool = False) -> None:

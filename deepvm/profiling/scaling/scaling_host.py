@@ -171,7 +171,7 @@ def _measure(workload: Mapping[str, Any], patience_s: float) -> None:
     ranks.slowest(0.0)  # all are there
     tell("joined")
     torch.manual_seed(0)
-    own = Workload(workload["model"], workload["resolution"], workload["batch"])
+    own = Workload(workload["model"], workload["resolution"], workload["batch"], workload.get("dtype", "float32"))
     batches = synthetic(own.batch, own.resolution, CLASSES, device)
     training = Training(build(own.model).train(), own, batches, device, ranks)
     steps = workload["steps"]
