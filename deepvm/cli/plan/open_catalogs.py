@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from deepvm.cli.output import note, say
-from deepvm.cli.plan.options import PlanFlags, measured
+from deepvm.cli.plan.options import PlanFlags
 from deepvm.cli.settings import set_elsewhere
 from deepvm.errors import CloudError, MissingDataError, RequestError
 
@@ -23,7 +23,7 @@ def open_catalogs(flags: PlanFlags) -> tuple[Catalog, ...]:
 
     Raises DataError, CloudError (``--prices live`` failed), or RequestError (options contradict each other).
     """
-    return measured(_of_market(flags) or [_other(flags)], flags.tables, flags.workload)
+    return flags.with_measurements(_of_market(flags) or [_other(flags)])
 
 
 def _of_market(flags: PlanFlags) -> Sequence[Catalog]:

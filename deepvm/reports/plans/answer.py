@@ -17,6 +17,7 @@ from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective
 from deepvm.planner.workload.measurement import measure_next
 from deepvm.reports.performance.predictions import short
+from deepvm.reports.plans.measuring import measuring_lines
 from deepvm.reports.plans.sources import quota_needs
 from deepvm.reports.tables import Column, print_items, print_lines
 
@@ -146,7 +147,8 @@ def measurement_lines(answer: Recommendations) -> list[str]:
     return [
         f"Measure next: {what} with 'deepvm profile scaling', about {found.minutes:.0f} minutes and {found.usd} $: on "
         f"average it leads to a choice that is {found.gain:.1%} faster, and changes the choice in {found.changes:.0%} "
-        "of cases."
+        "of cases.",
+        *measuring_lines(found, answer.request),
     ]
 
 
