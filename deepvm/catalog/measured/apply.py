@@ -83,7 +83,8 @@ def apply_steps(tables: Iterable[Entry], catalog: Catalog, workload: Workload, s
     """
     applied = MeasuredCatalog(catalog)
     entries = list(tables)
-    _apply_pairs(applied, [e for e in entries if e.kind == "saturation"], catalog)
+    if pairs := [e for e in entries if e.kind == "saturation"]:
+        _apply_pairs(applied, pairs, catalog)
     used = [_measurement(e) for e in applied.used]
     there = {i.gpu.name.casefold() for i in catalog if i.gpu is not None}
     for group in step_times(entries, catalog.by_name)[0]:

@@ -175,7 +175,7 @@ class Entry:
                 median(run["seconds_per_step"]),
             )
             for run in self.document.get("runs") or ()
-            if run["seconds_per_step"] and run.get("failed") is None and not (self.local and run["n"] > 1)
+            if run.get("seconds_per_step") and run.get("failed") is None and not (self.local and run["n"] > 1)
         )
 
     @property

@@ -81,7 +81,7 @@ class _PointDocument(_SizeDocument):
 class _RunDocument(_SizeDocument):
     batch: Number | None = schema.number("samples of a step on each GPU", _MOST_BATCH, null="for the workload's")
     seconds_per_step: list[Number] = Field(
-        description=f"seconds of a step in each window: a list of numbers above 0 and at most {_LONGEST_S:g}"
+        [], description=f"seconds of a step in each window: a list of numbers above 0 and at most {_LONGEST_S:g}"
     )
     failed: str | None = Field(None, description="why the run failed: text, or null")
 

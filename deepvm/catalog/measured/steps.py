@@ -114,7 +114,12 @@ class StepTimes:
     @property
     def own(self) -> OwnSteps:
         """The law that they follow."""
-        return OwnSteps(self.instance_type, self.fit, reads=all(e.kind == "steptime" for e in self.entries))
+        return OwnSteps(
+            self.instance_type,
+            self.fit,
+            reads=all(e.kind == "steptime" for e in self.entries),
+            about=f"{self.instance_type}, {self.entries[-1].measured_at.date()}, {counted(len(self.steps), 'run')}",
+        )
 
     @cached_property
     def fit(self) -> StepTimeFit:

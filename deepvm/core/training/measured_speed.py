@@ -26,11 +26,13 @@ class OwnSteps:
 
     Attributes:
         where: the type. reads: whether these steps wait for their samples to be read, as a real job's do.
+        about: where, when and how often it was measured, in words.
     """
 
     where: str
     fit: StepTimeFit
     reads: bool = False
+    about: str = ""
 
     @property
     def measured(self) -> Measured:
@@ -127,7 +129,8 @@ def _timed(own: OwnSteps, base: TrainingSpeed, step_s: FloatArray) -> TrainingSp
     assert base.parts is not None
     steps, workload = base.parts.steps, base.workload
     step = step_s if own.reads else np.maximum(step_s, reading_s(workload, base.machine, steps.batch))
-    return replace(base, step_s=step, throughput=steps.gpus * steps.batch * workload.model.units_per_sample / step)
+    throughput = steps.gpus * steps.batch * workload.model.units_per_sample / step
+    return replace(base, step_s=step, throughput=throughput, measured=own.about)
 
 
 def _cause(own: OwnSteps) -> str:

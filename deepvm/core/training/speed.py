@@ -66,7 +66,7 @@ class TrainingSpeed:
         vms: the sizes n, ascending. fits: whether the workload fits there. step_s: median seconds of a step.
         throughput: median units a second of all VMs together.
         source: where it comes from. fitted_vms: the largest cluster that its source has seen.
-        parts: what data sheets and published runs say of it.
+        parts: what data sheets and published runs say of it. measured: where, when and how often it was measured.
         covered: which sizes were measured, or are near those; None if nothing was. said: what measurements leave to
             doubt of the size in a place, in words.
     """
@@ -85,6 +85,7 @@ class TrainingSpeed:
     source: Source = Source.DERIVED
     fitted_vms: int = 1
     parts: Parts | None = field(default=None, repr=False)
+    measured: str = ""
     covered: BoolArray | None = field(default=None, repr=False)
     said: Callable[[int], Iterator[str]] | None = field(default=None, repr=False)
 
