@@ -17,6 +17,7 @@ from deepvm.catalog.measured.entries import Entry
 from deepvm.catalog.published.hardware import accelerators, find_accelerator
 from deepvm.catalog.published.models import presets
 from deepvm.core.cluster.instances import InstanceType
+from deepvm.core.training.gpu_memory import usual_checkpointing
 from deepvm.core.training.hardware import Accelerator
 from deepvm.core.training.measured_speed import OwnSteps
 from deepvm.core.training.model import Model
@@ -62,7 +63,8 @@ class Trained:
         for what, own, wanted in pairs:
             if own != wanted:
                 return f"measured with {what}{own}, and {what}{wanted} is trained"
-        if None not in (self.checkpointing, workload.checkpointing) and self.checkpointing != workload.checkpointing:
+        usual = usual_checkpointing(workload)
+        if None not in (self.checkpointing, usual) and self.checkpointing != usual:
             return f"measured {'with' if self.checkpointing else 'without'} activation checkpointing"
         return ""
 

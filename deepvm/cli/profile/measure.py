@@ -13,12 +13,14 @@ import typer
 
 from deepvm.cli.long_runs import cleaning_up, filling
 from deepvm.cli.output import TableJson, draw, plot_of, print_as, say
-from deepvm.cli.parameters import flag, opt
+from deepvm.cli.parameters import flag, opt, switch
 from deepvm.core.spelling import one_of
 from deepvm.core.units import parse_bytes
 from deepvm.errors import DataError, DeepVMError, RequestError
+from deepvm.profiling.workload.spec import BATCH
 
 if TYPE_CHECKING:
+    from deepvm.core.training.model import Model
     from deepvm.profiling.hosts.launcher import Host
 
 LauncherName = Annotated[
@@ -116,10 +118,16 @@ def scaling(
     launcher: LauncherName = "ssh",
     python: PythonThere = "",
     workdir: Workdir = "",
-    model: Annotated[str, opt(f"{_NAMES}, or your own module:function.", "NAME")] = "resnet50",
+    model: Annotated[
+        str, opt(f"{_NAMES}, a language model such as gpt2, or your own module:function.", "NAME")
+    ] = "resnet50",
     trains: Annotated[str, opt("What 'recommend --model' calls a model of your own.", "NAME")] = "",
-    seq: Annotated[int | None, opt("Tokens of a sample that it trains on.", "TOKENS", min=1)] = None,
-    batch: Annotated[str, opt("Samples per step and GPU; the first is that of the speed-up.", "N,N,...")] = "128",
+    seq: Annotated[int | None, opt("Tokens of a sample; default: the language model's.", "TOKENS", min=1)] = None,
+    method: Annotated[Literal["ddp", "fsdp"], opt("A language model on each GPU, or sharded.")] = "ddp",
+    activation_checkpointing: Annotated[bool, switch("Of a language model: compute activations again.")] = False,
+    batch: Annotated[
+        str, opt("Samples per step and GPU, the first for the speed-up; default: 128, or the model's.", "N,N,...")
+    ] = "",
     resolution: Resolution = 32,
     dtype: Dtype = "float32",
     device: Device = "auto",
@@ -154,7 +162,17 @@ def scaling(
     from deepvm.reports.profiling.measurements import print_curve
 
     _check_timeouts(start_timeout, timeout)
-    models_of([model])
+    text = _language(model, seq)
+    if text is None:
+        models_of([model])
+        for option, value in (
+            ("method", method != "ddp" and method),
+            ("activation_checkpointing", activation_checkpointing),
+        ):
+            if value:
+                raise RequestError(option, value, "only with a language model of 'deepvm performance models'")
+    if method == "fsdp" and dtype == "float16":
+        raise RequestError("dtype", dtype, "bfloat16 or float32 with --method fsdp")
     given = [str(place) for place in (hosts, hosts_file, local) if place]
     if len(given) != 1:
         raise RequestError("hosts", " and ".join(given), "one of --hosts NAMES, --hosts-file FILE and --local N")
@@ -162,9 +180,9 @@ def scaling(
     there = Launcher.parse("local" if local else launcher, python, workdir)
     if save:
         check_save("scaling", instance_type=instance_type, local=there.local, force_local=force_local)
-    first, *others = numbers_of("batch", batch, "32,64,128")
+    first, *others = numbers_of("batch", batch or str(text.batch if text else BATCH), "32,64,128")
     task = Task(
-        model,
+        text.name if text else model,
         first,
         resolution,
         device,
@@ -175,8 +193,10 @@ def scaling(
         steps,
         batches=tuple(others),
         dtype=dtype,
-        trains=_named(trains, model),
-        sequence=seq,
+        trains=_named(trains, text.name if text else model),
+        sequence=text.sequence if text else seq,
+        method=method if text else "",
+        checkpointing=activation_checkpointing,
     )
     file = Path(out) if out else None
     with cleaning_up(), filling(file, "profile scaling"):
@@ -319,9 +339,19 @@ def numbers_of(option: str, text: str, example: str) -> tuple[int, ...]:
     return tuple(int(n) for n in text.split(","))
 
 
+def _language(name: str, sequence: int | None) -> Model | None:
+    """The language model of a name that is built here; None for others. Raises RequestError."""
+    from deepvm.catalog.published.models import presets
+
+    found = presets().get(name.casefold())
+    if name in MODELS or found is None or found.transformer is None or not found.transformer.vocabulary:
+        return None
+    return found if sequence is None else found.with_sequence(sequence)
+
+
 def _named(trains: str, model: str) -> str:
     """What the planner calls the trained model, for ``--trains``. Raises RequestError."""
-    if trains and model in MODELS:
+    if trains and ":" not in model:
         raise RequestError("trains", trains, f"only with a model of your own: recommend knows {model} by its name")
     if trains and (len(trains) > 100 or not trains.isprintable() or ":" in trains):
         raise RequestError("trains", trains, "the name that recommend --model has for it, such as llama-8b")

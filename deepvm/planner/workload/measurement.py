@@ -53,7 +53,8 @@ class NextMeasurement:
 
     Attributes:
         cluster: a plan that trains on such VMs. count: the fewest of them from which its speed follows.
-        batch, precision: samples on each GPU of the plan, and what it computes in.
+        batch, precision, checkpointing: samples that a GPU of the plan computes at once, in what, and whether its
+            activations are computed again.
         minutes, usd: how long it takes and what it costs, about. gain: expected gain in speed, as a share.
         changes: probability that another plan is then best.
     """
@@ -62,6 +63,7 @@ class NextMeasurement:
     count: int
     batch: float
     precision: Precision
+    checkpointing: bool
     minutes: float
     usd: Decimal
     gain: float
@@ -172,7 +174,17 @@ def _run_of(choice: Choice, gain: float, changes: float) -> NextMeasurement:
     minutes = START_MIN + runs * (RUN_S + STEPS * float(speed.step_s[0])) / 60
     price = gpu.spot_usd_per_hour or gpu.on_demand_usd_per_hour or Decimal(0)
     usd = (price * count * Decimal(minutes) / 60).quantize(Decimal("0.01"))
-    return NextMeasurement(choice.cluster, count, float(speed.batch[0]), speed.precision, minutes, usd, gain, changes)
+    return NextMeasurement(
+        choice.cluster,
+        count,
+        batch=float(speed.micro_batch[0]),
+        precision=speed.precision,
+        checkpointing=bool(speed.checkpointing[0]),
+        minutes=minutes,
+        usd=usd,
+        gain=gain,
+        changes=changes,
+    )
 
 
 def _measured(choice: Choice) -> bool:

@@ -44,6 +44,8 @@ class Task:
         resolution: pixels of height and width. dtype: as in :class:`deepvm.profiling.workload.spec.Workload`.
         trains: what ``recommend --model`` calls a model of one's own; empty for its own name.
         sequence: tokens of a sample, where samples are texts.
+        method: of a language model of :mod:`deepvm.profiling.workload.language`, ``ddp`` or ``fsdp``; empty for images.
+        checkpointing: whether it computes activations again.
         device: ``cpu``, ``cuda``, or ``auto``: GPUs if all hosts have some.
         sizes: numbers of VMs, 1 among them; powers of two and all hosts when empty.
         repeats: runs of each size. warmup: steps before the first window. steps: in each window.
@@ -62,6 +64,8 @@ class Task:
     dtype: str = "float32"
     trains: str = ""
     sequence: int | None = None
+    method: str = ""
+    checkpointing: bool = False
 
     def sizes_for(self, hosts: int) -> tuple[int, ...]:
         """The sizes, each once, ascending; raises a RequestError for any number beyond its limits."""
@@ -84,8 +88,9 @@ class Task:
         own = asdict(Workload(self.model, self.resolution, self.batch, self.dtype))
         own |= {"device": device, "processes": processes}
         own |= {"warmup": self.warmup, "windows": self.windows, "steps": self.steps}
-        named = {"trains": self.trains, "sequence": self.sequence}
-        return own | {key: value for key, value in named.items() if value}
+        named = {"trains": self.trains, "sequence": self.sequence, "method": self.method}
+        own |= {key: value for key, value in named.items() if value}
+        return own | ({"resolution": None, "activation_checkpointing": self.checkpointing} if self.method else {})
 
     @property
     def all_batches(self) -> tuple[int, ...]:
@@ -219,7 +224,8 @@ class _Session:
             self.say(f"{of}: failed: {run.failed}")
             return
         middle, speed = median(run.seconds_per_step), run.images_per_s
-        self.say(f"{of} of {self.task.repeats}: {middle:.4g} s a step, {speed:.5g} images/s")
+        what = "samples" if self.task.method else "images"
+        self.say(f"{of} of {self.task.repeats}: {middle:.4g} s a step, {speed:.5g} {what}/s")
 
     def _write(self) -> None:
         """Write the file; a full disk must not throw away hours of measuring."""

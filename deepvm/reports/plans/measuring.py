@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from deepvm.catalog.published.models import presets
 from deepvm.core.training.speed import Training
 from deepvm.core.training.workload import Method
 from deepvm.planner.request import PlanRequest
@@ -16,20 +17,33 @@ def measure_command(found: NextMeasurement, training: Training) -> str:
 
     ``hosts`` and ``steps.csv`` are the user's files.
     """
-    workload, kind, precision = training.workload, found.cluster.gpu.name, found.precision.value
-    model, dtype = workload.model, DTYPES.get(precision)
-    name = PRESETS.get(model.name)
-    if name is None or dtype is None or workload.method is not Method.DDP:
-        return (
-            f"deepvm profile fit steps.csv --law step-time --save --instance-type {kind} {_words(training, precision)}"
-        )
-    size = f"--resolution {model.pixels}" if model.pixels else f"--seq {model.sequence}"
+    kind, trains = found.cluster.gpu.name, _trains(found, training)
+    if not trains:
+        what = _words(training, found.precision.value)
+        return f"deepvm profile fit steps.csv --law step-time --save --instance-type {kind} {what}"
     batch = max(1, round(found.batch))
-    other = max(1, batch // 2) if batch > 1 else 2
+    other = batch // 2 if batch > 1 else 2
     return (
-        f"deepvm profile scaling --hosts-file hosts --instance-type {kind} --model {name} {size} --dtype {dtype} "
-        f"--batch {batch},{other} --repeats {REPEATS} {_STEPS} --save"
+        f"deepvm profile scaling --hosts-file hosts --instance-type {kind} {trains} --batch {batch},{other} "
+        f"--repeats {REPEATS} {_STEPS} --save"
     )
+
+
+def _trains(found: NextMeasurement, training: Training) -> str:
+    """What ``profile scaling`` is to train; empty where it cannot."""
+    model, method = training.workload.model, training.workload.method
+    dtype = DTYPES.get(found.precision.value)
+    if dtype is None or getattr(training.speeds, "software", "eager") != "eager":
+        return ""
+    if model.name in PRESETS and method is Method.DDP:
+        return f"--model {PRESETS[model.name]} --resolution {model.pixels} --dtype {dtype}"
+    shape = model.transformer
+    if model.name not in presets() or shape is None or not shape.vocabulary or method is Method.LORA:
+        return ""
+    if method is Method.FSDP and dtype == "float16":
+        return ""
+    text = f"--model {model.name} --seq {model.sequence} --method {method.value} --dtype {dtype}"
+    return f"{text} --activation-checkpointing" if found.checkpointing else text
 
 
 def measuring_lines(found: NextMeasurement, request: PlanRequest) -> list[str]:
@@ -49,4 +63,6 @@ def _words(training: Training, precision: str) -> str:
     model = workload.model
     words = [f"--params {model.name.split()[0]}" if model.name.endswith(" parameters") else f"--model {model.name}"]
     words += [f"--seq {model.sequence}"] if model.sequence > 1 else []
-    return " ".join([*words, f"--method {workload.method.value}", f"--precision {precision}"])
+    software = getattr(training.speeds, "software", "eager")
+    words += [f"--method {workload.method.value}", f"--precision {precision}"]
+    return " ".join([*words, *([f"--software {software}"] if software != "eager" else [])])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -89,7 +89,7 @@ def print_curve(curve: Curve) -> None:
                     Column("runs", "right", drop=4): f"{cell.runs if cell else 0}/{curve.plan['repeats']}",
                     Column("step s", "right", drop=3): step,
                     **spread,
-                    Column("images/s", "right", drop=2): speed,
+                    Column("images/s" if curve.workload.get("resolution") else "samples/s", "right", drop=2): speed,
                     Column("speed-up", "right"): shown,
                     Column("of linear", "right", drop=1): share,
                 }
@@ -112,13 +112,18 @@ def print_curve(curve: Curve) -> None:
         )
     each = joined(map(str, curve.batches))
     lines.append(
-        f"{work['model']}, {each} images of {work['resolution']} x {work['resolution']} for each "
-        f"of {work['processes']} {work['device']} processes on a VM, {work['dtype']}, {work['optimizer']}; medians of "
-        f"{work['windows']} windows of {work['steps']} steps"
+        f"{work['model']}, {each} {_samples(work)} for each of {work['processes']} {work['device']} processes on a VM, "
+        f"{work['dtype']}, {work['optimizer']}; medians of {work['windows']} windows of {work['steps']} steps"
     )
     where = ", ".join(machine.get("gpus", ())) or machine.get("processor", "unknown")
     lines.append(f"{where}, torch {machine.get('torch', 'unknown')}")
     print_lines(["", *lines])
+
+
+def _samples(work: Mapping[str, Any]) -> str:
+    if work.get("resolution") is None:
+        return f"samples of {work.get('sequence')} tokens ({work.get('method')})"
+    return f"images of {work['resolution']} x {work['resolution']}"
 
 
 def print_saturation(found: Saturation) -> None:
