@@ -78,8 +78,8 @@ def _measurement(entry: Entry, kind: str = "") -> Measurement:
 def apply_steps(tables: Iterable[Entry], catalog: Catalog, workload: Workload, software: str) -> MeasuredCatalog:
     """A catalog whose provenance names the measured steps of a workload, with measured saturation in it.
 
-    The steps themselves are for :class:`deepvm.catalog.measured.performance.MeasuredPerformance`; eFLOPS and curves say
-    nothing about a workload.
+    The steps themselves are for :class:`deepvm.catalog.measured.measured_performance.MeasuredPerformance`; eFLOPS and
+    curves say nothing about a workload.
     """
     applied = MeasuredCatalog(catalog)
     entries = list(tables)

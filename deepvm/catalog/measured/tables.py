@@ -68,7 +68,7 @@ class Tables:
 
     def speeds(self, published: PublishedPerformance, types: Mapping[str, InstanceType]) -> PublishedPerformance:
         """Speeds by these steps, else as published; ``types``: known types by name, for what their GPUs are."""
-        from deepvm.catalog.measured.performance import MeasuredPerformance
+        from deepvm.catalog.measured.measured_performance import MeasuredPerformance
         from deepvm.catalog.measured.steps import step_times
 
         own, _ = step_times(self, types)

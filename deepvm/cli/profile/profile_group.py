@@ -130,6 +130,7 @@ def _fit_step_time(points: str, predict: list[str], plot: str, output: str, step
     from deepvm.cli.profile.save import check_save, save_law
     from deepvm.profiling.fit.step_fit import fit_step_time
     from deepvm.profiling.fit.step_points import asked_of, read_steps
+    from deepvm.profiling.scaling.scaling_document import read_scaling_steps
     from deepvm.reports.profiling.step_fits import print_step_fit, step_figure
 
     steps_of.check()
@@ -137,7 +138,9 @@ def _fit_step_time(points: str, predict: list[str], plot: str, output: str, step
     if workload is not None:
         check_save("steptime", instance_type=steps_of.instance_type)
     asked = asked_of(predict)
-    found, name = fit_step_time(read_steps(points), asked), Path(points).name
+    path = Path(points)
+    steps = read_scaling_steps(path) if path.suffix.lower() == ".json" else read_steps(path)
+    found, name = fit_step_time(steps, asked), path.name
     print_as(output, lambda: print_step_fit(found, name), found.document)
     draw(plot, lambda: step_figure(found, name=name))
     if workload is not None:

@@ -48,28 +48,13 @@ class Asked:
 
 
 def read_steps(path: str | os.PathLike[str]) -> Steps:
-    """Read measured steps, in the order of the file: a CSV, or JSON of ``deepvm profile scaling``.
+    """Read measured steps, in the order of the file.
 
     Raises:
         CatalogFormatError: every problem with its line and column, what was found and what is allowed.
-        DataError: JSON that is none of a scaling.
     """
-    if Path(path).suffix.lower() == ".json":
-        return _of_scaling(Path(path))
     rows = _read(Path(path), _STEP)
     return Steps(*(np.array([row[column] for row in rows]) for column in _STEP))
-
-
-def _of_scaling(path: Path) -> Steps:
-    from deepvm.profiling.scaling.scaling_document import read_curve
-
-    curve = read_curve(path)
-    if curve is None:
-        raise CatalogFormatError(path, [Problem("file", "does not exist", "allowed: a CSV or JSON of measured steps")])
-    if not curve.steps:
-        why = "processes of one machine, which say nothing of several VMs" if curve.local else "no run that ended"
-        raise CatalogFormatError(path, [Problem("runs", why, "allowed: runs with times, such as of several batches")])
-    return Steps(*np.array(curve.steps, dtype=np.float64).T)
 
 
 def read_asked(path: str | os.PathLike[str]) -> tuple[Asked, ...]:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from deepvm.core.training.steptime import Steps, fit_steps
+from deepvm.core.units import counted
 from deepvm.errors import DataError, MeasurementError, RequestError, missing_extra
 from deepvm.profiling.hosts.launcher import Host, Launcher
 from deepvm.profiling.hosts.machine import one_machine
@@ -191,12 +192,13 @@ class _Session:
                     self.say(f"the last lines of {name}:")
                     for line in lines:
                         self.say(f"  {line[:500]}")
-                if not self._blame(outcome, hosts):
-                    # No single host is at fault: do not wait for the time-out again. What fails with a batch on all
-                    # of several hosts fails on one, which would then be blamed and lost for the other batches.
-                    if own and len(outcome.failed) == len(hosts) > 1:
-                        self.too_much[batch] = f"a batch of {batch} failed on all {n} hosts"
+                if own and len(outcome.failed) == len(hosts) and (n > 1 or len(self.healthy) == 1):
+                    # Too much for the GPUs, for example. Alone, a host would be blamed for it, and be missing for the
+                    # other batches.
+                    self.too_much[batch] = f"a batch of {batch} failed on all of {counted(n, 'host')}"
                     return
+                if not self._blame(outcome, hosts):
+                    return  # no single host is at fault: do not wait for the time-out again
                 if len(self.healthy) >= n:
                     self.say(f"n = {n}, repeat {repeat}: once more with other hosts")
 

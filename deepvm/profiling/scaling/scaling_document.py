@@ -10,8 +10,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS
-from deepvm.errors import DataError, RequestError
+from deepvm.core.training.steptime import Steps
+from deepvm.errors import CatalogFormatError, DataError, Problem, RequestError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.io.safe_read import read_text
 
@@ -197,6 +200,21 @@ def read_curve(path: Path) -> Curve | None:
     except (KeyError, TypeError, ValueError) as error:
         why = f"not as this program writes it ({type(error).__name__}: {error})"
         raise DataError(f"{path}: {why}; {_WANTED}") from None
+
+
+def read_scaling_steps(path: Path) -> Steps:
+    """The steps of a file of :func:`write_curve`.
+
+    Raises:
+        CatalogFormatError: no such file, or nothing in it that says how VMs train. DataError: as :func:`read_curve`.
+    """
+    curve = read_curve(path)
+    if curve is None:
+        raise CatalogFormatError(path, [Problem("file", "does not exist", "allowed: a CSV or JSON of measured steps")])
+    if not curve.steps:
+        why = "processes of one machine, which say nothing of several VMs" if curve.local else "no run that ended"
+        raise CatalogFormatError(path, [Problem("runs", why, "allowed: runs with times, such as of several batches")])
+    return Steps(*np.array(curve.steps, dtype=np.float64).T)
 
 
 def _run_document(run: Run) -> dict[str, Any]:

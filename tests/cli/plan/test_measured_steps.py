@@ -201,6 +201,50 @@ def test_a_law_of_ones_own_training_is_saved_and_used(run: Run, ask: Ask) -> Non
     assert ignored["source"] != "measured" and ignored["measured"] is None
 
 
+def test_a_file_of_profile_scaling_is_fitted_and_saved_as_well(run: Run) -> None:
+    Path("curve.json").write_text(json.dumps(scaling_runs()))
+    words = ("profile", "fit", "curve.json", "--law", "step-time")
+    code, out, _ = run(*words, "--predict", "nodes=8,gpus=8,batch=128", "-o", "json")
+    found = json.loads(out)
+    assert code == 0 and found["rows"] == 30
+    assert found["predictions"][0]["step_s"]["value"] == pytest.approx(seconds(LAW, 8, 8, 128), rel=0.02)
+    Path("here.json").write_text(json.dumps(scaling_runs(sizes=(2, 4)) | {"local": True}))
+    code, _, err = run("profile", "fit", "here.json", "--law", "step-time")
+    assert code == 4 and "runs: processes of one machine, which say nothing of several VMs" in err
+    code, _, err = run("profile", "fit", "none.json", "--law", "step-time")
+    assert code == 4 and "none.json: file: does not exist" in err
+
+
+TEXT = {
+    "float16 in shards": (("--model", "gpt2", "--method", "fsdp", "--dtype", "float16"), "--dtype: 'float16'"),
+    "images in shards": (("--method", "fsdp"), "--method: 'fsdp' cannot be used; allowed: only with a language model"),
+    "a name of a preset": (("--model", "gpt2", "--trains", "mine"), "recommend knows gpt2 by its name"),
+    "a name with a colon": (("--model", "a:b", "--trains", "a:b"), "the name that recommend --model has"),
+    "no numbers": (("--batch", "64;32"), "--batch: '64;32' cannot be used; allowed: whole numbers separated by commas"),
+    "too many": (("--batch", "64,99999"), "--batch: 99999"),
+}
+
+
+@pytest.mark.parametrize("case", TEXT)
+def test_what_profile_scaling_cannot_train(case: str, run: Run) -> None:
+    words, said = TEXT[case]
+    code, out, err = run("profile", "scaling", "--local", "2", *words)
+    assert (code, out) == (2, "") and said in err
+
+
+def test_a_language_model_is_proposed_as_it_would_be_trained(ask: Ask, run: Run) -> None:
+    """And what ``profile scaling`` does not train is timed by the user."""
+    ask_llama = ("recommend", "--pw", "30", "--offline", "--quota", "none", "--model", "llama-8b")
+    sharded = ask(*ask_llama, "--method", "fsdp")["next_measurement"]["command"]
+    assert "--model llama-8b --seq 2048 --method fsdp --dtype bfloat16 --activation-checkpointing" in sharded
+    adapters = ask(*ask_llama, "--method", "lora")["next_measurement"]
+    if adapters is not None:
+        assert adapters["command"].startswith("deepvm profile fit steps.csv --law step-time --save --instance-type ")
+        assert adapters["command"].endswith("--model llama-8b --seq 2048 --method lora --precision bf16")
+    code, out, _ = run(*ask_llama, "--method", "fsdp", "--why")
+    assert code == 0 and " ".join(sharded.split()) in " ".join(out.split())
+
+
 BAD = {
     "no type": (("--model", "resnet50"), "--instance-type: not given or empty; allowed: with --save"),
     "no model": (

@@ -133,8 +133,19 @@ def test_a_batch_that_is_too_large_for_all_hosts_costs_no_host() -> None:
             session.measure(n, batch)
     assert coordinator.asked == [(2, 64), (2, 256), (1, 64)] and len(session.healthy) == 2
     assert [r.batch for r in session.curve.good] == [64, 64]
-    assert session.curve.runs[-1].failed == "a batch of 256 failed on all 2 hosts"
+    assert session.curve.runs[-1].failed == "a batch of 256 failed on all of 2 hosts"
     assert any("n = 2, batch 256, repeat 1: failed: out of memory" in line for line in said)
+
+
+def test_a_single_host_is_not_lost_with_a_batch_that_is_too_large() -> None:
+    full = Outcome(why="out of memory", failed={"a": "out of memory"})
+    task, coordinator = Task("m", 256, batches=(64,), repeats=2), Scripted({(1, 256): full})
+    session = _Session(task, coordinator, [Host("a")], None, lambda line: None)  # type: ignore[arg-type]
+    session.healthy = (ready("a"),)
+    session.curve = replace(CURVE, workload=task.workload("cpu", 1), runs=(), plan={"sizes": [1], "repeats": 2})
+    for batch in task.all_batches:
+        session.measure(1, batch)
+    assert [(r.batch, r.failed is None) for r in session.curve.runs] == [(256, False), (64, True), (64, True)]
 
 
 def test_sizes() -> None:
