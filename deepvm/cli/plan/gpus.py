@@ -6,7 +6,7 @@ from typing import Annotated
 
 from deepvm.cli.output import TableJsonYamlCsv, print_as
 from deepvm.cli.parameters import opt, takes_flags
-from deepvm.cli.plan.options import USUAL_MODEL, SourceFlags
+from deepvm.cli.plan.options import USUAL_MODEL, SourceFlags, Tables, own_tables
 from deepvm.cli.workload_options import WorkloadFlags
 
 
@@ -16,6 +16,7 @@ def gpus(
     catalog: Annotated[str, opt("A cloud's market, an embedded catalog, or a file.", "NAME|FILE")] = "aws",
     gpu: Annotated[str, opt("Only these GPU models.", "GLOB")] = "*",
     offline: Annotated[bool, opt("Send no requests: use the cache or the snapshot.", None)] = False,
+    tables: Tables = "auto",
     output: TableJsonYamlCsv = "table",
 ) -> None:
     """List GPUs with memory, prices, and how fast one VM trains a model; the most work for a dollar comes first.
@@ -30,8 +31,11 @@ def gpus(
     from deepvm.errors import RequestError
     from deepvm.reports.performance import gpus as report
 
-    training = Training(flags.trained(USUAL_MODEL), PublishedPerformance())
-    found = report.rows_of(SourceFlags(offline=offline).load(catalog), training)
+    loaded, own, speeds = SourceFlags(offline=offline).load(catalog), own_tables(tables), PublishedPerformance()
+    if own is not None:
+        speeds = own.speeds(speeds, loaded.by_name)
+    training = Training(flags.trained(USUAL_MODEL), speeds)
+    found = report.rows_of(loaded, training)
     rows = [r for r in found if fnmatchcase(r.name.casefold(), gpu.casefold())]
     if not rows:
         raise RequestError("gpu", gpu, one_of(gpu, sorted({r.name for r in found}), ", "))

@@ -8,7 +8,7 @@ from typing import Any
 
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.interval import Interval
-from deepvm.core.training.speed import Training
+from deepvm.core.training.speed import Source, Training
 from deepvm.planner.workload.trained import speed_of_one
 from deepvm.reports.performance.predictions import short
 from deepvm.reports.tables import Column, print_items, print_lines
@@ -59,7 +59,8 @@ def _row(name: str, count: int, memory: float | None, types: Sequence[InstanceTy
     spot = min((t for t in types if t.spot_usd_per_hour), key=lambda t: t.spot_usd_per_hour or 0, default=None)
     sold = [t for t in types if t.on_demand_usd_per_hour]
     on_demand = min(sold, key=lambda t: t.on_demand_usd_per_hour or 0, default=None)
-    found = speed_of_one(types[0], training)
+    speeds = [speed_of_one(t, training) for t in types]
+    found = next((s for s in speeds if not isinstance(s, str) and s.source is Source.MEASURED), speeds[0])
     if isinstance(found, str):
         return GpuRow(name, count, memory, spot, on_demand, None, "", found)
     return GpuRow(name, count, memory, spot, on_demand, found.interval(0), found.source.value, "")

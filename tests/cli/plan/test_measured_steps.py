@@ -86,6 +86,14 @@ def test_a_measurement_that_contradicts_what_is_published_wins_and_may_change_th
     assert slower["throughput"] < first["throughput"] / 3
 
 
+def test_gpus_lists_what_was_measured(run: Run, ask: Ask) -> None:
+    save(run, scaling_runs())
+    words = ("gpus", "--model", "resnet50", "--gpu", "T4", "--offline")
+    own, ignored = ask(*words), ask(*words, "--tables", "paper")
+    assert {g["source"] for g in own["gpus"] if g["count"] == 1} == {"measured"}
+    assert "measured" not in {g["source"] for g in ignored["gpus"]}
+
+
 def test_the_report_names_source_date_and_runs(run: Run) -> None:
     save(run, scaling_runs())
     code, out, _ = run(*ASK, "--instance-type", "g4dn.xlarge", "--why")
