@@ -23,8 +23,10 @@ from deepvm.catalog.published.hardware import find_accelerator
 from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.catalog.published.workloads import read_workload
 from deepvm.core.cluster.instances import Catalog, InstanceType
+from deepvm.core.interval import Z80
+from deepvm.core.training.measured_speed import OwnSteps, of_measured
 from deepvm.core.training.speed import Source, TrainingSpeed
-from deepvm.core.training.steptime import StepTimeFit, fit_steps
+from deepvm.core.training.steptime import Steps, StepTimeFit, fit_steps
 from deepvm.core.training.workload import Workload
 from deepvm.errors import CatalogFormatError
 from deepvm.profiling.fit.step_fit import fit_step_time
@@ -234,6 +236,34 @@ def test_a_machine_of_no_named_type_is_the_measured_one_with_as_many_gpus(aws: C
 def test_types_without_speed_stay_without(aws: Catalog) -> None:
     source = tables(steps()).speeds(PublishedPerformance(), aws.by_name)
     assert source.speed(InstanceType("c5.large", 2), RESNET, np.ones(1)) == "it has no GPU"
+
+
+@pytest.mark.parametrize("most", [1, 4])
+def test_single_vms_and_the_published_network_hold_what_they_promise(most: int) -> None:
+    """Published steps on T4: laws of single GPUs, or of single VMs, say what larger clusters take; four of five within.
+
+    The published network has seen these steps, so this is the doubt that was chosen, not a proof of it.
+    """
+    from deepvm.catalog.published.rows import published
+
+    rows = [r for r in published() if r.source == "pollux"]
+    source, errors, widths = PublishedPerformance(), [], []
+    for name in ("bert-base", "resnet50", "yolov3"):
+        own = [r for r in rows if r.workload.model.name == name]
+        small = [r for r in own if r.vms == 1 and r.machine.gpus <= most]
+        times = [(1, r.machine.gpus, r.workload.batch, r.machine.gpus * r.workload.batch / r.throughput) for r in small]
+        law = OwnSteps("g4dn.12xlarge", fit_steps(Steps(*np.array(times, dtype=np.float64).T)), reads=True)
+        for row in [r for r in own if r not in small][::6]:
+            vms, asked = np.array([float(row.vms)]), replace(row.workload, precision=row.precision)
+            base = source.of_machine(row.machine, asked, vms)
+            assert isinstance(base, TrainingSpeed)
+            reference = source.parts(replace(row.machine, gpus=1), asked, np.ones(1))
+            found = of_measured(law, base, reference)
+            errors.append(abs(np.log(found.throughput[0] / row.throughput)))
+            widths.append(Z80 * found.sd[0])
+    held = np.mean(np.array(errors) < np.array(widths))
+    assert len(errors) > 100 and np.median(errors) < 0.08
+    assert 0.7 < held < 0.92 and np.median(widths) < 0.25
 
 
 # --- what a catalog says of them ---
