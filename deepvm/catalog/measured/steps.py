@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 
@@ -76,8 +78,11 @@ def trained_as(entry: Entry) -> Trained | str:
     model = presets().get(name.casefold().replace("_", "-"))
     if ":" in name:
         return f"nobody knows what {name} is: measure with --trains and the name that recommend --model has for it"
-    pixels = raw.get("resolution")
-    if model is not None and model.pixels and pixels is not None and int(pixels) != model.pixels:
+    pixels, length = raw.get("resolution"), raw.get("sequence")
+    for what, value in (("images", pixels), ("sequences", length)):
+        if isinstance(value, str):
+            return f"nobody knows how large {what} of {value!r} are: a number is expected"
+    if model is not None and model.pixels and pixels is not None and pixels != model.pixels:
         return (
             f"it was measured with images of {pixels} pixels, and recommend trains {model.name} with {model.pixels}: "
             f"measure with --resolution {model.pixels}"
@@ -88,7 +93,7 @@ def trained_as(entry: Entry) -> Trained | str:
     return Trained(
         model=model.name if model is not None else name,
         method=raw.get("method") or "ddp",
-        sequence=int(raw.get("sequence") or (model.sequence if model is not None else 1)),
+        sequence=int(length or (model.sequence if model is not None else 1)),
         precision=Precision(raw["precision"]) if raw.get("precision") else DTYPES[dtype],
         software=raw.get("software") or "eager",
         checkpointing=raw.get("activation_checkpointing"),
@@ -126,7 +131,7 @@ class StepTimes:
     @cached_property
     def fit(self) -> StepTimeFit:
         """The law that was saved with them; of several measurements, that of all steps together."""
-        saved = [raw for e in self.entries if (raw := e.document.get("fit" if e.kind == "steptime" else "step_time"))]
+        saved = [raw for e in self.entries if (raw := _saved(e))]
         if len(self.entries) == 1 and saved:
             return StepTimeFit.of_document(saved[0])
         try:
@@ -135,6 +140,13 @@ class StepTimes:
             if missing_extra(error) is None or not saved:
                 raise
             return StepTimeFit.of_document(saved[-1])
+
+    @property
+    def unfitted(self) -> str:
+        """Why there is no law of them; empty where there is one, or one can be made."""
+        if self.too_few or any(_saved(e) for e in self.entries) or find_spec("scipy") is not None:
+            return self.too_few
+        return "no law of its steps was saved with it, and to fit one needs scipy: install deepvm[fit]"
 
     @property
     def steps(self) -> Steps:
@@ -174,8 +186,13 @@ def step_times(
         StepTimes(name, trained, _gpu_of(own[-1], types.get(name)), tuple(own))
         for (name, trained), own in found.items()
     ]
-    unused |= {e.name: why for group in groups if (why := group.too_few) for e in group.entries}
-    return tuple(group for group in groups if not group.too_few), unused
+    unused |= {e.name: why for group in groups if (why := group.unfitted) for e in group.entries}
+    return tuple(group for group in groups if not group.unfitted), unused
+
+
+def _saved(entry: Entry) -> Mapping[str, Any] | None:
+    """The law that was saved with an entry's steps."""
+    return entry.document.get("fit" if entry.kind == "steptime" else "step_time")
 
 
 def _gpu_of(entry: Entry, instance: InstanceType | None) -> Accelerator | None:

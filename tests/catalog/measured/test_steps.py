@@ -80,6 +80,8 @@ def test_what_profile_scaling_trained_in_the_words_of_recommend(aws: Catalog) ->
         ({"resolution": 32}, "images of 32 pixels, and recommend trains resnet50 with 224"),
         ({"model": "mine:net"}, "measure with --trains"),
         ({"dtype": "float64"}, "which precision float64 is"),
+        ({"resolution": "224x224"}, "how large images of '224x224' are"),
+        ({"sequence": "long"}, "how large sequences of 'long' are"),
     ],
 )
 def test_what_the_planner_cannot_know_is_named(changes: dict[str, Any], why: str, aws: Catalog) -> None:
@@ -177,9 +179,12 @@ def test_two_measurements_of_one_workload_count_together(aws: Catalog) -> None:
 
 
 def test_a_saved_law_needs_no_scipy(aws: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = law_entry()
+    entry, bare = law_entry(), steps()
     for name in ("scipy", "scipy.optimize"):
         monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr("deepvm.catalog.measured.steps.find_spec", lambda name: None)
+    found, unused = step_times([entry, bare], aws.by_name)
+    assert len(found) == 1 and "to fit one needs scipy" in unused[bare.name]
     assert only(entry, aws).fit == StepTimeFit.of_document(entry.document["fit"])
 
 
