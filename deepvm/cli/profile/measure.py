@@ -13,7 +13,7 @@ import typer
 
 from deepvm.cli.long_runs import cleaning_up, filling
 from deepvm.cli.output import TableJson, draw, plot_of, print_as, say
-from deepvm.cli.parameters import flag, opt, switch
+from deepvm.cli.parameters import flag, opt
 from deepvm.core.spelling import one_of
 from deepvm.core.units import parse_bytes
 from deepvm.errors import DataError, DeepVMError, RequestError
@@ -35,11 +35,11 @@ PythonThere = Annotated[str, opt("Python on the hosts; default: python3, with ne
 Workdir = Annotated[str, opt("Working folder on the hosts.", "FOLDER")]
 StartTimeout = Annotated[float, opt("Time limit until all hosts have connected.", "SECONDS")]
 Verbose = Annotated[bool, flag("--verbose", "Show the output of the hosts.", "-v")]
-Resolution = Annotated[int, opt("Height and width of the images.", "PIXELS")]
+Resolution = Annotated[int, opt("Side of the images.", "PIXELS")]
 Device = Annotated[Literal["auto", "cpu", "cuda"], opt("auto: all GPUs, else the CPU.")]
 Sizes = Annotated[str, opt("Numbers of VMs; default: 1, 2, 4, ... and all hosts.", "N,N,...")]
-WarmUp = Annotated[int, opt("Untimed steps at the start of each scaling run.", "N")]
-Steps = Annotated[int, opt("Steps per window of a scaling run.", "N")]
+WarmUp = Annotated[int, opt("Untimed steps before.", "N")]
+Steps = Annotated[int, opt("Steps of a window.", "N")]
 Transport = Annotated[Literal["tcp", "mpi"], opt("Network transport; mpi needs the extra mpi on all hosts.")]
 CheckpointSize = Annotated[str, opt("Size that all senders push together: 300MB, 0.3GB, 512MiB.", "SIZE")]
 Save = Annotated[bool, flag("--save", "Save to your measured tables, which recommend uses.")]
@@ -54,7 +54,7 @@ Models = Annotated[
     list[str],
     opt(f"{_NAMES}, {ALL}, or your own module:function; repeatable.", "NAME", autocompletion=lambda: [*MODELS, ALL]),
 ]
-Dtype = Annotated[Literal["float32", "bfloat16", "float16"], opt("float16 types: mixed precision.")]
+Dtype = Annotated[Literal["float32", "bfloat16", "float16"], opt("Mixed below 32 bits.")]
 Seconds = Annotated[float, opt("Minimum length of a window of eFLOPS.", "SECONDS")]
 
 
@@ -118,16 +118,14 @@ def scaling(
     launcher: LauncherName = "ssh",
     python: PythonThere = "",
     workdir: Workdir = "",
-    model: Annotated[
-        str, opt(f"{_NAMES}, a language model such as gpt2, or your own module:function.", "NAME")
-    ] = "resnet50",
-    trains: Annotated[str, opt("What 'recommend --model' calls a model of your own.", "NAME")] = "",
-    seq: Annotated[int | None, opt("Tokens of a sample; default: the language model's.", "TOKENS", min=1)] = None,
-    method: Annotated[Literal["ddp", "fsdp"], opt("A language model on each GPU, or sharded.")] = "ddp",
-    activation_checkpointing: Annotated[bool, switch("Of a language model: compute activations again.")] = False,
-    batch: Annotated[
-        str, opt("Samples per step and GPU, the first for the speed-up; default: 128, or the model's.", "N,N,...")
-    ] = "",
+    model: Annotated[str, opt(f"{_NAMES}, a text model (gpt2), or your own module:function.", "NAME")] = "resnet50",
+    trains: Annotated[str, opt("What recommend calls a model of your own.", "NAME")] = "",
+    seq: Annotated[int | None, opt("Tokens of a text.", "TOKENS", min=1)] = None,
+    method: Annotated[Literal["ddp", "fsdp"], opt("Texts: whole or sharded.")] = "ddp",
+    activation_checkpointing: Annotated[
+        bool, flag("--activation-checkpointing", "Texts: compute activations again.")
+    ] = False,
+    batch: Annotated[str, opt("Samples of each GPU; S(n): the first.", "N,N,...")] = "",
     resolution: Resolution = 32,
     dtype: Dtype = "float32",
     device: Device = "auto",
@@ -148,12 +146,9 @@ def scaling(
     """Train for some seconds on 1, 2, 4, ... VMs through torchrun and compare the speeds.
 
     The largest cluster comes first; a host that fails is left out of the rest. Exit code 1 when sizes are missing.
-    With several batches the steps also give a step-time law, by which recommend plans this model on this type.
+    Steps of several batches give a law by which recommend plans.
 
-    Example: deepvm profile scaling --hosts-file hosts --python '~/venv/bin/python' --out curve.json
-
-    Example: deepvm profile scaling --hosts-file hosts --resolution 224 --dtype bfloat16 --batch 128,64 --save
-    --instance-type g6.xlarge
+    Example: deepvm profile scaling --hosts-file hosts --batch 128,64 --out curve.json
     """
     from deepvm.cli.profile.save import check_save, entry_from, put
     from deepvm.profiling.hosts.launcher import Host, Launcher
