@@ -207,6 +207,6 @@ def format_bytes(count: int) -> str:
     return f"{shown} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
 
 
-def counted(count: int, word: str) -> str:
-    """``1 size``, ``2 sizes``."""
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+def counted(count: int, word: str, words: str = "") -> str:
+    """``1 size``, ``2 sizes``; ``words``: a plural that is none with s."""
+    return f"{count} {word}" if count == 1 else f"{count} {words or f'{word}s'}"

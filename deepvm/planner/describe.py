@@ -14,7 +14,7 @@ from deepvm.core.cluster.instances import InstanceType, Market, flopp, quota_lim
 from deepvm.core.cluster.speedup import scaling_factor
 from deepvm.core.interval import Interval
 from deepvm.core.training.curve import StepTimeSpeedup
-from deepvm.core.training.speed import TrainingSpeed
+from deepvm.core.training.speed import Source, TrainingSpeed
 from deepvm.core.units import MICRO_USD, format_seconds, format_usd
 from deepvm.planner.architectures import Architecture
 from deepvm.planner.candidates import Candidates
@@ -64,7 +64,7 @@ def describe(
     prediction = None
     if isinstance(curve, StepTimeSpeedup):
         speed = curve.speed_of(n)
-        warnings += speed.doubts(0)
+        warnings += [*speed.doubts(0), *_not_believed(choice, candidates, speed)]
         kept = Interval(float(sizes.kept_bad[row]), float(sizes.kept[row]), float(sizes.kept_good[row]))
         prediction = _prediction(speed, kept)
     elif curve.extrapolated(n)[0]:
@@ -112,6 +112,21 @@ def _costs_usd(price: int, total_s: float, kept: Interval) -> tuple[float, float
     training_s = (total_s - START_S) * kept.value
     good, bad = (price / MICRO_USD * (START_S + training_s / share) / 3600 for share in (kept.high, kept.low))
     return good, bad
+
+
+def _not_believed(choice: Choice, candidates: Candidates, speed: TrainingSpeed) -> Iterator[str]:
+    """Larger clusters of measured VMs that would be faster, if what was measured went so far."""
+    sizes, row, request = choice.block.sizes, choice.size, candidates.request
+    if speed.source is not Source.MEASURED:
+        return
+    larger = (sizes.type_index == sizes.type_index[row]) & (sizes.count > sizes.count[row]) & ~sizes.trusted
+    faster = larger & (sizes.effective > sizes.effective[row]) & (sizes.price <= request.budget_micro_usd)
+    if faster.any() and sizes.trusted[row]:
+        most = int(sizes.count[faster].max())
+        yield (
+            f"up to {most} x {choice.cluster.gpu.name} may be faster, but {speed.fitted_vms} were measured and no more "
+            f"than {speed.trusted_vms} are believed: measure more, or --extrapolate"
+        )
 
 
 def _prediction(speed: TrainingSpeed, kept: Interval) -> Prediction:

@@ -11,7 +11,7 @@ from deepvm.catalog.published.calibration import calibration, key_of
 from deepvm.catalog.published.hardware import find_accelerator, interconnect, usual_machine
 from deepvm.core.cluster.instances import InstanceType
 from deepvm.core.training.hardware import Accelerator, Machine
-from deepvm.core.training.speed import TrainingSpeed, predict
+from deepvm.core.training.speed import Parts, TrainingSpeed, parts_of, predict
 from deepvm.core.training.workload import Workload
 from deepvm.errors import RequestError
 
@@ -58,6 +58,12 @@ class PublishedPerformance:
         known = calibration()
         published = key_of(workload, gpu, precision) in known.seen
         return predict(workload, machine, precision, vms, known.evidence, software=self.software, published=published)
+
+    def parts(self, machine: Machine, workload: Workload, vms: FloatArray) -> Parts:
+        """What steps on clusters of a machine, which must compute in the workload's precision, consist of."""
+        precision = machine.accelerator.precision(workload.precision)
+        assert precision is not None
+        return parts_of(workload, machine, precision, vms, calibration().evidence, software=self.software)
 
     def cluster(self, gpu: Accelerator, workload: Workload, gpus: int, nodes: int | None) -> TrainingSpeed:
         """The speed of so many GPUs, in ``nodes`` VMs or as they are mostly rented.

@@ -9,6 +9,7 @@ import typer
 from deepvm.cli.help.completion import complete_accelerator
 from deepvm.cli.output import TableJsonYaml, TableJsonYamlCsv, print_as, say
 from deepvm.cli.parameters import group, opt, switch, takes_flags
+from deepvm.cli.plan.options import Tables, own_tables
 from deepvm.cli.workload_options import WorkloadFlags
 from deepvm.errors import RequestError
 
@@ -27,9 +28,12 @@ def predict(
     gpu_memory: Annotated[str | None, opt("Which of several with this name, such as 40GiB.", "SIZE")] = None,
     software: _Software = "eager",
     placement_group: Annotated[bool, switch("The VMs are in a cluster placement group.")] = False,
+    tables: Tables = "auto",
     output: TableJsonYaml = "table",
 ) -> None:
     """Predict throughput, step time and MFU, each with an 80 % interval, its source and its doubts.
+
+    What you have measured of this model on this GPU counts; --tables paper ignores it.
 
     Example: deepvm performance predict --model llama-8b --method fsdp --gpu H100 --gpus 64
     """
@@ -48,7 +52,9 @@ def predict(
     if accelerator is None:
         names = list(dict.fromkeys(known.name for known in accelerators()))
         raise RequestError("gpu", gpu, none_of(gpu, names, meant_gpu(gpu, names, "--gpu-memory")))
-    source = PublishedPerformance(software, placement_group)
+    own, source = own_tables(tables), PublishedPerformance(software, placement_group)
+    if own is not None:
+        source = own.speeds(source, {})
     found = source.cluster(accelerator, workload, count, None if nodes is None else _whole(nodes, "nodes"))
     print_as(output, lambda: report.print_prediction(found), lambda: report.document(found))
     if not found.fits[0]:

@@ -7,7 +7,7 @@ from typing import Annotated
 from deepvm.cli.help.completion import complete_catalog, complete_gpu
 from deepvm.cli.output import TableJsonYamlCsv, print_as
 from deepvm.cli.parameters import opt, takes_flags
-from deepvm.cli.plan.options import USUAL_MODEL, SourceFlags
+from deepvm.cli.plan.options import USUAL_MODEL, SourceFlags, Tables, own_tables
 from deepvm.cli.workload_options import WorkloadFlags
 
 
@@ -19,6 +19,7 @@ def gpus(
     ] = "aws",
     gpu: Annotated[str, opt("Only these GPU models.", "GLOB", autocompletion=complete_gpu)] = "*",
     offline: Annotated[bool, opt("Send no requests: use the cache or the snapshot.", None)] = False,
+    tables: Tables = "auto",
     output: TableJsonYamlCsv = "table",
 ) -> None:
     """List GPUs with memory, prices, and how fast one VM trains a model; the most work for a dollar comes first.
@@ -33,8 +34,11 @@ def gpus(
     from deepvm.errors import RequestError
     from deepvm.reports.performance import gpus as report
 
-    training = Training(flags.trained(USUAL_MODEL), PublishedPerformance())
-    found = report.rows_of(SourceFlags(offline=offline).load(catalog), training)
+    loaded, own, speeds = SourceFlags(offline=offline).load(catalog), own_tables(tables), PublishedPerformance()
+    if own is not None:
+        speeds = own.speeds(speeds, loaded.by_name)
+    training = Training(flags.trained(USUAL_MODEL), speeds)
+    found = report.rows_of(loaded, training)
     rows = [r for r in found if fnmatchcase(r.name.casefold(), gpu.casefold())]
     if not rows:
         names = sorted({r.name for r in found})

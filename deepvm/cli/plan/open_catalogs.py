@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from deepvm.cli.output import note, say
-from deepvm.cli.plan.options import PlanFlags, measured, say_notes
+from deepvm.cli.plan.options import PlanFlags, say_notes
 from deepvm.cli.settings import set_elsewhere
 from deepvm.errors import CloudError, MissingDataError, RequestError
 
@@ -25,7 +25,7 @@ def open_catalogs(flags: PlanFlags, *, details: bool = False) -> tuple[Catalog, 
 
     Raises DataError, CloudError (``--prices live`` failed), or RequestError (options contradict each other).
     """
-    return measured(_of_market(flags, details) or [_other(flags)], flags.tables, flags.workload)
+    return flags.with_measurements(_of_market(flags, details) or [_other(flags)])
 
 
 def _of_market(flags: PlanFlags, details: bool) -> Sequence[Catalog]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from deepvm.catalog.market.build_catalog import MarketRequest
+    from deepvm.catalog.measured.tables import Tables as MeasuredTables
     from deepvm.core.cluster.instances import Catalog, Quota
     from deepvm.core.preemption.job import Job
     from deepvm.core.training.speed import Training
@@ -215,22 +216,45 @@ class PlanFlags(WorkloadFlags):
 
     def training(self, catalog: "Catalog") -> "Training | None":
         """What is trained and how fast; None where eFLOPS are counted. Raises RequestError, CatalogFormatError."""
-        named = bool(self.model) or self.params is not None
-        if self.model.casefold() == NO_MODEL or not (named or self._takes_the_usual_model(catalog)):
+        if self.model.casefold() == NO_MODEL or not (self._names_a_model or self._takes_the_usual_model(catalog)):
             if given := next((n for n in _OF_A_MODEL if getattr(self, n) is not None), ""):
                 raise RequestError(given, getattr(self, given), "only together with --model or --params")
             return None
         from deepvm.catalog.published.performance import PublishedPerformance
         from deepvm.core.training.speed import Training
 
-        return Training(self.trained(USUAL_MODEL), PublishedPerformance(self.software, self.placement_group))
+        published = PublishedPerformance(self.software, self.placement_group)
+        own = own_tables(self.tables)
+        speeds = published if own is None else own.speeds(published, catalog.by_name)
+        return Training(self.trained(USUAL_MODEL), speeds)
+
+    def with_measurements(self, catalogs: "Sequence[Catalog]") -> "tuple[Catalog, ...]":
+        """The catalogs with the user's steps of the model that is trained, or with eFLOPS and curves where these count.
+
+        Without a named model: steps of the usual one, if there are any. Raises DataError, RequestError.
+        """
+        found, counts_eflops = own_tables(self.tables, self.workload), self.model.casefold() == NO_MODEL
+        if found is None or counts_eflops or not (self._names_a_model or self._takes_the_usual_model(catalogs[0])):
+            return measured(catalogs, self.tables, self.workload)
+        workload = self.trained(USUAL_MODEL)
+        applied = [found.apply_steps(c, workload, self.software) for c in catalogs]
+        if self._names_a_model or any(_of_steps(c) for c in applied):
+            if self.workload:
+                note(f"--workload {self.workload} has no effect where a model is trained: its own steps count")
+            return _noted(catalogs, applied, self.tables, found.path)
+        return measured(catalogs, self.tables, self.workload)
+
+    @property
+    def _names_a_model(self) -> bool:
+        return bool(self.model) or self.params is not None
 
     def _takes_the_usual_model(self, catalog: "Catalog") -> bool:
         """Whether a model is assumed: on real VMs of which eFLOPS are not known, unless the user counts in them."""
         from deepvm.core.cluster.memory_nodes import PAPER_NODES
 
         in_eflops = (self.job_file, self.work, self.speedup, self.estimates, self.measured_on, self.workload)
-        if catalog.memory_nodes is PAPER_NODES or any(in_eflops) or catalog.provenance.measured:
+        in_figures = catalog.provenance.measured and not _of_steps(catalog)
+        if catalog.memory_nodes is PAPER_NODES or any(in_eflops) or in_figures:
             return False
         return any(i.gpu is not None and (i.eflops is None or bool(i.eflops_basis)) for i in catalog)
 
@@ -312,30 +336,46 @@ def say_notes(catalogs: "Sequence[Catalog]", *, details: bool = False) -> None:
         note(brief_line(catalogs))
 
 
-def measured(catalogs: "Sequence[Catalog]", tables: str, workload: str) -> "tuple[Catalog, ...]":
-    """Catalogs with the user's measurements; notes about those that cannot be used. Raises DataError, RequestError."""
+def own_tables(tables: str, workload: str = "") -> "MeasuredTables | None":
+    """The measurements that ``--tables`` names; None where there are none, and none are asked for by ``workload``."""
     if tables == "auto" and not workload:
         from deepvm.catalog.measured.storage import default_folder, nothing_measured
 
         folder = default_folder(os.environ)
         if folder is None or nothing_measured(folder):  # the tables' modules are slow to load
-            return tuple(catalogs)
+            return None
     from deepvm.catalog.measured.tables import open_tables
 
     found = open_tables(tables)
-    if found is None and workload:
-        note(f"--workload {workload} has no effect beside --tables paper")
-    if found is None or not (found or workload):
+    return found if found or workload else None
+
+
+def measured(catalogs: "Sequence[Catalog]", tables: str, workload: str) -> "tuple[Catalog, ...]":
+    """Catalogs with the user's measurements; notes about those that cannot be used. Raises DataError, RequestError."""
+    found = own_tables(tables, workload)
+    if found is None:
+        if workload:
+            note(f"--workload {workload} has no effect beside --tables paper")
         return tuple(catalogs)
-    applied = tuple(found.apply(c, workload, among=catalogs) for c in catalogs)
+    return _noted(catalogs, [found.apply(c, workload, among=catalogs) for c in catalogs], tables, found.path)
+
+
+def _noted(
+    catalogs: "Sequence[Catalog]", applied: "Sequence[Catalog]", tables: str, path: str
+) -> "tuple[Catalog, ...]":
+    """Catalogs with measurements, with notes about those that cannot be used."""
     said = {text for catalog in catalogs for text in catalog.provenance.notes}
     for text in dict.fromkeys(t for c in applied for t in c.provenance.notes if t not in said):
         note(text)
     if tables == "auto":
-        return applied
+        return tuple(applied)
     # Measurements that are not the user's own name their file.
-    named = (replace(c, provenance=replace(c.provenance, measured_file=found.path)) for c in applied)
+    named = (replace(c, provenance=replace(c.provenance, measured_file=path)) for c in applied)
     return tuple(new if new.provenance.measured else old for new, old in zip(named, applied, strict=True))
+
+
+def _of_steps(catalog: "Catalog") -> bool:
+    return any(m.kind == "steps" for m in catalog.provenance.measured)
 
 
 def open_quotas(name: str | None, catalog: "Catalog") -> "tuple[Quota, ...] | None":

@@ -24,8 +24,9 @@ class Origin:
 class Measurement:
     """A figure of a catalog that was measured on the user's own machines.
 
-    ``kind``: ``eflops``, ``scaling`` (a speed-up curve) or ``saturation`` (n_sat of a bandwidth, without a workload).
-    ``subject``: the type, or ``sender to receiver``; ``measured_at`` is UTC.
+    ``kind``: ``eflops``, ``scaling`` (a speed-up curve), ``saturation`` (n_sat of a bandwidth, without a workload) or
+    ``steps`` (how long a step takes). ``subject``: the type, or ``sender to receiver``; ``measured_at`` is UTC.
+    ``runs``: how many training runs with times of their steps are behind it, 0 where it has none.
     """
 
     kind: str
@@ -33,6 +34,7 @@ class Measurement:
     workload: str
     measured_at: datetime
     value: str
+    runs: int = 0
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,16 @@ def state_bytes(workload: Workload, precision: Precision, gpus: FloatArray, *, s
     return np.asarray((STATE_BYTES + copies) * parameters / shards + at_once)
 
 
+def usual_checkpointing(workload: Workload) -> bool | None:
+    """Whether activations are checkpointed, as the user or the usual recipes say; None where the memory decides."""
+    model = workload.model
+    if workload.checkpointing is not None:
+        return workload.checkpointing
+    if model.transformer is None:
+        return False  # convolutions are trained in smaller micro-batches instead
+    return True if workload.method is not Method.DDP and model.parameters >= LARGE else None
+
+
 def fit_memory(workload: Workload, accelerator: Accelerator, precision: Precision, gpus: FloatArray) -> MemoryFit:
     """How a workload fits on clusters of these numbers of GPUs."""
     share = np.array([workload.batch_on(int(k)) for k in gpus.tolist()])
@@ -82,11 +92,7 @@ def fit_memory(workload: Workload, accelerator: Accelerator, precision: Precisio
         kept = {None: min(whole, less), True: less, False: whole}[workload.checkpointing]
         sharded = (gpus > 1) & (room - whole_state < kept)
     free = room - np.where(sharded, shared_state, whole_state)
-    chosen, model = workload.checkpointing, workload.model
-    if chosen is None and model.transformer is None:
-        chosen = False  # convolutions are trained in smaller micro-batches instead
-    elif chosen is None and workload.method is not Method.DDP and model.parameters >= LARGE:
-        chosen = True
+    chosen = usual_checkpointing(workload)
     checkpointing = np.asarray(free < whole * batch) if chosen is None else np.full(gpus.shape, chosen)
     sample = np.where(checkpointing, less, whole)
     most = np.floor(np.maximum(free, 0.0) / sample)

@@ -48,6 +48,7 @@ class Model:
             operations decide.
         reads_per_vcpu: samples a second that one vCPU reads, decodes and prepares; None where that is no limit.
         batch: samples on each GPU unless the user says.
+        pixels: height and width of its images; 0 where that is not known, or samples are no images.
         source: of these figures, in words.
     """
 
@@ -62,6 +63,7 @@ class Model:
     traffic_bytes: float = 0.0
     reads_per_vcpu: float | None = None
     batch: int = 1
+    pixels: int = 0
     source: str = ""
 
     def __post_init__(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property, partial
@@ -16,11 +16,11 @@ import numpy.typing as npt
 from deepvm.core.interval import Interval
 from deepvm.core.spelling import a_or_an
 from deepvm.core.training.effects import batch_effects, effects_of
-from deepvm.core.training.evidence import ACROSS, COMPUTE, LOCAL, NETWORK, NOISE, Evidence, weights
+from deepvm.core.training.evidence import ACROSS, COMPUTE, LOCAL, NETWORK, NOISE, PARTS, Evidence, Loading, weights
 from deepvm.core.training.gpu_memory import MOST_GPUS, fit_memory, least_gpus, state_bytes
 from deepvm.core.training.hardware import Machine
-from deepvm.core.training.roofline import OVERLAP, STRAGGLING, nominal_steps
-from deepvm.core.training.steptime import REACH, StepTimeFit, joined
+from deepvm.core.training.roofline import OVERLAP, STRAGGLING, Steps, nominal_steps
+from deepvm.core.training.steptime import REACH, joined
 from deepvm.core.training.workload import Method, Precision, Scaling, Workload
 from deepvm.core.units import format_bytes
 
@@ -68,6 +68,9 @@ class TrainingSpeed:
         vms: the sizes n, ascending. fits: whether the workload fits there. step_s: median seconds of a step.
         throughput: median units a second of all VMs together.
         source: where it comes from. fitted_vms: the largest cluster that its source has seen.
+        parts: what data sheets and published runs say of it. measured: where, when and how often it was measured.
+        covered: which sizes were measured, or are near those; None if nothing was. said: what measurements leave to
+            doubt of the size in a place, in words.
     """
 
     machine: Machine
@@ -83,6 +86,10 @@ class TrainingSpeed:
     doubt_of: Callable[[], Doubt] = field(repr=False)
     source: Source = Source.DERIVED
     fitted_vms: int = 1
+    parts: Parts | None = field(default=None, repr=False)
+    measured: str = ""
+    covered: BoolArray | None = field(default=None, repr=False)
+    said: Callable[[int], Iterator[str]] | None = field(default=None, repr=False)
 
     @cached_property
     def doubt(self) -> Doubt:
@@ -129,21 +136,23 @@ class TrainingSpeed:
         model, vms = self.workload.model, int(self.vms[place])
         if not self.fits[place]:
             yield f"it does not fit into memory: {self.needs or f'not on {vms} VMs'}"
-        if self.source is Source.DERIVED:
+        if self.said:
+            yield from self.said(place)
+        elif self.source is Source.DERIVED:
             yield (
                 f"nobody has published {model.name} on {self.machine.accelerator.name} in {self.precision.value}: "
                 "derived from data sheets and from what was published of other models and GPUs"
             )
         reading = reading_s(self.workload, self.machine, self.batch[[place]])
-        if self.step_s[place] <= reading[0] * (1 + 1e-9):
+        if abs(self.step_s[place] - reading[0]) <= 1e-9 * reading[0]:
             yield (
                 f"{self.machine.vcpus} vCPUs read about {self.workload.model.reads_per_vcpu:g} samples a second each, "
                 "and the GPUs wait for them: decode on GPUs, or rent a VM with more vCPUs"
             )
-        if vms > self.trusted_vms:
+        if vms > self.trusted_vms and not self.said:
             what = f"{vms} VMs of {self.machine.gpus:g} x {self.machine.accelerator.name}"
             yield f"{what} are more than 1.5 times the {self.fitted_vms} that such networks were checked with"
-        if vms > 1 and self.source is not Source.MEASURED:
+        if vms > 1 and not self.said:
             yield f"network: {self.machine.interconnect.basis}"
 
 
@@ -162,6 +171,69 @@ class Training:
     speeds: SpeedSource
 
 
+@dataclass(frozen=True)
+class Parts:
+    """What a step on n VMs consists of, by data sheets and published runs; arrays of shape (sizes,), seconds.
+
+    ``straggling``: logarithm of how much longer gradients take than on one GPU.
+    """
+
+    steps: Steps
+    grad_s: FloatArray
+    sync_s: FloatArray
+    straggling: FloatArray
+    per_vm: float
+    evidence: Evidence
+    loadings: Sequence[tuple[npt.NDArray[np.int64], Loading]]
+
+    def share(self, grad_s: FloatArray) -> FloatArray:
+        """By how much per cent a step with these gradients grows with 1 % more synchronisation."""
+        return np.asarray((self.sync_s / joined(grad_s, self.sync_s, OVERLAP)) ** OVERLAP)
+
+    def doubt(self, share: FloatArray | None = None, kept: Sequence[bool] = (True,) * PARTS) -> Doubt:
+        """How far off the steps may be, due to the ``kept`` parts of :mod:`.evidence` and to the run."""
+        sizes, many = len(self.grad_s), np.log(self.steps.vms)
+        local = np.full(sizes, math.log(self.per_vm))
+        parts = weights(self.share(self.grad_s) if share is None else share, local, many) * np.array(kept)
+        shared = np.zeros((sizes, len(self.evidence.names)))
+        named = dict[str, FloatArray]()
+        for rows, loading in self.loadings:
+            shared[rows] = loading.shared(parts[rows])
+            for effect, deviation in loading.alone(parts[rows]).items():
+                named.setdefault(effect, np.zeros(sizes))[rows] = deviation
+        return Doubt(shared, named, np.full(sizes, NOISE**2))
+
+
+def parts_of(
+    workload: Workload, machine: Machine, precision: Precision, vms: FloatArray, evidence: Evidence, *, software: str
+) -> Parts:
+    """The nominal steps, corrected by what was published."""
+    steps = nominal_steps(workload, machine, precision, vms)
+    memory = steps.memory
+    grad, sync, straggling = steps.grad_s.copy(), steps.sync_s.copy(), STRAGGLING * np.log(steps.gpus)
+    loadings = []
+    for several, checkpointing in product((False, True), repeat=2):
+        rows = np.flatnonzero(((vms > 1) == several) & (memory.checkpointing == checkpointing))
+        if not len(rows):
+            continue
+        known = partial(effects_of, workload, machine, precision, software=software, checkpointing=checkpointing)
+        of_batch = batch_effects(workload, machine, precision, memory.micro_batch[rows])
+        loading = evidence.loading(known(several_vms=several), of_batch)
+        mean = loading.mean.T
+        # More GPUs never make gradients faster, whatever noise says.
+        within, across = (np.maximum(mean[part], -STRAGGLING) for part in (LOCAL, ACROSS))
+        slower = within * math.log(machine.gpus) + across * np.log(vms[rows])
+        grad[rows] *= np.exp(slower - mean[COMPUTE])
+        sync[rows] *= np.exp(-mean[NETWORK])
+        if several:
+            # Corrections for links and for networks are learnt apart: no network is faster than the links behind it.
+            links = math.exp(-evidence.loading(known(several_vms=False), {}).mean[0, NETWORK])
+            sync[rows] = np.maximum.reduce([sync[rows], steps.local_s[rows] * links, steps.line_s[rows]])
+        straggling[rows] += slower
+        loadings.append((rows, loading))
+    return Parts(steps, grad, sync, straggling, machine.gpus, evidence, loadings)
+
+
 def predict(
     workload: Workload,
     machine: Machine,
@@ -173,56 +245,25 @@ def predict(
     published: bool,
 ) -> TrainingSpeed:
     """The nominal steps, corrected by what was published; ``published``: of this very model, GPU and precision."""
-    steps = nominal_steps(workload, machine, precision, vms)
-    memory = steps.memory
-    grad, sync = steps.grad_s.copy(), steps.sync_s.copy()
-    corrected = []
-    for several, checkpointing in product((False, True), repeat=2):
-        rows = np.flatnonzero(((vms > 1) == several) & (memory.checkpointing == checkpointing))
-        if not len(rows):
-            continue
-        known = partial(effects_of, workload, machine, precision, software=software, checkpointing=checkpointing)
-        of_batch = batch_effects(workload, machine, precision, memory.micro_batch[rows])
-        loading = evidence.loading(known(several_vms=several), of_batch)
-        mean = loading.mean.T
-        local, many = np.full(len(rows), math.log(machine.gpus)), np.log(vms[rows])
-        # More GPUs never make gradients faster, whatever noise says.
-        within, across = (np.maximum(mean[part], -STRAGGLING) for part in (LOCAL, ACROSS))
-        straggling = within * local + across * many
-        grad[rows] *= np.exp(straggling - mean[COMPUTE])
-        sync[rows] *= np.exp(-mean[NETWORK])
-        if several:
-            # Corrections for links and for networks are learnt apart: no network is faster than the links behind it.
-            links = math.exp(-evidence.loading(known(several_vms=False), {}).mean[0, NETWORK])
-            sync[rows] = np.maximum.reduce([sync[rows], steps.local_s[rows] * links, steps.line_s[rows]])
-        share = (sync[rows] / joined(grad[rows], sync[rows], OVERLAP)) ** OVERLAP
-        corrected.append((rows, weights(share, local, many), loading))
-
-    def doubt() -> Doubt:
-        shared = np.zeros((len(vms), len(evidence.names)))
-        named = dict[str, FloatArray]()
-        for rows, parts, loading in corrected:
-            shared[rows] = loading.shared(parts)
-            for effect, deviation in loading.alone(parts).items():
-                named.setdefault(effect, np.zeros(len(vms)))[rows] = deviation
-        return Doubt(shared, named, np.full(len(vms), NOISE**2))
-
+    parts = parts_of(workload, machine, precision, vms, evidence, software=software)
+    steps = parts.steps
     # A step waits for its samples: they are read while the one before is computed.
-    step = np.maximum(joined(grad, sync, OVERLAP), reading_s(workload, machine, steps.batch))
+    step = np.maximum(joined(parts.grad_s, parts.sync_s, OVERLAP), reading_s(workload, machine, steps.batch))
     return TrainingSpeed(
         machine=machine,
         workload=workload,
         precision=precision,
         vms=vms,
-        fits=memory.fits,
+        fits=steps.memory.fits,
         step_s=step,
         throughput=workload.samples_of_step(steps.gpus) * workload.model.units_per_sample / step,
-        checkpointing=memory.checkpointing,
-        micro_batch=memory.micro_batch,
+        checkpointing=steps.memory.checkpointing,
+        micro_batch=steps.memory.micro_batch,
         batch=steps.batch,
-        doubt_of=doubt,
+        doubt_of=parts.doubt,
         source=Source.PUBLISHED if published else Source.DERIVED,
         fitted_vms=machine.interconnect.fitted_vms,
+        parts=parts,
     )
 
 
@@ -230,33 +271,6 @@ def reading_s(workload: Workload, machine: Machine, batch: FloatArray) -> FloatA
     """Seconds in which the processors of a VM prepare a step's samples; 0 where that is no limit."""
     rate, vcpus = workload.model.reads_per_vcpu, machine.vcpus
     return batch * machine.gpus / (rate * vcpus) if rate and vcpus else np.zeros_like(batch)
-
-
-def of_fit(
-    fit: StepTimeFit, workload: Workload, machine: Machine, precision: Precision, vms: FloatArray
-) -> TrainingSpeed:
-    """The speed by a law that the user's own measurements were fitted to."""
-    nominal = nominal_steps(workload, machine, precision, vms)
-    gpus, batch = nominal.gpus, nominal.batch
-    step = fit.law.step_s(vms, gpus, batch)
-    sd = fit.deviation(vms, gpus, batch)
-    return TrainingSpeed(
-        machine=machine,
-        workload=workload,
-        precision=precision,
-        vms=vms,
-        fits=nominal.memory.fits,
-        step_s=step,
-        throughput=workload.samples_of_step(gpus) * workload.model.units_per_sample / step,
-        checkpointing=nominal.memory.checkpointing,
-        micro_batch=nominal.memory.micro_batch,
-        batch=batch,
-        doubt_of=lambda: Doubt(
-            np.zeros((len(vms), 0)), {f"measured on {machine.accelerator.name}": sd}, np.zeros(len(vms))
-        ),
-        source=Source.MEASURED,
-        fitted_vms=fit.most_nodes,
-    )
 
 
 def memory_needed(workload: Workload, machine: Machine, precision: Precision) -> str:

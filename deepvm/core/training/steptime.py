@@ -16,7 +16,9 @@ of ``data/performance``). Fitted on up to four VMs it takes the error of the spe
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, astuple, dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +30,7 @@ FloatArray = npt.NDArray[np.float64]
 
 FEWEST = 4
 """Rows that a fit needs, of at least two sizes or batches."""
+ENOUGH = f"at least {FEWEST} measured steps, of at least two clusters or batches"
 REACH = 1.5
 """How far beyond the largest measured cluster the law is to be believed, as a factor."""
 _WIDEST = np.log(1e9)  # of each part of a step over the median step, either way
@@ -115,6 +118,19 @@ class Steps:
         """How many there are."""
         return len(self.step_s)
 
+    @property
+    def kinds(self) -> int:
+        """How many different clusters and batches."""
+        return len({*zip(self.nodes.tolist(), self.gpus.tolist(), self.batch.tolist(), strict=True)})
+
+    def thinned(self, most: int) -> Steps:
+        """At most so many of the steps, spread evenly over clusters and batches."""
+        if len(self) <= most:
+            return self
+        order = np.lexsort((self.step_s, self.batch, self.gpus, self.nodes))
+        kept = order[np.linspace(0, len(order) - 1, most).astype(int)]
+        return Steps(self.nodes[kept], self.gpus[kept], self.batch[kept], self.step_s[kept])
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -199,6 +215,17 @@ class StepTimeFit:
         at = [np.array([float(value)]) for value in (nodes, gpus, batch)]
         return Interval.of_log(float(self.law.step_s(*at)[0]), float(self.deviation(*at)[0]))
 
+    def as_document(self) -> dict[str, Any]:
+        """The fit as JSON has it; :meth:`of_document` reads it."""
+        return asdict(self)
+
+    @classmethod
+    def of_document(cls, raw: Mapping[str, Any]) -> StepTimeFit:
+        """The fit of a valid object."""
+        own = raw["measured"]
+        lists = {name: tuple(own[name]) for name in ("nodes", "scatter", "gpus", "batch", "local_gpus")}
+        return cls(**{**raw, "law": StepTimeLaw(**raw["law"]), "measured": Measured(**{**own, **lists})})
+
 
 def fit_steps(steps: Steps) -> StepTimeFit:
     """Fit the law: least squares of log T, with less weight on rows that are far off, from several starts.
@@ -206,10 +233,9 @@ def fit_steps(steps: Steps) -> StepTimeFit:
     Parts that nothing was measured of are 0: a file of single VMs says nothing about the network. Raises a
     RequestError for fewer than :data:`FEWEST` rows, or if neither sizes nor batches differ.
     """
-    kinds = len({*zip(steps.nodes.tolist(), steps.gpus.tolist(), steps.batch.tolist(), strict=True)})
+    kinds = steps.kinds
     if len(steps) < FEWEST or kinds < 2:
-        allowed = f"at least {FEWEST} measured steps, of at least two clusters or batches"
-        raise RequestError("steps", f"{len(steps)} of {kinds} kinds", allowed)
+        raise RequestError("steps", f"{len(steps)} of {kinds} kinds", ENOUGH)
     law = _fitted(steps)
     off = np.abs(np.log(steps.step_s) - np.log(law.step_s(steps.nodes, steps.gpus, steps.batch)))
     sd = _spread(off, kinds, kinds - int(_used(steps).sum()), _USUAL)
@@ -251,22 +277,13 @@ def _fitted(steps: Steps) -> StepTimeLaw:
     second, sample = float(np.median(steps.step_s)), float(np.median(steps.batch))
     scaled = Steps(steps.nodes, steps.gpus, steps.batch / sample, steps.step_s / second)
     used = _used(steps)
-    few = _some(scaled, _SCREENED)
+    few = scaled.thinned(_SCREENED)
     found = sorted((_search(few, start, used) for start in _starts(scaled)), key=lambda pair: pair[0])
     if len(few) < len(steps):
         found = sorted((_search(scaled, values, used) for _, values in found[:2]), key=lambda pair: pair[0])
     law = _law(found[0][1], used).slower(second, second)
     law = replace(law, grad_per_sample=law.grad_per_sample / sample)
     return StepTimeLaw(*(float(f"{value:.6g}") for value in astuple(law)))
-
-
-def _some(steps: Steps, most: int) -> Steps:
-    """At most so many of the steps, spread evenly over clusters and batches."""
-    if len(steps) <= most:
-        return steps
-    order = np.lexsort((steps.step_s, steps.batch, steps.gpus, steps.nodes))
-    kept = order[np.linspace(0, len(order) - 1, most).astype(int)]
-    return Steps(steps.nodes[kept], steps.gpus[kept], steps.batch[kept], steps.step_s[kept])
 
 
 def _starts(steps: Steps) -> list[FloatArray]:

@@ -13,6 +13,7 @@ b_i^2 what remains: an integral over one variable, done at equally likely values
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -24,7 +25,9 @@ from deepvm.core.cluster.cluster import Cluster
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.training.curve import StepTimeSpeedup
 from deepvm.core.training.evidence import NOISE
-from deepvm.core.training.speed import Doubt, Source
+from deepvm.core.training.speed import Doubt, TrainingSpeed
+from deepvm.core.training.steptime import REACH
+from deepvm.core.training.workload import Precision
 from deepvm.planner.candidates import Candidates, gather
 from deepvm.planner.columns import FloatArray
 from deepvm.planner.describe import blocks_of
@@ -34,8 +37,10 @@ from deepvm.planner.search.enumeration import Choice, Enumeration
 
 RIVALS = 24
 """Plans that are compared: the best of each machine."""
-RUN_MIN = 15.0
-"""Minutes that VMs are rented for one measurement, their start included."""
+START_MIN, RUN_S = 8.0, 25.0
+"""Minutes until VMs are there and can train; seconds that a training run needs beside its steps."""
+REPEATS, STEPS, BATCHES = 2, 35, 2
+"""Training runs of each size and batch, steps of each, untimed ones included, and different batches."""
 LEAST_GAIN = 0.005
 """A smaller expected gain is not worth a run."""
 _POINTS = 1001
@@ -46,13 +51,18 @@ class NextMeasurement:
     """The run to do next.
 
     Attributes:
-        cluster: what to rent: the VMs that a plan trains on, at most two of them.
+        cluster: a plan that trains on such VMs. count: the fewest of them from which its speed follows.
+        batch, precision, checkpointing: samples that a GPU of the plan computes at once, in what, and whether its
+            activations are computed again.
         minutes, usd: how long it takes and what it costs, about. gain: expected gain in speed, as a share.
         changes: probability that another plan is then best.
     """
 
     cluster: Cluster
     count: int
+    batch: float
+    precision: Precision
+    checkpointing: bool
     minutes: float
     usd: Decimal
     gain: float
@@ -155,12 +165,36 @@ def next_measurement(choices: Sequence[Choice], doubts: Doubts) -> NextMeasureme
     if not found:
         return None
     gain, changes, choice = max(found, key=lambda f: (round(f[0], 3), -f[2].price))
-    gpu, count = choice.cluster.gpu, min(choice.cluster.gpu_count, 2)
+    return _run_of(choice, gain, changes)
+
+
+def _run_of(choice: Choice, gain: float, changes: float) -> NextMeasurement:
+    gpu, speed = choice.cluster.gpu, _speed_of(choice)
+    # The fewest VMs from which what was measured says something of as many as the plan has.
+    count = next(n for n in itertools.count(1) if int(REACH * n) >= choice.cluster.gpu_count)
+    runs = (count.bit_length() + (count & (count - 1) > 0)) * BATCHES * REPEATS
+    minutes = START_MIN + runs * (RUN_S + STEPS * float(speed.step_s[0])) / 60
     price = gpu.spot_usd_per_hour or gpu.on_demand_usd_per_hour or Decimal(0)
-    usd = (price * count * Decimal(RUN_MIN) / 60).quantize(Decimal("0.01"))
-    return NextMeasurement(choice.cluster, count, RUN_MIN, usd, gain, changes)
+    usd = (price * count * Decimal(minutes) / 60).quantize(Decimal("0.01"))
+    return NextMeasurement(
+        choice.cluster,
+        count,
+        batch=float(speed.micro_batch[0]),
+        precision=speed.precision,
+        checkpointing=bool(speed.checkpointing[0]),
+        minutes=minutes,
+        usd=usd,
+        gain=gain,
+        changes=changes,
+    )
 
 
 def _measured(choice: Choice) -> bool:
+    covered = _speed_of(choice).covered
+    return covered is not None and bool(covered[0])
+
+
+def _speed_of(choice: Choice) -> TrainingSpeed:
     curve = choice.cluster.gpu.curve(StepTimeSpeedup.kind)
-    return curve is not None and curve.source == Source.MEASURED.value
+    assert isinstance(curve, StepTimeSpeedup)
+    return curve.speed_of(np.array([float(choice.cluster.gpu_count)]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,8 @@ from deepvm.core.units import counted
 from deepvm.errors import RequestError
 from deepvm.profiling.fit.step_points import Asked
 
+MOST_KEPT = 2_000
+"""Steps that are saved with a law."""
 OFF = 0.1  # a median error that is larger gets a warning
 
 
@@ -88,6 +90,24 @@ class StepFit:
             "measured_to": {"nodes": self.fitted.most_nodes, "gpus": self.fitted.most_gpus},
             "predictions": [prediction.as_document() for prediction in self.predictions],
             "warnings": list(self.warnings),
+        }
+
+    def saved(self, workload: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
+        """What measured tables keep: :meth:`document` with the whole fit and the steps; without what was asked for.
+
+        Of more than :data:`MOST_KEPT` steps as many are kept, spread evenly over clusters and batches.
+        """
+        found = {key: value for key, value in self.document().items() if key != "predictions"}
+        own = self.steps.thinned(MOST_KEPT)
+        rows = zip(own.nodes.tolist(), own.gpus.tolist(), own.batch.tolist(), own.step_s.tolist(), strict=True)
+        steps = [{"nodes": int(n), "gpus": int(k), "batch": b, "step_s": s} for n, k, b, s in rows]
+        warnings = [*_of_steps(self.steps, self.measured), *_of_law(self.fitted)]
+        return found | {
+            "workload": dict(workload),
+            "machine": dict(machine),
+            "fit": self.fitted.as_document(),
+            "steps": steps,
+            "warnings": warnings,
         }
 
 
@@ -180,8 +200,7 @@ def _of_steps(steps: Steps, measured: Measured) -> Iterator[str]:
         yield "no single GPU was measured: gradients and their synchronisation are told apart by the law alone"
     if measured.batches == 1:
         yield f"only a batch of {measured.batch[0]:g} was measured: what a step of another takes is a guess"
-    kinds = len({*zip(steps.nodes.tolist(), steps.gpus.tolist(), steps.batch.tolist(), strict=True)})
-    if kinds < 2 * FEWEST:
+    if (kinds := steps.kinds) < 2 * FEWEST:
         yield f"only {kinds} different clusters and batches were measured for a law of eight parameters: measure more"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.interval import Interval
 from deepvm.core.spelling import joined
-from deepvm.core.training.speed import Training, TrainingSpeed
+from deepvm.core.training.speed import Source, Training, TrainingSpeed
 from deepvm.planner.workload.trained import speed_of_one
 from deepvm.reports.performance.predictions import short
 from deepvm.reports.tables import Column, print_items, print_lines
@@ -64,6 +64,8 @@ def _row(name: str, count: int, memory: float | None, types: Sequence[InstanceTy
         why = next(s for _, s in found if isinstance(s, str))
         shown = min(types, key=lambda t: (_lowest(t), t.name))
         return GpuRow(name, count, memory, *_sold(shown), None, "", why)
+    measured = [k for k in known if k[2] == Source.MEASURED.value]
+    known = measured or known
     shown, speed, source = min(known, key=lambda k: (_lowest(k[0]) / k[1].value, k[0].name))
     return GpuRow(name, count, memory, *_sold(shown), speed, source, "")
 

@@ -28,6 +28,7 @@ def document(found: TrainingSpeed) -> dict[str, Any]:
         "step_s": found.step_interval(0).as_document(),
         "mfu": found.mfu(0),
         "source": found.source.value,
+        "measured": found.measured or None,
         "doubts": list(doubts(found)),
         "fits": bool(found.fits[0]),
         "model": workload.model.name,
@@ -68,6 +69,7 @@ def print_prediction(found: TrainingSpeed) -> None:
             f"batch {steps}" + (", activation checkpointing" if found.checkpointing[0] else ""),
             f"checkpoint  {format_bytes(workload.saved_bytes)}",
             f"source      {found.source.value}",
+            *([f"measured    {found.measured}; --tables paper ignores it"] if found.measured else []),
             "",
             *(f"Doubt: {doubt}." for doubt in doubts(found)),
         ]

@@ -177,14 +177,17 @@ def apart(answer: Recommendations) -> Iterator[str]:
 
 def measurement_lines(answer: Recommendations) -> list[str]:
     """What to measure next, for ``--why``."""
+    from deepvm.reports.plans.measuring import measuring_lines  # only then
+
     found = measure_next(answer.catalog, answer.request)
     if found is None:
         return ["Measure next: nothing; no single measurement is likely to lead to a better choice."]
     what = f"{found.count} x {found.cluster.gpu.name}"
     return [
-        f"Measure next: {what} with 'deepvm profile scaling', about {found.minutes:.0f} minutes and {found.usd} $: on "
+        f"Measure next: {what}, about {found.minutes:.0f} minutes and {found.usd} $: on "
         f"average it leads to a choice that is {found.gain:.1%} faster, and changes the choice in {found.changes:.0%} "
-        "of cases."
+        "of cases.",
+        *measuring_lines(found, answer.request),
     ]
 
 

@@ -17,11 +17,13 @@ from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Range
 from deepvm.planner.workload.measurement import NextMeasurement, measure_next
+from deepvm.reports.plans.measuring import measure_command
 from deepvm.reports.plans.outlooks import expected_document, risk_document, risk_of
 from deepvm.reports.plans.sources import doubts, quota_needs
 
 if TYPE_CHECKING:
     from deepvm.catalog.market.open_markets import Placement
+    from deepvm.core.training.speed import Training
     from deepvm.planner.explain import WhyNot
     from deepvm.planner.job_forecast import Work
 
@@ -92,7 +94,7 @@ def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, An
         found["relax"] = {"constraint": answer.infeasible.constraint, "advice": answer.infeasible.advice}
         found["cheapest"] = _configuration(answer.cheapest, catalog)
     if request.training is not None and answer:
-        found["next_measurement"] = _next_measurement(measure_next(answer.catalog, request))
+        found["next_measurement"] = _next_measurement(measure_next(answer.catalog, request), request.training)
     if why is not None:
         found["explanation"] = explanation(why, catalog)
     return found
@@ -170,6 +172,7 @@ def source(catalog: Catalog) -> dict[str, Any]:
                 "workload": m.workload or None,
                 "measured_at": format_time(m.measured_at),
                 "value": m.value,
+                **({"runs": m.runs} if m.kind == "steps" else {}),
             }
             for m in about.measured
         ]
@@ -296,8 +299,8 @@ def _trained(workload: Workload) -> dict[str, Any]:
     }
 
 
-def _next_measurement(found: NextMeasurement | None) -> dict[str, Any] | None:
-    """What to measure next."""
+def _next_measurement(found: NextMeasurement | None, training: Training) -> dict[str, Any] | None:
+    """What to measure next, and the command that does."""
     if found is None:
         return None
     return {
@@ -307,6 +310,7 @@ def _next_measurement(found: NextMeasurement | None) -> dict[str, Any] | None:
         "usd": float(found.usd),
         "expected_gain": found.gain,
         "changes_the_choice": found.changes,
+        "command": measure_command(found, training),
     }
 
 

@@ -14,7 +14,7 @@ from deepvm.core.cluster.cluster import Cluster, Recommendation
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS, Catalog, Market, Quota, find_quota
 from deepvm.core.cluster.provenance import Measurement, Origin
 from deepvm.core.spelling import joined, listed
-from deepvm.core.units import format_usd
+from deepvm.core.units import counted, format_usd
 from deepvm.planner.recommend import Recommendations
 from deepvm.reports.plans.outlooks import cluster_sentence, risk_of
 
@@ -28,7 +28,7 @@ STALE_DAYS = 30
 _NAMED = 4
 """Measurements of one kind named at most."""
 _UNPUBLISHED = "nobody has published "
-_KINDS = {"eflops": "eFLOPS", "scaling": "speed-up", "saturation": "n_sat"}
+_KINDS = {"eflops": "eFLOPS", "scaling": "speed-up", "saturation": "n_sat", "steps": "step times"}
 _WORDS = {
     "live": "live from AWS",
     "cache": "from the cache",
@@ -78,11 +78,16 @@ def measured_lines(catalog: Catalog, now: datetime) -> list[str]:
     parts = []
     for kind, name in _KINDS.items():
         found = [m for m in about.measured if m.kind == kind]
-        said = [f"{m.subject} {_day(m, now)}" + (f" with {m.workload}" if m.workload else "") for m in found]
+        said = [f"{m.subject} {_day(m, now)}{_with(m)}" for m in found]
         if found:
             parts.append(f"{name} of {listed(said, _NAMED)}")
     where = f"Measured ({about.measured_file})" if about.measured_file else "Measured here"
     return [f"{where}: {'; '.join(parts)}. '--tables paper' ignores them."] if parts else []
+
+
+def _with(measured: Measurement) -> str:
+    workload = f" with {measured.workload}" if measured.workload else ""
+    return f"{workload} ({counted(measured.runs, 'run')})" if measured.kind == "steps" else workload
 
 
 def _day(measured: Measurement, now: datetime) -> str:

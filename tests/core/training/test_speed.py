@@ -11,8 +11,7 @@ from deepvm.catalog.published.hardware import find_accelerator, interconnect, us
 from deepvm.catalog.published.models import find_model
 from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.core.training.hardware import Machine
-from deepvm.core.training.speed import Source, TrainingSpeed, of_fit
-from deepvm.core.training.steptime import StepTimeFit, StepTimeLaw
+from deepvm.core.training.speed import Source, TrainingSpeed
 from deepvm.core.training.workload import Method, Precision, Scaling, Workload
 
 LLAMA = Workload(find_model("llama-8b"), Method.FSDP, batch=8)
@@ -105,18 +104,6 @@ def test_what_does_not_fit_says_what_would() -> None:
     assert "24 GiB" in found.needs and "fsdp" in found.needs
     sharded = speed(LLAMA, "A10G", 1, [1, 2])
     assert not sharded.fits.any() and "it fits on" in sharded.needs
-
-
-def test_a_measured_law_is_used_as_it_is() -> None:
-    law = StepTimeLaw(0.05, 0.004, network_fixed=0.3, overlap=2.0)
-    fit = StepTimeFit(law, 0.01, 0.05, most_nodes=4, most_gpus=4)
-    machine = Machine(_gpu("T4", 16), 1, interconnect("g4dn.xlarge", 5.0))
-    workload = Workload(find_model("resnet50"), batch=32)
-    found = of_fit(fit, workload, machine, Precision.FP16, np.array([1.0, 4.0, 8.0]))
-    assert found.source is Source.MEASURED and found.trusted_vms == 6
-    assert found.throughput[0] == pytest.approx(32 / (0.05 + 0.128))
-    assert found.step_s[1] == pytest.approx(((0.05 + 0.128) ** 2 + 0.3**2) ** 0.5)
-    assert found.sd[2] > found.sd[1] == found.sd[0]
 
 
 def _gpu(name: str, memory: float) -> object:
