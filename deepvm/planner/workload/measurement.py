@@ -2,13 +2,14 @@
 
 Speeds are known up to a factor whose logarithm is normal, and the factors of plans are correlated: what is wrong with
 one GPU is wrong on any number of them. Measuring a machine tells its factor up to the noise of a run, and with it a
-part of the others'. The plan that is then best is faster, on average, than the one that is best now; this average
-gain is the expected value of the measurement (Raiffa and Schlaifer 1961; Howard 1966). With one normal signal z it is::
+part of the others'. The plan that then comes first is faster than the one that comes first now, or the same; this gain
+is on average the value of the measurement (Raiffa and Schlaifer 1961; Howard 1966). Plans are ranked by their medians,
+so gains are counted in logarithms: with one normal signal z, plan 0 the one that comes first now, m_i a plan's median
+and b_i its covariance with the signal::
 
-    E max_i exp(m_i + b_i z + v_i / 2) / max_i exp(m_i + s_i^2 / 2) - 1        z ~ N(0, 1)
+    exp(E [ max_i (m_i + b_i z) - (m_0 + b_0 z) where that is more than the 1 % that decides, else 0 ]) - 1
 
-where m_i is the logarithm of a plan's median, s_i^2 its variance, b_i its covariance with the signal and v_i = s_i^2 -
-b_i^2 what remains: an integral over one variable, done at equally likely values of z.
+for z ~ N(0, 1): an integral over one variable, done at equally likely values of z.
 """
 
 from __future__ import annotations
@@ -94,15 +95,13 @@ class Doubts:
         return 0.5 * (1 + erf(ahead / sd / sqrt(2)))
 
     def gain_of(self, measured: int) -> tuple[float, float]:
-        """Expected gain of measuring a plan's machine, as a share, and the probability that another is then best."""
-        covariance, own = self.covariance, np.diag(self.covariance)
+        """Expected gain of measuring a plan's machine, as a share, and the probability that another comes first then."""
+        covariance = self.covariance
         signal = covariance[:, measured] / np.sqrt(covariance[measured, measured] + NOISE**2)
-        z = _normal_quantiles()
-        now = self.median + own / 2
-        then = self.median + (own - signal**2) / 2 + np.outer(z, signal)
-        best = int(np.argmax(now))
-        gain = float(np.exp(then.max(axis=1) - now[best]).mean()) - 1
-        return max(gain, 0.0), float((then.argmax(axis=1) != best).mean())
+        then = self.median + np.outer(_normal_quantiles(), signal)
+        ahead = (then - then[:, [0]]).max(axis=1)
+        changes = ahead > np.log(CLOSE)
+        return float(np.expm1(np.where(changes, ahead, 0.0).mean())), float(changes.mean())
 
 
 @lru_cache(maxsize=1)
