@@ -95,7 +95,7 @@ class Results:
         }
         if self.deadline is not None:
             found["deadline"] = {
-                "seconds": self.deadline.seconds,
+                "deadline_s": self.deadline.seconds,
                 "policy": self.deadline.policy.name,
                 "late_share": self.late_share,
                 "on_demand_share": self.on_demand_share,

@@ -129,6 +129,11 @@ class _TablesDocument(Strict):
     entries: list[_AnyEntry] = schema.rows("measurements", MAX_ENTRIES, required=True)
 
 
+def tables_schema(name: str) -> dict[str, Any]:
+    """The JSON Schema of measured tables; what was measured may say more."""
+    return schema.schema_of(_TablesDocument, name)
+
+
 def read_document(path: Path, expected: str = EXPECTED) -> Any:
     """Read a JSON file of measurements as :func:`parse_document` does; a missing file is refused likewise."""
     return parse_document(read_existing(path, expected), path, expected)

@@ -18,7 +18,7 @@ from deepvm.checkpoint.tiers.striped import RecoveryTier, jobs_in
 from deepvm.cli.checkpoint import versions
 from deepvm.cli.checkpoint.versions import PLACE, Job, PlaceOrFile
 from deepvm.cli.long_runs import cleaning_up
-from deepvm.cli.output import TableJson, draw, plot_of, print_as, say
+from deepvm.cli.output import Output, draw, plot_of, print_as, say
 from deepvm.cli.parameters import arg, group, opt
 from deepvm.core.units import format_bytes
 from deepvm.errors import CheckpointError, DamagedError, DataError, RequestError
@@ -42,7 +42,7 @@ def bench(
     folder: Annotated[str, opt("Where to write temporary files.", "FOLDER", "--dir")] = ".",
     steps: Annotated[int, opt("Training steps after each save.", "N")] = 4,
     plot: Annotated[str, plot_of("the ratios")] = "",
-    output: TableJson = "table",
+    output: Output = "table",
 ) -> None:
     """Measure how long a checkpoint blocks training, and how long until it is safe.
 
@@ -62,7 +62,7 @@ def bench(
 
 @app.command("ls")
 def list_versions(
-    place: Annotated[str, arg("PLACE", f"Where the versions are: {PLACE}.")], job: Job = "", output: TableJson = "table"
+    place: Annotated[str, arg("PLACE", f"Where the versions are: {PLACE}.")], job: Job = "", output: Output = "table"
 ) -> None:
     """List versions, complete or not. The newest come first; a memory node or a bucket is asked for one job.
 
@@ -93,10 +93,10 @@ def list_versions(
         Column("state"),
     ]
     cells = [
-        [r["job"], str(r["version"]), format_bytes(r["bytes"]), r["created"] or "", r["problem"] or "complete"]
+        [r["job"], str(r["version"]), format_bytes(r["bytes"]), r["created_at"] or "", r["problem"] or "complete"]
         for r in rows
     ]
-    print_as(output, lambda: print_table(columns, cells, also="-o json"), lambda: rows)
+    print_as(output, lambda: print_table(columns, cells, also="-o json"), lambda: rows, name="ckpt-ls")
 
 
 def _row(job: str, version: int, path: str, size: int, problem: str, created: str) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def _row(job: str, version: int, path: str, size: int, problem: str, created: st
         "bytes": size,
         "complete": not problem,
         "problem": problem or None,
-        "created": created or None,
+        "created_at": created or None,
     }
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from deepvm.cli.output import TableJsonYaml, TableJsonYamlCsv, print_as, say
+from deepvm.cli.output import Output, print_as, say
 from deepvm.cli.parameters import group, opt, switch, takes_flags
 from deepvm.cli.workload_options import WorkloadFlags
 from deepvm.errors import RequestError
@@ -33,7 +33,7 @@ def predict(
     gpu_memory: Annotated[str | None, opt("Which of several with this name, such as 40GiB.", "SIZE")] = None,
     software: _Software = "eager",
     placement_group: Annotated[bool, switch("The VMs are in a cluster placement group.")] = False,
-    output: TableJsonYaml = "table",
+    output: Output = "table",
 ) -> None:
     """Predict throughput, step time and MFU, each with an 80 % interval, its source and its doubts.
 
@@ -61,7 +61,7 @@ def predict(
 
 
 @app.command(short_help="Compare predictions with published runs, each left out.")
-def check(output: TableJsonYamlCsv = "table") -> None:
+def check(output: Output = "table") -> None:
     """Predict each published run from the others, and count how far off that is and how often the interval holds.
 
     Example: deepvm performance check
@@ -74,7 +74,7 @@ def check(output: TableJsonYamlCsv = "table") -> None:
 
 
 @app.command("models", short_help="List the models that can be named.")
-def models_of(output: TableJsonYamlCsv = "table") -> None:
+def models_of(output: Output = "table") -> None:
     """List the presets: parameters, samples, operations, where the figures come from.
 
     Example: deepvm performance models

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from deepvm.cli.output import TableJsonYamlCsv, print_as
+from deepvm.cli.output import Output, print_as
 from deepvm.cli.parameters import opt, takes_flags
 from deepvm.cli.plan.options import USUAL_MODEL, SourceFlags
 from deepvm.cli.workload_options import WorkloadFlags
@@ -16,7 +16,7 @@ def gpus(
     catalog: Annotated[str, opt("A cloud's market, an embedded catalog, or a file.", "NAME|FILE")] = "aws",
     gpu: Annotated[str, opt("Only these GPU models.", "GLOB")] = "*",
     offline: Annotated[bool, opt("Send no requests: use the cache or the snapshot.", None)] = False,
-    output: TableJsonYamlCsv = "table",
+    output: Output = "table",
 ) -> None:
     """List GPUs with memory, prices, and how fast one VM trains a model; the most work for a dollar comes first.
 

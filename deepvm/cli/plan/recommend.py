@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepvm.cli.output import EveryFormAndPage, TableJsonYaml, note, print_as, print_document, say
+from deepvm.cli.output import Output, OutputOrPage, note, print_as, print_document, say
 from deepvm.cli.parameters import arg, flag, takes_flags
 from deepvm.cli.plan import options as o
 from deepvm.errors import MissingDataError, RequestError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @takes_flags
 def recommend(
     flags: o.RankFlags,
-    output: EveryFormAndPage = "table",
+    output: OutputOrPage = "table",
     explain: Annotated[str, o.of_type("Also say why this type is not in the best cluster.", "TYPE")] = "",
     why: Annotated[bool, flag("--why", "Also show reasons, doubts, alternatives and rejected types.")] = False,
 ) -> None:
@@ -136,7 +136,7 @@ def _print(found: Comparison, why: WhyNot | None, placement: Placement | None, o
 def explain(
     name: Annotated[str, arg("TYPE", "A type of the catalog.", autocompletion=o.complete_type)],
     flags: o.PlanFlags,
-    output: TableJsonYaml = "table",
+    output: Output = "table",
 ) -> None:
     """Answer "why not this type?" with its best cluster and how far that is from the winner.
 

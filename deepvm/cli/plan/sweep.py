@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Annotated
 
-from deepvm.cli.output import TableJsonYamlCsv, draw, note, plot_of, print_as
+from deepvm.cli.output import Output, draw, note, plot_of, print_as
 from deepvm.cli.parameters import takes_flags
 from deepvm.cli.plan import options as o
 
@@ -13,7 +13,7 @@ from deepvm.cli.plan import options as o
 @takes_flags
 def sweep(
     flags: o.SweepFlags,
-    output: TableJsonYamlCsv = "table",
+    output: Output = "table",
     plot: Annotated[str, plot_of("Figure 7, or time and cost")] = "",
 ) -> None:
     """Recommend for a range of budgets under the four policies of the paper (Figure 7).

@@ -108,9 +108,9 @@ def document(rows: Sequence[GpuRow], training: Training) -> dict[str, Any]:
         "unit": training.workload.units,
         "gpus": [
             {
-                "gpu": r.name,
-                "count": r.count,
-                "memory_gib": r.memory_gib,
+                "gpu_name": r.name,
+                "gpus_per_vm": r.count,
+                "gpu_memory_gib": r.memory_gib,
                 "spot": r.spot and {"instance_type": r.spot.name, "usd_per_hour": float(r.spot.spot_usd_per_hour or 0)},
                 "on_demand": r.on_demand
                 and {
@@ -130,12 +130,12 @@ def document(rows: Sequence[GpuRow], training: Training) -> dict[str, Any]:
 def csv_rows(rows: Sequence[GpuRow]) -> tuple[list[str], list[list[Any]]]:
     """Header and a row for each."""
     header = [
-        "gpu",
-        "count",
-        "memory_gib",
-        "spot_type",
+        "gpu_name",
+        "gpus_per_vm",
+        "gpu_memory_gib",
+        "spot_instance_type",
         "spot_usd_per_hour",
-        "on_demand_type",
+        "on_demand_instance_type",
         "on_demand_usd_per_hour",
     ]
     header += ["throughput_low", "throughput", "throughput_high", "units_per_usd", "source"]

@@ -33,7 +33,7 @@ def document(models: Sequence[Model]) -> dict[str, Any]:
     return {"schema_version": SCHEMA_VERSION, "models": [dict(zip(_HEADER, _row(m), strict=True)) for m in models]}
 
 
-_HEADER = ["name", "family", "parameters", "unit", "sequence", "forward_flop", "batch", "source"]
+_HEADER = ["model", "family", "parameters", "unit", "sequence", "forward_flop", "batch_per_gpu", "source"]
 
 
 def _row(m: Model) -> list[Any]:

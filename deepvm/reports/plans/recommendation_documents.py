@@ -200,7 +200,7 @@ def placement(found: Placement) -> dict[str, Any]:
     return {
         "region": found.region,
         "instance_types": list(found.instance_types),
-        "vms": found.count,
+        "vm_count": found.count,
         "scores": [{"zone": zone, "score": score} for zone, score in found.scores.items()],
         "observed_at": format_time(found.observed_at),
     }
@@ -219,6 +219,7 @@ def _configuration(r: Recommendation | None, catalog: Catalog) -> dict[str, Any]
         "gpu": {
             "instance_type": gpu.name,
             "count": cluster.gpu_count,
+            "vm_count": cluster.gpu_count,
             "spot_count": cluster.spot_count,
             "on_demand_count": cluster.on_demand_count,
             # Only where somebody other than the catalog's own source measured it.
@@ -245,6 +246,7 @@ def _configuration(r: Recommendation | None, catalog: Catalog) -> dict[str, Any]
         and {
             "instance_type": memory.instance.name,
             "count": memory.count,
+            "vm_count": memory.count,
             "cpu_architecture": memory.instance.cpu_architecture or None,
             **_price(memory.instance, Market.ON_DEMAND, catalog),
             "zones": list(memory.instance.zones),
@@ -302,9 +304,9 @@ def _next_measurement(found: NextMeasurement | None) -> dict[str, Any] | None:
         return None
     return {
         "instance_type": found.cluster.gpu.name,
-        "vms": found.count,
+        "vm_count": found.count,
         "minutes": found.minutes,
-        "usd": float(found.usd),
+        "cost_usd": float(found.usd),
         "expected_gain": found.gain,
         "changes_the_choice": found.changes,
     }
@@ -319,7 +321,7 @@ def _next_zone(other: Cluster | None) -> dict[str, Any] | None:
         "zone": other.zone.zone,
         "zone_name": other.zone.name or None,
         "spot_usd_per_hour": float(other.zone.usd_per_hour),
-        "memory": memory and {"instance_type": memory.instance.name, "count": memory.count},
+        "memory": memory and {"instance_type": memory.instance.name, "vm_count": memory.count},
         "usd_per_hour": float(other.usd_per_hour),
     }
 
@@ -327,11 +329,11 @@ def _next_zone(other: Cluster | None) -> dict[str, Any] | None:
 def _price(instance: InstanceType, market: Market, catalog: Catalog) -> dict[str, Any]:
     """A price, where it comes from, and when it was true."""
     usd, about = instance.usd_per_hour(market), catalog.provenance
-    source = {"source": about.kind, "observed_at": about.prices_as_of and about.prices_as_of.isoformat()}
+    source = {"kind": about.kind, "observed_at": about.prices_as_of and about.prices_as_of.isoformat()}
     names = (SPOT, HISTORY) if market is Market.SPOT else (ON_DEMAND,)
     for origin in about.origins:
         if base(origin.signal) in names:
-            source = {"source": origin.kind, "observed_at": format_time(origin.observed_at)}
+            source = {"kind": origin.kind, "observed_at": format_time(origin.observed_at)}
             break
     name = market.value.replace("-", "_")
     return {f"{name}_usd_per_hour": None if usd is None else float(usd), f"{name}_price": source}
@@ -340,12 +342,12 @@ def _price(instance: InstanceType, market: Market, catalog: Catalog) -> dict[str
 CSV: dict[str, Callable[[Recommendation], Any]] = {
     "rank": lambda r: r.rank,
     "architecture": lambda r: r.cluster.architecture,
-    "gpu_type": lambda r: r.cluster.gpu.name,
-    "gpu_count": lambda r: r.cluster.gpu_count,
+    "instance_type": lambda r: r.cluster.gpu.name,
+    "vm_count": lambda r: r.cluster.gpu_count,
     "spot_count": lambda r: r.cluster.spot_count,
     "on_demand_count": lambda r: r.cluster.on_demand_count,
-    "memory_type": lambda r: r.cluster.memory and r.cluster.memory.instance.name,
-    "memory_count": lambda r: r.cluster.memory.count if r.cluster.memory else 0,
+    "memory_instance_type": lambda r: r.cluster.memory and r.cluster.memory.instance.name,
+    "memory_vm_count": lambda r: r.cluster.memory.count if r.cluster.memory else 0,
     "usd_per_hour": lambda r: float(r.usd_per_hour),
     **{name: attrgetter(name) for name in FIGURES},
     "binding": lambda r: " ".join(b.constraint for b in r.binding),
