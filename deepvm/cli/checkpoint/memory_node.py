@@ -92,6 +92,7 @@ def status(
     from deepvm.checkpoint.network.endpoint import Address
 
     found = node_status(Address.parse(node, "node"), _shared_token(token_file))
+
     def table() -> None:
         sys.stdout.write(_table(found))
 

@@ -42,12 +42,14 @@ class HeldVersion(TypedDict):
     durable: Annotated[bool, "whether it is on disk or in the bucket, too"]
 
 
-class NodeCounts(TypedDict, total=False):
-    """What happened since the node began; what has not happened is left out."""
+class NodeCounts(TypedDict):
+    """What happened since the node began."""
 
     complete: Annotated[int, "versions that arrived"]
+    dropped: Annotated[int, "versions that were given up"]
     busy: Annotated[int, "versions without room"]
-    duplicates: Annotated[int, "frames that came twice"]
+    duplicates: Annotated[int, "pieces that came twice"]
+    damaged_pieces: Annotated[int, "pieces whose checksum was another"]
     received_bytes: Annotated[int, "bytes that arrived"]
 
 

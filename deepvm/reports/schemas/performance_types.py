@@ -150,8 +150,8 @@ class PredictionCheck(TypedDict):
 class Tolerance(TypedDict):
     """How far a figure may be off and still be close."""
 
-    relative: Annotated[float, "as a share of the published value"]
-    absolute: Annotated[float, "in the printed unit"]
+    relative: Annotated[float | None, "as a share of the published value, null if in the printed unit"]
+    absolute: Annotated[float | None, "in the printed unit, seconds for times, null if relative"]
     reason: str
 
 
