@@ -143,7 +143,7 @@ def convert(
     _warn(target, left_out)
 
 
-@app.command()
+@app.command(short_help="Print the JSON Schema of catalog files.")
 def schema() -> None:
     """Print the JSON Schema of catalog files, as 'deepvm schema catalog' does."""
     from deepvm.reports.schemas.directory import described

@@ -31,7 +31,7 @@ def test_schemas_are_schemas(name: str) -> None:
         assert found.rows in schema["properties"] and found.row is not None
 
 
-PLAIN = {"schema_version", "name", "title", "kind", "note", "path", "id", "status", "verdict", "reason", "where", "change"}
+PLAIN = {"schema_version", "name", "title", "kind", "note", "path", "id", "status", "verdict", "reason", "change"}
 """Keys that say all that there is to say."""
 
 
