@@ -51,7 +51,7 @@ PLACES = {
     "mpi4py": ["profiling/saturation/", "checkpoint/network/mpi_streams.py"],
     "typer": ["cli/"],
     "rich": ["reports/", "cli/"],
-    "pandas": ["reports/plans/frames.py"],
+    "pandas": ["reports/forms.py", "core/answer.py"],
     "pydantic": ["catalog/documents/", "catalog/measured/"],
     "scipy": ["core/", "profiling/fit/", "simulator/traces/"],
     "numpy": ["core/", "planner/", "catalog/", "profiling/", "simulator/", "reports/"],

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from deepvm.core.answer import Answer
 from deepvm.core.cluster.cluster import Recommendation
+from deepvm.core.units import format_usd
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.scoring import tie_floor
@@ -19,12 +21,21 @@ class Placed:
     recommendation: Recommendation
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Answer):
     """The answers of several regions, the best region first, and the best clusters of all."""
 
     answers: tuple[Recommendations, ...]
     ranked: tuple[Placed, ...]
+
+    def __repr__(self) -> str:
+        """The best cluster and its region."""
+        regions = ", ".join(a.catalog.region for a in self.answers)
+        if not self.ranked:
+            return f"<Comparison of {regions}: nothing is feasible>"
+        best = self.ranked[0].recommendation
+        price = format_usd(best.usd_per_hour)
+        return f"<Comparison of {regions}: best {best.cluster}, {price} $/h in {self.ranked[0].answer.catalog.region}>"
 
 
 def compare(answers: Sequence[Recommendations]) -> Comparison:

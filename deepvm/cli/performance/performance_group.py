@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from deepvm.cli.output import Output, print_as, say
 from deepvm.cli.parameters import group, opt, switch, takes_flags
 from deepvm.cli.workload_options import WorkloadFlags
-from deepvm.errors import RequestError
 
 app = group("Predict how fast GPUs train a model, with intervals, and check such predictions.")
 
@@ -39,21 +38,18 @@ def predict(
 
     Example: deepvm performance predict --model llama-8b --method fsdp --gpu H100 --gpus 64
     """
-    from deepvm.catalog.published.hardware import find_accelerator
-    from deepvm.catalog.published.performance import SOFTWARE, PublishedPerformance
-    from deepvm.core.spelling import one_of
-    from deepvm.core.units import GIB, parse_bytes
+    from deepvm.catalog.published.prediction import predict as predicted
     from deepvm.reports.performance import predictions as report
 
-    if software not in SOFTWARE:
-        raise RequestError("software", software, one_of(software, SOFTWARE))
-    workload, count = flags.trained(), _whole(gpus, "gpus")
-    memory = None if gpu_memory is None else parse_bytes(gpu_memory, "gpu_memory") / GIB
-    accelerator = find_accelerator(gpu, memory)
-    if accelerator is None:
-        raise RequestError("gpu", gpu, one_of(gpu, _complete_gpu(""), ", "))
-    source = PublishedPerformance(software, placement_group)
-    found = source.cluster(accelerator, workload, count, None if nodes is None else _whole(nodes, "nodes"))
+    found = predicted(
+        gpu,
+        _whole(gpus),
+        None if nodes is None else _whole(nodes),
+        gpu_memory=gpu_memory,
+        software=software,
+        placement_group=placement_group,
+        **flags.given(),
+    )
     print_as(output, lambda: report.print_prediction(found), lambda: report.document(found))
     if not found.fits[0]:
         say(f"Does not fit: {found.needs}")
@@ -86,8 +82,6 @@ def models_of(output: Output = "table") -> None:
     print_as(output, lambda: report.print_models(found), lambda: report.document(found), lambda: report.csv_rows(found))
 
 
-def _whole(value: str, option: str) -> int:
-    from deepvm.core.units import to_whole
-
-    number = int(value) if value.isascii() and value.isdigit() and len(value) < 9 else value
-    return to_whole(number, option, "a whole number from 1 to 100000", least=1, most=100_000)
+def _whole(text: str) -> Any:
+    """A number, or the text that is none and that the prediction will refuse."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 9 else text

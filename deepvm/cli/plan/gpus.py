@@ -22,22 +22,7 @@ def gpus(
 
     Example: deepvm gpus --model llama-8b --method lora
     """
-    from fnmatch import fnmatchcase
-
-    from deepvm.catalog.published.performance import PublishedPerformance
-    from deepvm.core.spelling import one_of
-    from deepvm.core.training.speed import Training
-    from deepvm.errors import RequestError
     from deepvm.reports.performance import gpus as report
 
-    training = Training(flags.trained(USUAL_MODEL), PublishedPerformance())
-    found = report.rows_of(SourceFlags(offline=offline).load(catalog), training)
-    rows = [r for r in found if fnmatchcase(r.name.casefold(), gpu.casefold())]
-    if not rows:
-        raise RequestError("gpu", gpu, one_of(gpu, sorted({r.name for r in found}), ", "))
-    print_as(
-        output,
-        lambda: report.print_gpus(rows, training),
-        lambda: report.document(rows, training),
-        lambda: report.csv_rows(rows),
-    )
+    found = report.gpus(SourceFlags(offline=offline).load(catalog), gpu, **flags.given(USUAL_MODEL))
+    print_as(output, lambda: report.print_gpus(found), lambda: report.document(found), lambda: report.csv_rows(found))

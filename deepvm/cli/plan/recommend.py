@@ -118,7 +118,7 @@ def _print(found: Comparison, why: WhyNot | None, placement: Placement | None, o
     if output == "csv":
         print_document(data.csv_rows(found), output)
     elif output in ("json", "yaml"):
-        document = data.comparison(found, why) if several else data.document(found.answers[0], why)
+        document = data.comparison(found, why)
         if placement is not None:
             document["placement"] = data.placement(placement)
         print_document(document, output)
@@ -156,5 +156,6 @@ def explain(
     print_as(
         output,
         lambda: report.print_why(why, found, datetime.now(timezone.utc)),
-        lambda: {"schema_version": data.EXPLAIN_VERSION, **data.explanation(why, found), "source": data.source(found)},
+        lambda: data.why_document(why),
+        lambda: data.why_rows(why),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Annotated
 
@@ -38,7 +39,7 @@ def sweep(
     request = PlanRequest.parse(0, **options)
     work = request.work
     if work is not None and runs is not None:
-        rows = simulated_rows(rows, work, runs)
+        rows = replace(rows, rows=simulated_rows(rows, work, runs))
     if plot:
         from deepvm.reports.pictures import sweep_figure
 
@@ -51,7 +52,7 @@ def sweep(
         output,
         lambda: report.print_rows(rows),
         lambda: report.document(rows, found, request.objective.value),
-        lambda: (report.header(rows), report.csv_rows(rows)),
+        lambda: report.rows_of(rows),
     )
     if outside := report.outside(rows):
         note(

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
 
+from deepvm.catalog.published.performance import PublishedPerformance
+from deepvm.catalog.published.workloads import WorkloadOptions, read_workload
+from deepvm.core.answer import Rows
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.interval import Interval
+from deepvm.core.spelling import one_of
 from deepvm.core.training.speed import Training
+from deepvm.core.training.workload import Workload
+from deepvm.errors import RequestError
 from deepvm.planner.workload.trained import speed_of_one
 from deepvm.reports.performance.predictions import short
 from deepvm.reports.tables import Column, print_items, print_lines
+
+if TYPE_CHECKING:
+    from typing import Unpack
 
 SCHEMA_VERSION = "deepvm.gpus/1"
 _HOUR_S = 3600
@@ -44,7 +54,37 @@ class GpuRow:
         return None if lowest is None or self.speed is None else self.speed.value * _HOUR_S / lowest
 
 
-def rows_of(catalog: Catalog, training: Training) -> list[GpuRow]:
+@dataclass(frozen=True, repr=False)
+class Gpus(Rows[GpuRow]):
+    """What can be rented to train a workload, the most work for a dollar first."""
+
+    workload: Workload
+    rows: tuple[GpuRow, ...]
+
+    def __repr__(self) -> str:
+        """How many rows, and the first."""
+        best, unit = self.rows[0], self.workload.units
+        speed = "speed unknown" if best.speed is None else f"{short(best.speed.value)} {unit}"
+        return f"<Gpus for {self.workload.model.name}: {best.count} x {best.name}, {speed}; {len(self.rows) - 1} more>"
+
+
+def gpus(catalog: Catalog, gpu: str = "*", **workload: Unpack[WorkloadOptions]) -> Gpus:
+    """List GPUs with memory, prices, and how fast one VM trains a model; the most work for a dollar comes first.
+
+    ``gpu``: a glob of GPU models. The rest says what is trained, as for :func:`deepvm.predict`.
+
+    Raises:
+        RequestError: no such GPU in the catalog, or a workload that cannot be. CatalogFormatError: a bad model file.
+    """
+    training = Training(read_workload(**workload), PublishedPerformance())
+    found = _rows_of(catalog, training)
+    rows = tuple(r for r in found if fnmatchcase(r.name.casefold(), gpu.casefold()))
+    if not rows:
+        raise RequestError("gpu", gpu, one_of(gpu, sorted({r.name for r in found}), ", "))
+    return Gpus(training.workload, rows)
+
+
+def _rows_of(catalog: Catalog, training: Training) -> list[GpuRow]:
     """One row for each GPU model and number of them, the best units a dollar first, the rest by name."""
     kinds: dict[tuple[str, int, float | None], list[InstanceType]] = {}
     for instance in catalog:
@@ -65,9 +105,9 @@ def _row(name: str, count: int, memory: float | None, types: Sequence[InstanceTy
     return GpuRow(name, count, memory, spot, on_demand, found.interval(0), found.source.value, "")
 
 
-def print_gpus(rows: Sequence[GpuRow], training: Training) -> None:
+def print_gpus(found: Gpus) -> None:
     """A table on stdout."""
-    unit = training.workload.units
+    unit = found.workload.units
     items = [
         {
             Column("GPU"): r.name,
@@ -79,16 +119,16 @@ def print_gpus(rows: Sequence[GpuRow], training: Training) -> None:
             Column("80 % interval", "right", drop=2): (
                 "-" if r.speed is None else f"{short(r.speed.low)}-{short(r.speed.high)}"
             ),
-            Column(f"{training.workload.model.unit} a $", "right"): (
+            Column(f"{found.workload.model.unit} a $", "right"): (
                 "-" if r.units_per_usd is None else short(r.units_per_usd)
             ),
             Column("source", drop=4): r.source or "-",
             Column("smallest VM", drop=5, wrap=False): (r.spot or r.on_demand or _NONE).name,
         }
-        for r in rows
+        for r in found
     ]
     print_items(items, also="-o csv")
-    unknown = [f"{r.count} x {r.name}: {r.why}" for r in rows if r.why]
+    unknown = [f"{r.count} x {r.name}: {r.why}" for r in found if r.why]
     print_lines(["", *(f"No speed: {text}." for text in unknown)] if unknown else [])
 
 
@@ -100,12 +140,12 @@ def _price(instance: InstanceType | None, *, spot: bool) -> str:
     return "-" if not price else f"{price:.3f}"
 
 
-def document(rows: Sequence[GpuRow], training: Training) -> dict[str, Any]:
+def document(found: Gpus) -> dict[str, Any]:
     """For programs."""
     return {
         "schema_version": SCHEMA_VERSION,
-        "model": training.workload.model.name,
-        "unit": training.workload.units,
+        "model": found.workload.model.name,
+        "unit": found.workload.units,
         "gpus": [
             {
                 "gpu_name": r.name,
@@ -122,12 +162,12 @@ def document(rows: Sequence[GpuRow], training: Training) -> dict[str, Any]:
                 "source": r.source or None,
                 "reason": r.why or None,
             }
-            for r in rows
+            for r in found
         ],
     }
 
 
-def csv_rows(rows: Sequence[GpuRow]) -> tuple[list[str], list[list[Any]]]:
+def csv_rows(found: Gpus) -> tuple[list[str], list[list[Any]]]:
     """Header and a row for each."""
     header = [
         "gpu_name",
@@ -139,10 +179,10 @@ def csv_rows(rows: Sequence[GpuRow]) -> tuple[list[str], list[list[Any]]]:
         "on_demand_usd_per_hour",
     ]
     header += ["throughput_low", "throughput", "throughput_high", "units_per_usd", "source"]
-    found = []
-    for r in rows:
+    rows = []
+    for r in found:
         ends = [None] * 3 if r.speed is None else [r.speed.low, r.speed.value, r.speed.high]
         spot = [r.spot and r.spot.name, r.spot and float(r.spot.spot_usd_per_hour or 0)]
         sold = [r.on_demand and r.on_demand.name, r.on_demand and float(r.on_demand.on_demand_usd_per_hour or 0)]
-        found.append([r.name, r.count, r.memory_gib, *spot, *sold, *ends, r.units_per_usd, r.source])
-    return header, found
+        rows.append([r.name, r.count, r.memory_gib, *spot, *sold, *ends, r.units_per_usd, r.source])
+    return header, rows

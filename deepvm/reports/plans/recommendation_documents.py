@@ -139,6 +139,24 @@ def explanation(why: WhyNot, catalog: Catalog) -> dict[str, Any]:
     }
 
 
+def why_document(why: WhyNot) -> dict[str, Any]:
+    """The JSON object of ``explain -o json``."""
+    return {
+        "schema_version": EXPLAIN_VERSION,
+        **explanation(why, why.catalog),
+        "source": source(why.catalog),
+    }
+
+
+def why_rows(why: WhyNot) -> tuple[list[str], list[list[Any]]]:
+    """Header, and one row: the type that was asked about, its best cluster, and how far that is from the winner."""
+    best = [why.best and value(why.best) for value in CSV.values()]
+    matches_at = None if why.matches_at is None else float(why.matches_at)
+    header = ["asked_instance_type", "verdict", *CSV, "gap", "matches_at_usd_per_hour", "reason"]
+    reason = why.rejection and why.rejection.reason
+    return header, [[why.instance_type, why.verdict, *best, why.gap, matches_at, reason]]
+
+
 def source(catalog: Catalog) -> dict[str, Any]:
     """Where a catalog's figures come from, each kind of figure with when it was true (ISO 8601, UTC)."""
     about = catalog.provenance
@@ -181,6 +199,8 @@ def source(catalog: Catalog) -> dict[str, Any]:
 def comparison(found: Comparison, why: WhyNot | None = None) -> dict[str, Any]:
     """Several regions: the object of the best one, with the clusters of all of them, and what each region has."""
     best = found.answers[0]
+    if len(found.answers) == 1:
+        return document(best, why)
     return document(best, why) | {
         "configurations": [_configuration(p.recommendation, _effective(p.answer)) for p in found.ranked],
         "regions": [
@@ -372,6 +392,6 @@ def csv_rows(found: Comparison) -> tuple[list[str], list[list[Any]]]:
     for placed in found.ranked:
         r = placed.recommendation
         zone, expected = r.cluster.zone and r.cluster.zone.zone, expected_document(r.outlook)
-        where = [placed.answer.catalog.region, zone, str(r.estimated).lower()]
+        where = [placed.answer.catalog.region, zone, r.estimated]
         rows.append([*(value(r) for value in CSV.values()), *where, *map(expected.get, more)])
     return [*CSV, "region", "zone", "estimated", *more], rows

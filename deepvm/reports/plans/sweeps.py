@@ -85,9 +85,9 @@ def _plain(budget: Decimal) -> str:
     return f"{budget.normalize():f}"
 
 
-def csv_rows(rows: Sequence[SweepRow]) -> list[list[Any]]:
-    """One row for each budget and policy; empty fields where nothing is feasible."""
-    return [list(values.values()) for values in _values(rows, _plain)]
+def rows_of(rows: Sequence[SweepRow], budget: Callable[[Decimal], Any] = _plain) -> tuple[list[str], list[list[Any]]]:
+    """Header, and one row for each budget and policy; None where nothing is feasible."""
+    return list(header(rows)), [list(values.values()) for values in _values(rows, budget)]
 
 
 def document(rows: Sequence[SweepRow], catalog: Catalog, objective: str) -> dict[str, Any]:

@@ -1,12 +1,11 @@
 """Documents as tables: one row for each of what they list, a column for each value.
 
 The header follows from the type of a row, whatever the rows hold: values of objects have dotted names, such as
-``step_s.low``; lists, and objects whose keys vary, are JSON in one field.
+``step_s.low``; lists, and objects whose keys vary, are in one field, as JSON in CSV.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,7 +23,7 @@ def rows_of(document: Any, name: str = "") -> tuple[list[str], list[list[Any]]]:
 
 def rows_as(kind: Any, rows: Iterable[Mapping[str, Any]], key: str = "") -> tuple[list[str], list[list[Any]]]:
     """Header and rows of objects of a type; ``key``: of a column in front of what the type says."""
-    paths = [*([(key,)] if key else []), *columns(kind)]
+    paths = [*([(key,)] if key else []), *(path for path in columns(kind) if path != ("schema_version",))]
     return [".".join(path) for path in paths], [[_cell(row, path) for path in paths] for row in rows]
 
 
@@ -39,8 +38,4 @@ def _listed(document: Any, found: Described) -> Iterator[Mapping[str, Any]]:
 def _cell(row: Any, path: Sequence[str]) -> Any:
     for key in path:
         row = row.get(key) if isinstance(row, Mapping) else None
-    if isinstance(row, bool):
-        return str(row).lower()
-    if isinstance(row, (list, tuple, Mapping)):
-        return json.dumps(row, ensure_ascii=False, allow_nan=False)
     return row
