@@ -1,4 +1,4 @@
-"""Write docs/reference/cli.md and api.md from the code: ``python scripts/reference_pages.py``."""
+"""Write docs/reference/cli.md, api.md and documents.md from the code: ``python scripts/reference_pages.py``."""
 
 from __future__ import annotations
 
@@ -115,7 +115,35 @@ def checkpoint_api() -> str:
     return text
 
 
-PAGES_BY_NAME = {"cli.md": cli_page, "api.md": api_page}
+DOCUMENTS_INTRODUCTION = """
+`-o json` and `-o yaml` print one document, `-o csv` a table of what it lists. `deepvm schema NAME` prints the JSON
+Schema (draft 2020-12) of each: every key, with its unit. Tests compare schemas and what commands print.
+
+One thing has one name: VMs are counted by `vm_count`, GPUs by `gpu_count` and `gpus_per_vm`, a GPU model is `gpu_name`,
+a VM type `instance_type`. Names end in their unit (`_s`, `_usd`, `_usd_per_hour`, `_bytes`, `_gib`, `_gbps`), those of
+ratios in `_share`, `_ratio` or `_error`. A few older names stand beside the right one; their descriptions say so.
+
+In CSV an empty field is unknown, a value of an object has a dotted name such as `step_s.low`, and a list is JSON. Each
+CSV has all its columns even if it has no rows. Those of `recommend`, `sweep` and `simulate` depend on what is asked.
+"""
+
+
+def documents_page() -> str:
+    """Every document, and the columns of its CSV where they follow from its schema."""
+    from deepvm.reports.schemas.directory import DOCUMENTS, Described
+    from deepvm.reports.schemas.flat import header_of
+
+    text = f"{WRITTEN}\n# Documents\n{DOCUMENTS_INTRODUCTION}\n"
+    text += "| `deepvm schema` | what it is | command or file |\n|---|---|---|\n"
+    text += "".join(f"| `{name}` | {found.text} | {found.where} |\n" for name, found in DOCUMENTS.items())
+    text += "\n## Columns\n"
+    for name, found in DOCUMENTS.items():
+        if isinstance(found, Described) and found.row is not None:
+            text += f"\n`{name}`: {', '.join(f'`{column}`' for column in header_of(found))}\n"
+    return text
+
+
+PAGES_BY_NAME = {"cli.md": cli_page, "api.md": api_page, "documents.md": documents_page}
 
 if __name__ == "__main__":
     for name, page in PAGES_BY_NAME.items():

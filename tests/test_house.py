@@ -554,6 +554,11 @@ def test_every_room_has_tests() -> None:
     assert not {r for r in rooms if not list((ROOT / "tests" / r).rglob("test_*.py"))}
 
 
+def test_there_is_one_way_up() -> None:
+    """Answers show themselves; only the floor of reports can write them, and the front door knows it."""
+    assert {below(p) for p in modules() if "deepvm.forms_of" in p.read_text()} == {"core/answer.py"}
+
+
 def test_only_the_command_line_prints() -> None:
     """Errors are printed by cli/main.py alone; reports write the answers."""
     allowed = {"cli", "reports"}

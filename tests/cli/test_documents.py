@@ -21,7 +21,8 @@ from support.schemas import check
 from deepvm.catalog.measured.tables import encode_tables, load_tables, own_folder, save_entries
 from deepvm.cli.app import COMMANDS, load
 from deepvm.cli.output import print_as
-from deepvm.reports.schemas.directory import DOCUMENTS
+from deepvm.reports.schemas.directory import DOCUMENTS, Described
+from deepvm.reports.schemas.flat import header_of
 
 JOB = "name: calm\nsteps: 1000\nstep_s: 2\nmttp_s: 3600\nspot_usd_per_hour: 1\non_demand_usd_per_hour: 3\n"
 POINTS = "n,speedup\n1,1\n2,1.9\n4,3.4\n8,5.5\n16,7.5\n"
@@ -189,9 +190,10 @@ def test_forms_say_the_same(command: str, case: Case, call: Any, capsys: pytest.
     header, *rows = csv.reader(lines)
     assert len(set(header)) == len(header) and all(header)
     assert all(len(row) == len(header) for row in rows)
-    described = DOCUMENTS[case.name]
-    if (listed := getattr(described, "rows", "")) and case.name != "diff":
-        assert len(rows) == len(document[listed])
+    found = DOCUMENTS[case.name]
+    if isinstance(found, Described) and found.row is not None:
+        assert header == header_of(found)
+        assert len(rows) == len(document[found.rows] if found.rows else document)
 
 
 def printed_again(command: str, case: Case, form: str, *, document: Any, capsys: pytest.CaptureFixture[str]) -> str:

@@ -27,6 +27,11 @@ def rows_as(kind: Any, rows: Iterable[Mapping[str, Any]], key: str = "") -> tupl
     return [".".join(path) for path in paths], [[_cell(row, path) for path in paths] for row in rows]
 
 
+def header_of(found: Described) -> list[str]:
+    """The header of the CSV of a document that has none of its own."""
+    return rows_as(found.row or found.kind, (), found.key)[0]
+
+
 def _listed(document: Any, found: Described) -> Iterator[Mapping[str, Any]]:
     rows = document[found.rows] if found.rows else document
     if found.key:
