@@ -122,6 +122,8 @@ _AnyEntry = Annotated[_EflopsEntry | _ScalingEntry | _SaturationEntry, Field(dis
 
 
 class _TablesDocument(Strict):
+    """What was measured on the user's own machines."""
+
     schema_version: Literal["deepvm.tables/1"] = Field(
         description="deepvm.tables/1, what `deepvm tables export` writes"
     )

@@ -112,7 +112,7 @@ def _row(job: str, version: int, path: str, size: int, problem: str, created: st
 
 
 @app.command("verify")
-def verify_versions(place: PlaceOrFile, job: Job = "") -> None:
+def verify_versions(place: PlaceOrFile, job: Job = "", output: Output = "table") -> None:
     """Compare versions with their commit records. Exit code 1: something is damaged, missing or cannot be read.
 
     Every byte is read. A file without its record, a record without its file, and a link, a pipe or a folder in place of
@@ -122,20 +122,34 @@ def verify_versions(place: PlaceOrFile, job: Job = "") -> None:
     Example: deepvm ckpt verify /mnt/ckpt
     """
     where = versions.path_or_url(place)
+    words = ""
     if isinstance(where, Path) and not where.is_dir():
-        manifest = commit_record.verify(versions.existing(where))
-        sys.stdout.write(f"{where}: good, version {manifest.version} of {manifest.job}\n")
-        return
-    if isinstance(where, Path):
+        damaged, good, words = _verify_file(versions.existing(where))
+    elif isinstance(where, Path):
         damaged, good = _verify_folder(where, job)
     else:
         job = versions.wanted_job(job)
         damaged, good = _verify_remote(where, job)
+
+    def table() -> None:
+        if good and not damaged:
+            sys.stdout.write(f"{where}: {words or f'{good} good'}\n")
+
+    document = {"schema_version": "deepvm.ckpt-verify/1", "place": str(where), "good": good, "damaged": damaged}
+    print_as(output, table, lambda: document)
     if damaged:
         raise DamagedError("\n".join(damaged))
     if not good:
         raise CheckpointError(f"{where}: there is no complete version{f' of job {job}' if job else ''}")
-    sys.stdout.write(f"{where}: {good} good\n")
+
+
+def _verify_file(file: Path) -> tuple[list[str], int, str]:
+    """As of a folder, and what is good about it."""
+    try:
+        manifest = commit_record.verify(file)
+    except DamagedError as error:
+        return [str(error)], 0, ""
+    return [], 1, f"good, version {manifest.version} of {manifest.job}"
 
 
 def _verify_folder(folder: Path, job: str) -> tuple[list[str], int]:

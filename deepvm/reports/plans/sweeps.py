@@ -114,10 +114,10 @@ def print_rows(rows: Sequence[SweepRow]) -> None:
                 Column("$/h allowed", "right"): cells["pw"],
                 Column("policy"): cells["policy"],
                 Column("architecture", drop=11): cells["architecture"],
-                Column("gpu type", drop=2): cells["gpu_type"],
-                Column("gpu count", "right", drop=1): cells["gpu_count"],
+                Column("VM type", drop=2): cells["gpu_type"],
+                Column("VMs", "right", drop=1): cells["gpu_count"],
                 Column("memory type", drop=10): cells["memory_type"],
-                Column("memory count", "right", drop=9): cells["memory_count"],
+                Column("memory VMs", "right", drop=9): cells["memory_count"],
                 Column("$/h", "right", drop=3): usd,
                 Column("throughput (eFLOPS)", "right", drop=7 if outlooks else 0): work,
             }

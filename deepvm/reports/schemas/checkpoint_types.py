@@ -22,6 +22,15 @@ class StoredVersion(TypedDict):
 StoredVersions = Annotated[list[StoredVersion], "The versions at a place, the newest first."]
 
 
+class Verified(TypedDict):
+    """Versions compared with their commit records, every byte."""
+
+    schema_version: Literal["deepvm.ckpt-verify/1"]
+    place: Annotated[str, "the file, folder or URL"]
+    good: Annotated[int, "versions, or parts of them, that are as their records say"]
+    damaged: Annotated[list[str], "what is damaged or missing, and why"]
+
+
 class NodeMemory(TypedDict):
     """The memory of a node."""
 

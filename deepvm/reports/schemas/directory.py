@@ -102,7 +102,7 @@ DOCUMENTS: dict[str, Described | Validated] = {
     "traces-replay": Described("traces replay", "Save policies replayed on traces", simulation.TracesReplay),
     "traces-deadline": Described("traces deadline", "Deadlines replayed on traces", simulation.TracesDeadline),
     "eflops": Described(
-        "profile eflops, a list of them for several models", "The training speed of a machine", profiling.Eflops
+        "profile eflops", "The training speed of a machine", profiling.OneOrMoreEflops, row=profiling.Eflops
     ),
     "scaling": Described("profile scaling", "A measured speed-up curve", profiling.Scaling, "points", profiling.Point),
     "saturation": Described(
@@ -127,6 +127,7 @@ DOCUMENTS: dict[str, Described | Validated] = {
         "ckpt bench", "How long a save blocks training", profiling.Bench, "methods", profiling.Method, "method"
     ),
     "ckpt-ls": Described("ckpt ls", "Versions at a place", checkpoints.StoredVersions, row=checkpoints.StoredVersion),
+    "ckpt-verify": Described("ckpt verify", "Versions compared with their records", checkpoints.Verified),
     "memory-node": Described(
         "memory-node status", "What a memory node holds", checkpoints.MemoryNode, "versions", checkpoints.HeldVersion
     ),

@@ -70,6 +70,9 @@ class Eflops(TypedDict):
     warnings: Annotated[list[str], "reasons to doubt it"]
 
 
+OneOrMoreEflops = Annotated[Eflops | list[Eflops], "The training speed of a machine; a list for several models."]
+
+
 class Plan(TypedDict):
     """What was to be measured."""
 

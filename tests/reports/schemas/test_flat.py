@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from deepvm.reports.documents import to_csv
 from deepvm.reports.schemas.flat import rows_as, rows_of
 from deepvm.reports.schemas.price_types import Setting
 
@@ -16,8 +17,12 @@ def test_values() -> None:
     rows = [{"key": "region", "value": ["a", "b"], "kind": "file", "source": None}, {"key": "x", "value": True}]
     assert rows_as(Setting, rows) == (
         ["key", "value", "kind", "source"],
-        [["region", '["a", "b"]', "file", None], ["x", "true", None, None]],
+        [["region", ["a", "b"], "file", None], ["x", True, None, None]],
     )
+
+
+def test_fields_of_csv() -> None:
+    assert to_csv(["a", "b", "c", "d"], [[["x", "y"], True, None, 0.1]]) == 'a,b,c,d\n"[""x"", ""y""]",true,,0.1\n'
 
 
 def test_rows_by_name_begin_with_it() -> None:
