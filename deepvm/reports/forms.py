@@ -103,9 +103,10 @@ def _prediction(found: TrainingSpeed) -> Forms:
 
 
 def _gpus(found: Gpus) -> Forms:
-    from deepvm.reports.performance import gpus as report
+    from deepvm.reports.performance.gpus import document
+    from deepvm.reports.schemas.flat import rows_of
 
-    return Forms(lambda: report.document(found), lambda: report.csv_rows(found))
+    return Forms(lambda: document(found), lambda: rows_of(document(found)))
 
 
 def _results(found: Results) -> Forms:

@@ -79,7 +79,7 @@ def models_of(output: Output = "table") -> None:
     from deepvm.reports.performance import models as report
 
     found = list({model.name: model for model in presets().values()}.values())
-    print_as(output, lambda: report.print_models(found), lambda: report.document(found), lambda: report.csv_rows(found))
+    print_as(output, lambda: report.print_models(found), lambda: report.document(found))
 
 
 def _whole(text: str) -> Any:

@@ -25,4 +25,4 @@ def gpus(
     from deepvm.reports.performance import gpus as report
 
     found = report.gpus(SourceFlags(offline=offline).load(catalog), gpu, **flags.given(USUAL_MODEL))
-    print_as(output, lambda: report.print_gpus(found), lambda: report.document(found), lambda: report.csv_rows(found))
+    print_as(output, lambda: report.print_gpus(found), lambda: report.document(found))

@@ -165,24 +165,3 @@ def document(found: Gpus) -> dict[str, Any]:
             for r in found
         ],
     }
-
-
-def csv_rows(found: Gpus) -> tuple[list[str], list[list[Any]]]:
-    """Header and a row for each."""
-    header = [
-        "gpu_name",
-        "gpus_per_vm",
-        "gpu_memory_gib",
-        "spot_instance_type",
-        "spot_usd_per_hour",
-        "on_demand_instance_type",
-        "on_demand_usd_per_hour",
-    ]
-    header += ["throughput_low", "throughput", "throughput_high", "units_per_usd", "source"]
-    rows = []
-    for r in found:
-        ends = [None] * 3 if r.speed is None else [r.speed.low, r.speed.value, r.speed.high]
-        spot = [r.spot and r.spot.name, r.spot and float(r.spot.spot_usd_per_hour or 0)]
-        sold = [r.on_demand and r.on_demand.name, r.on_demand and float(r.on_demand.on_demand_usd_per_hour or 0)]
-        rows.append([r.name, r.count, r.memory_gib, *spot, *sold, *ends, r.units_per_usd, r.source])
-    return header, rows

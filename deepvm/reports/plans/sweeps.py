@@ -53,7 +53,7 @@ def header(rows: Sequence[SweepRow]) -> tuple[str, ...]:
     """The names of the columns."""
     outlooks = _outlooks(rows)
     job = (*(EXPECTED if outlooks else ()), *(SIMULATED if simulated(outlooks) else ()))
-    return ("pw", "policy", *CLUSTER, *PROPER, *job)
+    return ("pw", "policy", *CLUSTER, *job, *PROPER)  # the older ones keep their places
 
 
 def outside(rows: Sequence[SweepRow]) -> int:

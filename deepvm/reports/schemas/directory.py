@@ -75,7 +75,7 @@ DOCUMENTS: dict[str, Described | Validated] = {
     "recommend": Described("recommend", "The clusters that train fastest for a budget", plans.Recommendation),
     "explain": Described("explain", "Why a VM type is not in the best cluster", plans.ExplanationDocument),
     "sweep": Described("sweep", "The best cluster of every budget", plans.Sweep),
-    "gpus": Described("gpus", "What can be rented to train a model", performance.Gpus),
+    "gpus": Described("gpus", "What can be rented to train a model", performance.Gpus, "gpus", performance.Gpu),
     "performance": Described("performance predict", "How fast GPUs train a model", performance.Prediction),
     "performance-check": Described("performance check", "How far predictions are off", performance.PredictionCheck),
     "models": Described(
