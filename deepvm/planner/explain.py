@@ -31,6 +31,7 @@ class WhyNot(Answer):
     """The answer to "why not this type?".
 
     Attributes:
+        catalog: the one that was asked about.
         best: the best cluster with this type within the budget, None when there is none.
         gap: how far that is below the winner, as a share (:func:`deepvm.planner.describe.improvement`), or None.
         matches_at: the lowest budget, $/h, at which a cluster with this type would equal the winner, None if never.
@@ -79,16 +80,13 @@ def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
             return WhyNot(catalog, name, f"{name} is in no cluster: {why.reason}", rejection=rejection)
         price = format_usd(cheapest.price)
         detail = f"its cheapest cluster{request.within_limits}, {cheapest.cluster}, costs {price} $/h"
-        return WhyNot(
-            catalog, name, f"{name} is beyond the budget: {detail}", rejection=Rejection(name, "budget", detail)
-        )
+        rejection = Rejection(name, "budget", detail)
+        return WhyNot(catalog, name, f"{name} is beyond the budget: {detail}", rejection=rejection)
     found = describe(best, candidates, binding=binding(best, candidates), elsewhere=True)
     assert winner is not None  # if any plan has this type
     if best.cluster == winner.cluster:
-        verdict = f"{name} is in the best cluster"
-        return WhyNot(
-            catalog, name, verdict, found, 0.0, Decimal(best.price) / MICRO_USD, reference=candidates.reference
-        )
+        verdict, price_usd = f"{name} is in the best cluster", Decimal(best.price) / MICRO_USD
+        return WhyNot(catalog, name, verdict, found, 0.0, price_usd, reference=candidates.reference)
     better = improvement(winner, best, request)
     gap = None if better is None else -better
     equal = enumeration.reaching(tie_floor(winner.value))
