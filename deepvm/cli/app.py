@@ -42,6 +42,7 @@ COMMANDS = (
     Entry("ckpt", "List, verify, prune, restore and benchmark checkpoints.", "checkpoint.ckpt", "app"),
     Entry("traces", "Show spot traces, fit lifetimes, replay save policies.", "simulate.traces", "app"),
     Entry("reproduce", "Compute the papers' figures again, and compare.", "reproduce.reproduce", "reproduce"),
+    Entry("schema", "Print the JSON Schema of a document or a file.", "schema", "schema"),
     Entry("config", "Show the settings from the environment and from files.", "config", "app"),
     Entry("doctor", "Check what live prices need: credentials, permissions, quotas.", "catalog.live", "doctor", True),
     Entry("help", "Show the help of a command or a topic, or list them.", "help.help_command", "help_of"),

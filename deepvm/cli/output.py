@@ -11,16 +11,15 @@ import typer
 
 from deepvm.cli.parameters import opt
 
-_OUTPUT = typer.Option("--output", "-o", help="Output format.")
-_OUTPUT_OF_ALL = typer.Option("--output", "-o", metavar="FORM", help="table, wide, json, yaml or csv.")
-TableJson = Annotated[Literal["table", "json"], _OUTPUT]
-TableJsonCsv = Annotated[Literal["table", "json", "csv"], _OUTPUT]
-TableJsonYaml = Annotated[Literal["table", "json", "yaml"], _OUTPUT]
-TableJsonYamlCsv = Annotated[Literal["table", "json", "yaml", "csv"], _OUTPUT]
-EveryForm = Annotated[Literal["table", "wide", "json", "yaml", "csv"], _OUTPUT_OF_ALL]
-EveryFormAndPage = Annotated[
-    Literal["table", "wide", "json", "yaml", "csv", "html"],
-    typer.Option("--output", "-o", metavar="FORM", help="table, wide, json, yaml, csv, or html: a page."),
+
+def _output(forms: str) -> Any:
+    return typer.Option("--output", "-o", metavar="FORM", help=f"{forms}.")
+
+
+Output = Annotated[Literal["table", "json", "yaml", "csv"], _output("table, json, yaml or csv")]
+OutputOrWide = Annotated[Literal["table", "wide", "json", "yaml", "csv"], _output("table, wide, json, yaml or csv")]
+OutputOrPage = Annotated[
+    Literal["table", "wide", "json", "yaml", "csv", "html"], _output("table, wide, json, yaml, csv, or html: a page")
 ]
 
 
@@ -63,12 +62,26 @@ def print_as(
     table: Callable[[], None],
     document: Callable[[], Any],
     csv: Callable[[], tuple[Sequence[str], Sequence[Sequence[Any]]]] | None = None,
+    *,
+    name: str = "",
 ) -> None:
-    """Print an answer in the form that ``--output`` names; ``csv`` makes header and rows."""
+    """Print an answer in the form that ``--output`` names.
+
+    ``csv`` makes header and rows; without it they are those of the document, as ``deepvm schema`` describes it by the
+    name in its ``schema_version`` or, without one, by ``name``.
+    """
     if output == "table":
         table()
+    elif output == "csv":
+        print_document(csv() if csv else _rows(document(), name), output)
     else:
-        print_document(csv() if csv and output == "csv" else document(), output)
+        print_document(document(), output)
+
+
+def _rows(document: Any, name: str) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+    from deepvm.reports.schemas.flat import rows_of
+
+    return rows_of(document, name)
 
 
 def plot_of(what: str) -> Any:

@@ -3,12 +3,13 @@
 # No `from __future__ import annotations`: see deepvm.cli.plan.options.
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from deepvm.cli.help.completion import complete_model
 from deepvm.cli.parameters import opt
 
 if TYPE_CHECKING:
+    from deepvm.catalog.published.workloads import WorkloadOptions
     from deepvm.core.training.workload import Workload
 
 
@@ -40,12 +41,18 @@ class WorkloadFlags:
         opt("Recompute activations to save memory.", None, "--activation-checkpointing/--no-activation-checkpointing"),
     ] = None
 
-    def trained(self, model: str = "") -> "Workload":
-        """What the options describe, or ``model`` where they name none. Raises RequestError, CatalogFormatError."""
-        from deepvm.catalog.published.workloads import WorkloadOptions, read_workload
+    def given(self, model: str = "") -> "WorkloadOptions":
+        """What the options say, or ``model`` where they name none."""
+        from deepvm.catalog.published.workloads import WorkloadOptions
 
-        own = {f.name for f in fields(self)}
-        given = {name: getattr(self, name) for name in WorkloadOptions.__annotations__ if name in own}
+        known = (f.name for f in fields(self) if f.name in WorkloadOptions.__annotations__)
+        found: Any = {name: getattr(self, name) for name in known}
         if not self.model and self.params is None:
-            given["model"] = model
-        return read_workload(**given)
+            found["model"] = model
+        return cast(WorkloadOptions, found)
+
+    def trained(self, model: str = "") -> "Workload":
+        """What the options describe. Raises RequestError, CatalogFormatError."""
+        from deepvm.catalog.published.workloads import read_workload
+
+        return read_workload(**self.given(model))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from deepvm.core.answer import Answer
 from deepvm.core.cluster.cluster import Recommendation, Rejection
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.meanings import meant_type
@@ -27,11 +28,12 @@ if TYPE_CHECKING:
     from typing import Unpack
 
 
-@dataclass(frozen=True)
-class WhyNot:
+@dataclass(frozen=True, repr=False)
+class WhyNot(Answer):
     """The answer to "why not this type?".
 
     Attributes:
+        catalog: the one that was asked about.
         best: the best cluster with this type within the budget, None when there is none.
         gap: how far that is below the winner, as a share (:func:`deepvm.planner.describe.improvement`), or None.
         matches_at: the lowest budget, $/h, at which a cluster with this type would equal the winner, None if never.
@@ -39,6 +41,7 @@ class WhyNot:
         reference: the type that the job's step is measured on, None without a job or without ``best``.
     """
 
+    catalog: Catalog
     instance_type: str
     verdict: str
     best: Recommendation | None = None
@@ -46,6 +49,10 @@ class WhyNot:
     matches_at: Decimal | None = None
     rejection: Rejection | None = None
     reference: InstanceType | None = None
+
+    def __repr__(self) -> str:
+        """The verdict."""
+        return f"<WhyNot: {self.verdict}>"
 
 
 def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
@@ -62,7 +69,7 @@ def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
         names = " and ".join(a.name for a in candidates.architectures) or request.policy.value
         rejection = Rejection(name, "excluded", f"{names} clusters have no memory nodes")
     if rejection is not None:
-        return WhyNot(name, f"{name} is not considered: {rejection.detail}", rejection=rejection)
+        return WhyNot(catalog, name, f"{name} is not considered: {rejection.detail}", rejection=rejection)
     blocks = blocks_of(candidates)
     winner = first(Enumeration.build(blocks), request, budget)
     # The same blocks with fewer rows, so that values that are ranks stay comparable.
@@ -73,21 +80,22 @@ def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
         if cheapest is None:
             why = infeasible(candidates.only(name), None)
             rejection = Rejection(name, why.constraint, why.reason)
-            return WhyNot(name, f"{name} is in no cluster: {why.reason}", rejection=rejection)
+            return WhyNot(catalog, name, f"{name} is in no cluster: {why.reason}", rejection=rejection)
         price = format_usd(cheapest.price)
         detail = f"its cheapest cluster{request.within_limits}, {cheapest.cluster}, costs {price} $/h"
-        return WhyNot(name, f"{name} is beyond the budget: {detail}", rejection=Rejection(name, "budget", detail))
+        rejection = Rejection(name, "budget", detail)
+        return WhyNot(catalog, name, f"{name} is beyond the budget: {detail}", rejection=rejection)
     found = describe(best, candidates, binding=binding(best, candidates), elsewhere=True)
     assert winner is not None  # if any plan has this type
     if best.cluster == winner.cluster:
-        verdict = f"{name} is in the best cluster"
-        return WhyNot(name, verdict, found, 0.0, Decimal(best.price) / MICRO_USD, reference=candidates.reference)
+        verdict, price_usd = f"{name} is in the best cluster", Decimal(best.price) / MICRO_USD
+        return WhyNot(catalog, name, verdict, found, 0.0, price_usd, reference=candidates.reference)
     better = improvement(winner, best, request)
     gap = None if better is None else -better
     equal = cheapest_reaching(enumeration, request, tie_floor(winner.value))
     matches_at = None if equal is None else Decimal(equal.price) / MICRO_USD
     verdict = _verdict(name, best, winner, gap, matches_at, request)
-    return WhyNot(name, verdict, found, gap, matches_at, reference=candidates.reference)
+    return WhyNot(catalog, name, verdict, found, gap, matches_at, reference=candidates.reference)
 
 
 def _having(block: Block, name: str) -> Block:

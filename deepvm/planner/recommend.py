@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
+from deepvm.core.answer import Answer
 from deepvm.core.cluster.cluster import Recommendation, Rejection
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.units import MICRO_USD, Money, format_usd
@@ -49,7 +50,7 @@ class NextChange:
 
 
 @dataclass(frozen=True, repr=False)
-class Recommendations(Sequence[Recommendation]):
+class Recommendations(Answer, Sequence[Recommendation]):
     """The answer to a request: a sequence of recommendations, best first.
 
     Attributes:
@@ -83,11 +84,12 @@ class Recommendations(Sequence[Recommendation]):
     reference: InstanceType | None = None
 
     def __repr__(self) -> str:
-        """The ranked clusters, or why there are none; not the whole catalog."""
+        """The best cluster and how many more are ranked, or why there are none."""
         if self.infeasible is not None:
             return f"<Recommendations: {self.infeasible.reason}>"
-        ranked = "; ".join(f"{r.rank}: {r.cluster}, {format_usd(r.usd_per_hour)} $/h" for r in self.configurations)
-        return f"<Recommendations: {ranked}>"
+        best, *others = self.configurations
+        more = f"; {len(others)} more" if others else ""
+        return f"<Recommendations: {best.rank}: {best.cluster}, {format_usd(best.usd_per_hour)} $/h{more}>"
 
     def __len__(self) -> int:
         """How many clusters are ranked."""

@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from deepvm.core.answer import Answer
 from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS
+from deepvm.core.units import format_usd
 from deepvm.planner.ranking import Plans
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
@@ -23,12 +25,21 @@ class Placed:
     recommendation: Recommendation
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Answer):
     """The answers of several regions, the best region first, and the best clusters of all."""
 
     answers: tuple[Recommendations, ...]
     ranked: tuple[Placed, ...]
+
+    def __repr__(self) -> str:
+        """The best cluster and its region."""
+        regions = ", ".join(a.catalog.region for a in self.answers)
+        if not self.ranked:
+            return f"<Comparison of {regions}: nothing is feasible>"
+        best = self.ranked[0].recommendation
+        price = format_usd(best.usd_per_hour)
+        return f"<Comparison of {regions}: best {best.cluster}, {price} $/h in {self.ranked[0].answer.catalog.region}>"
 
 
 def compare(answers: Sequence[Recommendations]) -> Comparison:

@@ -102,10 +102,10 @@ SIMULATED = ["sweep", "--pw", "3", *WORK[2:], "--simulate", "20", "--policy", "d
     ("words", "first", "then"),
     [
         (["recommend", "--pw", "3", "--prices", "snapshot", "-o", "wide"], "VM interrupted", "cluster interrupted"),
-        (SIMULATED, "gpu type", "gpu count"),
-        (COMMANDS["sweep-work"], "gpu type", "gpu count"),
-        (COMMANDS["sweep"], "gpu type", "gpu count"),
-        (SIMULATED, "time 95 %", "gpu count"),
+        (SIMULATED, "VM type", "VMs"),
+        (COMMANDS["sweep-work"], "VM type", "VMs"),
+        (COMMANDS["sweep"], "VM type", "VMs"),
+        (SIMULATED, "time 95 %", "VMs"),
         (SIMULATED, "cost 95 %", "$/h"),
     ],
 )

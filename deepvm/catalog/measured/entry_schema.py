@@ -202,11 +202,18 @@ _AnyEntry = Annotated[_EflopsEntry | _ScalingEntry | _SaturationEntry | _StepTim
 
 
 class _TablesDocument(Strict):
+    """What was measured on the user's own machines."""
+
     schema_version: Literal["deepvm.tables/1"] = Field(
         description="deepvm.tables/1, what `deepvm tables export` writes"
     )
     deepvm: Text = schema.text("which deepvm wrote it", 100)
     entries: list[_AnyEntry] = schema.rows("measurements", MAX_ENTRIES, required=True)
+
+
+def tables_schema(name: str) -> dict[str, Any]:
+    """The JSON Schema of measured tables; what was measured may say more."""
+    return schema.schema_of(_TablesDocument, name)
 
 
 def read_document(path: Path, expected: str = EXPECTED) -> Any:

@@ -12,7 +12,7 @@ import typer
 
 from deepvm.cli.catalog.live import refresh, status
 from deepvm.cli.help.completion import complete_catalog
-from deepvm.cli.output import EveryForm, TableJsonCsv, TableJsonYamlCsv, print_as, print_document, say, warn
+from deepvm.cli.output import Output, OutputOrWide, print_as, print_document, say, warn
 from deepvm.cli.parameters import arg, flag, group, takes_flags
 from deepvm.cli.plan.options import A_CATALOG, ShowFlags, SourceFlags
 from deepvm.cli.settings import ConfiguredCommand
@@ -34,7 +34,7 @@ def diff(
     old: Annotated[str, arg("OLD", A_CATALOG, autocompletion=complete_catalog)],
     new: Annotated[str, arg("NEW", "The one to compare it with.", autocompletion=complete_catalog)],
     flags: SourceFlags,
-    output: TableJsonCsv = "table",
+    output: Output = "table",
     fail_on_change: Annotated[bool, flag("--fail-on-change", "Exit code 1 when anything changed.")] = False,
 ) -> None:
     """Show what changed between two catalogs: types, prices (the largest change in % first) and figures.
@@ -52,15 +52,15 @@ def diff(
 
 
 @app.command("list", short_help="List the catalogs that come with deepvm.")
-def list_catalogs(output: TableJsonYamlCsv = "table") -> None:
+def list_catalogs(output: Output = "table") -> None:
     """List the catalogs that come with deepvm; 'deepvm catalog status' shows what was fetched from AWS."""
     from deepvm.catalog.store import catalog_names, load_catalog
     from deepvm.reports.tables import Column, print_table
 
     columns = {
-        "name": Column("name"),
-        "gpu_types": Column("GPU types", "right", drop=2),
-        "cpu_types": Column("CPU types", "right", drop=3),
+        "catalog": Column("name"),
+        "gpu_type_count": Column("GPU types", "right", drop=2),
+        "cpu_type_count": Column("CPU types", "right", drop=3),
         "region": Column("region", drop=1),
         "prices_as_of": Column("prices as of"),
         "description": Column("description", drop=4),
@@ -73,12 +73,13 @@ def list_catalogs(output: TableJsonYamlCsv = "table") -> None:
     cells = [["-" if v in (None, "") else str(v) for v in row] for row in rows]
     # The first sentence says what it is; all of it is in the other forms.
     shown = [[*row[:-1], row[-1].split(". ")[0].rstrip(".")] for row in cells]
-    version = {"schema_version": "deepvm.catalogs/1"} if output == "json" else {}
     print_as(
         output,
         lambda: print_table([*columns.values()], shown, also="-o csv"),
-        lambda: {**version, "catalogs": [dict(zip(columns, row, strict=True)) for row in rows]},
-        lambda: ([*columns], rows),
+        lambda: {
+            "schema_version": "deepvm.catalogs/1",
+            "catalogs": [dict(zip(columns, row, strict=True)) for row in rows],
+        },
     )
 
 
@@ -87,7 +88,7 @@ def list_catalogs(output: TableJsonYamlCsv = "table") -> None:
 def show(
     catalog: Annotated[str, arg("NAME|FILE", A_CATALOG, autocompletion=complete_catalog)],
     flags: ShowFlags,
-    output: EveryForm = "table",
+    output: OutputOrWide = "table",
 ) -> None:
     """Show the types of a catalog with their prices and performance, including your own measurements.
 
@@ -145,12 +146,12 @@ def convert(
     _warn(target, left_out)
 
 
-@app.command()
+@app.command(short_help="Print the JSON Schema of catalog files.")
 def schema() -> None:
-    """Print the JSON Schema of the file format."""
-    from deepvm.catalog.documents.schema import json_schema
+    """Print the JSON Schema of catalog files, as 'deepvm schema catalog' does."""
+    from deepvm.reports.schemas.directory import described
 
-    print_document(json_schema())
+    print_document(described("catalog").schema("catalog"))
 
 
 def _gpu_types(catalog: Catalog) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deepvm.cli.help.completion import complete_region
-from deepvm.cli.output import TableJson, note, print_as, say
+from deepvm.cli.output import Output, note, print_as, say
 from deepvm.cli.parameters import flag, opt
 from deepvm.cli.plan.options import MOST_DAYS, AwsProfile
 from deepvm.core.spelling import joined, one_of
@@ -78,7 +78,7 @@ def status(
         list[str] | None, opt("Only this region; repeatable.", "NAME", "--region", "-r", autocompletion=complete_region)
     ] = None,
     profile: AwsProfile = "",
-    output: TableJson = "table",
+    output: Output = "table",
 ) -> None:
     """Show the cache of AWS's prices and types: how much, how old, whether it is fresh, and what renews it.
 
@@ -95,7 +95,7 @@ def status(
     snapshots = {r: CLOUD.snapshot(r) for r in CLOUD.snapshot_regions() if not named or r in named}
     statuses = status_rows(entries, regions, KINDS, snapshots, now)
     print_as(output, lambda: print_status(statuses, now), lambda: status_document(statuses, cache, now))
-    if output == "json":
+    if output != "table":
         return
     if cache.folder is None:
         note("there is no home folder to keep anything in; DEEPVM_CACHE_DIR names a place")
@@ -165,7 +165,7 @@ def doctor(
     ] = [],  # noqa: B006  typer copies defaults, and None would hide the list type
     profile: AwsProfile = "",
     iam: Annotated[bool, flag("--iam", "Only print the read-only IAM policy that deepvm needs.")] = False,
-    output: TableJson = "table",
+    output: Output = "table",
 ) -> None:
     """Check what live prices need: the cache, credentials, the clock, each permission, quotas, the price feed.
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from deepvm.cli.help.completion import complete_accelerator
-from deepvm.cli.output import TableJsonYaml, TableJsonYamlCsv, print_as, say
+from deepvm.cli.output import Output, print_as, say
 from deepvm.cli.parameters import group, opt, switch, takes_flags
 from deepvm.cli.plan.options import Tables, own_tables
 from deepvm.cli.workload_options import WorkloadFlags
-from deepvm.errors import RequestError
 
 app = group("Predict how fast GPUs train a model, with intervals, and check such predictions.")
 
@@ -29,7 +28,7 @@ def predict(
     software: _Software = "eager",
     placement_group: Annotated[bool, switch("The VMs are in a cluster placement group.")] = False,
     tables: Tables = "auto",
-    output: TableJsonYaml = "table",
+    output: Output = "table",
 ) -> None:
     """Predict throughput, step time and MFU, each with an 80 % interval, its source and its doubts.
 
@@ -37,25 +36,19 @@ def predict(
 
     Example: deepvm performance predict --model llama-8b --method fsdp --gpu H100 --gpus 64
     """
-    from deepvm.catalog.published.hardware import accelerators, find_accelerator
-    from deepvm.catalog.published.performance import SOFTWARE, PublishedPerformance
-    from deepvm.core.meanings import meant_gpu, none_of
-    from deepvm.core.spelling import one_of
-    from deepvm.core.units import GIB, parse_bytes
+    from deepvm.catalog.published.prediction import predict as predicted
     from deepvm.reports.performance import predictions as report
 
-    if software not in SOFTWARE:
-        raise RequestError("software", software, one_of(software, SOFTWARE))
-    workload, count = flags.trained(), _whole(gpus, "gpus")
-    memory = None if gpu_memory is None else parse_bytes(gpu_memory, "gpu_memory") / GIB
-    accelerator = find_accelerator(gpu, memory)
-    if accelerator is None:
-        names = list(dict.fromkeys(known.name for known in accelerators()))
-        raise RequestError("gpu", gpu, none_of(gpu, names, meant_gpu(gpu, names, "--gpu-memory")))
-    own, source = own_tables(tables), PublishedPerformance(software, placement_group)
-    if own is not None:
-        source = own.speeds(source, {})
-    found = source.cluster(accelerator, workload, count, None if nodes is None else _whole(nodes, "nodes"))
+    found = predicted(
+        gpu,
+        _whole(gpus),
+        None if nodes is None else _whole(nodes),
+        gpu_memory=gpu_memory,
+        software=software,
+        placement_group=placement_group,
+        tables=own_tables(tables),
+        **flags.given(),
+    )
     print_as(output, lambda: report.print_prediction(found), lambda: report.document(found))
     if not found.fits[0]:
         say(f"Does not fit: {found.needs}")
@@ -63,7 +56,7 @@ def predict(
 
 
 @app.command(short_help="Compare predictions with published runs, each left out.")
-def check(output: TableJsonYamlCsv = "table") -> None:
+def check(output: Output = "table") -> None:
     """Predict each published run from the others, and count how far off that is and how often the interval holds.
 
     Example: deepvm performance check
@@ -76,7 +69,7 @@ def check(output: TableJsonYamlCsv = "table") -> None:
 
 
 @app.command("models", short_help="List the models that can be named.")
-def models_of(output: TableJsonYamlCsv = "table") -> None:
+def models_of(output: Output = "table") -> None:
     """List the presets: parameters, samples, operations, where the figures come from.
 
     Example: deepvm performance models
@@ -85,11 +78,9 @@ def models_of(output: TableJsonYamlCsv = "table") -> None:
     from deepvm.reports.performance import models as report
 
     found = list({model.name: model for model in presets().values()}.values())
-    print_as(output, lambda: report.print_models(found), lambda: report.document(found), lambda: report.csv_rows(found))
+    print_as(output, lambda: report.print_models(found), lambda: report.document(found))
 
 
-def _whole(value: str, option: str) -> int:
-    from deepvm.core.units import to_whole
-
-    number = int(value) if value.isascii() and value.isdigit() and len(value) < 9 else value
-    return to_whole(number, option, "a whole number from 1 to 100000", least=1, most=100_000)
+def _whole(text: str) -> Any:
+    """A number, or the text that is none and that the prediction will refuse."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 9 else text

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deepvm.cli.help.completion import complete_type
-from deepvm.cli.output import EveryFormAndPage, TableJsonYaml, note, print_as, print_document, say
+from deepvm.cli.output import Output, OutputOrPage, note, print_as, print_document, say
 from deepvm.cli.parameters import arg, flag, takes_flags
 from deepvm.cli.plan import options as o
 from deepvm.errors import MissingDataError, RequestError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @takes_flags
 def recommend(
     flags: o.RankFlags,
-    output: EveryFormAndPage = "table",
+    output: OutputOrPage = "table",
     explain: Annotated[str, o.of_type("Also say why this type is not in the best cluster.", "TYPE")] = "",
     why: Annotated[bool, flag("--why", "Also show reasons, doubts, alternatives and rejected types.")] = False,
 ) -> None:
@@ -119,7 +119,7 @@ def _print(found: Comparison, why: WhyNot | None, placement: Placement | None, o
     if output == "csv":
         print_document(data.csv_rows(found), output)
     elif output in ("json", "yaml"):
-        document = data.comparison(found, why) if several else data.document(found.answers[0], why)
+        document = data.comparison(found, why)
         if placement is not None:
             document["placement"] = data.placement(placement)
         print_document(document, output)
@@ -137,7 +137,7 @@ def _print(found: Comparison, why: WhyNot | None, placement: Placement | None, o
 def explain(
     name: Annotated[str, arg("TYPE", "A type of the catalog.", autocompletion=complete_type)],
     flags: o.PlanFlags,
-    output: TableJsonYaml = "table",
+    output: Output = "table",
 ) -> None:
     """Answer "why not this type?" with its best cluster and how far that is from the winner.
 
@@ -157,5 +157,6 @@ def explain(
     print_as(
         output,
         lambda: report.print_why(why, found, datetime.now(timezone.utc)),
-        lambda: {"schema_version": data.EXPLAIN_VERSION, **data.explanation(why, found), "source": data.source(found)},
+        lambda: data.why_document(why),
+        lambda: data.why_rows(why),
     )

@@ -162,7 +162,7 @@ def simulated_why(why: WhyNot, work: Work) -> WhyNot:
     return replace(why, best=_simulator(work, why.reference, None)(best))
 
 
-def simulated_rows(rows: Sequence[SweepRow], work: Work, runs: int) -> list[SweepRow]:
+def simulated_rows(rows: Sequence[SweepRow], work: Work, runs: int) -> tuple[SweepRow, ...]:
     """Simulate the clusters of a sweep; the closed form still decides which is best for a budget."""
     renewers: dict[str, Simulate] = {}
     found: list[SweepRow] = []
@@ -179,7 +179,7 @@ def simulated_rows(rows: Sequence[SweepRow], work: Work, runs: int) -> list[Swee
     if broken:
         more = f", and so in {len(broken) - 1} more rows" if len(broken) > 1 else ""
         note(f"{broken[0].reason}{more}")
-    return found
+    return tuple(found)
 
 
 def _simulator(work: Work, reference: InstanceType, runs: int | None) -> Simulate:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Annotated
 
-from deepvm.cli.output import TableJsonYamlCsv, draw, note, plot_of, print_as
+from deepvm.cli.output import Output, draw, note, plot_of, print_as
 from deepvm.cli.parameters import takes_flags
 from deepvm.cli.plan import options as o
 
@@ -13,7 +14,7 @@ from deepvm.cli.plan import options as o
 @takes_flags
 def sweep(
     flags: o.SweepFlags,
-    output: TableJsonYamlCsv = "table",
+    output: Output = "table",
     plot: Annotated[str, plot_of("Figure 7, or time and cost")] = "",
 ) -> None:
     """Recommend for a range of budgets under the four policies of the paper (Figure 7).
@@ -38,7 +39,7 @@ def sweep(
     request = PlanRequest.parse(0, **options)
     work = request.work
     if work is not None and runs is not None:
-        rows = simulated_rows(rows, work, runs)
+        rows = replace(rows, rows=simulated_rows(rows, work, runs))
     if plot:
         from deepvm.reports.pictures import sweep_figure
 
@@ -51,7 +52,7 @@ def sweep(
         output,
         lambda: report.print_rows(rows),
         lambda: report.document(rows, found, request.objective.value),
-        lambda: (report.header(rows), report.csv_rows(rows)),
+        lambda: report.rows_of(rows),
     )
     if outside := report.outside(rows):
         note(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from deepvm.cli.long_runs import cleaning_up, filling
-from deepvm.cli.output import TableJson, draw, plot_of, print_as, say
+from deepvm.cli.output import Output, draw, plot_of, print_as, say
 from deepvm.cli.parameters import flag, opt
 from deepvm.core.spelling import one_of
 from deepvm.core.units import parse_bytes
@@ -73,7 +73,7 @@ def eflops(
     save: Save = False,
     instance_type: InstanceType = "",
     force_spread: ForceSpread = False,
-    output: TableJson = "table",
+    output: Output = "table",
 ) -> None:
     """Measure eFLOPS: train on this machine's GPUs, or its CPU, and count operations per second.
 
@@ -141,7 +141,7 @@ def scaling(
     instance_type: InstanceType = "",
     force_local: ForceLocal = False,
     verbose: Verbose = False,
-    output: TableJson = "table",
+    output: Output = "table",
 ) -> None:
     """Train for some seconds on 1, 2, 4, ... VMs through torchrun and compare the speeds.
 
@@ -242,7 +242,7 @@ def saturation(
     save: Save = False,
     force_local: ForceLocal = False,
     verbose: Verbose = False,
-    output: TableJson = "table",
+    output: Output = "table",
 ) -> None:
     """Measure how many VMs may push to one memory node at once, before one more makes it no faster (n_sat).
 

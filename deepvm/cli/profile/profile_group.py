@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from deepvm.cli.long_runs import cleaning_up, filling
-from deepvm.cli.output import TableJson, draw, note, plot_of, print_as, say
+from deepvm.cli.output import Output, draw, note, plot_of, print_as, say
 from deepvm.cli.parameters import arg, flag, group, opt, takes_flags
 from deepvm.cli.profile.campaign import Campaign, Options
 from deepvm.cli.profile.measure import ForceSpread, Save, eflops, saturation, scaling
@@ -90,7 +90,7 @@ def fit(
     ] = None,
     predict: _Predict = None,
     plot: Annotated[str, plot_of("measurements and fit, with a band")] = "",
-    output: TableJson = "table",
+    output: Output = "table",
 ) -> None:
     """Fit and rank logistic, Amdahl, USL and alpha-beta (ring) curves, with a band and what to measure next.
 
@@ -155,7 +155,7 @@ def everything(
     save: Save = False,
     force_spread: ForceSpread = False,
     dry_run: Annotated[bool, flag("--dry-run", "Check the options and show what would be measured.")] = False,
-    output: TableJson = "table",
+    output: Output = "table",
 ) -> None:
     """Measure eFLOPS on the first host, the speed-up of all hosts, and the saturation of the receiver.
 
@@ -168,7 +168,7 @@ def everything(
     from deepvm.catalog.measured.tables import Tables
     from deepvm.cli.profile.save import check_save
     from deepvm.profiling.hosts.machine import describe
-    from deepvm.reports.profiling.measured import print_list
+    from deepvm.reports.profiling.measured import csv_rows, print_list
 
     remote = bool(options.hosts or options.hosts_file)
     kind = options.instance_type or ("" if remote else describe()["instance_type"])
@@ -193,8 +193,8 @@ def everything(
             campaign.measure()
         finally:  # whatever ends it, what was measured before is printed and saved
             tables = Tables().merged(campaign.entries)
-            if campaign.entries or output == "json":
-                print_as(output, lambda: print_list(tables), tables.as_document)
+            if campaign.entries or output != "table":
+                print_as(output, lambda: print_list(tables), tables.as_document, lambda: csv_rows(tables))
             unsaved = _save(campaign.entries, force_spread) if save else []
     failed = [*campaign.failed, *unsaved]
     for problem in failed:

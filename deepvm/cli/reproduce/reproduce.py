@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from deepvm.cli.output import TableJsonYamlCsv, print_as, say
+from deepvm.cli.output import Output, print_as, say
 from deepvm.cli.parameters import arg, opt
 
 
@@ -17,7 +17,7 @@ def reproduce(
     only: Annotated[
         Literal["same", "close", "differs"] | None, opt("Show the figures of this verdict alone; all are computed.")
     ] = None,
-    output: TableJsonYamlCsv = "table",
+    output: Output = "table",
 ) -> None:
     """Compute the figures of the papers again: published, ours, the difference, a verdict.
 

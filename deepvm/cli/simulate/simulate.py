@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from deepvm.cli.help.completion import complete_save_policy
-from deepvm.cli.output import TableJsonCsv, plot_of
+from deepvm.cli.output import Output, plot_of
 from deepvm.cli.parameters import SAVE_POLICIES, arg, opt
 from deepvm.errors import RequestError, SimulationError
 
@@ -33,7 +33,7 @@ def simulate(
     jobs: Annotated[int, opt("Worker processes, for rows and for chunks of 10 000 runs.", "N")] = 1,
     executor: Annotated[str, opt("A Dask cluster instead of local processes.", "dask://HOST:PORT")] = "",
     plot: Annotated[str, plot_of("the result")] = "",
-    output: TableJsonCsv = "table",
+    output: Output = "table",
 ) -> None:
     """Simulate training runs on preemptible VMs: time, cost and what they go into, with the spread over many runs.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from deepvm.core.answer import Answer
 from deepvm.core.interval import Interval
 from deepvm.core.spelling import a_or_an
 from deepvm.core.training.effects import batch_effects, effects_of
@@ -60,8 +61,8 @@ class Doubt:
         return np.asarray(np.sqrt((self.shared**2).sum(axis=1) + named + self.own))
 
 
-@dataclass(frozen=True)
-class TrainingSpeed:
+@dataclass(frozen=True, repr=False)
+class TrainingSpeed(Answer):
     """How fast n VMs train, for several n; arrays of shape (sizes,).
 
     Attributes:
@@ -90,6 +91,12 @@ class TrainingSpeed:
     measured: str = ""
     covered: BoolArray | None = field(default=None, repr=False)
     said: Callable[[int], Iterator[str]] | None = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        """The speed of the first size, with its 80 % interval."""
+        found, gpus = self.interval(0), round(float(self.vms[0]) * self.machine.gpus)
+        speed = f"{found.value:.4g} ({found.low:.4g} to {found.high:.4g}) {self.workload.units}"
+        return f"<TrainingSpeed: {self.workload.model.name} on {gpus} x {self.machine.accelerator.name}: {speed}>"
 
     @cached_property
     def doubt(self) -> Doubt:

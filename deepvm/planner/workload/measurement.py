@@ -95,7 +95,7 @@ class Doubts:
         return 0.5 * (1 + erf(ahead / sd / sqrt(2)))
 
     def gain_of(self, measured: int) -> tuple[float, float]:
-        """Expected gain of measuring a plan's machine, as a share, and the probability that another comes first then."""
+        """Expected gain of measuring a plan's machine, as a share, and the probability that it changes the first."""
         covariance = self.covariance
         signal = covariance[:, measured] / np.sqrt(covariance[measured, measured] + NOISE**2)
         then = self.median + np.outer(_normal_quantiles(), signal)

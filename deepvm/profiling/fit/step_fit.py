@@ -85,7 +85,7 @@ class StepFit:
         return {
             "schema_version": "deepvm.steptime/1",
             "law": asdict(self.fitted.law),
-            "rows": len(self.steps),
+            "row_count": len(self.steps),
             "error": self.fitted.error,
             "measured_to": {"nodes": self.fitted.most_nodes, "gpus": self.fitted.most_gpus},
             "predictions": [prediction.as_document() for prediction in self.predictions],

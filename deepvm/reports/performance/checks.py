@@ -41,9 +41,16 @@ def document(found: PublishedCheck) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "promised": {"median_error": MOST_ERROR, "coverage": {"min": LEAST_COVERAGE, "max": MOST_COVERAGE}},
         "kept": found.kept,
-        **{name: [asdict(group) for group in getattr(found, name)] for name in ("gpus", "models", "sources", "unseen")},
-        "total": asdict(found.total),
+        **{name: list(map(_errors, getattr(found, name))) for name in ("gpus", "models", "sources", "unseen")},
+        "total": _errors(found.total),
     }
+
+
+def _errors(group: Group) -> dict[str, Any]:
+    return dict(zip(_ERRORS, asdict(group).values(), strict=True))
+
+
+_ERRORS = ("name", "runs", "median_error", "p90_error", "coverage", "half_width")
 
 
 def csv_rows(found: PublishedCheck) -> tuple[list[str], list[list[Any]]]:
@@ -51,4 +58,4 @@ def csv_rows(found: PublishedCheck) -> tuple[list[str], list[list[Any]]]:
     kinds = {"gpu": found.gpus, "model": found.models, "source": found.sources, "unseen model": found.unseen}
     rows = [[kind, *asdict(group).values()] for kind, groups in kinds.items() for group in groups]
     rows.append(["", *asdict(found.total).values()])
-    return ["by", "name", "runs", "median_error", "p90_error", "coverage", "half_width"], rows
+    return ["by", *_ERRORS], rows

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
 
+from deepvm.catalog.published.performance import PublishedPerformance
+from deepvm.catalog.published.prediction import OwnSteps
+from deepvm.catalog.published.workloads import WorkloadOptions, read_workload
+from deepvm.core.answer import Rows
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.interval import Interval
+from deepvm.core.meanings import meant_gpu, none_of
 from deepvm.core.spelling import joined
 from deepvm.core.training.speed import Source, Training, TrainingSpeed
+from deepvm.core.training.workload import Workload
+from deepvm.errors import RequestError
 from deepvm.planner.workload.trained import speed_of_one
 from deepvm.reports.performance.predictions import short
 from deepvm.reports.tables import Column, print_items, print_lines
+
+if TYPE_CHECKING:
+    from typing import Unpack
 
 SCHEMA_VERSION = "deepvm.gpus/1"
 _HOUR_S = 3600
@@ -45,7 +56,42 @@ class GpuRow:
         return None if lowest is None or self.speed is None else self.speed.value * _HOUR_S / lowest
 
 
-def rows_of(catalog: Catalog, training: Training) -> list[GpuRow]:
+@dataclass(frozen=True, repr=False)
+class Gpus(Rows[GpuRow]):
+    """What can be rented to train a workload, the most work for a dollar first."""
+
+    workload: Workload
+    rows: tuple[GpuRow, ...]
+
+    def __repr__(self) -> str:
+        """How many rows, and the first."""
+        best, unit = self.rows[0], self.workload.units
+        speed = "speed unknown" if best.speed is None else f"{short(best.speed.value)} {unit}"
+        return f"<Gpus for {self.workload.model.name}: {best.count} x {best.name}, {speed}; {len(self.rows) - 1} more>"
+
+
+def gpus(
+    catalog: Catalog, gpu: str = "*", *, tables: OwnSteps | None = None, **workload: Unpack[WorkloadOptions]
+) -> Gpus:
+    """List GPUs with memory, prices, and how fast one VM trains a model; the most work for a dollar comes first.
+
+    ``gpu``: a glob of GPU models. ``tables``: measured on your own machines, ``deepvm.load_tables()``. The rest says
+    what is trained, as for :func:`deepvm.predict`.
+
+    Raises:
+        RequestError: no such GPU in the catalog, or a workload that cannot be. CatalogFormatError: a bad model file.
+    """
+    speeds = PublishedPerformance() if tables is None else tables.speeds(PublishedPerformance(), catalog.by_name)
+    training = Training(read_workload(**workload), speeds)
+    found = _rows_of(catalog, training)
+    rows = tuple(r for r in found if fnmatchcase(r.name.casefold(), gpu.casefold()))
+    if not rows:
+        names = sorted({r.name for r in found})
+        raise RequestError("gpu", gpu, none_of(gpu, names, meant_gpu(gpu, names)))
+    return Gpus(training.workload, rows)
+
+
+def _rows_of(catalog: Catalog, training: Training) -> list[GpuRow]:
     """One row for each GPU model and number of them, the best units a dollar first, the rest by name."""
     kinds: dict[tuple[str, int, float | None], list[InstanceType]] = {}
     for instance in catalog:
@@ -82,9 +128,9 @@ def _sold(instance: InstanceType) -> tuple[InstanceType | None, InstanceType | N
     return instance if spot is not None else None, instance if on_demand is not None else None
 
 
-def print_gpus(rows: Sequence[GpuRow], training: Training) -> None:
+def print_gpus(found: Gpus) -> None:
     """A table on stdout."""
-    unit = training.workload.units
+    unit = found.workload.units
     items = [
         {
             Column("GPU", wrap=False): r.name,
@@ -96,20 +142,20 @@ def print_gpus(rows: Sequence[GpuRow], training: Training) -> None:
             Column("80 % interval", "right", drop=2): (
                 "-" if r.speed is None else f"{short(r.speed.low)}-{short(r.speed.high)}"
             ),
-            Column(f"{training.workload.model.unit} a $", "right"): (
+            Column(f"{found.workload.model.unit} a $", "right"): (
                 "-" if r.units_per_usd is None else short(r.units_per_usd)
             ),
             Column("source", drop=4): r.source or "-",
             Column("VM", drop=5, wrap=False): (r.spot or r.on_demand or _NONE).name,
         }
-        for r in rows
+        for r in found
     ]
     print_items(items, also="-o csv")
     unknown: dict[tuple[str, str], list[str]] = {}
-    for r in (r for r in rows if r.why):
+    for r in (r for r in found if r.why):
         unknown.setdefault((r.name, r.why), []).append(str(r.count))
-    found = [f"No speed: {joined(counts)} x {name}: {why}." for (name, why), counts in unknown.items()]
-    print_lines(["", *found] if found else [])
+    lines = [f"No speed: {joined(counts)} x {name}: {why}." for (name, why), counts in unknown.items()]
+    print_lines(["", *lines] if lines else [])
 
 
 _NONE = InstanceType("-", 1)
@@ -120,17 +166,17 @@ def _price(instance: InstanceType | None, *, spot: bool) -> str:
     return "-" if not price else f"{price:.3f}"
 
 
-def document(rows: Sequence[GpuRow], training: Training) -> dict[str, Any]:
+def document(found: Gpus) -> dict[str, Any]:
     """For programs."""
     return {
         "schema_version": SCHEMA_VERSION,
-        "model": training.workload.model.name,
-        "unit": training.workload.units,
+        "model": found.workload.model.name,
+        "unit": found.workload.units,
         "gpus": [
             {
-                "gpu": r.name,
-                "count": r.count,
-                "memory_gib": r.memory_gib,
+                "gpu_name": r.name,
+                "gpus_per_vm": r.count,
+                "gpu_memory_gib": r.memory_gib,
                 "spot": r.spot and {"instance_type": r.spot.name, "usd_per_hour": float(r.spot.spot_usd_per_hour or 0)},
                 "on_demand": r.on_demand
                 and {
@@ -142,27 +188,6 @@ def document(rows: Sequence[GpuRow], training: Training) -> dict[str, Any]:
                 "source": r.source or None,
                 "reason": r.why or None,
             }
-            for r in rows
+            for r in found
         ],
     }
-
-
-def csv_rows(rows: Sequence[GpuRow]) -> tuple[list[str], list[list[Any]]]:
-    """Header and a row for each."""
-    header = [
-        "gpu",
-        "count",
-        "memory_gib",
-        "spot_type",
-        "spot_usd_per_hour",
-        "on_demand_type",
-        "on_demand_usd_per_hour",
-    ]
-    header += ["throughput_low", "throughput", "throughput_high", "units_per_usd", "source"]
-    found = []
-    for r in rows:
-        ends = [None] * 3 if r.speed is None else [r.speed.low, r.speed.value, r.speed.high]
-        spot = [r.spot and r.spot.name, r.spot and float(r.spot.spot_usd_per_hour or 0)]
-        sold = [r.on_demand and r.on_demand.name, r.on_demand and float(r.on_demand.on_demand_usd_per_hour or 0)]
-        found.append([r.name, r.count, r.memory_gib, *spot, *sold, *ends, r.units_per_usd, r.source])
-    return header, found

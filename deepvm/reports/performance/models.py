@@ -30,16 +30,17 @@ def print_models(models: Sequence[Model]) -> None:
 
 def document(models: Sequence[Model]) -> dict[str, Any]:
     """For programs; operations of one sample's forward pass."""
-    return {"schema_version": SCHEMA_VERSION, "models": [dict(zip(_HEADER, _row(m), strict=True)) for m in models]}
+    return {"schema_version": SCHEMA_VERSION, "models": [_row(m) for m in models]}
 
 
-_HEADER = ["name", "family", "parameters", "unit", "sequence", "forward_flop", "batch", "source"]
-
-
-def _row(m: Model) -> list[Any]:
-    return [m.name, m.family, m.parameters, m.unit, m.sequence, m.flop, m.batch, m.source]
-
-
-def csv_rows(models: Sequence[Model]) -> tuple[list[str], list[list[Any]]]:
-    """Header and a row for each."""
-    return _HEADER, [_row(m) for m in models]
+def _row(m: Model) -> dict[str, Any]:
+    return {
+        "model": m.name,
+        "family": m.family,
+        "parameters": m.parameters,
+        "unit": m.unit,
+        "sequence": m.sequence,
+        "forward_flop": m.flop,
+        "batch_per_gpu": m.batch,
+        "source": m.source,
+    }

@@ -120,11 +120,11 @@ def risk_document(risk: ClusterRisk) -> dict[str, Any]:
     ranges = {
         "vm_monthly_share": risk.vm_share,
         "cluster_monthly_share": risk.share,
-        "losses_per_month": risk.losses_per_month,
-        "mean_time_between_losses_s": (shortest or None, longest if math.isfinite(longest) else None),
+        "preemptions_per_month": risk.losses_per_month,
+        "mean_time_between_preemptions_s": (shortest or None, longest if math.isfinite(longest) else None),
     }
     found = {name: {"min": low, "max": high} for name, (low, high) in ranges.items()}
-    return {"vms": risk.vms, "independent": True, **found}
+    return {"vm_count": risk.vms, "independent": True, **found}
 
 
 def _between(low: str, high: str | None, unit: str) -> str:

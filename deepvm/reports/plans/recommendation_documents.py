@@ -141,6 +141,24 @@ def explanation(why: WhyNot, catalog: Catalog) -> dict[str, Any]:
     }
 
 
+def why_document(why: WhyNot) -> dict[str, Any]:
+    """The JSON object of ``explain -o json``."""
+    return {
+        "schema_version": EXPLAIN_VERSION,
+        **explanation(why, why.catalog),
+        "source": source(why.catalog),
+    }
+
+
+def why_rows(why: WhyNot) -> tuple[list[str], list[list[Any]]]:
+    """Header, and one row: the type that was asked about, its best cluster, and how far that is from the winner."""
+    best = [why.best and value(why.best) for value in CSV.values()]
+    matches_at = None if why.matches_at is None else float(why.matches_at)
+    header = ["asked_instance_type", "verdict", *CSV, "gap", "matches_at_usd_per_hour", "reason"]
+    reason = why.rejection and why.rejection.reason
+    return header, [[why.instance_type, why.verdict, *best, why.gap, matches_at, reason]]
+
+
 def source(catalog: Catalog) -> dict[str, Any]:
     """Where a catalog's figures come from, each kind of figure with when it was true (ISO 8601, UTC)."""
     about = catalog.provenance
@@ -184,6 +202,8 @@ def source(catalog: Catalog) -> dict[str, Any]:
 def comparison(found: Comparison, why: WhyNot | None = None) -> dict[str, Any]:
     """Several regions: the object of the best one, with the clusters of all of them, and what each region has."""
     best = found.answers[0]
+    if len(found.answers) == 1:
+        return document(best, why)
     return document(best, why) | {
         "configurations": [_configuration(p.recommendation, _effective(p.answer)) for p in found.ranked],
         "regions": [
@@ -203,7 +223,7 @@ def placement(found: Placement) -> dict[str, Any]:
     return {
         "region": found.region,
         "instance_types": list(found.instance_types),
-        "vms": found.count,
+        "vm_count": found.count,
         "scores": [{"zone": zone, "score": score} for zone, score in found.scores.items()],
         "observed_at": format_time(found.observed_at),
     }
@@ -222,6 +242,7 @@ def _configuration(r: Recommendation | None, catalog: Catalog) -> dict[str, Any]
         "gpu": {
             "instance_type": gpu.name,
             "count": cluster.gpu_count,
+            "vm_count": cluster.gpu_count,
             "spot_count": cluster.spot_count,
             "on_demand_count": cluster.on_demand_count,
             # Only where somebody other than the catalog's own source measured it.
@@ -248,6 +269,7 @@ def _configuration(r: Recommendation | None, catalog: Catalog) -> dict[str, Any]
         and {
             "instance_type": memory.instance.name,
             "count": memory.count,
+            "vm_count": memory.count,
             "cpu_architecture": memory.instance.cpu_architecture or None,
             **_price(memory.instance, Market.ON_DEMAND, catalog),
             "zones": list(memory.instance.zones),
@@ -305,9 +327,9 @@ def _next_measurement(found: NextMeasurement | None, training: Training) -> dict
         return None
     return {
         "instance_type": found.cluster.gpu.name,
-        "vms": found.count,
+        "vm_count": found.count,
         "minutes": found.minutes,
-        "usd": float(found.usd),
+        "cost_usd": float(found.usd),
         "expected_gain": found.gain,
         "changes_the_choice": found.changes,
         "command": measure_command(found, training),
@@ -323,7 +345,7 @@ def _next_zone(other: Cluster | None) -> dict[str, Any] | None:
         "zone": other.zone.zone,
         "zone_name": other.zone.name or None,
         "spot_usd_per_hour": float(other.zone.usd_per_hour),
-        "memory": memory and {"instance_type": memory.instance.name, "count": memory.count},
+        "memory": memory and {"instance_type": memory.instance.name, "vm_count": memory.count},
         "usd_per_hour": float(other.usd_per_hour),
     }
 
@@ -331,11 +353,11 @@ def _next_zone(other: Cluster | None) -> dict[str, Any] | None:
 def _price(instance: InstanceType, market: Market, catalog: Catalog) -> dict[str, Any]:
     """A price, where it comes from, and when it was true."""
     usd, about = instance.usd_per_hour(market), catalog.provenance
-    source = {"source": about.kind, "observed_at": about.prices_as_of and about.prices_as_of.isoformat()}
+    source = {"kind": about.kind, "observed_at": about.prices_as_of and about.prices_as_of.isoformat()}
     names = (SPOT, HISTORY) if market is Market.SPOT else (ON_DEMAND,)
     for origin in about.origins:
         if base(origin.signal) in names:
-            source = {"source": origin.kind, "observed_at": format_time(origin.observed_at)}
+            source = {"kind": origin.kind, "observed_at": format_time(origin.observed_at)}
             break
     name = market.value.replace("-", "_")
     return {f"{name}_usd_per_hour": None if usd is None else float(usd), f"{name}_price": source}
@@ -344,12 +366,12 @@ def _price(instance: InstanceType, market: Market, catalog: Catalog) -> dict[str
 CSV: dict[str, Callable[[Recommendation], Any]] = {
     "rank": lambda r: r.rank,
     "architecture": lambda r: r.cluster.architecture,
-    "gpu_type": lambda r: r.cluster.gpu.name,
-    "gpu_count": lambda r: r.cluster.gpu_count,
+    "instance_type": lambda r: r.cluster.gpu.name,
+    "vm_count": lambda r: r.cluster.gpu_count,
     "spot_count": lambda r: r.cluster.spot_count,
     "on_demand_count": lambda r: r.cluster.on_demand_count,
-    "memory_type": lambda r: r.cluster.memory and r.cluster.memory.instance.name,
-    "memory_count": lambda r: r.cluster.memory.count if r.cluster.memory else 0,
+    "memory_instance_type": lambda r: r.cluster.memory and r.cluster.memory.instance.name,
+    "memory_vm_count": lambda r: r.cluster.memory.count if r.cluster.memory else 0,
     "usd_per_hour": lambda r: float(r.usd_per_hour),
     **{name: attrgetter(name) for name in FIGURES},
     "binding": lambda r: " ".join(b.constraint for b in r.binding),
@@ -374,6 +396,6 @@ def csv_rows(found: Comparison) -> tuple[list[str], list[list[Any]]]:
     for placed in found.ranked:
         r = placed.recommendation
         zone, expected = r.cluster.zone and r.cluster.zone.zone, expected_document(r.outlook)
-        where = [placed.answer.catalog.region, zone, str(r.estimated).lower()]
+        where = [placed.answer.catalog.region, zone, r.estimated]
         rows.append([*(value(r) for value in CSV.values()), *where, *map(expected.get, more)])
     return [*CSV, "region", "zone", "estimated", *more], rows

@@ -24,7 +24,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SCHEMA_VERSION = "deepvm.sweep/1"
-CLUSTER = ("architecture", "gpu_type", "gpu_count", "memory_type", "memory_count", "usd_per_hour", "throughput")
+CLUSTER = {
+    "architecture": "architecture",
+    "gpu_type": "instance_type",
+    "gpu_count": "vm_count",
+    "memory_type": "memory_instance_type",
+    "memory_count": "memory_vm_count",
+    "usd_per_hour": "usd_per_hour",
+    "throughput": "throughput",
+}
+"""Columns that say what a cluster is, and what they are called elsewhere; those that differ are there by both names."""
+PROPER = ("pw_usd_per_hour", *(proper for older, proper in CLUSTER.items() if proper != older))
 EXPECTED = ("makespan_s", "total_cost_usd", "closed_form_holds")
 """Appended where there is a job."""
 SIMULATED = (
@@ -42,7 +52,8 @@ SIMULATED = (
 def header(rows: Sequence[SweepRow]) -> tuple[str, ...]:
     """The names of the columns."""
     outlooks = _outlooks(rows)
-    return ("pw", "policy", *CLUSTER, *(EXPECTED if outlooks else ()), *(SIMULATED if simulated(outlooks) else ()))
+    job = (*(EXPECTED if outlooks else ()), *(SIMULATED if simulated(outlooks) else ()))
+    return ("pw", "policy", *CLUSTER, *job, *PROPER)  # the older ones keep their places
 
 
 def outside(rows: Sequence[SweepRow]) -> int:
@@ -61,8 +72,11 @@ def _values(rows: Sequence[SweepRow], budget: Callable[[Decimal], Any]) -> list[
     for row in rows:
         best = row.recommendation
         values: dict[str, Any] = {"pw": budget(row.budget), "policy": row.policy.value}
+        values["pw_usd_per_hour"] = values["pw"]
         if best is not None:
-            values |= expected_document(best.outlook) | {name: CSV[name](best) for name in CLUSTER}
+            values |= expected_document(best.outlook)
+            for older, proper in CLUSTER.items():
+                values[older] = values[proper] = CSV[proper](best)
         found.append({name: values.get(name) for name in names})
     return found
 
@@ -71,9 +85,9 @@ def _plain(budget: Decimal) -> str:
     return f"{budget.normalize():f}"
 
 
-def csv_rows(rows: Sequence[SweepRow]) -> list[list[Any]]:
-    """One row for each budget and policy; empty fields where nothing is feasible."""
-    return [list(values.values()) for values in _values(rows, _plain)]
+def rows_of(rows: Sequence[SweepRow], budget: Callable[[Decimal], Any] = _plain) -> tuple[list[str], list[list[Any]]]:
+    """Header, and one row for each budget and policy; None where nothing is feasible."""
+    return list(header(rows)), [list(values.values()) for values in _values(rows, budget)]
 
 
 def document(rows: Sequence[SweepRow], catalog: Catalog, objective: str) -> dict[str, Any]:
@@ -100,10 +114,10 @@ def print_rows(rows: Sequence[SweepRow]) -> None:
                 Column("$/h allowed", "right"): cells["pw"],
                 Column("policy"): cells["policy"],
                 Column("architecture", drop=11): cells["architecture"],
-                Column("gpu type", drop=2): cells["gpu_type"],
-                Column("gpu count", "right", drop=1): cells["gpu_count"],
+                Column("VM type", drop=2): cells["gpu_type"],
+                Column("VMs", "right", drop=1): cells["gpu_count"],
                 Column("memory type", drop=10): cells["memory_type"],
-                Column("memory count", "right", drop=9): cells["memory_count"],
+                Column("memory VMs", "right", drop=9): cells["memory_count"],
                 Column("$/h", "right", drop=3): usd,
                 Column("throughput (eFLOPS)", "right", drop=7 if outlooks else 0): work,
             }

@@ -154,7 +154,7 @@ def csv_rows(found: Sequence[Reproduction], only: Verdict | None = None) -> tupl
             comparison.shown,
             comparison.difference,
             comparison.verdict.value,
-            str(comparison.expected).lower(),
+            comparison.expected,
             comparison.why,
         ]
         for reproduction in found

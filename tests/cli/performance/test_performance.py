@@ -25,7 +25,7 @@ def test_a_prediction_for_programs(run: Run) -> None:
     )
     found = json.loads(out)
     assert code == 0 and set(found) >= KEYS
-    assert (found["schema_version"], found["unit"], found["nodes"]) == ("deepvm.performance/1", "tokens/s", 8)
+    assert (found["schema_version"], found["unit"], found["vm_count"]) == ("deepvm.performance/1", "tokens/s", 8)
     for name in ("throughput", "per_gpu", "step_s"):
         assert found[name]["low"] < found[name]["value"] < found[name]["high"]
     assert found["per_gpu"]["value"] * 64 == pytest.approx(found["throughput"]["value"])
@@ -104,7 +104,7 @@ def test_the_check_is_kept(run: Run) -> None:
 
 def test_the_models_can_be_named(run: Run) -> None:
     _, out, _ = run("performance", "models", "-o", "json")
-    names = [m["name"] for m in json.loads(out)["models"]]
+    names = [m["model"] for m in json.loads(out)["models"]]
     assert {"resnet50", "llama-8b", "llama-70b", "bert-large", "vit-b", "stable-diffusion-2"} <= set(names)
     code, table, _ = run("performance", "models")
     assert code == 0 and all(name in table for name in names)

@@ -30,9 +30,9 @@ def test_documents_have_both(words: list[str], run: Run) -> None:
     found = json.loads(run(*words, "-o", "json")[1])
     for row in found["configurations"]:
         own = row["interruptions"]
-        assert own["vms"] == row["gpu"]["spot_count"] and own["independent"] is True
+        assert own["vm_count"] == row["gpu"]["spot_count"] and own["independent"] is True
         low = own["vm_monthly_share"]["min"]
-        assert own["cluster_monthly_share"]["min"] == pytest.approx(1 - (1 - low) ** own["vms"])
+        assert own["cluster_monthly_share"]["min"] == pytest.approx(1 - (1 - low) ** own["vm_count"])
 
 
 def test_explain_names_both(run: Run) -> None:

@@ -123,7 +123,9 @@ def test_formats_agree(run: Run) -> None:
     as_json = json.loads(run(*words, "json")[1])
     assert yaml.safe_load(run(*words, "yaml")[1]) == as_json
     rows = list(csv.DictReader(io.StringIO(run(*words, "csv")[1])))
-    assert [(r["gpu_type"], int(r["gpu_count"]), float(r["usd_per_hour"]), float(r["throughput"])) for r in rows] == [
+    assert [
+        (r["instance_type"], int(r["vm_count"]), float(r["usd_per_hour"]), float(r["throughput"])) for r in rows
+    ] == [
         (c["gpu"]["instance_type"], c["gpu"]["count"], c["usd_per_hour"], c["throughput"])
         for c in as_json["configurations"]
     ]

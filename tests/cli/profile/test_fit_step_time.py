@@ -81,7 +81,7 @@ def document(run: Run, *words: str) -> dict[str, Any]:
 def test_json_is_one_document_in_the_order_that_was_asked(steps: Path, run: Run) -> None:
     asked = ["nodes=8,gpus=32,batch=128", "asked.csv", "nodes=1,gpus=1,batch=8"]
     found = document(run, "steps.csv", *(word for one in asked for word in ("--predict", one)))
-    assert (found["schema_version"], found["rows"]) == ("deepvm.steptime/1", 24)
+    assert (found["schema_version"], found["row_count"]) == ("deepvm.steptime/1", 24)
     order = [(row["nodes"], row["gpus"], row["batch"]) for row in found["predictions"]]
     assert order == [(8, 32, 128), (2, 8, 32), (6, 24, 8), (1, 1, 8)]
     assert [row["extrapolated"] for row in found["predictions"]] == [True, False, False, False]
@@ -176,7 +176,7 @@ def test_published_steps(tmp_path: Path, run: Run) -> None:
         head, *rows = file.read().splitlines()
     (tmp_path / "resnet.csv").write_text("\n".join([head, *(row for row in rows if row.startswith("imagenet"))]))
     found = document(run, str(tmp_path / "resnet.csv"), "--predict", "nodes=8,gpus=8,batch=200")
-    assert found["rows"] == 1008 and found["error"] < 0.06
+    assert found["row_count"] == 1008 and found["error"] < 0.06
     assert not found["predictions"][0]["extrapolated"]
     one, eight = (
         document(run, str(tmp_path / "resnet.csv"), "--predict", f"nodes={n},gpus={n},batch=200")["predictions"][0]

@@ -30,7 +30,7 @@ def fitted(*asked: tuple[int, int, float], **more: object) -> StepFit:
 def test_the_document() -> None:
     found = fitted((8, 32, 128.0), (1, 1, 8.0)).document()
     assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert list(found) == ["schema_version", "law", "rows", "error", "measured_to", "predictions", "warnings"]
+    assert list(found) == ["schema_version", "law", "row_count", "error", "measured_to", "predictions", "warnings"]
     assert found["schema_version"] == "deepvm.steptime/1"
     assert list(found["law"]) == [
         "grad_fixed",
@@ -42,7 +42,7 @@ def test_the_document() -> None:
         "overlap",
         "straggling",
     ]
-    assert (found["rows"], found["measured_to"]) == (24, {"nodes": 4, "gpus": 16})
+    assert (found["row_count"], found["measured_to"]) == (24, {"nodes": 4, "gpus": 16})
     far, near = found["predictions"]
     assert list(far) == ["nodes", "gpus", "batch", "step_s", "throughput", "extrapolated"]
     assert (far["nodes"], far["gpus"], far["batch"], far["extrapolated"]) == (8, 32, 128.0, True)
