@@ -1,10 +1,10 @@
 """The order in which plans are shown, where a model is trained: the best of each type of VM.
 
 The best value decides, as everywhere, but not to the last digit: speeds are not known that well. Between plans within
-1 % the one with the lower quota need, the rarer interruptions and the lower price wins. A plan that costs more than 1.5
-times as much for less than 5 % more speed is not the first choice, nor, where the cost of the work counts, is one that
-takes 1.5 times as long to save less than 5 %; but never is more than these 5 % and 1 % given away. One beyond 1.5 times
-the clusters that were ever measured comes after all others.
+1 % the one with the lower quota need, the rarer interruptions and the lower price wins. What is less than 5 % faster
+may cost at most ten times as many per cent more, 20 % for 2 %, or a cheaper plan comes first; and where the cost of the
+work counts, what saves less than 5 % may take at most ten times as many per cent longer. But never is more than these
+5 % and 1 % given away. A plan beyond 1.5 times the clusters that were ever measured comes after all others.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ ABOUT = 1.1
 """Prices up to this factor are about the same."""
 CLOSE = 1.01
 """Values up to this factor are as good."""
-LITTLE, DEAR = 1.05, 1.5
-"""This much more speed is not worth this many times the price, nor this much less cost this many times the time."""
+LITTLE = 1.05
+"""A larger difference in value decides, whatever the price."""
+WORTH = 10.0
+"""A smaller one is worth this many times its share in price, or in time: 5 % more speed half as much again."""
 
 
 @dataclass(frozen=True)
@@ -52,18 +54,22 @@ class Plans:
         """The row to show next, of those that are left."""
         eligible = left & self.trusted if (left & self.trusted).any() else left
         best = row = self._chosen(eligible)
-        # Nearly as good as the best one, not as the last: from 5 % to 5 % a half of the speed would be given away.
-        nearly = eligible & (self._times_better(best) < LITTLE)
-        while (better := nearly & self._far_better_otherwise(row)).any():
+        # Measured against the best one, not the last: from 5 % to 5 % a half of the speed would be given away.
+        behind = self._times_better(best)
+        while (better := eligible & (behind < LITTLE) & self._far_better_otherwise(row, behind - 1.0)).any():
             row = self._chosen(better)
         return row
 
-    def _far_better_otherwise(self, row: int) -> BoolArray:
-        """Plans much cheaper than a row, if values are speeds, or much faster, if they are costs of a unit."""
+    def _far_better_otherwise(self, row: int, behind: FloatArray) -> BoolArray:
+        """Plans so much cheaper than a row, if values are speeds, or faster, if they are costs, that they come first.
+
+        ``behind``: by which share their values are worse than the best.
+        """
+        least = np.maximum(ABOUT, 1.0 + WORTH * behind)
         if self.value[row] >= 0:
-            return np.asarray(self.price * DEAR < self.price[row])
+            return np.asarray(self.price[row] > self.price * least)
         speed = self.price / -self.value
-        return np.asarray(speed > speed[row] * DEAR)
+        return np.asarray(speed > speed[row] * least)
 
     def _chosen(self, eligible: BoolArray) -> int:
         best = int(np.argmax(np.where(eligible, self.value, -np.inf)))

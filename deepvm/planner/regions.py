@@ -93,7 +93,7 @@ def _worth(r: Recommendation, request: PlanRequest) -> tuple[float, ...]:
         return (eflops, count)
     unscaled = request.policy is PolicyName.NOSCALE
     if request.needs_work and not unscaled and r.outlook is not None:
-        return (-r.outlook.total_s if request.objective is Objective.MAKESPAN else -r.outlook.cost_usd,)
+        return (1 / r.outlook.total_s if request.objective is Objective.MAKESPAN else -r.outlook.cost_usd,)
     if request.objective is Objective.FLOPP:
         vms = (cluster.spot_count, gpu.spot_usd_per_hour), (cluster.on_demand_count, gpu.on_demand_usd_per_hour)
         unscaled_z = sum(n * eflops / float(price) for n, price in vms if n and price)  # DeepVM eq. 4, 8 with K = 1

@@ -254,10 +254,11 @@ def by_machines(found: Iterable[Plan], budget: int, top: int) -> list[Plan]:
         fastest = first = _to_show(choice)
         while True:
             nearly = [p for p in choice if better_by(fastest.value, p.value) < 1.05]
-            if first.value < 0:  # dollars: 1.5 times as fast for little more
-                better = [p for p in nearly if p.price / -p.value > 1.5 * (first.price / -first.value)]
+            least = {p: max(1.1, 1 + 10 * (better_by(fastest.value, p.value) - 1)) for p in nearly}
+            if first.value < 0:  # dollars: a little more for what is much faster
+                better = [p for p in nearly if p.price / -p.value > first.price / -first.value * least[p]]
             else:
-                better = [p for p in nearly if p.price * 1.5 < first.price]
+                better = [p for p in nearly if first.price > p.price * least[p]]
             if not better:
                 break
             first = _to_show(better)
