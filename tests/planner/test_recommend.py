@@ -159,7 +159,7 @@ def test_missing_curves_name_the_cure() -> None:
             "types",
             "another architecture",
         ),
-        ([gpu_type()], {"architecture": "tiering"}, "memory", "CPU types, or allow the architecture single-anchor"),
+        ([gpu_type()], {"architecture": "tiering"}, "memory", "allow the architecture on-demand, single-anchor"),
         (
             [gpu_type(), cpu_type()],
             {"architecture": "tiering", "exclude": "cpu*"},

@@ -74,7 +74,7 @@ class TestLosses:
         found = reason(shop)
         assert found.constraint == "preemptions"
         assert found.reason == (
-            "tiny is never trained on any cluster: a spot VM lasts 60 s on average, and restarts, saves and lost work "
+            "no cluster ever trains tiny: a spot VM lasts 60 s on average, and restarts, saves and lost work "
             "take nearly all of that"
         )
         both = answer(shop)

@@ -7,7 +7,7 @@ is on average the value of the measurement (Raiffa and Schlaifer 1961; Howard 19
 so gains are counted in logarithms: with one normal signal z, plan 0 the one that comes first now, m_i a plan's median
 and b_i its covariance with the signal::
 
-    exp(E [ max_i (m_i + b_i z) - (m_0 + b_0 z) where that is more than the 1 % that decides, else 0 ]) - 1
+    exp(E [ max_i (m_i + b_i z) - (m_0 + b_0 z) where that is more than what decides, else 0 ]) - 1
 
 for z ~ N(0, 1): an integral over one variable, done at equally likely values of z.
 """
@@ -99,9 +99,14 @@ class Doubts:
         covariance = self.covariance
         signal = covariance[:, measured] / np.sqrt(covariance[measured, measured] + NOISE**2)
         then = self.median + np.outer(_normal_quantiles(), signal)
-        ahead = (then - then[:, [0]]).max(axis=1)
-        changes = ahead > np.log(CLOSE)
-        return float(np.expm1(np.where(changes, ahead, 0.0).mean())), float(changes.mean())
+        ahead = then - then[:, [0]]
+        gains = np.where(ahead > self.needed, ahead, 0.0).max(axis=1)
+        return float(np.expm1(gains.mean())), float((gains > 0).mean())
+
+    @property
+    def needed(self) -> FloatArray:
+        """How far plans must be ahead of the first to come before it, (plans,); a lead now was not worth its price."""
+        return np.asarray(np.log(CLOSE) + np.maximum(self.median - self.median[0], 0.0))
 
 
 @lru_cache(maxsize=1)
