@@ -34,8 +34,7 @@ def at(label: str, version: int) -> str:
 
 def run(arena: Arena, *cases: Case) -> None:  # noqa: F811
     for case in cases:
-        # On a busy machine the sender skips a version that a newer one overtakes, and no process comes by the place.
-        assert any(arena.run(case) for _ in range(3)), f"nothing was killed: {case}"
+        assert arena.run(case), f"nothing was killed: {case}"
 
 
 def test_every_label_in_the_code_is_in_the_campaigns() -> None:
