@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(closed if sys.stderr else 1)
     if arguments is None:
         _write_anything()
-    _leave(_run_reporting(words, debug, interrupts))
+    _leave(_run_reporting(words, debug, interrupts), ours=arguments is None)
 
 
 def _write_anything() -> None:
@@ -154,7 +154,7 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
-def _leave(code: int) -> None:
+def _leave(code: int, *, ours: bool) -> None:
     try:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -162,7 +162,8 @@ def _leave(code: int) -> None:
         # What could not be written once must not be tried again by the interpreter's own flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = code or PIPE_CLOSED
-    gc.freeze()  # or the interpreter looks through all that is left, a tenth of a short run
+    if ours:
+        gc.freeze()  # or the interpreter looks through all that is left, a tenth of a short run
     sys.exit(code)
 
 

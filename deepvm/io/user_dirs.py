@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-_USUAL = {"cache": "~/.cache", "config": "~/.config", "data": "~/.local/share"}
+_DIRS = {"cache": "~/.cache", "config": "~/.config", "data": "~/.local/share"}
 
 
 def user_folder(kind: Literal["cache", "config", "data"], environ: Mapping[str, str]) -> Path | None:
@@ -17,8 +17,7 @@ def user_folder(kind: Literal["cache", "config", "data"], environ: Mapping[str, 
     None without a home: the path would start in the current folder, which is not the user's own.
     """
     if sys.platform == "linux":  # without the 10 ms that importing platformdirs takes
-        named = environ.get(f"XDG_{kind.upper()}_HOME", "").strip()
-        folder = Path(named or os.path.expanduser(_USUAL[kind])) / "deepvm"
+        folder = Path(environ.get(f"XDG_{kind.upper()}_HOME", "").strip() or os.path.expanduser(_DIRS[kind])) / "deepvm"
     else:
         import platformdirs
 

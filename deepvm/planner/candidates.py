@@ -24,7 +24,7 @@ from deepvm.planner.rejections import (
     training_rejection,
 )
 from deepvm.planner.request import PlanRequest
-from deepvm.planner.workload.recovery import with_losses
+from deepvm.planner.workload.recovery import nodes_to_receive, with_losses
 
 
 @dataclass(frozen=True)
@@ -169,15 +169,19 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
     rows = [[not m.zones or zone in m.zones for zone in zones] for m in memory]
     sold = np.array(rows, dtype=np.bool_).reshape(len(memory), len(zones))
     gpus, offered = _in_zones(trains, zones, sold)
+    gbps = [i.memory_node_gbps(rule) or 0.0 for i in memory]
     tier = MemoryNodeTable(
         types=tuple(memory),
         price=_ints(i.micro_usd_per_hour(Market.ON_DEMAND) or 0 for i in memory),
-        n_sat=_ints(rule.n_sat(catalog.n_sat, i.memory_node_gbps(rule) or 0.0) for i in memory),
+        n_sat=_ints(rule.n_sat(catalog.n_sat, each) for each in gbps),
         max_count=_ints(min(quota_count(quotas, i, Market.ON_DEMAND), rule.most_nodes or UNLIMITED) for i in memory),
         share_bytes=_ints(
             rule.share_bytes(i.memory_bytes or 0, request.checkpoint_bytes, request.buffers) for i in memory
         ),
         needed_bytes=request.memory_needed_bytes,
+        for_speed=_ints(
+            1 if request.training is None else nodes_to_receive(each, request.checkpoint_bytes) for each in gbps
+        ),
         sold=sold,
         offered=offered,
     )

@@ -109,6 +109,8 @@ class MemoryNodeTable:
         max_count: how many of them the on-demand quota and the rule of memory nodes allow.
         share_bytes: what one VM adds to the room for checkpoints, above 0; with needed_bytes, f x s (eq. 6), see
             :meth:`deepvm.core.cluster.memory_nodes.MemoryNodeRule.share_bytes`.
+        for_speed: the fewest of them that receive a version fast enough
+            (:func:`deepvm.planner.workload.recovery.nodes_to_receive`); 1 where no model is trained.
         sold: whether a type (row) may be sold in a zone (column).
         offered: whether a type (row) may go with the training VMs of a :attr:`TrainingTable.memory_set` (column).
     """
@@ -119,6 +121,7 @@ class MemoryNodeTable:
     max_count: IntArray
     share_bytes: IntArray
     needed_bytes: int
+    for_speed: IntArray
     sold: BoolArray
     offered: BoolArray
 
@@ -129,17 +132,22 @@ class MemoryNodeTable:
     def take(self, rows: BoolArray | IntArray) -> MemoryNodeTable:
         """Some of the rows."""
         kept = tuple(self.types[row] for row in np.arange(len(self))[rows].tolist())
-        columns = {c: getattr(self, c)[rows] for c in ("price", "n_sat", "max_count", "share_bytes", "sold", "offered")}
-        return replace(self, types=kept, **columns)
+        columns = ("price", "n_sat", "max_count", "share_bytes", "for_speed", "sold", "offered")
+        return replace(self, types=kept, **{c: getattr(self, c)[rows] for c in columns})
 
     @property
     def for_memory(self) -> IntArray:
         """The fewest memory nodes that hold f x s together (eq. 6), of shape (types,); 1 where one alone does."""
         return np.asarray(np.maximum(1, -(-self.needed_bytes // np.maximum(self.share_bytes, 1))))
 
+    @property
+    def for_versions(self) -> IntArray:
+        """The fewest memory nodes that hold f x s and receive a version fast enough, of shape (types,)."""
+        return np.maximum(self.for_memory, self.for_speed)
+
     def needed(self, count: IntArray, sender_n_sat: IntArray) -> IntArray:
-        """The fewest memory nodes for n senders and for f x s, of shape (rows, types); see :meth:`for_senders`."""
-        return np.maximum(self.for_senders(count, sender_n_sat), self.for_memory[None, :])
+        """The fewest memory nodes for n senders and their versions, of shape (rows, types); see :meth:`for_senders`."""
+        return np.maximum(self.for_senders(count, sender_n_sat), self.for_versions[None, :])
 
     def for_senders(self, count: IntArray, sender_n_sat: IntArray) -> IntArray:
         """The fewest memory nodes that keep n/m < n_sat (eq. 7), floor(n / n_sat) + 1, of shape (rows, types).

@@ -291,13 +291,12 @@ def _for_nodes(
             reason = f"{count} senders need {more} memory nodes, not {memory.count} (n/m < {pair})"
             yield Binding("saturation", reason)
         return
-    senders = int(tier.take(np.array([choice.memory])).for_senders(sizes.count[[row]], sizes.n_sat[[row]])[0, 0])
+    one = tier.take(np.array([choice.memory]))
+    senders = int(one.for_senders(sizes.count[[row]], sizes.n_sat[[row]])[0, 0])
     if senders < more and without(senders):
-        reason = (
-            f"{more} x {memory.instance.name} hold {candidates.request.held} together (eq. 6); {count} senders need "
-            f"{senders}"
-        )
-        yield Binding("memory", reason)
+        holds, receives = f"hold {candidates.request.held} together (eq. 6)", "together receive a version in time"
+        what = holds if int(one.for_memory[0]) == more else receives
+        yield Binding("memory", f"{more} x {memory.instance.name} {what}; {count} senders need {senders}")
 
 
 def _all_sizes(choice: Choice, candidates: Candidates) -> TrainingTable:

@@ -93,6 +93,8 @@ class Work:
             )
         if training is not None and measured_on:
             raise RequestError("measured_on", measured_on, "none with a model: its speed on each type is known")
+        if training is not None and save_policy is not None:
+            raise RequestError("save_policy", save_policy, "none with a model: it is counted as saved at the best times")
         if training is not None:
             job = _of_training(training, checkpoint_bytes)
         if job is None:
@@ -110,7 +112,7 @@ class Work:
             job = replace(job, mttp_s=(mean,))  # for every lifetime
         elif job.mttp_s[0] < math.inf:
             mean = job.mttp_s[0]
-        name = save_policy or "adaptive"
+        name = save_policy or ("adaptive" if training is None else "young")
         return cls(
             job=job,
             policy=parse_policy(name, "save_policy"),

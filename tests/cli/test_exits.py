@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import re
 import signal
@@ -74,6 +75,13 @@ def test_the_tree_of_errors_is_the_documented_one() -> None:
     }
     assert drawn == {k.__name__: k.exit_code for k in every_kind() if k.__name__ in drawn}
     assert {k.__name__ for k in every_kind() if k.__module__ == errors.__name__} <= set(drawn)
+
+
+def test_the_collector_of_a_program_that_calls_main_is_left_alone(run: Run) -> None:
+    """Only a process of its own need not look for garbage: frozen objects of another program are never freed."""
+    before = gc.get_freeze_count(), gc.get_threshold()
+    assert run(*QUICK)[0] == 0
+    assert (gc.get_freeze_count(), gc.get_threshold()) == before
 
 
 @pytest.mark.parametrize(

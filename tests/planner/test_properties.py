@@ -63,6 +63,9 @@ def assert_feasible(cluster: Cluster, catalog: Catalog, request: PlanRequest) ->
     if cluster.architecture == "spot-storage":
         assert memory is None and cluster.on_demand_count == 0
         return
+    if cluster.architecture == "on-demand":
+        assert memory is None and cluster.spot_count == 0
+        return
     if cluster.architecture == "single-anchor":
         assert memory is None
         assert cluster.on_demand_count == 1
@@ -103,13 +106,14 @@ def assert_true(r: Recommendation, catalog: Catalog, request: PlanRequest) -> No
     )
     assert r.speedup_kind == kind
     assert 0 <= r.scaling_factor <= 1
-    assert cluster.gpu.spot_usd_per_hour
+    spot = cluster.gpu.spot_usd_per_hour
+    assert (r.flopp_spot is None) == (not spot)
     for claimed, exact in (
         (r.scaling_factor, k),
         (r.speedup, k * n),
         (r.throughput, eflops * n * k),
         (r.z, z * k),
-        (r.flopp_spot, eflops * 3600 / Fraction(cluster.gpu.spot_usd_per_hour)),
+        (r.flopp_spot or 0.0, eflops * 3600 / Fraction(spot) if spot else 0.0),
     ):
         assert math.isclose(claimed, float(exact), rel_tol=1e-9, abs_tol=1e-12)
     if k:

@@ -258,6 +258,12 @@ class PlanFlags(WorkloadFlags):
             return False
         return any(i.gpu is not None and (i.eflops is None or bool(i.eflops_basis)) for i in catalog)
 
+    @property
+    def has_job(self) -> bool:
+        """Whether it is said how much is trained."""
+        amounts = (self.work, self.tokens, self.samples, self.epochs)
+        return bool(self.job_file) or any(amount is not None for amount in amounts)
+
     def _job(self) -> "Job | None":
         if not self.job_file:
             return None

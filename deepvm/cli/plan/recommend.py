@@ -98,7 +98,7 @@ def _why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
     if request.work is not None:
         from deepvm.cli.plan.simulated_ranking import simulated_why
 
-        why = simulated_why(why, request.work)
+        why = simulated_why(why, request)
     return why
 
 

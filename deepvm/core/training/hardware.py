@@ -19,7 +19,7 @@ class Accelerator:
         generation: GPUs of one use their peaks alike, such as ``ampere``; small ones apart, as their power and memory
             limit them differently.
         peak_tflops: dense peak by precision, without sparsity.
-        memory_gib: of each GPU. memory_gb_per_s: of its own memory.
+        memory_gib: of each GPU. memory_gb_per_s: of its own memory. ecc_share: of it that holds error correction.
         link: ``nvlink`` or ``pcie``. link_gb_per_s: what an all-reduce sees between GPUs of one VM.
         cache_mb: its last cache, which spares part of the traffic.
     """
@@ -34,6 +34,7 @@ class Accelerator:
     cache_mb: float
     peak_tflops: Mapping[str, float] = field(hash=False)
     source: str = ""
+    ecc_share: float = 0.0
 
     def precision(self, wanted: Precision) -> Precision | None:
         """The precision that is used; None if the GPU does not have it."""
@@ -51,8 +52,8 @@ class Accelerator:
 
     @property
     def memory_bytes(self) -> float:
-        """Of one GPU, as the driver shows it: about 96 % of what is sold."""
-        return self.memory_gib * GIB * 0.96
+        """Of one GPU for a program: about 96 % of what is sold, beside the driver and error correction."""
+        return self.memory_gib * GIB * (0.96 - self.ecc_share)
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from deepvm.core.training.evidence import COMPUTE, PARTS
 from deepvm.core.training.roofline import OVERLAP
-from deepvm.core.training.speed import BoolArray, Doubt, FloatArray, Parts, Source, TrainingSpeed, reading_s
+from deepvm.core.training.speed import BoolArray, Doubt, FloatArray, Parts, Source, TrainingSpeed, reading_s, waiting
 from deepvm.core.training.steptime import REACH, Measured, StepTimeFit, joined
 from deepvm.core.units import counted
 
@@ -81,11 +81,14 @@ def _of_law(own: OwnSteps, base: TrainingSpeed) -> TrainingSpeed:
     assert base.parts is not None
     gpus, batch, measured = base.parts.steps.gpus, base.parts.steps.batch, own.measured
     sd = own.fit.deviation(base.vms, gpus, batch)
-    found = _timed(own, base, own.fit.law.step_s(base.vms, gpus, batch))
+
+    def doubt() -> Doubt:
+        return Doubt(np.zeros((len(sd), 0)), {_cause(own): sd}, np.zeros(len(sd)))
+
+    found = _timed(own, base, own.fit.law.step_s(base.vms, gpus, batch), doubt)
     fitted = max(1, int(min(own.fit.most_nodes, own.fit.most_gpus / base.machine.gpus)))
     return replace(
         found,
-        doubt_of=lambda: Doubt(np.zeros((len(sd), 0)), {_cause(own): sd}, np.zeros(len(sd))),
         source=Source.MEASURED,
         fitted_vms=fitted,
         covered=(base.vms <= int(REACH * fitted)) & ((base.vms <= 1) | (measured.several > 0)),
@@ -126,16 +129,18 @@ def _with_network(own: OwnSteps, base: TrainingSpeed, reference: Parts, *, other
             named[f"{_cause(own)}, on {base.machine.interconnect.machine}"] = _OTHER_VM * (1 - share)
         return replace(rest, named=named)
 
-    return replace(_timed(own, base, joined(grad, parts.sync_s, OVERLAP)), doubt_of=doubt)
+    return _timed(own, base, joined(grad, parts.sync_s, OVERLAP), doubt)
 
 
-def _timed(own: OwnSteps, base: TrainingSpeed, step_s: FloatArray) -> TrainingSpeed:
+def _timed(own: OwnSteps, base: TrainingSpeed, step_s: FloatArray, doubt: Callable[[], Doubt]) -> TrainingSpeed:
     """The speed with these steps, which wait for their samples to be read unless measured ones did."""
     assert base.parts is not None
     steps, workload = base.parts.steps, base.workload
-    step = step_s if own.reads else np.maximum(step_s, reading_s(workload, base.machine, steps.batch))
+    reading = np.zeros_like(step_s) if own.reads else reading_s(workload, base.machine, steps.batch)
+    step, waits = waiting(step_s, reading)
     throughput = steps.gpus * steps.batch * workload.model.units_per_sample / step
-    return replace(base, step_s=step, throughput=throughput, measured=own.about)
+    found = replace(base, step_s=step, throughput=throughput, measured=own.about)
+    return replace(found, doubt_of=lambda: doubt().where_reading(waits))
 
 
 def _cause(own: OwnSteps) -> str:

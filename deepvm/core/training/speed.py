@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
+READING_SD = 0.3
+"""Standard deviation of the logarithm of what a vCPU reads: photographs and processors differ by half."""
+_EITHER = 8.0  # which of two times a step takes is open where they differ by less than a fifth
+_NO_TIME_S = 1e-12
+
 
 class Source(str, Enum):
     """Where a speed comes from, the best first."""
@@ -59,6 +64,13 @@ class Doubt:
         """Standard deviation of the logarithm of each speed, (sizes,)."""
         named = sum((cause**2 for cause in self.named.values()), np.zeros_like(self.own))
         return np.asarray(np.sqrt((self.shared**2).sum(axis=1) + named + self.own))
+
+
+    def where_reading(self, waits: FloatArray) -> Doubt:
+        """Where a step waits for its samples (a share, (sizes,)), their reading is in doubt, and not the GPUs."""
+        left = 1 - waits
+        named = {name: cause * left for name, cause in self.named.items()}
+        return Doubt(self.shared * left[:, None], {**named, "reading": READING_SD * waits}, self.own)
 
 
 @dataclass(frozen=True, repr=False)
@@ -254,8 +266,8 @@ def predict(
     """The nominal steps, corrected by what was published; ``published``: of this very model, GPU and precision."""
     parts = parts_of(workload, machine, precision, vms, evidence, software=software)
     steps = parts.steps
-    # A step waits for its samples: they are read while the one before is computed.
-    step = np.maximum(joined(parts.grad_s, parts.sync_s, OVERLAP), reading_s(workload, machine, steps.batch))
+    computed = joined(parts.grad_s, parts.sync_s, OVERLAP)
+    step, waits = waiting(computed, reading_s(workload, machine, steps.batch))
     return TrainingSpeed(
         machine=machine,
         workload=workload,
@@ -267,7 +279,7 @@ def predict(
         checkpointing=steps.memory.checkpointing,
         micro_batch=steps.memory.micro_batch,
         batch=steps.batch,
-        doubt_of=parts.doubt,
+        doubt_of=lambda: parts.doubt().where_reading(waits),
         source=Source.PUBLISHED if published else Source.DERIVED,
         fitted_vms=machine.interconnect.fitted_vms,
         parts=parts,
@@ -278,6 +290,15 @@ def reading_s(workload: Workload, machine: Machine, batch: FloatArray) -> FloatA
     """Seconds in which the processors of a VM prepare a step's samples; 0 where that is no limit."""
     rate, vcpus = workload.model.reads_per_vcpu, machine.vcpus
     return batch * machine.gpus / (rate * vcpus) if rate and vcpus else np.zeros_like(batch)
+
+
+def waiting(computed_s: FloatArray, reading_s: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Steps that wait for their samples, which are read while the one before is computed; and how far each does.
+
+    Both are in seconds, of shape (sizes,). How far is from 0, if all samples are there in time, to 1; 1/2 where the two
+    take equally long.
+    """
+    return np.maximum(computed_s, reading_s), 1 / (1 + (computed_s / np.maximum(reading_s, _NO_TIME_S)) ** _EITHER)
 
 
 def memory_needed(workload: Workload, machine: Machine, precision: Precision) -> str:

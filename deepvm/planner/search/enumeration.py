@@ -161,8 +161,8 @@ def _plans(block: Block, top: int) -> IntArray:
 
 
 def useful_tier(tier: MemoryNodeTable, top: int) -> BoolArray:
-    """Memory-node types that fewer than ``top`` others beat in price, n_sat, quota, memory and zones at once."""
-    columns = [price_order(tier.price), -tier.n_sat, -tier.max_count, tier.for_memory]
+    """Memory-node types that fewer than ``top`` others beat in price, n_sat, quota, memory, speed and zones at once."""
+    columns = [price_order(tier.price), -tier.n_sat, -tier.max_count, tier.for_versions]
     if not tier.sold.all():  # else zones do not matter
         columns += [-zone.astype(np.int64) for zone in np.unique(tier.sold, axis=1).T]
     return skyband(np.column_stack(columns), top)

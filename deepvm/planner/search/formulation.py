@@ -90,14 +90,14 @@ def formulate(sizes: TrainingTable, tier: MemoryNodeTable | None, budget: int) -
 
 
 def _memory_rows(sizes: TrainingTable, tier: MemoryNodeTable, most: Sequence[int]) -> Iterator[Constraint]:
-    """One type of memory nodes: enough for f x s (eq. 6) and for n (eq. 7), and sold in the size's zone."""
+    """One type of memory nodes: enough for f x s (eq. 6), to receive it, and for n (eq. 7), and sold in the size's zone."""
     types = range(len(sizes), len(sizes) + len(tier))
     counts = range(types.stop, types.stop + len(tier))
     yield Constraint("choose", tuple((y, 1) for y in types), "==", 1)
     for y, m, limit in zip(types, counts, most, strict=True):
         yield Constraint("choose", ((m, 1), (y, -limit)), "<=", 0)
-    for_memory = zip(types, tier.for_memory.tolist(), strict=True)
-    yield Constraint("memory", (*for_memory, *((m, -1) for m in counts)), "<=", 0)
+    for_versions = zip(types, tier.for_versions.tolist(), strict=True)
+    yield Constraint("memory", (*for_versions, *((m, -1) for m in counts)), "<=", 0)
     for_senders = (sizes.count // sizes.n_sat + 1).tolist()
     yield Constraint("saturation", (*enumerate(for_senders), *((m, -1) for m in counts)), "<=", 0)
     served = ((m, -limit) for m, limit in zip(counts, tier.n_sat.tolist(), strict=True))

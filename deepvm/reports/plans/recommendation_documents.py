@@ -387,15 +387,23 @@ CSV_EXPECTED = [
     "total_cost_p95_usd",
 ]
 """Appended where there is a job."""
+CSV_TRAINED: dict[str, Callable[[Prediction], Any]] = {
+    "throughput_low": lambda p: p.throughput.low,
+    "throughput_high": lambda p: p.throughput.high,
+    "source": lambda p: p.source,
+}
+"""Appended where a model is trained: the ends of the 80 % interval of its throughput, and where that comes from."""
 
 
 def csv_rows(found: Comparison) -> tuple[list[str], list[list[Any]]]:
     """Header and one row for each configuration, of all regions together."""
-    more = CSV_EXPECTED if found.answers[0].request.work is not None else []
-    rows = []
+    request, rows = found.answers[0].request, []
+    more = CSV_EXPECTED if request.work is not None else []
+    trained = {} if request.training is None else CSV_TRAINED
     for placed in found.ranked:
         r = placed.recommendation
         zone, expected = r.cluster.zone and r.cluster.zone.zone, expected_document(r.outlook)
         where = [placed.answer.catalog.region, zone, r.estimated]
-        rows.append([*(value(r) for value in CSV.values()), *where, *map(expected.get, more)])
-    return [*CSV, "region", "zone", "estimated", *more], rows
+        doubt = [value(r.prediction) if r.prediction else None for value in trained.values()]
+        rows.append([*(value(r) for value in CSV.values()), *where, *map(expected.get, more), *doubt])
+    return [*CSV, "region", "zone", "estimated", *more, *trained], rows

@@ -15,7 +15,7 @@ from deepvm.planner.request import PolicyName
 from deepvm.planner.sweep import SweepRow
 from deepvm.reports.pictures import MARK_ALL, STYLES, drawing, legend, short, show_budgets, step_line
 from deepvm.reports.plans.outlooks import expected_cells, expected_document, simulated
-from deepvm.reports.plans.recommendation_documents import CSV
+from deepvm.reports.plans.recommendation_documents import CSV, CSV_TRAINED
 from deepvm.reports.plans.recommendations import format_work
 from deepvm.reports.tables import Column, print_items
 
@@ -53,7 +53,9 @@ def header(rows: Sequence[SweepRow]) -> tuple[str, ...]:
     """The names of the columns."""
     outlooks = _outlooks(rows)
     job = (*(EXPECTED if outlooks else ()), *(SIMULATED if simulated(outlooks) else ()))
-    return ("pw", "policy", *CLUSTER, *job, *PROPER)  # the older ones keep their places
+    trained = any(r.recommendation and r.recommendation.prediction for r in rows)
+    # The older ones keep their places.
+    return ("pw", "policy", *CLUSTER, *job, *PROPER, *(CSV_TRAINED if trained else ()))
 
 
 def outside(rows: Sequence[SweepRow]) -> int:
@@ -77,6 +79,8 @@ def _values(rows: Sequence[SweepRow], budget: Callable[[Decimal], Any]) -> list[
             values |= expected_document(best.outlook)
             for older, proper in CLUSTER.items():
                 values[older] = values[proper] = CSV[proper](best)
+            if best.prediction is not None:
+                values |= {name: value(best.prediction) for name, value in CSV_TRAINED.items()}
         found.append({name: values.get(name) for name in names})
     return found
 
@@ -100,9 +104,9 @@ def document(rows: Sequence[SweepRow], catalog: Catalog, objective: str) -> dict
     }
 
 
-def print_rows(rows: Sequence[SweepRow]) -> None:
-    """A table on stdout."""
-    outlooks = _outlooks(rows)
+def print_rows(rows: Sequence[SweepRow], units: str = "") -> None:
+    """A table on stdout; ``units``: of the throughput of a model, such as ``tokens/s``."""
+    outlooks, speed = _outlooks(rows), f"speed ({units})" if units else "throughput (eFLOPS)"
     items = []
     for row, values in zip(rows, _values(rows, _plain), strict=True):
         best = row.recommendation
@@ -119,7 +123,7 @@ def print_rows(rows: Sequence[SweepRow]) -> None:
                 Column("memory type", drop=10): cells["memory_type"],
                 Column("memory VMs", "right", drop=9): cells["memory_count"],
                 Column("$/h", "right", drop=3): usd,
-                Column("throughput (eFLOPS)", "right", drop=7 if outlooks else 0): work,
+                Column(speed, "right", drop=7 if outlooks else 0): work,
             }
             | (expected_cells(best.outlook if best else None, spread=simulated(outlooks)) if outlooks else {})
         )

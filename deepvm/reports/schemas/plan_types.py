@@ -448,6 +448,9 @@ class _MoreOfSweepRow(TypedDict, total=False):
     total_cost_p5_usd: Annotated[float | None, "5th percentile, US dollars"]
     total_cost_p50_usd: Annotated[float | None, "median, US dollars"]
     total_cost_p95_usd: Annotated[float | None, "95th percentile, US dollars"]
+    throughput_low: Annotated[float | None, "lower end of the throughput's 80 % interval, with a model only"]
+    throughput_high: Annotated[float | None, "upper end, with a model only"]
+    source: Annotated[Literal["measured", "published", "derived"] | None, "of the throughput, with a model only"]
 
 
 class SweepRow(_MoreOfSweepRow):
@@ -461,7 +464,7 @@ class SweepRow(_MoreOfSweepRow):
     memory_type: Annotated[str | None, "VM type of the memory nodes; kept for older readers, see memory_instance_type"]
     memory_count: Annotated[int | None, "count of memory nodes; kept for older readers, see memory_vm_count"]
     usd_per_hour: Annotated[float | None, "price of all VMs, US dollars an hour"]
-    throughput: Annotated[float | None, "eFLOPS x n x K(n), in the catalog's eFLOPS unit"]
+    throughput: Annotated[float | None, "units a second of a model, else eFLOPS x n x K(n)"]
     pw_usd_per_hour: Annotated[UsdPerHour, "the budget: the most that the cluster may cost"]
     instance_type: Annotated[str | None, "VM type that trains"]
     vm_count: Annotated[int | None, "VMs that train"]

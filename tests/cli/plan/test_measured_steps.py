@@ -90,7 +90,7 @@ def test_gpus_lists_what_was_measured(run: Run, ask: Ask) -> None:
     save(run, scaling_runs())
     words = ("gpus", "--model", "resnet50", "--gpu", "T4", "--offline")
     own, ignored = ask(*words), ask(*words, "--tables", "paper")
-    assert {g["source"] for g in own["gpus"] if g["count"] == 1} == {"measured"}
+    assert {g["source"] for g in own["gpus"] if g["gpu_count"] == 1} == {"measured"}
     assert "measured" not in {g["source"] for g in ignored["gpus"]}
 
 
@@ -127,7 +127,7 @@ def test_what_was_measured_is_not_proposed_again(run: Run, ask: Ask) -> None:
         options = options_of(found["command"])
         assert options["--instance-type"] == found["instance_type"]
         batches = [int(b) for b in options["--batch"].split(",")]
-        sizes = sorted({n for n in (1, 2, 4, 8, found["vms"]) if n <= found["vms"]})
+        sizes = sorted({n for n in (1, 2, 4, 8, found["vm_count"]) if n <= found["vm_count"]})
         gpu = load_catalog("aws", offline=True)[found["instance_type"]].gpu
         assert gpu is not None
         document = scaling_runs(
@@ -214,7 +214,7 @@ def test_a_file_of_profile_scaling_is_fitted_and_saved_as_well(run: Run) -> None
     words = ("profile", "fit", "curve.json", "--law", "step-time")
     code, out, _ = run(*words, "--predict", "nodes=8,gpus=8,batch=128", "-o", "json")
     found = json.loads(out)
-    assert code == 0 and found["rows"] == 30
+    assert code == 0 and found["row_count"] == 30
     assert found["predictions"][0]["step_s"]["value"] == pytest.approx(seconds(LAW, 8, 8, 128), rel=0.02)
     Path("here.json").write_text(json.dumps(scaling_runs(sizes=(2, 4)) | {"local": True}))
     code, _, err = run("profile", "fit", "here.json", "--law", "step-time")

@@ -11,7 +11,7 @@ from deepvm.catalog.published.hardware import find_accelerator, interconnect, us
 from deepvm.catalog.published.models import find_model
 from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.core.training.hardware import Machine
-from deepvm.core.training.speed import Source, TrainingSpeed
+from deepvm.core.training.speed import READING_SD, Source, TrainingSpeed
 from deepvm.core.training.workload import Method, Precision, Scaling, Workload
 
 LLAMA = Workload(find_model("llama-8b"), Method.FSDP, batch=8)
@@ -75,6 +75,20 @@ def test_the_interval_is_wider_where_less_is_known() -> None:
     derived = speed(LLAMA, "L40S", 8, [1]).sd[0]
     assert speed(LLAMA, "L40S", 8, [1]).source is Source.DERIVED
     assert derived > published
+
+
+def test_where_images_are_waited_for_their_reading_is_in_doubt() -> None:
+    """4 vCPUs read 600 images a second, an A10G trains more: what the GPU could do is open and does not matter."""
+    gpu, network = _gpu("A10G", 24), interconnect("g5.xlarge", 10.0)
+    workload, one = Workload(find_model("resnet18"), batch=128), np.array([1.0])
+    few, many = (
+        PublishedPerformance().of_machine(Machine(gpu, 1, network, vcpus=vcpus), workload, one) for vcpus in (4, 64)
+    )
+    assert isinstance(few, TrainingSpeed) and isinstance(many, TrainingSpeed)
+    assert few.throughput[0] == pytest.approx(600) and many.throughput[0] > 1200
+    assert few.doubt.named["reading"][0] == pytest.approx(READING_SD, rel=0.02)
+    assert few.sd[0] == pytest.approx(READING_SD, rel=0.05)
+    assert many.doubt.named["reading"][0] < 0.01 and many.sd[0] > 0.1
 
 
 @pytest.mark.parametrize("method", [Method.DDP, Method.FSDP, Method.LORA])

@@ -48,15 +48,24 @@ def life_s(shop: dict[str, Any], gpu: dict[str, Any]) -> float:
     return math.sqrt(4 * 3600 * -MONTH_S / math.log(1 - BANDS[gpu["band"]]))
 
 
-def kept(shop: dict[str, Any], gpu: dict[str, Any], count: int, spot: int, *, bucket: bool) -> float:
+def received_s(shop: dict[str, Any]) -> float:
+    """In which memory nodes receive a version: ten seconds, or at the speed of one VM's writes to a bucket."""
+    return max(10.0, shop["checkpoint"] / 1.25e9)
+
+
+def kept(shop: dict[str, Any], gpu: dict[str, Any], count: int, spot: int, architecture: str) -> float:
     """Share of the throughput that is left with the best time between two saves."""
     if not spot:
         return 1.0
     each = shop["checkpoint"] / (count if shop["method"] == "fsdp" else 1)
     reach = (gpu["baseline"] or gpu["network"] or 5.0) / 8 * 1e9 * 0.8
-    if bucket:
+    if architecture == "spot-storage":
         reach = min(reach, 1.25e9)
-    stall, moved = max(0.01, each / gpu["gpus"] / 6e9), each / reach
+    # An anchor receives the parts of all others.
+    parts = count - 1 if architecture == "single-anchor" and shop["method"] == "fsdp" else 1
+    stall, moved = max(0.01, each / gpu["gpus"] / 6e9), parts * each / reach
+    if architecture == "tiering":
+        moved = max(moved, received_s(shop))
     rate = max(1e-15, spot / life_s(shop, gpu))
     work = max(math.sqrt(2 * stall / rate), moved)
     waiting = rate * (START_S + 2 * moved)
@@ -94,6 +103,11 @@ def holds(shop: dict[str, Any], node: dict[str, Any], m: int) -> bool:
     return room >= needed or m * (room - 16_000_000 * shop["buffers"]) >= needed
 
 
+def receives(shop: dict[str, Any], gbps: float, m: int) -> bool:
+    """Whether m nodes, at four fifths of their networks, receive a version in time."""
+    return m * gbps * 0.8 / 8 * 1e9 * (1 + 1e-12) >= shop["checkpoint"] / received_s(shop)
+
+
 def nodes_for(shop: dict[str, Any], gpu: dict[str, Any], node: dict[str, Any], count: int) -> int | None:
     """The fewest memory nodes, by trying; None if none will do."""
     gbps = node["network"]
@@ -103,10 +117,10 @@ def nodes_for(shop: dict[str, Any], gpu: dict[str, Any], node: dict[str, Any], c
         return None
     if shop["rule"] == "real" and node["vcpus"] < 2:
         return None
-    most = count + 1 if shop["rule"] == "paper" else 64
+    most = count + 200 if shop["rule"] == "paper" else 64
     senders = min(n_sat(shop, gpu["network"]), node_n_sat(shop, gbps))
     for m in range(1, most + 1):
-        if count < senders * m and holds(shop, node, m):
+        if count < senders * m and holds(shop, node, m) and receives(shop, gbps, m):
             return m
     return None
 
@@ -198,7 +212,7 @@ def _plan(
     if not within(shop, used):
         return None
     price = spot * spot_price + paid * (gpu["on_demand"] or 0) + m * (node["on_demand"] if m else 0)
-    left = kept(shop, gpu, n, spot, bucket=architecture == "spot-storage")
+    left = kept(shop, gpu, n, spot, architecture)
     if left < 0.05:
         return None  # it never ends
     effective = speed * left
