@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from deepvm.core.training.workload import Precision
 from deepvm.core.units import GIB
 
+USUAL_MATMUL = 0.8
+"""Of the peak: what large matrix products reach on most boards (0.73 to 0.97; L4, with 72 W, 0.47)."""
+
 
 @dataclass(frozen=True)
 class Accelerator:
@@ -18,7 +21,8 @@ class Accelerator:
         chip: the die; an H100 and an H200 are both a GH100.
         generation: GPUs of one use their peaks alike, such as ``ampere``; small ones apart, as their power and memory
             limit them differently.
-        peak_tflops: dense peak by precision, without sparsity.
+        peak_tflops: dense peak by precision, without sparsity. matmul_tflops: what large matrix products reach on
+            tensor cores, where that is published: boards with little power are far from their peak.
         memory_gib: of each GPU. memory_gb_per_s: of its own memory. ecc_share: of it that holds error correction.
         link: ``nvlink`` or ``pcie``. link_gb_per_s: what an all-reduce sees between GPUs of one VM.
         cache_mb: its last cache, which spares part of the traffic.
@@ -35,6 +39,7 @@ class Accelerator:
     peak_tflops: Mapping[str, float] = field(hash=False)
     source: str = ""
     ecc_share: float = 0.0
+    matmul_tflops: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def precision(self, wanted: Precision) -> Precision | None:
         """The precision that is used; None if the GPU does not have it."""
@@ -49,6 +54,10 @@ class Accelerator:
     def peak_flops(self, precision: Precision) -> float:
         """FLOP/s at most."""
         return self.peak_tflops[precision.value] * 1e12
+
+    def matmul_flops(self, precision: Precision) -> float:
+        """FLOP/s of large matrix products; where that is not published, the usual share of the peak."""
+        return self.matmul_tflops.get(precision.value, self.peak_tflops[precision.value] * USUAL_MATMUL) * 1e12
 
     @property
     def memory_bytes(self) -> float:

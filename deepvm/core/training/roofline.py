@@ -1,6 +1,6 @@
 """The step time that data sheets promise: where no one has measured, the law's parameters follow from hardware.
 
-T_grad: operations over a nominal share of the peak, beside bytes over a nominal share of the memory's bandwidth (the
+T_grad: operations over a nominal share of what matrix products reach, beside bytes over a nominal share of the memory's bandwidth (the
 roofline, Williams et al. 2009), and the optimizer. T_sync: bytes that are exchanged over the *effective* bandwidth.
 Nominal shares are corrected by published measurements (:mod:`deepvm.core.training.evidence`).
 """
@@ -19,8 +19,8 @@ from deepvm.core.training.workload import Method, Precision, Workload
 
 FloatArray = npt.NDArray[np.float64]
 
-COMPUTE_SHARE, MEMORY_SHARE = 0.45, 0.42
-"""Of the peaks, nominal: what training achieves in the published rows is 0.2 to 0.8 of the first."""
+COMPUTE_SHARE, MEMORY_SHARE = 0.55, 0.42
+"""Nominal: of what large matrix products reach, and of the memory's peak."""
 OVERLAP = 2.5
 """Nominal g of the step-time law: fits to published rows give 1.4 to 3.3."""
 STRAGGLING = 0.02
@@ -93,7 +93,7 @@ def _sample_s(workload: Workload, machine: Machine, precision: Precision, memory
         workload.flop_of_step(checkpointing=False),
     )
     wide = 2.0 if precision in (Precision.FP32, Precision.TF32) else 1.0
-    computing = flop / (gpu.peak_flops(precision) * COMPUTE_SHARE)
+    computing = flop / (gpu.matmul_flops(precision) * COMPUTE_SHARE)
     moving = workload.model.traffic_bytes * wide / (gpu.traffic_gb_per_s * 1e9 * MEMORY_SHARE)
     return np.asarray((computing**_ROOFS + moving**_ROOFS) ** (1 / _ROOFS))
 

@@ -52,6 +52,7 @@ def test_presets_and_gpus_have_sources_and_figures_that_can_be_true() -> None:
         peaks = gpu.peak_tflops
         assert list(peaks.values()) == sorted(peaks.values()) or "bf16" in peaks, gpu
         assert peaks["fp32"] < 200 and gpu.memory_gb_per_s < 10_000
+        assert all(0.4 * peaks[p] < reached < peaks[p] for p, reached in gpu.matmul_tflops.items()), gpu
 
 
 def test_gpus_of_one_name_differ_in_memory() -> None:
@@ -94,4 +95,4 @@ def test_resnet_50_in_half_precision_was_never_seen(
     found = PublishedPerformance().of_machine(Machine(gpu, 1, interconnect("x", 10.0)), workload, np.ones(1))
     assert isinstance(found, TrainingSpeed)
     assert abs(np.log(measured / found.throughput[0])) < Z80 * found.sd[0]
-    assert found.throughput[0] == pytest.approx(measured, rel=0.5)
+    assert found.throughput[0] == pytest.approx(measured, rel=0.6)

@@ -62,6 +62,13 @@ def test_an_l4_is_faster_than_a_t4(model: str) -> None:
     assert speed(workload, "L4", 1, [1]).throughput[0] > speed(workload, "T4", 1, [1]).throughput[0]
 
 
+@pytest.mark.parametrize(("model", "method"), [("llama-8b", Method.LORA), ("bert-large", Method.DDP)])
+def test_an_l4_is_no_faster_than_an_a10g(model: str, method: Method) -> None:
+    """Its data sheet promises 1.7 times as many FLOP/s, its 72 W keep less than half of that going."""
+    workload = Workload(find_model(model), method, batch=8)
+    assert speed(workload, "L4", 1, [1]).throughput[0] < speed(workload, "A10G", 1, [1]).throughput[0]
+
+
 @pytest.mark.parametrize("model", ["llama-8b", "llama-3b", "gpt2-xl"])
 def test_an_h200_is_an_h100_with_more_memory(model: str) -> None:
     """Compute-bound models gain little: the die is the same."""
