@@ -39,6 +39,7 @@ class WhyNot(Answer):
         matches_at: the lowest budget, $/h, at which a cluster with this type would equal the winner, None if never.
         rejection: why the type is in no feasible cluster at all, None when it is.
         reference: the type that the job's step is measured on, None without a job or without ``best``.
+        units: of throughputs, such as ``tokens/s``; empty where eFLOPS are counted.
     """
 
     catalog: Catalog
@@ -49,6 +50,7 @@ class WhyNot(Answer):
     matches_at: Decimal | None = None
     rejection: Rejection | None = None
     reference: InstanceType | None = None
+    units: str = ""
 
     def __repr__(self) -> str:
         """The verdict."""
@@ -57,6 +59,11 @@ class WhyNot(Answer):
 
 def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
     """Answer a validated request; see :func:`explain`."""
+    units = "" if request.training is None else request.training.workload.units
+    return replace(_why_not(catalog, request, name), units=units)
+
+
+def _why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
     known = catalog.by_name
     if name not in known:
         absence = why_absent(catalog, name)

@@ -94,7 +94,9 @@ class Work:
         if training is not None and measured_on:
             raise RequestError("measured_on", measured_on, "none with a model: its speed on each type is known")
         if training is not None and save_policy is not None:
-            raise RequestError("save_policy", save_policy, "none with a model: it is counted as saved at the best times")
+            raise RequestError(
+                "save_policy", save_policy, "none with a model: it is counted as saved at the best times"
+            )
         if training is not None:
             job = _of_training(training, checkpoint_bytes)
         if job is None:

@@ -95,13 +95,14 @@ def test_a_table_stays_a_table(name: str, run: Run, files: Path) -> None:
     assert "Left out" not in whole and "Left out" not in narrow(400, run, COMMANDS[name])
 
 
+SNAPSHOT = ["recommend", "--pw", "3", "--prices", "snapshot", "--model", "none", "-o", "wide"]
 SIMULATED = ["sweep", "--pw", "3", *WORK[2:], "--simulate", "20", "--policy", "deepvm"]
 
 
 @pytest.mark.parametrize(
     ("words", "first", "then"),
     [
-        (["recommend", "--pw", "3", "--prices", "snapshot", "-o", "wide"], "VM interrupted", "cluster interrupted"),
+        (SNAPSHOT, "VM interrupted", "cluster interrupted"),
         (SIMULATED, "VM type", "VMs"),
         (COMMANDS["sweep-work"], "VM type", "VMs"),
         (COMMANDS["sweep"], "VM type", "VMs"),

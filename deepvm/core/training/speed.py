@@ -65,7 +65,6 @@ class Doubt:
         named = sum((cause**2 for cause in self.named.values()), np.zeros_like(self.own))
         return np.asarray(np.sqrt((self.shared**2).sum(axis=1) + named + self.own))
 
-
     def where_reading(self, waits: FloatArray) -> Doubt:
         """Where a step waits for its samples (a share, (sizes,)), their reading is in doubt, and not the GPUs."""
         left = 1 - waits

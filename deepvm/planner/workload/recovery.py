@@ -73,7 +73,7 @@ def with_losses(sizes: TrainingTable, architecture: Architecture, request: PlanR
         return sizes
     gbps = np.array([_gbps(t) for t in sizes.types])[sizes.type_index]
     gpus = np.array([_gpus(t) for t in sizes.types])[sizes.type_index]
-    stall, moved = _saving(sizes.count, gpus, gbps, architecture, request)
+    stall, moved = _saving(sizes.count.astype(np.float64), gpus, gbps, architecture, request)
     lives = [lives_of(t, request) for t in sizes.types]
     shares = []
     for column in ("usual_s", "bad_s", "good_s"):
@@ -86,8 +86,9 @@ def with_losses(sizes: TrainingTable, architecture: Architecture, request: PlanR
 def as_counted(job: Job, cluster: Cluster, request: PlanRequest) -> Job:
     """The job of a model on a cluster with the lives and latencies of its forecast, to be simulated."""
     gpu = cluster.gpu
-    sizes = (np.array([float(of)]) for of in (cluster.gpu_count, _gpus(gpu), _gbps(gpu)))
-    stall, moved = (Span.of(float(of[0])) for of in _saving(*sizes, REGISTRY[cluster.architecture], request))
+    count, gpus, gbps = (np.array([float(of)]) for of in (cluster.gpu_count, _gpus(gpu), _gbps(gpu)))
+    saving = _saving(count, gpus, gbps, REGISTRY[cluster.architecture], request)
+    stall, moved = (Span.of(float(seconds[0])) for seconds in saving)
     ready = Span(PREPARATION_S.low + moved.low, PREPARATION_S.high + moved.high)
     life = lives_of(gpu, request).usual_s
     # No notice counts, as in kept_share.

@@ -89,6 +89,11 @@ def short(value: float) -> str:
     return f"{float(f'{value:.3g}'):g}"
 
 
+def in_short(interval: Interval) -> str:
+    """Such as ``330 (184-593)``."""
+    return f"{short(interval.value)} ({short(interval.low)}-{short(interval.high)})"
+
+
 def doubts(found: TrainingSpeed) -> Iterator[str]:
     """What should make a reader careful, the most important first."""
     yield from found.doubts(0)

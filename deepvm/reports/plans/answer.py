@@ -18,7 +18,7 @@ from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.workload.measurement import measure_next
-from deepvm.reports.performance.predictions import short
+from deepvm.reports.performance.predictions import in_short
 from deepvm.reports.plans.sources import quota_needs
 from deepvm.reports.tables import Column, print_items, print_lines
 
@@ -112,8 +112,7 @@ def _cells(label: str, r: Recommendation, training: Training) -> dict[Column, st
         Column(""): label,
         Column("cluster", wrap=False): cluster_words(r.cluster),
         Column("$/h", "right"): f"{r.usd_per_hour:.2f}",
-        Column(training.workload.units, "right"): f"{short(r.throughput)} "
-        f"({short(predicted.throughput.low)}-{short(predicted.throughput.high)})",
+        Column(training.workload.units, "right"): in_short(predicted.throughput),
     }
     if outlook is not None:
         cells[Column("time", "right")] = format_seconds(outlook.total_s, digits=3)

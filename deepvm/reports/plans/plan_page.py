@@ -22,7 +22,7 @@ from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective, PolicyName
 from deepvm.planner.search.frontier import Frontier, TypeOutcome
 from deepvm.reports.markup import Html, ascii_only, data_block, joined, table, tag
-from deepvm.reports.performance.predictions import short
+from deepvm.reports.performance.predictions import in_short, short
 from deepvm.reports.plans import answer as answers
 from deepvm.reports.plans.frontier_chart import Chart, effective
 from deepvm.reports.plans.page_parts import badged, legend, listing, section, slider, wide
@@ -163,7 +163,7 @@ class PlanPage:
         """What a plan does; ``less``: its speed is less what preemptions cost."""
         predicted, outlook = r.prediction, r.outlook
         speed = effective(r) if less or predicted is None else predicted.throughput
-        value = short(speed.value) + (f" ({short(speed.low)}-{short(speed.high)})" if predicted else "")
+        value = in_short(speed) if predicted else short(speed.value)
         cells = [answers.cluster_words(r.cluster), format_usd(r.usd_per_hour), value]
         if self._has_job:
             ends = outlook is not None and outlook.total_s != float("inf")
@@ -223,7 +223,7 @@ class PlanPage:
             )
             return [why, "-", "-", "-"]
         speed = effective(best)
-        value = short(speed.value) + (f" ({short(speed.low)}-{short(speed.high)})" if best.prediction else "")
+        value = in_short(speed) if best.prediction else short(speed.value)
         return [self._gap(best, outcome.gap), answers.cluster_words(best.cluster), format_usd(best.usd_per_hour), value]
 
     def _gap(self, best: Recommendation, gap: float | None) -> str:

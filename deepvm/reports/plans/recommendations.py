@@ -113,7 +113,7 @@ def other_regions(found: Comparison) -> list[str]:
 
 
 def _print_table(
-    placed: Sequence[tuple[Recommendation, Catalog]], *, wide: bool = False, regions: bool = False
+    placed: Sequence[tuple[Recommendation, Catalog]], *, wide: bool = False, regions: bool = False, units: str = ""
 ) -> None:
     """A row for each cluster; the narrowest terminal keeps what to rent and the job's time, or else the throughput."""
     job, spread = placed[0][0].outlook is not None, simulated(r.outlook for r, _ in placed)
@@ -126,6 +126,10 @@ def _print_table(
             for market in (Market.SPOT, Market.ON_DEMAND)
         )
         work = format_work(r.throughput) + (" (estimated)" if r.estimated else "")
+        if r.prediction is not None:
+            from deepvm.reports.performance.predictions import in_short  # other catalogs need no speeds of models
+
+            work = in_short(r.prediction.throughput)
         items.append(
             {
                 Column("#", "right"): str(r.rank),
@@ -135,7 +139,7 @@ def _print_table(
                 Column("on-demand VMs", drop=1, wrap=False): on_demand,
                 **({Column("zone", drop=4): zone} if zones else {}),
                 Column("$/h", "right", drop=3 if job else 0): format_usd(r.usd_per_hour),
-                Column("throughput", "right", drop=7 if job else 2): work,
+                Column(units or "throughput", "right", drop=7 if job else 2): work,
                 **(expected_cells(r.outlook, spread=spread) if job else {}),
                 **(_wide_cells(r, zone) if wide else {}),
                 Column("limited by", drop=5): ", ".join(b.constraint for b in r.binding) or "-",
@@ -329,7 +333,7 @@ def print_why(why: WhyNot, catalog: Catalog, now: datetime | None = None) -> Non
     print_lines([f"Why not {why.instance_type}? {why.verdict}."])
     if why.best is not None:
         print_lines([""])
-        _print_table([(why.best, catalog)])
+        _print_table([(why.best, catalog)], units=why.units)
         limits = [f"Limited by {b.constraint}: {b.reason}." for b in why.best.binding]
         doubts_of = [f"Doubt: {warning}." for warning in why.best.warnings]
         print_lines(["", *limits, *doubts_of, *risk_lines(why.best, catalog), *zone_lines(why.best, catalog)])

@@ -15,7 +15,7 @@ from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective
 from deepvm.planner.workload.recovery import lives_of
-from deepvm.reports.performance.predictions import short
+from deepvm.reports.performance.predictions import in_short, short
 from deepvm.reports.plans.answer import bill_words, cluster_words, lost_words, measurement_lines
 from deepvm.reports.plans.recommendations import left_out, other_regions, print_why, request_words
 from deepvm.reports.plans.sources import (
@@ -88,7 +88,7 @@ def _cells(r: Recommendation, catalog: Catalog, workload: Workload, *, wide: boo
         **({Column("region"): catalog.region} if regions else {}),
         Column("cluster", wrap=False): cluster_words(r.cluster),
         Column("$/h", "right"): f"{r.usd_per_hour:.2f}",
-        Column(workload.units, "right"): f"{short(speed.value)} ({short(speed.low)}-{short(speed.high)})",
+        Column(workload.units, "right"): in_short(speed),
         Column("faster than 1", "right", drop=4): "-" if odds is None else f"{odds:.0%}",
         Column(_per_million(workload), "right", drop=5): _usd_per_million(r),
     }

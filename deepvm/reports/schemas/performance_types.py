@@ -25,6 +25,7 @@ class Prediction(TypedDict):
     step_s: Annotated[Interval, "one step, seconds"]
     mfu: Annotated[float, "model FLOP utilisation, 0 to 1"]
     source: Annotated[Literal["measured", "published", "derived"], "where the speed comes from"]
+    measured: Annotated[str | None, "where, when and how often you measured it, null where you did not"]
     doubts: Annotated[list[str], "what to doubt, the gravest first"]
     fits: Annotated[bool, "whether the model fits into the GPUs' memory"]
     model: Annotated[str, "name of the model"]

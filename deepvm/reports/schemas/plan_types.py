@@ -266,7 +266,15 @@ class PredictedTraining(TypedDict):
     ]
 
 
+class UsdRange(TypedDict):
+    """A bill at a good and at a bad time for spot VMs, US dollars."""
+
+    low: Annotated[float, "where they live as long as the Spot Advisor has it"]
+    high: Annotated[float, "where they live for hours"]
+
+
 class _MoreOfExpected(TypedDict, total=False):
+    total_cost_range_usd: Annotated[UsdRange, "the bill at both ends, with a model and spot VMs only"]
     runs: Annotated[int, "simulated runs, as the percentiles after simulation only"]
     makespan_p5_s: Annotated[Seconds, "5th percentile"]
     makespan_p50_s: Annotated[Seconds, "median"]
@@ -356,6 +364,7 @@ class NextMeasurement(TypedDict):
     cost_usd: Annotated[Usd, "what it costs"]
     expected_gain: Annotated[float, "expected gain in throughput as a share"]
     changes_the_choice: Annotated[float, "probability that another cluster is chosen, 0 to 1"]
+    command: Annotated[str, "the command that measures it"]
 
 
 class WhyRejected(TypedDict):

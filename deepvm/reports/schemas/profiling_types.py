@@ -132,6 +132,17 @@ class SpeedupFit(TypedDict):
     band: Annotated[list[BandPoint], "at the measured sizes, and beyond them as far as asked"]
 
 
+class Cell(TypedDict):
+    """All good runs of one size with one batch."""
+
+    n: Annotated[Vms, "VMs that trained"]
+    gpus: Annotated[int, "GPUs of all VMs together"]
+    batch: Annotated[int, "samples on each GPU"]
+    runs: Annotated[int, "good runs"]
+    step_s: Annotated[Seconds, "a step, median of the runs' medians"]
+    spread: Annotated[float, "slowest less fastest window of all runs, over step_s"]
+
+
 class Scaling(TypedDict):
     """A measured speed-up curve."""
 
@@ -142,7 +153,9 @@ class Scaling(TypedDict):
     plan: Plan
     runs: list[Run]
     points: Annotated[list[Point], "the median of each size"]
+    cells: Annotated[list[Cell], "each size with each batch"]
     fit: Annotated[SpeedupFit | None, "null with too few sizes"]
+    step_time: Annotated[dict[str, Any] | None, "the step-time law fitted to the runs, null with too few sizes"]
     warnings: Annotated[list[str], "reasons to doubt it"]
     machine: Annotated[dict[str, Any], "the first VM, empty before it was asked"]
 
@@ -231,7 +244,7 @@ class MeasuredEntry(TypedDict):
     """A measurement in short."""
 
     name: Annotated[str, "its name on the command line"]
-    kind: Annotated[Literal["eflops", "scaling", "saturation"], "what was measured"]
+    kind: Annotated[Literal["eflops", "scaling", "saturation", "steptime"], "what was measured"]
     subject: Annotated[str, "the VM type, or 'sender to receiver'"]
     workload: Annotated[str | None, "what was trained, null for saturation"]
     measured_at: Annotated[str, "ISO 8601, UTC"]

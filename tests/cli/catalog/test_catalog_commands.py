@@ -196,7 +196,7 @@ def test_what_needs_estimates_is_what_the_texts_say(basis: str, run: Run, tmp_pa
     assert ("--estimates" in row) == ("--estimates" in fields[basis]["description"]) == needed
 
 
-OF_THE_SOURCE = ("Risk: above", "Quotas:", "Prices:")
+OF_THE_SOURCE = ("Risk: ", "Quotas:", "Prices:")
 
 
 def without_sources(value):

@@ -36,7 +36,7 @@ def test_documents_have_both(words: list[str], run: Run) -> None:
 
 
 def test_explain_names_both(run: Run) -> None:
-    out = run("explain", "g4dn.xlarge", "--pw", "3", "--prices", "snapshot")[1]
+    out = run("explain", "g4dn.xlarge", "--pw", "3", "--prices", "snapshot", "--model", "none")[1]
     assert "\nRisk: " in out and "\nRisk of the cluster: if the 9 are preempted" in out
 
 

@@ -90,7 +90,7 @@ def test_gpus_lists_what_was_measured(run: Run, ask: Ask) -> None:
     save(run, scaling_runs())
     words = ("gpus", "--model", "resnet50", "--gpu", "T4", "--offline")
     own, ignored = ask(*words), ask(*words, "--tables", "paper")
-    assert {g["source"] for g in own["gpus"] if g["gpu_count"] == 1} == {"measured"}
+    assert {g["source"] for g in own["gpus"] if g["gpus_per_vm"] == 1} == {"measured"}
     assert "measured" not in {g["source"] for g in ignored["gpus"]}
 
 

@@ -77,7 +77,7 @@ def test_memory_nodes_are_as_many_as_receive_a_version_in_time(gbps: float, size
 @pytest.mark.parametrize("method", ["ddp", "fsdp"])
 @pytest.mark.parametrize("architecture", ["single-anchor", "spot-storage", "tiering"])
 def test_the_simulated_job_is_the_one_that_is_counted(architecture: str, method: str) -> None:
-    """The same stalls, delays, restarts and lives: simulation and forecast differ by what the closed form leaves out."""
+    """The same stalls, delays, restarts and lives."""
     shop = plain_shop(
         {"g.x": plain_gpu(LINEAR)}, life_s=12 * 3600.0, checkpoint=16 * GB, n_sat=((0.3, 99),), method=method
     )

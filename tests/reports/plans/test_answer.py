@@ -143,7 +143,8 @@ def test_reasons_speak_of_what_is_trained(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_doubts_about_several_gpus_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    (line,) = (d for d in reasons(answered("300", "llama-70b"), capsys).splitlines() if "nobody has published" in d)
+    found = reasons(answered("300", "llama-70b"), capsys).splitlines()
+    (line,) = (d for d in found if "nobody has published llama-70b" in d)
     assert re.fullmatch(r"Doubt: nobody has published llama-70b on [^:]*B200[^:]* or [^:]* in bf16: derived .*", line)
 
 
