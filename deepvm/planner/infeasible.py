@@ -220,11 +220,13 @@ _CURES = {
     "no-on-demand-price": "give these types an on-demand price",
     "network-unknown": "give these types their network_gbps",
     "speed-unknown": "allow GPUs of which speeds are published ('deepvm performance check'), or another --precision",
+    "no-wheels": "build PyTorch for these GPUs and name them with --gpu",
     "excluded": "allow more types",
 }
 _PHRASES = {
     "unprofiled": "without measured eFLOPS",
     "unusable": "of a kind that cannot train",
+    "no-wheels": "without a PyTorch to install",
     "burstable": "burstable",
     "previous-generation": "of a previous generation",
     "vcpus": "with too few vCPUs",

@@ -10,6 +10,8 @@ from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Qu
 from deepvm.core.cluster.memory_nodes import MemoryNodeRule
 from deepvm.core.meanings import gpu_of_type, meant_gpu, meant_type, not_rented
 from deepvm.core.spelling import examples
+from deepvm.core.training.hardware import WITHOUT_WHEELS
+from deepvm.core.training.speed import Source
 from deepvm.core.units import GIB
 from deepvm.errors import RequestError
 from deepvm.planner.request import ANY_NUMBER, Generation, PlanRequest, Range
@@ -91,6 +93,10 @@ def training_rejection(instance: InstanceType, request: PlanRequest) -> Rejectio
         return Rejection(name, "excluded", excluded)
     if instance.unusable:
         return Rejection(name, "unusable", instance.unusable)
+    if request.training is not None and (lacks := _without_wheels(instance, gpu, request)):
+        return Rejection(
+            name, "no-wheels", f"{lacks}; if you have built PyTorch for it, allow it with --gpu {gpu.name}"
+        )
     measure = "measure it on such a VM with 'deepvm profile eflops --save'"
     if instance.eflops is None:
         if request.training is not None:
@@ -101,6 +107,13 @@ def training_rejection(instance: InstanceType, request: PlanRequest) -> Rejectio
         allow = f"allow the estimate of {instance.eflops:g} ({instance.eflops_basis}) with --estimates"
         return Rejection(name, "unprofiled", f"nobody has measured its eFLOPS; {measure}, or {allow}")
     return None
+
+
+def _without_wheels(instance: InstanceType, gpu: Gpu, request: PlanRequest) -> str:
+    """Why PyTorch as it is installed does not run there; empty if it does, or if the user has named or measured it."""
+    named = request.gpus or request.instance_types or request.cpu_architecture
+    measured = any(curve.source == Source.MEASURED.value for curve in instance.speedups)
+    return "" if named or measured else WITHOUT_WHEELS.get(gpu.name, "")
 
 
 def _excluded(instance: InstanceType, request: PlanRequest, option: str, wanted: Sequence[str]) -> str:

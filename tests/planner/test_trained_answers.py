@@ -7,9 +7,14 @@ from typing import Any
 import pytest
 from support.planner.trained_cases import catalog_of, plain_gpu, plain_node, plain_shop, request_of
 
+from deepvm import gpus, load_catalog
+from deepvm.catalog.published.performance import PublishedPerformance
+from deepvm.catalog.published.workloads import read_workload
 from deepvm.core.cluster.cluster import Rejection
+from deepvm.core.cluster.instances import Catalog
+from deepvm.core.training.speed import Training
 from deepvm.planner.infeasible import Infeasible
-from deepvm.planner.recommend import Recommendations, solve
+from deepvm.planner.recommend import Recommendations, recommend, solve
 
 LINEAR = [10.0 * n for n in range(1, 13)]
 
@@ -63,6 +68,40 @@ class TestSpeeds:
         found = reason(plain_shop({"odd.x": plain_gpu("nobody published it")}))
         assert (found.constraint, found.reason) == ("types", "no GPU type can be used: nobody published it: odd.x")
         assert "another --precision" in found.advice
+
+
+class TestWheels:
+    """A T4g is a T4 beside an Arm processor, for which PyTorch's wheels have no kernels: it would train nothing."""
+
+    @staticmethod
+    def catalog() -> Catalog:
+        return load_catalog("aws-us-east-1", prices="snapshot")
+
+    @staticmethod
+    def asked(**options: Any) -> Recommendations:
+        training = Training(read_workload(model="resnet50"), PublishedPerformance())
+        return recommend(TestWheels.catalog(), "0.5", training=training, **options)
+
+    def test_it_is_left_out_and_the_reason_is_said(self) -> None:
+        found = self.asked()
+        assert "T4g" not in {r.cluster.gpu.gpu.name for r in found if r.cluster.gpu.gpu}
+        why = rejection(found, "g5g.xlarge")
+        assert why.reason == "no-wheels" and why.detail.endswith("allow it with --gpu T4g")
+
+    @pytest.mark.parametrize(
+        "named", [{"gpu": "T4g"}, {"instance_type": "g5g.xlarge"}, {"cpu_architecture": "arm64"}], ids=str
+    )
+    def test_who_has_built_pytorch_names_it(self, named: dict[str, str]) -> None:
+        assert self.asked(**named)[0].cluster.gpu.name.startswith("g5g.")
+
+    def test_catalogs_that_know_their_own_speeds_keep_it(self) -> None:
+        found = recommend(self.catalog(), "0.5", estimates=True)
+        assert "no-wheels" not in {r.reason for r in found.rejections}
+
+    def test_gpus_does_not_list_it_first(self) -> None:
+        listed = gpus(self.catalog(), model="resnet50")
+        assert all(row.speed is None and "wheels" in row.why for row in listed.rows if row.name == "T4g")
+        assert gpus(self.catalog(), "T4g", model="resnet50").rows[0].speed is not None
 
 
 class TestLosses:

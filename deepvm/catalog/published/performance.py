@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,7 @@ class PublishedPerformance:
 
     software: str = "eager"
     placement_group: bool = False
+    _known: dict[Any, TrainingSpeed | str] = field(default_factory=dict, repr=False, compare=False)
 
     def machine(self, instance: InstanceType) -> Machine | str:
         """A type as a machine, or why it is none."""
@@ -47,7 +49,12 @@ class PublishedPerformance:
     def speed(self, instance: InstanceType, workload: Workload, vms: FloatArray) -> TrainingSpeed | str:
         """The speed of clusters of these sizes of a type, or why there is none."""
         machine = self.machine(instance)
-        return machine if isinstance(machine, str) else self.of_machine(machine, workload, vms)
+        if isinstance(machine, str):
+            return machine
+        asked = (machine, workload, vms.tobytes())  # the same in every region
+        if asked not in self._known:
+            self._known[asked] = self.of_machine(machine, workload, vms)
+        return self._known[asked]
 
     def of_machine(self, machine: Machine, workload: Workload, vms: FloatArray) -> TrainingSpeed | str:
         """The speed of clusters of a machine, or why there is none."""

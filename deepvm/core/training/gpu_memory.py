@@ -78,7 +78,7 @@ def usual_checkpointing(workload: Workload) -> bool | None:
 
 def fit_memory(workload: Workload, accelerator: Accelerator, precision: Precision, gpus: FloatArray) -> MemoryFit:
     """How a workload fits on clusters of these numbers of GPUs."""
-    share = np.array([workload.batch_on(int(k)) for k in gpus.tolist()])
+    share = workload.samples_of_step(gpus) / gpus
     batch = np.ceil(share - 1e-9)  # samples are whole, and a step waits for the GPU that has most
     whole_state, shared_state = (state_bytes(workload, precision, gpus, sharded=s) for s in (False, True))
     full_precision = precision in (Precision.FP32, Precision.TF32)

@@ -90,7 +90,7 @@ def formulate(sizes: TrainingTable, tier: MemoryNodeTable | None, budget: int) -
 
 
 def _memory_rows(sizes: TrainingTable, tier: MemoryNodeTable, most: Sequence[int]) -> Iterator[Constraint]:
-    """One type of memory nodes: enough to hold (eq. 6) and receive f x s, and for n (eq. 7); sold in the size's zone."""
+    """One type of memory nodes: enough to hold and receive f x s (eq. 6) and for n (eq. 7), sold in the size's zone."""
     types = range(len(sizes), len(sizes) + len(tier))
     counts = range(types.stop, types.stop + len(tier))
     yield Constraint("choose", tuple((y, 1) for y in types), "==", 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.interval import Interval
 from deepvm.core.meanings import meant_gpu, none_of
 from deepvm.core.spelling import joined
+from deepvm.core.training.hardware import WITHOUT_WHEELS
 from deepvm.core.training.speed import Source, Training, TrainingSpeed
 from deepvm.core.training.workload import Workload
 from deepvm.errors import RequestError
@@ -83,7 +84,8 @@ def gpus(
     """
     speeds = PublishedPerformance() if tables is None else tables.speeds(PublishedPerformance(), catalog.by_name)
     training = Training(read_workload(**workload), speeds)
-    found = _rows_of(catalog, training)
+    found = [_built(r) if gpu == "*" else r for r in _rows_of(catalog, training)]
+    found.sort(key=lambda r: (-(r.units_per_usd or 0.0), r.name, r.count))
     rows = tuple(r for r in found if fnmatchcase(r.name.casefold(), gpu.casefold()))
     if not rows:
         names = sorted({r.name for r in found})
@@ -92,14 +94,21 @@ def gpus(
 
 
 def _rows_of(catalog: Catalog, training: Training) -> list[GpuRow]:
-    """One row for each GPU model and number of them, the best units a dollar first, the rest by name."""
+    """One row for each GPU model and number of them."""
     kinds: dict[tuple[str, int, float | None], list[InstanceType]] = {}
     for instance in catalog:
         if instance.gpu is not None and not instance.unusable:
             gpu = instance.gpu
             kinds.setdefault((gpu.name, gpu.count, gpu.memory_gib), []).append(instance)
-    rows = [_row(*kind, types, training) for kind, types in kinds.items()]
-    return sorted(rows, key=lambda r: (-(r.units_per_usd or 0.0), r.name, r.count))
+    return [_row(*kind, types, training) for kind, types in kinds.items()]
+
+
+def _built(row: GpuRow) -> GpuRow:
+    """The row without a speed, unless measured, where PyTorch would have to be built for it."""
+    why = WITHOUT_WHEELS.get(row.name)
+    if why is None or row.source == Source.MEASURED.value:
+        return row
+    return replace(row, speed=None, source="", why=f"{why}; with a build of your own: --gpu {row.name}")
 
 
 def _row(name: str, count: int, memory: float | None, types: Sequence[InstanceType], training: Training) -> GpuRow:

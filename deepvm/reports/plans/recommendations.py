@@ -301,6 +301,9 @@ def left_out(answer: Recommendations) -> list[str]:
             estimates = any(answer.catalog[r.instance_type].eflops_basis for r in rejections)
             instead = ", or '--estimates' allows estimates" if estimates else ""
             lines.append(f"To consider them: 'deepvm profile eflops --save' on such a VM measures it{instead}.")
+        elif reason == "no-wheels":
+            models = sorted({gpu.name for n in names if (gpu := answer.catalog[n].gpu)})
+            lines.append(f"To consider them: '--gpu {models[0]}', with a PyTorch that you have built for it.")
         elif reason in ALLOWED_BY:
             ways = ", or ".join(f"'{way}'" for way in dict.fromkeys((ALLOWED_BY[reason], BY_NAME)))
             lines.append(f"To consider them: {ways}.")
