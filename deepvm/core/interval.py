@@ -29,6 +29,13 @@ class Interval:
         """Without doubt."""
         return cls(value, value, value)
 
+    def probability_above(self, value: float) -> float:
+        """That the figure is above a value > 0, where its logarithm is normal; 0 or 1 for a figure without doubt."""
+        sd = math.log(self.high / self.low) / (2 * Z80)
+        if sd == 0:
+            return float(self.value >= value)
+        return 0.5 * math.erfc(math.log(value / self.value) / (sd * math.sqrt(2)))
+
     def scaled(self, factor: float) -> Interval:
         """All three times a factor above 0."""
         return Interval(self.low * factor, self.value * factor, self.high * factor)

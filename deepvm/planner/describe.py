@@ -82,6 +82,9 @@ def describe(
             preemptions=float(sizes.preemptions[row]),
             sound=bool(sizes.sound[row]),
             costs_usd=_costs_usd(choice.price, float(sizes.total_s[row]), prediction.kept) if prediction else None,
+            late_probability=_late_probability(float(sizes.total_s[row]), prediction.throughput, work.deadline_s)
+            if prediction and work.deadline_s is not None
+            else None,
         )
     counted = work is not None or (prediction is not None and cluster.spot_count > 0)
     known = candidates.request.life_s is not None or (work is not None and work.mttp_s is not None)
@@ -112,6 +115,12 @@ def _costs_usd(price: int, total_s: float, kept: Interval) -> tuple[float, float
     training_s = (total_s - START_S) * kept.value
     good, bad = (price / MICRO_USD * (START_S + training_s / share) / 3600 for share in (kept.high, kept.low))
     return good, bad
+
+
+def _late_probability(total_s: float, speed: Interval, deadline_s: float) -> float:
+    """Of missing the deadline: the expected time is that of a speed in the middle of its interval."""
+    left_s = deadline_s - START_S
+    return 1.0 - speed.probability_above(speed.value * (total_s - START_S) / left_s) if left_s > 0 else 1.0
 
 
 def _not_believed(choice: Choice, candidates: Candidates, speed: TrainingSpeed) -> Iterator[str]:

@@ -31,7 +31,7 @@ class PublishedPerformance:
 
     software: str = "eager"
     placement_group: bool = False
-    _known: dict[Any, TrainingSpeed | str] = field(default_factory=dict, repr=False, compare=False)
+    _known: dict[Any, TrainingSpeed | str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def machine(self, instance: InstanceType) -> Machine | str:
         """A type as a machine, or why it is none."""

@@ -105,6 +105,7 @@ class Outlook:
         sound: whether the closed form is within 2 % here (:mod:`deepvm.core.preemption.makespan`).
         spread: of simulated runs if there are any; the other figures are then their means.
         costs_usd: the bill at a good and at a bad time for spot VMs, where their lives are known only as a range.
+        late_probability: of missing the deadline, as far as the speed is known; None without a model or a deadline.
     """
 
     total_s: float
@@ -113,6 +114,7 @@ class Outlook:
     sound: bool = True
     spread: Spread | None = None
     costs_usd: tuple[float, float] | None = None
+    late_probability: float | None = None
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,8 @@ _BETTER = {
 }
 _LIMITS = {"extrapolation": "what such clusters were checked with (--extrapolate)", "worth": "what is worth its price"}
 _LITTLE = 0.005
+_LATE = 0.1
+"""A probability of missing the deadline that is called out."""
 EVEN, MOST_EVEN = 0.2, 0.99
 """Probabilities of being faster from where on, and up to where, two plans cannot be told apart."""
 
@@ -48,7 +50,18 @@ def print_answer(found: Comparison, now: datetime, *, assumed: bool = False) -> 
     print_lines([title(training, best[0], assumed=assumed), ""])
     rows = rows_of(best)
     print_items([_cells(label, r, training) for label, r in rows], also="-o json")
-    print_lines(["", *limits(best, rows), *apart(best), *bad_time(rows), *warnings_of(best, now), _next(best)])
+    print_lines(
+        [
+            "",
+            *limits(best, rows),
+            *simulated_line(best[0]),
+            *apart(best),
+            *bad_time(rows),
+            *deadline_line(best),
+            *warnings_of(best, now),
+            _next(best),
+        ]
+    )
 
 
 def rows_of(answer: Recommendations) -> list[tuple[str, Recommendation]]:
@@ -163,6 +176,17 @@ def _up_to_cents(usd: Decimal) -> str:
     return f"{usd.quantize(Decimal('0.01'), ROUND_CEILING):f}"
 
 
+def simulated_line(first: Recommendation) -> Iterator[str]:
+    """What simulated runs of the first plan say, if it was simulated."""
+    spread = first.outlook.spread if first.outlook else None
+    if spread is not None:
+        times = f"{format_seconds(spread.p5_s, digits=3)} to {format_seconds(spread.p95_s, digits=3)}"
+        bills = f"{_dollars(spread.p5_usd)} to {_dollars(spread.p95_usd)} $"
+        late = "" if spread.late is None else f"; {spread.late:.0%} are late"
+        runs = counted(spread.runs, "time")
+        yield f"simulated {runs} at this speed: nine runs in ten take {times} and cost {bills}{late}."
+
+
 def apart(answer: Recommendations) -> Iterator[str]:
     """The next plan, if nobody can say whether it is faster."""
     gpu = answer[0].cluster.gpu.gpu
@@ -202,6 +226,16 @@ def bad_time(rows: list[tuple[str, Recommendation]]) -> Iterator[str]:
     if slower or dearer:
         what = " and ".join([*(["faster"] if slower else []), *(["cheaper"] if dearer else [])])
         yield f"! at a bad time, when spot VMs live for hours, 'no spot' is {what}"
+
+
+def deadline_line(answer: Recommendations) -> Iterator[str]:
+    """How likely the first plan is to be late, where that is likely."""
+    outlook, work = answer[0].outlook, answer.request.work
+    if work is not None and work.deadline_s is not None and outlook is not None:
+        late = outlook.late_probability
+        if late is not None and late >= _LATE:
+            due = format_seconds(work.deadline_s)
+            yield f"! misses the deadline of {due} in {late:.0%} of cases: its speed is not known better"
 
 
 def warnings_of(answer: Recommendations, now: datetime) -> Iterator[str]:

@@ -61,6 +61,8 @@ def expected_document(outlook: Outlook | None) -> dict[str, Any]:
     if outlook.costs_usd is not None and ends:
         good, bad = outlook.costs_usd
         found["total_cost_range_usd"] = {"low": good, "high": bad}
+    if outlook.late_probability is not None:
+        found["late_probability"] = outlook.late_probability
     if spread is not None:
         found |= {
             "runs": spread.runs,

@@ -16,7 +16,14 @@ from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective
 from deepvm.planner.workload.recovery import lives_of
 from deepvm.reports.performance.predictions import in_short, short
-from deepvm.reports.plans.answer import bill_words, cluster_words, lost_words, measurement_lines
+from deepvm.reports.plans.answer import (
+    bill_words,
+    cluster_words,
+    deadline_line,
+    lost_words,
+    measurement_lines,
+    simulated_line,
+)
 from deepvm.reports.plans.recommendations import left_out, other_regions, print_why, request_words
 from deepvm.reports.plans.sources import (
     doubts,
@@ -58,6 +65,8 @@ def print_trained_report(
     lines = [
         *_speed(best[0], workload),
         *_preemptions(best),
+        *(f"{line[:1].upper()}{line[1:]}" for line in simulated_line(best[0])),
+        *(f"{line.removeprefix('! ').capitalize()}." for line in deadline_line(best)),
         *_limits(best),
         *_others(best, workload),
         *left_out(best),

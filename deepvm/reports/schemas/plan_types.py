@@ -275,6 +275,7 @@ class UsdRange(TypedDict):
 
 class _MoreOfExpected(TypedDict, total=False):
     total_cost_range_usd: Annotated[UsdRange, "the bill at both ends, with a model and spot VMs only"]
+    late_probability: Annotated[float, "of missing the deadline, 0 to 1, by what is known of a model's speed"]
     runs: Annotated[int, "simulated runs, as the percentiles after simulation only"]
     makespan_p5_s: Annotated[Seconds, "5th percentile"]
     makespan_p50_s: Annotated[Seconds, "median"]

@@ -118,6 +118,19 @@ def test_a_bad_time_is_called_out_from_five_per_cent_on() -> None:
     assert line == "! at a bad time, when spot VMs live for hours, 'no spot' is faster"
 
 
+def test_a_deadline_that_a_slower_run_would_miss_is_called_out(capsys: pytest.CaptureFixture[str]) -> None:
+    """The time is that of a speed in the middle: just in time is late in half of the cases."""
+    time_s = next(iter(answered("30", "llama-8b", "2B"))).outlook.total_s  # type: ignore[union-attr]
+    for factor, least, most in ((1.0001, 0.45, 0.55), (1.15, 0.1, 0.3), (1.6, 0.0, 0.01)):
+        best = answered("30", "llama-8b", "2B", deadline=f"{time_s * factor}s")
+        late = best[0].outlook.late_probability  # type: ignore[union-attr]
+        assert late is not None and least <= late <= most
+        said = [line for line in shown(best, capsys) if "misses the deadline" in line]
+        assert said == [] if late < 0.1 else f" in {late:.0%} of cases" in said[0]
+        if said:
+            assert f"{late:.0%} of cases" in reasons(best, capsys)
+
+
 def test_old_prices_are_called_out(capsys: pytest.CaptureFixture[str]) -> None:
     best = answered("30", "llama-8b", "2B")
     ages = [line for line in shown(best, capsys, PRICES + timedelta(days=8)) if "days old" in line]
