@@ -116,8 +116,11 @@ class ConfiguredCommand(TyperCommand):
         """Parse the options; an error about a value names where it was set."""
         if not ctx.resilient_parsing:  # the shell asks for completions: a broken file must not disturb it
             ctx.default_map = _Defaults(self)
-        if args and _AMOUNT.fullmatch(args[0]) and any(p.name == "pw" for p in self.params):
+        if args and self._is_budget(args):
             args = ["--pw", *args]  # deepvm recommend 3
+        budgets = [a for a in args if a.partition("=")[0] in ("--pw", "--budget")]
+        if len(budgets) > 1 and any(p.name == "pw" for p in self.params):
+            raise RequestError("pw", " and ".join(budgets), "one budget, by --pw, --budget or as the first word")
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
@@ -126,6 +129,14 @@ class ConfiguredCommand(TyperCommand):
             if setting is not None and hasattr(error, "message"):
                 error.message = f"{error.message} {setting}"
             raise
+
+    def _is_budget(self, args: list[str]) -> bool:
+        """Whether the first word is one; what is no number is refused as one, where no other word is allowed."""
+        if not any(p.name == "pw" for p in self.params):
+            return False
+        takes_words = any(p.param_type_name == "argument" for p in self.params)
+        alone = not takes_words and not {"--pw", "--budget"} & {a.partition("=")[0] for a in args}
+        return bool(_AMOUNT.fullmatch(args[0])) or (alone and not args[0].startswith("-"))
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; an error names the settings that were used."""

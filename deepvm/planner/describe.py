@@ -81,7 +81,7 @@ def describe(
             cost_usd=cost_usd,
             preemptions=float(sizes.preemptions[row]),
             sound=bool(sizes.sound[row]),
-            costs_usd=_costs_usd(choice.price, float(sizes.total_s[row]), prediction.kept) if prediction else None,
+            costs_usd=_costs_usd(choice.price, float(sizes.total_s[row]), prediction) if prediction else None,
             late_probability=_late_probability(float(sizes.total_s[row]), prediction.throughput, work.deadline_s)
             if prediction and work.deadline_s is not None
             else None,
@@ -108,12 +108,14 @@ def describe(
     )
 
 
-def _costs_usd(price: int, total_s: float, kept: Interval) -> tuple[float, float] | None:
-    """The bill at a good and at a bad time; None where spot VMs are not needed, or nothing is ever done."""
-    if kept.high == kept.low or not kept.low:
+def _costs_usd(price: int, total_s: float, prediction: Prediction) -> tuple[float, float] | None:
+    """The bill of a fast run at a good time and of a slow one at a bad time; None if nothing is ever done."""
+    kept, speed = prediction.kept, prediction.throughput
+    if not kept.low:
         return None
-    training_s = (total_s - START_S) * kept.value
-    good, bad = (price / MICRO_USD * (START_S + training_s / share) / 3600 for share in (kept.high, kept.low))
+    work_s = (total_s - START_S) * kept.value * speed.value
+    ends = (work_s / (kept.high * speed.high), work_s / (kept.low * speed.low))
+    good, bad = (price / MICRO_USD * (START_S + training_s) / 3600 for training_s in ends)
     return good, bad
 
 

@@ -226,7 +226,7 @@ _CURES = {
 _PHRASES = {
     "unprofiled": "without measured eFLOPS",
     "unusable": "of a kind that cannot train",
-    "no-wheels": "without a PyTorch to install",
+    "no-wheels": "not supported by PyTorch's wheels",
     "burstable": "burstable",
     "previous-generation": "of a previous generation",
     "vcpus": "with too few vCPUs",

@@ -157,6 +157,8 @@ class Work:
         factor = self.throughput_of(reference) / throughput
         step, vms = self.job.step_s, max(cluster.spot_count, 1)
         lives = (self.life_s(cluster.gpu),) if self.mttp_s is None else self.job.mttp_s
+        if not cluster.spot_count:
+            lives = (math.inf,)  # VMs on demand are not preempted
         return replace(
             self.job,
             step_s=Span(step.low * factor, step.high * factor),

@@ -117,7 +117,9 @@ def recommend(
         tables: measured on your own machines, ``deepvm.load_tables()``; None for the catalog's figures.
         **options: by keyword, with their defaults:
 
-            - ``checkpoint_size=300_000_000``: bytes, or text such as ``"300MB"``;
+            - ``training=None``: the model, such as ``deepvm.training(model="llama-8b", method="fsdp", tokens="2B")``;
+              None counts eFLOPS;
+            - ``checkpoint_size``: bytes, or text such as ``"300MB"``, the default without a model;
             - ``buffers=2``: checkpoints that memory nodes must hold at once (eq. 6);
             - ``objective="throughput"``, or ``"flopp"``, ``"cost-per-work"``;
             - ``policy="deepvm"``, or ``"noscale"``, ``"cost-first"``, ``"performance-first"``;

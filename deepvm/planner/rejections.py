@@ -10,8 +10,8 @@ from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Qu
 from deepvm.core.cluster.memory_nodes import MemoryNodeRule
 from deepvm.core.meanings import gpu_of_type, meant_gpu, meant_type, not_rented
 from deepvm.core.spelling import examples
+from deepvm.core.training.curve import StepTimeSpeedup
 from deepvm.core.training.hardware import WITHOUT_WHEELS
-from deepvm.core.training.speed import Source
 from deepvm.core.units import GIB
 from deepvm.errors import RequestError
 from deepvm.planner.request import ANY_NUMBER, Generation, PlanRequest, Range
@@ -111,8 +111,8 @@ def training_rejection(instance: InstanceType, request: PlanRequest) -> Rejectio
 
 def _without_wheels(instance: InstanceType, gpu: Gpu, request: PlanRequest) -> str:
     """Why PyTorch as it is installed does not run there; empty if it does, or if the user has named or measured it."""
-    named = request.gpus or request.instance_types or request.cpu_architecture
-    measured = any(curve.source == Source.MEASURED.value for curve in instance.speedups)
+    named = instance.name in request.instance_types or gpu.name.casefold() in {g.casefold() for g in request.gpus}
+    measured = any(isinstance(curve, StepTimeSpeedup) and curve.known.measured for curve in instance.speedups)
     return "" if named or measured else WITHOUT_WHEELS.get(gpu.name, "")
 
 

@@ -128,7 +128,7 @@ class TestBinding:
         if following.count > case.request.max_nodes:
             expected.add("max-nodes")
         quotas = case.catalog.quotas if case.request.quotas is None else case.request.quotas
-        on_demand = cluster.on_demand_count
+        on_demand = following.count if cluster.architecture == "on-demand" else cluster.on_demand_count
         used = [(cluster.gpu, Market.SPOT, following.count - on_demand), (cluster.gpu, Market.ON_DEMAND, on_demand)]
         if cluster.memory:
             used.append((cluster.memory.instance, Market.ON_DEMAND, following.memory_count))

@@ -38,7 +38,7 @@ def calibrate() -> Calibration:
     """Learn from all published runs; effects of the places where they were measured are left out."""
     runs = list(published())
     evidence = learn([run.row() for run in runs]).only(lambda name: not name.startswith(("site: ", "network=unstated")))
-    return Calibration(evidence, frozenset(_key(run) for run in runs), len(runs))
+    return Calibration(evidence, frozenset(_key(run) for run in runs if not run.splits_layers), len(runs))
 
 
 def _key(run: Published) -> tuple[str, str, str, str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ from deepvm.catalog.published.hardware import find_accelerator, interconnect, us
 from deepvm.core.cluster.instances import InstanceType
 from deepvm.core.training.hardware import Accelerator, Machine
 from deepvm.core.training.speed import Parts, TrainingSpeed, parts_of, predict
-from deepvm.core.training.workload import Workload
+from deepvm.core.training.workload import Precision, Workload
 from deepvm.errors import RequestError
 
 FloatArray = npt.NDArray[np.float64]
@@ -31,7 +31,6 @@ class PublishedPerformance:
 
     software: str = "eager"
     placement_group: bool = False
-    _known: dict[Any, TrainingSpeed | str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def machine(self, instance: InstanceType) -> Machine | str:
         """A type as a machine, or why it is none."""
@@ -49,12 +48,7 @@ class PublishedPerformance:
     def speed(self, instance: InstanceType, workload: Workload, vms: FloatArray) -> TrainingSpeed | str:
         """The speed of clusters of these sizes of a type, or why there is none."""
         machine = self.machine(instance)
-        if isinstance(machine, str):
-            return machine
-        asked = (machine, workload, vms.tobytes())  # the same in every region
-        if asked not in self._known:
-            self._known[asked] = self.of_machine(machine, workload, vms)
-        return self._known[asked]
+        return machine if isinstance(machine, str) else self.of_machine(machine, workload, vms)
 
     def of_machine(self, machine: Machine, workload: Workload, vms: FloatArray) -> TrainingSpeed | str:
         """The speed of clusters of a machine, or why there is none."""
@@ -62,15 +56,18 @@ class PublishedPerformance:
         precision = gpu.precision(workload.precision)
         if precision is None:
             return f"{gpu.name} does not compute in {workload.precision.value}"
-        known = calibration()
-        published = key_of(workload, gpu, precision) in known.seen
-        return predict(workload, machine, precision, vms, known.evidence, software=self.software, published=published)
+        return _predicted(workload, machine, precision, tuple(vms.tolist()), self._software(precision))
 
     def parts(self, machine: Machine, workload: Workload, vms: FloatArray) -> Parts:
         """What steps on clusters of a machine, which must compute in the workload's precision, consist of."""
         precision = machine.accelerator.precision(workload.precision)
         assert precision is not None
-        return parts_of(workload, machine, precision, vms, calibration().evidence, software=self.software)
+        software = self._software(precision)
+        return parts_of(workload, machine, precision, vms, calibration().evidence, software=software)
+
+    def _software(self, precision: Precision) -> str:
+        """In fp8 nobody trains without a compiler: casts that are not fused cost more than they save."""
+        return "compiled" if precision is Precision.FP8 and self.software == "eager" else self.software
 
     def cluster(self, gpu: Accelerator, workload: Workload, gpus: int, nodes: int | None) -> TrainingSpeed:
         """The speed of so many GPUs, in ``nodes`` VMs or as they are mostly rented.
@@ -85,11 +82,28 @@ class PublishedPerformance:
             raise RequestError(
                 "nodes", nodes, f"a number that divides {gpus} GPUs evenly, such as {_divisor(gpus, nodes)}"
             )
-        found = self.of_machine(replace(usual, gpus=gpus // nodes), workload, np.array([float(nodes)]))
+        network, share = (
+            usual.interconnect,
+            min(1.0, gpus / nodes / each),
+        )  # a part of a machine has a part of its network
+        network = replace(network, gb_per_s=network.gb_per_s * share, line_gb_per_s=network.line_gb_per_s * share)
+        machine = replace(usual, gpus=gpus // nodes, interconnect=network)
+        found = self.of_machine(machine, workload, np.array([float(nodes)]))
         if isinstance(found, str):
             allowed = ", ".join(p for p in gpu.peak_tflops)
             raise RequestError("precision", workload.precision.value, f"one that {gpu.name} has: {allowed}")
         return found
+
+
+@lru_cache(maxsize=1000)
+def _predicted(
+    workload: Workload, machine: Machine, precision: Precision, vms: tuple[float, ...], software: str
+) -> TrainingSpeed:
+    """The prediction: regions and commands ask for the same ones again."""
+    known = calibration()
+    published = key_of(workload, machine.accelerator, precision) in known.seen
+    sizes = np.array(vms, dtype=np.float64)
+    return predict(workload, machine, precision, sizes, known.evidence, software=software, published=published)
 
 
 def _divisor(gpus: int, nodes: int) -> int:

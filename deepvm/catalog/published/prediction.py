@@ -9,7 +9,7 @@ from deepvm.catalog.published.performance import SOFTWARE, PublishedPerformance
 from deepvm.catalog.published.workloads import WorkloadOptions, read_workload
 from deepvm.core.meanings import meant_gpu, none_of
 from deepvm.core.spelling import one_of
-from deepvm.core.training.speed import TrainingSpeed
+from deepvm.core.training.speed import Training, TrainingSpeed
 from deepvm.core.units import GIB, parse_bytes, to_whole
 from deepvm.errors import RequestError
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Unpack
 
-    from deepvm.core.cluster.instances import InstanceType
+    from deepvm.core.cluster.instances import Catalog, InstanceType
 
 
 class OwnSteps(Protocol):
@@ -65,6 +65,35 @@ def predict(
     source = PublishedPerformance(software, placement_group)
     source = source if tables is None else tables.speeds(source, {})
     return source.cluster(accelerator, trained, count, vms)
+
+
+def training(
+    *,
+    software: str = "eager",
+    placement_group: bool = False,
+    tables: OwnSteps | None = None,
+    catalog: Catalog | None = None,
+    **workload: Unpack[WorkloadOptions],
+) -> Training:
+    """Say what is trained, for ``training=`` of :func:`deepvm.recommend`, ``explain`` and ``sweep``.
+
+    Args:
+        software: ``"eager"``, ``"compiled"`` or ``"tuned"``.
+        placement_group: whether the VMs are in a cluster placement group.
+        tables: measured on your own machines, ``deepvm.load_tables()``.
+        catalog: of the types that the tables name.
+        **workload: such as ``model="llama-8b", method="fsdp", tokens="2B"``; see
+            :class:`deepvm.catalog.published.workloads.WorkloadOptions`.
+
+    Raises:
+        RequestError: an argument cannot be used. CatalogFormatError: a bad model file.
+    """
+    if software not in SOFTWARE:
+        raise RequestError("software", software, one_of(software, SOFTWARE))
+    source = PublishedPerformance(software, placement_group)
+    if tables is not None:
+        source = tables.speeds(source, {} if catalog is None else catalog.by_name)
+    return Training(read_workload(**workload), source)
 
 
 def _whole(value: int, option: str) -> int:

@@ -39,6 +39,11 @@ class Published:
     software: str
     throughput: float
 
+    @property
+    def splits_layers(self) -> bool:
+        """Whether it says something of its GPU, but is no run of its method: layers are split as well."""
+        return self.source == _SPLIT_LAYERS and self.workload.batch < self.passes
+
     def nominal(self) -> Steps:
         """What data sheets promise for it."""
         memory = MemoryFit.known(

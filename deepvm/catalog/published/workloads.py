@@ -15,8 +15,8 @@ from deepvm.core.units import to_whole
 from deepvm.errors import RequestError
 
 AUTO = "auto"
-SHARDED_FROM = 1.3e9
-"""Parameters from which on ``auto`` shards: their state, 21 GB, leaves no room for activations on GPUs of 24 GB."""
+SHARDED_FROM = 1e9
+"""Parameters from which on ``auto`` shards: their state, 18 GB, leaves little room for activations on GPUs of 24 GB."""
 _MOST_SEQUENCE, _MOST_BATCH = 10_000_000, 10_000_000
 _MOST_UNITS = 1e18
 _Kind = TypeVar("_Kind", bound=Enum)

@@ -104,7 +104,7 @@ class Outlook:
         cost_usd: the bill for all VMs. preemptions: how many.
         sound: whether the closed form is within 2 % here (:mod:`deepvm.core.preemption.makespan`).
         spread: of simulated runs if there are any; the other figures are then their means.
-        costs_usd: the bill at a good and at a bad time for spot VMs, where their lives are known only as a range.
+        costs_usd: the bill of a fast run at a good time for spot VMs, and of a slow one at a bad time; with a model.
         late_probability: of missing the deadline, as far as the speed is known; None without a model or a deadline.
     """
 

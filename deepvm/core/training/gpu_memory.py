@@ -59,7 +59,10 @@ def state_bytes(workload: Workload, precision: Precision, gpus: FloatArray, *, s
     parameters, mixed = workload.model.parameters, precision not in (Precision.FP32, Precision.TF32)
     shards = gpus if sharded else np.ones(gpus.shape)
     layers = workload.model.transformer.layers if workload.model.transformer else 16
-    at_once = (2.0 if mixed else 4.0) * parameters * min(1.0, _LAYERS_AT_ONCE / layers) * (shards > 1)
+    shape = workload.model.transformer
+    ends = 2.0 * shape.vocabulary * shape.hidden if shape else 0.0  # the first and the last layer, gathered together
+    in_use = np.minimum(parameters, max(parameters * _LAYERS_AT_ONCE / layers, ends))
+    at_once = (2.0 if mixed else 4.0) * in_use * (shards > 1)
     if workload.method is Method.LORA:
         return np.asarray(FROZEN_BYTES * parameters / shards + at_once + STATE_BYTES * workload.trained)
     copies = 2.0 if mixed and not sharded else 0.0  # autocast keeps the weights in 16 bits as well

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from deepvm.core.training.workload import Precision
 from deepvm.core.units import GIB
 
-USUAL_MATMUL = 0.8
-"""Of the peak: what large matrix products reach on most boards (0.73 to 0.97; L4, with 72 W, 0.47)."""
+USUAL_MATMUL = 0.75
+"""Of the peak: what large matrix products reach on most boards (0.65 to 0.97; an L4, with 72 W, 0.43 to 0.47)."""
 
-WITHOUT_WHEELS: Mapping[str, str] = {"T4g": "PyTorch's wheels for Arm have no kernels for its T4g"}
+WITHOUT_WHEELS: Mapping[str, str] = {"T4g": "PyTorch's wheels for Arm have no kernels for the T4g"}
 """GPUs that the PyTorch which most people install cannot use. Torch 2.9.1 for aarch64 has kernels for sm_80, 90, 100
 and 120 (``torch.cuda.get_arch_list()``); a T4g is sm_75."""
 
@@ -60,8 +60,10 @@ class Accelerator:
         return self.peak_tflops[precision.value] * 1e12
 
     def matmul_flops(self, precision: Precision) -> float:
-        """FLOP/s of large matrix products; where that is not published, the usual share of the peak."""
-        return self.matmul_tflops.get(precision.value, self.peak_tflops[precision.value] * USUAL_MATMUL) * 1e12
+        """FLOP/s of large matrix products; where that is not published, as far below the peak as in others."""
+        shares = [reached / self.peak_tflops[p] for p, reached in self.matmul_tflops.items()]
+        usual = self.peak_tflops[precision.value] * min([USUAL_MATMUL, *shares])
+        return self.matmul_tflops.get(precision.value, usual) * 1e12
 
     @property
     def memory_bytes(self) -> float:

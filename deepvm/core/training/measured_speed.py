@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -137,10 +138,12 @@ def _timed(own: OwnSteps, base: TrainingSpeed, step_s: FloatArray, doubt: Callab
     assert base.parts is not None
     steps, workload = base.parts.steps, base.workload
     reading = np.zeros_like(step_s) if own.reads else reading_s(workload, base.machine, steps.batch)
-    step, waits = waiting(step_s, reading)
-    throughput = steps.gpus * steps.batch * workload.model.units_per_sample / step
-    found = replace(base, step_s=step, throughput=throughput, measured=own.about)
-    return replace(found, doubt_of=lambda: doubt().where_reading(waits))
+    if reading.any():
+        computed = doubt()
+        waits = waiting(step_s, computed.sd, reading)
+        step_s, doubt = waits.step_s, partial(computed.where_reading, waits)
+    throughput = steps.gpus * steps.batch * workload.model.units_per_sample / step_s
+    return replace(base, step_s=step_s, throughput=throughput, measured=own.about, doubt_of=doubt)
 
 
 def _cause(own: OwnSteps) -> str:

@@ -19,7 +19,7 @@ from deepvm.core.spelling import a_or_an
 from deepvm.core.training.effects import batch_effects, effects_of
 from deepvm.core.training.evidence import ACROSS, COMPUTE, LOCAL, NETWORK, NOISE, PARTS, Evidence, Loading, weights
 from deepvm.core.training.gpu_memory import MOST_GPUS, fit_memory, least_gpus, state_bytes
-from deepvm.core.training.hardware import Machine
+from deepvm.core.training.hardware import WITHOUT_WHEELS, Machine
 from deepvm.core.training.roofline import OVERLAP, STRAGGLING, Steps, nominal_steps
 from deepvm.core.training.steptime import REACH, joined
 from deepvm.core.training.workload import Method, Precision, Scaling, Workload
@@ -33,8 +33,6 @@ BoolArray = npt.NDArray[np.bool_]
 
 READING_SD = 0.3
 """Standard deviation of the logarithm of what a vCPU reads: photographs and processors differ by half."""
-_EITHER = 8.0  # which of two times a step takes is open where they differ by less than a fifth
-_NO_TIME_S = 1e-12
 
 
 class Source(str, Enum):
@@ -65,11 +63,14 @@ class Doubt:
         named = sum((cause**2 for cause in self.named.values()), np.zeros_like(self.own))
         return np.asarray(np.sqrt((self.shared**2).sum(axis=1) + named + self.own))
 
-    def where_reading(self, waits: FloatArray) -> Doubt:
-        """Where a step waits for its samples (a share, (sizes,)), their reading is in doubt, and not the GPUs."""
-        left = 1 - waits
+    def where_reading(self, waits: Waits) -> Doubt:
+        """The doubt in steps that may wait for their samples: of the GPUs as far as they decide, else of reading."""
+        left = 1 - waits.probability
+        shared = self.shared * left[:, None]
         named = {name: cause * left for name, cause in self.named.items()}
-        return Doubt(self.shared * left[:, None], {**named, "reading": READING_SD * waits}, self.own)
+        known = (shared**2).sum(axis=1) + sum((c**2 for c in named.values()), np.zeros_like(left)) + self.own
+        rest = np.sqrt(np.maximum(waits.sd**2 - known, 0.0))
+        return Doubt(shared, {**named, "reading": rest}, self.own)
 
 
 @dataclass(frozen=True, repr=False)
@@ -127,7 +128,9 @@ class TrainingSpeed(Answer):
     @property
     def needs(self) -> str:
         """What the workload lacks where it fits nowhere, in words; empty where it fits."""
-        return "" if self.fits.any() else memory_needed(self.workload, self.machine, self.precision)
+        if self.fits.any():
+            return ""
+        return memory_needed(self.workload, self.machine, self.precision, int(self.vms.min()), int(self.vms.max()))
 
     def interval(self, place: int) -> Interval:
         """Throughput at ``vms[place]``, 80 % interval."""
@@ -153,7 +156,10 @@ class TrainingSpeed(Answer):
         """What should make a reader careful with the speed at ``vms[place]``, the most important first."""
         model, vms = self.workload.model, int(self.vms[place])
         if not self.fits[place]:
-            yield f"it does not fit into memory: {self.needs or f'not on {vms} VMs'}"
+            yield f"it cannot be trained so: {self.needs or f'it does not fit into the memory of {vms} VMs'}"
+        lacks = WITHOUT_WHEELS.get(self.machine.accelerator.name)
+        if lacks and not self.measured:
+            yield f"{lacks}: it takes one that you have built"
         if self.said:
             yield from self.said(place)
         elif self.source is Source.DERIVED:
@@ -161,12 +167,15 @@ class TrainingSpeed(Answer):
                 f"nobody has published {model.name} on {self.machine.accelerator.name} in {self.precision.value}: "
                 "derived from data sheets and from what was published of other models and GPUs"
             )
-        reading = reading_s(self.workload, self.machine, self.batch[[place]])
-        if abs(self.step_s[place] - reading[0]) <= 1e-9 * reading[0]:
+        reading = self.doubt.named.get("reading")
+        if reading is not None and reading[place] >= READING_SD / 2:
             yield (
                 f"{self.machine.vcpus} vCPUs read about {self.workload.model.reads_per_vcpu:g} samples a second each, "
                 "and the GPUs wait for them: decode on GPUs, or rent a VM with more vCPUs"
             )
+        elif self.workload.model.reads_per_vcpu and self.machine.vcpus is None and not self.said:
+            each = float(self.throughput[place]) / self.workload.model.reads_per_vcpu
+            yield f"it takes about {each:.0f} vCPUs to read so many images; with fewer the GPUs wait"
         if vms > self.trusted_vms and not self.said:
             what = f"{vms} VMs of {self.machine.gpus:g} x {self.machine.accelerator.name}"
             yield f"{what} are more than 1.5 times the {self.fitted_vms} that such networks were checked with"
@@ -265,8 +274,15 @@ def predict(
     """The nominal steps, corrected by what was published; ``published``: of this very model, GPU and precision."""
     parts = parts_of(workload, machine, precision, vms, evidence, software=software)
     steps = parts.steps
-    computed = joined(parts.grad_s, parts.sync_s, OVERLAP)
-    step, waits = waiting(computed, reading_s(workload, machine, steps.batch))
+    step, reading, doubt_of = (
+        joined(parts.grad_s, parts.sync_s, OVERLAP),
+        reading_s(workload, machine, steps.batch),
+        parts.doubt,
+    )
+    if reading.any():
+        computed = parts.doubt()
+        waits = waiting(step, computed.sd, reading)
+        step, doubt_of = waits.step_s, partial(computed.where_reading, waits)
     return TrainingSpeed(
         machine=machine,
         workload=workload,
@@ -278,7 +294,7 @@ def predict(
         checkpointing=steps.memory.checkpointing,
         micro_batch=steps.memory.micro_batch,
         batch=steps.batch,
-        doubt_of=lambda: parts.doubt().where_reading(waits),
+        doubt_of=doubt_of,
         source=Source.PUBLISHED if published else Source.DERIVED,
         fitted_vms=machine.interconnect.fitted_vms,
         parts=parts,
@@ -291,25 +307,50 @@ def reading_s(workload: Workload, machine: Machine, batch: FloatArray) -> FloatA
     return batch * machine.gpus / (rate * vcpus) if rate and vcpus else np.zeros_like(batch)
 
 
-def waiting(computed_s: FloatArray, reading_s: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Steps that wait for their samples, which are read while the one before is computed; and how far each does.
+@dataclass(frozen=True)
+class Waits:
+    """Steps that may wait for their samples, which are read while the one before is computed; arrays of shape (sizes,).
 
-    Both are in seconds, of shape (sizes,). How far is from 0, if all samples are there in time, to 1; 1/2 where the two
-    take equally long.
+    ``step_s``: median seconds. ``sd``: of their logarithm. ``probability``: that reading takes longer than computing.
     """
-    return np.maximum(computed_s, reading_s), 1 / (1 + (computed_s / np.maximum(reading_s, _NO_TIME_S)) ** _EITHER)
+
+    step_s: FloatArray
+    sd: FloatArray
+    probability: FloatArray
 
 
-def memory_needed(workload: Workload, machine: Machine, precision: Precision) -> str:
-    """What a workload lacks on clusters of this machine, in words."""
-    gpu, name, gpus = machine.accelerator, workload.model.name, round(machine.gpus)
+def waiting(computed_s: FloatArray, sd: FloatArray, reading_s: FloatArray) -> Waits:
+    """The longer of two times of which neither is known exactly; ``sd``: of the logarithm of ``computed_s``.
+
+    By the first two moments of the maximum of two normal variables (Clark 1961), here of logarithms. Where nothing is
+    read (0 s) only computing counts.
+    """
+    reads = reading_s > 0
+    spread = np.sqrt(sd**2 + READING_SD**2)
+    ahead = np.log(np.where(reads, computed_s / np.where(reads, reading_s, 1.0), 1.0))
+    below = np.array([0.5 * math.erfc(a / math.sqrt(2)) for a in (ahead / spread).tolist()])  # reading takes longer
+    density = spread * np.exp(-0.5 * (ahead / spread) ** 2) / math.sqrt(2 * math.pi)
+    mean = ahead * (1 - below) + density
+    square = (ahead**2 + sd**2) * (1 - below) + READING_SD**2 * below + ahead * density
+    return Waits(
+        step_s=np.where(reads, reading_s * np.exp(mean), computed_s),
+        sd=np.where(reads, np.sqrt(np.maximum(square - mean**2, 0.0)), sd),
+        probability=np.where(reads, below, 0.0),
+    )
+
+
+def memory_needed(workload: Workload, machine: Machine, precision: Precision, least_vms: int, most_vms: int) -> str:
+    """What a workload lacks on so many VMs of this machine, in words."""
+    gpu, name, per_vm = machine.accelerator, workload.model.name, round(machine.gpus)
+    gpus = least_vms * per_vm
     if workload.scaling is Scaling.STRONG and workload.batch < gpus:
         return f"a global batch of {workload.batch:g} has no sample for each of {gpus} GPUs; give a larger one"
     least = least_gpus(workload, gpu, precision)
-    most = fit_memory(workload, gpu, precision, np.array([float(gpus if least else MOST_GPUS)]))
+    most = fit_memory(workload, gpu, precision, np.array([float(most_vms * per_vm if least else MOST_GPUS)]))
     state, sample = gpu.memory_bytes - float(most.free_bytes[0]), float(most.sample_bytes[0])
-    has = f"{a_or_an(gpu.name)} has {gpu.memory_gib:g} GiB"
+    has = f"{a_or_an(gpu.name)} of {gpu.memory_gib:g} GiB has {format_bytes(round(gpu.memory_bytes))} for a program"
     if least is not None:
+        least = -(-least // per_vm) * per_vm
         return f"{has}, {name} needs {format_bytes(round(state + sample))} of each; it fits on {least} or more of them"
     each = f"{name} needs {format_bytes(round(state))} of each and {format_bytes(round(sample))} for a sample"
     cure = "fsdp splits it, lora trains less of it"

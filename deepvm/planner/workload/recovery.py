@@ -85,6 +85,8 @@ def with_losses(sizes: TrainingTable, architecture: Architecture, request: PlanR
 
 def as_counted(job: Job, cluster: Cluster, request: PlanRequest) -> Job:
     """The job of a model on a cluster with the lives and latencies of its forecast, to be simulated."""
+    if not cluster.spot_count:
+        return job  # never preempted, it saves nothing
     gpu = cluster.gpu
     count, gpus, gbps = (np.array([float(of)]) for of in (cluster.gpu_count, _gpus(gpu), _gbps(gpu)))
     saving = _saving(count, gpus, gbps, REGISTRY[cluster.architecture], request)

@@ -84,7 +84,7 @@ def gpus(
     """
     speeds = PublishedPerformance() if tables is None else tables.speeds(PublishedPerformance(), catalog.by_name)
     training = Training(read_workload(**workload), speeds)
-    found = [_built(r) if gpu == "*" else r for r in _rows_of(catalog, training)]
+    found = [r if gpu.casefold() == r.name.casefold() else _built(r) for r in _rows_of(catalog, training)]
     found.sort(key=lambda r: (-(r.units_per_usd or 0.0), r.name, r.count))
     rows = tuple(r for r in found if fnmatchcase(r.name.casefold(), gpu.casefold()))
     if not rows:
@@ -155,7 +155,7 @@ def print_gpus(found: Gpus) -> None:
                 "-" if r.units_per_usd is None else short(r.units_per_usd)
             ),
             Column("source", drop=4): r.source or "-",
-            Column("VM", drop=5, wrap=False): (r.spot or r.on_demand or _NONE).name,
+            Column("VM", wrap=False): (r.spot or r.on_demand or _NONE).name,
         }
         for r in found
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from decimal import ROUND_CEILING, Decimal
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.workload.measurement import measure_next
-from deepvm.reports.performance.predictions import in_short
+from deepvm.reports.performance.predictions import in_short, short
 from deepvm.reports.plans.sources import quota_needs
 from deepvm.reports.tables import Column, print_items, print_lines
 
@@ -36,6 +36,8 @@ _BETTER = {
 }
 _LIMITS = {"extrapolation": "what such clusters were checked with (--extrapolate)", "worth": "what is worth its price"}
 _LITTLE = 0.005
+_NONSENSE = 0.05
+"""A share of the first plan's speed below which nobody would rent a plan instead."""
 _LATE = 0.1
 """A probability of missing the deadline that is called out."""
 EVEN, MOST_EVEN = 0.2, 0.99
@@ -47,8 +49,8 @@ def print_answer(found: Comparison, now: datetime, *, assumed: bool = False) -> 
     best = found.answers[0]
     training = best.request.training
     assert training is not None
-    print_lines([title(training, best[0], assumed=assumed), ""])
     rows = rows_of(best)
+    print_lines([title(training, [r for _, r in rows], assumed=assumed), ""])
     print_items([_cells(label, r, training) for label, r in rows], also="-o json")
     print_lines(
         [
@@ -69,7 +71,10 @@ def rows_of(answer: Recommendations) -> list[tuple[str, Recommendation]]:
     first = answer[0]
     value = next((a.recommendation for a in answer.alternatives if a.objective is Objective.COST_PER_WORK), first)
     rows: list[tuple[list[str], Recommendation]] = []
-    for label, r in ((_first_by(answer.request), first), (VALUE, value), (NO_SPOT, answer.on_demand)):
+    steady = answer.on_demand
+    if steady is not None and steady.throughput < _NONSENSE * first.throughput:
+        steady = None
+    for label, r in ((_first_by(answer.request), first), (VALUE, value), (NO_SPOT, steady)):
         same = next((labels for labels, other in rows if r is not None and other.cluster == r.cluster), None)
         if same is not None:
             same.append(label)
@@ -84,16 +89,18 @@ def _first_by(request: PlanRequest) -> str:
     return f"first by {request.objective.value if request.has_objective else request.policy.value}"
 
 
-def title(training: Training, first: Recommendation, *, assumed: bool) -> str:
+def title(training: Training, plans: Sequence[Recommendation], *, assumed: bool) -> str:
     """What is trained, in a line."""
-    workload, predicted = training.workload, first.prediction
+    workload, predicted = training.workload, plans[0].prediction
     model = workload.model
     parts = [f"{model.name}{' (assumed; --model names yours)' if assumed else ''}", _HOW[workload.method]]
     if predicted is not None:
-        parts.append(predicted.precision)
+        parts.append(" or ".join(dict.fromkeys(r.prediction.precision for r in plans if r.prediction)))
     if model.sequence > 1 and model.unit == "tokens":
         parts.append(f"{model.sequence} tokens")
     parts.append(_batch(workload))
+    if workload.samples is not None:
+        parts.append(f"{short(workload.samples * model.units_per_sample).replace('G', 'B')} {model.unit}")
     text = ", ".join(parts)
     if predicted is None or workload.method is Method.DDP:
         return text
@@ -159,8 +166,8 @@ def limits(answer: Recommendations, rows: list[tuple[str, Recommendation]]) -> I
     """What keeps the first row from being better, and what more money buys."""
     first, change = rows[0][1], answer.next_change
     limited = ", ".join(_LIMITS.get(b.constraint, b.constraint) for b in first.binding)
-    limited = limited or "nothing: no larger cluster of it is better"
-    line = f"{rows[0][0].split(',')[0]}: limited by {limited}"
+    limited = f"limited by {limited}" if limited else "no larger cluster of it is better"
+    line = f"{rows[0][0].split(',')[0]}: {limited}"
     if change is not None and change.gain is not None and change.gain >= _LITTLE:
         more = float(change.budget) / float(first.usd_per_hour) - 1
         better = _BETTER.get(answer.request.objective, "more speed")
@@ -182,9 +189,8 @@ def simulated_line(first: Recommendation) -> Iterator[str]:
     if spread is not None:
         times = f"{format_seconds(spread.p5_s, digits=3)} to {format_seconds(spread.p95_s, digits=3)}"
         bills = f"{_dollars(spread.p5_usd)} to {_dollars(spread.p95_usd)} $"
-        late = "" if spread.late is None else f"; {spread.late:.0%} are late"
         runs = counted(spread.runs, "time")
-        yield f"simulated {runs} at this speed: nine runs in ten take {times} and cost {bills}{late}."
+        yield f"simulated {runs} at this speed: nine runs in ten take {times} and cost {bills}."
 
 
 def apart(answer: Recommendations) -> Iterator[str]:
@@ -194,7 +200,7 @@ def apart(answer: Recommendations) -> Iterator[str]:
         odds = other.prediction.faster_than_first if other.prediction else None
         if odds is not None and EVEN <= odds < MOST_EVEN and other.cluster.gpu.gpu != gpu:
             what = f"{cluster_words(other.cluster)} at {other.usd_per_hour:.2f} $/h"
-            yield f"~ {what} may be faster: {odds:.0%}; what to measure to know: --why"
+            yield f"~ {what} is faster in {odds:.0%} of cases; what to measure to know: --why"
             return
 
 
@@ -235,7 +241,7 @@ def deadline_line(answer: Recommendations) -> Iterator[str]:
         late = outlook.late_probability
         if late is not None and late >= _LATE:
             due = format_seconds(work.deadline_s)
-            yield f"! misses the deadline of {due} in {late:.0%} of cases: its speed is not known better"
+            yield f"! misses the deadline of {due} in {late:.0%} of cases, because its speed is uncertain"
 
 
 def warnings_of(answer: Recommendations, now: datetime) -> Iterator[str]:

@@ -120,7 +120,7 @@ class PlanPage:
         training = self.answer.request.training
         first = next(iter(self.answer), None)
         if training is not None and first is not None:
-            yield f"{answers.title(training, first, assumed=self.assumed)}."
+            yield f"{answers.title(training, [first], assumed=self.assumed)}."
         elif training is not None:
             assumed = " (assumed; --model names yours)" if self.assumed else ""
             yield f"{training.workload.model.name}{assumed}, {training.workload.method.value}."

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from deepvm.catalog.signals.signal import HISTORY, ON_DEMAND, SPOT, base
 from deepvm.core.cluster.cluster import Cluster, Prediction, Recommendation
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
-from deepvm.core.training.workload import Workload
 from deepvm.io.times import format_time
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
@@ -48,6 +47,9 @@ def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, An
             "buffers": request.buffers,
             "top": request.top,
             "solver": request.solver.value,
+            "rank": "machines" if request.ranks_machines else "plans",
+            "extrapolate": request.extrapolate,
+            "mttp_s": None if request.life_s in (None, math.inf) else request.life_s,
             "architectures": list(request.architectures),
             "gpus": list(request.gpus),
             "instance_types": list(request.instance_types),
@@ -84,7 +86,7 @@ def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, An
         "rejected": [asdict(r) for r in answer.rejections],
     }
     if request.training is not None:
-        found["request"]["training"] = _trained(request.training.workload)
+        found["request"]["training"] = _trained(request.training)
         found["on_demand"] = _configuration(answer.on_demand, catalog)
     if request.work is not None:
         found["request"]["work"] = _work(request.work, answer.reference)
@@ -105,15 +107,16 @@ def _work(work: Work, reference: InstanceType | None) -> dict[str, Any]:
     from deepvm.core.preemption.interruption_bands import share_over
 
     spans = ("step_s", "save_s", "durable_s", "allocation_s", "preparation_s", "grace_s")
+    known = work.unit is None  # with a model they differ from cluster to cluster
     return {
         "job": work.job.name,
         "steps": work.job.steps,
-        **{name: getattr(work.job, name).mean for name in spans},
-        "measured_on": reference and reference.name,
+        **{name: getattr(work.job, name).mean if known else None for name in spans},
+        "measured_on": reference.name if reference and known else None,
         # Both null: by the bands of the types.
         "mttp_s": None if work.mttp_s in (None, math.inf) else work.mttp_s,
         "interruption_rate": None if work.mttp_s is None else share_over(work.mttp_s),
-        "save_policy": work.policy_name,
+        "save_policy": work.policy_name if known else None,
         "deadline_s": work.deadline_s,
         "total_budget_usd": None if work.total_budget is None else float(work.total_budget),
     }
@@ -146,7 +149,7 @@ def why_document(why: WhyNot) -> dict[str, Any]:
     return {
         "schema_version": EXPLAIN_VERSION,
         **explanation(why, why.catalog),
-        "source": source(why.catalog),
+        "source": source(why.catalog) | ({"eflops_unit": why.units} if why.units else {}),
     }
 
 
@@ -306,8 +309,9 @@ def _prediction(found: Prediction) -> dict[str, Any]:
     }
 
 
-def _trained(workload: Workload) -> dict[str, Any]:
+def _trained(training: Training) -> dict[str, Any]:
     """What is trained."""
+    workload = training.workload
     return {
         "model": workload.model.name,
         "parameters": workload.model.parameters,
@@ -318,6 +322,9 @@ def _trained(workload: Workload) -> dict[str, Any]:
         "scaling": workload.scaling.value,
         "batch": workload.batch,
         "samples": workload.samples,
+        "activation_checkpointing": workload.checkpointing,
+        "software": getattr(training.speeds, "software", None),
+        "placement_group": getattr(training.speeds, "placement_group", None),
     }
 
 

@@ -98,7 +98,7 @@ def _cells(r: Recommendation, catalog: Catalog, workload: Workload, *, wide: boo
         Column("cluster", wrap=False): cluster_words(r.cluster),
         Column("$/h", "right"): f"{r.usd_per_hour:.2f}",
         Column(workload.units, "right"): in_short(speed),
-        Column("faster than 1", "right", drop=4): "-" if odds is None else f"{odds:.0%}",
+        Column("odds vs 1", "right", drop=4): "-" if odds is None else f"{odds:.0%}",
         Column(_per_million(workload), "right", drop=5): _usd_per_million(r),
     }
     if r.outlook is not None:

@@ -62,6 +62,9 @@ class TrainedModel(TypedDict):
     scaling: Annotated[str, "weak: batch is that of each GPU; strong: of all GPUs together"]
     batch: Annotated[float, "samples of a step, see scaling"]
     samples: Annotated[float | None, "samples that the job trains on in all, null when unknown"]
+    activation_checkpointing: Annotated[bool | None, "as asked, null: as usual, and where memory needs it"]
+    software: Annotated[str | None, "eager, compiled or tuned"]
+    placement_group: Annotated[bool | None, "whether the VMs are in a cluster placement group"]
 
 
 class Work(TypedDict):
@@ -69,16 +72,18 @@ class Work(TypedDict):
 
     job: Annotated[str, "its name"]
     steps: Annotated[int, "training steps"]
-    step_s: Annotated[Seconds, "one step on one VM of measured_on"]
-    save_s: Annotated[Seconds, "how long a save blocks training"]
-    durable_s: Annotated[Seconds, "from the end of a save until the version is durable"]
-    allocation_s: Annotated[Seconds, "from the request for a VM until it runs"]
-    preparation_s: Annotated[Seconds, "from then until it trains"]
-    grace_s: Annotated[Seconds, "from the notice of a preemption until the VM is gone"]
+    step_s: Annotated[float | None, "one step on one VM of measured_on, seconds; null with a model"]
+    save_s: Annotated[float | None, "how long a save blocks training, seconds; null with a model"]
+    durable_s: Annotated[
+        float | None, "from the end of a save until the version is durable, seconds; null with a model"
+    ]
+    allocation_s: Annotated[float | None, "from the request for a VM until it runs, seconds; null with a model"]
+    preparation_s: Annotated[float | None, "from then until it trains, seconds; null with a model"]
+    grace_s: Annotated[float | None, "from the notice of a preemption until the VM is gone, seconds; null with a model"]
     measured_on: Annotated[str | None, "VM type that step_s is of, null when none of the catalog"]
     mttp_s: Annotated[float | None, "mean time to preemption of one spot VM, seconds, null: by the bands of the types"]
     interruption_rate: Annotated[float | None, "share of VMs preempted in a month, null: by the bands of the types"]
-    save_policy: Annotated[str, "when the job saves"]
+    save_policy: Annotated[str | None, "when the job saves; null with a model: at the best times"]
     deadline_s: Annotated[float | None, "the longest that the job may take, seconds, null for no limit"]
     total_budget_usd: Annotated[float | None, "the most that the job may cost, US dollars, null for no limit"]
 
@@ -100,6 +105,9 @@ class Request(_MoreOfRequest):
     buffers: Annotated[int, "checkpoints that memory nodes hold at once"]
     top: Annotated[int, "how many clusters to rank"]
     solver: Annotated[str, "who proves the best cluster"]
+    rank: Annotated[Literal["machines", "plans"], "whether rows differ in what trains, or in anything"]
+    extrapolate: Annotated[bool, "whether clusters beyond what was checked may come first"]
+    mttp_s: Annotated[float | None, "mean time to preemption of a spot VM, as given for a model, seconds"]
     architectures: Annotated[list[str], "only these, empty for all of the default"]
     gpus: Annotated[list[str], "globs of GPU models, empty for all"]
     instance_types: Annotated[list[str], "globs of VM types that train, empty for all"]
@@ -267,14 +275,14 @@ class PredictedTraining(TypedDict):
 
 
 class UsdRange(TypedDict):
-    """A bill at a good and at a bad time for spot VMs, US dollars."""
+    """A bill at both ends of what is known, US dollars."""
 
-    low: Annotated[float, "where they live as long as the Spot Advisor has it"]
-    high: Annotated[float, "where they live for hours"]
+    low: Annotated[float, "the speed's upper end, and spot VMs that live as long as the Spot Advisor has it"]
+    high: Annotated[float, "the speed's lower end, and spot VMs that live for hours"]
 
 
 class _MoreOfExpected(TypedDict, total=False):
-    total_cost_range_usd: Annotated[UsdRange, "the bill at both ends, with a model and spot VMs only"]
+    total_cost_range_usd: Annotated[UsdRange, "the bill at both ends, with a model only"]
     late_probability: Annotated[float, "of missing the deadline, 0 to 1, by what is known of a model's speed"]
     runs: Annotated[int, "simulated runs, as the percentiles after simulation only"]
     makespan_p5_s: Annotated[Seconds, "5th percentile"]

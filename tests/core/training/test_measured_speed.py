@@ -131,7 +131,7 @@ def test_images_that_were_not_read_are_waited_for_and_read_ones_are_not() -> Non
     synthetic = own(ALONE, fast)
     job = OwnSteps("g4dn.xlarge", synthetic.fit, reads=True)
     waits, real = measured(synthetic, [1], few), measured(job, [1], few)
-    assert waits.throughput[0] == pytest.approx(600) and "vCPUs read about 150" in " ".join(waits.doubts(0))
+    assert waits.throughput[0] == pytest.approx(600, rel=0.05) and "vCPUs read about 150" in " ".join(waits.doubts(0))
     assert real.throughput[0] > 1000 and not list(real.doubts(0))
 
 

@@ -10,8 +10,9 @@ import pytest
 from deepvm.catalog.published.hardware import find_accelerator, interconnect, usual_machine
 from deepvm.catalog.published.models import find_model
 from deepvm.catalog.published.performance import PublishedPerformance
+from deepvm.core.interval import Z80
 from deepvm.core.training.hardware import Machine
-from deepvm.core.training.speed import READING_SD, Source, TrainingSpeed
+from deepvm.core.training.speed import READING_SD, Source, TrainingSpeed, waiting
 from deepvm.core.training.workload import Method, Precision, Scaling, Workload
 
 LLAMA = Workload(find_model("llama-8b"), Method.FSDP, batch=8)
@@ -92,10 +93,27 @@ def test_where_images_are_waited_for_their_reading_is_in_doubt() -> None:
         PublishedPerformance().of_machine(Machine(gpu, 1, network, vcpus=vcpus), workload, one) for vcpus in (4, 64)
     )
     assert isinstance(few, TrainingSpeed) and isinstance(many, TrainingSpeed)
-    assert few.throughput[0] == pytest.approx(600) and many.throughput[0] > 1200
-    assert few.doubt.named["reading"][0] == pytest.approx(READING_SD, rel=0.02)
-    assert few.sd[0] == pytest.approx(READING_SD, rel=0.05)
-    assert many.doubt.named["reading"][0] < 0.01 and many.sd[0] > 0.1
+    assert few.throughput[0] == pytest.approx(600, rel=0.1) and many.throughput[0] > 1200
+    assert few.doubt.named["reading"][0] == pytest.approx(READING_SD, rel=0.1)
+    assert few.sd[0] == pytest.approx(READING_SD, rel=0.1)
+    assert many.doubt.named["reading"][0] < 0.05 and many.sd[0] > 0.1
+
+
+@pytest.mark.parametrize("ratio", [0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 5.0])
+@pytest.mark.parametrize(("sd", "median", "held"), [(0.05, 0.08, 0.12), (0.2, 0.03, 0.03), (0.4, 0.03, 0.03)])
+def test_the_longer_of_two_uncertain_times(ratio: float, sd: float, median: float, held: float) -> None:
+    """As drawn a hundred thousand times: its median, how often reading decides, and what the interval holds.
+
+    Where one of them is known well, two moments say less of the longer one.
+    """
+    random = np.random.default_rng(7)
+    computed, reading = (t * np.exp(s * random.standard_normal(100_000)) for t, s in ((ratio, sd), (1.0, READING_SD)))
+    longer = np.maximum(computed, reading)
+    found = waiting(np.array([ratio]), np.array([sd]), np.ones(1))
+    assert found.step_s[0] == pytest.approx(np.median(longer), rel=median)
+    assert found.probability[0] == pytest.approx((reading > computed).mean(), abs=0.01)
+    low, high = (found.step_s[0] * np.exp(sign * Z80 * found.sd[0]) for sign in (-1, 1))
+    assert ((longer >= low) & (longer <= high)).mean() == pytest.approx(0.8, abs=held)
 
 
 @pytest.mark.parametrize("method", [Method.DDP, Method.FSDP, Method.LORA])

@@ -75,7 +75,7 @@ def test_memory_nodes_are_as_many_as_receive_a_version_in_time(gbps: float, size
 
 
 @pytest.mark.parametrize("method", ["ddp", "fsdp"])
-@pytest.mark.parametrize("architecture", ["single-anchor", "spot-storage", "tiering"])
+@pytest.mark.parametrize("architecture", ["on-demand", "single-anchor", "spot-storage", "tiering"])
 def test_the_simulated_job_is_the_one_that_is_counted(architecture: str, method: str) -> None:
     """The same stalls, delays, restarts and lives."""
     shop = plain_shop(

@@ -70,12 +70,17 @@ def test_the_bill_at_a_good_and_at_a_bad_time() -> None:
     assert first.outlook is not None and first.prediction is not None and first.outlook.costs_usd is not None
     low, high = first.outlook.costs_usd
     assert low < first.outlook.cost_usd < high
-    kept = first.prediction.kept
-    training_s = 2e9 / first.prediction.throughput.value
-    for share, bill in ((kept.high, low), (kept.value, first.outlook.cost_usd), (kept.low, high)):
-        assert bill == pytest.approx(float(first.usd_per_hour) * (START_S + training_s / share) / 3600)
-    on_demand = answered("30", "llama-8b", "2B").on_demand
-    assert on_demand is not None and on_demand.outlook is not None and on_demand.outlook.costs_usd is None
+    kept, speed = first.prediction.kept, first.prediction.throughput
+    ends = (
+        (kept.high, speed.high, low),
+        (kept.value, speed.value, first.outlook.cost_usd),
+        (kept.low, speed.low, high),
+    )
+    for share, units_per_s, bill in ends:
+        assert bill == pytest.approx(float(first.usd_per_hour) * (START_S + 2e9 / (share * units_per_s)) / 3600)
+    steady = answered("30", "llama-8b", "2B").on_demand
+    assert steady is not None and steady.outlook is not None and steady.outlook.costs_usd is not None
+    assert steady.outlook.costs_usd[0] < steady.outlook.cost_usd < steady.outlook.costs_usd[1]
 
 
 @pytest.mark.parametrize(
