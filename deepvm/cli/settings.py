@@ -118,9 +118,6 @@ class ConfiguredCommand(TyperCommand):
             ctx.default_map = _Defaults(self)
         if args and self._is_budget(args):
             args = ["--pw", *args]  # deepvm recommend 3
-        budgets = [a for a in args if a.partition("=")[0] in ("--pw", "--budget")]
-        if len(budgets) > 1 and any(p.name == "pw" for p in self.params):
-            raise RequestError("pw", " and ".join(budgets), "one budget, by --pw, --budget or as the first word")
         try:
             return super().parse_args(ctx, args)
         except Exception as error:

@@ -50,7 +50,7 @@ def infeasible(candidates: Candidates, cheapest: Choice | None) -> Infeasible:
             f"nothing is feasible within {request.budget.normalize():f} $/h: the cheapest feasible cluster costs "
             f"{format_usd(cheapest.price)} $/h ({cheapest.cluster})"
         )
-        return Infeasible("budget", reason, "raise the budget")
+        return Infeasible("budget", reason, ", or ".join(["raise the budget", *_cheaper_methods(request)]))
     if not architectures:
         known = " or ".join(a.name for a in REGISTRY.values() if a.known_to_baselines)
         reason = f"policy {request.policy.value} considers only {known} clusters"
@@ -195,6 +195,17 @@ def _no_gpu(candidates: Candidates) -> Infeasible:
     cures = ["allow the estimates of these types with --estimates"] if guessed and not request.estimates else []
     cures += [cure for why, cure in _CURES.items() if why in reasons]
     return Infeasible("types", reason, ", or ".join(cures) or "use a catalog that has GPU types")
+
+
+def _cheaper_methods(request: PlanRequest) -> Iterator[str]:
+    """How to train a model that does without such large GPUs."""
+    workload = None if request.training is None else request.training.workload
+    if workload is None or workload.model.transformer is None:
+        return
+    if workload.method is Method.DDP:
+        yield "split the model over GPUs with --method fsdp"
+    if workload.method is not Method.LORA:
+        yield "train less of it with --method lora"
 
 
 def _more_memory(workload: Workload, request: PlanRequest, said: str) -> Iterator[str]:

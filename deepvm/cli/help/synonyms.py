@@ -96,6 +96,8 @@ OPTIONS = {
     "num-nodes": "--max-nodes|--nodes",
     "max-vms": "--max-nodes",
     "spot": "--architecture spot-storage",
+    "no-spot": "--architecture on-demand",
+    "on-demand": "--architecture on-demand",
     "limit": "--quota",
     "limits": "--quota",
     "quotas": "--quota",

@@ -216,10 +216,8 @@ def _simulate(work: Work, job: Job, r: Recommendation, runs: int) -> Results | S
     from deepvm.simulator.monte_carlo import simulate
 
     assert r.outlook is not None
+    # Saves at even times cost the simulator nothing: it skips over them.
     saves = job.steps / work.policy.fixed_steps if work.policy.fixed_steps else 0.0
-    if r.prediction is not None and r.outlook.preemptions > 0:
-        stall_s = max(job.save_s.mean, 0.01)
-        saves = r.outlook.total_s / math.sqrt(2 * stall_s * r.outlook.total_s / r.outlook.preemptions)  # Young's
     events = r.outlook.preemptions + saves
     if not events <= MOST_EVENTS:
         but = "" if r.outlook.sound else ", though it is out of its range and may be far off"

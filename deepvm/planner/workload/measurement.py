@@ -42,8 +42,10 @@ START_MIN, RUN_S = 8.0, 25.0
 """Minutes until VMs are there and can train; seconds that a training run needs beside its steps."""
 REPEATS, STEPS, BATCHES = 2, 35, 2
 """Training runs of each size and batch, steps of each, untimed ones included, and different batches."""
-LEAST_GAIN = 0.005
+LEAST_GAIN = 0.01
 """A smaller expected gain is not worth a run."""
+MOST_MIN = 180.0
+"""Minutes that a run may take to be proposed: who waits longer might as well train."""
 _POINTS = 1001
 
 
@@ -164,12 +166,9 @@ def next_measurement(choices: Sequence[Choice], doubts: Doubts) -> NextMeasureme
         if _measured(choice):
             continue
         gain, changes = doubts.gain_of(place)
-        if gain >= LEAST_GAIN:
-            found.append((gain, changes, choice))
-    if not found:
-        return None
-    gain, changes, choice = max(found, key=lambda f: (round(f[0], 3), -f[2].price))
-    return _run_of(choice, gain, changes)
+        if gain >= LEAST_GAIN and (run := _run_of(choice, gain, changes)).minutes <= MOST_MIN:
+            found.append(run)
+    return max(found, key=lambda run: (round(run.gain, 3), -run.usd), default=None)
 
 
 def _run_of(choice: Choice, gain: float, changes: float) -> NextMeasurement:
