@@ -251,7 +251,7 @@ def _gpu_candidate(
     k = scaling_factor(curve, np.arange(1, most + 1, dtype=np.float64))
     if not (k > 0).any() and request.training is not None:
         needs = getattr(curve, "needs", "") or f"{request.training.workload.model.name} does not fit on {most} of them"
-        return Rejection(instance.name, "gpu-memory", needs)
+        return Rejection(instance.name, "global-batch" if needs.startswith("a global batch") else "gpu-memory", needs)
     if not (k > 0).any() and not request.ignores_scaling:
         return Rejection(instance.name, "not-scaling", f"its {curve.kind} curve is never above 0 up to {most} VMs")
     quotas = request.quotas_of(catalog)

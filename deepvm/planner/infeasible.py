@@ -182,8 +182,9 @@ def _no_gpu(candidates: Candidates) -> Infeasible:
     reason = f"no GPU type can be used: {_grouped(candidates, gpu=True) or 'the catalog has none'}"
     if "quota" in reasons:
         return Infeasible("quota", reason, _HIGHER_QUOTA)
-    if "gpu-memory" in reasons and request.training is not None:
-        said = " ".join(r.detail for r in candidates.rejections if r.reason == "gpu-memory")
+    too_large = {"gpu-memory", "global-batch"}
+    if too_large & set(reasons) and request.training is not None:
+        said = " ".join(r.detail for r in candidates.rejections if r.reason in too_large)
         return Infeasible("gpu-memory", reason, ", or ".join(_more_memory(request.training.workload, request, said)))
     if "not-scaling" in reasons:
         advice = f"allow more than {request.max_nodes} nodes, or use another speed-up curve"

@@ -193,7 +193,7 @@ class Rejection:
     """A type that is in no feasible cluster of this request.
 
     ``detail`` is for people, with the figures; ``reason`` one word for programs: ``unprofiled``, ``excluded``,
-    ``unusable``, ``memory``, ``gpu-memory``, ``speed-unknown``, ``no-wheels``, ``burstable``,
+    ``unusable``, ``memory``, ``gpu-memory``, ``global-batch``, ``speed-unknown``, ``no-wheels``, ``burstable``,
     ``previous-generation``, ``vcpus``, ``network-unknown``, ``no-spot-price``, ``no-on-demand-price``, ``no-curve``,
     ``not-scaling``, ``quota``, ``budget``, ``max-nodes``, ``architecture``, ``saturation``, ``preemptions``.
     """

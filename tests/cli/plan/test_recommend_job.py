@@ -66,7 +66,7 @@ def test_a_model_is_simulated_as_it_is_counted(run: Run) -> None:
     words = [word for word in ask if word not in ("-o", "json")]
     said = " in ten take "
     assert said in run(*words, "--simulate", "20")[1] and said not in run(*words)[1]
-    assert "Simulated 20 times: nine runs in ten take " in run(*words, "--simulate", "20", "--why")[1]
+    assert "Simulated 20 times at this speed: nine runs in ten take " in run(*words, "--simulate", "20", "--why")[1]
     code, _, err = run(*ask, "--save-policy", "young")
     assert code == 2 and "none with a model" in err
 
