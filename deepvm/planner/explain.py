@@ -18,7 +18,7 @@ from deepvm.errors import RequestError
 from deepvm.planner.candidates import gather
 from deepvm.planner.describe import binding, blocks_of, describe, improvement
 from deepvm.planner.infeasible import infeasible
-from deepvm.planner.ranking import LITTLE, cheapest_reaching, first
+from deepvm.planner.ranking import CLOSE, LITTLE, cheapest_reaching, first
 from deepvm.planner.rejections import why_absent
 from deepvm.planner.request import MeasuredTables, Objective, PlanOptions, PlanRequest, PolicyName, with_tables
 from deepvm.planner.scoring import tie_floor
@@ -125,6 +125,9 @@ def _verdict(
         if ahead >= LITTLE - 1:
             return f"{what} is {ahead:.1%} better on paper, but larger than what such clusters were measured with"
         return f"{what} is {ahead:.1%} better, which does not decide, at {price}; {winner.cluster} is first"
+    if request.ranks_machines and gap is not None and gap < CLOSE - 1 and best.price <= winner.price:
+        order = "lower quota needs, rarer interruptions and lower prices decide, in this order"
+        return f"{what} is within 1 % of the winner, {winner.cluster} at {format_usd(winner.price)} $/h; {order}"
     if best.value >= tie_floor(winner.value):
         over = best.price - winner.price
         if not over:

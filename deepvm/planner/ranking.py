@@ -102,14 +102,28 @@ def first(enumeration: Enumeration, request: PlanRequest, budget: int) -> Choice
 
 
 def next_first(enumeration: Enumeration, request: PlanRequest, budget: int) -> Choice | None:
-    """What comes first at the next budget that buys something better, if any: by 5 % where types are ranked."""
+    """What comes first at the next budget that buys something better, if any.
+
+    Where types are ranked, better is by 5 %; and of the budgets up to twice this one it is that which buys most: the
+    most speed for a dollar, or the lowest cost. The very next one may be a trap, a little faster on VMs that are unfit.
+    """
     now = first(enumeration, request, budget)
     if not request.ranks_machines or now is None:
         return enumeration.next_change(budget)
-    for _, choice in firsts(enumeration, MOST_USD * MICRO_USD, above=budget):
-        if choice.value >= now.value + abs(now.value) * (LITTLE - 1):
-            return choice
-    return None
+    bar, best = now.value + abs(now.value) * (LITTLE - 1), None
+    for price, choice in firsts(enumeration, MOST_USD * MICRO_USD, above=budget):
+        if price > 2 * budget and best is not None:
+            break
+        if choice.value >= bar and (best is None or _for_a_dollar(choice) > _for_a_dollar(best)):
+            best = choice
+            if price > 2 * budget:
+                break
+    return best
+
+
+def _for_a_dollar(choice: Choice) -> float:
+    """Speed over price; a cost, below 0, is for a dollar already."""
+    return choice.value / choice.price if choice.value > 0 else choice.value
 
 
 def cheapest_reaching(enumeration: Enumeration, request: PlanRequest, value: float) -> Choice | None:

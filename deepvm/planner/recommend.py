@@ -57,7 +57,8 @@ class Recommendations(Answer, Sequence[Recommendation]):
         configurations: the ranked clusters; empty when nothing is feasible.
         alternatives: the best clusters by the other objectives, where they differ from the first.
         rejections: types that are in no feasible cluster, with reasons.
-        next_change: the next budget that buys a better cluster, by 5 % where rows are the best of each type; else None.
+        next_change: the next budget that buys a better cluster, else None. Where rows are the best of each type: better
+            by 5 %, and of the budgets up to twice this one the one that buys most.
         nearly: the cheapest cluster with at least 95 % of the best one's throughput, or that takes at most 1 / 95 % of
             its expected time, if it saves at least 10 % of the price; None under other objectives.
         on_demand: the best cluster of on-demand VMs alone under the same limits, to compare with; None without a job.

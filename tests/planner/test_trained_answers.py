@@ -13,6 +13,7 @@ from deepvm.catalog.published.workloads import read_workload
 from deepvm.core.cluster.cluster import Rejection
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.training.speed import Training
+from deepvm.planner.explain import why_not
 from deepvm.planner.infeasible import Infeasible
 from deepvm.planner.recommend import Recommendations, recommend, solve
 
@@ -106,6 +107,18 @@ class TestWheels:
         listed = gpus(self.catalog(), model="resnet50")
         assert all(row.speed is None and "wheels" in row.why for row in listed.rows if row.name == "T4g")
         assert gpus(self.catalog(), "T4g", model="resnet50").rows[0].speed is not None
+
+
+class TestWhyNot:
+    def test_what_is_as_good_is_not_said_to_be_worse(self) -> None:
+        """Two types that are equally fast: the dearer one has half of the vCPUs, so it comes first."""
+        gpus = {"few.x": plain_gpu(LINEAR, vcpus=4), "many.x": plain_gpu(LINEAR, vcpus=8)}
+        gpus["many.x"]["spot"] = {zone: price - 1 for zone, price in gpus["many.x"]["spot"].items()}
+        shop = plain_shop(gpus, architectures=("spot-storage",))
+        request = request_of(shop, rank=None)
+        assert solve(catalog_of(shop), request)[0].cluster.gpu.name == "few.x"
+        verdict = why_not(catalog_of(shop), request, "many.x").verdict
+        assert "is within 1 % of the winner" in verdict and "lower quota needs" in verdict
 
 
 class TestLosses:

@@ -64,6 +64,37 @@ def test_ranked_by_machines_as_the_rules_say(rng: random.Random) -> None:
     by_machines_agree(drawn(rng))
 
 
+def next_by_trying(found: list[Plan], budget: int) -> Plan | None:
+    """The plan that more money should buy: every budget up to twice this one is tried, then the next that helps."""
+    now = next(iter(by_machines(found, budget, 1)), None)
+    if now is None:
+        return None
+    best, speeds = None, now.value > 0
+    for price in sorted({p.price for p in found if p.price > budget}):
+        if price > 2 * budget and best is not None:
+            return best
+        (plan,) = by_machines(found, price, 1)
+        if plan.value < now.value + abs(now.value) * 0.05:
+            continue
+        worth, known = ((p.value / p.price if speeds else p.value) if p else None for p in (plan, best))
+        if known is None or worth > known:
+            best = plan
+    return best
+
+
+@settings(max_examples=examples(200))
+@given(rng=st.randoms(use_true_random=False))
+def test_what_more_money_buys(rng: random.Random) -> None:
+    shop = drawn(rng)
+    request = replace(request_of(shop), rank=Rank.MACHINES)
+    enumeration = Enumeration.build(blocks_for(catalog_of(shop), request), ALL_TIERS)
+    found, expected = plans(shop), next_by_trying(plans(shop), shop["budget"])
+    if not by_machines(found, shop["budget"], 1):
+        return  # what is next then is what can be had at all
+    choice = ranking.next_first(enumeration, request, shop["budget"])
+    assert (choice and summary(choice)) == (expected and row_of(expected))
+
+
 def campaign(name: str, share: int) -> list[dict[str, Any]]:
     """The same shops every time; a tenth of them in the quick suite."""
     count = (CAMPAIGN if THOROUGH else QUICK) // 4

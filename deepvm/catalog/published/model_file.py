@@ -49,6 +49,8 @@ _NUMBERS: Mapping[str, _Number] = {
 _WORDS = {"family": FAMILIES, "unit": ("tokens", "images", "samples")}
 _KEYS = ("name", *_WORDS, *_NUMBERS, "source")
 _SHAPE = ("layers", "hidden", "vocabulary")
+_FAR = 4.0
+"""How many times more or fewer parameters than the usual 12 layers hidden^2 a transformer may have."""
 
 
 def is_file_name(text: str) -> bool:
@@ -119,7 +121,21 @@ def _problems(raw: Mapping[str, Any]) -> Iterator[Problem]:
     shaped = [key for key in _SHAPE[:2] if key in raw]
     counted = [key for key in ("forward_flop", "activation_bytes") if key in raw]
     if len(shaped) == 2 and not counted:
+        yield from _shape_problems(raw)
         return
     if shaped or len(counted) != 2:
         both = "allowed: layers and hidden (a transformer), or forward_flop and activation_bytes of one sample"
         yield Problem("layers", f"found {', '.join([*shaped, *counted]) or 'neither'}", both)
+
+
+def _shape_problems(raw: Mapping[str, Any]) -> Iterator[Problem]:
+    """A shape that cannot have so many parameters: a slip in one of the two."""
+    wanted = [raw.get(key) for key in ("parameters", "layers", "hidden")]
+    if not all(_NUMBERS["forward_flop"].fits(value) for value in wanted):
+        return  # said already
+    parameters, layers, hidden = (float(value) for value in wanted if value is not None)
+    vocabulary = raw.get("vocabulary", 0)
+    usual = 12 * layers * hidden**2 + (vocabulary if isinstance(vocabulary, (int, float)) else 0) * hidden
+    if not usual / _FAR <= parameters <= usual * _FAR:
+        allowed = f"about {usual:.1e} with these layers and this hidden size; mixtures of experts are not modelled"
+        yield Problem("parameters", f"{parameters:g}", f"allowed: {allowed}")

@@ -29,6 +29,7 @@ FASTEST, VALUE, NO_SPOT = "fastest", "best value", "no spot"
 OLD_DAYS = 7
 """Spot prices that are older are called out."""
 _HOW = {Method.DDP: "data parallel", Method.FSDP: "full fine-tune, sharded", Method.LORA: "LoRA"}
+_FASTER = "more speed"
 _BETTER = {
     Objective.FLOPP: "more operations per dollar",
     Objective.COST_PER_WORK: "lower cost of the work",
@@ -170,12 +171,17 @@ def limits(answer: Recommendations, rows: list[tuple[str, Recommendation]]) -> I
     line = f"{rows[0][0].split(',')[0]}: {limited}"
     if change is not None and change.gain is not None and change.gain >= _LITTLE:
         more = float(change.budget) / float(first.usd_per_hour) - 1
-        better = _BETTER.get(answer.request.objective, "more speed")
+        better = _BETTER.get(answer.request.objective, _FASTER)
         line += (
-            f"; {more:.0%} more money ({_up_to_cents(change.budget)} $/h) buys {change.gain:.0%} {better}: "
+            f"; {more:.0%} more money ({_up_to_cents(change.budget)} $/h) buys {_gain(change.gain, better)}: "
             f"{cluster_words(change.recommendation.cluster)}"
         )
     yield f"{line}."
+
+
+def _gain(gain: float, better: str) -> str:
+    """``57% more speed``, ``39 times the speed``."""
+    return f"{1 + gain:.3g} times the speed" if gain >= 2 and better == _FASTER else f"{gain:.0%} {better}"
 
 
 def _up_to_cents(usd: Decimal) -> str:

@@ -173,7 +173,7 @@ def _limits(answer: Recommendations) -> Iterator[str]:
     first, change = answer[0], answer.next_change
     yield from (f"Limited by {b.constraint}: {b.reason}." for b in first.binding)
     if not first.binding:
-        yield "Limited by nothing: no larger cluster of these types is better."
+        yield "No larger cluster of these types is better."
     if change is None:
         yield "More money: no budget buys a better cluster under these limits."
         return

@@ -116,6 +116,7 @@ def test_a_model_file(tmp_path: Path) -> None:
         ("layers: 3\nhidden: 5\n", "parameters: missing"),
         ("parameters: many\nlayers: 3\nhidden: 5\n", "a number from"),
         ("parameters: 1e9\nlayers: 3.5\nhidden: 5\n", "a whole number"),
+        ("parameters: 24e9\nlayers: 4\nhidden: 512\n", "about 1.3e.07 with these layers"),
         ("parameters: 1e9\n", "layers: found neither"),
         ("parameters: 1e9\nlayers: 3\n", "layers and hidden"),
         ("parameters: 1e9\nlayers: 3\nhidden: 4\nhiden: 5\n", "did you mean hidden"),

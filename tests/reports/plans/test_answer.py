@@ -113,6 +113,14 @@ def test_what_more_money_buys_is_worth_it() -> None:
         assert change is not None and change.gain is not None and change.gain >= 0.05
 
 
+def test_the_next_budget_is_no_trap() -> None:
+    """For 1 $/h there are three T4 that gather a sharded model over Ethernet; half a dollar more is a new world."""
+    change = answered("1", "qwen2.5-1.5b", "100M").next_change
+    assert change is not None and change.gain is not None and change.gain > 10 and change.budget < 2
+    (line,) = answers.limits(answered("1", "qwen2.5-1.5b"), answers.rows_of(answered("1", "qwen2.5-1.5b")))
+    assert "times the speed" in line
+
+
 def test_a_bad_time_is_called_out_from_five_per_cent_on() -> None:
     best = answered("3", "resnet50")
     assert list(answers.bad_time(answers.rows_of(best))) == []
