@@ -12,7 +12,7 @@ from deepvm.core.answer import Answer
 from deepvm.core.cluster.cluster import Recommendation, Rejection
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.meanings import meant_type
-from deepvm.core.spelling import examples
+from deepvm.core.spelling import examples, listed
 from deepvm.core.units import MICRO_USD, Money, format_usd
 from deepvm.errors import RequestError
 from deepvm.planner.candidates import gather
@@ -68,7 +68,8 @@ def _why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
     if name not in known:
         absence = why_absent(catalog, name)
         allowed = f"a type of catalog {catalog.name}{f' ({absence})' if absence else ''}"
-        allowed += examples(name, known, meant_type(name, known))
+        with_it = [i.name for i in catalog if i.gpu is not None and i.gpu.name.casefold() == name.casefold()]
+        allowed += f"; {listed(with_it)} have it" if with_it else examples(name, known, meant_type(name, known))
         raise RequestError("explain", name, allowed)
     budget, candidates = request.budget_micro_usd, gather(catalog, request)
     rejection = next((r for r in candidates.rejections if r.instance_type == name), None)
