@@ -17,7 +17,7 @@ from deepvm.cli.workload_options import WorkloadFlags
 from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from deepvm.catalog.market.build_catalog import MarketRequest
     from deepvm.catalog.measured.tables import Tables as MeasuredTables
@@ -31,7 +31,15 @@ USUAL_MODEL = "resnet50"
 """What is trained on a cloud's market unless the user says: the model of the paper's experiments."""
 NO_MODEL = "none"
 """``--model none`` counts eFLOPS."""
-_OF_A_MODEL = ("seq", "batch_per_gpu", "global_batch", "activation_checkpointing", "tokens", "samples", "epochs")
+_AMOUNTS = ("seq", "batch_per_gpu", "global_batch", "tokens", "samples", "epochs", "dataset_size")
+_OF_A_MODEL: "Mapping[str, object]" = {
+    **dict.fromkeys((*_AMOUNTS, "activation_checkpointing")),
+    "method": "auto",
+    "precision": "auto",
+    "software": "eager",
+    "placement_group": False,
+}
+"""Options that say something of a model, and what each is unless given."""
 
 MOST_DAYS = 90  # of spot prices that AWS keeps; help texts load no catalog, MarketRequest checks
 _VCPUS = re.compile(r"([0-9][0-9,_ ]*(e[0-9]+)?(vcpus?|cpus?)?)?", re.IGNORECASE)  # or nothing, in place of a file
@@ -217,7 +225,7 @@ class PlanFlags(WorkloadFlags):
     def training(self, catalog: "Catalog") -> "Training | None":
         """What is trained and how fast; None where eFLOPS are counted. Raises RequestError, CatalogFormatError."""
         if self.model.casefold() == NO_MODEL or not (self._names_a_model or self._takes_the_usual_model(catalog)):
-            if given := next((n for n in _OF_A_MODEL if getattr(self, n) is not None), ""):
+            if given := next((n for n, usual in _OF_A_MODEL.items() if getattr(self, n) != usual), ""):
                 raise RequestError(given, getattr(self, given), "only together with --model or --params")
             return None
         from deepvm.catalog.published.performance import PublishedPerformance

@@ -274,3 +274,17 @@ def test_the_shell_completes_names_and_options() -> None:
     assert "recommend" in completed("deepvm", "rec")
     assert {"--prices", "--price-basis"} <= set(completed("deepvm", "sweep", "--pri"))
     assert "simulated" in completed("deepvm", "recommend", "--catalog", "sim")
+
+
+@pytest.mark.parametrize(
+    "words", ["--method fsdp", "--precision fp8", "--software compiled", "--placement-group", "--dataset-size 5M"]
+)
+def test_what_says_something_of_a_model_is_refused_without_one(words: str, run: Run) -> None:
+    code, out, err = run("recommend", "--pw", "3", "--catalog", "paper", *words.split())
+    assert (code, out) == (2, "") and "only together with --model or --params" in err
+
+
+@pytest.mark.parametrize(("words", "said"), [("abc", "--pw: 'abc'"), ("3x --top 1", "--pw: '3x'")])
+def test_a_first_word_is_the_budget(words: str, said: str, run: Run) -> None:
+    code, out, err = run("recommend", *words.split(), "--catalog", "paper")
+    assert (code, out) == (2, "") and said in err
