@@ -21,6 +21,8 @@ from deepvm.planner.search.enumeration import Enumeration
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from deepvm.core.training.workload import Workload
+
 MOST_BUDGETS = 100_000
 ALL_POLICIES = tuple(p.value for p in PolicyName)
 
@@ -37,11 +39,12 @@ class SweepRow:
 
 @dataclass(frozen=True, repr=False)
 class Sweep(Rows[SweepRow]):
-    """A row for each budget and policy, in the order they were asked for."""
+    """A row for each budget and policy, in the order asked for; ``workload``: None where eFLOPS are counted."""
 
     catalog: Catalog
     objective: Objective
     rows: tuple[SweepRow, ...]
+    workload: Workload | None = None
 
     def __repr__(self) -> str:
         """How many rows, and in how many nothing is feasible."""
@@ -95,4 +98,5 @@ def sweep(
             choice = first(enumeration, candidates.request, budget_micro_usd(amount))
             found = None if choice is None else describe(choice, candidates)
             rows.append(SweepRow(amount, candidates.request.policy, found, candidates.reference))
-    return Sweep(catalog, request.objective, tuple(rows))
+    workload = None if request.training is None else request.training.workload
+    return Sweep(catalog, request.objective, tuple(rows), workload)

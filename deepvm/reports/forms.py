@@ -90,9 +90,7 @@ def _why_not(found: WhyNot) -> Forms:
 def _sweep(found: Sweep) -> Forms:
     from deepvm.reports.plans import sweeps as report
 
-    return Forms(
-        lambda: report.document(found, found.catalog, found.objective.value), lambda: report.rows_of(found, float)
-    )
+    return Forms(lambda: report.document(found), lambda: report.rows_of(found, float))
 
 
 def _prediction(found: TrainingSpeed) -> Forms:

@@ -52,7 +52,7 @@ def sweep(
     print_as(
         output,
         lambda: report.print_rows(rows, units),
-        lambda: report.document(rows, found, request.objective.value),
+        lambda: report.document(rows),
         lambda: report.rows_of(rows),
     )
     if outside := report.outside(rows):

@@ -8,11 +8,10 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from deepvm.core.cluster.cluster import Outlook
-from deepvm.core.cluster.instances import Catalog
 from deepvm.core.units import format_seconds, format_usd
 from deepvm.planner.job_forecast import Work
 from deepvm.planner.request import PolicyName
-from deepvm.planner.sweep import SweepRow
+from deepvm.planner.sweep import Sweep, SweepRow
 from deepvm.reports.pictures import MARK_ALL, STYLES, drawing, legend, short, show_budgets, step_line
 from deepvm.reports.plans.outlooks import expected_cells, expected_document, simulated
 from deepvm.reports.plans.recommendation_documents import CSV, CSV_TRAINED
@@ -94,13 +93,17 @@ def rows_of(rows: Sequence[SweepRow], budget: Callable[[Decimal], Any] = _plain)
     return list(header(rows)), [list(values.values()) for values in _values(rows, budget)]
 
 
-def document(rows: Sequence[SweepRow], catalog: Catalog, objective: str) -> dict[str, Any]:
+def document(found: Sweep) -> dict[str, Any]:
     """The rows as one object; null where nothing is feasible."""
+    catalog, workload = found.catalog, found.workload
     return {
         "schema_version": SCHEMA_VERSION,
         "catalog": catalog.name,
-        "objective": objective,
-        "rows": _values(rows, float),
+        "region": catalog.region,
+        "model": workload and workload.model.name,
+        "unit": workload.units if workload else catalog.eflops_unit,
+        "objective": found.objective.value,
+        "rows": _values(found.rows, float),
     }
 
 

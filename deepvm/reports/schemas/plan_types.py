@@ -495,5 +495,8 @@ class Sweep(TypedDict):
 
     schema_version: Literal["deepvm.sweep/1"]
     catalog: Annotated[str, "name of the catalog"]
+    region: Annotated[str, "the provider's region, empty when there is none"]
+    model: Annotated[str | None, "name of the model, null where eFLOPS are counted"]
+    unit: Annotated[str, "of throughput: such as tokens/s, or the catalog's eFLOPS unit"]
     objective: Annotated[str, "what is maximised or minimised"]
     rows: list[SweepRow]
