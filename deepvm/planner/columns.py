@@ -36,7 +36,8 @@ class TrainingTable:
         kept: share of the throughput that preemptions leave, usually, at a bad and at a good time
             (:mod:`deepvm.planner.workload.recovery`); 1 where no model is trained.
         lost_per_s: preemptions a second of the whole cluster, usually; 0 where no model is trained.
-        trusted: whether the speed is believed: up to 1.5 x the largest cluster that was measured.
+        trusted: whether the speed is believed: up to 1.5 x the largest cluster that was measured, and up to the batch
+            that is known to train well.
         most_usd: the highest price, micro-dollars an hour with memory nodes, at which the job keeps to its limits.
     """
 

@@ -210,7 +210,7 @@ def improvement(old: Choice, new: Choice, request: PlanRequest) -> float | None:
 
 _ORDER = (
     *("budget", "quota", "saturation", "memory", "max-nodes", "deadline", "total-budget"),
-    *("extrapolation", "worth"),
+    *("extrapolation", "batch-size", "worth"),
 )
 
 
@@ -267,6 +267,10 @@ def _by_the_ranking(
     """Why a larger cluster that is allowed and better does not come first: it is not believed, or little better."""
     if choice.block.sizes.trusted[choice.size] and not sizes.trusted[row]:
         gpu = next(g for g in candidates.gpus if g.instance == choice.cluster.gpu)
+        more = int(sizes.count[row])
+        if isinstance(gpu.curve, StepTimeSpeedup) and more > gpu.curve.known.proven_vms:
+            yield Binding("batch-size", f"with {larger} {gpu.curve.known.too_many(more)}: '--global-batch' sets it")
+            return
         seen = int(getattr(gpu.curve, "fitted_to", 0))
         reason = f"{larger} is more than 1.5 times the {seen} that such clusters were checked with"
         yield Binding("extrapolation", f"{reason}; '--extrapolate' believes it")

@@ -119,7 +119,8 @@ class PlanRequest:
         top: how many clusters to rank. time_limit_s: of the integer program.
         work: how much is to be trained, if known. training: what is trained, if known.
         rank: None for machines where a model is trained, else plans.
-        extrapolate: whether clusters beyond 1.5 x what was ever measured may come first.
+        extrapolate: whether clusters may come first that are beyond 1.5 x what was ever measured, or whose batch is
+            larger than is known to train well.
         life_s: with ``training``, the mean life of a spot VM that the user knows, infinite for no preemptions.
     """
 
@@ -221,6 +222,9 @@ class PlanRequest:
             if value is not None or option not in _NONE_IS_DEFAULT:
                 found[attribute] = read(value, option)
         request = cls(**found)
+        if "objective" in found and not request.has_objective:
+            allowed = f"none with the policy {request.policy.value}, which has a rule of its own"
+            raise RequestError("objective", request.objective.value, allowed)
         trained = {name: value for name, value in work_options.items() if value not in (None, "")}
         if training is not None:
             from deepvm.planner.job_forecast import known_life_s

@@ -126,7 +126,7 @@ class PlanFlags(WorkloadFlags):
         Literal["machines", "plans"] | None,
         opt("Rows differ in what trains, or in anything; default: machines with a model."),
     ] = None
-    extrapolate: Annotated[bool, switch("Clusters beyond 1.5 x what was ever measured may come first.")] = False
+    extrapolate: Annotated[bool, switch("Clusters or batches larger than ever checked may come first.")] = False
     checkpoint_size: Annotated[str | None, opt("Size of a checkpoint; default: the model's, else 300MB.", "SIZE")] = (
         None
     )
@@ -228,6 +228,8 @@ class PlanFlags(WorkloadFlags):
             if given := next((n for n, usual in _OF_A_MODEL.items() if getattr(self, n) != usual), ""):
                 raise RequestError(given, getattr(self, given), "only together with --model or --params")
             return None
+        if self.estimates:
+            note("--estimates has no effect where a model is trained: its speed is predicted for every type")
         from deepvm.catalog.published.performance import PublishedPerformance
         from deepvm.core.training.speed import Training
 

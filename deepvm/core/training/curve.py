@@ -44,5 +44,5 @@ class StepTimeSpeedup(SpeedupCurve):
         return np.asarray((found.throughput * found.fits / self.unit).reshape(np.shape(n)))
 
     def extrapolated(self, n: FloatArray) -> BoolArray:
-        """Beyond 1.5 x the largest cluster that its source has seen."""
-        return np.asarray(np.asarray(n) > REACH * (self.fitted_to or np.inf))
+        """Beyond 1.5 x the largest cluster that its source has seen, or the batch that is known to train well."""
+        return np.asarray(np.asarray(n) > min(REACH * (self.fitted_to or np.inf), self.known.proven_vms))

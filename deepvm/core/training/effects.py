@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from deepvm.core.training.evidence import Effects
 from deepvm.core.training.hardware import Machine
+from deepvm.core.training.roofline import computing_share
 from deepvm.core.training.workload import Precision, Workload
 
 FloatArray = npt.NDArray[np.float64]
@@ -25,6 +26,8 @@ WIDTHS = {
     Precision.FP4: "quarter",
 }
 """How a GPU's units are used: what it achieves in fp32 says little about its tensor cores."""
+_HALF = "half"
+"""fp16 and bf16: tensor cores do both at one speed, so what was published of one holds for the other."""
 
 
 def effects_of(
@@ -43,16 +46,20 @@ def effects_of(
     """
     gpu, model, net = machine.accelerator, workload.model, machine.interconnect
     width = WIDTHS[precision]
-    one = _one(workload, machine, precision)
+    one, number = _one(workload, machine, precision), width if width == _HALF else precision.value
+    # How fast units compute says nothing of a step that waits for memory.
+    computing = computing_share(workload, machine, precision, checkpointing=checkpointing)
     found = {
-        "all": 1.0,
-        f"generation={gpu.generation}/{width}": 1.0,
-        f"gpu={gpu.chip}": 1.0,
-        f"board={gpu.name}": 1.0,
-        f"precision={precision.value}": 1.0,
-        f"gpu+precision={gpu.chip}/{precision.value}": 1.0,
-        f"family={model.family}": 1.0,
-        f"family+generation={model.family}/{gpu.generation}/{width}": 1.0,
+        "all": computing,
+        f"generation={gpu.generation}/{width}": computing,
+        f"gpu={gpu.chip}": computing,
+        f"board={gpu.name}": computing,
+        f"precision={number}": computing,
+        f"gpu+precision={gpu.chip}/{number}": computing,
+        f"family={model.family}": computing,
+        f"family+generation={model.family}/{gpu.generation}/{width}": computing,
+        "memory": 1 - computing,
+        f"memory of={gpu.chip}": 1 - computing,
         f"model={model.name}": 1.0,
         f"model+gpu={one}": 1.0,
         f"software={software}": 1.0,
@@ -73,6 +80,8 @@ def effects_of(
         found["log parameters below 1e9"] = min(0.0, math.log(model.parameters / SMALL_PARAMETERS))
         found["log sequence"] = math.log(model.sequence / REFERENCE_SEQUENCE)
         found[f"model: log sequence={model.name}"] = math.log(model.sequence / REFERENCE_SEQUENCE)
+    else:  # operations and bytes are counted or estimated, they do not follow from a shape
+        found[f"counted model={model.name}"] = 1.0
     if several_vms:
         found |= {f"network={net.kind}": 1.0, f"machine={net.machine}": 1.0}
     else:

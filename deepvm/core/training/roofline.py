@@ -87,16 +87,26 @@ def nominal_steps(
 
 def _sample_s(workload: Workload, machine: Machine, precision: Precision, memory: MemoryFit) -> FloatArray:
     """Seconds of forward and backward for one sample on one GPU."""
-    gpu = machine.accelerator
-    flop = np.where(
-        memory.checkpointing,
-        workload.flop_of_step(checkpointing=True),
-        workload.flop_of_step(checkpointing=False),
+    without, again = (
+        float(np.linalg.norm(roofs_s(workload, machine, precision, checkpointing=c), _ROOFS)) for c in (False, True)
     )
+    return np.where(memory.checkpointing, again, without)
+
+
+def roofs_s(
+    workload: Workload, machine: Machine, precision: Precision, *, checkpointing: bool
+) -> tuple[float, float]:
+    """Seconds that a sample takes at least on one GPU: for its operations, and for the bytes that they move."""
+    gpu = machine.accelerator
     wide = 2.0 if precision in (Precision.FP32, Precision.TF32) else 1.0
-    computing = flop / (gpu.matmul_flops(precision) * COMPUTE_SHARE)
-    moving = workload.model.traffic_bytes * wide / (gpu.traffic_gb_per_s * 1e9 * MEMORY_SHARE)
-    return np.asarray((computing**_ROOFS + moving**_ROOFS) ** (1 / _ROOFS))
+    computing = workload.flop_of_step(checkpointing=checkpointing) / (gpu.matmul_flops(precision) * COMPUTE_SHARE)
+    return computing, workload.model.traffic_bytes * wide / (gpu.traffic_gb_per_s * 1e9 * MEMORY_SHARE)
+
+
+def computing_share(workload: Workload, machine: Machine, precision: Precision, *, checkpointing: bool) -> float:
+    """By how many per cent a sample takes longer with 1 % more time for its operations; the rest is memory's."""
+    computing, moving = roofs_s(workload, machine, precision, checkpointing=checkpointing)
+    return computing**_ROOFS / (computing**_ROOFS + moving**_ROOFS)
 
 
 def _fixed_s(workload: Workload, machine: Machine, gpus: FloatArray) -> FloatArray:

@@ -70,8 +70,7 @@ class Doubt:
         left = 1 - waits.probability
         shared = self.shared * left[:, None]
         named = {name: cause * left for name, cause in self.named.items()}
-        known = (shared**2).sum(axis=1) + sum((c**2 for c in named.values()), np.zeros_like(left)) + self.own
-        rest = np.sqrt(np.maximum(waits.sd**2 - known, 0.0))
+        rest = np.sqrt(np.maximum(waits.sd**2 - (left * waits.computed_sd) ** 2, 0.0))
         return Doubt(shared, {**named, "reading": rest}, self.own)
 
 
@@ -128,6 +127,11 @@ class TrainingSpeed(Answer):
         return int(REACH * self.fitted_vms)
 
     @property
+    def proven_vms(self) -> float:
+        """The largest n whose step has no more samples than are known to train well; see ``Workload.proven_samples``."""
+        return self.workload.proven_samples / (self.workload.batch * self.machine.gpus)
+
+    @property
     def needs(self) -> str:
         """What the workload lacks where it fits nowhere, in words; empty where it fits."""
         if self.fits.any():
@@ -154,6 +158,17 @@ class TrainingSpeed(Answer):
         flops = float(self.throughput[place]) / self.workload.model.units_per_sample * self.workload.useful_flop()
         return flops / (float(self.vms[place]) * self.machine.gpus * gpu.peak_flops(self.precision))
 
+    def waits(self, place: int) -> bool:
+        """Whether GPUs wait for their samples at ``vms[place]``, as likely as not."""
+        reading = self.doubt.named.get("reading")
+        return reading is not None and bool(reading[place] >= READING_SD / 2)
+
+    def too_many(self, vms: int) -> str:
+        """That a step of so many VMs has more samples than are known to train well, in words."""
+        unit, each = self.workload.model.unit, self.workload.model.units_per_sample
+        step, most = (n * each for n in (self.workload.batch * vms * self.machine.gpus, self.workload.proven_samples))
+        return f"a step has {step:,.0f} {unit}, and up to {most:,.0f} were shown to train as well as few"
+
     def doubts(self, place: int) -> Iterator[str]:
         """What should make a reader careful with the speed at ``vms[place]``, the most important first."""
         model, vms = self.workload.model, int(self.vms[place])
@@ -169,8 +184,7 @@ class TrainingSpeed(Answer):
                 f"nobody has published {model.name} on {self.machine.accelerator.name} in {self.precision.value}: "
                 "derived from data sheets and from what was published of other models and GPUs"
             )
-        reading = self.doubt.named.get("reading")
-        if reading is not None and reading[place] >= READING_SD / 2:
+        if self.waits(place):
             yield (
                 f"{self.machine.vcpus} vCPUs read about {self.workload.model.reads_per_vcpu:g} samples a second each, "
                 "and the GPUs wait for them: decode on GPUs, or rent a VM with more vCPUs"
@@ -178,6 +192,8 @@ class TrainingSpeed(Answer):
         elif self.workload.model.reads_per_vcpu and self.machine.vcpus is None and not self.said:
             each = float(self.throughput[place]) / self.workload.model.reads_per_vcpu
             yield f"it takes about {each:.0f} vCPUs to read so many images; with fewer the GPUs wait"
+        if vms > self.proven_vms:
+            yield f"{self.too_many(vms)}; with more, the same accuracy may take more of them: say --global-batch"
         if vms > self.trusted_vms and not self.said:
             what = f"{vms} VMs of {self.machine.gpus:g} x {self.machine.accelerator.name}"
             yield f"{what} are more than 1.5 times the {self.fitted_vms} that such networks were checked with"
@@ -310,11 +326,13 @@ def reading_s(workload: Workload, machine: Machine, batch: FloatArray) -> FloatA
 class Waits:
     """Steps that may wait for their samples, which are read while the one before is computed; arrays of shape (sizes,).
 
-    ``step_s``: median seconds. ``sd``: of their logarithm. ``probability``: that reading takes longer than computing.
+    ``step_s``: median seconds. ``sd``: of their logarithm. ``computed_sd``: the same were nothing read.
+    ``probability``: that reading takes longer than computing.
     """
 
     step_s: FloatArray
     sd: FloatArray
+    computed_sd: FloatArray
     probability: FloatArray
 
 
@@ -334,6 +352,7 @@ def waiting(computed_s: FloatArray, sd: FloatArray, reading_s: FloatArray) -> Wa
     return Waits(
         step_s=np.where(reads, reading_s * np.exp(mean), computed_s),
         sd=np.where(reads, np.sqrt(np.maximum(square - mean**2, 0.0)), sd),
+        computed_sd=sd,
         probability=np.where(reads, below, 0.0),
     )
 

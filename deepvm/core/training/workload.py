@@ -51,6 +51,9 @@ _LORA_LAYERS = 4 / 3
 Llama-3 8B (42 M of rank 16), 0.26 % of 70B."""
 FROZEN_BYTES = 2
 """Of a weight that is not trained."""
+_PROVEN_BATCH = {"images": 8192, "tokens": 2**22}
+"""Up to which larger steps were shown to train as well: images of ResNet-50 (Goyal et al. 2017, section 5.1), tokens of
+large language models (Llama 2, Touvron et al. 2023, section 2.2)."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,16 @@ class Workload:
     def saved_bytes(self) -> int:
         """Size of one checkpoint."""
         return math.ceil(SAVED_BYTES * self.trained)
+
+    @property
+    def proven_samples(self) -> float:
+        """The most samples of a step that are known to train as well as few; infinite where no one has asked.
+
+        Infinite, too, with strong scaling, where the user says how many they are.
+        """
+        known = self.model.family != "diffusion" and self.scaling is Scaling.WEAK
+        most = _PROVEN_BATCH.get(self.model.unit, math.inf) if known else math.inf
+        return most / self.model.units_per_sample
 
     @property
     def units(self) -> str:

@@ -34,7 +34,8 @@ _HOUR_S = 3600
 class GpuRow:
     """A GPU model in VMs of ``count``: the cheapest type of each market, and how fast one VM trains.
 
-    ``speed`` is None where it is not known or the model does not fit; ``why`` says which.
+    ``speed`` is None where it is not known or the model does not fit; ``why`` says which. ``waits``: whether the GPUs
+    wait for the vCPUs of the type to read samples.
     """
 
     name: str
@@ -45,6 +46,7 @@ class GpuRow:
     speed: Interval | None
     source: str
     why: str
+    waits: bool = False
 
     @property
     def units_per_usd(self) -> float | None:
@@ -61,6 +63,7 @@ class GpuRow:
 class Gpus(Rows[GpuRow]):
     """What can be rented to train a workload, the most work for a dollar first."""
 
+    catalog: Catalog
     workload: Workload
     rows: tuple[GpuRow, ...]
 
@@ -90,7 +93,7 @@ def gpus(
     if not rows:
         names = sorted({r.name for r in found})
         raise RequestError("gpu", gpu, none_of(gpu, names, meant_gpu(gpu, names)))
-    return Gpus(training.workload, rows)
+    return Gpus(catalog, training.workload, rows)
 
 
 def _rows_of(catalog: Catalog, training: Training) -> list[GpuRow]:
@@ -114,15 +117,15 @@ def _built(row: GpuRow) -> GpuRow:
 def _row(name: str, count: int, memory: float | None, types: Sequence[InstanceType], training: Training) -> GpuRow:
     """The row of the type that trains most for its price; types with the same GPUs differ in vCPUs and networks."""
     found = [(t, speed_of_one(t, training)) for t in types]
-    known = [(t, s.interval(0), s.source.value) for t, s in found if isinstance(s, TrainingSpeed)]
+    known = [(t, s.interval(0), s.source.value, s.waits(0)) for t, s in found if isinstance(s, TrainingSpeed)]
     if not known:
         why = next(s for _, s in found if isinstance(s, str))
         shown = min(types, key=lambda t: (_lowest(t), t.name))
         return GpuRow(name, count, memory, *_sold(shown), None, "", why)
     measured = [k for k in known if k[2] == Source.MEASURED.value]
     known = measured or known
-    shown, speed, source = min(known, key=lambda k: (_lowest(k[0]) / k[1].value, k[0].name))
-    return GpuRow(name, count, memory, *_sold(shown), speed, source, "")
+    shown, speed, source, waits = min(known, key=lambda k: (_lowest(k[0]) / k[1].value, k[0].name))
+    return GpuRow(name, count, memory, *_sold(shown), speed, source, "", waits)
 
 
 def _lowest(instance: InstanceType) -> float:
@@ -164,6 +167,9 @@ def print_gpus(found: Gpus) -> None:
     for r in (r for r in found if r.why):
         unknown.setdefault((r.name, r.why), []).append(str(r.count))
     lines = [f"No speed: {joined(counts)} x {name}: {why}." for (name, why), counts in unknown.items()]
+    waiting = [f"{r.count} x {r.name}" for r in found if r.waits]
+    if waiting:
+        lines.append(f"Their vCPUs do not read images fast enough: {joined(waiting)}.")
     print_lines(["", *lines] if lines else [])
 
 
@@ -177,8 +183,12 @@ def _price(instance: InstanceType | None, *, spot: bool) -> str:
 
 def document(found: Gpus) -> dict[str, Any]:
     """For programs."""
+    as_of = found.catalog.provenance.prices_as_of
     return {
         "schema_version": SCHEMA_VERSION,
+        "catalog": found.catalog.name,
+        "region": found.catalog.region,
+        "prices_as_of": as_of and as_of.isoformat(),
         "model": found.workload.model.name,
         "unit": found.workload.units,
         "gpus": [
@@ -195,6 +205,7 @@ def document(found: Gpus) -> dict[str, Any]:
                 "throughput": r.speed and r.speed.as_document(),
                 "units_per_usd": r.units_per_usd,
                 "source": r.source or None,
+                "waits_for_vcpus": r.waits,
                 "reason": r.why or None,
             }
             for r in found

@@ -35,7 +35,11 @@ _BETTER = {
     Objective.COST_PER_WORK: "lower cost of the work",
     Objective.TOTAL_COST: "lower bill",
 }
-_LIMITS = {"extrapolation": "what such clusters were checked with (--extrapolate)", "worth": "what is worth its price"}
+_LIMITS = {
+    "extrapolation": "what such clusters were checked with (--extrapolate)",
+    "batch-size": "the batch that is known to train well (--global-batch)",
+    "worth": "what is worth its price",
+}
 _LITTLE = 0.005
 _NONSENSE = 0.05
 """A share of the first plan's speed below which nobody would rent a plan instead."""

@@ -157,9 +157,12 @@ def why_rows(why: WhyNot) -> tuple[list[str], list[list[Any]]]:
     """Header, and one row: the type that was asked about, its best cluster, and how far that is from the winner."""
     best = [why.best and value(why.best) for value in CSV.values()]
     matches_at = None if why.matches_at is None else float(why.matches_at)
-    header = ["asked_instance_type", "verdict", *CSV, "gap", "matches_at_usd_per_hour", "reason"]
+    trained = CSV_TRAINED if why.units else {}
+    predicted = why.best and why.best.prediction
+    doubt = [predicted and value(predicted) for value in trained.values()]
+    header = ["asked_instance_type", "verdict", *CSV, "gap", "matches_at_usd_per_hour", "reason", *trained]
     reason = why.rejection and why.rejection.reason
-    return header, [[why.instance_type, why.verdict, *best, why.gap, matches_at, reason]]
+    return header, [[why.instance_type, why.verdict, *best, why.gap, matches_at, reason, *doubt]]
 
 
 def source(catalog: Catalog) -> dict[str, Any]:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from deepvm.core.cluster.cluster import Prediction, Recommendation
 from deepvm.core.cluster.instances import Catalog
+from deepvm.core.training.speed import Training
 from deepvm.core.training.workload import Workload
 from deepvm.core.units import format_seconds, format_usd
 from deepvm.planner.recommend import Recommendations
@@ -42,6 +46,8 @@ if TYPE_CHECKING:
 
 _LITTLE = 0.005
 """A share that would be printed as 0 %."""
+_WORTH_SAYING = 0.05
+"""A gain in speed that is worth another option."""
 _BY = {  # not by FLOPP, which leaves out what the memory nodes cost
     Objective.THROUGHPUT: "Fastest",
     Objective.COST_PER_WORK: "Cheapest training",
@@ -64,6 +70,7 @@ def print_trained_report(
     mttp = best.request.life_s is not None
     lines = [
         *_speed(best[0], workload),
+        *_without_checkpointing(best[0], best.request.training),
         *_preemptions(best),
         *(f"{line[:1].upper()}{line[1:]}" for line in simulated_line(best[0])),
         *(f"{line.removeprefix('! ').capitalize()}." for line in deadline_line(best)),
@@ -133,7 +140,7 @@ def _speed(first: Recommendation, workload: Workload) -> Iterator[str]:
     assert predicted is not None and gpu.gpu is not None
     step, gpus = predicted.step_s, count * gpu.gpu.count
     yield (
-        f"Speed: {gpus} x {gpu.gpu.name} {'does' if gpus == 1 else 'do'} a step of {_batch(predicted)} in "
+        f"Speed: {gpus} x {gpu.gpu.name} {'does' if gpus == 1 else 'do'} a step of {_batch(predicted, gpus, workload)} in "
         f"{format_seconds(step.value, digits=3)} ({step.low:.3g} to {step.high:.3g} s in four runs of five), at "
         f"{predicted.mfu:.0%} of their peak in {predicted.precision} (MFU)"
         f"{'; activations are recomputed' if predicted.checkpointing else ''}."
@@ -143,9 +150,31 @@ def _speed(first: Recommendation, workload: Workload) -> Iterator[str]:
         yield f"Scaling: {count} VMs are {first.speedup:.3g} times as fast as one, {share} of what they could be."
 
 
-def _batch(predicted: Prediction) -> str:
-    text = f"{predicted.batch_per_gpu:g} samples a GPU"
-    return f"{text}, {predicted.micro_batch:.3g} at once," if predicted.micro_batch < predicted.batch_per_gpu else text
+def _without_checkpointing(first: Recommendation, training: Training) -> Iterator[str]:
+    """That activations need not be computed again, where that was not asked for."""
+    predicted, workload = first.prediction, training.workload
+    if predicted is None or not predicted.checkpointing or workload.checkpointing is not None:
+        return
+    plain, vms = replace(workload, checkpointing=False), np.array([float(first.cluster.gpu_count)])
+    found = training.speeds.speed(first.cluster.gpu, plain, vms)
+    if isinstance(found, str) or not found.fits[0]:
+        return
+    gain = float(found.throughput[0]) / predicted.throughput.value - 1
+    if gain >= _WORTH_SAYING:
+        yield (
+            f"Tip: here activations fit into GPU memory; not to compute them again is about {gain:.0%} faster: "
+            "--no-activation-checkpointing."
+        )
+
+
+def _batch(predicted: Prediction, gpus: int, workload: Workload) -> str:
+    samples = predicted.batch_per_gpu * gpus
+    text, each = f"{predicted.batch_per_gpu:.3g} samples a GPU", workload.model.units_per_sample
+    if predicted.micro_batch < predicted.batch_per_gpu:
+        text += f", {predicted.micro_batch:.3g} at once"
+    in_all = f"{samples:,.0f} in all" if gpus > 1 else ""
+    tokens = f"{samples * each:,.0f} tokens" if each > 1 else ""
+    return f"{text} ({', '.join(filter(None, (in_all, tokens)))})" if in_all or tokens else text
 
 
 def _preemptions(answer: Recommendations) -> Iterator[str]:

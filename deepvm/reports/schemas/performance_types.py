@@ -57,6 +57,7 @@ class Gpu(TypedDict):
     spot: Annotated[Offer | None, "the cheapest as spot VM, null if not sold"]
     on_demand: Annotated[Offer | None, "the cheapest on demand, null if not sold"]
     throughput: Annotated[Interval | None, "of one VM, in unit, null when unknown or if the model does not fit"]
+    waits_for_vcpus: Annotated[bool, "whether the GPUs wait for the VM's vCPUs to read samples"]
     units_per_usd: Annotated[float | None, "units that a US dollar trains at the lowest price, null when unknown"]
     source: Annotated[str | None, "measured, published or derived, null without a speed"]
     reason: Annotated[str | None, "why there is no speed, null when there is one"]
@@ -66,6 +67,9 @@ class Gpus(TypedDict):
     """What can be rented to train a model."""
 
     schema_version: Literal["deepvm.gpus/1"]
+    catalog: Annotated[str, "name of the catalog"]
+    region: Annotated[str, "region of the prices"]
+    prices_as_of: Annotated[str | None, "date of the on-demand prices, ISO 8601, null when unknown"]
     model: Annotated[str, "name of the model"]
     unit: Unit
     gpus: Annotated[list[Gpu], "the most work for a US dollar first"]

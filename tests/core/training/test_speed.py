@@ -166,3 +166,18 @@ def test_a_size_is_as_fast_whatever_other_sizes_are_asked_for(model: str, scalin
         alone = speed(workload, gpu, 4, [n])
         assert every.throughput[n - 1] == pytest.approx(alone.throughput[0])
         assert every.sd[n - 1] == pytest.approx(alone.sd[0])
+
+
+def test_a_step_larger_than_is_known_to_train_well_is_a_doubt() -> None:
+    """8192 images (Goyal et al. 2017): 8 VMs of 8 GPUs with 128 each, and no more, unless the user says how many."""
+    each = speed(Workload(find_model("resnet50"), batch=128), "A100", 8, [8, 9], 40)
+    assert each.proven_vms == 8
+    assert not any("shown to train" in d for d in each.doubts(0))
+    assert "a step has 9,216 images, and up to 8,192 were shown to train as well as few" in " ".join(each.doubts(1))
+    said = speed(Workload(find_model("resnet50"), batch=16384, scaling=Scaling.STRONG), "A100", 8, [9], 40)
+    assert not any("shown to train" in d for d in said.doubts(0))
+
+
+def test_no_one_has_said_how_large_a_step_of_other_models_may_be() -> None:
+    assert Workload(find_model("sdxl"), batch=100).proven_samples == np.inf
+    assert Workload(find_model("llama-8b").with_sequence(8192), batch=1).proven_samples == 512

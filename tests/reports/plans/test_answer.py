@@ -126,7 +126,7 @@ def test_a_bad_time_is_called_out_from_five_per_cent_on() -> None:
     assert list(answers.bad_time(answers.rows_of(best))) == []
     first = best[0]
     assert first.prediction is not None
-    bad = replace(first, prediction=replace(first.prediction, kept=Interval(0.4, 0.9, 1.0)))
+    bad = replace(first, prediction=replace(first.prediction, kept=Interval(0.48, 0.9, 1.0)))
     (line,) = answers.bad_time([("fastest", bad), *answers.rows_of(best)[1:]])
     assert line == "! at a bad time, when spot VMs live for hours, 'no spot' is faster"
 

@@ -133,6 +133,7 @@ def drawn(rng: random.Random) -> dict[str, Any]:
         else rng.randint(1, 10**11),
         "buffers": rng.choice((1, 2, 2, 3)),
         "method": rng.choice(("ddp", "fsdp")),
+        "batch": rng.choice((1, 1, 1, 2048)),  # of one GPU; 8192 in all are known to train well
         "life_s": rng.choice((None, None, None, 600.0, 3600.0, 4e4, 1e6, math.inf)),
         "architectures": rng.choice(
             (
@@ -214,7 +215,7 @@ def request_of(shop: dict[str, Any], **options: Any) -> PlanRequest:
     """What is asked of a shop; clusters that differ in anything unless the options say ``rank``."""
     gpus = shop["gpus"]
     source = Tables({n: g["speed"] for n, g in gpus.items()}, {n: g["fitted"] for n, g in gpus.items()})
-    workload = Workload(MODEL, Method(shop["method"]), batch=1, samples=shop["units"] or None)
+    workload = Workload(MODEL, Method(shop["method"]), batch=shop["batch"], samples=shop["units"] or None)
     life = shop["life_s"]
     never = life is not None and math.isinf(life)
     asked: dict[str, Any] = {
@@ -271,6 +272,7 @@ def plain_shop(gpus: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "checkpoint": 10**9,
         "buffers": 2,
         "method": "ddp",
+        "batch": 1,
         "life_s": math.inf,
         "architectures": (),
         "objective": "throughput",

@@ -231,7 +231,7 @@ def _plan(
     }[shop["objective"]]
     vcpus = n * gpu["vcpus"] + (m * node["vcpus"] if m else 0)
     band = -1 if not spot else 5 if gpu["band"] is None else gpu["band"]
-    trusted = shop["extrapolate"] or n <= 1.5 * gpu["fitted"]
+    trusted = shop["extrapolate"] or (n <= 1.5 * gpu["fitted"] and n * shop["batch"] <= 8192)
     return Plan(architecture, name, n, memory, m, price, zone if spot else "", value, vcpus, band, trusted)
 
 
