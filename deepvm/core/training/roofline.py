@@ -93,9 +93,7 @@ def _sample_s(workload: Workload, machine: Machine, precision: Precision, memory
     return np.where(memory.checkpointing, again, without)
 
 
-def roofs_s(
-    workload: Workload, machine: Machine, precision: Precision, *, checkpointing: bool
-) -> tuple[float, float]:
+def roofs_s(workload: Workload, machine: Machine, precision: Precision, *, checkpointing: bool) -> tuple[float, float]:
     """Seconds that a sample takes at least on one GPU: for its operations, and for the bytes that they move."""
     gpu = machine.accelerator
     wide = 2.0 if precision in (Precision.FP32, Precision.TF32) else 1.0
@@ -106,7 +104,7 @@ def roofs_s(
 def computing_share(workload: Workload, machine: Machine, precision: Precision, *, checkpointing: bool) -> float:
     """By how many per cent a sample takes longer with 1 % more time for its operations; the rest is memory's."""
     computing, moving = roofs_s(workload, machine, precision, checkpointing=checkpointing)
-    return computing**_ROOFS / (computing**_ROOFS + moving**_ROOFS)
+    return float(1.0 / (1.0 + (moving / computing) ** _ROOFS))
 
 
 def _fixed_s(workload: Workload, machine: Machine, gpus: FloatArray) -> FloatArray:

@@ -128,7 +128,7 @@ class TrainingSpeed(Answer):
 
     @property
     def proven_vms(self) -> float:
-        """The largest n whose step has no more samples than are known to train well; see ``Workload.proven_samples``."""
+        """The largest n whose step has no more than ``Workload.proven_samples``, which are known to train well."""
         return self.workload.proven_samples / (self.workload.batch * self.machine.gpus)
 
     @property

@@ -139,8 +139,9 @@ def _speed(first: Recommendation, workload: Workload) -> Iterator[str]:
     predicted, gpu, count = first.prediction, first.cluster.gpu, first.cluster.gpu_count
     assert predicted is not None and gpu.gpu is not None
     step, gpus = predicted.step_s, count * gpu.gpu.count
+    who = f"{gpus} x {gpu.gpu.name} {'does' if gpus == 1 else 'do'}"
     yield (
-        f"Speed: {gpus} x {gpu.gpu.name} {'does' if gpus == 1 else 'do'} a step of {_batch(predicted, gpus, workload)} in "
+        f"Speed: {who} a step of {_batch(predicted, gpus, workload)} in "
         f"{format_seconds(step.value, digits=3)} ({step.low:.3g} to {step.high:.3g} s in four runs of five), at "
         f"{predicted.mfu:.0%} of their peak in {predicted.precision} (MFU)"
         f"{'; activations are recomputed' if predicted.checkpointing else ''}."
