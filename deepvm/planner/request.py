@@ -209,6 +209,9 @@ class PlanRequest:
         work_options = {name: given.pop(name) for name in WorkOptions.__annotations__ if name in given}
         found: dict[str, Any] = {"budget": to_decimal(budget, "budget", zero=True, unit="$/h")}
         if training is not None:
+            if not hasattr(training, "workload"):
+                allowed = "what deepvm.training returns, such as deepvm.training(model='llama-8b')"
+                raise RequestError("training", training, allowed)
             found["checkpoint_bytes"] = training.workload.saved_bytes
             if (speedup := given.get("speedup")) is not None:
                 raise RequestError("speedup", speedup, "none with a model: its step time decides how it scales")
@@ -222,7 +225,7 @@ class PlanRequest:
             if value is not None or option not in _NONE_IS_DEFAULT:
                 found[attribute] = read(value, option)
         request = cls(**found)
-        if "objective" in found and not request.has_objective:
+        if found.get("objective") is not None and not request.has_objective:
             allowed = f"none with the policy {request.policy.value}, which has a rule of its own"
             raise RequestError("objective", request.objective.value, allowed)
         trained = {name: value for name, value in work_options.items() if value not in (None, "")}

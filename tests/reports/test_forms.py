@@ -159,5 +159,7 @@ def test_wrong_arguments_are_named() -> None:
         deepvm.predict("H100", 0, model="llama-8b")
     with pytest.raises(RequestError, match="gpu: 'K80'"):
         deepvm.gpus(SNAPSHOT, "K80", model="resnet50")
+    with pytest.raises(RequestError, match="a Catalog, such as"):
+        deepvm.gpus("aws", model="resnet50")  # type: ignore[arg-type]
     with pytest.raises(RequestError, match="policy"):
         deepvm.simulate("gpt-1.3b", "sometimes")

@@ -109,6 +109,8 @@ class TrainingSpeed(Answer):
         """The speed of the first size, with its 80 % interval."""
         found, gpus = self.interval(0), round(float(self.vms[0]) * self.machine.gpus)
         speed = f"{found.value:.4g} ({found.low:.4g} to {found.high:.4g}) {self.workload.units}"
+        if not self.fits[0]:
+            speed = "it does not fit into their memory"
         return f"<TrainingSpeed: {self.workload.model.name} on {gpus} x {self.machine.accelerator.name}: {speed}>"
 
     @cached_property

@@ -19,6 +19,7 @@ from deepvm.core.training.hardware import WITHOUT_WHEELS
 from deepvm.core.training.speed import Source, Training, TrainingSpeed
 from deepvm.core.training.workload import Workload
 from deepvm.errors import RequestError
+from deepvm.planner.request import with_tables
 from deepvm.planner.workload.trained import speed_of_one
 from deepvm.reports.performance.predictions import short
 from deepvm.reports.tables import Column, print_items, print_lines
@@ -85,6 +86,7 @@ def gpus(
     Raises:
         RequestError: no such GPU in the catalog, or a workload that cannot be. CatalogFormatError: a bad model file.
     """
+    with_tables(catalog, None)  # refuses what is no catalog
     speeds = PublishedPerformance() if tables is None else tables.speeds(PublishedPerformance(), catalog.by_name)
     training = Training(read_workload(**workload), speeds)
     found = [r if gpu.casefold() == r.name.casefold() else _built(r) for r in _rows_of(catalog, training)]

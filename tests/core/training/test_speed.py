@@ -181,3 +181,8 @@ def test_a_step_larger_than_is_known_to_train_well_is_a_doubt() -> None:
 def test_no_one_has_said_how_large_a_step_of_other_models_may_be() -> None:
     assert Workload(find_model("sdxl"), batch=100).proven_samples == np.inf
     assert Workload(find_model("llama-8b").with_sequence(8192), batch=1).proven_samples == 512
+
+
+def test_a_speed_that_cannot_be_had_is_not_shown_as_one() -> None:
+    found = speed(Workload(find_model("llama-70b"), Method.DDP, batch=1), "T4", 1, [1])
+    assert repr(found) == "<TrainingSpeed: llama-70b on 1 x T4: it does not fit into their memory>"
