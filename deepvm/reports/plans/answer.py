@@ -210,7 +210,7 @@ def apart(answer: Recommendations) -> Iterator[str]:
         odds = other.prediction.faster_than_first if other.prediction else None
         if odds is not None and EVEN <= odds < MOST_EVEN and other.cluster.gpu.gpu != gpu:
             what = f"{cluster_words(other.cluster)} at {other.usd_per_hour:.2f} $/h"
-            yield f"~ {what} is faster in {odds:.0%} of cases; what to measure to know: --why"
+            yield f"~ {what} is faster in {odds:.0%} of cases; what is worth measuring: --why"
             return
 
 

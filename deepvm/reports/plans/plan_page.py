@@ -272,7 +272,7 @@ class PlanPage:
             *answers.warnings_of(self.answer, self.now),
         ]
         lines = [
-            re.sub("^[!~] |; what to measure to know: --why$", "", line) for line in said if "-> --why" not in line
+            re.sub("^[!~] |; what is worth measuring: --why$", "", line) for line in said if "-> --why" not in line
         ]
         lines += answers.measurement_lines(self.answer) if self._has_model else []
         lines += [d for d in doubts(self.answer) if d not in lines]

@@ -222,7 +222,7 @@ def refused_lines(catalog: Catalog) -> list[str]:
 
 def doubts(answer: Recommendations) -> list[str]:
     """What should make a reader careful with the figures."""
-    found = list(dict.fromkeys(w for r in answer.configurations for w in r.warnings))
+    found = list(dict.fromkeys(_of_its_type(w, r) for r in answer.configurations for w in r.warnings))
     found += answer.catalog.provenance.doubts
     nodes = (r.cluster.memory.instance for r in answer.configurations if r.cluster.memory is not None)
     if answer.catalog.memory_nodes.sustained:
@@ -243,6 +243,12 @@ def doubts(answer: Recommendations) -> list[str]:
                 f"so it misjudges small clusters{hint}"
             )
     return _grouped(found)
+
+
+def _of_its_type(warning: str, r: Recommendation) -> str:
+    """A warning that says which of the ranked types it is about."""
+    named = r.prediction is None or r.cluster.gpu.name in warning or warning.startswith(_UNPUBLISHED)
+    return warning if named else f"{r.cluster.gpu.name}: {warning}"
 
 
 def _grouped(found: list[str]) -> list[str]:

@@ -178,3 +178,10 @@ def test_wide_adds_what_the_step_does(capsys: pytest.CaptureFixture[str], monkey
     monkeypatch.setenv("COLUMNS", "220")
     head = next(line for line in reasons(answered("30"), capsys, wide=True).splitlines() if line.startswith("#"))
     assert {"MFU", "step", "precision", "K(n)"} <= set(re.split(r"\s{2,}", head))
+
+
+def test_each_doubt_says_which_type_it_is_about(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not "16 vCPUs read too little" below a first row that has 96."""
+    best = answered("3", "resnet50")
+    said = [line for line in reasons(best, capsys).splitlines() if line.startswith("Doubt:") and "vCPUs" in line]
+    assert said and all(any(f"{r.cluster.gpu.name}: " in line for r in best) for line in said)
