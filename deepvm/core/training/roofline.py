@@ -72,7 +72,7 @@ def nominal_steps(
     gpus = vms * machine.gpus
     memory = memory or fit_memory(workload, machine.accelerator, precision, gpus)
     batch = memory.micro_batch * memory.passes
-    grad = (_sample_s(workload, machine, precision, memory) * batch + _fixed_s(workload, machine, gpus)) * (
+    grad = (_sample_s(workload, machine, precision, memory) * batch + _fixed_s(workload, machine, gpus, memory)) * (
         gpus**STRAGGLING
     )
     exchanged = exchanged_bytes(workload, precision, memory, gpus)
@@ -97,8 +97,9 @@ def roofs_s(workload: Workload, machine: Machine, precision: Precision, *, check
     """Seconds that a sample takes at least on one GPU: for its operations, and for the bytes that they move."""
     gpu = machine.accelerator
     wide = 2.0 if precision in (Precision.FP32, Precision.TF32) else 1.0
-    computing = workload.flop_of_step(checkpointing=checkpointing) / (gpu.matmul_flops(precision) * COMPUTE_SHARE)
-    return computing, workload.model.traffic_bytes * wide / (gpu.traffic_gb_per_s * 1e9 * MEMORY_SHARE)
+    flop = workload.flop_of_step(checkpointing=checkpointing)
+    moved = workload.model.traffic_bytes * wide * flop / workload.useful_flop()  # what is done twice moves them twice
+    return flop / (gpu.matmul_flops(precision) * COMPUTE_SHARE), moved / (gpu.traffic_gb_per_s * 1e9 * MEMORY_SHARE)
 
 
 def computing_share(workload: Workload, machine: Machine, precision: Precision, *, checkpointing: bool) -> float:
@@ -107,10 +108,12 @@ def computing_share(workload: Workload, machine: Machine, precision: Precision, 
     return float(1.0 / (1.0 + (moving / computing) ** _ROOFS))
 
 
-def _fixed_s(workload: Workload, machine: Machine, gpus: FloatArray) -> FloatArray:
+def _fixed_s(workload: Workload, machine: Machine, gpus: FloatArray, memory: MemoryFit) -> FloatArray:
     """Seconds of a step whatever its batch: the optimizer on each GPU's parameters, and the launch."""
     own = workload.trained / (gpus if workload.method is Method.FSDP else 1.0)
-    return np.asarray(_LAUNCH_S + own * _OPTIMIZER_BYTES / (machine.accelerator.memory_gb_per_s * 1e9 * MEMORY_SHARE))
+    twice = workload.flop_of_step(checkpointing=True) / workload.useful_flop()
+    launch = _LAUNCH_S * np.where(memory.checkpointing, twice, 1.0)
+    return np.asarray(launch + own * _OPTIMIZER_BYTES / (machine.accelerator.memory_gb_per_s * 1e9 * MEMORY_SHARE))
 
 
 def exchanged_bytes(workload: Workload, precision: Precision, memory: MemoryFit, gpus: FloatArray) -> FloatArray:

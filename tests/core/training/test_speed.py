@@ -186,3 +186,12 @@ def test_no_one_has_said_how_large_a_step_of_other_models_may_be() -> None:
 def test_a_speed_that_cannot_be_had_is_not_shown_as_one() -> None:
     found = speed(Workload(find_model("llama-70b"), Method.DDP, batch=1), "T4", 1, [1])
     assert repr(found) == "<TrainingSpeed: llama-70b on 1 x T4: it does not fit into their memory>"
+
+
+@pytest.mark.parametrize("model", ["resnet50", "vit-b", "llama-1b", "sdxl"])
+@pytest.mark.parametrize("gpu", ["T4", "A10G", "H100"])
+def test_computing_activations_again_is_never_faster(model: str, gpu: str) -> None:
+    again, once = (
+        speed(Workload(find_model(model), batch=8, checkpointing=c), gpu, 1, [1]).throughput[0] for c in (True, False)
+    )
+    assert 0.6 * once < again < once
