@@ -23,6 +23,7 @@ _FRAGMENTS = 1.1
 """What the allocator takes for a byte of activations."""
 _LAYERS_AT_ONCE = 3
 """Layers whose full weights FSDP holds: the one that computes, one that arrives, one that leaves."""
+_FEW_PASSES = 4
 MOST_GPUS = 4096
 LARGE = 3e9
 """Parameters from where on the usual recipes (torchtune, torchtitan, Llama cookbook) checkpoint activations."""
@@ -96,7 +97,9 @@ def fit_memory(workload: Workload, accelerator: Accelerator, precision: Precisio
         sharded = (gpus > 1) & (room - whole_state < kept)
     free = room - np.where(sharded, shared_state, whole_state)
     chosen = usual_checkpointing(workload)
-    checkpointing = np.asarray(free < whole * batch) if chosen is None else np.full(gpus.shape, chosen)
+    # Computing activations again takes a third longer; a few more passes hardly do, unless each gathers the weights.
+    least = np.where(sharded, batch, np.ceil(batch / _FEW_PASSES))
+    checkpointing = np.asarray(free < whole * least) if chosen is None else np.full(gpus.shape, chosen)
     sample = np.where(checkpointing, less, whole)
     most = np.floor(np.maximum(free, 0.0) / sample)
     fits = (most >= 1) & (share >= 1 - 1e-9)

@@ -51,9 +51,11 @@ _LORA_LAYERS = 4 / 3
 Llama-3 8B (42 M of rank 16), 0.26 % of 70B."""
 FROZEN_BYTES = 2
 """Of a weight that is not trained."""
-_PROVEN_BATCH = {"images": 8192, "tokens": 2**22}
-"""Up to which larger steps were shown to train as well: images of ResNet-50 (Goyal et al. 2017, section 5.1), tokens of
-large language models (Llama 2, Touvron et al. 2023, section 2.2)."""
+PROVEN_IMAGES = 8192
+"""Images of a step up to which ResNet-50 was shown to train as well as with few (Goyal et al. 2017, section 5.1)."""
+_PROVEN_TOKENS, _PROVEN_PARAMETERS, _MOST_TOKENS = 2**19, 1.25e8, 2**22
+"""Tokens of a step: half a million for 125 M parameters (GPT-3, Brown et al. 2020, table 2.1), 4 million from 7 B on
+(Llama 2, Touvron et al. 2023, section 2.2), between them with the root of the parameters."""
 
 
 @dataclass(frozen=True)
@@ -100,9 +102,12 @@ class Workload:
 
         Infinite, too, with strong scaling, where the user says how many they are.
         """
-        known = self.model.family != "diffusion" and self.scaling is Scaling.WEAK
-        most = _PROVEN_BATCH.get(self.model.unit, math.inf) if known else math.inf
-        return most / self.model.units_per_sample
+        if self.scaling is Scaling.STRONG or self.model.family == "diffusion" or self.model.unit == "samples":
+            return math.inf
+        if self.model.unit == "images":
+            return PROVEN_IMAGES
+        tokens = _PROVEN_TOKENS * math.sqrt(max(1.0, self.model.parameters / _PROVEN_PARAMETERS))
+        return min(_MOST_TOKENS, tokens) / self.model.units_per_sample
 
     @property
     def units(self) -> str:
