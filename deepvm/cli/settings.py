@@ -117,6 +117,7 @@ class ConfiguredCommand(TyperCommand):
         if not ctx.resilient_parsing:  # the shell asks for completions: a broken file must not disturb it
             ctx.default_map = _Defaults(self)
         if args and self._is_budget(args):
+            self._refuse_other_words(ctx, args)
             args = ["--pw", *args]  # deepvm recommend 3
         try:
             return super().parse_args(ctx, args)
@@ -126,6 +127,16 @@ class ConfiguredCommand(TyperCommand):
             if setting is not None and hasattr(error, "message"):
                 error.message = f"{error.message} {setting}"
             raise
+
+    def _refuse_other_words(self, ctx: Any, args: list[str]) -> None:
+        """Fail for a first word that names a model, and for a second budget."""
+        from deepvm.cli.usage import meant_as_model
+
+        if {"--pw", "--budget"} & {a.partition("=")[0] for a in args}:
+            ctx.fail(f"two budgets: {args[0]}, and that of --pw or --budget")
+        model = "" if _AMOUNT.fullmatch(args[0]) else meant_as_model(args[0])
+        if model:
+            ctx.fail(f"{args[0]} is no budget; give one in $/h first: {ctx.command_path} 3 {model}")
 
     def _is_budget(self, args: list[str]) -> bool:
         """Whether the first word is one; what is no number is refused as one, where no other word is allowed."""

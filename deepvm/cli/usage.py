@@ -7,8 +7,9 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from deepvm.cli.help.synonyms import COMMANDS, OPTIONS, SUBCOMMANDS, meant
+from deepvm.cli.help.synonyms import COMMANDS, OPTIONS, SUBCOMMANDS, VALUES, meant
 from deepvm.cli.help.topics import find_topic, topic_names
+from deepvm.core.meanings import meant_model
 from deepvm.core.spelling import did_you_mean, nearest
 
 # With one dash, people write long options of other programs; the parser reads -pw as -p w.
@@ -32,12 +33,31 @@ def explain(error: Any, words: Sequence[str]) -> None:
     elif kind == "MissingParameter":
         example = re.search(r"Example: deepvm .*", command.help or "")
         error.message = error.message or (example[0] if example else "")
+        if "--total-budget" in words and error.param.name == "pw":
+            error.message = f"{_BUDGETS}. Example: deepvm recommend --pw 3 --total-budget 50"
+    elif "unexpected extra argument" in str(error.message) and "--model" in _options(command):
+        extra = str(error.message).rpartition("(")[2].rstrip(")").split()
+        guess = next(filter(None, map(meant_as_model, extra)), "")
+        error.message = f"{error.message}{f'; did you mean {guess}?' if guess else ''}"
     elif kind == "BadParameter" and "is not one of" in str(error.message):
         typed = str(error.message).partition(" is not one of ")[0].strip("'\"")
+        same = VALUES.get(str(error.param.name), {}).get(typed.casefold(), "")
         guess = did_you_mean(typed, map(str, getattr(error.param.type, "choices", ())))
+        guess = f"did you mean {same}?" if same else guess
         if guess:
             guess = guess.replace("mean ", f"mean {_longest(error.param)} ", 1)
         error.message = f"{str(error.message).rstrip('.')}{f'; {guess}' if guess else '.'}"
+
+
+_BUDGETS = "--total-budget limits the bill of the whole job, --pw what the cluster costs an hour"
+
+
+def meant_as_model(word: str) -> str:
+    """``--model resnet50`` for a word that names a model; empty for others."""
+    from deepvm.catalog.published.models import presets  # only for an error
+
+    found = word if word in presets() else meant_model(word, presets())
+    return f"--model {found}" if found else ""
 
 
 def _longest(parameter: Any) -> str:

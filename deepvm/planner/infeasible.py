@@ -50,7 +50,10 @@ def infeasible(candidates: Candidates, cheapest: Choice | None) -> Infeasible:
             f"nothing is feasible within {request.budget.normalize():f} $/h: the cheapest feasible cluster costs "
             f"{format_usd(cheapest.price)} $/h ({cheapest.cluster})"
         )
-        return Infeasible("budget", reason, ", or ".join(["raise the budget", *_cheaper_methods(request)]))
+        # Where the model fits into every GPU, splitting it saves nothing.
+        large = any(r.reason == "gpu-memory" for r in candidates.rejections)
+        cures = ["raise the budget", *(_cheaper_methods(request) if large else ())]
+        return Infeasible("budget", reason, ", or ".join(cures))
     if not architectures:
         known = " or ".join(a.name for a in REGISTRY.values() if a.known_to_baselines)
         reason = f"policy {request.policy.value} considers only {known} clusters"

@@ -28,10 +28,14 @@ _MOST = 50
 
 @dataclass(frozen=True)
 class Forms:
-    """An answer's document, and its rows with their header; both are made when they are asked for."""
+    """An answer's document, and its rows with their header; both are made when they are asked for.
+
+    ``reason``: why there are no rows, if so.
+    """
 
     document: Callable[[], dict[str, Any]]
     rows: Callable[[], Table]
+    reason: str = ""
 
     def frame(self) -> pandas.DataFrame:
         """The rows as a data frame. Raises MissingExtraError: pandas is not installed."""
@@ -44,6 +48,8 @@ class Forms:
 
     def html(self) -> str:
         """The first rows as a plain table; whatever stands in a cell is text."""
+        if self.reason:
+            return f"<p>{escape(self.reason)}</p>"
         header, rows = self.rows()
         head = "".join(f"<th>{escape(name)}</th>" for name in header)
         body = "".join(f"<tr>{''.join(f'<td>{escape(_shown(v))}</td>' for v in row)}</tr>" for row in rows[:_MOST])
@@ -72,7 +78,8 @@ def _recommendations(found: Recommendations) -> Forms:
     from deepvm.planner.regions import compare
     from deepvm.reports.plans import recommendation_documents as report
 
-    return Forms(lambda: report.document(found), lambda: report.csv_rows(compare([found])))
+    reason = found.infeasible.reason if found.infeasible else ""
+    return Forms(lambda: report.document(found), lambda: report.csv_rows(compare([found])), reason)
 
 
 def _comparison(found: Comparison) -> Forms:

@@ -67,6 +67,8 @@ def pieces(text: str) -> list[str]:
 
 def wrapped(line: str, width: int, indent: str = "  ") -> list[str]:
     """Lines of at most ``width`` columns; words, options, paths and commands are never broken, but stand out."""
+    if line.startswith("  deepvm "):
+        return [line]  # a command to be copied
     lines: list[str] = []
     for piece in _PIECE.findall(line):
         if lines and room_of(lines[-1] + piece) <= width:

@@ -33,7 +33,7 @@ def test_what_the_recommender_will_miss():
     bare = InstanceType("bare", 4, spot_usd_per_hour="2", on_demand_usd_per_hour="1", gpu=Gpu("T4"))
     useless = [InstanceType(f"u{i}", 4, spot_usd_per_hour="2") for i in range(7)]
     assert warnings_of(bare, *useless) == (
-        "1 type without eflops, never recommended: bare",
+        "1 type without eflops, recommended for a model only: bare",
         "1 type without a general hybrid curve, the default: bare",
         "7 types without memory, network or on-demand price, no memory nodes: u0, u1, u2, u3, u4 and 2 more",
         "1 type dearer on the spot market than on demand: bare",

@@ -59,7 +59,11 @@ OPTIONS = {
     "lora": "--method lora",
     "ddp": "--method ddp",
     "gradient-checkpointing": "--activation-checkpointing",
-    "dataset": "--dataset-size|--data",
+    "dataset": "--data|--dataset-size",
+    "images": "--samples",
+    "image": "--samples|--image",
+    "max-gpus": "--gpus-max",
+    "spot-only": "--architecture spot-storage",
     "hours": "--work",
     "duration": "--work",
     "checkpoint": "--checkpoint-size|--job",
@@ -228,6 +232,50 @@ SUBCOMMANDS = {
     "undo": "restore",
 }
 """The same inside groups, such as ``deepvm ckpt``."""
+
+
+VALUES = {
+    "precision": {
+        "bfloat16": "bf16",
+        "float16": "fp16",
+        "half": "fp16",
+        "mixed": "bf16",
+        "float32": "fp32",
+        "full": "fp32",
+        "float8": "fp8",
+        "int8": "fp8",
+    },
+    "method": {
+        "full": "fsdp",
+        "deepspeed": "fsdp",
+        "zero": "fsdp",
+        "zero3": "fsdp",
+        "zero-3": "fsdp",
+        "sharded": "fsdp",
+        "dp": "ddp",
+        "data-parallel": "ddp",
+        "qlora": "lora",
+        "peft": "lora",
+        "adapters": "lora",
+    },
+    "software": {
+        "torch.compile": "compiled",
+        "compile": "compiled",
+        "pytorch": "eager",
+        "megatron": "tuned",
+        "nemo": "tuned",
+    },
+    "objective": {
+        "speed": "throughput",
+        "fastest": "throughput",
+        "time": "makespan",
+        "cheap": "cost-per-work",
+        "cheapest": "cost-per-work",
+        "cost": "total-cost",
+        "bill": "total-cost",
+    },
+}
+"""What else values of options are called, by the option's name in Python."""
 
 
 def meant(name: str, table: dict[str, str], known: Collection[str]) -> str:

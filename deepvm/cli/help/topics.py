@@ -109,7 +109,7 @@ TOPICS = (
         (
             "single-anchor: one of the VMs that train is on demand and keeps the checkpoints. tiering: all that train "
             "are spot VMs, and on-demand CPU VMs hold checkpoints in memory. spot-storage: spot VMs alone, checkpoints "
-            "go to a bucket. The best of all three is first unless you choose.",
+            "go to a bucket. on-demand: no spot VM. The best of all four is first unless you choose.",
         ),
         (
             ("--architecture tiering", "only this one; may be repeated"),

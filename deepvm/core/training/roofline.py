@@ -33,8 +33,8 @@ _LAUNCH_S = 0.012
 _OPTIMIZER_BYTES = 28
 """Of a parameter: Adam reads the weight, its gradient and two moments, and writes all but the gradient."""
 _BETWEEN_VMS = 1.5
-"""How often each VM sends what is reduced. In a ring of n it is 2 (n-1)/n times, as within a VM; published steps of 2, 4
-and 8 VMs take about the same time for it."""
+"""How often each VM sends what is reduced. In a ring of n it is 2 (n-1)/n times, as within a VM; published steps of 2,
+4 and 8 VMs take about the same time for it."""
 GRADIENT_BYTES = 4
 
 

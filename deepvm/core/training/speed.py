@@ -161,7 +161,7 @@ class TrainingSpeed(Answer):
         return flops / (float(self.vms[place]) * self.machine.gpus * gpu.peak_flops(self.precision))
 
     def waits(self, place: int) -> bool:
-        """Whether GPUs wait for their samples at ``vms[place]``, as likely as not."""
+        """Whether GPUs may wait for their samples at ``vms[place]``."""
         reading = self.doubt.named.get("reading")
         return reading is not None and bool(reading[place] >= READING_SD / 2)
 
@@ -176,6 +176,8 @@ class TrainingSpeed(Answer):
         model, vms = self.workload.model, int(self.vms[place])
         if not self.fits[place]:
             yield f"it cannot be trained so: {self.needs or f'it does not fit into the memory of {vms} VMs'}"
+        if self.precision is Precision.FP8:
+            yield "in fp8 with torch.compile, without which its casts cost what it saves"
         lacks = WITHOUT_WHEELS.get(self.machine.accelerator.name)
         if lacks and not self.measured:
             yield f"{lacks}: it takes one that you have built"
@@ -189,7 +191,7 @@ class TrainingSpeed(Answer):
         if self.waits(place):
             yield (
                 f"{self.machine.vcpus} vCPUs read about {self.workload.model.reads_per_vcpu:g} samples a second each, "
-                "and the GPUs wait for them: decode on GPUs, or rent a VM with more vCPUs"
+                "and the GPUs may wait for them: decode on GPUs, or rent a VM with more vCPUs"
             )
         elif self.workload.model.reads_per_vcpu and self.machine.vcpus is None and not self.said:
             each = float(self.throughput[place]) / self.workload.model.reads_per_vcpu

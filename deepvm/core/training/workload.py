@@ -130,6 +130,10 @@ class Workload:
         """Samples of a step on each of ``gpus`` GPUs."""
         return self.batch / gpus if self.scaling is Scaling.STRONG else float(self.batch)
 
+    def batch_in_all(self, gpus: int) -> float:
+        """Samples of a step on so many GPUs together."""
+        return self.batch_on(gpus) * gpus
+
     def samples_of_step(self, gpus: FloatArray) -> FloatArray:
         """Samples of a step on all of so many GPUs together."""
         return np.full(gpus.shape, float(self.batch)) if self.scaling is Scaling.STRONG else gpus * self.batch

@@ -36,7 +36,7 @@ class GpuRow:
     """A GPU model in VMs of ``count``: the cheapest type of each market, and how fast one VM trains.
 
     ``speed`` is None where it is not known or the model does not fit; ``why`` says which. ``waits``: whether the GPUs
-    wait for the vCPUs of the type to read samples.
+    may wait for the vCPUs of the type to read samples.
     """
 
     name: str
@@ -169,9 +169,11 @@ def print_gpus(found: Gpus) -> None:
     for r in (r for r in found if r.why):
         unknown.setdefault((r.name, r.why), []).append(str(r.count))
     lines = [f"No speed: {joined(counts)} x {name}: {why}." for (name, why), counts in unknown.items()]
-    waiting = [f"{r.count} x {r.name}" for r in found if r.waits]
+    twice = {n for n in {r.name for r in found} if len({r.memory_gib for r in found if r.name == n}) > 1}
+    sizes = {r: f"{r.name} {r.memory_gib:.0f} GiB" if r.name in twice and r.memory_gib else r.name for r in found}
+    waiting = [f"{r.count} x {sizes[r]}" for r in found if r.waits]
     if waiting:
-        lines.append(f"Their vCPUs do not read images fast enough: {joined(waiting)}.")
+        lines.append(f"Their vCPUs may read images too slowly: {joined(waiting)}.")
     print_lines(["", *lines] if lines else [])
 
 

@@ -45,6 +45,8 @@ _NONSENSE = 0.05
 """A share of the first plan's speed below which nobody would rent a plan instead."""
 _LATE = 0.1
 """A probability of missing the deadline that is called out."""
+_FEW_STEPS = 100
+"""Of an optimizer: fewer are a mistake in the amount, or a batch that is too large for it."""
 EVEN, MOST_EVEN = 0.2, 0.99
 """Probabilities of being faster from where on, and up to where, two plans cannot be told apart."""
 
@@ -65,6 +67,8 @@ def print_answer(found: Comparison, now: datetime, *, assumed: bool = False) -> 
             *apart(best),
             *bad_time(rows),
             *deadline_line(best),
+            *bill_line(best),
+            *few_steps(best),
             *warnings_of(best, now),
             _next(best),
         ]
@@ -206,6 +210,8 @@ def simulated_line(first: Recommendation) -> Iterator[str]:
 def apart(answer: Recommendations) -> Iterator[str]:
     """The next plan, if nobody can say whether it is faster."""
     gpu = answer[0].cluster.gpu.gpu
+    if _first_by(answer.request) != FASTEST:
+        return
     for other in answer.configurations[1:]:
         odds = other.prediction.faster_than_first if other.prediction else None
         if odds is not None and EVEN <= odds < MOST_EVEN and other.cluster.gpu.gpu != gpu:
@@ -236,6 +242,8 @@ def bad_time(rows: list[tuple[str, Recommendation]]) -> Iterator[str]:
     first = rows[0][1]
     if steady is None or first.prediction is None or not first.cluster.spot_count:
         return
+    if steady.cluster.gpu == first.cluster.gpu and steady.cluster.gpu_count == first.cluster.gpu_count:
+        return  # the same VMs, without preemptions: of course they are faster
     bad = first.throughput * first.prediction.kept.low
     slower = bad * LITTLE < steady.throughput
     dearer = not bad or float(first.usd_per_hour) / bad > LITTLE * float(steady.usd_per_hour) / steady.throughput
@@ -252,6 +260,36 @@ def deadline_line(answer: Recommendations) -> Iterator[str]:
         if late is not None and late >= _LATE:
             due = format_seconds(work.deadline_s)
             yield f"! misses the deadline of {due} in {late:.0%} of cases, because its speed is uncertain"
+
+
+def bill_line(answer: Recommendations) -> Iterator[str]:
+    """That the first plan may cost more than the job's limit."""
+    outlook, work = answer[0].outlook, answer.request.work
+    if work is not None and work.total_budget is not None and outlook is not None and outlook.costs_usd is not None:
+        most = outlook.costs_usd[1]
+        if most > float(work.total_budget):
+            yield (
+                f"! expected bill {_dollars(outlook.cost_usd)} $; it may be {_dollars(most)} $ and more than "
+                f"{work.total_budget.normalize():f} $, because speed and preemptions are uncertain"
+            )
+
+
+def gpus_of(r: Recommendation) -> int:
+    """GPUs of a plan."""
+    return r.cluster.gpu_count * (r.cluster.gpu.gpu.count if r.cluster.gpu.gpu else 1)
+
+
+def steps_of(first: Recommendation, workload: Workload) -> float | None:
+    """Steps of the whole job; None where it is not said how much is trained."""
+    return None if workload.samples is None else workload.samples / workload.batch_in_all(gpus_of(first))
+
+
+def few_steps(answer: Recommendations) -> Iterator[str]:
+    """That the job has so few steps that nobody would train so."""
+    training = answer.request.training
+    steps = steps_of(answer[0], training.workload) if training else None
+    if steps is not None and steps < _FEW_STEPS:
+        yield f"! that is {steps:,.0f} steps in all: is the amount right? Else a smaller batch or cluster trains better"
 
 
 def warnings_of(answer: Recommendations, now: datetime) -> Iterator[str]:

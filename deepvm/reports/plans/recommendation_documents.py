@@ -160,9 +160,12 @@ def why_rows(why: WhyNot) -> tuple[list[str], list[list[Any]]]:
     trained = CSV_TRAINED if why.units else {}
     predicted = why.best and why.best.prediction
     doubt = [predicted and value(predicted) for value in trained.values()]
-    header = ["asked_instance_type", "verdict", *CSV, "gap", "matches_at_usd_per_hour", "reason", *trained]
+    outlook = why.best and why.best.outlook
+    expected, more = expected_document(outlook) if outlook else {}, CSV_EXPECTED if outlook else []
+    header = ["asked_instance_type", "verdict", *CSV, "gap", "matches_at_usd_per_hour", "reason", *more, *trained]
     reason = why.rejection and why.rejection.reason
-    return header, [[why.instance_type, why.verdict, *best, why.gap, matches_at, reason, *doubt]]
+    figures = [why.gap, matches_at, reason, *map(expected.get, more)]
+    return header, [[why.instance_type, why.verdict, *best, *figures, *doubt]]
 
 
 def source(catalog: Catalog) -> dict[str, Any]:

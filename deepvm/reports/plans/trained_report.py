@@ -21,12 +21,15 @@ from deepvm.planner.request import Objective
 from deepvm.planner.workload.recovery import lives_of
 from deepvm.reports.performance.predictions import in_short, short
 from deepvm.reports.plans.answer import (
+    bill_line,
     bill_words,
     cluster_words,
     deadline_line,
+    gpus_of,
     lost_words,
     measurement_lines,
     simulated_line,
+    steps_of,
 )
 from deepvm.reports.plans.recommendations import left_out, other_regions, print_why, request_words
 from deepvm.reports.plans.sources import (
@@ -69,11 +72,12 @@ def print_trained_report(
     print_items([_cells(r, c, workload, wide=wide, regions=regions) for r, c in placed], also="-o json")
     mttp = best.request.life_s is not None
     lines = [
-        *_speed(best[0], workload),
+        *_speed(best[0], best.request.training),
         *_without_checkpointing(best[0], best.request.training),
+        *_steps(best[0], workload),
         *_preemptions(best),
         *(f"{line[:1].upper()}{line[1:]}" for line in simulated_line(best[0])),
-        *(f"{line.removeprefix('! ').capitalize()}." for line in deadline_line(best)),
+        *(f"{line.removeprefix('! ').capitalize()}." for line in (*deadline_line(best), *bill_line(best))),
         *_limits(best),
         *_others(best, workload),
         *left_out(best),
@@ -135,7 +139,8 @@ def _usd_per_million(r: Recommendation) -> str:
     return "-" if r.usd_per_work is None else f"{r.usd_per_work / 3600 * 1e6:.3g}"
 
 
-def _speed(first: Recommendation, workload: Workload) -> Iterator[str]:
+def _speed(first: Recommendation, training: Training) -> Iterator[str]:
+    workload = training.workload
     predicted, gpu, count = first.prediction, first.cluster.gpu, first.cluster.gpu_count
     assert predicted is not None and gpu.gpu is not None
     step, gpus = predicted.step_s, count * gpu.gpu.count
@@ -146,9 +151,19 @@ def _speed(first: Recommendation, workload: Workload) -> Iterator[str]:
         f"{predicted.mfu:.0%} of their peak in {predicted.precision} (MFU)"
         f"{'; activations are recomputed' if predicted.checkpointing else ''}."
     )
-    if count > 1:
-        share = f"{first.scaling_factor:.0%}"
-        yield f"Scaling: {count} VMs are {first.speedup:.3g} times as fast as one, {share} of what they could be."
+    one = training.speeds.speed(gpu, workload, np.ones(1))
+    if count > 1 and not isinstance(one, str):
+        if one.fits[0]:
+            times = predicted.throughput.value / float(one.throughput[0])
+            yield f"Scaling: {count} VMs are {times:.3g} times as fast as one, {times / count:.0%} of {count} times."
+        else:
+            yield f"Scaling: one such VM does not hold the model, {count} do."
+
+
+def _steps(first: Recommendation, workload: Workload) -> Iterator[str]:
+    steps = steps_of(first, workload)
+    if steps is not None:
+        yield f"Steps: {steps:,.0f} of {workload.batch_in_all(gpus_of(first)):,.0f} samples."
 
 
 def _without_checkpointing(first: Recommendation, training: Training) -> Iterator[str]:
@@ -169,10 +184,11 @@ def _without_checkpointing(first: Recommendation, training: Training) -> Iterato
 
 
 def _batch(predicted: Prediction, gpus: int, workload: Workload) -> str:
-    samples = predicted.batch_per_gpu * gpus
-    text, each = f"{predicted.batch_per_gpu:.3g} samples a GPU", workload.model.units_per_sample
+    samples, most = predicted.batch_per_gpu * gpus, math.ceil(predicted.batch_per_gpu - 1e-9)
+    uneven = most > predicted.batch_per_gpu + 1e-9
+    text, each = f"{'up to ' if uneven else ''}{most} samples a GPU", workload.model.units_per_sample
     if predicted.micro_batch < predicted.batch_per_gpu:
-        text += f", {predicted.micro_batch:.3g} at once"
+        text += f", {math.ceil(predicted.micro_batch - 1e-9)} at once"
     in_all = f"{samples:,.0f} in all" if gpus > 1 else ""
     tokens = f"{samples * each:,.0f} tokens" if each > 1 else ""
     return f"{text} ({', '.join(filter(None, (in_all, tokens)))})" if in_all or tokens else text
@@ -187,9 +203,10 @@ def _preemptions(answer: Recommendations) -> Iterator[str]:
     if request.life_s is not None:
         lived = f"a spot VM lives {format_seconds(lives.usual_s, digits=3)} on average, as you say"
     else:
+        band = "AWS's band" if gpu.interruption_band is not None else "AWS's worst band, as its own is unknown"
         lived = (
             f"a spot {gpu.name} lives {format_seconds(lives.bad_s, digits=3)} at a bad time (public traces) and "
-            f"{format_seconds(lives.good_s, digits=3)} at a good one (AWS's band); ranked by their geometric mean, "
+            f"{format_seconds(lives.good_s, digits=3)} at a good one ({band}); ranked by their geometric mean, "
             f"{format_seconds(lives.usual_s, digits=3)}"
         )
     any_of = "" if count == 1 else f", and training stops when any of {count} goes"
@@ -205,7 +222,9 @@ def _limits(answer: Recommendations) -> Iterator[str]:
     if not first.binding:
         yield "No larger cluster of these types is better."
     if change is None:
-        yield "More money: no budget buys a better cluster under these limits."
+        better = "one that is 5% better" if answer.request.ranks_machines else "a better cluster"
+        up_to = " up to twice as high" if answer.request.ranks_machines else ""
+        yield f"More money: no budget{up_to} buys {better} under these limits."
         return
     gain = "" if change.gain is None else f", {change.gain:.1%} faster"
     if change.gain is not None and change.gain < _LITTLE / 10:

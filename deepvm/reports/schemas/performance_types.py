@@ -57,7 +57,7 @@ class Gpu(TypedDict):
     spot: Annotated[Offer | None, "the cheapest as spot VM, null if not sold"]
     on_demand: Annotated[Offer | None, "the cheapest on demand, null if not sold"]
     throughput: Annotated[Interval | None, "of one VM, in unit, null when unknown or if the model does not fit"]
-    waits_for_vcpus: Annotated[bool, "whether the GPUs wait for the VM's vCPUs to read samples"]
+    waits_for_vcpus: Annotated[bool, "whether the GPUs may wait for the VM's vCPUs to read samples"]
     units_per_usd: Annotated[float | None, "units that a US dollar trains at the lowest price, null when unknown"]
     source: Annotated[str | None, "measured, published or derived, null without a speed"]
     reason: Annotated[str | None, "why there is no speed, null when there is one"]

@@ -323,7 +323,9 @@ class Configuration(_MoreOfConfiguration):
     speedup: Annotated[float, "S(n): speed over that of one VM"]
     scaling_factor: Annotated[float, "K(n) = S(n) / n, 0 to 1"]
     throughput: Annotated[float, "eFLOPS x n x K(n), in source.eflops_unit"]
-    flopp_spot: Annotated[float, "operations per US dollar of one spot VM, in source.eflops_unit x seconds"]
+    flopp_spot: Annotated[
+        float | None, "operations per US dollar of one spot VM, in source.eflops_unit x seconds, null if not sold"
+    ]
     z: Annotated[float, "the paper's objective, with FLOPP = eFLOPS over US dollars an hour"]
     usd_per_work: Annotated[float | None, "price over throughput, US dollars an hour per source.eflops_unit"]
     speedup_kind: Annotated[str, "the curve that was used: hybrid, ring, measured or step-time"]
