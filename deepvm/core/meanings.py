@@ -36,6 +36,7 @@ MODELS = {
     "stablediffusion2": "stable-diffusion-2",
     "stablediffusionxl": "sdxl",
     "stablediffusionxlbase": "sdxl",
+    "stablediffusionxl10": "sdxl",
     "sdxlbase": "sdxl",
 }
 """Families, without punctuation, and the member that most people mean."""
@@ -116,7 +117,7 @@ def meant_model(name: str, known: Collection[str]) -> str:
                 return f"{ours}-{size[0]}"
         return ""
     family = plain(text)
-    return MODELS.get(family) or MODELS.get(re.sub(r"\d+$", "", family), "")
+    return MODELS.get(family, "")
 
 
 def size_of_model(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
@@ -66,7 +67,7 @@ def describe(
         speed = curve.speed_of(n)
         warnings += [*speed.doubts(0), *_not_believed(choice, candidates, speed)]
         kept = Interval(float(sizes.kept_bad[row]), float(sizes.kept[row]), float(sizes.kept_good[row]))
-        prediction = _prediction(speed, kept)
+        prediction = replace(_prediction(speed, kept), trusted=bool(sizes.trusted[row]))
     elif curve.extrapolated(n)[0]:
         warnings.append(f"the {kind} speed-up of {gpu.name} at n = {count} lies beyond its measurements")
     both = [z for z in gpu.zones if cluster.memory and z in cluster.memory.instance.zones]
@@ -149,8 +150,8 @@ def _prediction(speed: TrainingSpeed, kept: Interval) -> Prediction:
         mfu=speed.mfu(0),
         source=speed.source.value,
         precision=speed.precision.value,
-        batch_per_gpu=speed.workload.batch_on(round(gpus)),
-        micro_batch=float(speed.micro_batch[0]),
+        batch_per_gpu=math.ceil(speed.workload.batch_on(round(gpus)) - 1e-9),
+        micro_batch=math.ceil(float(speed.micro_batch[0]) - 1e-9),
         checkpointing=bool(speed.checkpointing[0]),
         fitted_vms=speed.fitted_vms,
         kept=kept,

@@ -71,7 +71,7 @@ def _first(left: Sequence[Placed], request: PlanRequest) -> int:
         type_number=np.arange(len(left), dtype=np.int64),
         vcpus=np.array([sum(g.count * g.instance.vcpus for g in c.groups) for c in clusters], dtype=np.int64),
         band=np.array([b if c.spot_count else -1 for b, c in zip(bands, clusters, strict=True)], dtype=np.int64),
-        trusted=np.ones(len(left), dtype=np.bool_),  # what is not comes first in no region that has better
+        trusted=np.array([p is None or p.trusted for p in (q.recommendation.prediction for q in left)]),
     )
     return plans.first(np.ones(len(left), dtype=np.bool_))
 

@@ -170,8 +170,9 @@ class PlanRequest:
 
     @property
     def ranks_machines(self) -> bool:
-        """Whether ranked clusters differ in what trains."""
-        return self.training is not None if self.rank is None else self.rank is Rank.MACHINES
+        """Whether ranked clusters differ in what trains; those of the baselines are ranked by their own rule alone."""
+        asked = self.training is not None if self.rank is None else self.rank is Rank.MACHINES
+        return asked and self.has_objective
 
     def quotas_of(self, catalog: Catalog) -> tuple[Quota, ...]:
         """The account limits that apply: the request's, else the catalog's."""

@@ -86,7 +86,8 @@ def test_no_line_is_too_wide_and_nothing_is_cut(name: str, run: Run, planned: No
     for width in range(60, 161, 1 if THOROUGH else 10):
         lines = shown(run, COMMANDS[name], width).splitlines()
         for line in lines:
-            assert len(line) <= width or len(pieces(line)) == 1, (width, line)
+            whole_command = line.startswith("  deepvm ")  # to be copied
+            assert len(line) <= width or len(pieces(line)) == 1 or whole_command, (width, line)
         text = re.sub(r"Left out at (?s:.)*?'\.", "", "\n".join(lines))
         if re.search(r"^(#|cluster|GPU|policy|region): ", text, re.MULTILINE):
             assert width < 80, "a list, no table"

@@ -58,7 +58,7 @@ def _networks() -> Sequence[dict[str, Any]]:
 def interconnect(name: str, sustained_gbps: float | None, *, placement_group: bool = False) -> Interconnect:
     """The network of a type of VM, or of the machine of a published row.
 
-    Where nothing is published: between one flow and half of what the network sustains, by the geometric mean.
+    Where nothing is published: 85 % of the geometric mean of one flow and what the network sustains.
     """
     for entry in _networks():
         if any(fnmatchcase(name, glob) for glob in entry["machines"]):

@@ -69,7 +69,10 @@ def read_model(path: str) -> Model:
     problems = list(_problems(raw))
     if problems:
         raise CatalogFormatError(file, problems)
-    values = {key: value for key, value in raw.items() if key not in _SHAPE}
+    whole = {key for key, number in _NUMBERS.items() if number.whole}
+    values: dict[str, Any] = {
+        key: int(value) if key in whole else value for key, value in raw.items() if key not in _SHAPE
+    }
     shape = None
     if "layers" in raw:
         shape = Transformer(int(raw["layers"]), int(raw["hidden"]), int(raw.get("vocabulary", 0)))

@@ -18,6 +18,8 @@ from deepvm.errors import RequestError
 
 FloatArray = npt.NDArray[np.float64]
 
+MOST_IN_A_VM = 16
+"""GPUs of the largest VMs (p2.16xlarge); others have 8."""
 SOFTWARE = ("eager", "compiled", "tuned")
 """Plain PyTorch, ``torch.compile``, and what vendors tune for a benchmark."""
 
@@ -77,11 +79,13 @@ class PublishedPerformance:
         _, usual = usual_machine(gpu, placement_group=self.placement_group)
         each = int(usual.gpus)
         if nodes is None:
-            nodes = max(1, -(-gpus // each))
+            nodes = next(n for n in range(max(1, -(-gpus // each)), gpus + 1) if gpus % n == 0)
         if gpus % nodes:
             raise RequestError(
                 "nodes", nodes, f"a number that divides {gpus} GPUs evenly, such as {_divisor(gpus, nodes)}"
             )
+        if gpus // nodes > MOST_IN_A_VM:
+            raise RequestError("nodes", nodes, f"at least {-(-gpus // MOST_IN_A_VM)}: no VM has more GPUs than that")
         network, share = (
             usual.interconnect,
             min(1.0, gpus / nodes / each),

@@ -129,6 +129,7 @@ class Prediction:
         kept: share of the throughput that preemptions leave: at a bad time, usually, at a good one.
         state_bytes: weights, gradients and optimizer on each GPU.
         faster_than_first: probability that it trains more than 1 % faster than the first plan; None for that one.
+        trusted: whether so large a cluster, and batch, may come first.
     """
 
     throughput: Interval
@@ -143,6 +144,7 @@ class Prediction:
     kept: Interval
     state_bytes: float
     faster_than_first: float | None = None
+    trusted: bool = True
 
 
 @dataclass(frozen=True)

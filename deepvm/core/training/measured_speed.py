@@ -61,7 +61,8 @@ def of_measured(own: OwnSteps, base: TrainingSpeed, reference: Parts) -> Trainin
     measured, steps = own.measured, base.parts.steps
     # It has run there: no estimate of its memory says otherwise.
     ran = (steps.batch <= measured.batch[1]) & (steps.gpus >= measured.gpus[0]) & (steps.vms >= measured.nodes[0])
-    law = _of_law(own, replace(base, fits=base.fits | ran))
+    enough = base.workload.samples_of_step(steps.gpus) >= steps.gpus  # a sample for each GPU, whatever the memory
+    law = _of_law(own, replace(base, fits=base.fits | (ran & enough)))
     if measured.several or not (base.vms > 1).any():
         return law
     apart = _with_network(own, base, reference, other=False)
@@ -142,7 +143,7 @@ def _timed(own: OwnSteps, base: TrainingSpeed, step_s: FloatArray, doubt: Callab
         computed = doubt()
         waits = waiting(step_s, computed.sd, reading)
         step_s, doubt = waits.step_s, partial(computed.where_reading, waits)
-    throughput = steps.gpus * steps.batch * workload.model.units_per_sample / step_s
+    throughput = workload.samples_of_step(steps.gpus) * workload.model.units_per_sample / step_s
     return replace(base, step_s=step_s, throughput=throughput, measured=own.about, doubt_of=doubt)
 
 

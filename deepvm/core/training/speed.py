@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
+READING = "reading"
+"""The cause of doubt that is how fast samples are read."""
 READING_SD = 0.3
 """Standard deviation of the logarithm of what a vCPU reads: photographs and processors differ by half."""
 _PUBLISHED_SD, _DERIVED_SD = 0.15, 0.35
@@ -71,7 +73,7 @@ class Doubt:
         shared = self.shared * left[:, None]
         named = {name: cause * left for name, cause in self.named.items()}
         rest = np.sqrt(np.maximum(waits.sd**2 - (left * waits.computed_sd) ** 2, 0.0))
-        return Doubt(shared, {**named, "reading": rest}, self.own)
+        return Doubt(shared, {**named, READING: rest}, self.own)
 
 
 @dataclass(frozen=True, repr=False)
@@ -130,8 +132,8 @@ class TrainingSpeed(Answer):
 
     @property
     def proven_vms(self) -> float:
-        """The largest n whose step has no more than ``Workload.proven_samples``, which are known to train well."""
-        return self.workload.proven_samples / (self.workload.batch * self.machine.gpus)
+        """The largest n, at least 1, whose step has no more than ``Workload.proven_samples``."""
+        return max(1.0, self.workload.proven_samples / (self.workload.batch * self.machine.gpus))
 
     @property
     def needs(self) -> str:
@@ -162,7 +164,7 @@ class TrainingSpeed(Answer):
 
     def waits(self, place: int) -> bool:
         """Whether GPUs may wait for their samples at ``vms[place]``."""
-        reading = self.doubt.named.get("reading")
+        reading = self.doubt.named.get(READING)
         return reading is not None and bool(reading[place] >= READING_SD / 2)
 
     def too_many(self, vms: int) -> str:

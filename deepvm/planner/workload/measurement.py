@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache
 
@@ -26,7 +26,7 @@ from deepvm.core.cluster.cluster import Cluster
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.training.curve import StepTimeSpeedup
 from deepvm.core.training.evidence import NOISE
-from deepvm.core.training.speed import Doubt, TrainingSpeed
+from deepvm.core.training.speed import READING, Doubt, TrainingSpeed
 from deepvm.core.training.steptime import REACH
 from deepvm.core.training.workload import Precision
 from deepvm.planner.candidates import Candidates, gather
@@ -76,11 +76,14 @@ class NextMeasurement:
 class Doubts:
     """Plans with their doubt, on a logarithmic scale: medians (plans,), and how much each cause counts (plans, causes).
 
+    ``told``: 1 for causes that a run tells, 0 for reading, because runs train on random samples; (causes,).
+
     The noise of a single run is not among the causes: it does not make a plan better than another.
     """
 
     median: FloatArray
     causes: FloatArray
+    told: FloatArray = field(default_factory=lambda: np.ones(()))
 
     @property
     def covariance(self) -> FloatArray:
@@ -98,8 +101,8 @@ class Doubts:
 
     def gain_of(self, measured: int) -> tuple[float, float]:
         """Expected gain of measuring a plan's machine, as a share, and the probability that it changes the first."""
-        covariance = self.covariance
-        signal = covariance[:, measured] / np.sqrt(covariance[measured, measured] + NOISE**2)
+        told = self.causes[measured] * self.told
+        signal = self.causes @ told / np.sqrt(told @ told + NOISE**2)
         then = self.median + np.outer(_normal_quantiles(), signal)
         ahead = then - then[:, [0]]
         gains = np.where(ahead > self.needed, ahead, 0.0).max(axis=1)
@@ -140,11 +143,11 @@ def doubts_of(choices: Sequence[Choice], candidates: Candidates) -> Doubts:
         assert isinstance(curve, StepTimeSpeedup)
         doubts.append(curve.speed_of(np.array([float(choice.cluster.gpu_count)])).doubt)
         median.append(float(np.log(sizes.effective[row])))
-    return Doubts(np.array(median), _joined(doubts))
+    return Doubts(np.array(median), *_joined(doubts))
 
 
-def _joined(doubts: Sequence[Doubt]) -> FloatArray:
-    """All causes of several doubts, (plans, causes); each of the first size."""
+def _joined(doubts: Sequence[Doubt]) -> tuple[FloatArray, FloatArray]:
+    """All causes of several doubts, (plans, causes), each of the first size; and which a run tells, (causes,)."""
     names = list(dict.fromkeys(name for doubt in doubts for name in doubt.named))
     width = max((doubt.shared.shape[1] for doubt in doubts), default=0)
     rows = [
@@ -156,7 +159,8 @@ def _joined(doubts: Sequence[Doubt]) -> FloatArray:
         )
         for doubt in doubts
     ]
-    return np.array(rows).reshape(len(doubts), width + len(names))
+    told = np.array([True] * width + [name != READING for name in names], dtype=np.float64)
+    return np.array(rows).reshape(len(doubts), width + len(names)), told
 
 
 def next_measurement(choices: Sequence[Choice], doubts: Doubts) -> NextMeasurement | None:

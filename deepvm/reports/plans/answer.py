@@ -19,6 +19,7 @@ from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.workload.measurement import measure_next
 from deepvm.reports.performance.predictions import in_short, short
+from deepvm.reports.plans.recommendations import other_regions
 from deepvm.reports.plans.sources import quota_needs
 from deepvm.reports.tables import Column, print_items, print_lines
 
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 FASTEST, VALUE, NO_SPOT = "fastest", "best value", "no spot"
 OLD_DAYS = 7
 """Spot prices that are older are called out."""
-_HOW = {Method.DDP: "data parallel", Method.FSDP: "full fine-tune, sharded", Method.LORA: "LoRA"}
-_FASTER = "more speed"
-_BETTER = {
+_HOW = {Method.DDP: "data parallel", Method.FSDP: "sharded", Method.LORA: "LoRA"}
+FASTER = "more speed"
+BETTER = {
     Objective.FLOPP: "more operations per dollar",
     Objective.COST_PER_WORK: "lower cost of the work",
     Objective.TOTAL_COST: "lower bill",
@@ -57,7 +58,8 @@ def print_answer(found: Comparison, now: datetime, *, assumed: bool = False) -> 
     training = best.request.training
     assert training is not None
     rows = rows_of(best)
-    print_lines([title(training, [r for _, r in rows], assumed=assumed), ""])
+    where = f"; {best.catalog.region}" if len(found.answers) > 1 else ""
+    print_lines([f"{title(training, [r for _, r in rows], assumed=assumed)}{where}", ""])
     print_items([_cells(label, r, training) for label, r in rows], also="-o json")
     print_lines(
         [
@@ -70,6 +72,7 @@ def print_answer(found: Comparison, now: datetime, *, assumed: bool = False) -> 
             *bill_line(best),
             *few_steps(best),
             *warnings_of(best, now),
+            *(other_regions(found) if len(found.answers) > 1 else ()),
             _next(best),
         ]
     )
@@ -83,7 +86,8 @@ def rows_of(answer: Recommendations) -> list[tuple[str, Recommendation]]:
     steady = answer.on_demand
     if steady is not None and steady.throughput < _NONSENSE * first.throughput:
         steady = None
-    for label, r in ((_first_by(answer.request), first), (VALUE, value), (NO_SPOT, steady)):
+    compared = [(_first_by(answer.request), first), *([(VALUE, value)] if answer.request.has_objective else [])]
+    for label, r in (*compared, (NO_SPOT, steady)):
         same = next((labels for labels, other in rows if r is not None and other.cluster == r.cluster), None)
         if same is not None:
             same.append(label)
@@ -179,17 +183,17 @@ def limits(answer: Recommendations, rows: list[tuple[str, Recommendation]]) -> I
     line = f"{rows[0][0].split(',')[0]}: {limited}"
     if change is not None and change.gain is not None and change.gain >= _LITTLE:
         more = float(change.budget) / float(first.usd_per_hour) - 1
-        better = _BETTER.get(answer.request.objective, _FASTER)
+        better = BETTER.get(answer.request.objective, FASTER)
         line += (
-            f"; {more:.0%} more money ({_up_to_cents(change.budget)} $/h) buys {_gain(change.gain, better)}: "
+            f"; {more:.0%} more money ({_up_to_cents(change.budget)} $/h) buys {gain_words(change.gain, better)}: "
             f"{cluster_words(change.recommendation.cluster)}"
         )
     yield f"{line}."
 
 
-def _gain(gain: float, better: str) -> str:
+def gain_words(gain: float, better: str) -> str:
     """``57% more speed``, ``39 times the speed``."""
-    return f"{1 + gain:.3g} times the speed" if gain >= 2 and better == _FASTER else f"{gain:.0%} {better}"
+    return f"{1 + gain:.3g} times the speed" if gain >= 2 and better == FASTER else f"{gain:.0%} {better}"
 
 
 def _up_to_cents(usd: Decimal) -> str:
@@ -226,7 +230,7 @@ def measurement_lines(answer: Recommendations) -> list[str]:
 
     found = measure_next(answer.catalog, answer.request)
     if found is None:
-        return ["Measure next: nothing; no single measurement is likely to lead to a better choice."]
+        return ["Measure next: nothing; no run of up to three hours is likely to lead to a better choice."]
     what = f"{found.count} x {found.cluster.gpu.name}"
     return [
         f"Measure next: {what}, about {found.minutes:.0f} minutes and {found.usd} $: on "

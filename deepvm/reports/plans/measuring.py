@@ -9,6 +9,7 @@ from deepvm.planner.request import PlanRequest
 from deepvm.planner.workload.measurement import REPEATS, NextMeasurement
 from deepvm.profiling.workload.spec import DTYPES, PRESETS
 
+MODEL_FILE = "model.yaml"
 _STEPS = "--steps 5"  # in each of five windows, as deepvm.planner.workload.measurement counts
 
 
@@ -54,6 +55,8 @@ def measuring_lines(found: NextMeasurement, request: PlanRequest) -> list[str]:
     files = "hosts: a file that names the VMs, one a line"
     if "steps.csv" in command:
         files = "steps.csv: nodes,gpus,local_batch,step_time_s of your own training, several batches and numbers of VMs"
+    if MODEL_FILE in command:
+        files += f"; {MODEL_FILE}: the file of {request.training.workload.model.name}"
     return [f"  {command}", f"  ({files}; then the same recommend uses what was measured)"]
 
 
@@ -61,7 +64,10 @@ def _words(training: Training, precision: str) -> str:
     """What is trained, as ``profile fit --save`` takes it."""
     workload = training.workload
     model = workload.model
-    words = [f"--params {model.name.split()[0]}" if model.name.endswith(" parameters") else f"--model {model.name}"]
+    if model.name.endswith(" parameters"):
+        words = [f"--params {model.name.split()[0]}"]
+    else:
+        words = [f"--model {model.name if model.name in presets() else MODEL_FILE}"]
     words += [f"--seq {model.sequence}"] if model.sequence > 1 else []
     software = getattr(training.speeds, "software", "eager")
     words += [f"--method {workload.method.value}", f"--precision {precision}"]

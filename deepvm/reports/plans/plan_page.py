@@ -265,8 +265,13 @@ class PlanPage:
     def _doubts(self) -> list[str]:
         if not self.answer:
             return list(self.answer.catalog.provenance.doubts) or ["None."]
-        known = self.answer.request.work is not None and self.answer.request.work.mttp_s is not None
+        request = self.answer.request
+        known = request.life_s is not None or (request.work is not None and request.work.mttp_s is not None)
         said = [
+            *answers.simulated_line(self.answer[0]),
+            *answers.deadline_line(self.answer),
+            *answers.bill_line(self.answer),
+            *answers.few_steps(self.answer),
             *answers.apart(self.answer),
             *answers.bad_time(self._rows()),
             *answers.warnings_of(self.answer, self.now),

@@ -21,10 +21,13 @@ from deepvm.planner.request import Objective
 from deepvm.planner.workload.recovery import lives_of
 from deepvm.reports.performance.predictions import in_short, short
 from deepvm.reports.plans.answer import (
+    BETTER,
+    FASTER,
     bill_line,
     bill_words,
     cluster_words,
     deadline_line,
+    gain_words,
     gpus_of,
     lost_words,
     measurement_lines,
@@ -47,8 +50,6 @@ if TYPE_CHECKING:
     from deepvm.catalog.market.open_markets import Placement
     from deepvm.planner.explain import WhyNot
 
-_LITTLE = 0.005
-"""A share that would be printed as 0 %."""
 _WORTH_SAYING = 0.05
 """A gain in speed that is worth another option."""
 _BY = {  # not by FLOPP, which leaves out what the memory nodes cost
@@ -184,11 +185,10 @@ def _without_checkpointing(first: Recommendation, training: Training) -> Iterato
 
 
 def _batch(predicted: Prediction, gpus: int, workload: Workload) -> str:
-    samples, most = predicted.batch_per_gpu * gpus, math.ceil(predicted.batch_per_gpu - 1e-9)
-    uneven = most > predicted.batch_per_gpu + 1e-9
-    text, each = f"{'up to ' if uneven else ''}{most} samples a GPU", workload.model.units_per_sample
-    if predicted.micro_batch < predicted.batch_per_gpu:
-        text += f", {math.ceil(predicted.micro_batch - 1e-9)} at once"
+    samples, most = workload.batch_in_all(gpus), predicted.batch_per_gpu
+    text, each = f"{'up to ' if most * gpus > samples else ''}{most:g} samples a GPU", workload.model.units_per_sample
+    if predicted.micro_batch < most:
+        text += f", {predicted.micro_batch:g} at once"
     in_all = f"{samples:,.0f} in all" if gpus > 1 else ""
     tokens = f"{samples * each:,.0f} tokens" if each > 1 else ""
     return f"{text} ({', '.join(filter(None, (in_all, tokens)))})" if in_all or tokens else text
@@ -226,9 +226,8 @@ def _limits(answer: Recommendations) -> Iterator[str]:
         up_to = " up to twice as high" if answer.request.ranks_machines else ""
         yield f"More money: no budget{up_to} buys {better} under these limits."
         return
-    gain = "" if change.gain is None else f", {change.gain:.1%} faster"
-    if change.gain is not None and change.gain < _LITTLE / 10:
-        gain = ", less than 0.1% faster"
+    better = BETTER.get(answer.request.objective, FASTER)
+    gain = "" if change.gain is None else f", {gain_words(change.gain, better)}"
     yield f"More money: {format_usd(change.budget)} $/h buys {cluster_words(change.recommendation.cluster)}{gain}."
 
 

@@ -184,3 +184,12 @@ def test_more_measurements_of_the_same_widen_nothing_beyond_noise(law: StepTimeL
     for nodes, batch in ((1, 64), (4, 128), (8, 64), (16, 32)):
         at = [np.array([float(v)]) for v in (nodes, nodes, batch)]
         assert many.deviation(*at)[0] <= 1.3 * few.deviation(*at)[0]
+
+
+def test_a_batch_of_all_gpus_is_shared_however_it_divides() -> None:
+    """100 images on 3 GPUs: a step takes as long as the 34 of one of them, and counts 100, not 102."""
+    all_together = Workload(find_model("resnet50"), batch=100, scaling=Scaling.STRONG)
+    found = measured(own(ALONE), [2, 3, 64, 128], workload=all_together)
+    assert found.throughput * found.step_s == pytest.approx([100.0] * 4)
+    assert found.step_s[1] == pytest.approx(seconds(LAW, 3, 3, 34), rel=0.01)
+    assert found.fits.tolist() == [True, True, True, False], "128 GPUs have no image each, wherever it has run"

@@ -60,9 +60,19 @@ def test_value_and_interval_are_of_the_same_speed(capsys: pytest.CaptureFixture[
 
 
 def test_the_best_value_is_the_first_where_others_save_little(capsys: pytest.CaptureFixture[str]) -> None:
-    """One g7e.48xlarge would train 2 billion tokens for a dollar less, and take 2.5 times as long."""
-    rows = answers.rows_of(answered("30", "llama-8b", "2B"))
-    assert [label for label, _ in rows] == ["fastest, best value", "no spot"]
+    """One T4 would train a million images for 4 % less, and take seven times as long."""
+    best = answered("3", "resnet50")
+    cheapest = answered("0.32", "resnet50")[0]
+    assert 0.95 * best[0].usd_per_work < cheapest.usd_per_work < best[0].usd_per_work  # type: ignore[operator]
+    assert cheapest.throughput < best[0].throughput / 5
+    assert [label for label, _ in answers.rows_of(best)] == ["fastest, best value", "no spot"]
+
+
+def test_a_baseline_has_no_best_value() -> None:
+    found = answered("30", "resnet50", policy="performance-first")
+    assert [label for label, _ in answers.rows_of(found)][0] == "first by performance-first"
+    each = [r.cluster.gpu.eflops for r in found]
+    assert each == sorted(each, reverse=True), "5 % of a rank is no share of a speed"  # type: ignore[type-var]
 
 
 def test_the_bill_at_a_good_and_at_a_bad_time() -> None:
@@ -185,3 +195,27 @@ def test_each_doubt_says_which_type_it_is_about(capsys: pytest.CaptureFixture[st
     best = answered("3", "resnet50")
     said = [line for line in reasons(best, capsys).splitlines() if line.startswith("Doubt:") and "vCPUs" in line]
     assert said and all(any(f"{r.cluster.gpu.name}: " in line for r in best) for line in said)
+
+
+def test_a_deadline_is_compared_with_training_alone() -> None:
+    """A speed that is 10 % lower makes training 10 % longer, not the start before it."""
+    best = answered("30", "llama-8b", "2M")  # 35 s of training after 5 minutes
+    outlook, speed = best[0].outlook, best[0].prediction.throughput  # type: ignore[union-attr]
+    assert outlook is not None
+    due = START_S + 1.3 * (outlook.total_s - START_S)
+    late = answered("30", "llama-8b", "2M", deadline=f"{due}s")[0].outlook.late_probability  # type: ignore[union-attr]
+    assert late == pytest.approx(1 - speed.probability_above(speed.value / 1.3), abs=1e-6)
+
+
+def test_a_bill_that_may_exceed_its_limit_is_called_out(capsys: pytest.CaptureFixture[str]) -> None:
+    bill = answered("30", "llama-8b", "2B")[0].outlook
+    assert bill is not None and bill.costs_usd is not None
+    for limit, said in ((bill.cost_usd * 1.01, True), (bill.costs_usd[1] * 1.01, False)):
+        out = shown(answered("30", "llama-8b", "2B", total_budget=str(round(limit, 2))), capsys)
+        assert any("it may be" in line and "more than" in line for line in out) is said
+
+
+def test_a_job_of_a_few_steps_is_called_out(capsys: pytest.CaptureFixture[str]) -> None:
+    few, many = (shown(answered("30", "llama-8b", tokens), capsys) for tokens in ("2M", "2B"))
+    assert "! that is 15 steps in all: is the amount right?" in " ".join(few)
+    assert not any("steps in all" in line for line in many)

@@ -159,7 +159,7 @@ def test_limits_doubts_sources_and_how_to_ask_again(page: Page) -> None:
     assert "embedded snapshot" in sources and "2026-08-10T00:00:00Z" in sources and "107 d" in sources
     assert page.all("code")[0].text == "deepvm recommend --pw 3"
     header = page.all("header")[0].text
-    assert "full fine-tune, sharded" in header and "Clusters for at most 30 $/h" in header
+    assert "llama-8b, sharded" in header and "Clusters for at most 30 $/h" in header
     assert "deepvm 1.2 at 2026-11-25T00:00:00Z" in page.all("footer")[0].text
 
 
