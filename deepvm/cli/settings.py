@@ -130,7 +130,7 @@ class ConfiguredCommand(TyperCommand):
 
     def _refuse_other_words(self, ctx: Any, args: list[str]) -> None:
         """Fail for a first word that names a model, and for a second budget."""
-        from deepvm.cli.usage import meant_as_model
+        from deepvm.cli.help.synonyms import meant_as_model
 
         if {"--pw", "--budget"} & {a.partition("=")[0] for a in args}:
             ctx.fail(f"two budgets: {args[0]}, and that of --pw or --budget")

@@ -7,9 +7,8 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from deepvm.cli.help.synonyms import COMMANDS, OPTIONS, SUBCOMMANDS, VALUES, meant
+from deepvm.cli.help.synonyms import COMMANDS, OPTIONS, SUBCOMMANDS, VALUES, meant, meant_as_model
 from deepvm.cli.help.topics import find_topic, topic_names
-from deepvm.core.meanings import meant_model
 from deepvm.core.spelling import did_you_mean, nearest
 
 # With one dash, people write long options of other programs; the parser reads -pw as -p w.
@@ -50,14 +49,6 @@ def explain(error: Any, words: Sequence[str]) -> None:
 
 
 _BUDGETS = "--total-budget limits the bill of the whole job, --pw what the cluster costs an hour"
-
-
-def meant_as_model(word: str) -> str:
-    """``--model resnet50`` for a word that names a model; empty for others."""
-    from deepvm.catalog.published.models import presets  # only for an error
-
-    found = word if word in presets() else meant_model(word, presets())
-    return f"--model {found}" if found else ""
 
 
 def _longest(parameter: Any) -> str:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import THOROUGH, examples
 from support.planner.agreement import NumericalTrouble, blocks_for, by_ilp, enumerated, summary
-from support.planner.trained_cases import catalog_of, drawn, request_of
+from support.planner.trained_cases import catalog_of, drawn, plain_gpu, plain_shop, request_of
 from support.planner.trained_oracle import Plan, better_by, by_machines, plans, ranked
 
 from deepvm.core.cluster.cluster import Cluster
@@ -93,6 +93,16 @@ def test_what_more_money_buys(rng: random.Random) -> None:
         return  # what is next then is what can be had at all
     choice = ranking.next_first(enumeration, request, shop["budget"])
     assert (choice and summary(choice)) == (expected and row_of(expected))
+
+
+def test_of_two_better_plans_more_money_buys_the_one_with_more_speed_for_a_dollar() -> None:
+    speeds = {"g2.x": (10.0, 300_000), "a1.x": (12.0, 360_000), "Z9.x": (14.0, 580_000)}
+    gpus = {name: plain_gpu([speed], spot={"": price}, on_demand=None) for name, (speed, price) in speeds.items()}
+    shop = plain_shop(gpus, nodes={}, max_nodes=1, architectures=("spot-storage",), budget=300_000)
+    request = replace(request_of(shop), rank=Rank.MACHINES)
+    enumeration = Enumeration.build(blocks_for(catalog_of(shop), request), ALL_TIERS)
+    choice = ranking.next_first(enumeration, request, shop["budget"])
+    assert choice is not None and choice.cluster.gpu.name == "a1.x" and choice.price == 360_000
 
 
 def campaign(name: str, share: int) -> list[dict[str, Any]]:

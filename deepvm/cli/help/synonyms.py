@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from deepvm.core.meanings import meant_model
+
 OPTIONS = {
     # the budget
     "price": "--pw|--max-price",
@@ -282,3 +284,11 @@ def meant(name: str, table: dict[str, str], known: Collection[str]) -> str:
     """What a name means: the first suggestion whose first word is known; empty if there is none."""
     found = table.get(name.casefold().replace("_", "-"), "").split("|")
     return next((one for one in found if one.partition(" ")[0] in known), "")
+
+
+def meant_as_model(word: str) -> str:
+    """``--model resnet50`` for a word that names a model; empty for others."""
+    from deepvm.catalog.published.models import presets  # only for an error
+
+    found = word if word in presets() else meant_model(word, presets())
+    return f"--model {found}" if found else ""
