@@ -24,7 +24,6 @@ from deepvm.planner.rejections import (
     training_rejection,
 )
 from deepvm.planner.request import PlanRequest
-from deepvm.planner.workload.recovery import nodes_to_receive, with_losses
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,11 @@ class Candidates:
         # Where the model does not fit nothing trains, whatever a policy thinks of scaling.
         trains = (sizes.k > 0) | (self.request.ignores_scaling and self.request.training is None)
         sizes = sizes.take(trains & (spot <= limits(Market.SPOT)) & (on_demand <= limits(Market.ON_DEMAND)))
-        sizes, work = with_losses(sizes, architecture, self.request), self.request.work
+        work = self.request.work
+        if self.request.training is not None:
+            from deepvm.planner.workload.recovery import with_losses
+
+            sizes = with_losses(sizes, architecture, self.request)
         return sizes if work is None else work.forecast(sizes, self.reference)
 
     def _trusted(self, gpu: GpuCandidate, counts: IntArray) -> BoolArray:
@@ -135,6 +138,15 @@ def architectures_of(request: PlanRequest) -> tuple[Architecture, ...]:
     counted = request.training is not None
     names = request.architectures or tuple(n for n, a in REGISTRY.items() if a.published or counted)
     return tuple(a for n, a in REGISTRY.items() if n in names and (a.known_to_baselines or request.has_objective))
+
+
+def _nodes_to_receive(request: PlanRequest, gbps: Sequence[float]) -> list[int]:
+    """The fewest memory nodes of each bandwidth that receive versions fast enough; of eFLOPS nobody says how large."""
+    if request.training is None:
+        return [1] * len(gbps)
+    from deepvm.planner.workload.recovery import nodes_to_receive  # slow to import, and only models need it
+
+    return [nodes_to_receive(each, request.checkpoint_bytes) for each in gbps]
 
 
 def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
@@ -179,9 +191,7 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
             rule.share_bytes(i.memory_bytes or 0, request.checkpoint_bytes, request.buffers) for i in memory
         ),
         needed_bytes=request.memory_needed_bytes,
-        for_speed=_ints(
-            1 if request.training is None else nodes_to_receive(each, request.checkpoint_bytes) for each in gbps
-        ),
+        for_speed=_ints(_nodes_to_receive(request, gbps)),
         sold=sold,
         offered=offered,
     )

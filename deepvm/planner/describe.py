@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,17 +15,18 @@ from deepvm.core.cluster.cluster import Binding, Cluster, NodeGroup, Outlook, Pr
 from deepvm.core.cluster.instances import InstanceType, Market, flopp, quota_limit
 from deepvm.core.cluster.speedup import scaling_factor
 from deepvm.core.interval import Interval
-from deepvm.core.training.curve import StepTimeSpeedup
-from deepvm.core.training.speed import Source, TrainingSpeed
 from deepvm.core.units import MICRO_USD, format_seconds, format_usd
 from deepvm.planner.architectures import Architecture
 from deepvm.planner.candidates import Candidates
 from deepvm.planner.columns import MemoryNodeTable, TrainingTable
-from deepvm.planner.job_forecast import START_S
 from deepvm.planner.rejections import quota_too_small
 from deepvm.planner.request import MOST_NODES, PlanRequest, PolicyName
 from deepvm.planner.scoring import TIE, scoring
 from deepvm.planner.search.enumeration import Block, Choice
+from deepvm.planner.workload.laws import law_of
+
+if TYPE_CHECKING:
+    from deepvm.core.training.speed import TrainingSpeed
 
 
 def blocks_of(candidates: Candidates) -> tuple[Block, ...]:
@@ -63,8 +65,8 @@ def describe(
             f"the {kind} curve of {gpu.name} gives a speed-up of {raw:.3g} at n = {count}, held at {k * count:g}"
         )
     prediction = None
-    if isinstance(curve, StepTimeSpeedup):
-        speed = curve.speed_of(n)
+    if (law := law_of(curve)) is not None:
+        speed = law.speed_of(n)
         warnings += [*speed.doubts(0), *_not_believed(choice, candidates, speed)]
         kept = Interval(float(sizes.kept_bad[row]), float(sizes.kept[row]), float(sizes.kept_good[row]))
         prediction = replace(_prediction(speed, kept), trusted=bool(sizes.trusted[row]))
@@ -114,6 +116,8 @@ def _costs_usd(price: int, total_s: float, prediction: Prediction) -> tuple[floa
     kept, speed = prediction.kept, prediction.throughput
     if not kept.low:
         return None
+    from deepvm.planner.job_forecast import START_S
+
     work_s = (total_s - START_S) * kept.value * speed.value
     ends = (work_s / (kept.high * speed.high), work_s / (kept.low * speed.low))
     good, bad = (price / MICRO_USD * (START_S + training_s) / 3600 for training_s in ends)
@@ -122,6 +126,8 @@ def _costs_usd(price: int, total_s: float, prediction: Prediction) -> tuple[floa
 
 def _late_probability(total_s: float, speed: Interval, deadline_s: float) -> float:
     """Of missing the deadline: the expected time is that of a speed in the middle of its interval."""
+    from deepvm.planner.job_forecast import START_S
+
     left_s = deadline_s - START_S
     return 1.0 - speed.probability_above(speed.value * (total_s - START_S) / left_s) if left_s > 0 else 1.0
 
@@ -129,7 +135,7 @@ def _late_probability(total_s: float, speed: Interval, deadline_s: float) -> flo
 def _not_believed(choice: Choice, candidates: Candidates, speed: TrainingSpeed) -> Iterator[str]:
     """Larger clusters of measured VMs that would be faster, if what was measured went so far."""
     sizes, row, request = choice.block.sizes, choice.size, candidates.request
-    if speed.source is not Source.MEASURED:
+    if speed.source.value != "measured":
         return
     larger = (sizes.type_index == sizes.type_index[row]) & (sizes.count > sizes.count[row]) & ~sizes.trusted
     faster = larger & (sizes.effective > sizes.effective[row]) & (sizes.price <= request.budget_micro_usd)
@@ -269,8 +275,9 @@ def _by_the_ranking(
     if choice.block.sizes.trusted[choice.size] and not sizes.trusted[row]:
         gpu = next(g for g in candidates.gpus if g.instance == choice.cluster.gpu)
         more = int(sizes.count[row])
-        if isinstance(gpu.curve, StepTimeSpeedup) and more > gpu.curve.known.proven_vms:
-            yield Binding("batch-size", f"with {larger} {gpu.curve.known.too_many(more)}: '--global-batch' sets it")
+        law = law_of(gpu.curve)
+        if law is not None and more > law.known.proven_vms:
+            yield Binding("batch-size", f"with {larger} {law.known.too_many(more)}: '--global-batch' sets it")
             return
         seen = int(getattr(gpu.curve, "fitted_to", 0))
         reason = f"{larger} is more than 1.5 times the {seen} that such clusters were checked with"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from deepvm.core.cluster.cluster import NodeGroup
 from deepvm.core.cluster.instances import InstanceType, Market
 from deepvm.core.spelling import joined, listed
-from deepvm.core.training.workload import Method, Scaling, Workload
 from deepvm.core.units import MICRO_USD, MOST_USD, counted, format_bytes, format_seconds, format_usd
 from deepvm.planner.architectures import REGISTRY, Architecture
 from deepvm.planner.candidates import Candidates, zone_ids
@@ -19,6 +19,9 @@ from deepvm.planner.describe import blocks_of
 from deepvm.planner.rejections import UNLIMITED
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.search.enumeration import Choice, Enumeration
+
+if TYPE_CHECKING:
+    from deepvm.core.training.workload import Workload
 
 _HIGHER_QUOTA = "ask the provider for a higher quota, or plan without quotas"
 
@@ -203,6 +206,8 @@ def _no_gpu(candidates: Candidates) -> Infeasible:
 
 def _cheaper_methods(request: PlanRequest) -> Iterator[str]:
     """How to train a model that does without such large GPUs."""
+    from deepvm.core.training.workload import Method
+
     workload = None if request.training is None else request.training.workload
     if workload is None or workload.model.transformer is None:
         return
@@ -214,6 +219,8 @@ def _cheaper_methods(request: PlanRequest) -> Iterator[str]:
 
 def _more_memory(workload: Workload, request: PlanRequest, said: str) -> Iterator[str]:
     """What makes a model fit into GPUs, given why it fits into none."""
+    from deepvm.core.training.workload import Method, Scaling
+
     if workload.scaling is Scaling.STRONG and "no sample for each" in said:
         yield "give a larger --global-batch"
     if "a shorter --seq" in said:

@@ -10,11 +10,10 @@ from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Qu
 from deepvm.core.cluster.memory_nodes import MemoryNodeRule
 from deepvm.core.meanings import gpu_of_type, meant_gpu, meant_type, not_rented
 from deepvm.core.spelling import examples
-from deepvm.core.training.curve import StepTimeSpeedup
-from deepvm.core.training.hardware import WITHOUT_WHEELS
 from deepvm.core.units import GIB
 from deepvm.errors import RequestError
 from deepvm.planner.request import ANY_NUMBER, Generation, PlanRequest, Range
+from deepvm.planner.workload.laws import law_of
 
 UNLIMITED = 2**31  # stands for "no quota" in a column of counts
 
@@ -111,8 +110,10 @@ def training_rejection(instance: InstanceType, request: PlanRequest) -> Rejectio
 
 def _without_wheels(instance: InstanceType, gpu: Gpu, request: PlanRequest) -> str:
     """Why PyTorch as it is installed does not run there; empty if it does, or if the user has named or measured it."""
+    from deepvm.core.training.hardware import WITHOUT_WHEELS
+
     named = instance.name in request.instance_types or gpu.name.casefold() in {g.casefold() for g in request.gpus}
-    measured = any(isinstance(curve, StepTimeSpeedup) and curve.known.measured for curve in instance.speedups)
+    measured = any(law.known.measured for law in map(law_of, instance.speedups) if law is not None)
     return "" if named or measured else WITHOUT_WHEELS.get(gpu.name, "")
 
 

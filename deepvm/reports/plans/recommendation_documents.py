@@ -15,8 +15,6 @@ from deepvm.io.times import format_time
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Range
-from deepvm.planner.workload.measurement import NextMeasurement, measure_next
-from deepvm.reports.plans.measuring import measure_command
 from deepvm.reports.plans.outlooks import expected_document, risk_document, risk_of
 from deepvm.reports.plans.sources import doubts, quota_needs
 
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
     from deepvm.core.training.speed import Training
     from deepvm.planner.explain import WhyNot
     from deepvm.planner.job_forecast import Work
+    from deepvm.planner.workload.measurement import NextMeasurement
 
 SCHEMA_VERSION = "deepvm.recommend/1"
 EXPLAIN_VERSION = "deepvm.explain/1"
@@ -96,6 +95,8 @@ def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, An
         found["relax"] = {"constraint": answer.infeasible.constraint, "advice": answer.infeasible.advice}
         found["cheapest"] = _configuration(answer.cheapest, catalog)
     if request.training is not None and answer:
+        from deepvm.planner.workload.measurement import measure_next  # slow to import, and only models need it
+
         found["next_measurement"] = _next_measurement(measure_next(answer.catalog, request), request.training)
     if why is not None:
         found["explanation"] = explanation(why, catalog)
@@ -336,6 +337,8 @@ def _trained(training: Training) -> dict[str, Any]:
 
 def _next_measurement(found: NextMeasurement | None, training: Training) -> dict[str, Any] | None:
     """What to measure next, and the command that does."""
+    from deepvm.reports.plans.measuring import measure_command
+
     if found is None:
         return None
     return {
