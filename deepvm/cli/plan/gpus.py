@@ -30,4 +30,5 @@ def gpus(
 
     loaded = SourceFlags(offline=offline).load(catalog)
     found = report.gpus(loaded, gpu, tables=own_tables(tables), **flags.given(USUAL_MODEL))
-    print_as(output, lambda: report.print_gpus(found), lambda: report.document(found))
+    assumed = not flags.model and flags.params is None
+    print_as(output, lambda: report.print_gpus(found, assumed=assumed), lambda: report.document(found))

@@ -139,8 +139,9 @@ class Workload:
         return np.full(gpus.shape, float(self.batch)) if self.scaling is Scaling.STRONG else gpus * self.batch
 
     def __str__(self) -> str:
-        """``llama-8b, full fine-tune, bf16, 2048 tokens``."""
+        """``llama-8b, sharded, bf16, 2048 tokens, batch 8 a GPU``; without ``auto``."""
         how = {Method.DDP: "data parallel", Method.FSDP: "sharded", Method.LORA: "LoRA"}[self.method]
         length = f", {self.model.sequence} tokens" if self.model.unit == "tokens" else ""
         batch = "in all" if self.scaling is Scaling.STRONG else "a GPU"
-        return f"{self.model.name}, {how}, {self.precision.value}{length}, batch {self.batch} {batch}"
+        number = "" if self.precision is Precision.AUTO else f", {self.precision.value}"
+        return f"{self.model.name}, {how}{number}{length}, batch {self.batch:.10g} {batch}"

@@ -142,8 +142,9 @@ def _sold(instance: InstanceType) -> tuple[InstanceType | None, InstanceType | N
     return instance if spot is not None else None, instance if on_demand is not None else None
 
 
-def print_gpus(found: Gpus) -> None:
-    """A table on stdout."""
+def print_gpus(found: Gpus, *, assumed: bool = False) -> None:
+    """A table on stdout; ``assumed``: the model is not the user's own choice."""
+    print_lines([f"{found.workload}{' (assumed; --model names yours)' if assumed else ''}", ""])
     unit = found.workload.units
     items = [
         {
