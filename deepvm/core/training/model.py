@@ -48,6 +48,7 @@ class Model:
             operations decide.
         reads_per_vcpu: samples a second that one vCPU reads, decodes and prepares; None where that is no limit.
         batch: samples on each GPU unless the user says.
+        positions: tokens of its longest sample; 0 where any number will do.
         pixels: height and width of its images; 0 where that is not known, or samples are no images.
         source: of these figures, in words.
     """
@@ -63,6 +64,7 @@ class Model:
     traffic_bytes: float = 0.0
     reads_per_vcpu: float | None = None
     batch: int = 1
+    positions: int = 0
     pixels: int = 0
     source: str = ""
 
@@ -79,6 +81,8 @@ class Model:
             raise RequestError("seq", sequence, f"no sequence length: a sample of {self.name} is one of {self.unit}")
         if self.transformer is None:
             raise RequestError("seq", sequence, f"none: the operations of {self.name} are those of its own samples")
+        if 0 < self.positions < sequence:
+            raise RequestError("seq", sequence, f"at most {self.positions}: {self.name} has learned so many positions")
         return replace(self, sequence=sequence)
 
     @property
