@@ -135,7 +135,9 @@ def _late_probability(total_s: float, speed: Interval, deadline_s: float) -> flo
 def _not_believed(choice: Choice, candidates: Candidates, speed: TrainingSpeed) -> Iterator[str]:
     """Larger clusters of measured VMs that would be faster, if what was measured went so far."""
     sizes, row, request = choice.block.sizes, choice.size, candidates.request
-    if speed.source.value != "measured":
+    from deepvm.core.training.speed import Source
+
+    if speed.source is not Source.MEASURED:
         return
     larger = (sizes.type_index == sizes.type_index[row]) & (sizes.count > sizes.count[row]) & ~sizes.trusted
     faster = larger & (sizes.effective > sizes.effective[row]) & (sizes.price <= request.budget_micro_usd)

@@ -1,9 +1,11 @@
 """Warnings about catalogs that are valid."""
 
+import sys
+
 from deepvm.catalog.lint import catalog_warnings
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType
-from deepvm.core.cluster.speedup import HybridSpeedup, RingSpeedup
+from deepvm.core.cluster.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup
 
 GOOD_GPU = InstanceType(
     "g", 4, 16, 10, "1", "0.3", Gpu("T4"), 100, (HybridSpeedup(0.1408559584, 14.49263334, 13.53250952),)
@@ -46,3 +48,11 @@ def test_the_embedded_catalogs():
         "3 types without a general hybrid curve",
     ]
     assert [w.split(":")[0] for w in catalog_warnings(load_catalog("simulated"))] == ["F", "G"]
+
+
+def test_a_measured_curve_is_valid_without_the_library_that_evaluates_it(monkeypatch):
+    curve = MeasuredSpeedup(((1, 1.0), (2, 2.5)))
+    steep = InstanceType("s", 4, 16, 10, "1", "0.3", Gpu("T4"), 100, (RingSpeedup(0.1, 0.1), curve))
+    assert any("above n" in w for w in warnings_of(steep, default_speedup="ring"))
+    monkeypatch.setitem(sys.modules, "scipy.interpolate", None)
+    assert warnings_of(steep, default_speedup="ring") == ()

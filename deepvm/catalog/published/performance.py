@@ -85,7 +85,9 @@ class PublishedPerformance:
                 "nodes", nodes, f"a number that divides {gpus} GPUs evenly, such as {_divisor(gpus, nodes)}"
             )
         if gpus // nodes > MOST_IN_A_VM:
-            raise RequestError("nodes", nodes, f"at least {-(-gpus // MOST_IN_A_VM)}: no VM has more GPUs than that")
+            raise RequestError(
+                "nodes", nodes, f"at least {-(-gpus // MOST_IN_A_VM)}: no VM has more than {MOST_IN_A_VM} GPUs"
+            )
         network, share = (
             usual.interconnect,
             min(1.0, gpus / nodes / each),

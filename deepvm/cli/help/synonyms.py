@@ -245,7 +245,6 @@ VALUES = {
         "float32": "fp32",
         "full": "fp32",
         "float8": "fp8",
-        "int8": "fp8",
     },
     "method": {
         "full": "fsdp",

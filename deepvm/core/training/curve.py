@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from deepvm.core.cluster.speedup import BoolArray, FloatArray, SpeedupCurve
+from deepvm.core.cluster.speedup import STEP_TIME, BoolArray, FloatArray, SpeedupCurve
 from deepvm.core.training.speed import TrainingSpeed
 from deepvm.core.training.steptime import REACH
 
@@ -24,7 +24,7 @@ class StepTimeSpeedup(SpeedupCurve):
         needs: what the workload needs where it fits on no number of these VMs; else empty.
     """
 
-    kind: ClassVar[str] = "step-time"
+    kind: ClassVar[str] = STEP_TIME
     speed_of: Callable[[FloatArray], TrainingSpeed] = field(repr=False)
     known: TrainingSpeed = field(repr=False, compare=False)
     unit: float

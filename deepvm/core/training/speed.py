@@ -178,7 +178,7 @@ class TrainingSpeed(Answer):
         model, vms = self.workload.model, int(self.vms[place])
         if not self.fits[place]:
             yield f"it cannot be trained so: {self.needs or f'it does not fit into the memory of {vms} VMs'}"
-        if self.precision is Precision.FP8:
+        if self.precision is Precision.FP8 and not self.measured:
             yield "in fp8 with torch.compile, without which its casts cost what it saves"
         lacks = WITHOUT_WHEELS.get(self.machine.accelerator.name)
         if lacks and not self.measured:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from deepvm.core.cluster.speedup import SpeedupCurve
+from deepvm.core.cluster.speedup import STEP_TIME, SpeedupCurve
 
 if TYPE_CHECKING:
     from deepvm.core.training.curve import StepTimeSpeedup
-
-STEP_TIME = "step-time"
-"""The kind of :class:`~deepvm.core.training.curve.StepTimeSpeedup`."""
 
 
 def law_of(curve: SpeedupCurve) -> StepTimeSpeedup | None:

@@ -68,8 +68,8 @@ def nodes_to_receive(gbps: float, checkpoint_bytes: int) -> int:
 
 
 def with_losses(sizes: TrainingTable, architecture: Architecture, request: PlanRequest) -> TrainingTable:
-    """The sizes with what is kept of their throughput: usually, at a bad and at a good time."""
-    if request.training is None or not len(sizes):
+    """The sizes with what is kept of a model's throughput: usually, at a bad and at a good time."""
+    if not len(sizes):
         return sizes
     gbps = np.array([_gbps(t) for t in sizes.types])[sizes.type_index]
     gpus = np.array([_gpus(t) for t in sizes.types])[sizes.type_index]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from decimal import ROUND_CEILING, Decimal
@@ -283,9 +284,9 @@ def gpus_of(r: Recommendation) -> int:
     return r.cluster.gpu_count * (r.cluster.gpu.gpu.count if r.cluster.gpu.gpu else 1)
 
 
-def steps_of(first: Recommendation, workload: Workload) -> float | None:
-    """Steps of the whole job; None where it is not said how much is trained."""
-    return None if workload.samples is None else workload.samples / workload.batch_in_all(gpus_of(first))
+def steps_of(first: Recommendation, workload: Workload) -> int | None:
+    """Steps of the whole job, the last one in part; None where it is not said how much is trained."""
+    return None if workload.samples is None else math.ceil(workload.samples / workload.batch_in_all(gpus_of(first)))
 
 
 def few_steps(answer: Recommendations) -> Iterator[str]:
@@ -293,7 +294,8 @@ def few_steps(answer: Recommendations) -> Iterator[str]:
     training = answer.request.training
     steps = steps_of(answer[0], training.workload) if training else None
     if steps is not None and steps < _FEW_STEPS:
-        yield f"! that is {steps:,.0f} steps in all: is the amount right? Else a smaller batch or cluster trains better"
+        many = counted(steps, "step")
+        yield f"! that is {many} in all: is the amount right? Else a smaller batch or cluster trains better"
 
 
 def warnings_of(answer: Recommendations, now: datetime) -> Iterator[str]:

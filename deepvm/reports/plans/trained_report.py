@@ -164,7 +164,7 @@ def _speed(first: Recommendation, training: Training) -> Iterator[str]:
 def _steps(first: Recommendation, workload: Workload) -> Iterator[str]:
     steps = steps_of(first, workload)
     if steps is not None:
-        yield f"Steps: {steps:,.0f} of {workload.batch_in_all(gpus_of(first)):,.0f} samples."
+        yield f"Steps: {steps:,} of {workload.batch_in_all(gpus_of(first)):,.0f} samples."
 
 
 def _without_checkpointing(first: Recommendation, training: Training) -> Iterator[str]:

@@ -14,6 +14,7 @@ from deepvm.core.interval import Z80
 from deepvm.core.training.hardware import Machine
 from deepvm.core.training.speed import READING_SD, Source, TrainingSpeed, waiting
 from deepvm.core.training.workload import Method, Precision, Scaling, Workload
+from deepvm.errors import RequestError
 
 LLAMA = Workload(find_model("llama-8b"), Method.FSDP, batch=8)
 
@@ -195,3 +196,19 @@ def test_computing_activations_again_is_never_faster(model: str, gpu: str) -> No
         speed(Workload(find_model(model), batch=8, checkpointing=c), gpu, 1, [1]).throughput[0] for c in (True, False)
     )
     assert 0.6 * once < again < once
+
+
+def test_gpus_are_in_vms_that_exist() -> None:
+    found = PublishedPerformance()
+    assert found.cluster(_gpu("H100", 80), LLAMA, 9, None).vms.tolist() == [3.0], "8 and 1 are no cluster of one type"
+    with pytest.raises(RequestError, match="nodes: 1 cannot be used; allowed: at least 4: no VM has more than 16 GPUs"):
+        found.cluster(_gpu("H100", 80), LLAMA, 64, 1)
+
+
+def test_eight_bits_mean_a_compiler() -> None:
+    eager, compiled = (
+        PublishedPerformance(software).cluster(_gpu("H100", 80), replace(LLAMA, precision=Precision.FP8), 8, None)
+        for software in ("eager", "compiled")
+    )
+    assert eager.throughput[0] == compiled.throughput[0]
+    assert any("torch.compile" in doubt for doubt in eager.doubts(0))

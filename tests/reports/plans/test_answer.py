@@ -217,5 +217,5 @@ def test_a_bill_that_may_exceed_its_limit_is_called_out(capsys: pytest.CaptureFi
 
 def test_a_job_of_a_few_steps_is_called_out(capsys: pytest.CaptureFixture[str]) -> None:
     few, many = (shown(answered("30", "llama-8b", tokens), capsys) for tokens in ("2M", "2B"))
-    assert "! that is 15 steps in all: is the amount right?" in " ".join(few)
+    assert "! that is 16 steps in all: is the amount right?" in " ".join(few)
     assert not any("steps in all" in line for line in many)
