@@ -14,6 +14,7 @@ _HOMES = {
     name: f"deepvm.{module}"
     for module, names in {
         "catalog.measured.tables": ("load_tables",),
+        "catalog.published.prediction": ("predict", "training"),
         "catalog.store": ("load_catalog",),
         "core.cluster.cluster": ("Cluster", "NodeGroup", "Recommendation", "Rejection"),
         "core.cluster.instances": ("Catalog", "Gpu", "InstanceType", "Market", "Quota"),
@@ -22,8 +23,11 @@ _HOMES = {
         "errors": ("DeepVMError",),
         "planner.explain": ("explain",),
         "planner.recommend": ("Recommendations", "recommend"),
-        "planner.sweep": ("sweep",),
-        "reports.plans.frames": ("to_frame",),
+        "planner.regions": ("Comparison", "compare"),
+        "planner.sweep": ("Sweep", "sweep"),
+        "reports.forms": ("to_frame",),
+        "reports.performance.gpus": ("Gpus", "gpus"),
+        "simulator.monte_carlo": ("simulate",),
     }.items()
     for name in names
 }
@@ -31,8 +35,10 @@ _HOMES = {
 __all__ = [
     "Catalog",
     "Cluster",
+    "Comparison",
     "DeepVMError",
     "Gpu",
+    "Gpus",
     "HybridSpeedup",
     "InstanceType",
     "Market",
@@ -44,19 +50,27 @@ __all__ = [
     "Rejection",
     "RingSpeedup",
     "SaturationTable",
+    "Sweep",
+    "compare",
     "explain",
+    "gpus",
     "load_catalog",
     "load_tables",
+    "predict",
     "recommend",
+    "simulate",
     "sweep",
     "to_frame",
+    "training",
 ]
 
 if TYPE_CHECKING:
     from typing import Any
 
     from deepvm.catalog.measured.tables import load_tables
+    from deepvm.catalog.published.prediction import predict, training
     from deepvm.catalog.store import load_catalog
+    from deepvm.core.answer import Answer
     from deepvm.core.cluster.cluster import Cluster, NodeGroup, Recommendation, Rejection
     from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Quota
     from deepvm.core.cluster.memory_nodes import SaturationTable
@@ -64,8 +78,18 @@ if TYPE_CHECKING:
     from deepvm.errors import DeepVMError
     from deepvm.planner.explain import explain
     from deepvm.planner.recommend import Recommendations, recommend
-    from deepvm.planner.sweep import sweep
-    from deepvm.reports.plans.frames import to_frame
+    from deepvm.planner.regions import Comparison, compare
+    from deepvm.planner.sweep import Sweep, sweep
+    from deepvm.reports.forms import Forms, to_frame
+    from deepvm.reports.performance.gpus import Gpus, gpus
+    from deepvm.simulator.monte_carlo import simulate
+
+
+def forms_of(answer: Answer) -> Forms:
+    """An answer in other forms, for :mod:`deepvm.core.answer`; loads the floor of reports."""
+    from deepvm.reports import forms
+
+    return forms.forms_of(answer)
 
 
 def __getattr__(name: str) -> Any:

@@ -53,11 +53,22 @@ class RequestError(DeepVMError, ValueError):
         super().__init__(f"{option}: {self.shown} cannot be used; allowed: {allowed}")
 
     def about(self, name: str) -> str:
-        """The message for a person who knows the option as ``name``, such as ``--checkpoint-size``."""
+        """The message for a person who knows the option as ``name``, such as ``--checkpoint-size``.
+
+        What was probably meant is shown with its option, to be copied.
+        """
         found = f"{self.shown} cannot be used"
         if self.value is None or self.value is False or self.value == "":  # no value that could be shown
             found = "not given or empty" if self.value == "" else "not given"
-        return f"{name}: {found}; allowed: {self.allowed}"
+        return f"{name}: {found}; allowed: {self._allowed_for(name)}"
+
+    def _allowed_for(self, name: str) -> str:
+        """What is allowed; names that were probably meant stand behind an option, if ``name`` is one."""
+        before, meant, rest = self.allowed.partition("did you mean ")
+        if not meant or not name.startswith("--") or rest.startswith("--"):
+            return self.allowed
+        names, mark, behind = rest.partition("?")
+        return f"{before}{meant}{name} {names.replace(' or ', f' or {name} ')}{mark}{behind}"
 
     @property
     def shown(self) -> str:

@@ -1,4 +1,4 @@
-"""Write docs/reference/cli.md and api.md from the code: ``python scripts/reference_pages.py``."""
+"""Write docs/reference/cli.md, api.md and documents.md from the code: ``python scripts/reference_pages.py``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import inspect
 import json
 import re
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +115,72 @@ def checkpoint_api() -> str:
     return text
 
 
-PAGES_BY_NAME = {"cli.md": cli_page, "api.md": api_page}
+DOCUMENTS_INTRODUCTION = """
+`-o json` and `-o yaml` print one document, `-o csv` a table of what it lists. `deepvm schema NAME` prints the JSON
+Schema (draft 2020-12) of each: every key, with its unit. Tests compare schemas and what commands print.
+
+One thing has one name: VMs are counted by `vm_count`, GPUs by `gpu_count` and `gpus_per_vm`, a GPU model is `gpu_name`,
+a VM type `instance_type`. Names end in their unit (`_s`, `_usd`, `_usd_per_hour`, `_bytes`, `_gib`, `_gbps`), those of
+ratios in `_share`, `_ratio` or `_error`. A few older names stand beside the right one; their descriptions say so.
+
+In CSV an empty field is unknown, a value of an object has a dotted name such as `step_s.low`, and a list is JSON. Each
+CSV has all its columns even if it has no rows.
+"""
+
+
+def columns_of_answers() -> Iterator[tuple[str, list[str]]]:
+    """The columns of answers, as CSV and as data frames."""
+    paper, snapshot = deepvm.load_catalog("paper"), deepvm.load_catalog("aws-us-east-1", prices="snapshot")
+    answers = {
+        "recommend": deepvm.recommend(paper, 3),
+        "recommend, with a model": deepvm.recommend(snapshot, 3, training=deepvm.training(model="resnet50")),
+        "recommend, with a job": deepvm.recommend(paper, 3, work=100, mttp="12h"),
+        "explain": deepvm.explain(paper, 3, "g5.xlarge"),
+        "sweep": deepvm.sweep(paper, [3]),
+        "sweep, with a model": deepvm.sweep(snapshot, [3], training=deepvm.training(model="resnet50")),
+        "sweep, with a job": deepvm.sweep(paper, [3], work=100, mttp="12h"),
+        "gpus": deepvm.gpus(snapshot, model="resnet50"),
+        "performance": deepvm.predict("H100", model="resnet50"),
+        "simulate": deepvm.simulate("gpt-117m", runs=1),
+    }
+    for name, answer in answers.items():
+        yield name, deepvm.forms_of(answer).rows()[0]
+
+
+def columns_of_documents() -> Iterator[tuple[str, Sequence[str]]]:
+    """The columns of other CSV: their own, or those that follow from the schema."""
+    from deepvm.reports.prices.diffs import CSV_HEADER
+    from deepvm.reports.reproduction.comparisons import csv_rows
+    from deepvm.reports.schemas.directory import DOCUMENTS, Described
+    from deepvm.reports.schemas.flat import header_of
+    from deepvm.reports.simulation import deadlines, traces
+
+    yield "diff", CSV_HEADER
+    yield "reproduce", csv_rows([])[0]
+    yield "traces-fit", traces.FIT_HEADER
+    yield "traces-replay", traces.REPLAY_HEADER
+    yield "traces-deadline", deadlines.HEADER
+    described = {name: found for name, found in DOCUMENTS.items() if isinstance(found, Described)}
+    yield from ((name, header_of(found)) for name, found in described.items() if found.row is not None)
+
+
+def documents_page() -> str:
+    """Every document, and the columns of its CSV."""
+    from deepvm.reports.schemas.directory import DOCUMENTS
+
+    text = f"{WRITTEN}\n# Documents\n{DOCUMENTS_INTRODUCTION}\n"
+    text += "| `deepvm schema` | what it is | command or file |\n|---|---|---|\n"
+    text += "".join(f"| `{name}` | {found.text} | {found.where} |\n" for name, found in DOCUMENTS.items())
+    for title, columns in (
+        ("Columns of answers, in CSV and in data frames", columns_of_answers()),
+        ("Columns of other CSV", columns_of_documents()),
+    ):
+        text += f"\n## {title}\n"
+        text += "".join(f"\n{name}: {', '.join(f'`{column}`' for column in header)}\n" for name, header in columns)
+    return text
+
+
+PAGES_BY_NAME = {"cli.md": cli_page, "api.md": api_page, "documents.md": documents_page}
 
 if __name__ == "__main__":
     for name, page in PAGES_BY_NAME.items():

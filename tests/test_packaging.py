@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deepvm import load_catalog, recommend
+from deepvm import load_catalog, recommend, training
 
 ROOT = Path(__file__).parents[1]
 
@@ -28,7 +28,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_data_types_and_licence(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     data = {f"deepvm/_data/{p.relative_to(ROOT / 'data')}" for p in (ROOT / "data").rglob("*") if p.is_file()}
-    assert data | {"deepvm/py.typed", "deepvm/cli/main.py"} <= names
+    page = {f"deepvm/reports/plans/plan_page.{kind}" for kind in ("css", "js")}
+    assert data | page | {"deepvm/py.typed", "deepvm/cli/main.py"} <= names
     assert any(n.endswith("LICENSE") for n in names)
     assert not any(n.startswith(("tests/", "notebooks/")) for n in names)
 
@@ -49,7 +50,7 @@ def test_the_installed_command_works_outside_the_checkout(wheel: Path, tmp_path:
         timeout=120,
     )
     assert found.returncode == 0, found.stderr
-    best = recommend(load_catalog("aws-us-east-1", prices="snapshot"), 3)[0]
+    best = recommend(load_catalog("aws-us-east-1", prices="snapshot"), 3, training=training(model="resnet50"))[0]
     assert json.loads(found.stdout)["configurations"][0]["usd_per_hour"] == float(best.usd_per_hour)
 
 

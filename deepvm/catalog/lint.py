@@ -23,8 +23,8 @@ def catalog_warnings(catalog: Catalog) -> tuple[str, ...]:
     kind = catalog.default_speedup
     no_nodes = [i for i in cpus if None in (i.memory_gib, i.network_gbps, i.on_demand_usd_per_hour)]
     groups = (
-        ("without eflops, never recommended", [i for i in gpus if i.eflops is None]),
-        ("without a spot price, never recommended", [i for i in gpus if i.spot_usd_per_hour is None]),
+        ("without eflops, recommended for a model only", [i for i in gpus if i.eflops is None]),
+        ("without a spot price, recommended on demand only", [i for i in gpus if i.spot_usd_per_hour is None]),
         (f"without a general {kind} curve, the default", [i for i in gpus if i.curve(kind) is None]),
         ("without memory, network or on-demand price, no memory nodes", no_nodes),
         ("dearer on the spot market than on demand", [i for i in catalog if _spot_is_dearer(i)]),
@@ -42,7 +42,10 @@ def _spot_is_dearer(instance: InstanceType) -> bool:
 
 def _clamped(instance: InstanceType, curve: SpeedupCurve) -> Iterator[str]:
     n = np.arange(1.0, LARGEST_COUNT + 1)
-    raw = curve.speedup(n) / n
+    try:
+        raw = curve.speedup(n) / n
+    except ModuleNotFoundError:
+        return  # measured curves need scipy, and a file is valid without it
     which = f"{curve.kind} curve" + (f" of {curve.workload}" if curve.workload else "")
     for sizes, meaning in ((n[raw < 0], "negative, counted as 0"), (n[raw > 1], "above n, counted as n")):
         if sizes.size:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import re
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
@@ -28,20 +28,29 @@ class Entry(NamedTuple):
 COMMANDS = (
     Entry("recommend", "Rank the clusters that train fastest for a budget.", "plan.recommend", "recommend", True),
     Entry("explain", "Say why a type is not in the best cluster.", "plan.recommend", "explain", True),
+    Entry("gpus", "List GPUs: memory, prices, and how fast they train a model.", "plan.gpus", "gpus"),
     Entry("sweep", "Recommend for a range of budgets under four policies.", "plan.sweep", "sweep", True),
     Entry("catalog", "Refresh, list, show, compare, validate and convert catalogs.", "catalog.group", "app"),
     Entry("simulate", "Train under preemption, before you pay: time and bill.", "simulate.simulate", "simulate"),
     Entry("export", "Write a plan for SkyPilot, EC2 Fleet, Terraform or torchrun.", "plan.export", "export"),
     Entry("profile", "Measure your own machines: eFLOPS, speed-up, saturation.", "profile.profile_group", "app"),
+    Entry(
+        "performance", "Predict how fast GPUs train a model, and check that.", "performance.performance_group", "app"
+    ),
     Entry("tables", "List, show, compare, import and export what you measured.", "profile.tables", "app"),
     Entry("memory-node", "Keep checkpoints in the memory of another machine.", "checkpoint.memory_node", "app"),
     Entry("ckpt", "List, verify, prune, restore and benchmark checkpoints.", "checkpoint.ckpt", "app"),
     Entry("traces", "Show spot traces, fit lifetimes, replay save policies.", "simulate.traces", "app"),
+    Entry("reproduce", "Compute the papers' figures again, and compare.", "reproduce.reproduce", "reproduce"),
+    Entry("schema", "Print the JSON Schema of a document or a file.", "schema", "schema"),
     Entry("config", "Show the settings from the environment and from files.", "config", "app"),
     Entry("doctor", "Check what live prices need: credentials, permissions, quotas.", "catalog.live", "doctor", True),
-    Entry("help", "Show the help of a command.", "app", "help_of"),
+    Entry("help", "Show the help of a command or a topic, or list them.", "help.help_command", "help_of"),
 )
 """In the order of ``deepvm --help``; a new command is one line here."""
+
+
+_EXAMPLE = re.compile(r"(Examples?: )?deepvm ")
 
 
 def load(entry: Entry) -> Any:
@@ -53,10 +62,22 @@ def load(entry: Entry) -> Any:
     elif entry.configured:
         from deepvm.cli.settings import ConfiguredCommand
 
-        holder.command(entry.name, cls=ConfiguredCommand)(found)
+        width = {"max_content_width": 100}
+        holder.command(entry.name, cls=ConfiguredCommand, context_settings=width)(found)
     else:
         holder.command(entry.name)(found)
-    return typer.main.get_group(holder).commands[entry.name]  # get_command() would take a holder of one command apart
+    # Not typer's get_command(), which would take a holder of one command apart.
+    command = typer.main.get_group(holder).commands[entry.name]
+    _keep_examples(command)
+    return command
+
+
+def _keep_examples(command: Any) -> None:
+    """Let help texts show each example on a line of its own, however narrow the terminal: people copy them."""
+    paragraphs = (command.help or "").split("\n\n")
+    command.help = "\n\n".join(f"\b\n{' '.join(p.split())}" if _EXAMPLE.match(p) else p for p in paragraphs)
+    for one in getattr(command, "commands", {}).values():
+        _keep_examples(one)
 
 
 class LazyGroup(TyperGroup):
@@ -75,6 +96,11 @@ class LazyGroup(TyperGroup):
         """List the commands without loading them."""
         with formatter.section("Commands"):
             formatter.write_dl([(e.name, e.help) for e in COMMANDS])
+        if ctx.meta.get("deepvm.topics"):  # as help_command sets it
+            from deepvm.cli.help.topics import TOPICS
+
+            with formatter.section("Topics of 'deepvm help TOPIC'"):
+                formatter.write_dl([(topic.names[0], topic.line) for topic in TOPICS])
 
 
 app = typer.Typer(
@@ -86,7 +112,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Which cluster of spot and on-demand VMs trains my model fastest for this much money an hour?",
-    epilog="Exit codes: 0 success, 1 other error, 2 wrong usage, 3 nothing feasible, 4 data missing or unreadable, "
+    epilog="Topics, such as budget, models, spot or prices: deepvm help. "
+    "Exit codes: 0 success, 1 other error, 2 wrong usage, 3 nothing feasible, 4 data missing or unreadable, "
     "5 cloud or network, 130 interrupted, 141 broken pipe.",
 )
 
@@ -107,24 +134,3 @@ def _globals(
     debug: Annotated[bool, typer.Option("--debug", help="Show a traceback on errors; works anywhere.")] = False,
 ) -> None:
     """Options that stand before the command."""
-
-
-def help_of(
-    context: typer.Context,
-    topic: Annotated[
-        list[str] | None, typer.Argument(metavar="[COMMAND]...", help="The command, such as: catalog show.")
-    ] = None,
-) -> None:
-    """Show the help of a command, as its --help does.
-
-    Example: deepvm help recommend
-    """
-    at: Any = context.find_root()
-    for name in topic or ():
-        if not hasattr(at.command, "get_command"):
-            at.fail(f"Got unexpected extra argument(s) ({name})")
-        found = at.command.get_command(at, name)
-        if found is None:
-            at.fail(f"No such command {name!r}.")
-        at = type(at)(found, info_name=name, parent=at)
-    sys.stdout.write(f"{at.command.get_help(at)}\n")

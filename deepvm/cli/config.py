@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deepvm.cli import settings
-from deepvm.cli.output import TableJson, print_document, say
+from deepvm.cli.output import Output, print_as, say
 from deepvm.cli.parameters import group
 from deepvm.cli.plan.options import RankFlags
 from deepvm.core.spelling import printable
@@ -15,7 +16,7 @@ app = group("Show the settings from the environment and from files.")
 
 
 @app.command()
-def show(output: TableJson = "table") -> None:
+def show(output: Output = "table") -> None:
     """Show each setting, its value, and where it was set.
 
     In order of precedence: an option on the command line, a variable such as DEEPVM_CHECKPOINT_SIZE, deepvm.toml in the
@@ -38,16 +39,18 @@ def show(output: TableJson = "table") -> None:
         setting = found.by_name.get(name, default)
         key, value = settings.key_of(name), masked(setting.value)
         rows.append({"key": key, "value": value, "kind": setting.kind, "source": setting.source})
-    if output == "json":
-        files = [{"path": path, "found": there} for path, there in found.files.items()]
-        print_document({"schema_version": "deepvm.config/1", "settings": rows, "files": files})
-        return
+    files = [{"path": path, "found": there} for path, there in found.files.items()]
+    document = {"schema_version": "deepvm.config/1", "settings": rows, "files": files}
+    print_as(output, lambda: _print_settings(rows, found.files), lambda: document)
+
+
+def _print_settings(rows: Sequence[Mapping[str, Any]], files: Mapping[str, bool]) -> None:
     from deepvm.reports.tables import Column, print_table
 
     columns = [Column("setting"), Column("value"), Column("set by", drop=1)]
     cells = [[r["key"], _plain(r["value"]) or "-", _plain(r["source"])] for r in rows]
     print_table(columns, cells, also="-o json")
-    looked = ", ".join(f"{_plain(path)} ({'read' if there else 'not there'})" for path, there in found.files.items())
+    looked = ", ".join(f"{_plain(path)} ({'read' if there else 'not there'})" for path, there in files.items())
     say(f"Files: {looked}")
 
 

@@ -13,7 +13,8 @@ from deepvm.cli.interrupts import INTERRUPTED, Interrupts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
 PIPE_CLOSED = 141
 
@@ -110,10 +111,10 @@ def _report(error: BaseException, words: list[str]) -> int:
     show, exit_code = getattr(error, "show", None), getattr(error, "exit_code", None)
     if show is not None and isinstance(exit_code, int):
         explain(error, words)
-        show(sys.stderr)
-        if type(error).__name__ != "NoSuchOption":  # which has said so
-            sys.stderr.writelines(f"{line}\n" for line in single_dashes(words))
-        return exit_code
+        usage, _, message = _shown(show).partition("Error: ")
+        sys.stderr.write(usage)
+        said = [] if type(error).__name__ == "NoSuchOption" else single_dashes(words)  # which has said so
+        return _fail("\n".join([message.rstrip("\n"), *said]), exit_code) if message else exit_code
     if isinstance(error, OSError):
         return _fail(f"{error.filename or 'standard output'}: {error.strerror or error}", 1)
     return _fail(
@@ -121,6 +122,15 @@ def _report(error: BaseException, words: list[str]) -> int:
         "This is a bug. Run the command again with --debug and report what it prints.",
         1,
     )
+
+
+def _shown(show: Callable[[Any], None]) -> str:
+    """What the option parser says of an error."""
+    from io import StringIO
+
+    stream = StringIO()
+    show(stream)
+    return stream.getvalue()
 
 
 def _interrupted() -> int:
@@ -134,7 +144,13 @@ def _interrupted() -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    sys.stderr.write(f"Error: {message}\n")
+    first, lines = "Error:", f"Error: {message}"
+    if sys.stderr.isatty() or os.environ.get("FORCE_COLOR"):
+        from deepvm.reports.terminal import ERROR, fitted, paint
+
+        lines = fitted(lines, sys.stderr)
+        lines = paint(first, ERROR, sys.stderr) + lines.removeprefix(first)
+    sys.stderr.write(f"{lines}\n")
     return code
 
 

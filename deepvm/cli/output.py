@@ -11,18 +11,34 @@ import typer
 
 from deepvm.cli.parameters import opt
 
-_OUTPUT = typer.Option("--output", "-o", help="Output format.")
-TableJson = Annotated[Literal["table", "json"], _OUTPUT]
-TableJsonCsv = Annotated[Literal["table", "json", "csv"], _OUTPUT]
-TableJsonYaml = Annotated[Literal["table", "json", "yaml"], _OUTPUT]
-TableJsonYamlCsv = Annotated[Literal["table", "json", "yaml", "csv"], _OUTPUT]
-EveryForm = Annotated[Literal["table", "wide", "json", "yaml", "csv"], _OUTPUT]
+
+def _output(forms: str) -> Any:
+    return typer.Option("--output", "-o", metavar="FORM", help=f"{forms}.")
+
+
+Output = Annotated[Literal["table", "json", "yaml", "csv"], _output("table, json, yaml or csv")]
+OutputOrWide = Annotated[Literal["table", "wide", "json", "yaml", "csv"], _output("table, wide, json, yaml or csv")]
+OutputOrPage = Annotated[
+    Literal["table", "wide", "json", "yaml", "csv", "html"], _output("table, wide, json, yaml, csv, or html: a page")
+]
 
 
 def say(text: str) -> None:
-    """Print a message, after what was already written to stdout."""
+    """Print a message, after what was already written to stdout; a terminal's width is kept."""
     sys.stdout.flush()
+    if sys.stderr.isatty():
+        from deepvm.reports.terminal import fitted
+
+        text = fitted(text, sys.stderr)
     sys.stderr.write(f"{text}\n")
+
+
+def warn(text: str) -> None:
+    """Print what should make a reader careful; in colour on a terminal."""
+    from deepvm.reports.terminal import WARNING, fitted, paint
+
+    sys.stdout.flush()
+    sys.stderr.write(f"{paint(fitted(f'warning: {text}', sys.stderr), WARNING, sys.stderr)}\n")
 
 
 def note(text: str) -> None:
@@ -46,12 +62,26 @@ def print_as(
     table: Callable[[], None],
     document: Callable[[], Any],
     csv: Callable[[], tuple[Sequence[str], Sequence[Sequence[Any]]]] | None = None,
+    *,
+    name: str = "",
 ) -> None:
-    """Print an answer in the form that ``--output`` names; ``csv`` makes header and rows."""
+    """Print an answer in the form that ``--output`` names.
+
+    ``csv`` makes header and rows; without it they are those of the document, as ``deepvm schema`` describes it by the
+    name in its ``schema_version`` or, without one, by ``name``.
+    """
     if output == "table":
         table()
+    elif output == "csv":
+        print_document(csv() if csv else _rows(document(), name), output)
     else:
-        print_document(csv() if csv and output == "csv" else document(), output)
+        print_document(document(), output)
+
+
+def _rows(document: Any, name: str) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+    from deepvm.reports.schemas.flat import rows_of
+
+    return rows_of(document, name)
 
 
 def plot_of(what: str) -> Any:

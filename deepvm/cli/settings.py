@@ -18,6 +18,7 @@ from typer.core import TyperCommand
 
 from deepvm.cli.output import note
 from deepvm.cli.parameters import field_name
+from deepvm.cli.plan.help_groups import grouped
 from deepvm.cli.plan.options import RankFlags, SweepFlags
 from deepvm.core.spelling import did_you_mean, nearest
 from deepvm.errors import CatalogFormatError, DataError, DeepVMError, RequestError
@@ -25,6 +26,8 @@ from deepvm.io.safe_read import read_text
 from deepvm.io.user_dirs import user_folder
 
 FOLDER_FILE = "deepvm.toml"
+ALL_OPTIONS = "deepvm.all-options"
+"""Key of a context's ``meta``: whether help shows all options."""
 CONFIG_VARIABLE = "DEEPVM_CONFIG"
 NO_FILE = "none"  # DEEPVM_CONFIG for no file of the user's own
 
@@ -38,6 +41,7 @@ NAMES = tuple(f.name for f in fields(RankFlags))
 """The options that may be set, as fields of :class:`~deepvm.cli.plan.options.RankFlags`, which has all of them."""
 
 _MAX_BYTES = 2**20
+_AMOUNT = re.compile(r"\$?\s*\.?[0-9].*")  # with a unit, too, so that the error is about that
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _FILES = frozenset({"catalog", "quota", "tables", "job_file"})
 _SECRET = re.compile(r"secret|token|passw|credential|session|(access|private|api)[_-]?key", re.IGNORECASE)
@@ -112,6 +116,9 @@ class ConfiguredCommand(TyperCommand):
         """Parse the options; an error about a value names where it was set."""
         if not ctx.resilient_parsing:  # the shell asks for completions: a broken file must not disturb it
             ctx.default_map = _Defaults(self)
+        if args and self._is_budget(args):
+            self._refuse_other_words(ctx, args)
+            args = ["--pw", *args]  # deepvm recommend 3
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
@@ -120,6 +127,24 @@ class ConfiguredCommand(TyperCommand):
             if setting is not None and hasattr(error, "message"):
                 error.message = f"{error.message} {setting}"
             raise
+
+    def _refuse_other_words(self, ctx: Any, args: list[str]) -> None:
+        """Fail for a first word that names a model, and for a second budget."""
+        from deepvm.cli.help.synonyms import meant_as_model
+
+        if {"--pw", "--budget"} & {a.partition("=")[0] for a in args}:
+            ctx.fail(f"two budgets: {args[0]}, and that of --pw or --budget")
+        model = "" if _AMOUNT.fullmatch(args[0]) else meant_as_model(args[0])
+        if model:
+            ctx.fail(f"{args[0]} is no budget; give one in $/h first: {ctx.command_path} 3 {model}")
+
+    def _is_budget(self, args: list[str]) -> bool:
+        """Whether the first word is one; what is no number is refused as one, where no other word is allowed."""
+        if not any(p.name == "pw" for p in self.params):
+            return False
+        takes_words = any(p.param_type_name == "argument" for p in self.params)
+        alone = not takes_words and not {"--pw", "--budget"} & {a.partition("=")[0] for a in args}
+        return bool(_AMOUNT.fullmatch(args[0])) or (alone and not args[0].startswith("-"))
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; an error names the settings that were used."""
@@ -137,6 +162,18 @@ class ConfiguredCommand(TyperCommand):
                 raise
             error.__notes__ = [*getattr(error, "__notes__", ()), text]
             raise
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """List the options in groups; the rare ones only for ``deepvm help COMMAND --all``."""
+        records = {str(p.name): p.get_help_record(ctx) for p in self.get_params(ctx)}
+        for title, names in grouped([n for n, record in records.items() if record]).items():
+            rows = [records[name] for name in names]
+            if title or ctx.find_root().meta.get(ALL_OPTIONS):
+                with formatter.section(title or "More"):
+                    formatter.write_dl(rows)
+            elif rows:
+                formatter.write_paragraph()
+                formatter.write_text(f"{len(rows)} more options: deepvm help {self.name} --all")
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Show the help with the built-in defaults: the same everywhere, even with a broken settings file."""
@@ -181,7 +218,10 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
 def _forms_of(name: str) -> Collection[type]:
     """What the option takes, in one command or another: text, a list, or true and false."""
     kinds = [get_args(f.type)[0] for flags in (RankFlags, SweepFlags) for f in fields(flags) if f.name == name]
-    return {list if get_origin(kind) is list else bool if kind is bool else str for kind in kinds}
+    truths = [kind is bool or bool in get_args(kind) for kind in kinds]
+    return {
+        list if get_origin(kind) is list else bool if truth else str for kind, truth in zip(kinds, truths, strict=True)
+    }
 
 
 def _of_environment(environ: Mapping[str, str]) -> Iterator[Setting]:
@@ -271,7 +311,7 @@ def _parsed(path: Path, text: str) -> Mapping[str, Any]:
 
 
 def _refuse_secrets(path: Path, key: str, value: Any) -> None:
-    if _SECRET.search(key):
+    if _SECRET.search(key) and key.replace("-", "_") not in NAMES:
         raise DataError(
             f"{path}: {_shortened(key)!r}: credentials do not belong here, and deepvm reads none from this file; "
             'remove them, keep them in an AWS profile, and name that one: profile = "..."'

@@ -48,24 +48,32 @@ def nearest(name: str, known: Iterable[str], most: int = 1, *, share: float = 0.
     return [one for _, _, one in sorted(found)[:most]]
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """``did you mean us-east-1?``, empty when nothing is near; see :func:`nearest`."""
-    near = nearest(name, known)
+def did_you_mean(name: str, known: Iterable[str], meant: str = "") -> str:
+    """``did you mean us-east-1?``, empty when nothing is near.
+
+    ``meant``: what the name means (:mod:`deepvm.core.meanings`); without it :func:`nearest` decides.
+    """
+    near = [meant] if meant else [for_a_shell(n) for n in nearest(name, known)]
     return f"did you mean {near[0]}?" if near else ""
 
 
-def one_of(name: object, known: Iterable[str], between: str = " or ", *, also: str = "") -> str:
+def one_of(name: object, known: Iterable[str], between: str = " or ", *, also: str = "", meant: str = "") -> str:
     """What an error says is allowed, ``also`` included: ``tiering or single-anchor; did you mean tiering?``."""
     names = list(known)
-    meant = did_you_mean(name, names) if isinstance(name, str) else ""
-    return between.join(names) + also + (f"; {meant}" if meant else "")
+    guess = did_you_mean(name, names, meant) if isinstance(name, str) else ""
+    return between.join(names) + also + (f"; {guess}" if guess else "")
 
 
-def examples(name: str, known: Iterable[str]) -> str:
+def examples(name: str, known: Iterable[str], meant: str = "") -> str:
     """The end of a sentence about names of which there are many: what was probably meant, else the first eight."""
     names = list(known)
-    near = nearest(name, names, 3)
+    near = [meant] if meant else [for_a_shell(n) for n in nearest(name, names, 3)]
     return f"; did you mean {' or '.join(near)}?" if near else f", such as {', '.join(names[:8])}"
+
+
+def for_a_shell(word: str) -> str:
+    """The word as people copy it into a command line: in quotes where a shell would split or expand it."""
+    return f"'{word}'" if set(word) & set(" *?[") else word
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:
@@ -77,6 +85,13 @@ def joined(words: Iterable[str], last: str = "and") -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     *most, end = words
     return f"{', '.join(most)} {last} {end}" if most else end
+
+
+def a_or_an(name: str) -> str:
+    """A name with its article as it is read: ``an A100``, ``an L4``, ``a T4``."""
+    first = name[:1].upper()
+    spelt = len(name) > 1 and (name[1].isdigit() or name[:2].isupper())  # letters are named one by one
+    return f"{'an' if first in ('AEFHILMNORSX' if spelt else 'AEIOU') else 'a'} {name}"
 
 
 def printable(text: str) -> str:

@@ -26,6 +26,7 @@ Money = Decimal | int | float | str  # in dollars; floats are read by their shor
 
 # Two digits of an exponent: Decimal() refuses 1e999999999999999999999, and 1e-99999 is written with 99999 zeros.
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,2})?", re.ASCII | re.IGNORECASE)
+_MONEY_WORDS = r"\s*(\$|usd|us-?dollars?|dollars?|bucks|(/|per|an)\s*(hours?|hr|h)|/\s*h)\s*"
 _BYTE_UNITS = {"": 1, "B": 1} | {
     f"{prefix}{infix}B": base ** (power + 1)
     for infix, base in (("", 1000), ("I", 1024))
@@ -44,7 +45,11 @@ def to_decimal(value: Money, option: str, *, zero: bool = False, unit: str = "do
     text = str(value).strip()
     # Decimal() alone would also read "1_000" and digits of other scripts.
     if isinstance(value, bool) or not (isinstance(value, Decimal) or _NUMBER.fullmatch(text)):
-        bare = re.sub(r"\s*(\$|usd|/\s*h)\s*", "", text, flags=re.IGNORECASE)
+        bare = re.sub(_MONEY_WORDS, "", text, flags=re.IGNORECASE)
+        if re.fullmatch(r"\d+,\d\d?", bare):
+            bare = bare.replace(",", ".")
+        elif re.fullmatch(r"\d{1,3}(,\d{3})+(\.\d+)?", bare):
+            bare = bare.replace(",", "")
         hint = f"; did you mean {bare}?" if bare != text and _NUMBER.fullmatch(bare) else ""
         raise RequestError(option, value, allowed + hint)
     number = value if isinstance(value, Decimal) else Decimal(text)
@@ -148,17 +153,17 @@ def parse_hours(value: str | float, option: str) -> float:
         raise RequestError(option, value, allowed + hint) from None
 
 
-def format_seconds(seconds: float, *, up: bool = False) -> str:
-    """A time rounded (up) to about a per mille: ``45 s``, ``12.5 min``, ``7.25 h``, ``12.3 d``."""
+def format_seconds(seconds: float, *, up: bool = False, digits: int = 4) -> str:
+    """A time rounded (up) to so many digits, about a per mille: ``45 s``, ``12.5 min``, ``7.25 h``, ``12.3 d``."""
     if seconds == math.inf:
         return "never"
     units = (("s", 1.0, 120.0), ("min", 60.0, 7200.0), ("h", 3600.0, 4 * 86400.0))
     unit, size = next(((u, s) for u, s, most in units if seconds < most), ("d", 86400.0))
     number = seconds / size
     if up and number > 0:
-        last = 10.0 ** (math.floor(math.log10(number)) - 3)  # what the fourth digit counts
+        last = 10.0 ** (math.floor(math.log10(number)) + 1 - digits)  # what the last digit counts
         number = math.ceil(number / last) * last
-    return f"{number:.4g} {unit}"
+    return f"{float(f'{number:.{digits}g}'):g} {unit}"
 
 
 MOST_BYTES = 10**24  # more is a slip; floats and solvers still count with it
@@ -175,8 +180,7 @@ def parse_bytes(size: str | int, option: str = "checkpoint_size") -> int:
     else:
         match = _SIZE.fullmatch(size) if isinstance(size, str) else None
         if match is None or match[2].upper() not in _BYTE_UNITS:
-            near = nearest(match[2], _BYTE_WORDS) if match else []
-            hint = f"; did you mean {match[1]}{near[0]}?" if match and near else ""
+            hint = f"; did you mean {match[1]}{unit}?" if match and (unit := _meant_unit(match[2])) else ""
             raise RequestError(option, size, allowed + hint)
         exact = Fraction(match[1]) * _BYTE_UNITS[match[2].upper()]
         if not match[2] and exact < 1_000_000:
@@ -184,6 +188,15 @@ def parse_bytes(size: str | int, option: str = "checkpoint_size") -> int:
     if not 1 <= exact <= MOST_BYTES:
         raise RequestError(option, size, f"{allowed}, and at most {format_bytes(MOST_BYTES)}")
     return -int(-exact // 1)
+
+
+def _meant_unit(word: str) -> str:
+    """``GB`` for ``G``, ``gigs`` and ``gigabytes``, ``GiB`` for ``Gi``; empty when nobody can tell."""
+    known = re.fullmatch(r"([kmgt])(i?b?|igs?|egs?|(ilo|ega|iga|era)?bytes?)", word.lower())
+    if known is None:
+        return next(iter(nearest(word, _BYTE_WORDS)), "")
+    infix = "i" if known[2] in ("i", "ib") else ""
+    return f"{known[1] if known[1] == 'k' and not infix else known[1].upper()}{infix}B"
 
 
 def format_bytes(count: int) -> str:
@@ -194,6 +207,6 @@ def format_bytes(count: int) -> str:
     return f"{shown} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
 
 
-def counted(count: int, word: str) -> str:
-    """``1 size``, ``2 sizes``."""
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+def counted(count: int, word: str, words: str = "") -> str:
+    """``1 size``, ``2 sizes``; ``words``: a plural that is none with s."""
+    return f"{count} {word}" if count == 1 else f"{count} {words or f'{word}s'}"

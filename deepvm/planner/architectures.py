@@ -8,12 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property
 
 import numpy as np
 
 from deepvm.core.cluster.instances import InstanceType, Market
 from deepvm.planner.columns import IntArray
+
+
+class Keeps(str, Enum):
+    """Where an architecture keeps checkpoints."""
+
+    ANCHOR = "anchor"
+    MEMORY = "memory"
+    STORAGE = "storage"
+    NOWHERE = "nowhere"  # on-demand VMs are not preempted
 
 
 @dataclass(frozen=True)
@@ -24,6 +34,8 @@ class Architecture:
         name: as on the command line. smallest_count: the fewest VMs that train.
         on_demand: how many of n training VMs are bought on demand, as an array of the shape of n.
         known_to_baselines: whether the policies Cost-First and Performance-First consider it.
+        keeps: where checkpoints are kept. published: whether DeepVM describes it; the others are
+            used where a model is trained, or by name.
         tiered: whether on-demand memory nodes hold the checkpoints. If GPU VMs are bought on demand too, the two must
             be in different quota families: the enumeration checks their quotas one by one.
     """
@@ -33,6 +45,8 @@ class Architecture:
     smallest_count: int = 1
     tiered: bool = False
     known_to_baselines: bool = False
+    keeps: Keeps = Keeps.NOWHERE
+    published: bool = True
 
     @cached_property
     def markets(self) -> frozenset[Market]:
@@ -52,14 +66,19 @@ class Architecture:
 
 # One on-demand VM keeps the checkpoints: (n-1) spot(v) + on_demand(v) <= PW, n >= 2 (DeepVM eq. 3; the text says "must
 # not exceed", so <=).
-SINGLE_ANCHOR = Architecture("single-anchor", np.ones_like, smallest_count=2, known_to_baselines=True)
+SINGLE_ANCHOR = Architecture(
+    "single-anchor", np.ones_like, smallest_count=2, known_to_baselines=True, keeps=Keeps.ANCHOR
+)
 
 # m on-demand CPU VMs hold the checkpoints: n spot(v) + m on_demand(w) <= PW, MEM(w) >= f s, n/m < n_sat(v, w) (DeepVM
 # eq. 5, 6, 7), w offered where v is.
-TIERING = Architecture("tiering", np.zeros_like, tiered=True)
+TIERING = Architecture("tiering", np.zeros_like, tiered=True, keeps=Keeps.MEMORY)
 
-# What spot VMs are compared with; not in the registry, because it is no answer to a request.
-ON_DEMAND = Architecture("on-demand", np.copy)
+# n spot VMs and nothing else; versions are in a bucket, as most people train: n spot(v) <= PW.
+SPOT_STORAGE = Architecture("spot-storage", np.zeros_like, keeps=Keeps.STORAGE, published=False)
+
+# What is never preempted: n on_demand(v) <= PW. For comparison, and for accounts without a quota for spot VMs.
+ON_DEMAND = Architecture("on-demand", np.copy, published=False)
 
 # In the order of the names, by which ties are broken.
-REGISTRY: dict[str, Architecture] = {a.name: a for a in (SINGLE_ANCHOR, TIERING)}
+REGISTRY: dict[str, Architecture] = {a.name: a for a in (ON_DEMAND, SINGLE_ANCHOR, SPOT_STORAGE, TIERING)}

@@ -16,6 +16,7 @@ from deepvm.errors import MissingDataError, RequestError
 from deepvm.planner.architectures import REGISTRY, Architecture
 from deepvm.planner.columns import UNLIMITED_USD, BoolArray, FloatArray, IntArray, MemoryNodeTable, TrainingTable
 from deepvm.planner.rejections import (
+    UNLIMITED,
     memory_rejection,
     quota_count,
     quota_too_small,
@@ -107,11 +108,25 @@ class Candidates:
             preemptions=nothing,
             sound=np.ones(len(count), dtype=np.bool_),
             most_usd=np.full(len(count), UNLIMITED_USD),
+            kept=np.ones(len(count)),
+            kept_bad=np.ones(len(count)),
+            kept_good=np.ones(len(count)),
+            lost_per_s=nothing,
+            trusted=np.concatenate([np.zeros(0, dtype=np.bool_), *(self._trusted(g, counts) for g in allowed)]),
         )
-        trains = (sizes.k > 0) | self.request.ignores_scaling
+        # Where the model does not fit nothing trains, whatever a policy thinks of scaling.
+        trains = (sizes.k > 0) | (self.request.ignores_scaling and self.request.training is None)
         sizes = sizes.take(trains & (spot <= limits(Market.SPOT)) & (on_demand <= limits(Market.ON_DEMAND)))
         work = self.request.work
+        if self.request.training is not None:
+            from deepvm.planner.workload.recovery import with_losses
+
+            sizes = with_losses(sizes, architecture, self.request)
         return sizes if work is None else work.forecast(sizes, self.reference)
+
+    def _trusted(self, gpu: GpuCandidate, counts: IntArray) -> BoolArray:
+        known = self.request.training is None or self.request.extrapolate
+        return np.full(len(counts), fill_value=True) if known else ~gpu.curve.extrapolated(counts.astype(np.float64))
 
 
 def architectures_of(request: PlanRequest) -> tuple[Architecture, ...]:
@@ -119,8 +134,19 @@ def architectures_of(request: PlanRequest) -> tuple[Architecture, ...]:
     for name in request.architectures:
         if name not in REGISTRY:
             raise RequestError("architecture", name, one_of(name, REGISTRY))
-    names = request.architectures or tuple(REGISTRY)
+    # Without a model nothing says what a preemption costs, and clusters without on-demand VMs would always win.
+    counted = request.training is not None
+    names = request.architectures or tuple(n for n, a in REGISTRY.items() if a.published or counted)
     return tuple(a for n, a in REGISTRY.items() if n in names and (a.known_to_baselines or request.has_objective))
+
+
+def _nodes_to_receive(request: PlanRequest, gbps: Sequence[float]) -> list[int]:
+    """The fewest memory nodes of each bandwidth that receive versions fast enough; of eFLOPS nobody says how large."""
+    if request.training is None:
+        return [1] * len(gbps)
+    from deepvm.planner.workload.recovery import nodes_to_receive  # slow to import, and only models need it
+
+    return [nodes_to_receive(each, request.checkpoint_bytes) for each in gbps]
 
 
 def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
@@ -130,6 +156,10 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
     has a speed-up curve of the requested kind.
     """
     architectures = architectures_of(request)
+    if request.training is not None:
+        from deepvm.planner.workload.trained import trained  # not needed by catalogs that know their own speeds
+
+        catalog = trained(catalog, request.training, request.max_nodes)
     refuse_unmatched_globs(request, catalog)
     gpu_types = [i for i in catalog if i.gpu is not None]
     if any(i.speedups for i in gpu_types) and not any(_curve(i, catalog, request) for i in gpu_types):
@@ -151,13 +181,17 @@ def gather(catalog: Catalog, request: PlanRequest) -> Candidates:
     rows = [[not m.zones or zone in m.zones for zone in zones] for m in memory]
     sold = np.array(rows, dtype=np.bool_).reshape(len(memory), len(zones))
     gpus, offered = _in_zones(trains, zones, sold)
+    gbps = [i.memory_node_gbps(rule) or 0.0 for i in memory]
     tier = MemoryNodeTable(
         types=tuple(memory),
         price=_ints(i.micro_usd_per_hour(Market.ON_DEMAND) or 0 for i in memory),
-        n_sat=_ints(rule.n_sat(catalog.n_sat, i.memory_node_gbps(rule) or 0.0) for i in memory),
-        max_count=_ints(quota_count(quotas, i, Market.ON_DEMAND) for i in memory),
-        room_bytes=_ints(rule.room_bytes(i.memory_bytes or 0) for i in memory),
+        n_sat=_ints(rule.n_sat(catalog.n_sat, each) for each in gbps),
+        max_count=_ints(min(quota_count(quotas, i, Market.ON_DEMAND), rule.most_nodes or UNLIMITED) for i in memory),
+        share_bytes=_ints(
+            rule.share_bytes(i.memory_bytes or 0, request.checkpoint_bytes, request.buffers) for i in memory
+        ),
         needed_bytes=request.memory_needed_bytes,
+        for_speed=_ints(_nodes_to_receive(request, gbps)),
         sold=sold,
         offered=offered,
     )
@@ -225,6 +259,9 @@ def _gpu_candidate(
         return Rejection(instance.name, next(iter(missing.values())), detail)
     most = request.max_nodes
     k = scaling_factor(curve, np.arange(1, most + 1, dtype=np.float64))
+    if not (k > 0).any() and request.training is not None:
+        needs = getattr(curve, "needs", "") or f"{request.training.workload.model.name} does not fit on {most} of them"
+        return Rejection(instance.name, "global-batch" if needs.startswith("a global batch") else "gpu-memory", needs)
     if not (k > 0).any() and not request.ignores_scaling:
         return Rejection(instance.name, "not-scaling", f"its {curve.kind} curve is never above 0 up to {most} VMs")
     quotas = request.quotas_of(catalog)

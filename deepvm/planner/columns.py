@@ -14,6 +14,9 @@ IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
+LEAST_KEPT = 0.05
+"""Share of the throughput: where preemptions leave less, nothing is trained. A job that takes 20 times as long never
+ends in :mod:`deepvm.core.preemption.makespan` either."""
 UNLIMITED_USD = np.iinfo(np.int64).max  # in TrainingTable.most_usd: any price will do
 
 
@@ -30,6 +33,11 @@ class TrainingTable:
         memory_set: the memory nodes in its zone, a column of :attr:`MemoryNodeTable.offered`.
         total_s, preemptions, sound: the job's forecast (:mod:`deepvm.planner.job_forecast`); 0 without a job.
         billed_s: ``total_s``, and longer where replacements overlap with what they replace.
+        kept: share of the throughput that preemptions leave, usually, at a bad and at a good time
+            (:mod:`deepvm.planner.workload.recovery`); 1 where no model is trained.
+        lost_per_s: preemptions a second of the whole cluster, usually; 0 where no model is trained.
+        trusted: whether the speed is believed: up to 1.5 x the largest cluster that was measured, and up to the batch
+            that is known to train well.
         most_usd: the highest price, micro-dollars an hour with memory nodes, at which the job keeps to its limits.
     """
 
@@ -50,6 +58,11 @@ class TrainingTable:
     preemptions: FloatArray
     sound: BoolArray
     most_usd: IntArray
+    kept: FloatArray
+    kept_bad: FloatArray
+    kept_good: FloatArray
+    lost_per_s: FloatArray
+    trusted: BoolArray
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -59,6 +72,16 @@ class TrainingTable:
     def throughput(self) -> FloatArray:
         """Performance of the cluster, eFLOPS x n x K(n) (DeepVM V-A), in the catalog's eFLOPS unit."""
         return self.ideal_throughput * self.k
+
+    @property
+    def effective(self) -> FloatArray:
+        """Throughput less what preemptions cost."""
+        return self.throughput * self.kept
+
+    @property
+    def lasting(self) -> BoolArray:
+        """Whether preemptions let it train at all."""
+        return np.asarray(self.kept >= LEAST_KEPT)
 
     @property
     def z(self) -> FloatArray:
@@ -84,8 +107,11 @@ class MemoryNodeTable:
 
     Attributes:
         price: on-demand micro-dollars an hour. n_sat: of the type's own network.
-        max_count: how many of them the on-demand quota allows. room_bytes: what one VM has for checkpoints.
-        needed_bytes: f x s (eq. 6).
+        max_count: how many of them the on-demand quota and the rule of memory nodes allow.
+        share_bytes: what one VM adds to the room for checkpoints, above 0; with needed_bytes, f x s (eq. 6), see
+            :meth:`deepvm.core.cluster.memory_nodes.MemoryNodeRule.share_bytes`.
+        for_speed: the fewest of them that receive a version fast enough
+            (:func:`deepvm.planner.workload.recovery.nodes_to_receive`); 1 where no model is trained.
         sold: whether a type (row) may be sold in a zone (column).
         offered: whether a type (row) may go with the training VMs of a :attr:`TrainingTable.memory_set` (column).
     """
@@ -94,8 +120,9 @@ class MemoryNodeTable:
     price: IntArray
     n_sat: IntArray
     max_count: IntArray
-    room_bytes: IntArray
+    share_bytes: IntArray
     needed_bytes: int
+    for_speed: IntArray
     sold: BoolArray
     offered: BoolArray
 
@@ -106,10 +133,24 @@ class MemoryNodeTable:
     def take(self, rows: BoolArray | IntArray) -> MemoryNodeTable:
         """Some of the rows."""
         kept = tuple(self.types[row] for row in np.arange(len(self))[rows].tolist())
-        columns = {c: getattr(self, c)[rows] for c in ("price", "n_sat", "max_count", "room_bytes", "sold", "offered")}
-        return replace(self, types=kept, **columns)
+        columns = ("price", "n_sat", "max_count", "share_bytes", "for_speed", "sold", "offered")
+        return replace(self, types=kept, **{c: getattr(self, c)[rows] for c in columns})
+
+    @property
+    def for_memory(self) -> IntArray:
+        """The fewest memory nodes that hold f x s together (eq. 6), of shape (types,); 1 where one alone does."""
+        return np.asarray(np.maximum(1, -(-self.needed_bytes // np.maximum(self.share_bytes, 1))))
+
+    @property
+    def for_versions(self) -> IntArray:
+        """The fewest memory nodes that hold f x s and receive a version fast enough, of shape (types,)."""
+        return np.maximum(self.for_memory, self.for_speed)
 
     def needed(self, count: IntArray, sender_n_sat: IntArray) -> IntArray:
+        """The fewest memory nodes for n senders and their versions, of shape (rows, types); see :meth:`for_senders`."""
+        return np.maximum(self.for_senders(count, sender_n_sat), self.for_versions[None, :])
+
+    def for_senders(self, count: IntArray, sender_n_sat: IntArray) -> IntArray:
         """The fewest memory nodes that keep n/m < n_sat (eq. 7), floor(n / n_sat) + 1, of shape (rows, types).
 
         ``count``: training VMs, n, and ``sender_n_sat``: n_sat of their own network; both of shape (rows,).

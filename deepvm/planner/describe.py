@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from deepvm.core.cluster.cluster import Binding, Cluster, NodeGroup, Outlook, Recommendation
+from deepvm.core.cluster.cluster import Binding, Cluster, NodeGroup, Outlook, Prediction, Recommendation
 from deepvm.core.cluster.instances import InstanceType, Market, flopp, quota_limit
 from deepvm.core.cluster.speedup import scaling_factor
+from deepvm.core.interval import Interval
 from deepvm.core.units import MICRO_USD, format_seconds, format_usd
 from deepvm.planner.architectures import Architecture
 from deepvm.planner.candidates import Candidates
@@ -20,6 +23,10 @@ from deepvm.planner.rejections import quota_too_small
 from deepvm.planner.request import MOST_NODES, PlanRequest, PolicyName
 from deepvm.planner.scoring import TIE, scoring
 from deepvm.planner.search.enumeration import Block, Choice
+from deepvm.planner.workload.laws import law_of
+
+if TYPE_CHECKING:
+    from deepvm.core.training.speed import TrainingSpeed
 
 
 def blocks_of(candidates: Candidates) -> tuple[Block, ...]:
@@ -30,6 +37,7 @@ def blocks_of(candidates: Candidates) -> tuple[Block, ...]:
 def block_of(architecture: Architecture, candidates: Candidates) -> Block:
     """The sizes of one architecture that can be feasible, with their scores."""
     sizes, request = candidates.sizes(architecture), candidates.request
+    sizes = sizes.take(sizes.lasting)
     # Whether the others keep to the job's limits depends on the price of the whole plan.
     if request.needs_work:
         sizes = sizes.take(np.isfinite(sizes.total_s))
@@ -48,7 +56,7 @@ def describe(
     count, k = cluster.gpu_count, float(sizes.k[row])
     throughput = float(sizes.ideal_throughput[row]) * k
     gpu = cluster.gpu
-    assert gpu.eflops is not None and gpu.spot_usd_per_hour is not None  # or it would not be a candidate
+    assert gpu.eflops is not None  # or it would not be a candidate
     curve = next(g.curve for g in candidates.gpus if g.instance.name == gpu.name)
     kind, n = curve.kind, np.array([float(count)])
     warnings = list(_about(gpu))
@@ -56,7 +64,13 @@ def describe(
         warnings.append(
             f"the {kind} curve of {gpu.name} gives a speed-up of {raw:.3g} at n = {count}, held at {k * count:g}"
         )
-    if curve.extrapolated(n)[0]:
+    prediction = None
+    if (law := law_of(curve)) is not None:
+        speed = law.speed_of(n)
+        warnings += [*speed.doubts(0), *_not_believed(choice, candidates, speed)]
+        kept = Interval(float(sizes.kept_bad[row]), float(sizes.kept[row]), float(sizes.kept_good[row]))
+        prediction = replace(_prediction(speed, kept), trusted=bool(sizes.trusted[row]))
+    elif curve.extrapolated(n)[0]:
         warnings.append(f"the {kind} speed-up of {gpu.name} at n = {count} lies beyond its measurements")
     both = [z for z in gpu.zones if cluster.memory and z in cluster.memory.instance.zones]
     if cluster.memory is not None and not gpu.spot_zones and 0 < len(both) < len(gpu.zones):
@@ -65,23 +79,91 @@ def describe(
     outlook = None
     if work is not None:
         cost_usd = float(sizes.billed_s[row]) * choice.price / MICRO_USD / 3600
-        outlook = Outlook(float(sizes.total_s[row]), cost_usd, float(sizes.preemptions[row]), bool(sizes.sound[row]))
-        if work.mttp_s is None and gpu.interruption_band is None:
-            warnings.append(f"the interruption rate of {gpu.name} is unknown: counted as 25 % a month; give --mttp")
+        outlook = Outlook(
+            total_s=float(sizes.total_s[row]),
+            cost_usd=cost_usd,
+            preemptions=float(sizes.preemptions[row]),
+            sound=bool(sizes.sound[row]),
+            costs_usd=_costs_usd(choice.price, float(sizes.total_s[row]), prediction) if prediction else None,
+            late_probability=_late_probability(float(sizes.total_s[row]), prediction.throughput, work.deadline_s)
+            if prediction and work.deadline_s is not None
+            else None,
+        )
+    counted = work is not None or (prediction is not None and cluster.spot_count > 0)
+    known = candidates.request.life_s is not None or (work is not None and work.mttp_s is not None)
+    if counted and not known and gpu.interruption_band is None:
+        warnings.append(f"the interruption rate of {gpu.name} is unknown: counted as 25 % a month; give --mttp")
     return Recommendation(
         rank=rank,
         cluster=cluster,
         speedup=k * count,
         scaling_factor=k,
         throughput=throughput,
-        flopp_spot=flopp(gpu.eflops, float(gpu.spot_usd_per_hour)),
+        flopp_spot=None if gpu.spot_usd_per_hour is None else flopp(gpu.eflops, float(gpu.spot_usd_per_hour)),
         z=float(sizes.ideal_z[row]) * k,
         usd_per_work=choice.price / MICRO_USD / throughput if throughput else None,
         speedup_kind=kind,
         binding=binding,
         warnings=tuple(warnings),
         outlook=outlook,
+        prediction=prediction,
         next_zone=_next_zone(cluster, choice.block.tier, int(sizes.n_sat[row])) if elsewhere else None,
+    )
+
+
+def _costs_usd(price: int, total_s: float, prediction: Prediction) -> tuple[float, float] | None:
+    """The bill of a fast run at a good time and of a slow one at a bad time; None if nothing is ever done."""
+    kept, speed = prediction.kept, prediction.throughput
+    if not kept.low:
+        return None
+    from deepvm.planner.job_forecast import START_S
+
+    work_s = (total_s - START_S) * kept.value * speed.value
+    ends = (work_s / (kept.high * speed.high), work_s / (kept.low * speed.low))
+    good, bad = (price / MICRO_USD * (START_S + training_s) / 3600 for training_s in ends)
+    return good, bad
+
+
+def _late_probability(total_s: float, speed: Interval, deadline_s: float) -> float:
+    """Of missing the deadline: the expected time is that of a speed in the middle of its interval."""
+    from deepvm.planner.job_forecast import START_S
+
+    left_s = deadline_s - START_S
+    return 1.0 - speed.probability_above(speed.value * (total_s - START_S) / left_s) if left_s > 0 else 1.0
+
+
+def _not_believed(choice: Choice, candidates: Candidates, speed: TrainingSpeed) -> Iterator[str]:
+    """Larger clusters of measured VMs that would be faster, if what was measured went so far."""
+    sizes, row, request = choice.block.sizes, choice.size, candidates.request
+    from deepvm.core.training.speed import Source
+
+    if speed.source is not Source.MEASURED:
+        return
+    larger = (sizes.type_index == sizes.type_index[row]) & (sizes.count > sizes.count[row]) & ~sizes.trusted
+    faster = larger & (sizes.effective > sizes.effective[row]) & (sizes.price <= request.budget_micro_usd)
+    if faster.any() and sizes.trusted[row]:
+        most = int(sizes.count[faster].max())
+        yield (
+            f"up to {most} x {choice.cluster.gpu.name} may be faster, but {speed.fitted_vms} were measured and no more "
+            f"than {speed.trusted_vms} are believed: measure more, or --extrapolate"
+        )
+
+
+def _prediction(speed: TrainingSpeed, kept: Interval) -> Prediction:
+    """The only size of a speed, for the answer."""
+    gpus = float(speed.vms[0]) * speed.machine.gpus
+    return Prediction(
+        throughput=speed.interval(0),
+        step_s=speed.step_interval(0),
+        mfu=speed.mfu(0),
+        source=speed.source.value,
+        precision=speed.precision.value,
+        batch_per_gpu=math.ceil(speed.workload.batch_on(round(gpus)) - 1e-9),
+        micro_batch=math.ceil(float(speed.micro_batch[0]) - 1e-9),
+        checkpointing=bool(speed.checkpointing[0]),
+        fitted_vms=speed.fitted_vms,
+        kept=kept,
+        state_bytes=speed.state_bytes(0),
     )
 
 
@@ -135,19 +217,24 @@ def improvement(old: Choice, new: Choice, request: PlanRequest) -> float | None:
     return after / before - 1 if before else None
 
 
-_ORDER = ("budget", "quota", "saturation", "max-nodes", "deadline", "total-budget")
+_ORDER = (
+    *("budget", "quota", "saturation", "memory", "max-nodes", "deadline", "total-budget"),
+    *("extrapolation", "batch-size", "worth"),
+)
 
 
 def binding(choice: Choice, candidates: Candidates) -> tuple[Binding, ...]:
     """The constraints that stop the next larger cluster of the same types that is better.
 
-    It is searched without limits, and each limit that it breaks is binding; saturation if the memory node that it adds
-    is what breaks one. If no larger cluster of up to ``MOST_NODES`` VMs is better: a deadline that a better, smaller
-    one would miss, or preemptions. Empty when the larger one is allowed (it ranks higher), or nothing is in the way.
+    It is searched without limits, and each limit that it breaks is binding. So is saturation, if the memory node that
+    it adds is what breaks one, or is more than versions can be split over; and memory, if there are so many nodes only
+    for their memory, and fewer would break less. If no larger cluster of up to ``MOST_NODES`` VMs is better: a deadline
+    that a better, smaller one would miss, or preemptions. Where types are ranked, the larger one may be allowed and not
+    believed, or too little better; else it ranks higher, and nothing is binding.
     """
     now, work = choice.cluster, candidates.request.work
     everything = _all_sizes(choice, candidates)
-    sizes = everything if work is None else everything.take(np.isfinite(everything.total_s))
+    sizes = everything.take(everything.lasting & np.isfinite(everything.total_s))
     price, nodes = sizes.price.copy(), np.zeros(len(sizes), dtype=np.int64)
     if choice.memory is not None:
         one = choice.block.tier.take(np.array([choice.memory]))
@@ -171,20 +258,70 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[Binding, ...]:
     broken = list(_limits(sizes, row, micro_usd, candidates, larger))
     if memory is not None:
         broken += _quota(memory.instance, Market.ON_DEMAND, more, candidates)
-        if broken and more > memory.count:
-            fewer = micro_usd - (more - memory.count) * memory.micro_usd_per_hour // memory.count
-            without = list(_limits(sizes, row, fewer, candidates, larger))
-            if len(without) < len(broken):
-                pair = min(int(choice.block.tier.n_sat[choice.memory or 0]), int(sizes.n_sat[row]))
-                reason = f"{count} senders need {more} memory nodes, not {memory.count} (n/m < {pair})"
-                broken.append(Binding("saturation", reason))
+        broken += _for_nodes(choice, sizes, row, more, len(broken), candidates)
     total_s = float(sizes.total_s[row])
     if work is not None and work.deadline_s is not None and total_s > work.deadline_s:
         broken.append(Binding("deadline", f"{what} would be expected to take {format_seconds(total_s)}"))
     bill = float(sizes.billed_s[row]) / 3600 * micro_usd / MICRO_USD
     if work is not None and work.total_budget is not None and bill > work.total_budget:
         broken.append(Binding("total-budget", f"{what} would be expected to cost {bill:.2f} $ in all"))
+    if not broken and candidates.request.ranks_machines:
+        broken += _by_the_ranking(choice, sizes, row, larger, candidates)
     return tuple(sorted(broken, key=lambda b: _ORDER.index(b.constraint)))
+
+
+def _by_the_ranking(
+    choice: Choice, sizes: TrainingTable, row: int, larger: str, candidates: Candidates
+) -> Iterator[Binding]:
+    """Why a larger cluster that is allowed and better does not come first: it is not believed, or little better."""
+    if choice.block.sizes.trusted[choice.size] and not sizes.trusted[row]:
+        gpu = next(g for g in candidates.gpus if g.instance == choice.cluster.gpu)
+        more = int(sizes.count[row])
+        law = law_of(gpu.curve)
+        if law is not None and more > law.known.proven_vms:
+            yield Binding("batch-size", f"with {larger} {law.known.too_many(more)}: '--global-batch' sets it")
+            return
+        seen = int(getattr(gpu.curve, "fitted_to", 0))
+        reason = f"{larger} is more than 1.5 times the {seen} that such clusters were checked with"
+        yield Binding("extrapolation", f"{reason}; '--extrapolate' believes it")
+    else:
+        yield Binding("worth", f"{larger} is allowed, and too little better for its price")
+
+
+def _for_nodes(
+    choice: Choice, sizes: TrainingTable, row: int, more: int, broken: int, candidates: Candidates
+) -> Iterator[Binding]:
+    """Saturation and memory, if they are why the larger cluster in a row needs ``more`` nodes, and thus breaks limits.
+
+    ``broken``: how many limits it breaks.
+    """
+    memory, tier, count = choice.cluster.memory, choice.block.tier, int(sizes.count[row])
+    assert memory is not None and choice.memory is not None
+    most, pair = candidates.catalog.memory_nodes.most_nodes, min(int(tier.n_sat[choice.memory]), int(sizes.n_sat[row]))
+    if most is not None and more > most:
+        reason = f"{count} senders need {more} memory nodes (n/m < {pair}); a version is split over at most {most}"
+        yield Binding("saturation", reason)
+        return
+
+    def without(nodes: int) -> bool:
+        price = int(sizes.price[row]) + nodes * memory.micro_usd_per_hour // memory.count
+        left = [
+            *_limits(sizes, row, price, candidates, ""),
+            *_quota(memory.instance, Market.ON_DEMAND, nodes, candidates),
+        ]
+        return len(left) < broken
+
+    if more > memory.count:
+        if without(memory.count):
+            reason = f"{count} senders need {more} memory nodes, not {memory.count} (n/m < {pair})"
+            yield Binding("saturation", reason)
+        return
+    one = tier.take(np.array([choice.memory]))
+    senders = int(one.for_senders(sizes.count[[row]], sizes.n_sat[[row]])[0, 0])
+    if senders < more and without(senders):
+        holds, receives = f"hold {candidates.request.held} together (eq. 6)", "together receive a version in time"
+        what = holds if int(one.for_memory[0]) == more else receives
+        yield Binding("memory", f"{more} x {memory.instance.name} {what}; {count} senders need {senders}")
 
 
 def _all_sizes(choice: Choice, candidates: Candidates) -> TrainingTable:

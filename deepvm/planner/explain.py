@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from deepvm.core.answer import Answer
 from deepvm.core.cluster.cluster import Recommendation, Rejection
 from deepvm.core.cluster.instances import Catalog, InstanceType
-from deepvm.core.spelling import examples
+from deepvm.core.meanings import meant_type
+from deepvm.core.spelling import examples, listed
 from deepvm.core.units import MICRO_USD, Money, format_usd
 from deepvm.errors import RequestError
 from deepvm.planner.candidates import gather
 from deepvm.planner.describe import binding, blocks_of, describe, improvement
 from deepvm.planner.infeasible import infeasible
+from deepvm.planner.ranking import CLOSE, LITTLE, cheapest_reaching, first
 from deepvm.planner.rejections import why_absent
 from deepvm.planner.request import MeasuredTables, Objective, PlanOptions, PlanRequest, PolicyName, with_tables
 from deepvm.planner.scoring import tie_floor
@@ -25,18 +28,21 @@ if TYPE_CHECKING:
     from typing import Unpack
 
 
-@dataclass(frozen=True)
-class WhyNot:
+@dataclass(frozen=True, repr=False)
+class WhyNot(Answer):
     """The answer to "why not this type?".
 
     Attributes:
+        catalog: the one that was asked about.
         best: the best cluster with this type within the budget, None when there is none.
         gap: how far that is below the winner, as a share (:func:`deepvm.planner.describe.improvement`), or None.
         matches_at: the lowest budget, $/h, at which a cluster with this type would equal the winner, None if never.
         rejection: why the type is in no feasible cluster at all, None when it is.
         reference: the type that the job's step is measured on, None without a job or without ``best``.
+        units: of throughputs, such as ``tokens/s``; empty where eFLOPS are counted.
     """
 
+    catalog: Catalog
     instance_type: str
     verdict: str
     best: Recommendation | None = None
@@ -44,14 +50,26 @@ class WhyNot:
     matches_at: Decimal | None = None
     rejection: Rejection | None = None
     reference: InstanceType | None = None
+    units: str = ""
+
+    def __repr__(self) -> str:
+        """The verdict."""
+        return f"<WhyNot: {self.verdict}>"
 
 
 def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
     """Answer a validated request; see :func:`explain`."""
+    units = "" if request.training is None else request.training.workload.units
+    return replace(_why_not(catalog, request, name), units=units)
+
+
+def _why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
     known = catalog.by_name
     if name not in known:
         absence = why_absent(catalog, name)
-        allowed = f"a type of catalog {catalog.name}{f' ({absence})' if absence else ''}{examples(name, known)}"
+        allowed = f"a type of catalog {catalog.name}{f' ({absence})' if absence else ''}"
+        with_it = [i.name for i in catalog if i.gpu is not None and i.gpu.name.casefold() == name.casefold()]
+        allowed += f"; {listed(with_it)} have it" if with_it else examples(name, known, meant_type(name, known))
         raise RequestError("explain", name, allowed)
     budget, candidates = request.budget_micro_usd, gather(catalog, request)
     rejection = next((r for r in candidates.rejections if r.instance_type == name), None)
@@ -59,32 +77,33 @@ def why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
         names = " and ".join(a.name for a in candidates.architectures) or request.policy.value
         rejection = Rejection(name, "excluded", f"{names} clusters have no memory nodes")
     if rejection is not None:
-        return WhyNot(name, f"{name} is not considered: {rejection.detail}", rejection=rejection)
+        return WhyNot(catalog, name, f"{name} is not considered: {rejection.detail}", rejection=rejection)
     blocks = blocks_of(candidates)
-    winner = Enumeration.build(blocks).best(budget)
+    winner = first(Enumeration.build(blocks), request, budget)
     # The same blocks with fewer rows, so that values that are ranks stay comparable.
     enumeration = Enumeration.build([_having(b, name) for b in blocks])
-    best = enumeration.best(budget)
+    best = first(enumeration, request, budget)
     if best is None:
         cheapest = enumeration.cheapest()
         if cheapest is None:
             why = infeasible(candidates.only(name), None)
             rejection = Rejection(name, why.constraint, why.reason)
-            return WhyNot(name, f"{name} is in no cluster: {why.reason}", rejection=rejection)
+            return WhyNot(catalog, name, f"{name} is in no cluster: {why.reason}", rejection=rejection)
         price = format_usd(cheapest.price)
         detail = f"its cheapest cluster{request.within_limits}, {cheapest.cluster}, costs {price} $/h"
-        return WhyNot(name, f"{name} is beyond the budget: {detail}", rejection=Rejection(name, "budget", detail))
+        rejection = Rejection(name, "budget", detail)
+        return WhyNot(catalog, name, f"{name} is beyond the budget: {detail}", rejection=rejection)
     found = describe(best, candidates, binding=binding(best, candidates), elsewhere=True)
     assert winner is not None  # if any plan has this type
     if best.cluster == winner.cluster:
-        verdict = f"{name} is in the best cluster"
-        return WhyNot(name, verdict, found, 0.0, Decimal(best.price) / MICRO_USD, reference=candidates.reference)
+        verdict, price_usd = f"{name} is in the best cluster", Decimal(best.price) / MICRO_USD
+        return WhyNot(catalog, name, verdict, found, 0.0, price_usd, reference=candidates.reference)
     better = improvement(winner, best, request)
     gap = None if better is None else -better
-    equal = enumeration.reaching(tie_floor(winner.value))
+    equal = cheapest_reaching(enumeration, request, tie_floor(winner.value))
     matches_at = None if equal is None else Decimal(equal.price) / MICRO_USD
     verdict = _verdict(name, best, winner, gap, matches_at, request)
-    return WhyNot(name, verdict, found, gap, matches_at, reference=candidates.reference)
+    return WhyNot(catalog, name, verdict, found, gap, matches_at, reference=candidates.reference)
 
 
 def _having(block: Block, name: str) -> Block:
@@ -101,6 +120,15 @@ def _verdict(
     name: str, best: Choice, winner: Choice, gap: float | None, matches_at: Decimal | None, request: PlanRequest
 ) -> str:
     what = f"The best cluster with {name}, {best.cluster} at {format_usd(best.price)} $/h,"
+    ahead = improvement(winner, best, request)
+    if best.value > winner.value and request.ranks_machines and ahead is not None:
+        price = f"{best.price / winner.price:.2f} times the winner's price"
+        if ahead >= LITTLE - 1:
+            return f"{what} is {ahead:.1%} better on paper, but larger than what such clusters were measured with"
+        return f"{what} is {ahead:.1%} better, which does not decide, at {price}; {winner.cluster} is first"
+    if request.ranks_machines and gap is not None and gap < CLOSE - 1 and best.price <= winner.price:
+        order = "lower quota needs, rarer interruptions and lower prices decide, in this order"
+        return f"{what} is within 1 % of the winner, {winner.cluster} at {format_usd(winner.price)} $/h; {order}"
     if best.value >= tie_floor(winner.value):
         over = best.price - winner.price
         if not over:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from deepvm.core.cluster.cluster import NodeGroup
 from deepvm.core.cluster.instances import InstanceType, Market
-from deepvm.core.spelling import listed
-from deepvm.core.units import MICRO_USD, MOST_USD, format_bytes, format_seconds, format_usd
+from deepvm.core.spelling import joined, listed
+from deepvm.core.units import MICRO_USD, MOST_USD, counted, format_bytes, format_seconds, format_usd
 from deepvm.planner.architectures import REGISTRY, Architecture
 from deepvm.planner.candidates import Candidates, zone_ids
 from deepvm.planner.describe import blocks_of
+from deepvm.planner.rejections import UNLIMITED
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.search.enumeration import Choice, Enumeration
+
+if TYPE_CHECKING:
+    from deepvm.core.training.workload import Workload
 
 _HIGHER_QUOTA = "ask the provider for a higher quota, or plan without quotas"
 
@@ -25,8 +30,9 @@ _HIGHER_QUOTA = "ask the provider for a higher quota, or plan without quotas"
 class Infeasible:
     """Why a request has no answer, with the figures, and what to change.
 
-    ``constraint``: ``budget``, ``quota``, ``memory``, ``max-nodes``, ``architecture``, ``zone``, ``deadline``,
-    ``total-budget``, ``preemptions`` when the job never ends, or ``types`` when no allowed type can be used.
+    ``constraint``: ``budget``, ``quota``, ``memory``, ``gpu-memory``, ``saturation``, ``max-nodes``, ``architecture``,
+    ``zone``, ``deadline``, ``total-budget``, ``preemptions`` when the job never ends, or ``types`` when no allowed type
+    can be used.
     """
 
     constraint: str
@@ -37,6 +43,8 @@ class Infeasible:
 def infeasible(candidates: Candidates, cheapest: Choice | None) -> Infeasible:
     """The first constraint that rules out everything; ``cheapest``: the cheapest cluster at any budget, if any."""
     limited = _job_limits(candidates, cheapest)
+    if limited is None and cheapest is None:
+        limited = _never_trains(candidates)
     if limited is not None:
         return limited
     request, architectures = candidates.request, candidates.architectures
@@ -45,7 +53,10 @@ def infeasible(candidates: Candidates, cheapest: Choice | None) -> Infeasible:
             f"nothing is feasible within {request.budget.normalize():f} $/h: the cheapest feasible cluster costs "
             f"{format_usd(cheapest.price)} $/h ({cheapest.cluster})"
         )
-        return Infeasible("budget", reason, "raise the budget")
+        # Where the model fits into every GPU, splitting it saves nothing.
+        large = any(r.reason == "gpu-memory" for r in candidates.rejections)
+        cures = ["raise the budget", *(_cheaper_methods(request) if large else ())]
+        return Infeasible("budget", reason, ", or ".join(cures))
     if not architectures:
         known = " or ".join(a.name for a in REGISTRY.values() if a.known_to_baselines)
         reason = f"policy {request.policy.value} considers only {known} clusters"
@@ -67,9 +78,35 @@ def infeasible(candidates: Candidates, cheapest: Choice | None) -> Infeasible:
         zones = sorted({z for g in candidates.gpus for z in zone_ids(g.instance)})
         reason = f"no memory node is offered in a zone that has the types that train: {', '.join(zones)}"
         return Infeasible("zone", reason, "choose another zone, or allow other memory nodes or architectures")
+    limited = _without_quotas(candidates, roomy)
+    if limited is not None:
+        return limited
     # There are candidates and no plan at any price: only the quotas of its parts together can forbid that.
     reason = "the quotas allow no cluster: they must cover " + ", or ".join(_smallest(a, candidates) for a in roomy)
     return Infeasible("quota", reason, _HIGHER_QUOTA)
+
+
+def _without_quotas(candidates: Candidates, architectures: Sequence[Architecture]) -> Infeasible | None:
+    """What forbids every cluster even without quotas: nothing trains on so many VMs, or the most memory nodes."""
+    tier, rule = candidates.tier, candidates.catalog.memory_nodes
+    plain = replace(candidates.request, objective=Objective.THROUGHPUT, work=None, quotas=())
+    most = np.full(len(tier), rule.most_nodes or UNLIMITED, dtype=np.int64)
+    free = replace(candidates, request=plain, tier=replace(tier, max_count=most), architectures=tuple(architectures))
+    blocks = [b for b in blocks_of(free) if len(b.sizes)]
+    if not blocks:
+        least = min(architectures, key=lambda a: a.smallest_count)
+        reason = f"a {least.name} cluster trains on at least {least.smallest_count} VMs, and no type trains on so many"
+        return Infeasible("architecture", reason, "allow other architectures")
+    if rule.most_nodes is None or len(Enumeration.build(blocks)):
+        return None
+    sizes = min((b.sizes for b in blocks), key=lambda s: int(s.count.min()))
+    row = int(np.argmin(sizes.count))
+    counts = tier.needed(sizes.count[[row]], sizes.n_sat[[row]])[0]
+    reason = (
+        f"{int(sizes.count[row])} x {sizes.types[int(sizes.type_index[row])].name}, the fewest that train, would need "
+        f"{int(counts.min())} memory nodes; a version is split over at most {rule.most_nodes}"
+    )
+    return Infeasible("saturation", reason, "allow other architectures, or memory nodes with a faster network")
 
 
 def _job_limits(candidates: Candidates, cheapest: Choice | None) -> Infeasible | None:
@@ -122,6 +159,24 @@ def _never_ends(candidates: Candidates) -> Infeasible | None:
     return Infeasible("preemptions", reason, "save more often (--save-policy), or plan with a longer --mttp")
 
 
+def _never_trains(candidates: Candidates) -> Infeasible | None:
+    """Preemptions, if they alone keep every cluster from training the model."""
+    request = candidates.request
+    if request.training is None or not candidates.gpus:
+        return None
+    calm = replace(request, objective=Objective.THROUGHPUT, policy=PolicyName.DEEPVM, work=None, life_s=math.inf)
+    if not len(_enumeration(candidates, calm)):
+        return None
+    from deepvm.planner.workload.recovery import lives_of
+
+    life = max(lives_of(g.instance, request).usual_s for g in candidates.gpus)
+    reason = (
+        f"no cluster ever trains {request.training.workload.model.name}: a spot VM lasts "
+        f"{format_seconds(life)} on average, and restarts, saves and lost work take nearly all of that"
+    )
+    return Infeasible("preemptions", reason, "plan with a longer --mttp, or rent VMs on demand")
+
+
 def _enumeration(candidates: Candidates, request: PlanRequest) -> Enumeration:
     return Enumeration.build(blocks_of(replace(candidates, request=request)))
 
@@ -133,6 +188,10 @@ def _no_gpu(candidates: Candidates) -> Infeasible:
     reason = f"no GPU type can be used: {_grouped(candidates, gpu=True) or 'the catalog has none'}"
     if "quota" in reasons:
         return Infeasible("quota", reason, _HIGHER_QUOTA)
+    too_large = {"gpu-memory", "global-batch"}
+    if too_large & set(reasons) and request.training is not None:
+        said = " ".join(r.detail for r in candidates.rejections if r.reason in too_large)
+        return Infeasible("gpu-memory", reason, ", or ".join(_more_memory(request.training.workload, request, said)))
     if "not-scaling" in reasons:
         advice = f"allow more than {request.max_nodes} nodes, or use another speed-up curve"
         return Infeasible("max-nodes", reason, advice)
@@ -145,6 +204,36 @@ def _no_gpu(candidates: Candidates) -> Infeasible:
     return Infeasible("types", reason, ", or ".join(cures) or "use a catalog that has GPU types")
 
 
+def _cheaper_methods(request: PlanRequest) -> Iterator[str]:
+    """How to train a model that does without such large GPUs."""
+    from deepvm.core.training.workload import Method
+
+    workload = None if request.training is None else request.training.workload
+    if workload is None or workload.model.transformer is None:
+        return
+    if workload.method is Method.DDP:
+        yield "split the model over GPUs with --method fsdp"
+    if workload.method is not Method.LORA:
+        yield "train less of it with --method lora"
+
+
+def _more_memory(workload: Workload, request: PlanRequest, said: str) -> Iterator[str]:
+    """What makes a model fit into GPUs, given why it fits into none."""
+    from deepvm.core.training.workload import Method, Scaling
+
+    if workload.scaling is Scaling.STRONG and "no sample for each" in said:
+        yield "give a larger --global-batch"
+    if "a shorter --seq" in said:
+        yield "give a shorter --seq"
+    if workload.method is Method.DDP:
+        yield "split it over all GPUs with --method fsdp"
+    elif "it fits on" in said:
+        yield f"allow more than {request.max_nodes} nodes"
+    if workload.method is not Method.LORA and workload.model.transformer is not None:
+        yield "train less of it with --method lora"
+    yield "allow GPUs with more memory"
+
+
 # What users can do alone comes first; what they excluded on purpose comes last.
 _CURES = {
     "unprofiled": "measure their eFLOPS on such VMs with 'deepvm profile eflops --save'",
@@ -152,11 +241,14 @@ _CURES = {
     "no-spot-price": "give these types a spot price",
     "no-on-demand-price": "give these types an on-demand price",
     "network-unknown": "give these types their network_gbps",
+    "speed-unknown": "allow GPUs of which speeds are published ('deepvm performance check'), or another --precision",
+    "no-wheels": "build PyTorch for these GPUs and name them with --gpu",
     "excluded": "allow more types",
 }
 _PHRASES = {
     "unprofiled": "without measured eFLOPS",
     "unusable": "of a kind that cannot train",
+    "no-wheels": "not supported by PyTorch's wheels",
     "burstable": "burstable",
     "previous-generation": "of a previous generation",
     "vcpus": "with too few vCPUs",
@@ -168,27 +260,34 @@ _PHRASES = {
     "memory": "with too little memory",
     "excluded": "left out by your options",
 }
+_PHRASES_SHOWN = 4
 _ORDER = ("quota", "not-scaling", *(why for why in _CURES if why != "excluded"), "other", "excluded")
 
 
 def _no_memory_node(candidates: Candidates) -> Infeasible:
     catalog, request = candidates.catalog, candidates.request
-    small = [catalog[r.instance_type] for r in candidates.rejections if r.reason == "memory"]
+    refused = [(catalog[r.instance_type], r.reason) for r in candidates.rejections]
+    small = [i for i, why in refused if why == "memory"]
     others = [
         a.name
         for a in REGISTRY.values()
         if not a.tiered and a not in candidates.architectures and _possible(a, candidates)
     ]
-    instead = _opt_in(candidates) + (f", or allow the architecture {' or '.join(others)}" if others else "")
-    if small:
+    instead = _opt_in(candidates) + (f", or allow the architecture {joined(others, 'or')}" if others else "")
+    limited = any(i.gpu is None and why == "quota" for i, why in refused)
+    if small and not limited:
         biggest = max(small, key=lambda i: i.memory_bytes or 0)
-        fits = format_bytes(catalog.memory_nodes.room_bytes(biggest.memory_bytes or 0) // request.buffers)
+        rule = catalog.memory_nodes
+        fits = format_bytes(rule.largest_checkpoint(biggest.memory_bytes or 0, request.buffers))
+        none = "no memory node holds" if rule.most_nodes is None else f"no {rule.most_nodes} memory nodes together hold"
         reason = (
-            f"no memory node holds {request.buffers} x {format_bytes(request.checkpoint_bytes)} (eq. 6): the "
-            f"largest, {biggest.name}, has {biggest.memory_gib or 0:g} GiB, enough for checkpoints up to {fits}"
+            f"{none} {request.held} (eq. 6): the largest, {biggest.name}, has {biggest.memory_gib or 0:g} GiB, enough "
+            f"for checkpoints up to {fits}"
         )
         return Infeasible("memory", reason, f"lower the checkpoint size or the number of buffers{instead}")
     found = _grouped(candidates, gpu=False) or "the catalog has no CPU type"
+    if limited:  # these have enough memory
+        return Infeasible("quota", f"no type can be a memory node: {found}", _HIGHER_QUOTA + instead)
     advice = "allow other memory nodes" if request.memory_nodes or request.exclude else "use a catalog with CPU types"
     return Infeasible("memory", f"no type can be a memory node: {found}", advice + instead)
 
@@ -200,11 +299,13 @@ ALLOWED_BY = {"burstable": "--burstable", "previous-generation": "--generation a
 
 def _opt_in(candidates: Candidates) -> str:
     """Options that allow types which could hold the checkpoints but are not used by default; empty without such."""
-    rule, needed = candidates.catalog.memory_nodes, candidates.request.memory_needed_bytes
-    types = candidates.catalog.by_name
-    roomy = {
-        r.reason for r in candidates.rejections if rule.room_bytes(types[r.instance_type].memory_bytes or 0) >= needed
-    }
+    rule, request, types = candidates.catalog.memory_nodes, candidates.request, candidates.catalog.by_name
+
+    def roomy_enough(name: str) -> bool:
+        memory = types[name].memory_bytes or 0
+        return rule.least_nodes(memory, request.checkpoint_bytes, request.buffers) is not None
+
+    roomy = {r.reason for r in candidates.rejections if roomy_enough(r.instance_type)}
     return "".join(f", or allow more types with {option}" for why, option in ALLOWED_BY.items() if why in roomy)
 
 
@@ -248,4 +349,6 @@ def _grouped(candidates: Candidates, *, gpu: bool) -> str:
     models = sorted({i.gpu.name for i in unprofiled if i.gpu})  # to be measured
     if models:
         details[_PHRASES["unprofiled"]] += f" ({listed(models)})"
-    return "; ".join(f"{details[key]}: {listed([i.name for i in group])}" for key, group in groups.items())
+    phrases = [f"{details[key]}: {listed([i.name for i in group])}" for key, group in groups.items()]
+    more = f"; and {counted(len(phrases) - _PHRASES_SHOWN, 'more reason')}" if len(phrases) > _PHRASES_SHOWN else ""
+    return "; ".join(phrases[:_PHRASES_SHOWN]) + more

@@ -32,6 +32,7 @@ from deepvm.core.preemption.interruption_bands import BAND_SHARES, mean_life_s
 from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import SavePolicy, parse_policy
 from deepvm.core.spelling import examples
+from deepvm.core.training.speed import Training
 from deepvm.core.units import MICRO_USD, Money, parse_hours, parse_seconds, to_decimal
 from deepvm.errors import RequestError
 from deepvm.planner.columns import UNLIMITED_USD, FloatArray, IntArray, TrainingTable
@@ -39,6 +40,7 @@ from deepvm.planner.columns import UNLIMITED_USD, FloatArray, IntArray, Training
 # For --work: thesis 6.2.2, and AWS's two minutes of notice.
 SAVE_BYTES_PER_S, BACKUP_BYTES_PER_S = 0.55e9, 0.106e9
 ALLOCATION_S, PREPARATION_S, GRACE_S = Span(62, 218), Span(143.2, 183.2), Span.of(120)
+START_S = ALLOCATION_S.mean + PREPARATION_S.mean
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Work:
 
     Attributes:
         job: with ``step_s`` on one VM of ``measured_on``, if empty the cheapest that may train (:meth:`reference`).
+        unit: throughput at which a step takes ``step_s``; None: that of one VM of that type.
         mttp_s: mean time to preemption of one VM of any type, infinite for none; None: by the bands of the types.
         deadline_s: the longest expected time. total_budget: the highest expected bill, $.
     """
@@ -55,6 +58,7 @@ class Work:
     policy: SavePolicy
     policy_name: str = "adaptive"
     measured_on: str = ""
+    unit: float | None = None
     mttp_s: float | None = None
     deadline_s: float | None = None
     total_budget: Decimal | None = None
@@ -77,12 +81,24 @@ class Work:
         deadline: str | float | None = None,
         total_budget: Money | None = None,
         checkpoint_bytes: int = 300_000_000,
+        training: Training | None = None,
     ) -> Work:
         """Read :class:`deepvm.planner.request.WorkOptions`, of which there is a job or work; raises a RequestError."""
         if job is not None and work is not None:
             raise RequestError("work", work, "either --job or --work")
-        if mttp is not None and interruption_rate is not None:
-            raise RequestError("interruption_rate", interruption_rate, "either --mttp or --interruption-rate")
+        if training is not None and (job is not None or work is not None):
+            option, value = ("work", work) if job is None else ("job", job.name)
+            raise RequestError(
+                option, value, "--tokens, --samples or --epochs with a model, which say how much is trained"
+            )
+        if training is not None and measured_on:
+            raise RequestError("measured_on", measured_on, "none with a model: its speed on each type is known")
+        if training is not None and save_policy is not None:
+            raise RequestError(
+                "save_policy", save_policy, "none with a model: it is counted as saved at the best times"
+            )
+        if training is not None:
+            job = _of_training(training, checkpoint_bytes)
         if job is None:
             assert work is not None
             job = _of_seconds(parse_hours(work, "work"), checkpoint_bytes)
@@ -93,21 +109,18 @@ class Work:
         if job.market is not Market.SPOT:
             allowed = "market: spot; the clusters are of spot VMs, 'deepvm simulate' shows the job on demand"
             raise RequestError("job", f"market: {job.market.value}", allowed)
-        mean = None
-        if mttp is not None:
-            mean = parse_seconds(mttp, "mttp")
-        elif interruption_rate is not None:
-            mean = mean_life_s(_share(interruption_rate))
+        mean = known_life_s(mttp, interruption_rate)
         if mean is not None:
             job = replace(job, mttp_s=(mean,))  # for every lifetime
         elif job.mttp_s[0] < math.inf:
             mean = job.mttp_s[0]
-        name = save_policy or "adaptive"
+        name = save_policy or ("adaptive" if training is None else "young")
         return cls(
             job=job,
             policy=parse_policy(name, "save_policy"),
             policy_name=name,
             measured_on=measured_on,
+            unit=None if training is None else 1.0,
             mttp_s=mean,
             deadline_s=None if deadline is None else parse_seconds(deadline, "deadline"),
             total_budget=None if total_budget is None else to_decimal(total_budget, "total_budget"),
@@ -128,6 +141,10 @@ class Work:
             raise RequestError("measured_on", self.measured_on, f"a type with known eFLOPS{which}")
         return found
 
+    def throughput_of(self, reference: InstanceType) -> float:
+        """The throughput at which a step takes the job's ``step_s``."""
+        return (reference.eflops or 0.0) if self.unit is None else self.unit
+
     def life_s(self, instance: InstanceType) -> float:
         """Mean time to preemption of one spot VM, seconds; unknown bands count as the worst."""
         if self.mttp_s is not None:
@@ -137,9 +154,11 @@ class Work:
 
     def job_on(self, cluster: Cluster, throughput: float, reference: InstanceType) -> Job:
         """The job on a cluster, for the simulator; the price of a VM is its share of the whole cluster's."""
-        factor = (reference.eflops or 0.0) / throughput
+        factor = self.throughput_of(reference) / throughput
         step, vms = self.job.step_s, max(cluster.spot_count, 1)
         lives = (self.life_s(cluster.gpu),) if self.mttp_s is None else self.job.mttp_s
+        if not cluster.spot_count:
+            lives = (math.inf,)  # VMs on demand are not preempted
         return replace(
             self.job,
             step_s=Span(step.low * factor, step.high * factor),
@@ -152,12 +171,14 @@ class Work:
         """The sizes with the job's forecast; infinite where nothing is trained."""
         if reference is None or not len(sizes):
             return sizes
+        if self.unit is not None:
+            return self._trained(sizes)
         from deepvm.core.preemption.makespan import forecast
 
         lives = np.array([self.life_s(t) for t in sizes.types])[sizes.type_index]
         work = sizes.throughput
         trains = work > 0
-        step = self.job.step_s.mean * (reference.eflops or 0.0) / np.where(trains, work, 1.0)
+        step = self.job.step_s.mean * self.throughput_of(reference) / np.where(trains, work, 1.0)
         found = forecast(
             self.job, self.policy, per_second=sizes.spot / lives, step_s=step, vms=sizes.spot.astype(np.float64)
         )
@@ -172,6 +193,15 @@ class Work:
             most_usd=self._allowed_micro_usd(total_s, billed_s),
         )
 
+    def _trained(self, sizes: TrainingTable) -> TrainingTable:
+        """As :meth:`forecast` by what preemptions leave of the throughput."""
+        trains = (sizes.effective > 0) & sizes.lasting
+        work_s = self.job.steps * self.job.step_s.mean / np.where(trains, sizes.effective, 1.0)
+        total_s = np.where(trains, START_S + work_s, np.inf)
+        allowed = self._allowed_micro_usd(total_s, total_s)
+        lost = np.where(np.isfinite(total_s), sizes.lost_per_s * np.where(trains, total_s, 0.0), 0.0)
+        return replace(sizes, total_s=total_s, billed_s=total_s, preemptions=lost, most_usd=allowed)
+
     def _allowed_micro_usd(self, total_s: FloatArray, billed_s: FloatArray) -> IntArray:
         """The highest price, micro-dollars an hour, at which each size keeps to the limits; -1 for none."""
         most = np.full(total_s.shape, UNLIMITED_USD, dtype=np.int64)
@@ -181,6 +211,33 @@ class Work:
             most = np.floor(np.minimum(money / billed_s, 2.0**62)).astype(np.int64)
         late = ~np.isfinite(total_s) | (total_s > (math.inf if self.deadline_s is None else self.deadline_s))
         return np.where(late, -1, most)
+
+
+def _of_training(training: Training, checkpoint_bytes: int) -> Job:
+    """A job of the workload's samples in steps of its global batch on eight GPUs, timed at one unit a second."""
+    workload = training.workload
+    assert workload.samples is not None
+    batch = workload.batch_on(_USUAL_GPUS) * _USUAL_GPUS
+    steps = int(min(max(workload.samples / batch, 1), 10**9))
+    units = workload.samples * workload.model.units_per_sample
+    return replace(
+        _of_seconds(float(steps), checkpoint_bytes),
+        name=workload.model.name,
+        steps=steps,
+        step_s=Span.of(units / steps),
+    )
+
+
+def known_life_s(mttp: str | float | None, interruption_rate: str | float | None) -> float | None:
+    """The mean life of a spot VM that the user knows, seconds, infinite for none; None if they do not say.
+
+    Raises a RequestError for both figures together, and for one that cannot be.
+    """
+    if mttp is not None and interruption_rate is not None:
+        raise RequestError("interruption_rate", interruption_rate, "either --mttp or --interruption-rate")
+    if mttp is not None:
+        return parse_seconds(mttp, "mttp")
+    return None if interruption_rate is None else mean_life_s(_share(interruption_rate))
 
 
 def _share(value: str | float) -> float:
@@ -193,6 +250,9 @@ def _share(value: str | float) -> float:
     if isinstance(value, bool) or not 0 <= share < 1:
         raise RequestError("interruption_rate", value, allowed)
     return share
+
+
+_USUAL_GPUS = 8
 
 
 def _of_seconds(work_s: float, checkpoint_bytes: int) -> Job:

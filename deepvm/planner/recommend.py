@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
+from deepvm.core.answer import Answer
 from deepvm.core.cluster.cluster import Recommendation, Rejection
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.units import MICRO_USD, Money, format_usd
@@ -16,6 +17,7 @@ from deepvm.planner.architectures import ON_DEMAND
 from deepvm.planner.candidates import Candidates, gather
 from deepvm.planner.describe import binding, block_of, blocks_of, describe, improvement
 from deepvm.planner.infeasible import Infeasible, infeasible
+from deepvm.planner.ranking import cheapest_reaching, first, next_first, ranked
 from deepvm.planner.request import WORK_OBJECTIVES, Objective, PlanRequest, PolicyName, SolverName, with_tables
 from deepvm.planner.scoring import scoring
 from deepvm.planner.search.enumeration import Block, Choice, Enumeration
@@ -48,14 +50,15 @@ class NextChange:
 
 
 @dataclass(frozen=True, repr=False)
-class Recommendations(Sequence[Recommendation]):
+class Recommendations(Answer, Sequence[Recommendation]):
     """The answer to a request: a sequence of recommendations, best first.
 
     Attributes:
         configurations: the ranked clusters; empty when nothing is feasible.
         alternatives: the best clusters by the other objectives, where they differ from the first.
         rejections: types that are in no feasible cluster, with reasons.
-        next_change: the next budget that buys a better cluster, None when none does.
+        next_change: the next budget that buys a better cluster, else None. Where rows are the best of each type: better
+            by 5 %, and of the budgets up to twice this one the one that buys most.
         nearly: the cheapest cluster with at least 95 % of the best one's throughput, or that takes at most 1 / 95 % of
             its expected time, if it saves at least 10 % of the price; None under other objectives.
         on_demand: the best cluster of on-demand VMs alone under the same limits, to compare with; None without a job.
@@ -82,11 +85,12 @@ class Recommendations(Sequence[Recommendation]):
     reference: InstanceType | None = None
 
     def __repr__(self) -> str:
-        """The ranked clusters, or why there are none; not the whole catalog."""
+        """The best cluster and how many more are ranked, or why there are none."""
         if self.infeasible is not None:
             return f"<Recommendations: {self.infeasible.reason}>"
-        ranked = "; ".join(f"{r.rank}: {r.cluster}, {format_usd(r.usd_per_hour)} $/h" for r in self.configurations)
-        return f"<Recommendations: {ranked}>"
+        best, *others = self.configurations
+        more = f"; {len(others)} more" if others else ""
+        return f"<Recommendations: {best.rank}: {best.cluster}, {format_usd(best.usd_per_hour)} $/h{more}>"
 
     def __len__(self) -> int:
         """How many clusters are ranked."""
@@ -114,11 +118,14 @@ def recommend(
         tables: measured on your own machines, ``deepvm.load_tables()``; None for the catalog's figures.
         **options: by keyword, with their defaults:
 
-            - ``checkpoint_size=300_000_000``: bytes, or text such as ``"300MB"``;
-            - ``buffers=2``: checkpoints that a memory node must hold at once (eq. 6);
+            - ``training=None``: the model, such as ``deepvm.training(model="llama-8b", method="fsdp", tokens="2B")``;
+              None counts eFLOPS;
+            - ``checkpoint_size``: bytes, or text such as ``"300MB"``, the default without a model;
+            - ``buffers=2``: checkpoints that memory nodes must hold at once (eq. 6);
             - ``objective="throughput"``, or ``"flopp"``, ``"cost-per-work"``;
             - ``policy="deepvm"``, or ``"noscale"``, ``"cost-first"``, ``"performance-first"``;
-            - ``architecture=()``: ``"single-anchor"``, ``"tiering"``; none for all;
+            - ``architecture=()``: ``"on-demand"``, ``"single-anchor"``, ``"spot-storage"``, ``"tiering"``; none for
+              those of the paper, and with a model for all;
             - ``speedup=None``: ``"hybrid"``, ``"ring"``, ``"measured"``; None for the catalog's default;
             - ``gpu``, ``instance_type``, ``exclude``, ``memory_node``: glob or globs;
             - ``gpus_min``, ``gpus_max``: GPUs of a VM; ``gpu_memory_min`` and ``_max``, ``gpu_total_memory_min`` and
@@ -146,27 +153,26 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
     candidates = gather(catalog, request)
     blocks = blocks_of(candidates)
     enumeration = Enumeration.build(blocks, request.top)
-    choices = enumeration.top(request.budget_micro_usd, request.top)
+    choices = ranked(enumeration, request, request.budget_micro_usd, request.top)
     status, solver, doubt = SolveStatus.OPTIMAL, "frontier", ""
     if request.solver is SolverName.ILP:
         from deepvm.planner.search import ilp  # loads PuLP and HiGHS, which the enumeration does without
 
         proof = ilp.prove(blocks, request.budget_micro_usd, time_limit_s=request.time_limit_s)
         status, solver = proof.status, proof.solver
-        proven, best = ((c.cluster, c.price) if c else None for c in (proof.choice, next(iter(choices), None)))
+        found = (proof.choice, enumeration.best(request.budget_micro_usd))
+        proven, best = ((c.cluster, c.price) if c else None for c in found)
         doubt = _DOUBTS.get(status, "" if proven == best else _DISAGREES)
         if doubt == _DISAGREES:
             status = SolveStatus.NUMERICAL
-    cheapest = enumeration.cheapest()
+    catalog, cheapest = candidates.catalog, enumeration.cheapest()
     why = None if choices else infeasible(candidates, cheapest)
     if why is not None and not doubt:
         status = SolveStatus.INFEASIBLE
     return Recommendations(
         catalog=catalog,
         request=request,
-        configurations=tuple(
-            describe(c, candidates, i, binding(c, candidates), elsewhere=True) for i, c in enumerate(choices, start=1)
-        ),
+        configurations=tuple(_described(choices, candidates)),
         alternatives=tuple(_alternatives(blocks, candidates, choices[0])) if choices else (),
         rejections=tuple(_rejections(candidates, enumeration)),
         next_change=_next_change(enumeration, candidates),
@@ -182,10 +188,26 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
     )
 
 
+def _described(choices: Sequence[Choice], candidates: Candidates) -> Iterator[Recommendation]:
+    """The ranked plans, each with the probability that it is faster than the first."""
+    odds: list[float | None] = [None] * len(choices)
+    if candidates.request.training is not None and len(choices) > 1:
+        from deepvm.planner.workload.measurement import doubts_of
+
+        doubts = doubts_of(choices, candidates)
+        odds[1:] = [doubts.better(place, 0) for place in range(1, len(choices))]
+    for rank, (choice, faster) in enumerate(zip(choices, odds, strict=True), start=1):
+        found = describe(choice, candidates, rank, binding(choice, candidates), elsewhere=True)
+        if faster is not None and found.prediction is not None:
+            found = replace(found, prediction=replace(found.prediction, faster_than_first=faster))
+        yield found
+
+
 def ranking(catalog: Catalog, request: PlanRequest, count: int) -> Iterator[Recommendation]:
     """The best ``count`` clusters, best first; at most ``request.top`` that differ only in their memory nodes."""
     candidates = gather(catalog, request)
-    choices = Enumeration.build(blocks_of(candidates), request.top).top(request.budget_micro_usd, count)
+    enumeration = Enumeration.build(blocks_of(candidates), request.top)
+    choices = ranked(enumeration, request, request.budget_micro_usd, count)
     for place, choice in enumerate(choices, start=1):
         yield describe(choice, candidates, place, binding(choice, candidates))
 
@@ -209,7 +231,7 @@ def _alternatives(blocks: Sequence[Block], candidates: Candidates, best: Choice)
         for block in blocks:
             sizes = block.sizes.take(np.isfinite(block.sizes.total_s)) if other.needs_work else block.sizes
             scored.append(replace(block, sizes=sizes, scoring=scoring(other, sizes)))
-        choice = Enumeration.build(scored).best(request.budget_micro_usd)
+        choice = first(Enumeration.build(scored), other, request.budget_micro_usd)
         if choice is not None and choice.cluster != best.cluster:
             asked = replace(candidates, request=other)
             yield Alternative(objective, describe(choice, asked, binding=binding(choice, asked)))
@@ -238,7 +260,7 @@ def _nearly(enumeration: Enumeration, candidates: Candidates, best: Choice) -> R
     fastest = request.objective in (Objective.THROUGHPUT, Objective.MAKESPAN)
     if not fastest or request.policy is not PolicyName.DEEPVM:
         return None
-    choice = enumeration.reaching(best.value * NEARLY)
+    choice = cheapest_reaching(enumeration, request, best.value * NEARLY)
     cheaper = choice is not None and choice.price <= (1 - WORTH_SAVING) * best.price
     return describe(choice, candidates) if choice is not None and cheaper else None
 
@@ -246,20 +268,22 @@ def _nearly(enumeration: Enumeration, candidates: Candidates, best: Choice) -> R
 def _on_demand(candidates: Candidates) -> Recommendation | None:
     """The best cluster that is never preempted and need not save."""
     request = candidates.request
-    if request.work is None:
+    if request.work is None and request.training is None:
         return None
-    from deepvm.core.preemption.savepolicy import Never
+    request = replace(request, policy=PolicyName.DEEPVM)
+    if request.work is not None:
+        from deepvm.core.preemption.savepolicy import Never
 
-    request = replace(request, policy=PolicyName.DEEPVM, work=replace(request.work, policy=Never()))
+        request = replace(request, work=replace(request.work, policy=Never()))
     candidates = replace(candidates, request=request)
-    choice = Enumeration.build([block_of(ON_DEMAND, candidates)]).best(request.budget_micro_usd)
+    choice = first(Enumeration.build([block_of(ON_DEMAND, candidates)]), request, request.budget_micro_usd)
     return None if choice is None else describe(choice, candidates)
 
 
 def _next_change(enumeration: Enumeration, candidates: Candidates) -> NextChange | None:
-    budget = candidates.request.budget_micro_usd
-    now, change = enumeration.best(budget), enumeration.next_change(budget)
+    request = candidates.request
+    now, change = (found(enumeration, request, request.budget_micro_usd) for found in (first, next_first))
     if change is None:
         return None
-    gain = None if now is None else improvement(now, change, candidates.request)
+    gain = None if now is None else improvement(now, change, request)
     return NextChange(Decimal(change.price) / MICRO_USD, describe(change, candidates), gain)

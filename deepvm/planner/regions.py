@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from deepvm.core.answer import Answer
 from deepvm.core.cluster.cluster import Recommendation
+from deepvm.core.cluster.instances import INTERRUPTION_BANDS
+from deepvm.core.units import format_usd
+from deepvm.planner.ranking import Plans
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.scoring import tie_floor
@@ -19,28 +25,55 @@ class Placed:
     recommendation: Recommendation
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Answer):
     """The answers of several regions, the best region first, and the best clusters of all."""
 
     answers: tuple[Recommendations, ...]
     ranked: tuple[Placed, ...]
 
+    def __repr__(self) -> str:
+        """The best cluster and its region."""
+        regions = ", ".join(a.catalog.region for a in self.answers)
+        if not self.ranked:
+            return f"<Comparison of {regions}: nothing is feasible>"
+        best = self.ranked[0].recommendation
+        price = format_usd(best.usd_per_hour)
+        return f"<Comparison of {regions}: best {best.cluster}, {price} $/h in {self.ranked[0].answer.catalog.region}>"
+
 
 def compare(answers: Sequence[Recommendations]) -> Comparison:
     """Rank the clusters of at least one answer to a request, by the rules within one region, then by region name."""
-    left = [Placed(a, r) for a in answers for r in a]
+    if len(answers) == 1:
+        return Comparison(tuple(answers), tuple(Placed(answers[0], r) for r in answers[0]))
+    left = sorted((Placed(a, r) for a in answers for r in a), key=_tie_break)
     ranked: list[Placed] = []
     while left:
-        worth = [_worth(p.recommendation, p.answer.request) for p in left]
-        floors = [tie_floor(value) for value in max(worth)]
-        equal = [p for p, w in zip(left, worth, strict=True) if all(x >= y for x, y in zip(w, floors, strict=True))]
-        best = min(equal, key=_tie_break)
-        left.remove(best)
+        best = left.pop(_first(left, answers[0].request))
         ranked.append(replace(best, recommendation=replace(best.recommendation, rank=len(ranked) + 1)))
     best_rank = {p.answer.catalog.region: p.recommendation.rank for p in reversed(ranked)}
     order = sorted(answers, key=lambda a: (best_rank.get(a.catalog.region, len(ranked) + 1), a.catalog.region))
     return Comparison(tuple(order), tuple(ranked[: answers[0].request.top]))
+
+
+def _first(left: Sequence[Placed], request: PlanRequest) -> int:
+    """Which comes first of those that are left, of equals the first."""
+    worth = [_worth(p.recommendation, request) for p in left]
+    if not request.ranks_machines:
+        floors = [tie_floor(value) for value in max(worth)]
+        return next(i for i, w in enumerate(worth) if all(x >= y for x, y in zip(w, floors, strict=True)))
+    clusters = [p.recommendation.cluster for p in left]
+    never = len(INTERRUPTION_BANDS)
+    bands = [never if (band := c.gpu.interruption_band) is None else band for c in clusters]
+    plans = Plans(
+        value=np.array([value for (value,) in worth]),
+        price=np.array([c.micro_usd_per_hour for c in clusters], dtype=np.int64),
+        type_number=np.arange(len(left), dtype=np.int64),
+        vcpus=np.array([sum(g.count * g.instance.vcpus for g in c.groups) for c in clusters], dtype=np.int64),
+        band=np.array([b if c.spot_count else -1 for b, c in zip(bands, clusters, strict=True)], dtype=np.int64),
+        trusted=np.array([p is None or p.trusted for p in (q.recommendation.prediction for q in left)]),
+    )
+    return plans.first(np.ones(len(left), dtype=np.bool_))
 
 
 def _tie_break(placed: Placed) -> tuple[object, ...]:
@@ -60,12 +93,13 @@ def _worth(r: Recommendation, request: PlanRequest) -> tuple[float, ...]:
         return (eflops, count)
     unscaled = request.policy is PolicyName.NOSCALE
     if request.needs_work and not unscaled and r.outlook is not None:
-        return (-r.outlook.total_s if request.objective is Objective.MAKESPAN else -r.outlook.cost_usd,)
+        return (1 / r.outlook.total_s if request.objective is Objective.MAKESPAN else -r.outlook.cost_usd,)
     if request.objective is Objective.FLOPP:
         vms = (cluster.spot_count, gpu.spot_usd_per_hour), (cluster.on_demand_count, gpu.on_demand_usd_per_hour)
         unscaled_z = sum(n * eflops / float(price) for n, price in vms if n and price)  # DeepVM eq. 4, 8 with K = 1
         return (unscaled_z if unscaled else r.z,)
-    throughput = eflops * count if unscaled else r.throughput
+    kept = r.prediction.kept.value if r.prediction else 1.0
+    throughput = eflops * count if unscaled else r.throughput * kept
     if request.objective in (Objective.THROUGHPUT, Objective.MAKESPAN):
         return (throughput,)
     return (-float(r.usd_per_hour) / throughput if throughput else -float("inf"),)

@@ -8,10 +8,12 @@ from fnmatch import fnmatchcase
 from deepvm.core.cluster.cluster import Rejection
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Quota, find_quota, quota_limit
 from deepvm.core.cluster.memory_nodes import MemoryNodeRule
+from deepvm.core.meanings import gpu_of_type, meant_gpu, meant_type, not_rented
 from deepvm.core.spelling import examples
-from deepvm.core.units import GIB, format_bytes
+from deepvm.core.units import GIB
 from deepvm.errors import RequestError
 from deepvm.planner.request import ANY_NUMBER, Generation, PlanRequest, Range
+from deepvm.planner.workload.laws import law_of
 
 UNLIMITED = 2**31  # stands for "no quota" in a column of counts
 
@@ -53,9 +55,19 @@ def refuse_unmatched_globs(request: PlanRequest, catalog: Catalog) -> None:
         fold = str.casefold if option == "gpu" else str
         for glob in globs:
             if not any(matches(fold(n), (fold(glob),)) for n in names):
-                why = "" if option == "gpu" else why_absent(catalog, glob, training=option == "instance_type")
-                allowed = f"a name or glob that matches a type{f' ({why})' if why else ''}{examples(glob, names)}"
-                raise RequestError(option, glob, allowed)
+                raise RequestError(option, glob, _allowed(option, glob, names, catalog))
+
+
+def _allowed(option: str, glob: str, names: Sequence[str], catalog: Catalog) -> str:
+    """What an error says about a glob that matches nothing: why, and what was probably meant."""
+    text = "a name or glob that matches a type"
+    if option == "gpu":
+        why = not_rented(glob, names)
+        return f"{text}; {why}" if why else text + examples(glob, names, meant_gpu(glob, names, "--gpu-memory-min"))
+    why = why_absent(catalog, glob, training=option == "instance_type")
+    gpu = gpu_of_type(glob) if option == "instance_type" else ""
+    meant = f"--gpu {gpu}" if gpu else meant_type(glob, names, glob=True)
+    return text + (f" ({why})" if why else "") + examples(glob, names, meant)
 
 
 def why_absent(catalog: Catalog, glob: str, *, training: bool = False) -> str:
@@ -80,14 +92,29 @@ def training_rejection(instance: InstanceType, request: PlanRequest) -> Rejectio
         return Rejection(name, "excluded", excluded)
     if instance.unusable:
         return Rejection(name, "unusable", instance.unusable)
+    if request.training is not None and (lacks := _without_wheels(instance, gpu, request)):
+        return Rejection(
+            name, "no-wheels", f"{lacks}; if you have built PyTorch for it, allow it with --gpu {gpu.name}"
+        )
     measure = "measure it on such a VM with 'deepvm profile eflops --save'"
     if instance.eflops is None:
+        if request.training is not None:
+            return Rejection(name, "speed-unknown", instance.eflops_source)
         nobody = instance.eflops_source or "nobody has measured its eFLOPS"
         return Rejection(name, "unprofiled", f"{nobody}; {measure}")
     if instance.eflops_basis and not request.estimates:
         allow = f"allow the estimate of {instance.eflops:g} ({instance.eflops_basis}) with --estimates"
         return Rejection(name, "unprofiled", f"nobody has measured its eFLOPS; {measure}, or {allow}")
     return None
+
+
+def _without_wheels(instance: InstanceType, gpu: Gpu, request: PlanRequest) -> str:
+    """Why PyTorch as it is installed does not run there; empty if it does, or if the user has named or measured it."""
+    from deepvm.core.training.hardware import WITHOUT_WHEELS
+
+    named = instance.name in request.instance_types or gpu.name.casefold() in {g.casefold() for g in request.gpus}
+    measured = any(law.known.measured for law in map(law_of, instance.speedups) if law is not None)
+    return "" if named or measured else WITHOUT_WHEELS.get(gpu.name, "")
 
 
 def _excluded(instance: InstanceType, request: PlanRequest, option: str, wanted: Sequence[str]) -> str:
@@ -143,17 +170,28 @@ def memory_rejection(
         return Rejection(name, "no-on-demand-price", "memory nodes are bought on demand")
     if instance.memory_node_gbps(rule) is None:
         return Rejection(name, "network-unknown", "its network bandwidth is not known")
-    room = rule.room_bytes(instance.memory_bytes or 0)
-    if room < request.memory_needed_bytes:
-        has = "unknown" if instance.memory_gib is None else f"{instance.memory_gib:g} GiB"
-        if room < (instance.memory_bytes or 0):
-            has += f", of which {room / GIB:.3g} GiB can hold checkpoints beside the system and the node"
-        needed = f"{request.buffers} x {format_bytes(request.checkpoint_bytes)}"
-        gib = f"{request.memory_needed_bytes / GIB:.3g} GiB (eq. 6)"
-        return Rejection(name, "memory", f"memory {has}, needed {needed} = {gib}")
-    if quota_count(quotas, instance, Market.ON_DEMAND) == 0:
-        return Rejection(name, "quota", quota_too_small(quotas, instance, Market.ON_DEMAND))
+    least = rule.least_nodes(instance.memory_bytes or 0, request.checkpoint_bytes, request.buffers)
+    if least is None:
+        return Rejection(name, "memory", _too_little_memory(instance, request, rule))
+    if quota_count(quotas, instance, Market.ON_DEMAND) < least:
+        said = quota_too_small(quotas, instance, Market.ON_DEMAND, least)
+        held = f"; so many hold {request.held} together (eq. 6)" if least > 1 else ""
+        return Rejection(name, "quota", said + held)
     return None
+
+
+def _too_little_memory(instance: InstanceType, request: PlanRequest, rule: MemoryNodeRule) -> str:
+    room = rule.room_bytes(instance.memory_bytes or 0)
+    has = "unknown" if instance.memory_gib is None else f"{instance.memory_gib:g} GiB"
+    if room < (instance.memory_bytes or 0):
+        has += f", of which {room / GIB:.3g} GiB can hold checkpoints beside the system and the node"
+    together = ""
+    if rule.most_nodes is not None and room:
+        share = rule.share_bytes(instance.memory_bytes or 0, request.checkpoint_bytes, request.buffers)
+        together = (
+            f"; {rule.most_nodes} nodes, the most that share a version, hold {rule.most_nodes * share / GIB:.3g} GiB"
+        )
+    return f"memory {has}{together}, needed {request.held} = {request.memory_needed_bytes / GIB:.3g} GiB (eq. 6)"
 
 
 def _not_by_default(instance: InstanceType, request: PlanRequest, rule: MemoryNodeRule) -> tuple[str, str] | None:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from deepvm.core.cluster.instances import Catalog, Quota, refuse_twice
 from deepvm.core.spelling import one_of
-from deepvm.core.units import Money, budget_micro_usd, parse_bytes, to_decimal
+from deepvm.core.units import Money, budget_micro_usd, format_bytes, parse_bytes, to_decimal
 from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from deepvm.core.preemption.job import Job
+    from deepvm.core.training.speed import Training
     from deepvm.planner.job_forecast import Work
 
 
@@ -66,6 +67,13 @@ class Generation(str, Enum):
     AUTO = "auto"  # any to train; to hold checkpoints current ones, unless the catalog's rule is the paper's
 
 
+class Rank(str, Enum):
+    """What the ranked clusters differ in."""
+
+    MACHINES = "machines"  # in what trains; each with its best plan
+    PLANS = "plans"  # in anything, as Table VII of the paper prints them
+
+
 class SolverName(str, Enum):
     """How the best cluster is found; both are exact."""
 
@@ -98,7 +106,7 @@ class PlanRequest:
 
     Attributes:
         budget: pricing willingness PW, $/h, >= 0.
-        checkpoint_bytes: size f of one checkpoint. buffers: how many a memory node must hold, s (eq. 6).
+        checkpoint_bytes: size f of one checkpoint. buffers: how many memory nodes must hold, s (eq. 6).
         architectures: names from the registry; empty for all.
         speedup: kind of curve, None for the catalog's default.
         gpus, instance_types, memory_nodes: globs on GPU models, types that train, types that hold checkpoints; empty
@@ -109,7 +117,11 @@ class PlanRequest:
         max_nodes: the most VMs that train in one cluster.
         quotas: account limits; None for those of the catalog, empty for none.
         top: how many clusters to rank. time_limit_s: of the integer program.
-        work: what is to be trained, if known.
+        work: how much is to be trained, if known. training: what is trained, if known.
+        rank: None for machines where a model is trained, else plans.
+        extrapolate: whether clusters may come first that are beyond 1.5 x what was ever measured, or whose batch is
+            larger than is known to train well.
+        life_s: with ``training``, the mean life of a spot VM that the user knows, infinite for no preemptions.
     """
 
     budget: Decimal
@@ -136,6 +148,10 @@ class PlanRequest:
     solver: SolverName = SolverName.ILP
     time_limit_s: float = 60.0
     work: Work | None = None
+    training: Training | None = None
+    life_s: float | None = None
+    rank: Rank | None = None
+    extrapolate: bool = False
 
     @property
     def needs_work(self) -> bool:
@@ -152,6 +168,12 @@ class PlanRequest:
         """Whether the policy ignores K(n), as all but DeepVM's own do (V-C1)."""
         return self.policy is not PolicyName.DEEPVM
 
+    @property
+    def ranks_machines(self) -> bool:
+        """Whether ranked clusters differ in what trains; those of the baselines are ranked by their own rule alone."""
+        asked = self.training is not None if self.rank is None else self.rank is Rank.MACHINES
+        return asked and self.has_objective
+
     def quotas_of(self, catalog: Catalog) -> tuple[Quota, ...]:
         """The account limits that apply: the request's, else the catalog's."""
         return catalog.quotas if self.quotas is None else self.quotas
@@ -167,8 +189,13 @@ class PlanRequest:
 
     @property
     def memory_needed_bytes(self) -> int:
-        """Memory that one memory node must have: f x s (DeepVM eq. 6)."""
+        """Memory that checkpoints need: f x s (DeepVM eq. 6), of one memory node or of those that share versions."""
         return self.checkpoint_bytes * self.buffers
+
+    @property
+    def held(self) -> str:
+        """What memory nodes hold, such as ``2 x 300 MB``."""
+        return f"{self.buffers} x {format_bytes(self.checkpoint_bytes)}"
 
     @property
     def within_limits(self) -> str:
@@ -179,8 +206,16 @@ class PlanRequest:
     def parse(cls, budget: Money, **options: Unpack[PlanOptions]) -> PlanRequest:
         """Read a budget, $/h, >= 0, and :class:`PlanOptions`; numbers may be text. Raises a RequestError."""
         given = dict[str, Any](options)
+        training: Training | None = given.get("training")
         work_options = {name: given.pop(name) for name in WorkOptions.__annotations__ if name in given}
         found: dict[str, Any] = {"budget": to_decimal(budget, "budget", zero=True, unit="$/h")}
+        if training is not None:
+            if not hasattr(training, "workload"):
+                allowed = "what deepvm.training returns, such as deepvm.training(model='llama-8b')"
+                raise RequestError("training", training, allowed)
+            found["checkpoint_bytes"] = training.workload.saved_bytes
+            if (speedup := given.get("speedup")) is not None:
+                raise RequestError("speedup", speedup, "none with a model: its step time decides how it scales")
         for attribute, (option, read) in _RANGES.items():
             least, most = given.pop(f"{option}_min", None), given.pop(f"{option}_max", None)
             found[attribute] = _range(option, least, most, read)
@@ -191,15 +226,28 @@ class PlanRequest:
             if value is not None or option not in _NONE_IS_DEFAULT:
                 found[attribute] = read(value, option)
         request = cls(**found)
+        if found.get("objective") is not None and not request.has_objective:
+            allowed = f"none with the policy {request.policy.value}, which has a rule of its own"
+            raise RequestError("objective", request.objective.value, allowed)
         trained = {name: value for name, value in work_options.items() if value not in (None, "")}
-        if not trained and not request.needs_work:
+        if training is not None:
+            from deepvm.planner.job_forecast import known_life_s
+
+            life = known_life_s(trained.get("mttp"), trained.get("interruption_rate"))
+            request = replace(request, life_s=life)
+            trained = {name: value for name, value in trained.items() if name not in ("mttp", "interruption_rate")}
+        amount = training is not None and training.workload.samples is not None
+        if not trained and not amount and not request.needs_work:
             return request
-        if not trained.keys() & {"job", "work"}:
+        if not amount and not trained.keys() & {"job", "work"}:
             option, value = next(iter(trained.items()), ("objective", request.objective.value))
-            raise RequestError(option, value, "only together with --job or --work, which say what is to be trained")
+            allowed = "only together with --job, --work, --tokens, --samples or --epochs, which say how much is trained"
+            raise RequestError(option, value, allowed)
         from deepvm.planner.job_forecast import Work  # slow to import, and only needed for jobs
 
-        work = Work.parse(**trained, checkpoint_bytes=request.checkpoint_bytes)
+        work = Work.parse(**trained, checkpoint_bytes=request.checkpoint_bytes, training=training)
+        if training is not None:
+            return replace(request, work=work)
         return replace(request, work=work, objective=found.get("objective", Objective.MAKESPAN))
 
 
@@ -244,7 +292,8 @@ class WorkOptions(TypedDict, total=False):
 class PlanOptions(WorkOptions, total=False):
     """The options of :func:`deepvm.recommend`, where they are described with their defaults."""
 
-    checkpoint_size: str | int
+    training: Training | None
+    checkpoint_size: str | int | None
     buffers: int | str
     objective: str | None
     policy: str
@@ -267,6 +316,8 @@ class PlanOptions(WorkOptions, total=False):
     max_nodes: int | str
     quotas: Iterable[Quota] | None
     top: int | str
+    rank: str | None
+    extrapolate: bool
     solver: str
     time_limit_s: float | str
 
@@ -318,6 +369,7 @@ _RANGES: Mapping[str, tuple[str, _Reader]] = {
     "gpus_per_vm": ("gpus", _whole(MOST_GPUS)),
 }
 _READERS: Mapping[str, tuple[str, _Reader]] = {
+    "training": ("training", lambda value, option: value),
     "checkpoint_size": ("checkpoint_bytes", parse_bytes),
     "buffers": ("buffers", _whole(1000)),
     "objective": ("objective", _choice(Objective)),
@@ -335,7 +387,9 @@ _READERS: Mapping[str, tuple[str, _Reader]] = {
     "max_nodes": ("max_nodes", _whole(MOST_NODES)),
     "quotas": ("quotas", _quotas),
     "top": ("top", _whole(100)),
+    "rank": ("rank", _choice(Rank)),
+    "extrapolate": ("extrapolate", lambda value, option: bool(value)),
     "solver": ("solver", _choice(SolverName)),
     "time_limit_s": ("time_limit_s", lambda value, option: float(to_decimal(value, option, unit="seconds"))),
 }
-_NONE_IS_DEFAULT = ("objective", "speedup", "cpu_architecture", "quotas")
+_NONE_IS_DEFAULT = ("training", "rank", "checkpoint_size", "objective", "speedup", "cpu_architecture", "quotas")

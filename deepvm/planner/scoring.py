@@ -55,7 +55,7 @@ def scoring(request: PlanRequest, sizes: TrainingTable) -> Scoring:
         # One whole number that sorts like (eFLOPS, n).
         return Scoring((order[sizes.type_index] * biggest + sizes.count).astype(np.float64))
     ideal = request.policy is PolicyName.NOSCALE
-    work, z = (sizes.ideal_throughput, sizes.ideal_z) if ideal else (sizes.throughput, sizes.z)
+    work, z = (sizes.ideal_throughput, sizes.ideal_z) if ideal else (sizes.effective, sizes.z * sizes.kept)
     if request.objective is Objective.FLOPP:
         return Scoring(z)
     if request.needs_work:

@@ -7,17 +7,21 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
+from deepvm.core.answer import Rows
 from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.cluster.instances import Catalog, InstanceType
-from deepvm.core.units import Money, budget_micro_usd, to_decimal
+from deepvm.core.units import Money, budget_micro_usd, counted, to_decimal
 from deepvm.errors import RequestError
 from deepvm.planner.candidates import gather
 from deepvm.planner.describe import blocks_of, describe
-from deepvm.planner.request import MeasuredTables, PlanOptions, PlanRequest, PolicyName, with_tables
+from deepvm.planner.ranking import first
+from deepvm.planner.request import MeasuredTables, Objective, PlanOptions, PlanRequest, PolicyName, with_tables
 from deepvm.planner.search.enumeration import Enumeration
 
 if TYPE_CHECKING:
     from typing import Unpack
+
+    from deepvm.core.training.workload import Workload
 
 MOST_BUDGETS = 100_000
 ALL_POLICIES = tuple(p.value for p in PolicyName)
@@ -31,6 +35,23 @@ class SweepRow:
     policy: PolicyName
     recommendation: Recommendation | None
     reference: InstanceType | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Sweep(Rows[SweepRow]):
+    """A row for each budget and policy, in the order asked for; ``workload``: None where eFLOPS are counted."""
+
+    catalog: Catalog
+    objective: Objective
+    rows: tuple[SweepRow, ...]
+    workload: Workload | None = None
+
+    def __repr__(self) -> str:
+        """How many rows, and in how many nothing is feasible."""
+        budgets = [row.budget for row in self.rows]
+        asked = f", {min(budgets):f} to {max(budgets):f} $/h" if budgets else ""
+        empty = sum(row.recommendation is None for row in self.rows)
+        return f"<Sweep of {self.catalog.name}: {counted(len(self.rows), 'row')}{asked}, {empty} infeasible>"
 
 
 def parse_budgets(text: str) -> tuple[Decimal, ...]:
@@ -59,7 +80,7 @@ def sweep(
     *,
     tables: MeasuredTables | None = None,
     **options: Unpack[PlanOptions],
-) -> list[SweepRow]:
+) -> Sweep:
     """Answer every budget, $/h, for every policy: one row each, budgets first, in the order given.
 
     The rest is as for :func:`deepvm.recommend`; ``policy``, ``top``, ``solver`` and ``time_limit_s`` have no effect.
@@ -74,7 +95,8 @@ def sweep(
     rows = []
     for amount in amounts:
         for candidates, enumeration in zip(gathered, enumerations, strict=True):
-            choice = enumeration.best(budget_micro_usd(amount))
+            choice = first(enumeration, candidates.request, budget_micro_usd(amount))
             found = None if choice is None else describe(choice, candidates)
             rows.append(SweepRow(amount, candidates.request.policy, found, candidates.reference))
-    return rows
+    workload = None if request.training is None else request.training.workload
+    return Sweep(catalog, request.objective, tuple(rows), workload)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -23,9 +23,15 @@ def to_yaml(document: Any) -> str:
 
 
 def to_csv(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """RFC 4180 rows with plain newlines; None becomes an empty field, floats keep every digit."""
+    """RFC 4180 rows with plain newlines; None becomes an empty field, floats keep every digit, lists are JSON."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(header)
-    writer.writerows(rows)
+    writer.writerows([_field(value) for value in row] for row in rows)
     return out.getvalue()
+
+
+def _field(value: Any) -> Any:
+    if isinstance(value, (bool, list, tuple, Mapping)):
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return value

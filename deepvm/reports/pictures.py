@@ -202,11 +202,12 @@ def show_budgets(axes: Axes, rows: Sequence[SweepRow]) -> None:
         axes.set_xlim(low - margin, high + margin)
 
 
-def sweep_figure(rows: Sequence[SweepRow], *, catalog_name: str, eflops_unit: str) -> Figure:
+def sweep_figure(rows: Sequence[SweepRow], *, catalog_name: str, eflops_unit: str, units: str = "") -> Figure:
     """Figure 7: performance against pricing willingness, one step line for each policy.
 
-    Performance is throughput (eFLOPS x n x K(n)) over DeepVM's highest in these rows; without DeepVM rows, over the
-    highest of all. A budget without a feasible cluster is a gap. ``rows`` may come in any order.
+    Performance is throughput (eFLOPS x n x K(n), or a model's in ``units``) over DeepVM's highest in these rows;
+    without DeepVM rows, over the highest of all. A budget without a feasible cluster is a gap. ``rows`` may come in any
+    order.
     """
     policies = [p for p in PolicyName if any(r.policy is p for r in rows)]
     reference = [r for r in rows if r.policy is PolicyName.DEEPVM] or rows
@@ -220,7 +221,8 @@ def sweep_figure(rows: Sequence[SweepRow], *, catalog_name: str, eflops_unit: st
         axes.set_xlabel("pricing willingness PW ($/h)")
         axes.set_ylabel(f"normalised performance\n(throughput / {whose}, no unit)")
         figure.suptitle("Performance of the best cluster that each policy buys")
-        scale = f"1.0 = {highest:,.6g} (eFLOPS x n x K; eFLOPS in {short(eflops_unit)})"
+        of_eflops = f"(eFLOPS x n x K; eFLOPS in {short(eflops_unit)})"
+        scale = f"1.0 = {highest:,.6g} {units or of_eflops}"
         if math.isnan(highest):
             scale = "no policy has a feasible cluster at any of these budgets"
             axes.set_ylim(0, 1)

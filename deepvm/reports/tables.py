@@ -1,22 +1,25 @@
 """Tables on a terminal and in a pipe.
 
-A terminal gets a rich table, wrapped between words. If it is too narrow, columns are left out in the order that the
-table declares (:attr:`Column.drop`) and named below; a line for each cell is the last resort. A pipe or a file gets
-plain columns of full width, without box characters or colour, so that ``| sort``, ``| less`` and a diff work.
+A terminal that is too narrow gets cells wrapped between words; if that is not enough, columns are left out in the order
+that the table declares (:attr:`Column.drop`) and named below; a line for each cell is the last resort. A pipe or a file
+gets all columns in full width, so that ``| sort``, ``| less`` and a diff work.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TextIO
 
+from deepvm.reports.terminal import BEST, paint, pieces, print_lines, room_of, width_of, wrapped
+
+__all__ = ["Column", "fitting", "print_items", "print_lines", "print_table"]
+
 _GAP = 2
 """Spaces between columns."""
+RANKING = ("", "#")
+"""Headers of the first column of tables that rank: their first row is the answer."""
 
 
 @dataclass(frozen=True)
@@ -38,21 +41,29 @@ class Column:
 def print_table(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], stream: TextIO | None = None, *, also: str = ""
 ) -> None:
-    """Write a table to ``stream`` (stdout); respects ``NO_COLOR`` and ``COLUMNS`` on a terminal.
+    """Write a table to ``stream`` (stdout); on a terminal in its width, see :mod:`deepvm.reports.terminal`.
 
-    ``also``: an option, such as ``-o csv``, that shows all columns on a narrow terminal.
+    ``also``: an option, such as ``-o csv``, that shows all columns on a narrow terminal. A table that ranks, whose
+    first column is called ``#`` or nothing, has its first row in colour.
     """
     stream = stream or sys.stdout
-    if stream.isatty() and os.environ.get("TERM") != "dumb":
-        _print_rich(columns, rows, stream, also)
-        return
-    widths = [max(len(c.header), *(len(r[i]) for r in rows), 0) for i, c in enumerate(columns)]
-    for cells in ([c.header for c in columns], *rows):
-        parts = [
-            cell.rjust(w) if c.align == "right" else cell.ljust(w)
-            for cell, c, w in zip(cells, columns, widths, strict=True)
-        ]
-        stream.write("  ".join(parts).rstrip() + "\n")
+    width, left_out = width_of(stream), []
+    if width:
+        shown = fitting(columns, rows, width)
+        if shown is None:
+            _print_cells(columns, rows, stream, width)
+            return
+        left_out = [c.header for place, c in enumerate(columns) if place not in shown]
+        columns, rows = [columns[i] for i in shown], [[row[i] for i in shown] for row in rows]
+    widths = _widths(columns, rows, width or sys.maxsize)
+    assert widths is not None
+    ranks = bool(columns) and columns[0].header in RANKING
+    for place, cells in enumerate([[c.header for c in columns], *rows]):
+        text = _line(columns, cells, widths, bottom=place == 0)
+        stream.write(f"{paint(text, BEST, stream) if ranks and place == 1 else text}\n")
+    if left_out:
+        ways = "'| less -S'" + (f" or '{also}'" if also else "")
+        print_lines([f"Left out at {width} columns: {', '.join(left_out)}. All of them: {ways}."], stream)
 
 
 def print_items(items: Sequence[Mapping[Column, str]], stream: TextIO | None = None, *, also: str = "") -> None:
@@ -61,30 +72,20 @@ def print_items(items: Sequence[Mapping[Column, str]], stream: TextIO | None = N
     print_table(columns, [[item.get(column, "-") for column in columns] for item in items], stream, also=also)
 
 
-def _print_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]], stream: TextIO, also: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console(file=stream, highlight=False)
-    shown = fitting(columns, rows, console.width)
-    if shown is None:
-        _print_cells(columns, rows, stream, console.width)
-        return
-    left_out = [c.header for place, c in enumerate(columns) if place not in shown]
-    columns, rows = [columns[i] for i in shown], [[row[i] for i in shown] for row in rows]
-    widths = _widths(columns, rows, console.width)
-    assert widths is not None
-    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold cyan")
-    for column, width in zip(columns, widths, strict=True):
-        table.add_column(column.header, justify=column.align, overflow="fold", width=width)
-    for row in rows:
-        # Text, not str: a name such as "[bold]" in a user's file is data, not markup.
-        table.add_row(*(Text(cell) for cell in row))
-    console.print(table)
-    if left_out:
-        ways = "'| less -S'" + (f" or '{also}'" if also else "")
-        print_lines([f"Left out at {console.width} columns: {', '.join(left_out)}. All of them: {ways}."], stream)
+def _line(columns: Sequence[Column], cells: Sequence[str], widths: Sequence[int], *, bottom: bool) -> str:
+    """A row, in as many lines as its highest cell; ``bottom``: lower cells stand at the last of them."""
+    blocks = [wrapped(c, w, "") if room_of(c) > w else [c] for c, w in zip(cells, widths, strict=True)]
+    height = max(map(len, blocks), default=1)
+    lines = []
+    for place in range(height):
+        parts = []
+        for column, block, width in zip(columns, blocks, widths, strict=True):
+            at = place - (height - len(block) if bottom else 0)
+            text = block[at] if 0 <= at < len(block) else ""
+            space = " " * (width - room_of(text))
+            parts.append(space + text if column.align == "right" else text + space)
+        lines.append((" " * _GAP).join(parts).rstrip())
+    return "\n".join(lines)
 
 
 def fitting(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[int] | None:
@@ -103,15 +104,13 @@ def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], most: int)
 
     A number that is continued on the next line is misread: right-aligned cells are never wrapped.
     """
-    from rich.cells import cell_len
-
     least, widths = [], []
     for place, column in enumerate(columns):
         cells = [row[place] for row in rows]
         wraps = column.wrap and column.align == "left"
-        whole = [word for cell in cells for word in cell.split()] if wraps else cells
-        least.append(max((cell_len(text) for text in (*whole, *column.header.split())), default=0))
-        widths.append(max(cell_len(text) for text in (*cells, column.header)))
+        whole = [piece for cell in cells for piece in pieces(cell)] if wraps else cells
+        least.append(max((room_of(text) for text in (*whole, *column.header.split())), default=0))
+        widths.append(max(room_of(text) for text in (*cells, column.header)))
     left = most - _GAP * (len(columns) - 1)
     while sum(widths) > left:
         place = max(range(len(widths)), key=lambda i: (widths[i] > least[i], widths[i]))
@@ -126,22 +125,8 @@ def _print_cells(columns: Sequence[Column], rows: Sequence[Sequence[str]], strea
     for row in rows:
         lines: list[str] = []
         for column, cell in zip(columns, row, strict=True):
-            line = f"{column.header}: {cell}"
+            line = f"{column.header}: {cell}" if column.header else cell
             torn = column.align == "right" and len(line) > width
-            lines += [*_wrapped(f"{column.header}:", width), f"  {cell}"] if torn else _wrapped(line, width)
+            lines += [*wrapped(f"{column.header}:", width), f"  {cell}"] if torn else wrapped(line, width)
         blocks.append("\n".join(lines))
     stream.write("\n\n".join(blocks) + "\n")
-
-
-def _wrapped(line: str, width: int) -> list[str]:
-    # Never break words or options: people copy them.
-    return textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-
-
-def print_lines(lines: Sequence[str], stream: TextIO | None = None) -> None:
-    """Write sentences, one a line; on a terminal they are wrapped between words, with an indent."""
-    stream = stream or sys.stdout
-    width = shutil.get_terminal_size().columns if stream.isatty() else 0
-    for line in lines:
-        fits = not width or len(line) <= width
-        stream.write("\n".join([line] if fits else _wrapped(line, width)) + "\n")

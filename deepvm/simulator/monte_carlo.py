@@ -22,17 +22,19 @@ from ipaddress import AddressValueError, IPv6Address
 from itertools import islice
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from deepvm.core.preemption.job import Job
-from deepvm.core.preemption.savepolicy import SavePolicy
+from deepvm.core.preemption.savepolicy import SavePolicy, parse_policy
 from deepvm.errors import CloudError, DeepVMError, MissingExtraError, RequestError, SimulationError, WorkerLostError
 from deepvm.simulator.engine.engine import run
 from deepvm.simulator.engine.lifetimes import DrawnLifetimes, LifeSource
 from deepvm.simulator.engine.markets import Deadline
 from deepvm.simulator.engine.state import Outcome
+from deepvm.simulator.jobfile import PRESETS, preset, read_job
 from deepvm.simulator.results import Results
 
 CHUNK = 10_000
@@ -45,11 +47,11 @@ _AHEAD = 256
 
 
 def simulate(
-    job: Job,
-    policy: SavePolicy,
+    job: Job | str | Path,
+    policy: SavePolicy | str = "adaptive",
     *,
-    runs: int,
-    seed: int,
+    runs: int = 100,
+    seed: int = 1,
     lives: LifeSource | None = None,
     jobs: int = 1,
     executor: str = "",
@@ -58,18 +60,19 @@ def simulate(
 ) -> Results:
     """Simulate a job ``runs`` times, from 1; the same ``seed``, from 0, gives the same runs.
 
+    ``job``: also a preset, such as ``"gpt-1.3b"``, or a job file. ``policy``: also its name, such as ``"every:10min"``.
     ``lives``: lifetimes of machines; by default drawn by the law and the mean of the job. ``jobs``: processes of this
     machine. ``executor``: ``dask://HOST:PORT``, a Dask cluster in their place. ``progress``: told how many more runs
     are done.
 
     Raises:
-        RequestError: a number out of range, or an unknown executor. MissingExtraError: no dask.
-        SimulationError: the job makes no progress.
+        RequestError: a number out of range, or an unknown policy or executor. MissingExtraError: no dask.
+        JobFormatError, DataError: a job file that cannot be used. SimulationError: the job makes no progress.
         WorkerLostError: a process was killed.
         CloudError: the Dask cluster does not answer, or has no workers.
     """
     (found,) = simulate_each(
-        [(job, policy)],
+        [(_job(job), parse_policy(policy) if isinstance(policy, str) else policy)],
         runs=runs,
         seed=seed,
         lives=lives,
@@ -81,6 +84,12 @@ def simulate(
     if isinstance(found, SimulationError):
         raise found
     return found
+
+
+def _job(job: Job | str | Path) -> Job:
+    if isinstance(job, Job):
+        return job
+    return preset(str(job)) if str(job) in PRESETS else read_job(Path(job))
 
 
 def simulate_each(

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from deepvm.core.answer import Answer
 from deepvm.core.preemption.job import Job
+from deepvm.core.units import counted, format_seconds
 from deepvm.simulator.engine.markets import Deadline
 from deepvm.simulator.engine.state import PARTS, Outcome
 from deepvm.simulator.jobfile import job_document
@@ -39,8 +41,8 @@ class Spread:
         return cls(float(values.mean()), float(sem), float(p5), float(p50), float(p95))
 
 
-@dataclass(frozen=True)
-class Results:
+@dataclass(frozen=True, repr=False)
+class Results(Answer):
     """All runs of a job under a policy.
 
     Attributes:
@@ -77,6 +79,12 @@ class Results:
         share = float((on_demand_s / vm_s).mean())
         return cls(job, policy, len(total), seed, total, usd / 3600, preemptions, breakdown, share, deadline)
 
+    def __repr__(self) -> str:
+        """Means of time, bill and preemptions."""
+        time, cost, lost = (getattr(self, figure).mean() for figure in FIGURES)
+        figures = f"{format_seconds(time)}, {cost:.2f} $, {lost:.1f} preemptions"
+        return f"<Results of {counted(self.runs, 'run')}: {self.job.name}, {self.policy}: {figures}>"
+
     @property
     def late_share(self) -> float:
         """Share of the runs that missed the deadline; 0 without one."""
@@ -95,7 +103,7 @@ class Results:
         }
         if self.deadline is not None:
             found["deadline"] = {
-                "seconds": self.deadline.seconds,
+                "deadline_s": self.deadline.seconds,
                 "policy": self.deadline.policy.name,
                 "late_share": self.late_share,
                 "on_demand_share": self.on_demand_share,

@@ -13,7 +13,7 @@ from support.places import ROOT
 from deepvm.catalog.documents.csv_file import format_csv
 from deepvm.catalog.documents.findings import catalog_findings
 from deepvm.catalog.documents.json_file import format_document, load_exact
-from deepvm.catalog.documents.schema import json_schema
+from deepvm.catalog.documents.schema import CatalogDocument, schema_of
 from deepvm.catalog.documents.serialization import build_catalog, document_of
 from deepvm.catalog.store import DEFAULT_CATALOG, embedded_names, load_catalog
 from deepvm.core.cluster.instances import Market, quota_limit
@@ -197,7 +197,7 @@ def test_the_validating_path_gives_the_same_catalog(name, tmp_path):
 
 
 def test_json_schema_file_is_the_generated_one():
-    text = format_document(json_schema())
+    text = format_document(schema_of(CatalogDocument, "catalog"))
     path = DATA / "catalog.schema.json"
     if os.environ.get("WRITE_GOLDEN") == "1":
         path.write_text(text, encoding="utf-8")
@@ -205,7 +205,7 @@ def test_json_schema_file_is_the_generated_one():
 
 
 def test_json_schema_describes_every_field_with_its_unit():
-    schema = json_schema()
+    schema = schema_of(CatalogDocument, "catalog")
     objects = [schema, *schema["$defs"].values()]
     fields = {name: field for o in objects for name, field in o["properties"].items() if name != "kind"}
     assert all(field.get("description") for field in fields.values())

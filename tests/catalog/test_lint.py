@@ -1,9 +1,11 @@
 """Warnings about catalogs that are valid."""
 
+import sys
+
 from deepvm.catalog.lint import catalog_warnings
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType
-from deepvm.core.cluster.speedup import HybridSpeedup, RingSpeedup
+from deepvm.core.cluster.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup
 
 GOOD_GPU = InstanceType(
     "g", 4, 16, 10, "1", "0.3", Gpu("T4"), 100, (HybridSpeedup(0.1408559584, 14.49263334, 13.53250952),)
@@ -33,7 +35,7 @@ def test_what_the_recommender_will_miss():
     bare = InstanceType("bare", 4, spot_usd_per_hour="2", on_demand_usd_per_hour="1", gpu=Gpu("T4"))
     useless = [InstanceType(f"u{i}", 4, spot_usd_per_hour="2") for i in range(7)]
     assert warnings_of(bare, *useless) == (
-        "1 type without eflops, never recommended: bare",
+        "1 type without eflops, recommended for a model only: bare",
         "1 type without a general hybrid curve, the default: bare",
         "7 types without memory, network or on-demand price, no memory nodes: u0, u1, u2, u3, u4 and 2 more",
         "1 type dearer on the spot market than on demand: bare",
@@ -46,3 +48,11 @@ def test_the_embedded_catalogs():
         "3 types without a general hybrid curve",
     ]
     assert [w.split(":")[0] for w in catalog_warnings(load_catalog("simulated"))] == ["F", "G"]
+
+
+def test_a_measured_curve_is_valid_without_the_library_that_evaluates_it(monkeypatch):
+    curve = MeasuredSpeedup(((1, 1.0), (2, 2.5)))
+    steep = InstanceType("s", 4, 16, 10, "1", "0.3", Gpu("T4"), 100, (RingSpeedup(0.1, 0.1), curve))
+    assert any("above n" in w for w in warnings_of(steep, default_speedup="ring"))
+    monkeypatch.setitem(sys.modules, "scipy.interpolate", None)
+    assert warnings_of(steep, default_speedup="ring") == ()

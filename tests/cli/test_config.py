@@ -79,7 +79,9 @@ LAYERS = ("flag", "environment", "folder", "user")
 def kind_of(name: str) -> tuple[type, tuple[str, ...]]:
     annotation = get_args(FIELDS[name].type)[0]
     literals = [a for a in (annotation, *get_args(annotation)) if "Literal" in str(get_origin(a))]
-    form = list if get_origin(annotation) is list else bool if annotation is bool else str
+    form = (
+        list if get_origin(annotation) is list else bool if annotation is bool or bool in get_args(annotation) else str
+    )
     return form, tuple(w for a in literals for w in get_args(a))
 
 
@@ -243,7 +245,7 @@ BAD_FILES = {
         'checkpoint-sise = "1GB"',
         "'checkpoint-sise' (line 1) is not a setting; did you mean checkpoint-size?",
     ),
-    "unknown key without a neighbour": ("\nxyzzy = 1", "'xyzzy' (line 2) is not a setting; allowed: pw, catalog"),
+    "unknown key without a neighbour": ("\nxyzzy = 1", "'xyzzy' (line 2) is not a setting; allowed: model, params"),
     "section": ('[recommend]\nregion = "us-east-1"', "there are no sections"),
     "dotted": ('recommend.region = "us-east-1"', "there are no sections"),
     "number for a switch": ("pw = 3\noffline = 1", "offline (line 2): '1' cannot be used; allowed: true or false"),

@@ -54,7 +54,7 @@ def test_every_error_has_its_exit_code_also_with_debug(
     assert len(kinds) >= 17
     for kind in kinds:
 
-        def fail(*_: object, error: DeepVMError = made(kind)) -> None:  # noqa: B008
+        def fail(*_: object, error: DeepVMError = made(kind), **__: object) -> None:  # noqa: B008
             raise error
 
         monkeypatch.setattr("deepvm.cli.plan.open_catalogs.open_catalogs", fail)
@@ -128,7 +128,7 @@ class Finder(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, Finder())
 """
 IN_COMMAND = """
-def planned(*_):
+def planned(*_, **__):
     {body}
 import deepvm.cli.plan.open_catalogs
 deepvm.cli.plan.open_catalogs.open_catalogs = planned

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from support.fake_aws import FakeAws, serving
+from support.schemas import check
 
 KEY, SECRET, TOKEN = (
     "AKIAIOSFODNN7EXAMPLE",
@@ -81,6 +82,7 @@ def deepvm(environment: dict[str, str], *words: str, code: int = 0) -> subproces
 
 def plan(environment: dict[str, str], *words: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(deepvm(environment, "recommend", "--pw", "3", "-o", "json", *words).stdout)
+    check(found, "recommend")
     return found
 
 
@@ -97,7 +99,7 @@ def test_from_an_empty_cache_to_a_warm_one(aws: FakeAws, environment: dict[str, 
     assert best["usd_per_hour"] == 13 * 0.21 + 0.216
     assert best["zone"] == "use1-az6"
     assert [z["zone_name"] for z in best["gpu"]["zones"]] == ["us-east-1a", "us-east-1b"]
-    assert best["gpu"]["spot_price"]["source"] == "live"
+    assert best["gpu"]["spot_price"]["kind"] == "live"
     assert "g4dn.xlarge on the spot market in use1-az2 at 0.000001 $/h is below 2 % of its on-demand" in first.stderr
     (spot,) = [s for s in found["source"]["signals"] if s["signal"] == "spot"]
     assert spot["refused"] == {"implausible price": 1}
@@ -123,7 +125,7 @@ def test_from_an_empty_cache_to_a_warm_one(aws: FakeAws, environment: dict[str, 
 
 
 def _from_cache(group: dict[str, Any] | None) -> dict[str, Any] | None:
-    return group and group | {k: v | {"source": "cache"} for k, v in group.items() if k.endswith("_price")}
+    return group and group | {k: v | {"kind": "cache"} for k, v in group.items() if k.endswith("_price")}
 
 
 def test_a_plan_that_hits_a_quota_names_it(environment: dict[str, str]) -> None:
@@ -161,7 +163,7 @@ def test_the_price_of_bad_days(environment: dict[str, str]) -> None:
 def test_placement_scores(aws: FakeAws, environment: dict[str, str]) -> None:
     found = plan(environment, "--placement-scores")
     assert found["placement"]["scores"] == [{"zone": "use1-az1", "score": 9}, {"zone": "use1-az6", "score": 7}]
-    assert found["placement"]["vms"] == 13
+    assert found["placement"]["vm_count"] == 13
     before = len(aws.asked)
     ended = deepvm(environment, "recommend", "--pw", "3", "--placement-scores")
     assert "Placement: AWS scores 13 spot VMs of g4dn.xlarge" in ended.stdout

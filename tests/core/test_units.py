@@ -225,6 +225,14 @@ def test_what_is_no_such_time(text: str) -> None:
         (lambda v: to_decimal(v, "pw"), "3$", "3"),
         (lambda v: to_decimal(v, "pw"), "$3.50/h", "3.50"),
         (lambda v: to_decimal(v, "pw"), "3 USD", "3"),
+        (lambda v: to_decimal(v, "pw"), "3 dollars per hour", "3"),
+        (lambda v: to_decimal(v, "pw"), "3,5", "3.5"),
+        (lambda v: to_decimal(v, "pw"), "$1,200.50", "1200.50"),
+        (parse_bytes, "16G", "16GB"),
+        (parse_bytes, "16Gi", "16GiB"),
+        (parse_bytes, "300 megs", "300MB"),
+        (parse_bytes, "2 terabytes", "2TB"),
+        (parse_bytes, "500k", "500kB"),
     ],
 )
 def test_a_unit_that_is_nearly_right_is_named(read: Any, text: str, meant: str) -> None:

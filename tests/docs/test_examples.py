@@ -15,6 +15,7 @@ from deepvm.catalog.store import load_catalog
 
 CATALOG, JOB, SIMULATE = "docs/reference/catalog-file.md", "docs/reference/job-file.md", "docs/guide/simulate.md"
 PLAN, CHECKPOINT, SETTINGS = "docs/guide/plan.md", "docs/guide/checkpoint.md", "docs/reference/settings.md"
+PROFILE = "docs/guide/profile.md"
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/guide/python.md"])
@@ -35,7 +36,7 @@ def test_all_python_is_run() -> None:
 def test_the_example_quota_file_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "my-quotas.json"
     file.write_text(blocks(PLAN, "json")[0])
-    out = printed(f"deepvm recommend --pw 30 --quota {file} --architecture tiering --top 1 -o csv", capsys)
+    out = printed(f"deepvm recommend --pw 30 --quota {file} --architecture tiering --top 1 --model none -o csv", capsys)
     assert int(out.splitlines()[1].split(",")[3]) == 16  # 64 spot vCPUs
 
 
@@ -86,6 +87,20 @@ def test_the_two_example_catalogs_are_one(tmp_path: Path, capsys: pytest.Capture
         (tmp_path / f"mine.{ending}").write_text(blocks(CATALOG, ending)[0])
     assert load_catalog(tmp_path / "mine.json") == load_catalog(tmp_path / "mine.csv")
     assert "g6.xlarge" in printed(f"deepvm recommend --pw 3 --catalog {tmp_path / 'mine.csv'}", capsys)
+
+
+def test_the_steps_of_ones_own_training_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DEEPVM_DATA_DIR", str(tmp_path / "data"))
+    (tmp_path / "steps.csv").write_text(blocks(PROFILE, "csv")[0])
+    fit, recommend, own, published, show = (printed(line, capsys) for line in commands(PROFILE, "sh steps"))
+    assert "half of the measured steps" in fit or "law" in fit
+    assert " measured" in recommend and "step times of p4d.24xlarge" in " ".join(recommend.split())
+    assert "source      measured" in own and "12 runs; --tables paper ignores it" in own
+    assert "source      measured" not in published
+    assert "steptime:p4d.24xlarge:llama-8b/2048tok/bf16/fsdp" in show
 
 
 @pytest.mark.parametrize("page", ["README.md", CHECKPOINT])

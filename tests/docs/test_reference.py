@@ -13,7 +13,7 @@ import deepvm
 WRITER = ROOT / "scripts" / "reference_pages.py"
 
 
-@pytest.mark.parametrize("page", ["cli.md", "api.md"])
+@pytest.mark.parametrize("page", ["cli.md", "api.md", "documents.md"])
 def test_it_is_up_to_date(page: str) -> None:
     """``python scripts/reference_pages.py``, or ``WRITE_GOLDEN=1``, writes it anew."""
     if page == "api.md":

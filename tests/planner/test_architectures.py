@@ -28,7 +28,9 @@ from deepvm.planner.sweep import sweep
 
 UNDER_CONTRACT = {
     # name: (spot, on-demand) of 5 training VMs, markets, whether memory nodes stand beside them, constraints
+    "on-demand": ((0, 5), {Market.ON_DEMAND}, False, {"budget", "quota"}),
     "single-anchor": ((4, 1), {Market.SPOT, Market.ON_DEMAND}, False, {"budget", "quota"}),
+    "spot-storage": ((5, 0), {Market.SPOT}, False, {"budget", "quota"}),
     "tiering": ((5, 0), {Market.SPOT}, True, {"budget", "quota", "memory", "saturation", "zone"}),
 }
 each = pytest.mark.parametrize("name", sorted(REGISTRY))

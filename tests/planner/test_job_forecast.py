@@ -69,14 +69,15 @@ def clusters(shop: Catalog, request: PlanRequest, asked: Work) -> list[tuple[Pla
     found = []
     for each in oracle.plans(shop, plain):
         throughput = float(each.value[0])
-        spot = each.count - (each.architecture == "single-anchor")
+        spot = {"on-demand": 0, "single-anchor": each.count - 1}.get(each.architecture, each.count)
         factor = reference.eflops / throughput
         band = shop[each.gpu].interruption_band
         share = (0.025, 0.075, 0.125, 0.175, 0.25)[4 if band is None else band]
         month_s = 365.25 / 12 * 24 * 3600
         life = asked.mttp_s or -month_s / math.log(1 - share)
+        life = life if spot else math.inf  # VMs on demand are not preempted
         step = Span(JOB.step_s.low * factor, JOB.step_s.high * factor)
-        total = expected(replace(JOB, vms=spot, mttp_s=(life,), step_s=step), asked.policy).total_s
+        total = expected(replace(JOB, vms=max(spot, 1), mttp_s=(life,), step_s=step), asked.policy).total_s
         if total < math.inf:
             found.append((each, total, total / 3600 * each.micro_usd / 10**6))
     return found

@@ -12,9 +12,13 @@ from support.builders import catalog, cpu_type, gpu_type
 from deepvm.catalog.market.build_catalog import MarketRequest, assemble
 from deepvm.catalog.signals.signal import Signal
 from deepvm.catalog.store import load_catalog
+from deepvm.checkpoint.files import file_names
+from deepvm.checkpoint.files.stripe import plan_part
+from deepvm.checkpoint.format.layout import Layout, Segment
 from deepvm.core.cluster.cluster import Rejection
-from deepvm.core.cluster.instances import Catalog
-from deepvm.core.cluster.memory_nodes import PAPER_NODES, REAL_NODES
+from deepvm.core.cluster.instances import Catalog, Market, Quota
+from deepvm.core.cluster.memory_nodes import MOST_PARTS, PAPER_NODES, PART_BYTES, REAL_NODES, SaturationTable
+from deepvm.core.cluster.speedup import HybridSpeedup, RingSpeedup
 from deepvm.core.units import GIB
 from deepvm.planner.explain import explain
 from deepvm.planner.recommend import Recommendations, recommend
@@ -94,12 +98,6 @@ class TestWhatVerificationFound:
 
     def test_7_82_of_8_gib(self) -> None:
         answer = nine(aws(), checkpoint_size="4.2GB", generation="current")  # 2 x 4.2 GB are 7.82 GiB
-        found = why(answer, "m7g.large")
-        assert (found.reason, found.detail) == (
-            "memory",
-            "memory 8 GiB, of which 5.96 GiB can hold checkpoints beside the system and the node, needed "
-            "2 x 4.2 GB = 7.82 GiB (eq. 6)",
-        )
         assert answer[0].cluster.memory is not None
         assert answer[0].cluster.memory.instance.name == "m7g.xlarge"
 
@@ -110,6 +108,127 @@ class TestWhatVerificationFound:
         assert best(aws("m7g.large", "c5n.large")) == (1, "c5n.large")
 
 
+class TestSharing:
+    """m nodes together hold what none holds alone, as the runtime splits each version over the nodes of a job."""
+
+    def test_the_most_is_the_runtime_s(self) -> None:
+        assert MOST_PARTS == file_names.MOST_PARTS
+
+    @pytest.mark.parametrize("processes", [1, 7, 64])
+    @pytest.mark.parametrize("of", [2, 3, 64])
+    def test_a_part_needs_no_more_than_was_planned(self, processes: int, of: int) -> None:
+        """900 tensors, each split over all processes: llama-8b with Adam has 873."""
+        tensors, size = 900, 90_000_000 + 17
+        cuts = [size * row // (tensors * processes) for row in range(tensors * processes + 1)]
+        shards = tuple(
+            tuple(
+                Segment(cuts[t * processes + rank], cuts[t * processes + rank + 1] - cuts[t * processes + rank])
+                for t in range(tensors)
+            )
+            for rank in range(processes)
+        )
+        whole = Layout(size, shards)
+        for number in (1, of):
+            plan = plan_part(whole, number, of)
+            pages = -(-plan.layout.size // 4096) * 4096
+            assert pages <= -(-size // of) + PART_BYTES
+            assert plan.part.length <= size // of + 1
+
+    @pytest.mark.parametrize("solver", ["ilp", "frontier"])
+    def test_to_the_byte(self, solver: str) -> None:
+        """Rooms of 2.75 GB less 32 MB for two parts: three hold 8.16 GB, and not a byte more."""
+        share = REAL_NODES.room_bytes(4 * GIB) - 2 * PART_BYTES
+        shop = catalog(
+            gpu_type(),
+            cpu_type(memory_gib=4, network_gbps=25),
+            memory_nodes=REAL_NODES,
+            n_sat=SaturationTable((1.0,), (99,)),
+        )
+        for size, count in ((REAL_NODES.room_bytes(4 * GIB) // 2, 1), (3 * share // 2, 3), (3 * share // 2 + 1, 4)):
+            assert best(shop, checkpoint_size=size, solver=solver)[0] == count
+        most = REAL_NODES.largest_checkpoint(4 * GIB, 2)
+        assert best(shop, checkpoint_size=most, solver=solver)[0] == 64
+        answer = nine(shop, checkpoint_size=most + 1, solver=solver)
+        assert not answer and why(answer, "cpu.xlarge").detail.startswith(
+            "memory 4 GiB, of which 2.56 GiB can hold checkpoints beside the system and the node; 64 nodes, the most "
+            "that share a version, hold 162 GiB, needed 2 x 86.9"
+        )
+
+    def test_each_node_alone_by_the_paper_s_rule(self) -> None:
+        shop = catalog(gpu_type(), cpu_type(memory_gib=4))
+        assert best(shop, checkpoint_size="2GiB") == (1, "cpu.xlarge")
+        assert why(nine(shop, checkpoint_size=2**31 + 1), "cpu.xlarge").reason == "memory"
+        assert PAPER_NODES.most_nodes is None and not PAPER_NODES.shared
+
+    def test_senders_and_memory_ask_for_the_larger_number(self) -> None:
+        """Nine senders to 0.937 Gbit/s need four; 31 hold 2 x 96 GB."""
+        assert best(aws("m7g.large"), checkpoint_size="4.2GB") == (4, "m7g.large")
+        assert best(aws("m7g.large"), checkpoint_size="96GB") == (31, "m7g.large")
+        assert best(aws("m7g.large", "m7g.xlarge"), checkpoint_size="96GB") == (15, "m7g.xlarge")
+
+    @pytest.mark.parametrize("solver", ["ilp", "frontier"])
+    def test_a_cheap_small_node_does_not_hide_a_dear_large_one(self, solver: str) -> None:
+        shop = catalog(
+            gpu_type(network_gbps=25),
+            cpu_type("small", on_demand_usd_per_hour="0.1", memory_gib=4, network_gbps=25),
+            cpu_type("large", on_demand_usd_per_hour="0.3", memory_gib=64, network_gbps=25),
+            memory_nodes=REAL_NODES,
+        )
+        assert best(shop, checkpoint_size="1GB", solver=solver) == (1, "small")
+        assert best(shop, checkpoint_size="4GB", solver=solver) == (1, "large")  # three small ones cost the same
+        for top in (1, 2, 9):  # eight small ones
+            assert best(shop, checkpoint_size="10GB", solver=solver, top=top) == (1, "large")
+
+    def test_memory_is_what_limits_a_cluster(self) -> None:
+        answer = recommend(aws("m7g.large"), 4, architecture="tiering", checkpoint_size="96GB")
+        assert [(b.constraint, b.reason) for b in answer[0].binding] == [
+            ("budget", "5 x g4dn.2xlarge with 31 x m7g.large would cost 4.1191 $/h, 0.1191 over the budget"),
+            ("memory", "31 x m7g.large hold 2 x 96 GB together (eq. 6); 5 senders need 2"),
+        ]
+        light = recommend(aws("m7g.large"), 4, architecture="tiering", checkpoint_size="1GB")
+        assert "memory" not in {b.constraint for b in light[0].binding}
+
+    def test_more_senders_than_64_nodes_take(self) -> None:
+        slow = cpu_type(network_gbps=1.0, on_demand_usd_per_hour="0.01")
+        shop = catalog(
+            gpu_type(speedups=(RingSpeedup(0, 0),)),
+            slow,
+            memory_nodes=REAL_NODES,
+            n_sat=SaturationTable((1.0,), (2,)),
+            default_speedup="ring",
+        )
+        answer = recommend(shop, 1000, architecture="tiering", top=1)
+        assert (answer[0].cluster.gpu_count, answer[0].cluster.memory and answer[0].cluster.memory.count) == (127, 64)
+        assert [(b.constraint, b.reason) for b in answer[0].binding] == [
+            ("saturation", "128 senders need 65 memory nodes (n/m < 2); a version is split over at most 64")
+        ]
+        assert answer.doubt == ""
+
+    def test_the_fewest_that_train_need_too_many_nodes(self) -> None:
+        curve = HybridSpeedup(0.5, 140, 50)  # above 0 from 137 VMs on
+        shop = catalog(
+            gpu_type(speedups=(curve,)),
+            cpu_type(network_gbps=1.0),
+            memory_nodes=REAL_NODES,
+            n_sat=SaturationTable((1.0,), (2,)),
+        )
+        answer = recommend(shop, 1000, architecture="tiering")
+        assert answer.infeasible is not None and answer.infeasible.constraint == "saturation"
+        assert answer.infeasible.reason == (
+            "137 x gpu.xlarge, the fewest that train, would need 69 memory nodes; a version is split over at most 64"
+        )
+
+    def test_a_quota_for_fewer_nodes_than_memory_needs(self) -> None:
+        limit = (Quota("Standard", Market.ON_DEMAND, 60),)  # 30 of m7g.large
+        answer = nine(aws("m7g.large"), checkpoint_size="96GB", quotas=limit)
+        found = why(answer, "m7g.large")
+        assert found.reason == "quota" and found.detail.endswith("so many hold 2 x 96 GB together (eq. 6)")
+        assert "31 x m7g.large would need 62 on-demand vCPUs of Standard" in found.detail
+        assert answer.infeasible is not None and answer.infeasible.constraint == "quota"
+        assert "higher quota" in answer.infeasible.advice
+        assert best(aws("m7g.large"), checkpoint_size="90GB", quotas=limit) == (29, "m7g.large")
+
+
 @pytest.mark.parametrize("solver", ["ilp", "frontier"])
 @pytest.mark.parametrize("mb", [1, 300, 1370, 1380, 2000, 3190, 3200, 6840, 6860])
 def test_each_node_has_room_for_f_x_s_beside_all_else(mb: int, solver: str) -> None:
@@ -118,12 +237,13 @@ def test_each_node_has_room_for_f_x_s_beside_all_else(mb: int, solver: str) -> N
         node = found.cluster.memory
         assert node is not None and node.instance.memory_gib is not None
         room = node.instance.memory_gib * GIB * 0.85 - 900_000_000
-        assert 2 * mb * 10**6 <= room
+        alone = 2 * mb * 10**6 <= room
+        together = 1 if alone else math.ceil(2 * mb * 10**6 / (room - 2 * 16_000_000))
         assert node.instance.vcpus >= 2
         gbps = node.instance.network_baseline_gbps
         assert gbps is not None
         senders = 12 if gbps >= 1.7 else 3
-        assert node.count == math.floor(found.cluster.gpu_count / senders) + 1
+        assert node.count == max(math.floor(found.cluster.gpu_count / senders) + 1, together)
     assert len(answer)
 
 
@@ -167,9 +287,12 @@ def test_the_report_says_how_to_have_them(name: str, said: str, capsys: pytest.C
 
 
 def test_a_named_type_must_have_room_all_the_same() -> None:
-    answer = nine(aws(), memory_node="a1.medium", checkpoint_size="980MB")
+    answer = nine(aws(), memory_node="a1.medium", checkpoint_size="30GB")
     assert not answer and answer.infeasible is not None and answer.infeasible.constraint == "memory"
-    assert "the largest, a1.medium, has 2 GiB, enough for checkpoints up to 462.68 MB" in answer.infeasible.reason
+    assert answer.infeasible.reason == (
+        "no 64 memory nodes together hold 2 x 30 GB (eq. 6): the largest, a1.medium, has 2 GiB, enough for checkpoints "
+        "up to 28.58 GB"
+    )
 
 
 def test_current_generations_only_is_said_as_before() -> None:
@@ -181,8 +304,9 @@ def test_current_generations_only_is_said_as_before() -> None:
     [
         (("a1.large",), "300MB", ["--generation any"]),
         (("a1.large", "t3.large", "m6g.medium"), "300MB", ["--burstable", "--generation any", "--memory-node"]),
-        (("m7g.large", "r7g.xlarge"), "5GB", ["--generation any"]),
-        (("a1.large", "t3.large"), "30GB", []),
+        (("m7g.large", "r7g.xlarge"), "300GB", ["--generation any"]),
+        (("a1.large", "t3.large"), "100GB", ["--burstable"]),
+        (("a1.large", "t3.large"), "300GB", []),
     ],
 )
 def test_nothing_feasible_says_what_would_allow_more(names: tuple[str, ...], size: str, advised: list[str]) -> None:

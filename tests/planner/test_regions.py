@@ -12,6 +12,7 @@ from support import oracle
 from support.builders import catalog, cpu_type, gpu_type
 from support.effort import examples
 from support.planner.strategies import cases, repriced
+from support.planner.trained_cases import catalog_of, plain_gpu, plain_shop, request_of
 
 from deepvm.core.cluster.instances import Catalog
 from deepvm.planner.recommend import recommend, solve
@@ -76,3 +77,16 @@ def test_it_is_the_brute_force_over_all_regions(case: object, cheaper: int) -> N
     assert (cluster.micro_usd_per_hour, cluster.gpu.name, cluster.gpu_count, first.answer.catalog.region) == (
         min(tied)[0], min(tied)[3], min(tied)[4], min(tied)[6],
     )  # fmt: skip
+
+
+def test_what_is_not_believed_comes_first_in_no_comparison() -> None:
+    """Two regions, alike but for their names: the faster cluster is beyond what its network was checked with."""
+    shop = plain_shop(
+        {"g2.x": plain_gpu([20.0 * n for n in range(1, 13)], fitted=2), "a1.x": plain_gpu([30.0] * 12)}, budget=10**7
+    )
+    one, other = (replace(catalog_of(shop), region=name) for name in ("one-1", "other-1"))
+    alone = solve(one, request_of(shop, rank=None))
+    both = compare([solve(found, request_of(shop, rank=None)) for found in (one, other)])
+    assert alone[0].prediction is not None and alone[0].prediction.trusted
+    assert [p.recommendation.cluster.gpu.name for p in both.ranked][0] == alone[0].cluster.gpu.name
+    assert all(p.recommendation.prediction.trusted for p in both.ranked[:2])  # type: ignore[union-attr]

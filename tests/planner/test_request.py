@@ -87,6 +87,7 @@ def test_no_quotas_are_not_the_catalog_s() -> None:
         ("policy", "DeepVM"),
         ("architecture", "ring"),
         ("speedup", "logistic"),
+        ("training", "llama-8b"),
         ("max_nodes", 0),
         ("max_nodes", 4097),
         ("max_nodes", "1e3"),
@@ -111,7 +112,8 @@ def test_what_cannot_be_used_is_named(option: str, value: Any) -> None:
 
 
 def test_one_wrong_architecture_among_several() -> None:
-    with pytest.raises(RequestError, match="architecture: 'ring' cannot be used; allowed: single-anchor or tiering"):
+    allowed = "on-demand or single-anchor or spot-storage or tiering"
+    with pytest.raises(RequestError, match=f"architecture: 'ring' cannot be used; allowed: {allowed}"):
         architectures_of(PlanRequest.parse(3, architecture=["tiering", "ring"]))
 
 
@@ -168,3 +170,9 @@ def test_the_kind_of_curve() -> None:
     assert recommend(shop, 3, speedup="ring")[0].speedup_kind == "ring"
     fixed = catalog(gpu_type(speedups=(*hybrid(), RingSpeedup(1.0, 0.1))), cpu_type(), default_speedup="ring")
     assert recommend(fixed, 3).speedup_kind == "ring"
+
+
+def test_the_baselines_take_no_objective() -> None:
+    with pytest.raises(RequestError, match=r"objective: 'flopp' .* none with the policy cost-first"):
+        PlanRequest.parse(3, policy="cost-first", objective="flopp")
+    assert PlanRequest.parse(3, policy="noscale", objective="flopp").objective is Objective.FLOPP

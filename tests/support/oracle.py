@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any
 
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market, Quota
-from deepvm.core.cluster.memory_nodes import SaturationTable
+from deepvm.core.cluster.memory_nodes import MemoryNodeRule, SaturationTable
 from deepvm.core.cluster.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup, SpeedupCurve
 
 Value = tuple[Fraction, ...]
@@ -198,26 +198,41 @@ def _plans(catalog: Catalog, request: Any) -> Iterator[Plan]:
     quotas = catalog.quotas if request.quotas is None else request.quotas
     kind = request.speedup.value if request.speedup else catalog.default_speedup
     baseline = request.policy.value in ("cost-first", "performance-first")
-    for architecture in ("single-anchor", "tiering"):
+    for architecture in ("on-demand", "single-anchor", "spot-storage", "tiering"):
         if (request.architectures and architecture not in request.architectures) or (
             baseline and architecture != "single-anchor"
         ):
             continue
+        if architecture in ("on-demand", "spot-storage") and not request.architectures and request.training is None:
+            continue
         for gpu in catalog:
-            if gpu.gpu is None or gpu.eflops is None or gpu.spot_usd_per_hour is None or not _wanted_gpu(gpu, request):
+            if gpu.gpu is None or gpu.eflops is None or not _wanted_gpu(gpu, request):
+                continue
+            if architecture != "on-demand" and gpu.spot_usd_per_hour is None:
                 continue
             curves = [c for c in gpu.speedups if c.kind == kind and c.workload is None]
             for n in range(1, request.max_nodes + 1) if curves else ():
                 k = scaling_factor(curves[0], n)
                 if not k > 0 and request.policy.value == "deepvm":
                     continue  # a cluster that never trains is no answer, to the one policy that looks
+                if architecture == "on-demand":
+                    yield from _on_demand(request, quotas, gpu, n, k)
+                    continue
                 for spot, zones, zone in places(gpu):
                     found = (
                         _tiering(catalog, request, quotas, gpu, spot, zones, n, k)
                         if architecture == "tiering"
                         else _single_anchor(request, quotas, gpu, spot, n, k)
+                        if architecture == "single-anchor"
+                        else _spot_storage(request, quotas, gpu, spot, n, k)
                     )
                     yield from (replace(plan, zone=zone) for plan in found)
+
+
+def _on_demand(request: Any, quotas: Iterable[Quota], gpu: InstanceType, n: int, k: Fraction) -> Iterator[Plan]:
+    price = micro(gpu.on_demand_usd_per_hour)
+    if price is not None and within_quotas(quotas, [(gpu, Market.ON_DEMAND, n)]):
+        yield Plan("on-demand", gpu.name, n, "", 0, n * price, value(request, gpu, None, 0, n, k, n * price))
 
 
 def _single_anchor(
@@ -229,6 +244,13 @@ def _single_anchor(
     if within_quotas(quotas, [(gpu, Market.SPOT, n - 1), (gpu, Market.ON_DEMAND, 1)]):
         price = (n - 1) * spot + on_demand
         yield Plan("single-anchor", gpu.name, n, "", 0, price, value(request, gpu, spot, n - 1, 1, k, price))
+
+
+def _spot_storage(
+    request: Any, quotas: Iterable[Quota], gpu: InstanceType, spot: int | None, n: int, k: Fraction
+) -> Iterator[Plan]:
+    if spot is not None and within_quotas(quotas, [(gpu, Market.SPOT, n)]):
+        yield Plan("spot-storage", gpu.name, n, "", 0, n * spot, value(request, gpu, spot, n, 0, k, n * spot))
 
 
 def _tiering(
@@ -253,15 +275,24 @@ def _tiering(
             continue
         if zones and cpu.zones and not zones & set(cpu.zones):
             continue
-        taken = rule.reserved_bytes + Fraction(cpu.memory_gib) * 2**30 * rule.reserved_percent / 100
-        if Fraction(cpu.memory_gib) * 2**30 < request.checkpoint_bytes * request.buffers + taken:
-            continue
         limit = min(n_sat(catalog.n_sat, gpu.network_gbps), node_n_sat(catalog, gbps))
         m = smallest_memory_count(n, limit)
+        while m <= 64 and not holds(cpu, m, rule, request.checkpoint_bytes, request.buffers):
+            m += 1
+        if m > 64 and (rule.shared or not holds(cpu, m, rule, request.checkpoint_bytes, request.buffers)):
+            continue
         if within_quotas(quotas, [(gpu, Market.SPOT, n), (cpu, Market.ON_DEMAND, m)]):
             assert spot is not None
             price = n * spot + m * on_demand
             yield Plan("tiering", gpu.name, n, cpu.name, m, price, value(request, gpu, spot, n, 0, k, price))
+
+
+def holds(cpu: InstanceType, m: int, rule: MemoryNodeRule, size: int, buffers: int) -> bool:
+    """Whether m nodes have room for all buffers: each for itself, or together, with 16 MB more for each part."""
+    assert cpu.memory_gib is not None
+    taken = rule.reserved_bytes + Fraction(cpu.memory_gib) * 2**30 * rule.reserved_percent / 100
+    room = Fraction(cpu.memory_gib) * 2**30 - taken
+    return room >= size * buffers or (rule.shared and m * (math.floor(room) - buffers * 16 * 10**6) >= size * buffers)
 
 
 def _wanted_gpu(gpu: InstanceType, request: Any) -> bool:

@@ -333,14 +333,14 @@ class QuotaDocument(Strict):
     quotas: list[QuotaRow] = rows("account limits, one for each family and market", 1000, required=True)
 
 
-def json_schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of a catalog, units and ranges in the descriptions."""
-    found = json.dumps(CatalogDocument.model_json_schema())
+def schema_of(model: type[BaseModel], name: str) -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a file, units and ranges in the descriptions."""
+    found = json.dumps(model.model_json_schema())
     # Where a field may be null, pydantic writes ranges by its own words.
     for word, standard in (("gt", "exclusiveMinimum"), ("ge", "minimum"), ("le", "maximum")):
         found = found.replace(f'"{word}": ', f'"{standard}": ')
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": "catalog.schema.json",
+        "$id": f"{name}.schema.json",
         **json.loads(found),
     }

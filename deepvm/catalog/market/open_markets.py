@@ -143,7 +143,7 @@ class _Market:
                 raise
             (catalog,) = self.catalogs(others[:1])
             return _noted(catalog, f"nothing is known of {own.name} ({own.where}); these are prices of {others[0]}")
-        return _noted(catalog, f"region {own.name} ({own.where})")
+        return _noted(catalog, f"region {own.name} ({own.where})", usual=True)
 
     def all_regions(self) -> tuple[tuple[str, ...], str]:
         """Every region of the account, or all that are at hand and why only these."""
@@ -187,6 +187,9 @@ class _Market:
                 continue
             try:
                 catalog = assemble(region, signals.signals, self.request, self.now, signals.notes, self.cloud)
+                if signals.not_asked:
+                    about = replace(catalog.provenance, usual=(signals.not_asked,), not_asked=not_asked)
+                    catalog = replace(catalog, provenance=about)
                 found.append(catalog.sustained() if self.request.network == "baseline" else catalog)
             except (RequestError, MissingDataError) as error:
                 failed.append(self._explained(error, region, signals.failures))
@@ -209,6 +212,7 @@ class _Market:
         return MissingDataError(f"{error}; {meant}") if meant else error
 
 
-def _noted(catalog: Catalog, *notes: str) -> Catalog:
-    provenance = replace(catalog.provenance, notes=(*notes, *catalog.provenance.notes))
-    return replace(catalog, provenance=provenance)
+def _noted(catalog: Catalog, *notes: str, usual: bool = False) -> Catalog:
+    about = catalog.provenance
+    usual_ones = (*notes, *about.usual) if usual else about.usual
+    return replace(catalog, provenance=replace(about, notes=(*notes, *about.notes), usual=usual_ones))

@@ -12,9 +12,11 @@ from dataclasses import replace
 from deepvm.catalog.measured.comparable_eflops import apply_speeds, choose_workload
 from deepvm.catalog.measured.curves import apply_curves, curve_doubts
 from deepvm.catalog.measured.entries import Entry, MeasuredCatalog
+from deepvm.catalog.measured.steps import step_times
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.cluster.memory_nodes import MemoryNodeRule, SaturationTable
 from deepvm.core.cluster.provenance import Measurement
+from deepvm.core.training.workload import Workload
 from deepvm.errors import RequestError
 
 
@@ -38,7 +40,7 @@ def apply(
     Raises:
         RequestError: nothing was measured with this workload, or it is the beginning of several models.
     """
-    trained = [e for e in tables if e.kind != "saturation"]
+    trained = [e for e in tables if e.kind in ("eflops", "scaling")]
     if workload:
         trained = _of_workload(trained, workload)
     all_types = Catalog("all types", tuple({i.name: i for c in (*reversed(among), catalog) for i in c}.values()))
@@ -48,7 +50,7 @@ def apply(
     eflops_workload = choose_workload(speeds_of)
     applied.doubts += _another_gpu(all_types, speeds_of)
     apply_speeds(applied, speeds_of, eflops_workload, all_types)
-    curves_of = _usable(applied, all_types, [e for e in trained if e.kind == "scaling"])
+    curves_of = _usable(applied, all_types, [e for e in trained if e.kind == "scaling" and e.sizes])
     curve_workload, general = apply_curves(applied, curves_of, eflops_workload, all_types)
     _apply_pairs(applied, [e for e in tables if e.kind == "saturation"], all_types)
     if not applied.used and not applied.notes:
@@ -59,7 +61,7 @@ def apply(
     about = catalog.provenance
     provenance = replace(
         about,
-        measured=tuple(Measurement(e.kind, e.subject, e.workload, e.measured_at, e.value) for e in applied.used),
+        measured=tuple(_measurement(e) for e in applied.used),
         doubts=(*about.doubts, *applied.doubts),
         notes=(*about.notes, *applied.notes),
     )
@@ -68,12 +70,49 @@ def apply(
     return applied
 
 
+def _measurement(entry: Entry, kind: str = "") -> Measurement:
+    about = (entry.subject, entry.workload, entry.measured_at, entry.value, len(entry.steps))
+    return Measurement(kind or entry.kind, *about)
+
+
+def apply_steps(tables: Iterable[Entry], catalog: Catalog, workload: Workload, software: str) -> MeasuredCatalog:
+    """A catalog whose provenance names the measured steps of a workload, with measured saturation in it.
+
+    The steps themselves are for :class:`deepvm.catalog.measured.measured_performance.MeasuredPerformance`; eFLOPS and
+    curves say nothing about a workload.
+    """
+    applied = MeasuredCatalog(catalog)
+    entries = list(tables)
+    if pairs := [e for e in entries if e.kind == "saturation"]:
+        _apply_pairs(applied, pairs, catalog)
+    used = [_measurement(e) for e in applied.used]
+    there = {i.gpu.name.casefold() for i in catalog if i.gpu is not None}
+    for group in step_times(entries, catalog.by_name)[0]:
+        if group.gpu is None or group.gpu.name.casefold() not in there or group.trained.model != workload.model.name:
+            continue
+        if why := group.trained.differs(workload, group.gpu, software):
+            applied.note(f"steps of {group.instance_type} are not used: {why}", *group.entries)
+            continue
+        applied.used += group.entries
+        used += [_measurement(e, "steps") for e in group.entries]
+        applied.doubts += _another_gpu(catalog, [e for e in group.entries if e.instance_type in catalog.by_name])
+    if used or applied.notes:
+        about = catalog.provenance
+        doubts, notes = (*about.doubts, *applied.doubts), (*about.notes, *applied.notes)
+        provenance = replace(about, measured=tuple(used), doubts=doubts, notes=notes)
+        applied.catalog = replace(applied.catalog, provenance=provenance)
+    return applied
+
+
 def reasons(tables: Iterable[Entry], catalog: Catalog) -> dict[str, str]:
     """Why entries are not used in a catalog of all types that could be recommended; empty for those that are."""
     found = apply(tables, catalog)
-    used = {e.name for e in found.used}
+    steps, unused = step_times(tables, catalog.by_name)
+    used = {e.name for e in found.used} | {e.name for group in steps for e in group.entries if group.gpu is not None}
     return {
-        e.name: "" if e.name in used else found.unused.get(e.name) or _not_concerned(e, catalog, found.workloads)
+        e.name: ""
+        if e.name in used
+        else found.unused.get(e.name) or unused.get(e.name) or _not_concerned(e, catalog, found.workloads)
         for e in tables
     }
 
@@ -88,6 +127,8 @@ def _not_concerned(entry: Entry, catalog: Catalog, workloads: tuple[str, str]) -
         return f"the catalog has no type {entry.instance_type}"
     if instance.gpu is None:
         return f"{entry.instance_type} has no GPU, and only types with GPUs train"
+    if entry.kind == "steptime":
+        return f"the data sheet of its GPU, {instance.gpu.name}, is not known here"
     return f"{workloads[entry.kind == 'scaling']} counts for {entry.instance_type}; --workload chooses"
 
 
@@ -161,7 +202,7 @@ def _is_model(model: str, name: str) -> bool:
 
 
 def _what(entry: Entry) -> str:
-    return "its eFLOPS were" if entry.kind == "eflops" else "its curve was"
+    return {"eflops": "its eFLOPS were", "scaling": "its curve was"}.get(entry.kind, "its steps were")
 
 
 def _apply_pairs(applied: MeasuredCatalog, entries: Sequence[Entry], all_types: Catalog) -> None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from deepvm.core.units import counted
 from deepvm.io.times import format_time, parse_time
 
 if TYPE_CHECKING:
@@ -18,16 +20,34 @@ if TYPE_CHECKING:
 TABLES_VERSION = "deepvm.tables/1"
 """``schema_version`` of measured tables."""
 
-DOCUMENT_VERSIONS = {"eflops": "deepvm.eflops/1", "scaling": "deepvm.scaling/1", "saturation": "deepvm.saturation/1"}
+DOCUMENT_VERSIONS = {
+    "eflops": "deepvm.eflops/1",
+    "scaling": "deepvm.scaling/1",
+    "saturation": "deepvm.saturation/1",
+    "steptime": "deepvm.steptime/1",
+}
 """The kinds of entries, and ``schema_version`` of the document of each."""
 
-TYPES = {"eflops": ("instance_type",), "scaling": ("instance_type",), "saturation": ("sender_type", "receiver_type")}
+_ONE = ("instance_type",)
+TYPES = {"eflops": _ONE, "scaling": _ONE, "saturation": ("sender_type", "receiver_type"), "steptime": _ONE}
 """The attributes that name the types of an entry, by its kind."""
 
 FUTURE = timedelta(days=1)
 """A measurement dated further ahead comes from a wrong clock; time zones and small clock errors stay below."""
 
-_WORKLOAD = {"model": "{}", "resolution": "{}px", "batch": "b{}", "dtype": "{}", "optimizer": "{}"}
+_WORKLOAD = {
+    "model": "{}",
+    "resolution": "{}px",
+    "sequence": "{}tok",
+    "batch": "b{}",
+    "dtype": "{}",
+    "precision": "{}",
+    "optimizer": "{}",
+    "method": "{}",
+    "software": "{}",
+}
+_USUAL = {"method": "ddp", "software": "eager"}
+"""What is not said of a workload."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +55,7 @@ class Entry:
     """One measurement.
 
     Attributes:
-        kind: ``eflops``, ``scaling`` or ``saturation``.
+        kind: ``eflops``, ``scaling``, ``saturation``, or ``steptime``: a law of steps.
         measured_at: when, UTC, whole seconds. document: what the profiling command printed.
         instance_type: empty for ``saturation``, which has a ``sender_type`` and a ``receiver_type``.
     """
@@ -55,7 +75,8 @@ class Entry:
         """
         if self.kind == "saturation":
             return ""
-        parts = [(form, self.document["workload"].get(name)) for name, form in _WORKLOAD.items()]
+        own = {name: self.document["workload"].get(name) for name in _WORKLOAD}
+        parts = [(form, own[name]) for name, form in _WORKLOAD.items() if own[name] != _USUAL.get(name)]
         words = [(form, f"{value:g}" if isinstance(value, float) else value) for form, value in parts]
         return "/".join(form.format(word) for form, word in words if word not in (None, ""))
 
@@ -84,9 +105,17 @@ class Entry:
             spread = self.document.get("spread")
             return f"{self.eflops:.4g} FLOP/s" + ("" if spread is None else f" (spread {float(spread):.1%})")
         if self.kind == "scaling":
+            if not self.sizes:
+                batches = counted(len({batch for *_, batch, _ in self.steps}), "batch", "batches")
+                return f"{counted(len(self.steps), 'run')} of {batches} on single VMs"
             n, speedup = self.points[-1]
             local = ", on one machine" if self.local else ""
-            return f"S({n:g}) = {speedup:.4g} ({len(self.points)} sizes{local})"
+            batches = f", {count} batches" if (count := len({batch for *_, batch, _ in self.steps})) > 1 else ""
+            return f"S({n:g}) = {speedup:.4g} ({counted(len(self.points), 'size')}{batches}{local})"
+        if self.kind == "steptime":
+            fit = self.document["fit"]
+            most = f"up to {counted(fit['most_nodes'], 'VM')} and {counted(fit['most_gpus'], 'GPU')}"
+            return f"{counted(len(self.steps), 'step')}, {most}, half of them within {fit['error']:.1%} of the law"
         senders, seen = self.senders
         return f"n_sat {senders}" if seen else f"n_sat at least {senders} (no saturation seen)"
 
@@ -124,6 +153,30 @@ class Entry:
     def sizes(self) -> int:
         """How many sizes above 1 a ``scaling`` entry has."""
         return sum(1 for n, _ in self.points if n > 1)
+
+    @property
+    def steps(self) -> tuple[tuple[int, int, float, float], ...]:
+        """VMs, GPUs of all of them, samples on each, and seconds of a step, for each run of which these are known.
+
+        Of a run on a single machine in the place of several VMs nothing is said about VMs: it is left out.
+        """
+        if self.kind == "steptime":
+            own = self.document["steps"]
+            return tuple((int(s["nodes"]), int(s["gpus"]), float(s["batch"]), float(s["step_s"])) for s in own)
+        work = self.document["workload"] if self.kind == "scaling" else {}
+        processes, batch = work.get("processes"), work.get("batch")
+        if not processes or not isinstance(batch, (int, float)):
+            return ()
+        return tuple(
+            (
+                int(run["n"]),
+                int(run["n"] * processes),
+                float(run.get("batch") or batch),
+                median(run["seconds_per_step"]),
+            )
+            for run in self.document.get("runs") or ()
+            if run.get("seconds_per_step") and run.get("failed") is None and not (self.local and run["n"] > 1)
+        )
 
     @property
     def senders(self) -> tuple[int, bool]:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import astuple
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, StrictFloat, StrictInt
+from pydantic import AfterValidator, Field, StrictFloat, StrictInt, field_validator
 
 from deepvm.catalog.documents import findings, schema
 from deepvm.catalog.documents.findings import DocumentPath, Finding, repeats, shown
 from deepvm.catalog.documents.json_file import parse_json, read_existing
 from deepvm.catalog.documents.schema import Lenient, Name, Number, Strict, Text, TypeName, Whole
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, TYPES, Entry, build_entry
+from deepvm.core.training.steptime import FEWEST, StepTimeFit
 from deepvm.io.times import parse_time
 
 MAX_ENTRIES = 10_000
@@ -33,14 +35,28 @@ def _as_time(value: object) -> str:
 
 _NumberOrWord = StrictInt | StrictFloat | Annotated[Text, Field(max_length=100)] | None
 _WORKLOAD = "what was trained: an object with at least a model"
+_LONGEST_S, _MOST_GPUS, _MOST_BATCH = 1e6, 65_536, 1e9
 
 
 class _WorkloadDocument(Lenient):
     model: Name = schema.name_of("the model that was trained")
     resolution: _NumberOrWord = Field(None, description="side of an image in pixels: a number, or null")
+    sequence: _NumberOrWord = Field(None, description="tokens of a sample: a number, or null")
     batch: _NumberOrWord = Field(None, description="samples of a step of one GPU: a number, or null")
     dtype: _NumberOrWord = Field(None, description="type of the numbers, such as float32: a word, or null")
     optimizer: _NumberOrWord = Field(None, description="such as adam: a word, or null")
+    method: Literal["ddp", "fsdp", "lora"] | None = Field(None, description="ddp, fsdp or lora, or null")
+    precision: Literal["auto", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4"] | None = Field(
+        None, description="auto, fp32, tf32, fp16, bf16, fp8 or fp4, or null"
+    )
+    software: Literal["eager", "compiled", "tuned"] | None = Field(
+        None, description="eager, compiled or tuned, or null"
+    )
+    trains: Name | None = schema.name_of("what recommend --model calls it", "for the model's own name")
+    processes: Whole | None = schema.number(
+        "processes on each VM, one for each GPU", _MOST_GPUS, least=1, whole=True, null="when unknown"
+    )
+    activation_checkpointing: bool | None = Field(None, strict=True, description="true, false, or null")
 
 
 class _EflopsDocument(Lenient):
@@ -62,12 +78,71 @@ class _PointDocument(_SizeDocument):
     speedup: Number = schema.number("speed-up over one VM, exactly 1 at n = 1", 1_000_000, least=0.000001)
 
 
+class _RunDocument(_SizeDocument):
+    batch: Number | None = schema.number("samples of a step on each GPU", _MOST_BATCH, null="for the workload's")
+    seconds_per_step: list[Number] = Field(
+        [], description=f"seconds of a step in each window: a list of numbers above 0 and at most {_LONGEST_S:g}"
+    )
+    failed: str | None = Field(None, description="why the run failed: text, or null")
+
+    @field_validator("seconds_per_step")
+    @classmethod
+    def _are_times(cls, value: list[float]) -> list[float]:
+        if not all(0 < second <= _LONGEST_S for second in value):
+            raise ValueError("no times")
+        return value
+
+
+class _StepDocument(Strict):
+    nodes: Whole = schema.number("VMs", schema.MAX_NODES, least=1, whole=True)
+    gpus: Whole = schema.number("GPUs of all VMs together", _MOST_GPUS, least=1, whole=True)
+    batch: Number = schema.number("samples on each GPU", _MOST_BATCH)
+    step_s: Number = schema.number("seconds of a step", _LONGEST_S)
+
+
+def _as_fit(value: dict[str, Any]) -> dict[str, Any]:
+    """A fitted law that can be used; whatever else it is made of."""
+    try:
+        fit = StepTimeFit.of_document(value)
+        measured, law = fit.measured, astuple(fit.law)
+        assert measured is not None
+        numbers = [*law, fit.error, fit.sd, *measured.scatter, *measured.gpus, *measured.batch]
+        right = all(isinstance(n, (int, float)) and 0 <= n < math.inf for n in numbers)
+        right &= law[0] + law[1] > 0 and fit.law.overlap >= 1 and measured.gpus[0] >= 1 and measured.batch[0] > 0
+        right &= list(measured.nodes) == sorted({int(n) for n in measured.nodes}) and measured.nodes[0] >= 1
+        right &= len(measured.nodes) == len(measured.scatter) and len(measured.gpus) == len(measured.batch) == 2
+        right &= measured.gpus[1] == fit.most_gpus >= fit.most_nodes == measured.nodes[-1] and measured.most_per_vm >= 1
+        right &= all(isinstance(n, int) and n > 1 for n in measured.local_gpus) and isinstance(measured.batches, int)
+    except (TypeError, KeyError, ValueError, AssertionError, IndexError, AttributeError):
+        right = False
+    if not right:
+        raise ValueError("no fitted law")
+    return value
+
+
+_Fit = Annotated[dict[str, Any], AfterValidator(_as_fit)]
+_FITTED = "the law of these steps, as 'deepvm profile' fits it: an object"
+
+
 class _ScalingDocument(Lenient):
     schema_version: Literal["deepvm.scaling/1"] = Field(description=DOCUMENT_VERSIONS["scaling"])
     workload: _WorkloadDocument = Field(description=_WORKLOAD)
     local: bool = Field(False, strict=True, description="whether one machine stood for all VMs: true or false")
     points: list[_PointDocument] = schema.rows(
         "measured speed-ups, every n once, one above 1", 1000, least=1, required=True, of="objects with n and speedup"
+    )
+    runs: list[_RunDocument] | None = Field(
+        None, max_length=100_000, description="training runs: a list of objects with n and seconds_per_step, or null"
+    )
+    step_time: _Fit | None = Field(None, description=f"{_FITTED}, or null")
+
+
+class _StepTimeDocument(Lenient):
+    schema_version: Literal["deepvm.steptime/1"] = Field(description=DOCUMENT_VERSIONS["steptime"])
+    workload: _WorkloadDocument = Field(description=_WORKLOAD)
+    fit: _Fit = Field(description=_FITTED)
+    steps: list[_StepDocument] = schema.rows(
+        "measured steps", 20_000, least=FEWEST, required=True, of="objects with nodes, gpus, batch and step_s"
     )
 
 
@@ -118,15 +193,27 @@ class _SaturationEntry(_Entry):
     document: _SaturationDocument = _PRINTED
 
 
-_AnyEntry = Annotated[_EflopsEntry | _ScalingEntry | _SaturationEntry, Field(discriminator="kind")]
+class _StepTimeEntry(_TypeEntry):
+    kind: Literal["steptime"]
+    document: _StepTimeDocument = _PRINTED
+
+
+_AnyEntry = Annotated[_EflopsEntry | _ScalingEntry | _SaturationEntry | _StepTimeEntry, Field(discriminator="kind")]
 
 
 class _TablesDocument(Strict):
+    """What was measured on the user's own machines."""
+
     schema_version: Literal["deepvm.tables/1"] = Field(
         description="deepvm.tables/1, what `deepvm tables export` writes"
     )
     deepvm: Text = schema.text("which deepvm wrote it", 100)
     entries: list[_AnyEntry] = schema.rows("measurements", MAX_ENTRIES, required=True)
+
+
+def tables_schema(name: str) -> dict[str, Any]:
+    """The JSON Schema of measured tables; what was measured may say more."""
+    return schema.schema_of(_TablesDocument, name)
 
 
 def read_document(path: Path, expected: str = EXPECTED) -> Any:
@@ -200,5 +287,10 @@ def _joined_findings(entry: Entry, path: DocumentPath) -> Iterator[Finding]:
             if sizes[i] == 1 and float(point["speedup"]) != 1:
                 expected = "allowed: exactly 1 at n = 1: it is the unit"
                 yield Finding((*path, "points", i, "speedup"), shown(point["speedup"]), expected)
-        if max(sizes) == 1:
-            yield Finding((*path, "points"), "no n above 1", "allowed: at least one n above 1; measure more VMs")
+        if max(sizes) == 1 and len({batch for *_, batch, _ in entry.steps}) < 2:
+            wanted = "allowed: at least one n above 1, or runs of several batches; measure more VMs or --batch 32,64"
+            yield Finding((*path, "points"), "no n above 1", wanted)
+    for i, step in enumerate(entry.document["steps"] if entry.kind == "steptime" else ()):
+        if step["gpus"] < step["nodes"]:
+            expected = f"allowed: one on each VM or more, {step['nodes']} to {_MOST_GPUS}"
+            yield Finding((*path, "steps", i, "gpus"), shown(step["gpus"]), expected)

@@ -21,6 +21,10 @@ from deepvm.io.safe_read import MAX_BYTES
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from deepvm.catalog.published.performance import PublishedPerformance
+    from deepvm.core.cluster.instances import InstanceType
+    from deepvm.core.training.workload import Workload
+
 
 @dataclass(frozen=True)
 class Tables:
@@ -55,6 +59,20 @@ class Tables:
         from deepvm.catalog.measured.apply import apply
 
         return apply(self, catalog, workload, among).catalog
+
+    def apply_steps(self, catalog: Catalog, workload: Workload, software: str) -> Catalog:
+        """The catalog with what concerns a workload; see :func:`deepvm.catalog.measured.apply.apply_steps`."""
+        from deepvm.catalog.measured.apply import apply_steps
+
+        return apply_steps(self, catalog, workload, software).catalog
+
+    def speeds(self, published: PublishedPerformance, types: Mapping[str, InstanceType]) -> PublishedPerformance:
+        """Speeds by these steps, else as published; ``types``: known types by name, for what their GPUs are."""
+        from deepvm.catalog.measured.measured_performance import MeasuredPerformance
+        from deepvm.catalog.measured.steps import step_times
+
+        own, _ = step_times(self, types)
+        return MeasuredPerformance.over(published, own) if own else published
 
     def as_document(self) -> dict[str, Any]:
         """The tables as they stand in a file."""

@@ -35,11 +35,15 @@ PATIENCE_S = 60.0
 
 @dataclass(frozen=True)
 class Resolved:
-    """The signals of one region and the errors of those that failed, by kind; ``notes`` are sentences for a person."""
+    """The signals of one region and the errors of those that failed, by kind; ``notes`` are sentences for a person.
+
+    ``not_asked``: the note that nobody was asked, if that is one of them.
+    """
 
     signals: Mapping[str, Signal]
     notes: tuple[str, ...] = ()
     failures: Mapping[str, CloudError] = field(default_factory=dict)
+    not_asked: str = ""
 
 
 def resolve_regions(
@@ -94,11 +98,17 @@ def resolve_regions(
             instead[request] = signal
         if signal is not None:
             found[request.region][request.kind] = signal
-    notes = _notes(regions, outcomes, instead, not_asked, now)
+    notes = _notes(regions, outcomes, instead, now)
+    unasked = _not_asked(outcomes, instead, not_asked, now)
+    for region, text in unasked.items():
+        notes[region].append(text)
     # Trouble with the cache concerns no region in particular.
     notes[next((r for r in regions if r not in failed), regions[0])].extend(cache.take_notes())
     failures = {r: {o.request.kind: o.error for o in outcomes if o.request.region == r and o.error} for r in regions}
-    return {r: failed[r] if r in failed else Resolved(found[r], tuple(notes[r]), failures[r]) for r in regions}
+    return {
+        r: failed[r] if r in failed else Resolved(found[r], tuple(notes[r]), failures[r], unasked.get(r, ""))
+        for r in regions
+    }
 
 
 def _second_best(kept: Signal | None, snapshot: Signal | None, now: datetime) -> Signal | None:
@@ -112,20 +122,26 @@ def _notes(
     regions: Sequence[str],
     outcomes: Sequence[Outcome],
     instead: Mapping[SignalRequest, Signal | None],
-    not_asked: str,
     now: datetime,
 ) -> dict[str, list[str]]:
-    """What failed or was not asked for, and what is used in its place, by region."""
+    """What failed, and what is used in its place, by region."""
     notes: dict[str, list[str]] = {r: [] for r in regions}
     for group in grouped([o for o in outcomes if o.request in instead]):
         parts = [describe_failure(group), _used([o.request for o in group], instead, now), advice_of(group)]
         notes[group[0].request.region].append("; ".join(p for p in parts if p))
+    return notes
+
+
+def _not_asked(
+    outcomes: Sequence[Outcome], instead: Mapping[SignalRequest, Signal | None], why: str, now: datetime
+) -> dict[str, str]:
+    """What nobody was asked for, and what is used in its place, with the first region that lacks something."""
     asked = {o.request for o in outcomes if o.error is not None or o.signal is not None}
     # That quotas and zones are missing without AWS is no news.
     missed = [w for w in instead if w not in asked and (instead[w] is not None or w.kind in _ALWAYS_NEEDED)]
-    if missed and not_asked:
-        notes[missed[0].region].append(f"{_which(missed)}: {not_asked}; {_used(missed, instead, now)}")
-    return notes
+    if not missed or not why:
+        return {}
+    return {missed[0].region: f"{_which(missed)}: {why}; {_used(missed, instead, now)}"}
 
 
 def describe_failure(failed: Sequence[Outcome]) -> str:

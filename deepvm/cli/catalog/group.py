@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from deepvm.cli.catalog.live import refresh, status
-from deepvm.cli.output import EveryForm, TableJsonCsv, TableJsonYamlCsv, print_as, print_document
+from deepvm.cli.help.completion import complete_catalog
+from deepvm.cli.output import Output, OutputOrWide, print_as, print_document, say, warn
 from deepvm.cli.parameters import arg, flag, group, takes_flags
 from deepvm.cli.plan.options import A_CATALOG, ShowFlags, SourceFlags
 from deepvm.cli.settings import ConfiguredCommand
@@ -30,10 +31,10 @@ app.command("status", cls=ConfiguredCommand, short_help="Show the cache of AWS's
 @app.command(cls=ConfiguredCommand, short_help="Show what changed between two catalogs.")
 @takes_flags
 def diff(
-    old: Annotated[str, arg("OLD", A_CATALOG)],
-    new: Annotated[str, arg("NEW", "The one to compare it with.")],
+    old: Annotated[str, arg("OLD", A_CATALOG, autocompletion=complete_catalog)],
+    new: Annotated[str, arg("NEW", "The one to compare it with.", autocompletion=complete_catalog)],
     flags: SourceFlags,
-    output: TableJsonCsv = "table",
+    output: Output = "table",
     fail_on_change: Annotated[bool, flag("--fail-on-change", "Exit code 1 when anything changed.")] = False,
 ) -> None:
     """Show what changed between two catalogs: types, prices (the largest change in % first) and figures.
@@ -51,15 +52,15 @@ def diff(
 
 
 @app.command("list", short_help="List the catalogs that come with deepvm.")
-def list_catalogs(output: TableJsonYamlCsv = "table") -> None:
+def list_catalogs(output: Output = "table") -> None:
     """List the catalogs that come with deepvm; 'deepvm catalog status' shows what was fetched from AWS."""
     from deepvm.catalog.store import catalog_names, load_catalog
     from deepvm.reports.tables import Column, print_table
 
     columns = {
-        "name": Column("name"),
-        "gpu_types": Column("GPU types", "right", drop=2),
-        "cpu_types": Column("CPU types", "right", drop=3),
+        "catalog": Column("name"),
+        "gpu_type_count": Column("GPU types", "right", drop=2),
+        "cpu_type_count": Column("CPU types", "right", drop=3),
         "region": Column("region", drop=1),
         "prices_as_of": Column("prices as of"),
         "description": Column("description", drop=4),
@@ -72,18 +73,23 @@ def list_catalogs(output: TableJsonYamlCsv = "table") -> None:
     cells = [["-" if v in (None, "") else str(v) for v in row] for row in rows]
     # The first sentence says what it is; all of it is in the other forms.
     shown = [[*row[:-1], row[-1].split(". ")[0].rstrip(".")] for row in cells]
-    version = {"schema_version": "deepvm.catalogs/1"} if output == "json" else {}
     print_as(
         output,
         lambda: print_table([*columns.values()], shown, also="-o csv"),
-        lambda: {**version, "catalogs": [dict(zip(columns, row, strict=True)) for row in rows]},
-        lambda: ([*columns], rows),
+        lambda: {
+            "schema_version": "deepvm.catalogs/1",
+            "catalogs": [dict(zip(columns, row, strict=True)) for row in rows],
+        },
     )
 
 
 @app.command(cls=ConfiguredCommand, short_help="Show the types of a catalog with their prices.")
 @takes_flags
-def show(catalog: Annotated[str, arg("NAME|FILE", A_CATALOG)], flags: ShowFlags, output: EveryForm = "table") -> None:
+def show(
+    catalog: Annotated[str, arg("NAME|FILE", A_CATALOG, autocompletion=complete_catalog)],
+    flags: ShowFlags,
+    output: OutputOrWide = "table",
+) -> None:
     """Show the types of a catalog with their prices and performance, including your own measurements.
 
     json and csv are the formats of catalog files: redirect, edit, use.
@@ -115,14 +121,14 @@ def validate(file: Annotated[str, arg("FILE", "A .json or .csv catalog.")]) -> N
     loaded = load_catalog(file)
     sys.stdout.write(f"{file}: ok, {_counted(loaded)}\n")
     for doubt in loaded.provenance.doubts:  # names the file, and the place of the price
-        sys.stderr.write(f"warning: {doubt}\n")
+        warn(doubt)
     _warn(file, catalog_warnings(loaded))
 
 
 @app.command(cls=ConfiguredCommand)
 @takes_flags
 def convert(
-    source: Annotated[str, arg("IN", A_CATALOG)],
+    source: Annotated[str, arg("IN", A_CATALOG, autocompletion=complete_catalog)],
     target: Annotated[str, arg("OUT", "Output file; .json or .csv decides the format.")],
     flags: SourceFlags,
     force: Annotated[bool, flag("--force", "Overwrite OUT if it exists.")] = False,
@@ -136,16 +142,16 @@ def convert(
         raise RequestError("OUT", target, "a file that does not exist yet, or --force to overwrite it")
     loaded = flags.load(source)
     left_out = save_catalog(loaded, target)
-    sys.stderr.write(f"{target}: written, {_counted(loaded)}\n")
+    say(f"{target}: written, {_counted(loaded)}")
     _warn(target, left_out)
 
 
-@app.command()
+@app.command(short_help="Print the JSON Schema of catalog files.")
 def schema() -> None:
-    """Print the JSON Schema of the file format."""
-    from deepvm.catalog.documents.schema import json_schema
+    """Print the JSON Schema of catalog files, as 'deepvm schema catalog' does."""
+    from deepvm.reports.schemas.directory import described
 
-    print_document(json_schema())
+    print_document(described("catalog").schema("catalog"))
 
 
 def _gpu_types(catalog: Catalog) -> int:
@@ -159,7 +165,7 @@ def _counted(catalog: Catalog) -> str:
 
 def _warn(name: str, warnings: Sequence[str]) -> None:
     for warning in warnings:
-        sys.stderr.write(f"warning: {name}: {warning}\n")
+        warn(f"{name}: {warning}")
 
 
 def _print_types(catalog: Catalog, *, wide: bool) -> None:
@@ -211,7 +217,8 @@ def _print_types(catalog: Catalog, *, wide: bool) -> None:
     lines = ["; ".join(facts), *([f"source: {source}"] if source else [])]
     if catalog.provenance.origins:
         lines.append(source_line(catalog, now))
-    sys.stderr.writelines(f"{line}\n" for line in (*lines, *measured_lines(catalog, now)))
+    for line in (*lines, *measured_lines(catalog, now)):
+        say(line)
 
 
 def _number(value: float | None) -> str:

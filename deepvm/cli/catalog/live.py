@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepvm.cli.output import TableJson, note, print_as, say
+from deepvm.cli.help.completion import complete_region
+from deepvm.cli.output import Output, note, print_as, say
 from deepvm.cli.parameters import flag, opt
 from deepvm.cli.plan.options import MOST_DAYS, AwsProfile
 from deepvm.core.spelling import joined, one_of
@@ -29,7 +30,10 @@ _STATUS = {True: "ok", None: "warning", False: "failed"}
 
 
 def refresh(
-    region: Annotated[list[str] | None, opt("AWS region, or all; repeatable.", "NAME", "--region", "-r")] = None,
+    region: Annotated[
+        list[str] | None,
+        opt("AWS region, or all; repeatable.", "NAME", "--region", "-r", autocompletion=complete_region),
+    ] = None,
     only: Annotated[list[str] | None, opt("Only this signal, such as spot; repeatable.", "SIGNAL")] = None,
     days: Annotated[str, opt(f"Also the spot price history of so many days, 1 to {MOST_DAYS}.", "N")] = "",
     profile: AwsProfile = "",
@@ -70,9 +74,11 @@ def refresh(
 
 
 def status(
-    region: Annotated[list[str] | None, opt("Only this region; repeatable.", "NAME", "--region", "-r")] = None,
+    region: Annotated[
+        list[str] | None, opt("Only this region; repeatable.", "NAME", "--region", "-r", autocompletion=complete_region)
+    ] = None,
     profile: AwsProfile = "",
-    output: TableJson = "table",
+    output: Output = "table",
 ) -> None:
     """Show the cache of AWS's prices and types: how much, how old, whether it is fresh, and what renews it.
 
@@ -89,7 +95,7 @@ def status(
     snapshots = {r: CLOUD.snapshot(r) for r in CLOUD.snapshot_regions() if not named or r in named}
     statuses = status_rows(entries, regions, KINDS, snapshots, now)
     print_as(output, lambda: print_status(statuses, now), lambda: status_document(statuses, cache, now))
-    if output == "json":
+    if output != "table":
         return
     if cache.folder is None:
         note("there is no home folder to keep anything in; DEEPVM_CACHE_DIR names a place")
@@ -153,10 +159,13 @@ def _conclude(regions: Sequence[str], outcomes: Sequence[Outcome]) -> None:
 
 
 def doctor(
-    region: Annotated[list[str], opt("AWS region; repeatable; default: yours.", "NAME", "--region", "-r")] = [],  # noqa: B006  typer copies defaults, and None would hide the list type
+    region: Annotated[
+        list[str],
+        opt("AWS region; repeatable; default: yours.", "NAME", "--region", "-r", autocompletion=complete_region),
+    ] = [],  # noqa: B006  typer copies defaults, and None would hide the list type
     profile: AwsProfile = "",
     iam: Annotated[bool, flag("--iam", "Only print the read-only IAM policy that deepvm needs.")] = False,
-    output: TableJson = "table",
+    output: Output = "table",
 ) -> None:
     """Check what live prices need: the cache, credentials, the clock, each permission, quotas, the price feed.
 

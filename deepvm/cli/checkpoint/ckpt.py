@@ -18,7 +18,7 @@ from deepvm.checkpoint.tiers.striped import RecoveryTier, jobs_in
 from deepvm.cli.checkpoint import versions
 from deepvm.cli.checkpoint.versions import PLACE, Job, PlaceOrFile
 from deepvm.cli.long_runs import cleaning_up
-from deepvm.cli.output import TableJson, draw, plot_of, print_as, say
+from deepvm.cli.output import Output, draw, plot_of, print_as, say
 from deepvm.cli.parameters import arg, group, opt
 from deepvm.core.units import format_bytes
 from deepvm.errors import CheckpointError, DamagedError, DataError, RequestError
@@ -42,7 +42,7 @@ def bench(
     folder: Annotated[str, opt("Where to write temporary files.", "FOLDER", "--dir")] = ".",
     steps: Annotated[int, opt("Training steps after each save.", "N")] = 4,
     plot: Annotated[str, plot_of("the ratios")] = "",
-    output: TableJson = "table",
+    output: Output = "table",
 ) -> None:
     """Measure how long a checkpoint blocks training, and how long until it is safe.
 
@@ -62,7 +62,7 @@ def bench(
 
 @app.command("ls")
 def list_versions(
-    place: Annotated[str, arg("PLACE", f"Where the versions are: {PLACE}.")], job: Job = "", output: TableJson = "table"
+    place: Annotated[str, arg("PLACE", f"Where the versions are: {PLACE}.")], job: Job = "", output: Output = "table"
 ) -> None:
     """List versions, complete or not. The newest come first; a memory node or a bucket is asked for one job.
 
@@ -93,10 +93,10 @@ def list_versions(
         Column("state"),
     ]
     cells = [
-        [r["job"], str(r["version"]), format_bytes(r["bytes"]), r["created"] or "", r["problem"] or "complete"]
+        [r["job"], str(r["version"]), format_bytes(r["bytes"]), r["created_at"] or "", r["problem"] or "complete"]
         for r in rows
     ]
-    print_as(output, lambda: print_table(columns, cells, also="-o json"), lambda: rows)
+    print_as(output, lambda: print_table(columns, cells, also="-o json"), lambda: rows, name="ckpt-ls")
 
 
 def _row(job: str, version: int, path: str, size: int, problem: str, created: str) -> dict[str, Any]:
@@ -107,12 +107,12 @@ def _row(job: str, version: int, path: str, size: int, problem: str, created: st
         "bytes": size,
         "complete": not problem,
         "problem": problem or None,
-        "created": created or None,
+        "created_at": created or None,
     }
 
 
 @app.command("verify")
-def verify_versions(place: PlaceOrFile, job: Job = "") -> None:
+def verify_versions(place: PlaceOrFile, job: Job = "", output: Output = "table") -> None:
     """Compare versions with their commit records. Exit code 1: something is damaged, missing or cannot be read.
 
     Every byte is read. A file without its record, a record without its file, and a link, a pipe or a folder in place of
@@ -122,20 +122,34 @@ def verify_versions(place: PlaceOrFile, job: Job = "") -> None:
     Example: deepvm ckpt verify /mnt/ckpt
     """
     where = versions.path_or_url(place)
+    words = ""
     if isinstance(where, Path) and not where.is_dir():
-        manifest = commit_record.verify(versions.existing(where))
-        sys.stdout.write(f"{where}: good, version {manifest.version} of {manifest.job}\n")
-        return
-    if isinstance(where, Path):
+        damaged, good, words = _verify_file(versions.existing(where))
+    elif isinstance(where, Path):
         damaged, good = _verify_folder(where, job)
     else:
         job = versions.wanted_job(job)
         damaged, good = _verify_remote(where, job)
+
+    def table() -> None:
+        if good and not damaged:
+            sys.stdout.write(f"{where}: {words or f'{good} good'}\n")
+
+    document = {"schema_version": "deepvm.ckpt-verify/1", "place": str(where), "good": good, "damaged": damaged}
+    print_as(output, table, lambda: document)
     if damaged:
         raise DamagedError("\n".join(damaged))
     if not good:
         raise CheckpointError(f"{where}: there is no complete version{f' of job {job}' if job else ''}")
-    sys.stdout.write(f"{where}: {good} good\n")
+
+
+def _verify_file(file: Path) -> tuple[list[str], int, str]:
+    """As of a folder, and what is good about it."""
+    try:
+        manifest = commit_record.verify(file)
+    except DamagedError as error:
+        return [str(error)], 0, ""
+    return [], 1, f"good, version {manifest.version} of {manifest.job}"
 
 
 def _verify_folder(folder: Path, job: str) -> tuple[list[str], int]:

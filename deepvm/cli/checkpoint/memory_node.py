@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import resource
 import signal
@@ -11,7 +10,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from deepvm.cli.output import TableJson
+from deepvm.cli.output import Output, print_as
 from deepvm.cli.parameters import flag, group, opt
 from deepvm.core.units import format_bytes, parse_bytes
 from deepvm.errors import CheckpointError, RequestError
@@ -83,7 +82,7 @@ def serve(
 def status(
     node: Annotated[str, opt("The node; tcps://HOST:PORT for TLS.", "HOST:PORT")],
     token_file: TokenFile = "",
-    output: TableJson = "table",
+    output: Output = "table",
 ) -> None:
     """Show what a memory node holds, and its counters.
 
@@ -93,7 +92,11 @@ def status(
     from deepvm.checkpoint.network.endpoint import Address
 
     found = node_status(Address.parse(node, "node"), _shared_token(token_file))
-    sys.stdout.write(json.dumps(found, indent=2) + "\n" if output == "json" else _table(found))
+
+    def table() -> None:
+        sys.stdout.write(_table(found))
+
+    print_as(output, table, lambda: found)
 
 
 @app.command("token", short_help="Print a token that is valid for one job only.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -74,7 +75,8 @@ def export(
     else:
         sys.stdout.write(found.files[0].text)
     for text in found.notes:
-        note(text)
+        start = text.removeprefix("start: ")
+        note(f"start: cd {shlex.quote(output_dir)} && {start}" if output_dir and start != text else text)
 
 
 def _placed(plan: Plan, zones: list[str], subnets: tuple[Subnet, ...], *, limited: bool) -> Plan:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from deepvm.cli.output import note, say
-from deepvm.cli.plan.options import PlanFlags, measured
+from deepvm.cli.plan.options import PlanFlags, say_notes
 from deepvm.cli.settings import set_elsewhere
 from deepvm.errors import CloudError, MissingDataError, RequestError
 
@@ -18,15 +18,17 @@ if TYPE_CHECKING:
     from deepvm.planner.regions import Comparison
 
 
-def open_catalogs(flags: PlanFlags) -> tuple[Catalog, ...]:
+def open_catalogs(flags: PlanFlags, *, details: bool = False) -> tuple[Catalog, ...]:
     """The catalogs that the options name, one per region, with the user's measurements; notes name the sources.
+
+    ``details``: of sources that are as usual, too.
 
     Raises DataError, CloudError (``--prices live`` failed), or RequestError (options contradict each other).
     """
-    return measured(_of_market(flags) or [_other(flags)], flags.tables, flags.workload)
+    return flags.with_measurements(_of_market(flags, details) or [_other(flags)])
 
 
-def _of_market(flags: PlanFlags) -> Sequence[Catalog]:
+def _of_market(flags: PlanFlags, details: bool) -> Sequence[Catalog]:
     """Catalogs of a cloud's market; none if ``--catalog`` names something else."""
     from deepvm.catalog.store import may_be_market
 
@@ -50,8 +52,7 @@ def _of_market(flags: PlanFlags) -> Sequence[Catalog]:
         note(f"region = {', '.join(regions)} ({setter}) has no effect beside --catalog {flags.catalog}")
     regions = (named,) if named else regions
     catalogs = open_markets(regions, flags.market(), cloud=cloud_of(flags.catalog), progress=say)
-    for text in dict.fromkeys(n for catalog in catalogs for n in catalog.provenance.notes):
-        note(text)
+    say_notes(catalogs, details=details)
     return catalogs
 
 

@@ -10,19 +10,36 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
+from deepvm.cli.help import completion as complete
 from deepvm.cli.output import note
 from deepvm.cli.parameters import field_name, opt, switch
+from deepvm.cli.workload_options import WorkloadFlags
 from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from deepvm.catalog.market.build_catalog import MarketRequest
+    from deepvm.catalog.measured.tables import Tables as MeasuredTables
     from deepvm.core.cluster.instances import Catalog, Quota
     from deepvm.core.preemption.job import Job
+    from deepvm.core.training.speed import Training
     from deepvm.planner.request import PlanOptions
 
 DEFAULT_CATALOG = "aws"
+USUAL_MODEL = "resnet50"
+"""What is trained on a cloud's market unless the user says: the model of the paper's experiments."""
+NO_MODEL = "none"
+"""``--model none`` counts eFLOPS."""
+_AMOUNTS = ("seq", "batch_per_gpu", "global_batch", "tokens", "samples", "epochs", "dataset_size")
+_OF_A_MODEL: "Mapping[str, object]" = {
+    **dict.fromkeys((*_AMOUNTS, "activation_checkpointing")),
+    "method": "auto",
+    "precision": "auto",
+    "software": "eager",
+    "placement_group": False,
+}
+"""Options that say something of a model, and what each is unless given."""
 
 MOST_DAYS = 90  # of spot prices that AWS keeps; help texts load no catalog, MarketRequest checks
 _VCPUS = re.compile(r"([0-9][0-9,_ ]*(e[0-9]+)?(vcpus?|cpus?)?)?", re.IGNORECASE)  # or nothing, in place of a file
@@ -30,28 +47,9 @@ _VCPUS = re.compile(r"([0-9][0-9,_ ]*(e[0-9]+)?(vcpus?|cpus?)?)?", re.IGNORECASE
 A_CATALOG = "AWS's market, an embedded catalog, or a .json or .csv file."
 
 
-def _complete_catalog(incomplete: str) -> list[str]:
-    from deepvm.catalog.store import catalog_names
-
-    return [n for n in (DEFAULT_CATALOG, *catalog_names()) if n.startswith(incomplete)]
-
-
-def complete_type(incomplete: str) -> list[str]:
-    """Shell completion: types of the default catalog."""
-    from deepvm.catalog.store import load_catalog
-
-    return [i.name for i in load_catalog(DEFAULT_CATALOG, offline=True) if i.name.startswith(incomplete)]
-
-
-def _complete_architecture(incomplete: str) -> list[str]:
-    from deepvm.planner.architectures import REGISTRY
-
-    return [n for n in REGISTRY if n.startswith(incomplete)]
-
-
 def of_type(help: str, metavar: str = "GLOB") -> Any:
     """An option that names instance types."""
-    return opt(help, metavar, autocompletion=complete_type)
+    return opt(help, metavar, autocompletion=complete.complete_type)
 
 
 def many() -> Any:
@@ -59,36 +57,54 @@ def many() -> Any:
     return field(default_factory=list)
 
 
-Prices = Annotated[Literal["auto", "live", "snapshot"], opt("Live if possible, only live, or the embedded snapshot.")]
+Prices = Annotated[Literal["auto", "live", "snapshot"], opt("Live if possible, only live, or the snapshot.")]
 Offline = Annotated[bool, switch("Send no requests: use the cache or the snapshot.")]
 AwsProfile = Annotated[str, opt("AWS profile; only for live prices.", "NAME")]
 Tables = Annotated[str, opt("Your measurements: the saved ones, none, or an exported FILE.", "auto|paper|FILE")]
+Policies = Annotated[
+    list[str],
+    opt(
+        "Only this policy of 'recommend'; repeatable; default: all.",
+        "NAME",
+        autocompletion=complete.complete_policy,
+    ),
+]
 Workload = Annotated[str, opt("Use measurements of this workload; see 'deepvm tables list'.", "NAME")]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class PlanFlags:
+class PlanFlags(WorkloadFlags):
     """The options of every command that plans.
 
     Each field is an option, in the order of ``--help``; files and the environment may set it, see
     :mod:`deepvm.cli.settings`. Numbers and sizes stay text: the planner reads them, and its errors name the option.
     """
 
-    pw: Annotated[str, opt("Pricing willingness: the most to pay for the cluster, $/h.", "USD/H")]
+    pw: Annotated[str, opt("The most to pay for the cluster, $/h.", "USD/H", "--pw", "--budget")]
     catalog: Annotated[
         str,
         opt(
-            "AWS's market (aws), an embedded catalog, or your own .json or .csv; see 'deepvm catalog list'.",
+            "A market, an embedded catalog, or your .json or .csv.",
             "NAME|FILE",
-            autocompletion=_complete_catalog,
+            autocompletion=complete.complete_catalog,
         ),
     ] = DEFAULT_CATALOG
     prices: Prices = "auto"
     offline: Offline = False
-    region: Annotated[list[str], opt("AWS region, or all; repeat to compare.", "NAME", "--region", "-r")] = many()
+    region: Annotated[
+        list[str],
+        opt(
+            "AWS region, or all; repeat to compare.",
+            "NAME",
+            "--region",
+            "-r",
+            autocompletion=complete.complete_region,
+        ),
+    ] = many()
     zone: Annotated[str, opt("Only this zone, by id (use1-az1) or name (us-east-1a).", "ZONE")] = ""
     price_basis: Annotated[
-        Literal["current", "p50", "p95", "max"], opt("Spot prices: current, or a quantile of the last --days.")
+        Literal["current", "p50", "p95", "max"],
+        opt("Spot prices: current, p50, p95 or max of --days.", "NAME"),
     ] = "current"
     days: Annotated[str, opt(f"Days of price history for --price-basis, 1 to {MOST_DAYS}.", "N")] = "30"
     network: Annotated[
@@ -98,13 +114,28 @@ class PlanFlags:
     tables: Tables = "auto"
     workload: Workload = ""
     placement_scores: Annotated[bool, switch("Ask AWS for spot placement scores (rate-limited).")] = False
-    checkpoint_size: Annotated[str, opt("Size of one checkpoint: 300MB, 0.3GB, 512MiB.", "SIZE")] = "300MB"
+    tokens: Annotated[str | None, opt("Tokens to train on, such as 2B: adds time and bill.", "COUNT")] = None
+    samples: Annotated[str | None, opt("Instead: samples to train on, such as 50M.", "COUNT")] = None
+    epochs: Annotated[str | None, opt("Instead: passes over a data set, with --dataset-size.", "N")] = None
+    dataset_size: Annotated[str | None, opt("Its samples; of a language model its tokens.", "COUNT")] = None
+    software: Annotated[
+        Literal["eager", "compiled", "tuned"], opt("Plain PyTorch, torch.compile, or vendor-tuned code.")
+    ] = "eager"
+    placement_group: Annotated[bool, switch("The VMs are in a cluster placement group.")] = False
+    rank: Annotated[
+        Literal["machines", "plans"] | None,
+        opt("Rows differ in what trains, or in anything; default: machines with a model."),
+    ] = None
+    extrapolate: Annotated[bool, switch("Clusters or batches larger than ever checked may come first.")] = False
+    checkpoint_size: Annotated[str | None, opt("Size of a checkpoint; default: the model's, else 300MB.", "SIZE")] = (
+        None
+    )
     buffers: Annotated[str, opt("Checkpoints that a memory node must hold.", "N")] = "2"
     objective: Annotated[
         Literal["throughput", "flopp", "cost-per-work", "makespan", "total-cost"] | None,
         opt(
-            "Fastest training, the paper's operations per dollar, cheapest training, or the job's least time or cost; "
-            "default: throughput, with --job or --work makespan."
+            "throughput, flopp, cost-per-work, makespan or total-cost; see the guide.",
+            "NAME",
         ),
     ] = None
     policy: Annotated[
@@ -113,14 +144,21 @@ class PlanFlags:
     ] = "deepvm"
     architecture: Annotated[
         list[str],
-        opt("Only this architecture, such as tiering; repeatable.", "NAME", autocompletion=_complete_architecture),
+        opt(
+            "Only this architecture, such as tiering; repeatable.",
+            "NAME",
+            autocompletion=complete.complete_architecture,
+        ),
     ] = many()
     speedup: Annotated[
         Literal["hybrid", "ring", "measured"] | None,
         opt("Scaling model: the paper's, ring all-reduce, or your measured points; default: the catalog's."),
     ] = None
     estimates: Annotated[bool, switch("Include types with estimated, not measured, eFLOPS; marked.")] = False
-    gpu: Annotated[list[str], opt("Only these GPU models; repeatable.", "GLOB")] = many()
+    gpu: Annotated[
+        list[str],
+        opt("Only these GPU models; repeatable.", "GLOB", autocompletion=complete.complete_gpu),
+    ] = many()
     gpus_min: Annotated[str | None, opt("Minimum GPUs per VM.", "N")] = None
     gpus_max: Annotated[str | None, opt("Maximum GPUs per VM.", "N")] = None
     gpu_memory_min: Annotated[str | None, opt("Minimum memory per GPU, such as 16GiB.", "SIZE")] = None
@@ -133,7 +171,10 @@ class PlanFlags:
     generation: Annotated[
         Literal["current", "any", "auto"], opt("Type generations; auto: previous ones train, but hold no checkpoints.")
     ] = "auto"
-    memory_node: Annotated[list[str], of_type("Only these types as memory nodes; repeatable.")] = many()
+    memory_node: Annotated[
+        list[str],
+        opt("Only these types as memory nodes; repeatable.", "GLOB", autocompletion=complete.complete_cpu_type),
+    ] = many()
     burstable: Annotated[bool, switch("Allow burstable memory nodes (t3, ...): full speed only for minutes.")] = False
     max_nodes: Annotated[str, opt("Maximum number of training VMs.", "N")] = "255"
     quota: Annotated[str | None, opt("Account limits in vCPUs, or none; default: the catalog's.", "FILE|none")] = None
@@ -146,7 +187,14 @@ class PlanFlags:
     interruption_rate: Annotated[
         str | None, opt("Spot VMs preempted per month, such as 10%; default: the job's mttp_s or AWS's.", "SHARE")
     ] = None
-    save_policy: Annotated[str | None, opt("Save policy, as in 'deepvm simulate'; default: adaptive.", "NAME")] = None
+    save_policy: Annotated[
+        str | None,
+        opt(
+            "Save policy, as in 'deepvm simulate'; default: adaptive.",
+            "NAME",
+            autocompletion=complete.complete_save_policy,
+        ),
+    ] = None
     deadline: Annotated[str | None, opt("Maximum expected time of the job, such as 12h.", "TIME")] = None
     total_budget: Annotated[str | None, opt("Maximum expected cost of the job, $.", "USD")] = None
 
@@ -171,8 +219,60 @@ class PlanFlags:
 
         own = {f.name for f in fields(self)}
         options = {a: getattr(self, name) for a in PlanOptions.__annotations__ if (name := field_name(a)) in own}
-        options |= {"quotas": open_quotas(self.quota, catalog), "job": self._job()}
+        options |= {"quotas": open_quotas(self.quota, catalog), "job": self._job(), "training": self.training(catalog)}
         return cast("PlanOptions", options)
+
+    def training(self, catalog: "Catalog") -> "Training | None":
+        """What is trained and how fast; None where eFLOPS are counted. Raises RequestError, CatalogFormatError."""
+        if self.model.casefold() == NO_MODEL or not (self._names_a_model or self._takes_the_usual_model(catalog)):
+            if given := next((n for n, usual in _OF_A_MODEL.items() if getattr(self, n) != usual), ""):
+                raise RequestError(given, getattr(self, given), "only together with --model or --params")
+            return None
+        if self.estimates:
+            note("--estimates has no effect where a model is trained: its speed is predicted for every type")
+        from deepvm.catalog.published.performance import PublishedPerformance
+        from deepvm.core.training.speed import Training
+
+        published = PublishedPerformance(self.software, self.placement_group)
+        own = own_tables(self.tables)
+        speeds = published if own is None else own.speeds(published, catalog.by_name)
+        return Training(self.trained(USUAL_MODEL), speeds)
+
+    def with_measurements(self, catalogs: "Sequence[Catalog]") -> "tuple[Catalog, ...]":
+        """The catalogs with the user's steps of the model that is trained, or with eFLOPS and curves where these count.
+
+        Without a named model: steps of the usual one, if there are any. Raises DataError, RequestError.
+        """
+        found, counts_eflops = own_tables(self.tables, self.workload), self.model.casefold() == NO_MODEL
+        if found is None or counts_eflops or not (self._names_a_model or self._takes_the_usual_model(catalogs[0])):
+            return measured(catalogs, self.tables, self.workload)
+        workload = self.trained(USUAL_MODEL)
+        applied = [found.apply_steps(c, workload, self.software) for c in catalogs]
+        if self._names_a_model or any(_of_steps(c) for c in applied):
+            if self.workload:
+                note(f"--workload {self.workload} has no effect where a model is trained: its own steps count")
+            return _noted(catalogs, applied, self.tables, found.path)
+        return measured(catalogs, self.tables, self.workload)
+
+    @property
+    def _names_a_model(self) -> bool:
+        return bool(self.model) or self.params is not None
+
+    def _takes_the_usual_model(self, catalog: "Catalog") -> bool:
+        """Whether a model is assumed: on real VMs of which eFLOPS are not known, unless the user counts in them."""
+        from deepvm.core.cluster.memory_nodes import PAPER_NODES
+
+        in_eflops = (self.job_file, self.work, self.speedup, self.estimates, self.measured_on, self.workload)
+        in_figures = catalog.provenance.measured and not _of_steps(catalog)
+        if catalog.memory_nodes is PAPER_NODES or any(in_eflops) or in_figures:
+            return False
+        return any(i.gpu is not None and (i.eflops is None or bool(i.eflops_basis)) for i in catalog)
+
+    @property
+    def has_job(self) -> bool:
+        """Whether it is said how much is trained."""
+        amounts = (self.work, self.tokens, self.samples, self.epochs)
+        return bool(self.job_file) or any(amount is not None for amount in amounts)
 
     def _job(self) -> "Job | None":
         if not self.job_file:
@@ -201,7 +301,7 @@ class SweepFlags(PlanFlags):
 
     pw: Annotated[str, opt("Budgets in $/h: 0:10:0.1, or a comma-separated list.", "LOW:HIGH:STEP")]
     # The same option, but here it may be repeated.
-    policy: Annotated[list[str], opt("Only this policy of 'recommend'; repeatable; default: all.", "NAME")] = many()  # type: ignore[assignment]
+    policy: Policies = many()  # type: ignore[assignment]
     simulate: Annotated[str | None, opt("Also simulate the best clusters: p5, p50, p95.", "RUNS")] = None
 
     def planner_options(self, catalog: "Catalog") -> "PlanOptions":
@@ -224,8 +324,7 @@ class SourceFlags:
         from deepvm.catalog.store import load_catalog
 
         catalog = load_catalog(name, prices=self.prices, offline=self.offline, profile=self.profile)
-        for text in catalog.provenance.notes:
-            note(text)
+        say_notes([catalog])
         return catalog
 
 
@@ -241,30 +340,58 @@ class ShowFlags(SourceFlags):
         return measured((super().load(name),), self.tables, self.workload)[0]
 
 
-def measured(catalogs: "Sequence[Catalog]", tables: str, workload: str) -> "tuple[Catalog, ...]":
-    """Catalogs with the user's measurements; notes about those that cannot be used. Raises DataError, RequestError."""
+def say_notes(catalogs: "Sequence[Catalog]", *, details: bool = False) -> None:
+    """Notes about where catalogs come from; what is usual takes one short line, unless details are wanted."""
+    abouts = [c.provenance for c in catalogs]
+    usual = dict.fromkeys(text for about in abouts for text in about.usual)
+    for text in dict.fromkeys(n for about in abouts for n in about.notes if details or n not in usual):
+        note(text)
+    if usual and not details:
+        from deepvm.reports.prices.brief import brief_line
+
+        note(brief_line(catalogs))
+
+
+def own_tables(tables: str, workload: str = "") -> "MeasuredTables | None":
+    """The measurements that ``--tables`` names; None where there are none, and none are asked for by ``workload``."""
     if tables == "auto" and not workload:
         from deepvm.catalog.measured.storage import default_folder, nothing_measured
 
         folder = default_folder(os.environ)
         if folder is None or nothing_measured(folder):  # the tables' modules are slow to load
-            return tuple(catalogs)
+            return None
     from deepvm.catalog.measured.tables import open_tables
 
     found = open_tables(tables)
-    if found is None and workload:
-        note(f"--workload {workload} has no effect beside --tables paper")
-    if found is None or not (found or workload):
+    return found if found or workload else None
+
+
+def measured(catalogs: "Sequence[Catalog]", tables: str, workload: str) -> "tuple[Catalog, ...]":
+    """Catalogs with the user's measurements; notes about those that cannot be used. Raises DataError, RequestError."""
+    found = own_tables(tables, workload)
+    if found is None:
+        if workload:
+            note(f"--workload {workload} has no effect beside --tables paper")
         return tuple(catalogs)
-    applied = tuple(found.apply(c, workload, among=catalogs) for c in catalogs)
+    return _noted(catalogs, [found.apply(c, workload, among=catalogs) for c in catalogs], tables, found.path)
+
+
+def _noted(
+    catalogs: "Sequence[Catalog]", applied: "Sequence[Catalog]", tables: str, path: str
+) -> "tuple[Catalog, ...]":
+    """Catalogs with measurements, with notes about those that cannot be used."""
     said = {text for catalog in catalogs for text in catalog.provenance.notes}
     for text in dict.fromkeys(t for c in applied for t in c.provenance.notes if t not in said):
         note(text)
     if tables == "auto":
-        return applied
+        return tuple(applied)
     # Measurements that are not the user's own name their file.
-    named = (replace(c, provenance=replace(c.provenance, measured_file=found.path)) for c in applied)
+    named = (replace(c, provenance=replace(c.provenance, measured_file=path)) for c in applied)
     return tuple(new if new.provenance.measured else old for new, old in zip(named, applied, strict=True))
+
+
+def _of_steps(catalog: "Catalog") -> bool:
+    return any(m.kind == "steps" for m in catalog.provenance.measured)
 
 
 def open_quotas(name: str | None, catalog: "Catalog") -> "tuple[Quota, ...] | None":

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepvm.cli.output import EveryForm, TableJsonYaml, note, print_as, print_document, say
-from deepvm.cli.parameters import arg, takes_flags
+from deepvm.cli.help.completion import complete_type
+from deepvm.cli.output import Output, OutputOrPage, note, print_as, print_document, say
+from deepvm.cli.parameters import arg, flag, takes_flags
 from deepvm.cli.plan import options as o
 from deepvm.errors import MissingDataError, RequestError
 
@@ -25,8 +27,9 @@ if TYPE_CHECKING:
 @takes_flags
 def recommend(
     flags: o.RankFlags,
-    output: EveryForm = "table",
+    output: OutputOrPage = "table",
     explain: Annotated[str, o.of_type("Also say why this type is not in the best cluster.", "TYPE")] = "",
+    why: Annotated[bool, flag("--why", "Also show reasons, doubts, alternatives and rejected types.")] = False,
 ) -> None:
     """Rank the clusters that train fastest for a budget.
 
@@ -35,18 +38,38 @@ def recommend(
     from deepvm.cli.plan.open_catalogs import open_catalogs, placement_of
     from deepvm.planner.regions import compare
 
-    answers = _answers(open_catalogs(flags), flags)
+    answers = _answers(open_catalogs(flags, details=why), flags)
     job = answers[0].request.work is not None
     if job or flags.simulate is not None:
         from deepvm.cli.plan.simulated_ranking import ranked_anew, runs_of
 
         runs = runs_of(flags.simulate, job=job)
-        answers = [ranked_anew(answer, runs, document=output in ("json", "yaml")) for answer in answers]
+        answers = [ranked_anew(answer, runs, document=output in ("json", "yaml", "html")) for answer in answers]
     found = compare(answers)
-    why = _why_not(found.answers[0].catalog, found.answers[0].request, explain) if explain else None
-    _print(found, why, placement_of(found, flags), output)
+    asked = _why_not(found.answers[0].catalog, found.answers[0].request, explain) if explain else None
+    if output == "table" and found.ranked and found.answers[0].request.training is not None:
+        from deepvm.reports.plans.answer import print_answer
+
+        print_answer(found, datetime.now(timezone.utc), assumed=not flags.model and flags.params is None)
+        if not why and asked is None:
+            return
+    if output == "html":
+        _write_page(found, flags)
+    _print(found, asked, placement_of(found, flags), output)
     if not found.ranked:
         raise typer.Exit(3)  # nothing is feasible
+
+
+def _write_page(found: Comparison, flags: o.RankFlags) -> None:
+    from deepvm import __version__
+    from deepvm.cli.plan.repeated import command_of
+    from deepvm.planner.search.frontier import frontier_of
+    from deepvm.reports.plans.plan_page import PlanPage
+
+    command = f"{command_of('recommend', flags)} -o html"
+    assumed = not flags.model and flags.params is None
+    page = PlanPage(found, frontier_of(found.answers[0]), command, datetime.now(timezone.utc), __version__, assumed)
+    sys.stdout.write(page.render())
 
 
 def _answers(catalogs: Sequence[Catalog], flags: o.RankFlags) -> list[Recommendations]:
@@ -75,7 +98,7 @@ def _why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
     if request.work is not None:
         from deepvm.cli.plan.simulated_ranking import simulated_why
 
-        why = simulated_why(why, request.work)
+        why = simulated_why(why, request)
     return why
 
 
@@ -86,12 +109,17 @@ def _print(found: Comparison, why: WhyNot | None, placement: Placement | None, o
 
     now, several = datetime.now(timezone.utc), len(found.answers) > 1
     if output in ("table", "wide") and found.ranked:
-        report.print_report(found, why, placement, now, wide=output == "wide")
+        if found.answers[0].request.training is None:
+            report.print_report(found, why, placement, now, wide=output == "wide")
+        else:
+            from deepvm.reports.plans.trained_report import print_trained_report
+
+            print_trained_report(found, why, placement, now, wide=output == "wide")
         return
     if output == "csv":
         print_document(data.csv_rows(found), output)
     elif output in ("json", "yaml"):
-        document = data.comparison(found, why) if several else data.document(found.answers[0], why)
+        document = data.comparison(found, why)
         if placement is not None:
             document["placement"] = data.placement(placement)
         print_document(document, output)
@@ -107,9 +135,9 @@ def _print(found: Comparison, why: WhyNot | None, placement: Placement | None, o
 
 @takes_flags
 def explain(
-    name: Annotated[str, arg("TYPE", "A type of the catalog.", autocompletion=o.complete_type)],
+    name: Annotated[str, arg("TYPE", "A type of the catalog.", autocompletion=complete_type)],
     flags: o.PlanFlags,
-    output: TableJsonYaml = "table",
+    output: Output = "table",
 ) -> None:
     """Answer "why not this type?" with its best cluster and how far that is from the winner.
 
@@ -129,5 +157,6 @@ def explain(
     print_as(
         output,
         lambda: report.print_why(why, found, datetime.now(timezone.utc)),
-        lambda: {"schema_version": data.EXPLAIN_VERSION, **data.explanation(why, found), "source": data.source(found)},
+        lambda: data.why_document(why),
+        lambda: data.why_rows(why),
     )

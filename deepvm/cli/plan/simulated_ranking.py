@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from deepvm.core.preemption.job import Job
     from deepvm.planner.explain import WhyNot
     from deepvm.planner.job_forecast import Work
+    from deepvm.planner.request import PlanRequest
     from deepvm.planner.sweep import SweepRow
     from deepvm.simulator.results import Results
 
@@ -47,7 +48,7 @@ def runs_of(text: str | None, *, job: bool) -> int | None:
     if text is None:
         return None
     if not job:
-        raise RequestError("simulate", text, "only together with --job or --work, which say what is to be trained")
+        raise RequestError("simulate", text, "only together with --job, --work, --tokens, --samples or --epochs")
     if not (text.isascii() and text.isdigit() and len(text) < 9 and 0 < int(text) <= MOST_RUNS):
         raise RequestError("simulate", text, f"a whole number of runs from 1 to {MOST_RUNS}")
     return int(text)
@@ -63,7 +64,7 @@ def ranked_anew(answer: Recommendations, runs: int | None, *, document: bool) ->
     work, reference = answer.request.work, answer.reference
     if work is None or reference is None:
         return answer
-    renew, renew_doubtful = _simulator(work, reference, runs), _simulator(work, reference, None)
+    renew, renew_doubtful = (_simulator(answer.request, reference, r) for r in (runs, None))
     doubtful, ordered = sum(map(_doubtful, answer.configurations)), _ordered(answer)
     if doubtful and runs is None:
         note(
@@ -72,7 +73,7 @@ def ranked_anew(answer: Recommendations, runs: int | None, *, document: bool) ->
             + (", and so is their order; which clusters were simulated is by the closed form" if ordered else "")
         )
     kept, left_out = _walk(answer, renew) if doubtful else ([renew(r) for r in answer.configurations], [])
-    if ordered:
+    if ordered and not answer.request.ranks_machines:
         kept.sort(key=lambda r: _figure(answer, r))
     kept = [_limited(replace(r, rank=i), left_out) for i, r in enumerate(kept[: answer.request.top], start=1)]
     if left_out:
@@ -150,7 +151,7 @@ def _limited(r: Recommendation, left_out: Sequence[LeftOut]) -> Recommendation:
     return r
 
 
-def simulated_why(why: WhyNot, work: Work) -> WhyNot:
+def simulated_why(why: WhyNot, request: PlanRequest) -> WhyNot:
     """Simulate the cluster of an answer to "why not?" where the closed form fails."""
     best = why.best
     if why.reference is None or best is None or best.outlook is None or best.outlook.sound:
@@ -159,10 +160,10 @@ def simulated_why(why: WhyNot, work: Work) -> WhyNot:
         f"{best.cluster} is outside of the range of the closed form: its expected time and cost are means of {RUNS} "
         "simulated runs, and the verdict is by the closed form"
     )
-    return replace(why, best=_simulator(work, why.reference, None)(best))
+    return replace(why, best=_simulator(request, why.reference, None)(best))
 
 
-def simulated_rows(rows: Sequence[SweepRow], work: Work, runs: int) -> list[SweepRow]:
+def simulated_rows(rows: Sequence[SweepRow], request: PlanRequest, runs: int) -> tuple[SweepRow, ...]:
     """Simulate the clusters of a sweep; the closed form still decides which is best for a budget."""
     renewers: dict[str, Simulate] = {}
     found: list[SweepRow] = []
@@ -170,26 +171,32 @@ def simulated_rows(rows: Sequence[SweepRow], work: Work, runs: int) -> list[Swee
     with Progress(len(rows), "rows") as progress:
         for row in rows:
             if row.recommendation is not None and row.reference is not None:
-                renew = renewers.setdefault(row.reference.name, _simulator(work, row.reference, runs))
+                renew = renewers.setdefault(row.reference.name, _simulator(request, row.reference, runs))
                 best = renew(row.recommendation)
-                broken += _broken(work, best)[:1]
+                broken += _broken(request.work, best)[:1] if request.work else ()
                 row = replace(row, recommendation=best)
             found.append(row)
             progress.advance(1)
     if broken:
         more = f", and so in {len(broken) - 1} more rows" if len(broken) > 1 else ""
         note(f"{broken[0].reason}{more}")
-    return found
+    return tuple(found)
 
 
-def _simulator(work: Work, reference: InstanceType, runs: int | None) -> Simulate:
+def _simulator(request: PlanRequest, reference: InstanceType, runs: int | None) -> Simulate:
     """A function that simulates a cluster; clusters that differ in their memory nodes only share one simulation."""
+    work = request.work
+    assert work is not None
     seen: dict[object, Results | SimulationError | None] = {}
 
     def renew(r: Recommendation) -> Recommendation:
         if r.outlook is None or not r.throughput or (r.outlook.sound and runs is None):
             return r
         job = work.job_on(r.cluster, r.throughput, reference)
+        if request.training is not None:
+            from deepvm.planner.workload.recovery import as_counted
+
+            job = as_counted(job, r.cluster, request)
         priced = replace(job, spot_usd_per_hour=1 / job.vms)  # a cluster of 1 $/h
         if priced not in seen:
             seen[priced] = _simulate(work, priced, r, runs or RUNS)
@@ -198,7 +205,7 @@ def _simulator(work: Work, reference: InstanceType, runs: int | None) -> Simulat
             return r
         if isinstance(found, SimulationError):
             return replace(r, outlook=replace(r.outlook, total_s=math.inf, cost_usd=math.inf))
-        new = replace(r, outlook=_outlook(found, r.outlook.sound, float(r.usd_per_hour), work.deadline_s))
+        new = replace(r, outlook=_outlook(found, r.outlook, float(r.usd_per_hour), work.deadline_s))
         return replace(new, warnings=(*r.warnings, *(b.reason for b in _broken(work, new))))
 
     return renew
@@ -209,6 +216,7 @@ def _simulate(work: Work, job: Job, r: Recommendation, runs: int) -> Results | S
     from deepvm.simulator.monte_carlo import simulate
 
     assert r.outlook is not None
+    # Saves at even times cost the simulator nothing: it skips over them.
     saves = job.steps / work.policy.fixed_steps if work.policy.fixed_steps else 0.0
     events = r.outlook.preemptions + saves
     if not events <= MOST_EVENTS:
@@ -224,17 +232,17 @@ def _simulate(work: Work, job: Job, r: Recommendation, runs: int) -> Results | S
         return error
 
 
-def _outlook(found: Results, sound: bool, usd_per_hour: float, deadline_s: float | None) -> Outlook:
+def _outlook(found: Results, old: Outlook, usd_per_hour: float, deadline_s: float | None) -> Outlook:
     """Means and spread of runs that were simulated at 1 $/h, at the cluster's own price."""
     from deepvm.simulator.results import Spread as Quantiles
 
     late = None if deadline_s is None else float((found.total_s > deadline_s).mean())
     time, bill = Quantiles.of(found.total_s), Quantiles.of(found.cost_usd * usd_per_hour)
-    return Outlook(
+    return replace(
+        old,
         total_s=time.mean,
         cost_usd=bill.mean,
         preemptions=float(found.preemptions.mean()),
-        sound=sound,
         spread=Spread(found.runs, time.p5, time.p50, time.p95, bill.p5, bill.p50, bill.p95, late),
     )
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Annotated
 
-from deepvm.cli.output import TableJsonYamlCsv, draw, note, plot_of, print_as
+from deepvm.cli.output import Output, draw, note, plot_of, print_as
 from deepvm.cli.parameters import takes_flags
 from deepvm.cli.plan import options as o
 
@@ -13,7 +14,7 @@ from deepvm.cli.plan import options as o
 @takes_flags
 def sweep(
     flags: o.SweepFlags,
-    output: TableJsonYamlCsv = "table",
+    output: Output = "table",
     plot: Annotated[str, plot_of("Figure 7, or time and cost")] = "",
 ) -> None:
     """Recommend for a range of budgets under the four policies of the paper (Figure 7).
@@ -31,27 +32,28 @@ def sweep(
     if flags.simulate is not None:
         from deepvm.cli.plan.simulated_ranking import runs_of, simulated_rows
 
-        runs = runs_of(flags.simulate, job=bool(flags.job_file) or flags.work is not None)
+        runs = runs_of(flags.simulate, job=flags.has_job)
     found = one_catalog(flags)
     options = flags.planner_options(found)
     rows = run(found, budgets, tuple(dict.fromkeys(flags.policy)) or ALL_POLICIES, **options)
     request = PlanRequest.parse(0, **options)
-    work = request.work
-    if work is not None and runs is not None:
-        rows = simulated_rows(rows, work, runs)
+    if request.work is not None and runs is not None:
+        rows = replace(rows, rows=simulated_rows(rows, request, runs))
+    units = request.training.workload.units if request.training else ""
     if plot:
         from deepvm.reports.pictures import sweep_figure
 
-        if work is None:
-            draw(plot, lambda: sweep_figure(rows, catalog_name=found.name, eflops_unit=found.eflops_unit))
+        if (work := request.work) is None:
+            about = {"catalog_name": found.name, "eflops_unit": found.eflops_unit, "units": units}
+            draw(plot, lambda: sweep_figure(rows, **about))
         else:
             draw(plot, lambda: report.outlooks_figure(rows, work, catalog_name=found.name))
         note(f"drew {plot}")
     print_as(
         output,
-        lambda: report.print_rows(rows),
-        lambda: report.document(rows, found, request.objective.value),
-        lambda: (report.header(rows), report.csv_rows(rows)),
+        lambda: report.print_rows(rows, units),
+        lambda: report.document(rows),
+        lambda: report.rows_of(rows),
     )
     if outside := report.outside(rows):
         note(

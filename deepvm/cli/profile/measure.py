@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from deepvm.cli.long_runs import cleaning_up, filling
-from deepvm.cli.output import TableJson, draw, plot_of, print_as, say
+from deepvm.cli.output import Output, draw, plot_of, print_as, say
 from deepvm.cli.parameters import flag, opt
 from deepvm.core.spelling import one_of
 from deepvm.core.units import parse_bytes
 from deepvm.errors import DataError, DeepVMError, RequestError
+from deepvm.profiling.workload.spec import BATCH
 
 if TYPE_CHECKING:
+    from deepvm.core.training.model import Model
     from deepvm.profiling.hosts.launcher import Host
 
 LauncherName = Annotated[
@@ -33,11 +35,11 @@ PythonThere = Annotated[str, opt("Python on the hosts; default: python3, with ne
 Workdir = Annotated[str, opt("Working folder on the hosts.", "FOLDER")]
 StartTimeout = Annotated[float, opt("Time limit until all hosts have connected.", "SECONDS")]
 Verbose = Annotated[bool, flag("--verbose", "Show the output of the hosts.", "-v")]
-Resolution = Annotated[int, opt("Height and width of the images.", "PIXELS")]
+Resolution = Annotated[int, opt("Side of the images.", "PIXELS")]
 Device = Annotated[Literal["auto", "cpu", "cuda"], opt("auto: all GPUs, else the CPU.")]
 Sizes = Annotated[str, opt("Numbers of VMs; default: 1, 2, 4, ... and all hosts.", "N,N,...")]
-WarmUp = Annotated[int, opt("Untimed steps at the start of each scaling run.", "N")]
-Steps = Annotated[int, opt("Steps per window of a scaling run.", "N")]
+WarmUp = Annotated[int, opt("Untimed steps before.", "N")]
+Steps = Annotated[int, opt("Steps of a window.", "N")]
 Transport = Annotated[Literal["tcp", "mpi"], opt("Network transport; mpi needs the extra mpi on all hosts.")]
 CheckpointSize = Annotated[str, opt("Size that all senders push together: 300MB, 0.3GB, 512MiB.", "SIZE")]
 Save = Annotated[bool, flag("--save", "Save to your measured tables, which recommend uses.")]
@@ -52,6 +54,7 @@ Models = Annotated[
     list[str],
     opt(f"{_NAMES}, {ALL}, or your own module:function; repeatable.", "NAME", autocompletion=lambda: [*MODELS, ALL]),
 ]
+Dtype = Annotated[Literal["float32", "bfloat16", "float16"], opt("Mixed below 32 bits.")]
 Seconds = Annotated[float, opt("Minimum length of a window of eFLOPS.", "SECONDS")]
 
 
@@ -63,14 +66,14 @@ def eflops(
     seconds: Seconds = 2.0,
     device: Device = "auto",
     processes: Annotated[int | None, opt("DDP processes; default: one per GPU, one on the CPU.", "N")] = None,
-    dtype: Annotated[Literal["float32", "bfloat16", "float16"], opt("float16 types: mixed precision.")] = "float32",
+    dtype: Dtype = "float32",
     optimizer: Annotated[Literal["adam", "sgd"], opt("Optimizer; the paper's is Adam.")] = "adam",
     data: Annotated[str, opt("Folder of CIFAR-10 or Fashion-MNIST; default: random images.", "DIR")] = "",
     timeout: Annotated[float, opt("Abort after so long without progress.", "SECONDS")] = 600,
     save: Save = False,
     instance_type: InstanceType = "",
     force_spread: ForceSpread = False,
-    output: TableJson = "table",
+    output: Output = "table",
 ) -> None:
     """Measure eFLOPS: train on this machine's GPUs, or its CPU, and count operations per second.
 
@@ -115,9 +118,16 @@ def scaling(
     launcher: LauncherName = "ssh",
     python: PythonThere = "",
     workdir: Workdir = "",
-    model: Annotated[str, opt(f"{_NAMES}, or your own module:function.", "NAME")] = "resnet50",
-    batch: Annotated[int, opt("Images per step and GPU, whatever the number of VMs.", "N")] = 128,
+    model: Annotated[str, opt(f"{_NAMES}, a text model (gpt2), or your own module:function.", "NAME")] = "resnet50",
+    trains: Annotated[str, opt("What recommend calls a model of your own.", "NAME")] = "",
+    seq: Annotated[int | None, opt("Tokens of a text.", "TOKENS", min=1)] = None,
+    method: Annotated[Literal["ddp", "fsdp"], opt("Texts: whole or sharded.")] = "ddp",
+    activation_checkpointing: Annotated[
+        bool, flag("--activation-checkpointing", "Texts: compute activations again.")
+    ] = False,
+    batch: Annotated[str, opt("Samples of each GPU; S(n): the first.", "N,N,...")] = "",
     resolution: Resolution = 32,
+    dtype: Dtype = "float32",
     device: Device = "auto",
     sizes: Sizes = "",
     repeats: Annotated[int, opt("Runs of each size.", "N")] = 3,
@@ -131,13 +141,14 @@ def scaling(
     instance_type: InstanceType = "",
     force_local: ForceLocal = False,
     verbose: Verbose = False,
-    output: TableJson = "table",
+    output: Output = "table",
 ) -> None:
     """Train for some seconds on 1, 2, 4, ... VMs through torchrun and compare the speeds.
 
     The largest cluster comes first; a host that fails is left out of the rest. Exit code 1 when sizes are missing.
+    Steps of several batches give a law by which recommend plans.
 
-    Example: deepvm profile scaling --hosts-file hosts --python '~/venv/bin/python' --out curve.json
+    Example: deepvm profile scaling --hosts-file hosts --batch 128,64 --out curve.json
     """
     from deepvm.cli.profile.save import check_save, entry_from, put
     from deepvm.profiling.hosts.launcher import Host, Launcher
@@ -146,7 +157,17 @@ def scaling(
     from deepvm.reports.profiling.measurements import print_curve
 
     _check_timeouts(start_timeout, timeout)
-    models_of([model])
+    text = _language(model, seq)
+    if text is None:
+        models_of([model])
+        for option, value in (
+            ("method", method != "ddp" and method),
+            ("activation_checkpointing", activation_checkpointing),
+        ):
+            if value:
+                raise RequestError(option, value, "only with a language model of 'deepvm performance models'")
+    if method == "fsdp" and dtype == "float16":
+        raise RequestError("dtype", dtype, "bfloat16 or float32 with --method fsdp")
     given = [str(place) for place in (hosts, hosts_file, local) if place]
     if len(given) != 1:
         raise RequestError("hosts", " and ".join(given), "one of --hosts NAMES, --hosts-file FILE and --local N")
@@ -154,7 +175,24 @@ def scaling(
     there = Launcher.parse("local" if local else launcher, python, workdir)
     if save:
         check_save("scaling", instance_type=instance_type, local=there.local, force_local=force_local)
-    task = Task(model, batch, resolution, device, sizes_of(sizes), repeats, warmup, windows, steps)
+    first, *others = numbers_of("batch", batch or str(text.batch if text else BATCH), "32,64,128")
+    task = Task(
+        text.name if text else model,
+        first,
+        resolution,
+        device,
+        sizes_of(sizes),
+        repeats,
+        warmup,
+        windows,
+        steps,
+        batches=tuple(others),
+        dtype=dtype,
+        trains=_named(trains, text.name if text else model),
+        sequence=text.sequence if text else seq,
+        method=method if text else "",
+        checkpointing=activation_checkpointing,
+    )
     file = Path(out) if out else None
     with cleaning_up(), filling(file, "profile scaling"):
         curve = measure_scaling(
@@ -204,7 +242,7 @@ def saturation(
     save: Save = False,
     force_local: ForceLocal = False,
     verbose: Verbose = False,
-    output: TableJson = "table",
+    output: Output = "table",
 ) -> None:
     """Measure how many VMs may push to one memory node at once, before one more makes it no faster (n_sat).
 
@@ -285,9 +323,31 @@ def models_of(names: list[str], *also: str) -> tuple[str, ...]:
 
 
 def sizes_of(text: str) -> tuple[int, ...]:
+    """The numbers of VMs that ``--sizes`` names; none for the default. Raises RequestError."""
+    return numbers_of("sizes", text, "1,2,4,8") if text else ()
+
+
+def numbers_of(option: str, text: str, example: str) -> tuple[int, ...]:
     """Numbers separated by commas. Raises RequestError."""
-    if not text:
-        return ()
-    if not re.fullmatch(r"[0-9]{1,4}( *, *[0-9]{1,4})*", text.strip(), re.ASCII):
-        raise RequestError("sizes", text, "whole numbers separated by commas, such as 1,2,4,8")
+    if not re.fullmatch(r"[0-9]{1,5}( *, *[0-9]{1,5})*", text.strip(), re.ASCII):
+        raise RequestError(option, text, f"whole numbers separated by commas, such as {example}")
     return tuple(int(n) for n in text.split(","))
+
+
+def _language(name: str, sequence: int | None) -> Model | None:
+    """The language model of a name that is built here; None for others. Raises RequestError."""
+    from deepvm.catalog.published.models import presets
+
+    found = presets().get(name.casefold())
+    if name in MODELS or found is None or found.transformer is None or not found.transformer.vocabulary:
+        return None
+    return found if sequence is None else found.with_sequence(sequence)
+
+
+def _named(trains: str, model: str) -> str:
+    """What the planner calls the trained model, for ``--trains``. Raises RequestError."""
+    if trains and ":" not in model:
+        raise RequestError("trains", trains, f"only with a model of your own: recommend knows {model} by its name")
+    if trains and (len(trains) > 100 or not trains.isprintable() or ":" in trains):
+        raise RequestError("trains", trains, "the name that recommend --model has for it, such as llama-8b")
+    return trains

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from deepvm.cli.long_runs import cleaning_up, filling
-from deepvm.cli.output import TableJson, draw, note, plot_of, print_as, say
+from deepvm.cli.output import Output, draw, note, plot_of, print_as, say
 from deepvm.cli.parameters import arg, flag, group, opt, takes_flags
 from deepvm.cli.profile.campaign import Campaign, Options
 from deepvm.cli.profile.measure import ForceSpread, Save, eflops, saturation, scaling
@@ -17,6 +17,7 @@ from deepvm.errors import MeasurementError, RequestError
 
 if TYPE_CHECKING:
     from deepvm.catalog.measured.entries import Entry
+    from deepvm.core.training.workload import Workload
 
 app = group("Measure eFLOPS, speed-up curves and network saturation on your own machines.")
 
@@ -26,26 +27,124 @@ app.command("scaling", short_help="Measure how much faster n VMs train than one.
 app.command("saturation", short_help="Measure how many VMs may push to one memory node.")(saturation)
 
 
-@app.command(short_help="Fit speed-up models to measurements, with a band.")
+_Law = Annotated[Literal["speedup", "step-time"], opt("What to fit: S(n), or how long a step takes.")]
+_Predict = Annotated[
+    list[str] | None,
+    opt("Predict a step, or those of a CSV; repeatable. With --law step-time.", "nodes=8,gpus=32,batch=200"),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepsOf:
+    """What the steps of ``--law step-time --save`` are of: the words of ``recommend``."""
+
+    save: Annotated[bool, flag("--save", "Save the law, by which recommend plans. With --law step-time.")] = False
+    instance_type: Annotated[str, opt("With --save: the type that was measured.", "TYPE")] = ""
+    model: Annotated[str, opt("With --save: what was trained, as for recommend.", "NAME|FILE")] = ""
+    params: Annotated[str | None, opt("Instead: a language model of this size, such as 7B.", "COUNT")] = None
+    seq: Annotated[str | None, opt("With --save: tokens of a sample; default: the model's.", "TOKENS")] = None
+    method: Annotated[Literal["ddp", "fsdp", "lora"] | None, opt("With --save: how; default: ddp.")] = None
+    precision: Annotated[
+        Literal["auto", "fp32", "tf32", "fp16", "bf16", "fp8"] | None, opt("With --save; default: auto.", "NAME")
+    ] = None
+    software: Annotated[
+        Literal["eager", "compiled", "tuned"] | None, opt("With --save: as for recommend; default: eager.")
+    ] = None
+    activation_checkpointing: Annotated[
+        bool | None,
+        opt("With --save.", None, "--activation-checkpointing/--no-activation-checkpointing"),
+    ] = None
+
+    def check(self) -> None:
+        """Raise a RequestError if what is given beside ``save`` is not used, or something is missing."""
+        if not self.save:
+            for name in (f.name for f in fields(self) if f.name != "save"):
+                if value := getattr(self, name):
+                    raise RequestError(name, value, "only with --save, for which it says what was measured")
+        elif not (self.model or self.params):
+            wanted = "with --save, what was trained: a model of 'deepvm performance models', or --params 7B"
+            raise RequestError("model", self.model, wanted)
+
+    def workload(self) -> Workload:
+        """What was trained. Raises RequestError, CatalogFormatError."""
+        from deepvm.catalog.published.workloads import read_workload
+
+        return read_workload(
+            model=self.model,
+            params=self.params,
+            seq=self.seq,
+            method=self.method or "ddp",
+            precision=self.precision or "auto",
+            activation_checkpointing=self.activation_checkpointing,
+        )
+
+
+@app.command(short_help="Fit speed-up curves or the step-time law to measurements.")
+@takes_flags
 def fit(
-    points: Annotated[str, arg("POINTS", "CSV with n,speedup or n,seconds, or JSON of 'profile scaling'.")],
-    up_to: Annotated[int | None, opt("Largest n to extrapolate to; default: the largest measured.", "N")] = None,
-    plot: Annotated[str, plot_of("points, fits and band")] = "",
-    output: TableJson = "table",
+    steps_of: StepsOf,
+    points: Annotated[str, arg("POINTS", "CSV with n,speedup or n,seconds, or JSON of 'profile scaling'; see below.")],
+    law: _Law = "speedup",
+    up_to: Annotated[
+        int | None, opt("Largest n to extrapolate to; default: the largest measured. With --law speedup.", "N")
+    ] = None,
+    predict: _Predict = None,
+    plot: Annotated[str, plot_of("measurements and fit, with a band")] = "",
+    output: Output = "table",
 ) -> None:
     """Fit and rank logistic, Amdahl, USL and alpha-beta (ring) curves, with a band and what to measure next.
 
     An n may be measured several times; seconds are those of the same work on n VMs.
 
+    --law step-time takes a CSV with nodes,gpus,local_batch,step_time_s (VMs, GPUs of all of them, samples on each GPU,
+    seconds; other columns are ignored) and predicts steps of other clusters and batches, with 80 % intervals. A CSV for
+    --predict has nodes,gpus,local_batch. JSON of 'profile scaling' with several batches is read as well. --save keeps
+    the law and the steps, by which recommend plans this model on this type.
+
     Example: deepvm profile fit points.csv --up-to 32 --plot fit.png
+
+    Example: deepvm profile fit steps.csv --law step-time --predict nodes=8,gpus=32,batch=200
     """
+    if law == "step-time":
+        _only_with("speedup", law, up_to=up_to)
+        _fit_step_time(points, predict or [], plot, output, steps_of)
+        return
     from deepvm.profiling.fit.speedup_fit import fit_curve
     from deepvm.profiling.fit.speedup_points import read_points
     from deepvm.reports.profiling.fits import fit_figure, print_fit
 
+    _only_with("step-time", law, predict=" ".join(predict) if predict else None, save=steps_of.save or None)
+    steps_of.check()
     found, name = fit_curve(read_points(points), up_to=up_to), Path(points).name
     print_as(output, lambda: print_fit(found, name), found.document)
     draw(plot, lambda: fit_figure(found, name=name))
+
+
+def _only_with(needed: str, law: str, **options: object) -> None:
+    for option, value in options.items():
+        if value is not None:
+            raise RequestError(option, value, f"only with --law {needed}; with --law {law} leave it out")
+
+
+def _fit_step_time(points: str, predict: list[str], plot: str, output: str, steps_of: StepsOf) -> None:
+    from deepvm.cli.profile.save import check_save, save_law
+    from deepvm.profiling.fit.step_fit import fit_step_time
+    from deepvm.profiling.fit.step_points import asked_of, read_steps
+    from deepvm.profiling.scaling.scaling_document import read_scaling_steps
+    from deepvm.reports.profiling.step_fits import print_step_fit, step_figure
+
+    steps_of.check()
+    workload = steps_of.workload() if steps_of.save else None
+    if workload is not None:
+        check_save("steptime", instance_type=steps_of.instance_type)
+    asked = asked_of(predict)
+    path = Path(points)
+    steps = read_scaling_steps(path) if path.suffix.lower() == ".json" else read_steps(path)
+    found, name = fit_step_time(steps, asked), path.name
+    print_as(output, lambda: print_step_fit(found, name), found.document)
+    draw(plot, lambda: step_figure(found, name=name))
+    if workload is not None:
+        save_law(found, workload, steps_of.software or "eager", steps_of.instance_type)
 
 
 @app.command("all", short_help="Measure all of it, into one file to copy back.")
@@ -56,7 +155,7 @@ def everything(
     save: Save = False,
     force_spread: ForceSpread = False,
     dry_run: Annotated[bool, flag("--dry-run", "Check the options and show what would be measured.")] = False,
-    output: TableJson = "table",
+    output: Output = "table",
 ) -> None:
     """Measure eFLOPS on the first host, the speed-up of all hosts, and the saturation of the receiver.
 
@@ -69,7 +168,7 @@ def everything(
     from deepvm.catalog.measured.tables import Tables
     from deepvm.cli.profile.save import check_save
     from deepvm.profiling.hosts.machine import describe
-    from deepvm.reports.profiling.measured import print_list
+    from deepvm.reports.profiling.measured import csv_rows, print_list
 
     remote = bool(options.hosts or options.hosts_file)
     kind = options.instance_type or ("" if remote else describe()["instance_type"])
@@ -94,8 +193,8 @@ def everything(
             campaign.measure()
         finally:  # whatever ends it, what was measured before is printed and saved
             tables = Tables().merged(campaign.entries)
-            if campaign.entries or output == "json":
-                print_as(output, lambda: print_list(tables), tables.as_document)
+            if campaign.entries or output != "table":
+                print_as(output, lambda: print_list(tables), tables.as_document, lambda: csv_rows(tables))
             unsaved = _save(campaign.entries, force_spread) if save else []
     failed = [*campaign.failed, *unsaved]
     for problem in failed:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from deepvm.catalog.measured.apply import reasons
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS, FUTURE, Entry
 from deepvm.catalog.measured.tables import MeasuredTypes, entry_of, own_folder, save_entries
+from deepvm.catalog.published.hardware import find_accelerator
+from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.catalog.store import catalog_names, load_catalog
 from deepvm.cli.output import note, say
-from deepvm.core.cluster.instances import Catalog
+from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.spelling import did_you_mean
+from deepvm.core.training.workload import Scaling
 from deepvm.core.units import counted
 from deepvm.errors import CatalogFormatError, DataError, MeasurementError, Problem, RequestError
 from deepvm.io.times import format_time
@@ -20,6 +24,10 @@ from deepvm.io.times import format_time
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from deepvm.core.training.workload import Workload
+    from deepvm.profiling.fit.step_fit import StepFit
+
+FAR_OFF = 20.0  # times longer or shorter than known steps: another unit, or another workload
 USELESS_SPREAD = 0.5  # of the median: VM types differ by less than eFLOPS whose windows differ by more
 
 
@@ -75,6 +83,44 @@ def entry_from(
         known = {"sender_type": sender or text(document, "sender_type")}
         known["receiver_type"] = receiver or text(document, "receiver_type")
     return entry_of(kind, document, measured_at=measured_at or datetime.now(timezone.utc), name=name, **known)
+
+
+def save_law(found: StepFit, workload: Workload, software: str, instance_type: str) -> None:
+    """Save a fitted step-time law with its steps, and say what was done. Raises as :func:`put`."""
+    model, precision = workload.model, workload.precision
+    instance = every_type().by_name.get(instance_type)
+    machine: dict[str, Any] = {"instance_type": instance_type}
+    if instance is not None and instance.gpu is not None:
+        machine["gpus"] = [f"{instance.gpu.name} {instance.gpu.memory_gib or 0:.0f}GB"]
+        gpu = find_accelerator(instance.gpu.name, instance.gpu.memory_gib)
+        precision = (gpu and gpu.precision(precision)) or precision
+        _doubt_unit(found, workload, instance)
+    trained = {
+        "model": model.name,
+        "method": workload.method.value,
+        "precision": precision.value,
+        "sequence": model.sequence if model.sequence > 1 else None,
+        "software": software,
+        "activation_checkpointing": workload.checkpointing,
+    }
+    put([entry_from(found.saved(trained, machine), instance_type=instance_type)])
+
+
+def _doubt_unit(found: StepFit, workload: Workload, instance: InstanceType) -> None:
+    """Note steps that are far from what is known of a model and a GPU, as milliseconds would be."""
+    batch, nodes = found.measured.batch[1], found.steps.nodes.min(keepdims=True)
+    asked = replace(workload, batch=batch, scaling=Scaling.WEAK)
+    known = PublishedPerformance().speed(instance, asked, nodes)
+    if isinstance(known, str):
+        return
+    own = found.fitted.predict(found.measured.nodes[0], found.measured.gpus[0], batch).value
+    ratio = own / float(known.step_s[0])
+    if not 1 / FAR_OFF < ratio < FAR_OFF:
+        times = f"{ratio:.3g} times as long" if ratio > 1 else f"{1 / ratio:.3g} times as short"
+        note(
+            f"a step is {times} as others' runs say of {workload.model.name} on {instance.name}; is step_time_s in "
+            "seconds, and local_batch of each GPU?"
+        )
 
 
 def put(entries: Iterable[Entry], *, force_local: bool = False, force_spread: bool = False) -> None:

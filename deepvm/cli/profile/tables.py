@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from deepvm.cli.output import TableJson, note, print_as, print_document, say
+from deepvm.cli.output import Output, note, print_as, say
 from deepvm.cli.parameters import arg, flag, group, opt
 from deepvm.cli.profile.measure import ForceSpread
 from deepvm.core.spelling import did_you_mean
@@ -26,7 +26,7 @@ app = group("List, show, compare, import and export what was measured on your ow
 @app.command("list", short_help="List measurements, and what recommend uses.")
 def list_tables(
     catalog: Annotated[str, opt("What is used with this catalog; default: any embedded one.", "NAME|FILE")] = "",
-    output: TableJson = "table",
+    output: Output = "table",
 ) -> None:
     """List measurements: kind, type, workload, day, whether recommend uses it, and the result."""
     from deepvm.catalog.measured.apply import reasons
@@ -46,23 +46,30 @@ def list_tables(
 @app.command(short_help="Show measurements with their raw figures.")
 def show(
     name: Annotated[str, arg("NAME", "Instance type, kind, name as in 'list -o json', its beginning, or a glob.")],
-    output: TableJson = "table",
+    output: Output = "table",
 ) -> None:
-    """Show measurements with their raw figures; json prints the documents whole."""
+    """Show measurements with their raw figures; json and yaml print the documents whole, csv a row for each."""
     from deepvm.reports.profiling import measured as report
 
     found = _called([name])
-    if output == "json":
-        print_document({"schema_version": "deepvm.tables/1", "entries": [e.as_document() for e in found]})
-        return
-    for entry in found:
-        report.print_entry(entry)
+
+    def table() -> None:
+        for entry in found:
+            report.print_entry(entry)
+
+    entries = [e.as_document() for e in found]
+    print_as(
+        output,
+        table,
+        lambda: {"schema_version": "deepvm.tables/1", "entries": entries},
+        lambda: report.csv_rows(found),
+    )
 
 
 @app.command(short_help="Show what the last change did, or what yours change.")
 def diff(
     catalog: Annotated[str, opt("Show instead what the measurements change in this catalog.", "NAME|FILE")] = "",
-    output: TableJson = "table",
+    output: Output = "table",
 ) -> None:
     """Show what the last change did to the measured tables, or what they change in a catalog.
 
@@ -83,7 +90,12 @@ def diff(
     own = tables.apply(published)
     found = diff_catalogs(published, own)
     changed = f"{catalog} with your measurements"
-    print_as(output, lambda: diffs.print_report(found, catalog, changed), lambda: diffs.document(found))
+    print_as(
+        output,
+        lambda: diffs.print_report(found, catalog, changed),
+        lambda: diffs.document(found),
+        lambda: diffs.csv_rows(found),
+    )
     for text in own.provenance.notes[len(published.provenance.notes) :]:
         note(text)
     for text in own.provenance.doubts[len(published.provenance.doubts) :]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -121,7 +120,7 @@ def show(answers: Sequence[Answer], output: str, plot: str, *, many: bool) -> No
     if output == "table":
         simulations.print_answers(answers)
     elif output == "csv":
-        sys.stdout.write(simulations.csv_text(answers))
+        print_document(simulations.csv_rows(answers), output)
     else:
-        print_document(simulations.comparison(answers) if many else answers[0].results.document())
+        print_document(simulations.comparison(answers) if many else answers[0].results.document(), output)
     draw(plot, lambda: simulations.answers_figure(answers))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from deepvm.cli.output import TableJsonCsv, plot_of
+from deepvm.cli.help.completion import complete_save_policy
+from deepvm.cli.output import Output, plot_of
 from deepvm.cli.parameters import SAVE_POLICIES, arg, opt
 from deepvm.errors import RequestError, SimulationError
 
@@ -14,7 +15,10 @@ def simulate(
     more: Annotated[list[Path] | None, arg("[FILE]...", "Additional files for --trace.")] = None,
     job: Annotated[list[Path] | None, opt("Job file (docs/reference/job-file.md); repeat to compare.", "FILE")] = None,
     preset: Annotated[list[str] | None, opt("A built-in job: gpt-117m or gpt-1.3b; repeatable.", "NAME")] = None,
-    policy: Annotated[str | None, opt(f"When to save: {SAVE_POLICIES}; default: adaptive.", "NAME")] = None,
+    policy: Annotated[
+        str | None,
+        opt(f"When to save: {SAVE_POLICIES}; default: adaptive.", "NAME", autocompletion=complete_save_policy),
+    ] = None,
     compare: Annotated[str | None, opt("Several save policies, comma-separated; one row each.", "NAMES")] = None,
     runs: Annotated[int, opt("Number of simulated training runs.", "N")] = 100,
     seed: Annotated[int, opt("Random seed; the same seed gives the same runs.", "N")] = 1,
@@ -29,7 +33,7 @@ def simulate(
     jobs: Annotated[int, opt("Worker processes, for rows and for chunks of 10 000 runs.", "N")] = 1,
     executor: Annotated[str, opt("A Dask cluster instead of local processes.", "dask://HOST:PORT")] = "",
     plot: Annotated[str, plot_of("the result")] = "",
-    output: TableJsonCsv = "table",
+    output: Output = "table",
 ) -> None:
     """Simulate training runs on preemptible VMs: time, cost and what they go into, with the spread over many runs.
 

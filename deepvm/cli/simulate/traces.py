@@ -7,7 +7,7 @@ from functools import partial
 from typing import Annotated
 
 from deepvm.cli.long_runs import Progress
-from deepvm.cli.output import TableJsonCsv, draw, note, plot_of, print_as, say
+from deepvm.cli.output import Output, draw, note, plot_of, print_as, say
 from deepvm.cli.parameters import SAVE_POLICIES, arg, flag, group, opt
 from deepvm.core.units import parse_hours, parse_seconds
 from deepvm.errors import DataError, RequestError
@@ -40,7 +40,7 @@ def deadline(
     starts: Annotated[int, opt("Job starts, spread over each trace.", "N")] = 50,
     foresight: Annotated[bool, flag("--foresight", "Also the least possible cost of any policy; can be slow.")] = False,
     plot: Annotated[str, plot_of("the costs")] = "",
-    output: TableJsonCsv = "table",
+    output: Output = "table",
 ) -> None:
     """Replay jobs with a deadline: spot while it is available, on-demand in time where it is not.
 
@@ -100,7 +100,7 @@ def show(
     files: Files,
     nodes: Nodes = None,
     plot: Annotated[str, plot_of("availability, survival and fits")] = "",
-    output: TableJsonCsv = "table",
+    output: Output = "table",
 ) -> None:
     """Show how long each trace is, how often the VMs were available, and how long they lived.
 
@@ -135,7 +135,7 @@ def fit(
     files: Files,
     nodes: Nodes = None,
     each: Annotated[bool, flag("--each", "Also fit each trace by itself.")] = False,
-    output: TableJsonCsv = "table",
+    output: Output = "table",
 ) -> None:
     """Fit exponential, Weibull, Lomax and lognormal lifetimes to all traces together, and show which fits best.
 
@@ -175,7 +175,7 @@ def replay(
     save: Annotated[str, opt("How long a save blocks training, s; comma-separated.", "TIMES")] = "2.55,19.5,120",
     step: Annotated[str, opt("One training step.", "TIME")] = "4.6s",
     mttp: Annotated[str, opt("Mean time to preemption before a trace has shown its own.", "TIME")] = "3h",
-    output: TableJsonCsv = "table",
+    output: Output = "table",
 ) -> None:
     """Replay save policies: what saves and lost work would have cost, each policy knowing only the past of the trace.
 

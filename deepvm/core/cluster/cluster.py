@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from deepvm.core.cluster.instances import InstanceType, Market, ZonePrice
+from deepvm.core.interval import Interval
 from deepvm.core.units import MICRO_USD
 
 
@@ -103,6 +104,8 @@ class Outlook:
         cost_usd: the bill for all VMs. preemptions: how many.
         sound: whether the closed form is within 2 % here (:mod:`deepvm.core.preemption.makespan`).
         spread: of simulated runs if there are any; the other figures are then their means.
+        costs_usd: the bill of a fast run at a good time for spot VMs, and of a slow one at a bad time; with a model.
+        late_probability: of missing the deadline, as far as the speed is known; None without a model or a deadline.
     """
 
     total_s: float
@@ -110,6 +113,38 @@ class Outlook:
     preemptions: float
     sound: bool = True
     spread: Spread | None = None
+    costs_usd: tuple[float, float] | None = None
+    late_probability: float | None = None
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """How fast a cluster trains a model: 80 % intervals, and where they come from.
+
+    Attributes:
+        throughput: units a second of the cluster. step_s: seconds of a step. mfu: model FLOP utilisation.
+        source: ``measured``, ``published`` or ``derived``. precision: of the step.
+        batch_per_gpu, micro_batch: samples of a step on each GPU, and of them computed at once.
+        checkpointing: activation checkpointing. fitted_vms: the largest cluster that the source has seen.
+        kept: share of the throughput that preemptions leave: at a bad time, usually, at a good one.
+        state_bytes: weights, gradients and optimizer on each GPU.
+        faster_than_first: probability that it trains more than 1 % faster than the first plan; None for that one.
+        trusted: whether so large a cluster, and batch, may come first.
+    """
+
+    throughput: Interval
+    step_s: Interval
+    mfu: float
+    source: str
+    precision: str
+    batch_per_gpu: float
+    micro_batch: float
+    checkpointing: bool
+    fitted_vms: int
+    kept: Interval
+    state_bytes: float
+    faster_than_first: float | None = None
+    trusted: bool = True
 
 
 @dataclass(frozen=True)
@@ -119,11 +154,12 @@ class Recommendation:
     Attributes:
         speedup: S(n) after the clamp. scaling_factor: K(n) = S(n)/n (eq. 13). speedup_kind: the curve that was used.
         throughput: eFLOPS x n x K(n), in the catalog's eFLOPS unit.
-        flopp_spot: operations per dollar of one spot VM (eq. 1).
+        flopp_spot: operations per dollar of one spot VM (eq. 1); None where it has no spot price.
         z: the paper's objective (eq. 4, 8) with FLOPP = eFLOPS / usd_per_hour, without the constant 3600.
         usd_per_work: price over throughput, $/h per eFLOPS unit; None if the throughput is 0.
         binding: what keeps a cluster of these types from being better; empty when nothing does.
         warnings: reasons to doubt the figures. outlook: of the user's job; None without one.
+        prediction: of the throughput, where a model is trained and not eFLOPS are counted.
         next_zone: the cheapest cluster of as many of these VMs in another zone, perhaps with other memory nodes; None
             if there is none, or if it was not asked for.
     """
@@ -133,13 +169,14 @@ class Recommendation:
     speedup: float
     scaling_factor: float
     throughput: float
-    flopp_spot: float
+    flopp_spot: float | None
     z: float
     usd_per_work: float | None
     speedup_kind: str
     binding: tuple[Binding, ...] = ()
     warnings: tuple[str, ...] = ()
     outlook: Outlook | None = None
+    prediction: Prediction | None = None
     next_zone: Cluster | None = None
 
     @property
@@ -158,8 +195,9 @@ class Rejection:
     """A type that is in no feasible cluster of this request.
 
     ``detail`` is for people, with the figures; ``reason`` one word for programs: ``unprofiled``, ``excluded``,
-    ``unusable``, ``memory``, ``burstable``, ``previous-generation``, ``vcpus``, ``network-unknown``, ``no-spot-price``,
-    ``no-on-demand-price``, ``no-curve``, ``not-scaling``, ``quota``, ``budget``, ``max-nodes``, ``architecture``.
+    ``unusable``, ``memory``, ``gpu-memory``, ``global-batch``, ``speed-unknown``, ``no-wheels``, ``burstable``,
+    ``previous-generation``, ``vcpus``, ``network-unknown``, ``no-spot-price``, ``no-on-demand-price``, ``no-curve``,
+    ``not-scaling``, ``quota``, ``budget``, ``max-nodes``, ``architecture``, ``saturation``, ``preemptions``.
     """
 
     instance_type: str

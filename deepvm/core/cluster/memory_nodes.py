@@ -1,6 +1,7 @@
 """Which VMs can hold checkpoints, and how many senders a memory node takes.
 
-Memory: eq. 6 as DeepVM prints it, or with what a real VM keeps for itself. Network: n_sat (DeepVM III-C2, Table V).
+Memory: eq. 6 as DeepVM prints it, each node alone; or with what a real VM keeps for itself, and with nodes that share
+each version, as the runtime does (``tcp://a,b``). Network: n_sat (DeepVM III-C2, Table V).
 """
 
 from __future__ import annotations
@@ -30,6 +31,16 @@ and 210 MiB with these senders, most of it parts on their way into the bucket.""
 SOCKET_PERCENT = 10
 """Received data that was not read yet. Linux lets all TCP together have 9.4 % of the memory (tcp_mem) and cannot
 reclaim it; 9 senders of 1000 MiB filled 210 MiB of it on 2026-11-23, 17 of 300 MiB 73 MiB."""
+
+
+MOST_PARTS = 64
+"""Memory nodes that one version is split over, at most."""
+
+PART_BYTES = 16_000_000
+"""What a part of a version has beside its bytes. The parts are equal but for one byte; each has the layout of the whole
+version, a digest of each rank and 3 kB around them, and begins at a page. Measured on 2026-11-25: 67 kB with 900
+tensors of one process, 0.17 MB of 8, 0.97 MB of 64; computed for 840 GB in 2200 tensors: 3.4 MB of 64 processes, 13 MB
+of 256."""
 
 
 def room_of_system(memory_bytes: int) -> int:
@@ -87,6 +98,8 @@ class MemoryNodeRule:
         sustained: whether to use its sustained bandwidth where known, not a peak of some minutes. Below the first row
             of a table n_sat then falls in proportion; the paper's rule takes the first row.
         current: whether a previous generation must be asked for.
+        shared: whether the nodes of a cluster hold each version together, in equal parts, up to :data:`MOST_PARTS` of
+            them; else each holds all of it (eq. 6).
     """
 
     name: str
@@ -95,10 +108,42 @@ class MemoryNodeRule:
     least_vcpus: int = 1
     sustained: bool = False
     current: bool = False
+    shared: bool = False
+
+    @property
+    def most_nodes(self) -> int | None:
+        """The most memory nodes of a cluster; None for any number."""
+        return MOST_PARTS if self.shared else None
 
     def room_bytes(self, memory_bytes: int) -> int:
-        """Bytes of a VM's memory for checkpoints, at least 0; f x s must fit (eq. 6)."""
+        """Bytes of a VM's memory for checkpoints, at least 0."""
         return max(0, memory_bytes * (100 - self.reserved_percent) // 100 - self.reserved_bytes)
+
+    def share_bytes(self, memory_bytes: int, checkpoint_bytes: int, buffers: int) -> int:
+        """What a VM adds to the room of all nodes, which must be f x s: m nodes do if m x share >= f x s.
+
+        One that holds everything alone adds all of its room (eq. 6). Else it holds ``buffers`` parts, and
+        :data:`PART_BYTES` for each go off; or nothing, where nodes do not share.
+        """
+        room = self.room_bytes(memory_bytes)
+        if room >= checkpoint_bytes * buffers:
+            return room
+        return max(0, room - buffers * PART_BYTES) if self.shared else 0
+
+    def least_nodes(self, memory_bytes: int, checkpoint_bytes: int, buffers: int) -> int | None:
+        """The fewest VMs that hold ``buffers`` checkpoints; None if no allowed number does."""
+        share = self.share_bytes(memory_bytes, checkpoint_bytes, buffers)
+        if not share:
+            return None if checkpoint_bytes * buffers else 1
+        count = max(1, -(-checkpoint_bytes * buffers // share))
+        return count if self.most_nodes is None or count <= self.most_nodes else None
+
+    def largest_checkpoint(self, memory_bytes: int, buffers: int) -> int:
+        """The largest checkpoint, bytes, of which VMs with this memory hold so many."""
+        alone = self.room_bytes(memory_bytes) // buffers
+        if not self.shared:
+            return alone
+        return max(alone, MOST_PARTS * max(0, self.room_bytes(memory_bytes) - buffers * PART_BYTES) // buffers)
 
     def n_sat(self, table: SaturationTable, network_gbps: float) -> int:
         """How many senders saturate a memory node with this bandwidth (eq. 14), at least 1."""
@@ -119,6 +164,7 @@ REAL_NODES = MemoryNodeRule(
     least_vcpus=2,
     sustained=True,
     current=True,
+    shared=True,
 )
 """For VMs that are rented: checkpoints may have 2.75 GB of 4 GiB, 6.4 GB of 8, 13.7 GB of 16, 57.5 GB of 64."""
 

@@ -20,6 +20,9 @@ from deepvm.errors import RequestError
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
+STEP_TIME = "step-time"
+"""The kind of the curves of models, :class:`deepvm.core.training.curve.StepTimeSpeedup`."""
+
 
 def _require(option: str, value: float, low: float, *, inclusive: bool) -> None:
     if not np.isfinite(value) or value < low or (value == low and not inclusive):

@@ -95,6 +95,11 @@ class Enumeration:
         block, value = self.blocks[int(self.block[row])], float(self.value[row])
         return Choice(block, size, None if memory < 0 else memory, memory_count, price, value)
 
+    def only(self, rows: BoolArray | IntArray) -> Enumeration:
+        """Some of the plans, in the same order."""
+        value = self.value[rows]
+        return Enumeration(self.blocks, self.block[rows], self.plans[:, rows], value, np.maximum.accumulate(value))
+
     def affordable(self, budget: int) -> int:
         """How many plans cost at most ``budget`` micro-dollars an hour: the first ones."""
         return int(np.searchsorted(self.price, budget, side="right"))
@@ -156,9 +161,8 @@ def _plans(block: Block, top: int) -> IntArray:
 
 
 def useful_tier(tier: MemoryNodeTable, top: int) -> BoolArray:
-    """Memory-node types that fewer than ``top`` others beat in price, n_sat, quota and zones at once."""
-    # Memory is no column: all types have enough of it (eq. 6).
-    columns = [price_order(tier.price), -tier.n_sat, -tier.max_count]
+    """Memory-node types that fewer than ``top`` others beat in price, n_sat, quota, memory, speed and zones at once."""
+    columns = [price_order(tier.price), -tier.n_sat, -tier.max_count, tier.for_versions]
     if not tier.sold.all():  # else zones do not matter
         columns += [-zone.astype(np.int64) for zone in np.unique(tier.sold, axis=1).T]
     return skyband(np.column_stack(columns), top)

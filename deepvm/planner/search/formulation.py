@@ -7,6 +7,10 @@ The variables are x (one-hot over (v, n)) and, in a tiered architecture, y (one-
 w, 0 where y is 0). Saturation (eq. 7) stays linear without a big M: n_sat(v, w) is the smaller of the two VMs' own
 values, so n < n_sat m splits into one row each. For v, m >= floor(n/n_sat(v)) + 1 is a constant of (v, n); for w, all m
 but the chosen one are 0, so n + 1 <= sum of n_sat(w) m(w) says the same as n < n_sat(w) m(w) in whole numbers.
+
+Memory (eq. 6, of nodes that share a version): share(w) m >= f s. In whole numbers that is m >= ceil(f s / share(w)), so
+the row is: sum of m(w) >= sum of ceil(f s / share(w)) y(w). In bytes its coefficients would be 1e11, and a byte that is
+lacking would drown in the solver's tolerance.
 """
 
 from __future__ import annotations
@@ -86,14 +90,14 @@ def formulate(sizes: TrainingTable, tier: MemoryNodeTable | None, budget: int) -
 
 
 def _memory_rows(sizes: TrainingTable, tier: MemoryNodeTable, most: Sequence[int]) -> Iterator[Constraint]:
-    """One type of memory nodes: large enough (eq. 6), enough of them (eq. 7), and sold in the size's zone."""
+    """One type of memory nodes: enough to hold and receive f x s (eq. 6) and for n (eq. 7), sold in the size's zone."""
     types = range(len(sizes), len(sizes) + len(tier))
     counts = range(types.stop, types.stop + len(tier))
     yield Constraint("choose", tuple((y, 1) for y in types), "==", 1)
     for y, m, limit in zip(types, counts, most, strict=True):
         yield Constraint("choose", ((m, 1), (y, -limit)), "<=", 0)
-    rooms = tuple((y, -room) for y, room in zip(types, tier.room_bytes.tolist(), strict=True))
-    yield Constraint("memory", rooms, "<=", -tier.needed_bytes)
+    for_versions = zip(types, tier.for_versions.tolist(), strict=True)
+    yield Constraint("memory", (*for_versions, *((m, -1) for m in counts)), "<=", 0)
     for_senders = (sizes.count // sizes.n_sat + 1).tolist()
     yield Constraint("saturation", (*enumerate(for_senders), *((m, -1) for m in counts)), "<=", 0)
     served = ((m, -limit) for m, limit in zip(counts, tier.n_sat.tolist(), strict=True))

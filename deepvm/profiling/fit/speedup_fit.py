@@ -88,13 +88,14 @@ class Fit:
         return tuple(BandPoint(size, float(low), float(s), float(high)) for size, low, high, s in rows)
 
     def document(self) -> dict[str, Any]:
-        """``deepvm.fit/1``: ``a``, ``b``, ``c`` of the logistic; ``mape`` and ``band`` of the best law; ``model``.
+        """``deepvm.fit/1``: ``a``, ``b``, ``c`` of the logistic; ``mape`` and ``band`` of the best ``law``.
 
         AICc without a value is null.
         """
         own = {f.law.name: dict(zip(f.law.parameters, f.values, strict=True)) for f in self.laws}
         return {
             "schema_version": "deepvm.fit/1",
+            "law": self.best.law.name,
             "model": self.best.law.name,
             **own["logistic"],
             "ring": own["alpha-beta"],

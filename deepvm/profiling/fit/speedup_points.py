@@ -6,10 +6,8 @@ the same work on n VMs, so S(n) is the median of the seconds on one VM over thos
 
 from __future__ import annotations
 
-import csv
 import math
 import os
-import re
 import statistics
 from collections.abc import Iterator
 from decimal import Decimal
@@ -21,6 +19,7 @@ from deepvm.catalog.documents.json_file import parse_json
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS
 from deepvm.errors import CatalogFormatError, Problem
 from deepvm.io.safe_read import read_text
+from deepvm.profiling.fit.csv_table import number, shown, table_of
 
 Points = tuple[tuple[float, float], ...]
 """(n, S(n)): VMs, and how many times as fast as one they train; sorted by n, repeats allowed."""
@@ -35,8 +34,6 @@ _EXPECTED = (
     "allowed: CSV with the columns n,speedup or n,seconds, one measurement a row, or a .json file that "
     "`deepvm profile scaling -o json` printed"
 )
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?", re.ASCII)
-_SHOWN = 40
 _NO_UNIT = "a speed-up counts from one VM: measure n = 1 as well, or give n,speedup"
 
 
@@ -53,7 +50,7 @@ def read_points(path: str | os.PathLike[str]) -> Points:
         raise CatalogFormatError(file, [Problem("file", "does not exist", _EXPECTED)]) from None
     rows: list[tuple[float, float]] = []
     json = file.suffix.lower() == ".json"
-    problems = list(_of_scaling(parse_json(text, file, _EXPECTED), rows) if json else _of_csv(text, rows))
+    problems = list(_of_scaling(parse_json(text, file, _EXPECTED), rows) if json else _of_csv(text, file, rows))
     if problems:
         raise CatalogFormatError(file, problems)
     return tuple(sorted(rows, key=lambda p: p[0]))
@@ -70,27 +67,20 @@ def read_medians(path: str | os.PathLike[str]) -> Points:
     return tuple((n, 1.0 if math.isclose(s, 1.0, rel_tol=1e-12) else s) for n, s in found.items())
 
 
-def _of_csv(text: str, rows: list[tuple[float, float]]) -> Iterator[Problem]:
+def _of_csv(text: str, file: Path, rows: list[tuple[float, float]]) -> Iterator[Problem]:
     """Fill ``rows`` with (n, S(n)) and yield the problems of the others."""
-    # Comments become empty lines, so that the reader's line numbers remain the file's.
-    lines = ["\n" if line.lstrip().startswith("#") else f"{line}\n" for line in text.splitlines()]
-    reader = csv.reader(lines, strict=True)
-    try:
-        table = [(f"line {reader.line_num}", cells) for cells in reader if any(cell.strip() for cell in cells)]
-    except csv.Error as error:
-        yield Problem(f"line {reader.line_num}", f"not CSV: {error}", _HEADER)
-        return
-    place, titles = table.pop(0) if table else ("file", [])
+    table = [(row.place, row.cells) for row in table_of(text, file, _HEADER)]
+    place, titles = table.pop(0) if table else ("file", ())
     header = [title.strip().lower() for title in titles]
     if sorted(header) not in (["n", "seconds"], ["n", "speedup"]):
-        yield Problem(place, _shown(",".join(titles)), _HEADER)
+        yield Problem(place, shown(",".join(titles)), _HEADER)
         return
     if len(table) > MAX_ROWS:
         yield Problem(table[MAX_ROWS][0], f"more than {MAX_ROWS} rows", "allowed: one curve, measured by hand")
         return
     for place, cells in table:
         if len(cells) == 2:
-            yield from _keep(dict(zip(header, map(_number, cells), strict=True)), place + ", column {}", rows)
+            yield from _keep(dict(zip(header, map(number, cells), strict=True)), place + ", column {}", rows)
         else:
             yield Problem(place, f"{len(cells)} fields", f"allowed: one field for {' and '.join(header)}")
     if not table:
@@ -104,7 +94,7 @@ def _of_scaling(raw: object, rows: list[tuple[float, float]]) -> Iterator[Proble
     document = raw if isinstance(raw, dict) else {}
     if (version := document.get("schema_version")) != _SCALING:
         yield Problem(
-            "schema_version", _shown(version), f"allowed: {_SCALING!r}, as `deepvm profile scaling -o json` prints it"
+            "schema_version", shown(version), f"allowed: {_SCALING!r}, as `deepvm profile scaling -o json` prints it"
         )
         return
     runs = document.get("runs")
@@ -136,12 +126,12 @@ def _keep(row: dict[str, Any], place: str, rows: list[tuple[float, float]]) -> I
     wrong = []
     for column, value in row.items():
         is_number = isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)
-        numbers[column] = number = float(value) if is_number else math.nan
-        if column == "n" and not (1 <= number <= MOST_NODES and number.is_integer()):
+        numbers[column] = own = float(value) if is_number else math.nan
+        if column == "n" and not (1 <= own <= MOST_NODES and own.is_integer()):
             wrong.append((column, f"allowed: a whole number of VMs, 1 to {MOST_NODES}"))
-        elif column != "n" and not 1 / LARGEST <= number <= LARGEST:
+        elif column != "n" and not 1 / LARGEST <= own <= LARGEST:
             wrong.append((column, f"allowed: a number above 0, {1 / LARGEST:g} to {LARGEST:g}"))
-    yield from (Problem(place.format(column), _shown(row[column]), expected) for column, expected in wrong)
+    yield from (Problem(place.format(column), shown(row[column]), expected) for column, expected in wrong)
     if not wrong:
         n, (other,) = numbers.pop("n"), numbers.values()
         rows.append((n, other))
@@ -156,14 +146,3 @@ def _to_speedups(rows: list[tuple[float, float]]) -> Iterator[Problem]:
     else:
         sizes = ", ".join(f"{n:g}" for n in sorted({n for n, _ in rows})[:8])
         yield Problem("column n", f"no row with n = 1, only n = {sizes}", _NO_UNIT)
-
-
-def _number(cell: str) -> float | str:
-    """The number, or the text itself, refused later: float() would take 1_000, nan and digits of other scripts."""
-    text = cell.strip()
-    return float(text) if _NUMBER.fullmatch(text) else text
-
-
-def _shown(value: object) -> str:
-    text = "is empty" if value == "" else "is missing" if value is None else repr(value)
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 4]} ..."

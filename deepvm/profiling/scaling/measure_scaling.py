@@ -12,6 +12,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+
+from deepvm.core.training.steptime import Steps, fit_steps
+from deepvm.core.units import counted
 from deepvm.errors import DataError, MeasurementError, RequestError, missing_extra
 from deepvm.profiling.hosts.launcher import Host, Launcher
 from deepvm.profiling.hosts.machine import one_machine
@@ -37,7 +41,12 @@ class Task:
 
     Attributes:
         model: as in :func:`deepvm.profiling.workload.models.build`; the hosts must be able to import it.
-        batch: images of a step in each process, one for each GPU. resolution: pixels of height and width.
+        batch: samples of a step in each process, one for each GPU. batches: others that are measured, too.
+        resolution: pixels of height and width. dtype: as in :class:`deepvm.profiling.workload.spec.Workload`.
+        trains: what ``recommend --model`` calls a model of one's own; empty for its own name.
+        sequence: tokens of a sample, where samples are texts.
+        method: of a language model of :mod:`deepvm.profiling.workload.language`, ``ddp`` or ``fsdp``; empty for images.
+        checkpointing: whether it computes activations again.
         device: ``cpu``, ``cuda``, or ``auto``: GPUs if all hosts have some.
         sizes: numbers of VMs, 1 among them; powers of two and all hosts when empty.
         repeats: runs of each size. warmup: steps before the first window. steps: in each window.
@@ -52,12 +61,22 @@ class Task:
     warmup: int = 10
     windows: int = 5
     steps: int = 20
+    batches: tuple[int, ...] = ()
+    dtype: str = "float32"
+    trains: str = ""
+    sequence: int | None = None
+    method: str = ""
+    checkpointing: bool = False
 
     def sizes_for(self, hosts: int) -> tuple[int, ...]:
         """The sizes, each once, ascending; raises a RequestError for any number beyond its limits."""
         for option, (least, most) in _LIMITS.items():
             if not least <= getattr(self, option) <= most:
                 raise RequestError(option, getattr(self, option), f"a whole number from {least} to {most}")
+        least, most = _LIMITS["batch"]
+        for batch in self.batches:
+            if not least <= batch <= most:
+                raise RequestError("batch", batch, f"whole numbers from {least} to {most}")
         powers = [2**i for i in range(hosts.bit_length()) if 2**i <= hosts]
         sizes = tuple(sorted(set(self.sizes or (*powers, hosts))))
         if not 1 <= sizes[0] <= sizes[-1] <= hosts or sizes[0] != 1:
@@ -67,8 +86,17 @@ class Task:
 
     def workload(self, device: str, processes: int) -> dict[str, Any]:
         """All that changes what is measured, as the document has it."""
-        own = asdict(Workload(self.model, self.resolution, self.batch)) | {"device": device, "processes": processes}
-        return own | {"warmup": self.warmup, "windows": self.windows, "steps": self.steps}
+        own = asdict(Workload(self.model, self.resolution, self.batch, self.dtype))
+        own |= {"device": device, "processes": processes}
+        own |= {"warmup": self.warmup, "windows": self.windows, "steps": self.steps}
+        named = {"trains": self.trains, "sequence": self.sequence, "method": self.method}
+        own |= {key: value for key, value in named.items() if value}
+        return own | ({"resolution": None, "activation_checkpointing": self.checkpointing} if self.method else {})
+
+    @property
+    def all_batches(self) -> tuple[int, ...]:
+        """Each once, that of the speed-up curve first."""
+        return tuple(dict.fromkeys((self.batch, *self.batches)))
 
 
 def measure_scaling(
@@ -97,7 +125,8 @@ def measure_scaling(
     session = _Session(task, ScalingCoordinator(launcher, limits, hear), hosts, out, say)
     session.begin(sizes, old, allow_one_machine=allow_one_machine)
     for n in reversed(sizes):
-        session.measure(n)
+        for batch in task.all_batches:
+            session.measure(n, batch)
     return session.finish()
 
 
@@ -111,6 +140,7 @@ class _Session:
     out: Path | None
     say: Callable[[str], None]
     failed: dict[str, str] = field(default_factory=dict)
+    too_much: dict[int, str] = field(default_factory=dict)
     unwritten: str = ""
 
     def begin(self, sizes: tuple[int, ...], old: Curve | None, *, allow_one_machine: bool) -> None:
@@ -125,7 +155,7 @@ class _Session:
         self.curve = Curve(
             workload=task.workload(*_device(task.device, hosts, self.healthy)),
             hosts=tuple(h.name for h in hosts),
-            plan={"sizes": list(sizes), "repeats": task.repeats},
+            plan={"sizes": list(sizes), "repeats": task.repeats} | _several(task),
             local=local,
             machine=self.healthy[0].machine,
             warnings=_doubts(self.healthy),
@@ -138,26 +168,35 @@ class _Session:
             self.say(f"{self.out}: goes on after {len(self.curve.runs)} finished runs")
         write_curve(self.out, self.curve)  # an unwritable file is found before anything is measured
 
-    def measure(self, n: int) -> None:
-        """All repeats of one size, while enough hosts are healthy."""
-        done = {r.repeat for r in self.curve.good if r.n == n}
+    def measure(self, n: int, batch: int) -> None:
+        """All repeats of one size and batch, while enough hosts are healthy."""
+        done = {r.repeat for r in self.curve.good if r.n == n and self.curve.batch_of(r) == batch}
+        own = batch if self.task.batches else None
         for repeat in [r for r in range(1, self.task.repeats + 1) if r not in done]:
             while True:
+                if batch in self.too_much:
+                    self._add(Run(n, repeat, failed=self.too_much[batch], batch=own))
+                    return
                 if len(self.healthy) < n:
                     why = f"{len(self.healthy)} of {n} hosts are healthy; {self._reasons('; ')}"
-                    self._add(Run(n, repeat, failed=why))
+                    self._add(Run(n, repeat, failed=why, batch=own))
                     return
                 hosts = self.healthy[:n]
-                outcome = self.coordinator.run(hosts, self.curve.workload)
+                outcome = self.coordinator.run(hosts, {**self.curve.workload, "batch": batch})
                 if not outcome.why:
-                    images = n * self.curve.workload["processes"] * self.task.batch
-                    self._add(Run(n, repeat, outcome.seconds, images / median(outcome.seconds)))
+                    images = n * self.curve.workload["processes"] * batch
+                    self._add(Run(n, repeat, outcome.seconds, images / median(outcome.seconds), batch=own))
                     break
-                self._add(Run(n, repeat, failed=outcome.why))
+                self._add(Run(n, repeat, failed=outcome.why, batch=own))
                 for name, lines in outcome.tails.items():
                     self.say(f"the last lines of {name}:")
                     for line in lines:
                         self.say(f"  {line[:500]}")
+                if own and len(outcome.failed) == len(hosts) and (n > 1 or len(self.healthy) == 1):
+                    # Too much for the GPUs, for example. Alone, a host would be blamed for it, and be missing for the
+                    # other batches.
+                    self.too_much[batch] = f"a batch of {batch} failed on all of {counted(n, 'host')}"
+                    return
                 if not self._blame(outcome, hosts):
                     return  # no single host is at fault: do not wait for the time-out again
                 if len(self.healthy) >= n:
@@ -175,20 +214,20 @@ class _Session:
             warnings.append(f"no time for n = {sizes}: see the reasons of the failed runs")
         fit, doubt = _fit(curve)
         warnings += [*curve.warnings, *_spreads(curve), *([doubt] if doubt else [])]
-        self.curve = replace(curve, fit=fit, warnings=tuple(dict.fromkeys(warnings)))
+        self.curve = replace(curve, fit=fit, step_time=_law(curve), warnings=tuple(dict.fromkeys(warnings)))
         self._write()
         return replace(self.curve, unwritten=self.unwritten)
 
     def _add(self, run: Run) -> None:
         self.curve = replace(self.curve, runs=(*self.curve.runs, run))
         self._write()  # before it is reported: what was reported as done is never lost
+        of = f"n = {run.n}" + (f", batch {run.batch}" if run.batch else "") + f", repeat {run.repeat}"
         if run.failed is not None:
-            self.say(f"n = {run.n}, repeat {run.repeat}: failed: {run.failed}")
+            self.say(f"{of}: failed: {run.failed}")
             return
         middle, speed = median(run.seconds_per_step), run.images_per_s
-        self.say(
-            f"n = {run.n}, repeat {run.repeat} of {self.task.repeats}: {middle:.4g} s a step, {speed:.5g} images/s"
-        )
+        what = "samples" if self.task.method else "images"
+        self.say(f"{of} of {self.task.repeats}: {middle:.4g} s a step, {speed:.5g} {what}/s")
 
     def _write(self) -> None:
         """Write the file; a full disk must not throw away hours of measuring."""
@@ -252,14 +291,32 @@ def _doubts(healthy: Sequence[Ready]) -> tuple[str, ...]:
     return tuple(found)
 
 
+def _several(task: Task) -> dict[str, Any]:
+    return {"batches": list(task.all_batches)} if task.batches else {}
+
+
 def _spreads(curve: Curve) -> list[str]:
     found = []
-    for point in curve.points:
-        times = [median(r.seconds_per_step) for r in curve.good if r.n == point.n]
+    for cell in curve.cells:
+        runs = [r for r in curve.good if r.n == cell.n and curve.batch_of(r) == cell.batch]
+        times = [median(r.seconds_per_step) for r in runs]
         spread = (max(times) - min(times)) / median(times)
         if spread > WIDE_SPREAD:
-            found.append(f"n = {point.n}: the runs differ by {spread:.0%}; more repeats, or less else on the hosts")
+            of = f"n = {cell.n}" + (f", batch {cell.batch}" if len(curve.batches) > 1 else "")
+            found.append(f"{of}: the runs differ by {spread:.0%}; more repeats, or less else on the hosts")
     return found
+
+
+def _law(curve: Curve) -> dict[str, Any] | None:
+    """The fitted step-time law, or None where too little is known; then the steps themselves can be fitted later."""
+    try:
+        return fit_steps(Steps(*np.array(curve.steps, dtype=np.float64).reshape(-1, 4).T)).as_document()
+    except ModuleNotFoundError as error:
+        if missing_extra(error) is None:
+            raise
+    except RequestError:
+        pass
+    return None
 
 
 def _fit(curve: Curve) -> tuple[dict[str, Any] | None, str]:

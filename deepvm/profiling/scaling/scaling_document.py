@@ -10,8 +10,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from deepvm.catalog.measured.entries import DOCUMENT_VERSIONS
-from deepvm.errors import DataError, RequestError
+from deepvm.core.training.steptime import Steps
+from deepvm.errors import CatalogFormatError, DataError, Problem, RequestError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.io.safe_read import read_text
 
@@ -24,6 +27,7 @@ class Run:
     """One training run on n hosts, or why it ``failed``; ``repeat`` counts from 1.
 
     ``seconds_per_step`` are those of the slowest process in each window, ``images_per_s`` of all VMs at their median.
+    ``batch``: samples on each GPU; None for that of the workload.
     """
 
     n: int
@@ -31,6 +35,22 @@ class Run:
     seconds_per_step: tuple[float, ...] = ()
     images_per_s: float | None = None
     failed: str | None = None
+    batch: int | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """All good runs on n VMs with one batch: ``step_s`` is the median of their medians.
+
+    ``spread``: from the fastest to the slowest window of all runs, over ``step_s``.
+    """
+
+    n: int
+    gpus: int
+    batch: int
+    runs: int
+    step_s: float
+    spread: float
 
 
 class Point(NamedTuple):
@@ -46,9 +66,10 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Curve:
-    """A speed-up curve, whole or in part; ``plan`` has the requested ``sizes`` and ``repeats``.
+    """Steps on n VMs with several batches, whole or in part; the speed-up curve is that of the workload's batch.
 
-    ``local``: all hosts are one machine; ``fit``: a document deepvm.fit/1; ``unwritten``: why the file lacks something.
+    ``plan`` has the requested ``sizes``, ``batches`` and ``repeats``. ``local``: all hosts are one machine; ``fit``: a
+    document deepvm.fit/1; ``step_time``: the fitted step-time law; ``unwritten``: why the file lacks something.
     """
 
     workload: Mapping[str, Any]
@@ -58,6 +79,7 @@ class Curve:
     runs: tuple[Run, ...] = ()
     machine: Mapping[str, Any] = field(default_factory=dict)
     fit: Mapping[str, Any] | None = None
+    step_time: Mapping[str, Any] | None = None
     warnings: tuple[str, ...] = ()
     unwritten: str = ""
 
@@ -67,10 +89,43 @@ class Curve:
         return tuple(run for run in self.runs if run.failed is None)
 
     @property
+    def batch(self) -> int:
+        """Samples on each GPU in the runs of the speed-up curve."""
+        return int(self.workload["batch"])
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """All batches, that of the curve first."""
+        return tuple(dict.fromkeys((self.batch, *self.plan.get("batches", ()))))
+
+    def batch_of(self, run: Run) -> int:
+        """Samples on each GPU in a run."""
+        return run.batch or self.batch
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """What was measured of each size and batch, ascending."""
+        runs: dict[tuple[int, int], list[Run]] = {}
+        for run in self.good:
+            runs.setdefault((run.n, self.batch_of(run)), []).append(run)
+        found = []
+        for (n, batch), own in sorted(runs.items()):
+            step_s = median(median(r.seconds_per_step) for r in own)
+            windows = [s for r in own for s in r.seconds_per_step]
+            spread = (max(windows) - min(windows)) / step_s
+            found.append(Cell(n, n * self.workload["processes"], batch, len(own), step_s, spread))
+        return tuple(found)
+
+    @property
+    def on_curve(self) -> tuple[Run, ...]:
+        """The good runs with the curve's batch."""
+        return tuple(run for run in self.good if self.batch_of(run) == self.batch)
+
+    @property
     def points(self) -> tuple[Point, ...]:
         """One for each measured size, ascending."""
         times: dict[int, list[float]] = {}
-        for run in self.good:
+        for run in self.on_curve:
             times.setdefault(run.n, []).append(median(run.seconds_per_step) / run.n)
         seconds = {n: median(own) for n, own in sorted(times.items())}
         return tuple(Point(n, s, seconds[1] / s if 1 in seconds else None) for n, s in seconds.items())
@@ -81,13 +136,23 @@ class Curve:
         base = next((p.seconds for p in self.points if p.n == 1), None)
         if base is None:
             return ()
-        return tuple((float(r.n), base / (median(r.seconds_per_step) / r.n)) for r in self.good)
+        return tuple((float(r.n), base / (median(r.seconds_per_step) / r.n)) for r in self.on_curve)
+
+    @property
+    def steps(self) -> tuple[tuple[int, int, int, float], ...]:
+        """VMs, GPUs, samples on each and seconds of a step of every good run that says how VMs train.
+
+        Processes of one machine say nothing about several VMs.
+        """
+        each = self.workload["processes"]
+        own = [r for r in self.good if not (self.local and r.n > 1)]
+        return tuple((r.n, r.n * each, self.batch_of(r), median(r.seconds_per_step)) for r in own)
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """Requested sizes without a good run."""
-        there = {run.n for run in self.good}
-        return tuple(n for n in self.plan["sizes"] if n not in there)
+        """Requested sizes without a good run, of some batch."""
+        there = {(run.n, self.batch_of(run)) for run in self.good}
+        return tuple(n for n in self.plan["sizes"] if any((n, batch) not in there for batch in self.batches))
 
     def document(self) -> dict[str, object]:
         """The curve as JSON has it."""
@@ -97,9 +162,11 @@ class Curve:
             "hosts": list(self.hosts),
             "local": self.local,
             "plan": dict(self.plan),
-            "runs": [asdict(r) | {"seconds_per_step": list(r.seconds_per_step)} for r in self.runs],
+            "runs": [_run_document(r) for r in self.runs],
             "points": [p._asdict() for p in self.points],
+            "cells": [asdict(c) for c in self.cells],
             "fit": None if self.fit is None else dict(self.fit),
+            "step_time": None if self.step_time is None else dict(self.step_time),
             "warnings": list(self.warnings),
             "machine": dict(self.machine),
         }
@@ -135,14 +202,37 @@ def read_curve(path: Path) -> Curve | None:
         raise DataError(f"{path}: {why}; {_WANTED}") from None
 
 
+def read_scaling_steps(path: Path) -> Steps:
+    """The steps of a file of :func:`write_curve`.
+
+    Raises:
+        CatalogFormatError: no such file, or nothing in it that says how VMs train. DataError: as :func:`read_curve`.
+    """
+    curve = read_curve(path)
+    if curve is None:
+        raise CatalogFormatError(path, [Problem("file", "does not exist", "allowed: a CSV or JSON of measured steps")])
+    if not curve.steps:
+        why = "processes of one machine, which say nothing of several VMs" if curve.local else "no run that ended"
+        raise CatalogFormatError(path, [Problem("runs", why, "allowed: runs with times, such as of several batches")])
+    return Steps(*np.array(curve.steps, dtype=np.float64).T)
+
+
+def _run_document(run: Run) -> dict[str, Any]:
+    found = asdict(run) | {"seconds_per_step": list(run.seconds_per_step)}
+    if run.batch is None:
+        del found["batch"]
+    return found
+
+
 def _run(found: Mapping[str, Any]) -> Run:
     seconds = tuple(float(s) for s in found["seconds_per_step"])
     n, repeat, failed = int(found["n"]), int(found["repeat"]), found["failed"]
+    batch = None if found.get("batch") is None else int(found["batch"])  # files of before there were several have none
     if failed is not None:
-        return Run(n, repeat, seconds, failed=str(failed))
+        return Run(n, repeat, seconds, failed=str(failed), batch=batch)
     if not (seconds and all(0 < s < math.inf for s in seconds)):
         raise ValueError("a run without times")
-    return Run(n, repeat, seconds, float(found["images_per_s"]))
+    return Run(n, repeat, seconds, float(found["images_per_s"]), batch=batch)
 
 
 def check_same(path: Path, old: Curve, new: Curve) -> None:

@@ -19,11 +19,17 @@ import traceback
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deepvm.io.host_info import cores
 from deepvm.profiling.hosts.machine import boot_id, describe, own_addresses
 from deepvm.profiling.hosts.watchdog import MOST_REASON, agent, emit, reason_of
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from deepvm.profiling.workload.train_step import Ranks, Training
 
 MODULE = "deepvm.profiling.scaling.scaling_host"
 PORTS = range(20000, 30000)
@@ -35,9 +41,8 @@ _LONGEST_HELLO = 256
 def _probe(order: Mapping[str, Any], lines: SimpleQueue[str]) -> None:
     """Report what this host has; the model is built once, so that one that cannot work is found here."""
     from deepvm import __version__
-    from deepvm.profiling.workload.models import build
 
-    build(order["workload"]["model"])
+    _built(order["workload"])
     token = order["token"]
     listener = _listen()
     threading.Thread(target=_answer, args=(listener, f"{token} {order['rank']}"), daemon=True).start()
@@ -153,9 +158,7 @@ def _measure(workload: Mapping[str, Any], patience_s: float) -> None:
     """
     import torch
 
-    from deepvm.profiling.workload.models import CLASSES, build
-    from deepvm.profiling.workload.spec import Workload
-    from deepvm.profiling.workload.train_step import Ranks, Training, synthetic
+    from deepvm.profiling.workload.train_step import Ranks
 
     emit("arrived")
     device = torch.device("cpu")
@@ -171,9 +174,7 @@ def _measure(workload: Mapping[str, Any], patience_s: float) -> None:
     ranks.slowest(0.0)  # all are there
     tell("joined")
     torch.manual_seed(0)
-    own = Workload(workload["model"], workload["resolution"], workload["batch"])
-    batches = synthetic(own.batch, own.resolution, CLASSES, device)
-    training = Training(build(own.model).train(), own, batches, device, ranks)
+    training = _training(workload, device, ranks)
     steps = workload["steps"]
     training.run(workload["warmup"])
     for number in range(workload["windows"]):
@@ -182,6 +183,43 @@ def _measure(workload: Mapping[str, Any], patience_s: float) -> None:
     tell("done")
     ranks.slowest(0.0)
     ranks.close()
+
+
+def _training(workload: Mapping[str, Any], device: torch.device, ranks: Ranks) -> Training:
+    from deepvm.profiling.workload.models import CLASSES
+    from deepvm.profiling.workload.spec import Workload
+    from deepvm.profiling.workload.train_step import Training, synthetic
+
+    own = Workload(workload["model"], workload["resolution"] or 0, workload["batch"], workload.get("dtype", "float32"))
+    model = _built(workload).train()
+    if not _is_text(workload):
+        return Training(model, own, synthetic(own.batch, own.resolution, CLASSES, device), device, ranks)
+    from deepvm.profiling.workload import language
+
+    assert isinstance(model, language.Language)
+    batches = language.synthetic_text(own.batch, language.preset(own.model, workload["sequence"]), device)
+    if workload["method"] == "fsdp":
+        return Training(
+            model, own, batches, device, ranks, lambda kind: language.shard(model, kind, device, ranks.world)
+        )
+    language.fill(model, device)
+    return Training(model, own, batches, device, ranks)
+
+
+def _built(workload: Mapping[str, Any]) -> nn.Module:
+    """The model that is trained; a language model without memory."""
+    if _is_text(workload):
+        from deepvm.profiling.workload import language
+
+        text = language.preset(workload["model"], workload["sequence"])
+        return language.on_meta(text, checkpointing=workload["activation_checkpointing"])
+    from deepvm.profiling.workload.models import build
+
+    return build(workload["model"])
+
+
+def _is_text(workload: Mapping[str, Any]) -> bool:
+    return workload.get("method") is not None
 
 
 def _of_the_network(error: Exception) -> bool:

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 BATCH, RESOLUTION = 128, 32  # the paper's (V-A): a batch of 128 for each GPU, of images of CIFAR-10, with Adam
+
+PRESETS: Mapping[str, str] = {
+    "resnet18": "resnet18",
+    "resnet50": "resnet50",
+    "resnet152": "resnet152",
+    "efficientnet-v2-m": "efficientnet_v2_m",
+}
+"""Models that are built here, by what ``recommend --model`` calls them."""
+DTYPES: Mapping[str, str] = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+"""What a workload's ``dtype`` is for each precision of the planner that training here has."""
 
 
 @dataclass(frozen=True)

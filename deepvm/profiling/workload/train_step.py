@@ -64,11 +64,18 @@ class Training:
     """A model on one device, with replicas of it in the other processes."""
 
     def __init__(
-        self, model: nn.Module, workload: Workload, batches: Batches, device: torch.device, ranks: Ranks
+        self,
+        model: nn.Module,
+        workload: Workload,
+        batches: Batches,
+        device: torch.device,
+        ranks: Ranks,
+        shard: Callable[[torch.dtype], None] | None = None,
     ) -> None:
         """Put the model on the device; collective. Raises a RequestError if the GPU lacks the workload's dtype.
 
         ``float32`` is torch's: convolutions use TF32 where the GPU has it. The other two are mixed precision.
+        ``shard``: puts the model there in shards that compute in this type, in place of whole copies.
         """
         self.model, self._device, self._batches, self._ranks = model, device, batches, ranks
         kind = DTYPES[workload.dtype]
@@ -77,12 +84,14 @@ class Training:
             name = torch.cuda.get_device_name(device)
             raise RequestError("dtype", workload.dtype, f"float32, float16: {name} has no bfloat16")
         self._mixed: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
-        if kind is not torch.float32:
+        if kind is not torch.float32 and shard is None:
             self._mixed = lambda: torch.autocast(device.type, kind)
         self._scaler = torch.amp.GradScaler(device.type, enabled=kind is torch.float16)
-        self._forward = model.to(device)
+        if shard is not None:
+            shard(kind)
+        self._forward = model if shard is not None else model.to(device)
         self.optimizer = OPTIMIZERS[workload.optimizer](model)
-        if ranks.grouped:
+        if ranks.grouped and shard is None:
             self._forward = DistributedDataParallel(model, [device.index] if device.type == "cuda" else None)
         self._loss = nn.CrossEntropyLoss()
 
@@ -101,7 +110,8 @@ class Training:
         images, labels = self._batches()
         self.optimizer.zero_grad()
         with self._mixed():
-            loss = self._loss(self._forward(images), labels)
+            scores = self._forward(images)  # (batch, classes), or of each token (batch, sequence, vocabulary)
+            loss = self._loss(scores.flatten(0, -2).float(), labels.flatten())
         self._scaler.scale(loss).backward()
         self._scaler.step(self.optimizer)
         self._scaler.update()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
@@ -46,4 +48,17 @@ def render(plan: Plan, name: str, options: ExportOptions | None = None) -> Expor
             raise RequestError(option, value, f"with --to {name} only {flags}")
         if option.startswith("memory_") and plan.memory is None:
             raise RequestError(option, value, f"no such option: {plan} has no memory nodes")
-    return tool.render(plan, options)
+    found = tool.render(plan, options)
+    return replace(found, notes=(*found.notes, *_network_notes(plan)))
+
+
+def _network_notes(plan: Plan) -> Iterator[str]:
+    """What the files do not ask for, and the predicted speed of several VMs rests on."""
+    from deepvm.catalog.published.hardware import interconnect
+
+    name = plan.training.instance_type
+    if plan.training_count > 1 and interconnect(name, None).kind == "efa":
+        yield (
+            f"the speed of {plan.training_count} x {name} counts on EFA between them, which no file here asks for: "
+            "give each VM its EFA interfaces, in a cluster placement group (SkyPilot: network_tier: best)"
+        )

@@ -58,6 +58,11 @@ def expected_document(outlook: Outlook | None) -> dict[str, Any]:
         "by": "closed form" if spread is None else "simulation",
         "closed_form_holds": outlook.sound,
     }
+    if outlook.costs_usd is not None and ends:
+        good, bad = outlook.costs_usd
+        found["total_cost_range_usd"] = {"low": good, "high": bad}
+    if outlook.late_probability is not None:
+        found["late_probability"] = outlook.late_probability
     if spread is not None:
         found |= {
             "runs": spread.runs,
@@ -117,11 +122,11 @@ def risk_document(risk: ClusterRisk) -> dict[str, Any]:
     ranges = {
         "vm_monthly_share": risk.vm_share,
         "cluster_monthly_share": risk.share,
-        "losses_per_month": risk.losses_per_month,
-        "mean_time_between_losses_s": (shortest or None, longest if math.isfinite(longest) else None),
+        "preemptions_per_month": risk.losses_per_month,
+        "mean_time_between_preemptions_s": (shortest or None, longest if math.isfinite(longest) else None),
     }
     found = {name: {"min": low, "max": high} for name, (low, high) in ranges.items()}
-    return {"vms": risk.vms, "independent": True, **found}
+    return {"vm_count": risk.vms, "independent": True, **found}
 
 
 def _between(low: str, high: str | None, unit: str) -> str:

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from deepvm.catalog.signals.signal import HISTORY, ON_DEMAND, SPOT, base
-from deepvm.core.cluster.cluster import Cluster, Recommendation
+from deepvm.core.cluster.cluster import Cluster, Prediction, Recommendation
 from deepvm.core.cluster.instances import Catalog, InstanceType, Market
 from deepvm.io.times import format_time
 from deepvm.planner.recommend import Recommendations
@@ -20,8 +20,10 @@ from deepvm.reports.plans.sources import doubts, quota_needs
 
 if TYPE_CHECKING:
     from deepvm.catalog.market.open_markets import Placement
+    from deepvm.core.training.speed import Training
     from deepvm.planner.explain import WhyNot
     from deepvm.planner.job_forecast import Work
+    from deepvm.planner.workload.measurement import NextMeasurement
 
 SCHEMA_VERSION = "deepvm.recommend/1"
 EXPLAIN_VERSION = "deepvm.explain/1"
@@ -44,6 +46,9 @@ def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, An
             "buffers": request.buffers,
             "top": request.top,
             "solver": request.solver.value,
+            "rank": "machines" if request.ranks_machines else "plans",
+            "extrapolate": request.extrapolate,
+            "mttp_s": None if request.life_s in (None, math.inf) else request.life_s,
             "architectures": list(request.architectures),
             "gpus": list(request.gpus),
             "instance_types": list(request.instance_types),
@@ -79,6 +84,9 @@ def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, An
         "nearly_as_good": _configuration(answer.nearly, catalog),
         "rejected": [asdict(r) for r in answer.rejections],
     }
+    if request.training is not None:
+        found["request"]["training"] = _trained(request.training)
+        found["on_demand"] = _configuration(answer.on_demand, catalog)
     if request.work is not None:
         found["request"]["work"] = _work(request.work, answer.reference)
         found["on_demand"] = _configuration(answer.on_demand, catalog)
@@ -86,6 +94,10 @@ def document(answer: Recommendations, why: WhyNot | None = None) -> dict[str, An
         found["reason"] = answer.infeasible.reason
         found["relax"] = {"constraint": answer.infeasible.constraint, "advice": answer.infeasible.advice}
         found["cheapest"] = _configuration(answer.cheapest, catalog)
+    if request.training is not None and answer:
+        from deepvm.planner.workload.measurement import measure_next  # slow to import, and only models need it
+
+        found["next_measurement"] = _next_measurement(measure_next(answer.catalog, request), request.training)
     if why is not None:
         found["explanation"] = explanation(why, catalog)
     return found
@@ -96,15 +108,16 @@ def _work(work: Work, reference: InstanceType | None) -> dict[str, Any]:
     from deepvm.core.preemption.interruption_bands import share_over
 
     spans = ("step_s", "save_s", "durable_s", "allocation_s", "preparation_s", "grace_s")
+    known = work.unit is None  # with a model they differ from cluster to cluster
     return {
         "job": work.job.name,
         "steps": work.job.steps,
-        **{name: getattr(work.job, name).mean for name in spans},
-        "measured_on": reference and reference.name,
+        **{name: getattr(work.job, name).mean if known else None for name in spans},
+        "measured_on": reference.name if reference and known else None,
         # Both null: by the bands of the types.
         "mttp_s": None if work.mttp_s in (None, math.inf) else work.mttp_s,
         "interruption_rate": None if work.mttp_s is None else share_over(work.mttp_s),
-        "save_policy": work.policy_name,
+        "save_policy": work.policy_name if known else None,
         "deadline_s": work.deadline_s,
         "total_budget_usd": None if work.total_budget is None else float(work.total_budget),
     }
@@ -130,6 +143,30 @@ def explanation(why: WhyNot, catalog: Catalog) -> dict[str, Any]:
         "matches_at_usd_per_hour": None if why.matches_at is None else float(why.matches_at),
         "rejection": why.rejection and {"reason": why.rejection.reason, "detail": why.rejection.detail},
     }
+
+
+def why_document(why: WhyNot) -> dict[str, Any]:
+    """The JSON object of ``explain -o json``."""
+    return {
+        "schema_version": EXPLAIN_VERSION,
+        **explanation(why, why.catalog),
+        "source": source(why.catalog) | ({"eflops_unit": why.units} if why.units else {}),
+    }
+
+
+def why_rows(why: WhyNot) -> tuple[list[str], list[list[Any]]]:
+    """Header, and one row: the type that was asked about, its best cluster, and how far that is from the winner."""
+    best = [why.best and value(why.best) for value in CSV.values()]
+    matches_at = None if why.matches_at is None else float(why.matches_at)
+    trained = CSV_TRAINED if why.units else {}
+    predicted = why.best and why.best.prediction
+    doubt = [predicted and value(predicted) for value in trained.values()]
+    outlook = why.best and why.best.outlook
+    expected, more = expected_document(outlook) if outlook else {}, CSV_EXPECTED if outlook else []
+    header = ["asked_instance_type", "verdict", *CSV, "gap", "matches_at_usd_per_hour", "reason", *more, *trained]
+    reason = why.rejection and why.rejection.reason
+    figures = [why.gap, matches_at, reason, *map(expected.get, more)]
+    return header, [[why.instance_type, why.verdict, *best, *figures, *doubt]]
 
 
 def source(catalog: Catalog) -> dict[str, Any]:
@@ -163,6 +200,7 @@ def source(catalog: Catalog) -> dict[str, Any]:
                 "workload": m.workload or None,
                 "measured_at": format_time(m.measured_at),
                 "value": m.value,
+                **({"runs": m.runs} if m.kind == "steps" else {}),
             }
             for m in about.measured
         ]
@@ -174,6 +212,8 @@ def source(catalog: Catalog) -> dict[str, Any]:
 def comparison(found: Comparison, why: WhyNot | None = None) -> dict[str, Any]:
     """Several regions: the object of the best one, with the clusters of all of them, and what each region has."""
     best = found.answers[0]
+    if len(found.answers) == 1:
+        return document(best, why)
     return document(best, why) | {
         "configurations": [_configuration(p.recommendation, _effective(p.answer)) for p in found.ranked],
         "regions": [
@@ -193,7 +233,7 @@ def placement(found: Placement) -> dict[str, Any]:
     return {
         "region": found.region,
         "instance_types": list(found.instance_types),
-        "vms": found.count,
+        "vm_count": found.count,
         "scores": [{"zone": zone, "score": score} for zone, score in found.scores.items()],
         "observed_at": format_time(found.observed_at),
     }
@@ -212,6 +252,7 @@ def _configuration(r: Recommendation | None, catalog: Catalog) -> dict[str, Any]
         "gpu": {
             "instance_type": gpu.name,
             "count": cluster.gpu_count,
+            "vm_count": cluster.gpu_count,
             "spot_count": cluster.spot_count,
             "on_demand_count": cluster.on_demand_count,
             # Only where somebody other than the catalog's own source measured it.
@@ -238,6 +279,7 @@ def _configuration(r: Recommendation | None, catalog: Catalog) -> dict[str, Any]
         and {
             "instance_type": memory.instance.name,
             "count": memory.count,
+            "vm_count": memory.count,
             "cpu_architecture": memory.instance.cpu_architecture or None,
             **_price(memory.instance, Market.ON_DEMAND, catalog),
             "zones": list(memory.instance.zones),
@@ -251,7 +293,62 @@ def _configuration(r: Recommendation | None, catalog: Catalog) -> dict[str, Any]
         "binding": [b.constraint for b in r.binding],
         "binding_reasons": [b.reason for b in r.binding],
         "warnings": list(r.warnings),
+        **({"training": _prediction(r.prediction)} if r.prediction else {}),
         **({"expected": expected_document(r.outlook)} if r.outlook else {}),
+    }
+
+
+def _prediction(found: Prediction) -> dict[str, Any]:
+    """How fast a cluster trains the model."""
+    return {
+        "throughput": found.throughput.as_document(),
+        "step_s": found.step_s.as_document(),
+        "mfu": found.mfu,
+        "source": found.source,
+        "precision": found.precision,
+        "batch_per_gpu": found.batch_per_gpu,
+        "micro_batch": found.micro_batch,
+        "activation_checkpointing": found.checkpointing,
+        "checked_up_to_vms": found.fitted_vms,
+        "state_bytes_per_gpu": found.state_bytes,
+        "kept_share": found.kept.as_document(),
+        "faster_than_first": found.faster_than_first,
+    }
+
+
+def _trained(training: Training) -> dict[str, Any]:
+    """What is trained."""
+    workload = training.workload
+    return {
+        "model": workload.model.name,
+        "parameters": workload.model.parameters,
+        "unit": workload.units,
+        "method": workload.method.value,
+        "precision": workload.precision.value,
+        "sequence": workload.model.sequence,
+        "scaling": workload.scaling.value,
+        "batch": workload.batch,
+        "samples": workload.samples,
+        "activation_checkpointing": workload.checkpointing,
+        "software": getattr(training.speeds, "software", None),
+        "placement_group": getattr(training.speeds, "placement_group", None),
+    }
+
+
+def _next_measurement(found: NextMeasurement | None, training: Training) -> dict[str, Any] | None:
+    """What to measure next, and the command that does."""
+    from deepvm.reports.plans.measuring import measure_command
+
+    if found is None:
+        return None
+    return {
+        "instance_type": found.cluster.gpu.name,
+        "vm_count": found.count,
+        "minutes": found.minutes,
+        "cost_usd": float(found.usd),
+        "expected_gain": found.gain,
+        "changes_the_choice": found.changes,
+        "command": measure_command(found, training),
     }
 
 
@@ -264,7 +361,7 @@ def _next_zone(other: Cluster | None) -> dict[str, Any] | None:
         "zone": other.zone.zone,
         "zone_name": other.zone.name or None,
         "spot_usd_per_hour": float(other.zone.usd_per_hour),
-        "memory": memory and {"instance_type": memory.instance.name, "count": memory.count},
+        "memory": memory and {"instance_type": memory.instance.name, "vm_count": memory.count},
         "usd_per_hour": float(other.usd_per_hour),
     }
 
@@ -272,11 +369,11 @@ def _next_zone(other: Cluster | None) -> dict[str, Any] | None:
 def _price(instance: InstanceType, market: Market, catalog: Catalog) -> dict[str, Any]:
     """A price, where it comes from, and when it was true."""
     usd, about = instance.usd_per_hour(market), catalog.provenance
-    source = {"source": about.kind, "observed_at": about.prices_as_of and about.prices_as_of.isoformat()}
+    source = {"kind": about.kind, "observed_at": about.prices_as_of and about.prices_as_of.isoformat()}
     names = (SPOT, HISTORY) if market is Market.SPOT else (ON_DEMAND,)
     for origin in about.origins:
         if base(origin.signal) in names:
-            source = {"source": origin.kind, "observed_at": format_time(origin.observed_at)}
+            source = {"kind": origin.kind, "observed_at": format_time(origin.observed_at)}
             break
     name = market.value.replace("-", "_")
     return {f"{name}_usd_per_hour": None if usd is None else float(usd), f"{name}_price": source}
@@ -285,12 +382,12 @@ def _price(instance: InstanceType, market: Market, catalog: Catalog) -> dict[str
 CSV: dict[str, Callable[[Recommendation], Any]] = {
     "rank": lambda r: r.rank,
     "architecture": lambda r: r.cluster.architecture,
-    "gpu_type": lambda r: r.cluster.gpu.name,
-    "gpu_count": lambda r: r.cluster.gpu_count,
+    "instance_type": lambda r: r.cluster.gpu.name,
+    "vm_count": lambda r: r.cluster.gpu_count,
     "spot_count": lambda r: r.cluster.spot_count,
     "on_demand_count": lambda r: r.cluster.on_demand_count,
-    "memory_type": lambda r: r.cluster.memory and r.cluster.memory.instance.name,
-    "memory_count": lambda r: r.cluster.memory.count if r.cluster.memory else 0,
+    "memory_instance_type": lambda r: r.cluster.memory and r.cluster.memory.instance.name,
+    "memory_vm_count": lambda r: r.cluster.memory.count if r.cluster.memory else 0,
     "usd_per_hour": lambda r: float(r.usd_per_hour),
     **{name: attrgetter(name) for name in FIGURES},
     "binding": lambda r: " ".join(b.constraint for b in r.binding),
@@ -306,15 +403,23 @@ CSV_EXPECTED = [
     "total_cost_p95_usd",
 ]
 """Appended where there is a job."""
+CSV_TRAINED: dict[str, Callable[[Prediction], Any]] = {
+    "throughput_low": lambda p: p.throughput.low,
+    "throughput_high": lambda p: p.throughput.high,
+    "source": lambda p: p.source,
+}
+"""Appended where a model is trained: the ends of the 80 % interval of its throughput, and where that comes from."""
 
 
 def csv_rows(found: Comparison) -> tuple[list[str], list[list[Any]]]:
     """Header and one row for each configuration, of all regions together."""
-    more = CSV_EXPECTED if found.answers[0].request.work is not None else []
-    rows = []
+    request, rows = found.answers[0].request, []
+    more = CSV_EXPECTED if request.work is not None else []
+    trained = {} if request.training is None else CSV_TRAINED
     for placed in found.ranked:
         r = placed.recommendation
         zone, expected = r.cluster.zone and r.cluster.zone.zone, expected_document(r.outlook)
-        where = [placed.answer.catalog.region, zone, str(r.estimated).lower()]
-        rows.append([*(value(r) for value in CSV.values()), *where, *map(expected.get, more)])
-    return [*CSV, "region", "zone", "estimated", *more], rows
+        where = [placed.answer.catalog.region, zone, r.estimated]
+        doubt = [value(r.prediction) if r.prediction else None for value in trained.values()]
+        rows.append([*(value(r) for value in CSV.values()), *where, *map(expected.get, more), *doubt])
+    return [*CSV, "region", "zone", "estimated", *more, *trained], rows

@@ -47,14 +47,14 @@ def print_report(
     """Table, reasons, alternatives and sources on stdout, for a person."""
     best = found.answers[0]
     placed = [(p.recommendation, p.answer.catalog) for p in found.ranked]
-    print_lines([_title(best), ""])
+    print_lines([request_words(best), ""])
     _print_table(placed, wide=wide, regions=len(found.answers) > 1)
     lost = "" if best.request.work else ", and the time lost to preemptions"
     not_counted = f"Not counted: disks{' and' if not lost else ','} data transfer{lost}."
     sources = dict.fromkeys(line for a in found.answers for line in source_lines(a.catalog, now))
     lines = [
         *_reasons(best),
-        *_other_regions(found),
+        *other_regions(found),
         *risk_lines(best[0], best.catalog, known=bool(best.request.work and best.request.work.mttp_s is not None)),
         *zone_lines(best[0], best.catalog),
         *placement_lines(placement),
@@ -67,11 +67,13 @@ def print_report(
         print_why(why, best.catalog)
 
 
-def _title(answer: Recommendations) -> str:
+def request_words(answer: Recommendations) -> str:
+    """What was asked for, in a sentence without its full stop."""
     request = answer.request
-    needs = f"memory nodes for {request.buffers} x {format_bytes(request.checkpoint_bytes)}"
+    size, job = format_bytes(request.checkpoint_bytes), request.work is not None and request.training is None
+    needs = f"memory nodes for {request.buffers} x {size}" if request.training is None else f"a checkpoint is {size}"
     best_by = {
-        Objective.THROUGHPUT: "fastest training" + (" without preemptions" if request.work is not None else ""),
+        Objective.THROUGHPUT: "fastest training" + (" without preemptions" if job else ""),
         Objective.FLOPP: "most operations per dollar (Z)",
         Objective.COST_PER_WORK: "cheapest work",
         Objective.MAKESPAN: "shortest expected time",
@@ -95,7 +97,7 @@ def _placed(r: Recommendation, first: Recommendation) -> str:
     return f"{r.cluster} in {zone.zone}" if zone and (other is None or zone.zone != other.zone) else str(r.cluster)
 
 
-def _other_regions(found: Comparison) -> list[str]:
+def other_regions(found: Comparison) -> list[str]:
     """What the other regions have, one line for each."""
     best, lines = found.answers[0][0], []
     for answer in found.answers[1:]:
@@ -111,7 +113,7 @@ def _other_regions(found: Comparison) -> list[str]:
 
 
 def _print_table(
-    placed: Sequence[tuple[Recommendation, Catalog]], *, wide: bool = False, regions: bool = False
+    placed: Sequence[tuple[Recommendation, Catalog]], *, wide: bool = False, regions: bool = False, units: str = ""
 ) -> None:
     """A row for each cluster; the narrowest terminal keeps what to rent and the job's time, or else the throughput."""
     job, spread = placed[0][0].outlook is not None, simulated(r.outlook for r, _ in placed)
@@ -124,6 +126,10 @@ def _print_table(
             for market in (Market.SPOT, Market.ON_DEMAND)
         )
         work = format_work(r.throughput) + (" (estimated)" if r.estimated else "")
+        if r.prediction is not None:
+            from deepvm.reports.performance.predictions import in_short  # other catalogs need no speeds of models
+
+            work = in_short(r.prediction.throughput)
         items.append(
             {
                 Column("#", "right"): str(r.rank),
@@ -133,7 +139,7 @@ def _print_table(
                 Column("on-demand VMs", drop=1, wrap=False): on_demand,
                 **({Column("zone", drop=4): zone} if zones else {}),
                 Column("$/h", "right", drop=3 if job else 0): format_usd(r.usd_per_hour),
-                Column("throughput", "right", drop=7 if job else 2): work,
+                Column(units or "throughput", "right", drop=7 if job else 2): work,
                 **(expected_cells(r.outlook, spread=spread) if job else {}),
                 **(_wide_cells(r, zone) if wide else {}),
                 Column("limited by", drop=5): ", ".join(b.constraint for b in r.binding) or "-",
@@ -147,7 +153,7 @@ def _wide_cells(r: Recommendation, zone: str) -> dict[Column, str]:
     return {
         Column("speed-up", "right", drop=11): f"{r.speedup:.2f}",
         Column("K(n)", "right", drop=12): f"{r.scaling_factor:.4f}",
-        Column("FLOPP spot (op/$)", "right", drop=14): f"{r.flopp_spot:.4g}",
+        Column("FLOPP spot (op/$)", "right", drop=14): "-" if r.flopp_spot is None else f"{r.flopp_spot:.4g}",
         Column("Z", "right", drop=16): f"{r.z:.1f}",
         Column("$/h per eFLOPS", "right", drop=13): "-" if r.usd_per_work is None else _per_work(r.usd_per_work),
         Column("curve", drop=15): r.speedup_kind,
@@ -273,14 +279,14 @@ def _reasons(answer: Recommendations) -> list[str]:
             f"By {alternative.objective.value}: {_placed(r, first)} at {format_usd(r.usd_per_hour)} $/h, "
             f"throughput {format_work(r.throughput)}{work}{_compared(r, first)}."
         )
-    lines += _left_out(answer)
+    lines += left_out(answer)
     lines += [f"Doubt: {doubt}." for doubt in doubts(answer)]
     if answer.doubt:
         lines.append(f"Not proven ({answer.status.value}): {answer.doubt}.")
     return lines
 
 
-def _left_out(answer: Recommendations) -> list[str]:
+def left_out(answer: Recommendations) -> list[str]:
     """The types that were not considered, one line for each reason; many of one GPU as that GPU."""
     groups: dict[str, list[Rejection]] = {}
     for rejection in answer.rejections:
@@ -295,6 +301,9 @@ def _left_out(answer: Recommendations) -> list[str]:
             estimates = any(answer.catalog[r.instance_type].eflops_basis for r in rejections)
             instead = ", or '--estimates' allows estimates" if estimates else ""
             lines.append(f"To consider them: 'deepvm profile eflops --save' on such a VM measures it{instead}.")
+        elif reason == "no-wheels":
+            models = sorted({gpu.name for n in names if (gpu := answer.catalog[n].gpu)})
+            lines.append(f"To consider them: '--gpu {models[0]}', with a PyTorch that you have built for it.")
         elif reason in ALLOWED_BY:
             ways = ", or ".join(f"'{way}'" for way in dict.fromkeys((ALLOWED_BY[reason], BY_NAME)))
             lines.append(f"To consider them: {ways}.")
@@ -327,7 +336,7 @@ def print_why(why: WhyNot, catalog: Catalog, now: datetime | None = None) -> Non
     print_lines([f"Why not {why.instance_type}? {why.verdict}."])
     if why.best is not None:
         print_lines([""])
-        _print_table([(why.best, catalog)])
+        _print_table([(why.best, catalog)], units=why.units)
         limits = [f"Limited by {b.constraint}: {b.reason}." for b in why.best.binding]
         doubts_of = [f"Doubt: {warning}." for warning in why.best.warnings]
         print_lines(["", *limits, *doubts_of, *risk_lines(why.best, catalog), *zone_lines(why.best, catalog)])

@@ -13,8 +13,8 @@ from deepvm.catalog.signals.signal import PRICES, age, base
 from deepvm.core.cluster.cluster import Cluster, Recommendation
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS, Catalog, Market, Quota, find_quota
 from deepvm.core.cluster.provenance import Measurement, Origin
-from deepvm.core.spelling import listed
-from deepvm.core.units import format_usd
+from deepvm.core.spelling import joined, listed
+from deepvm.core.units import counted, format_usd
 from deepvm.planner.recommend import Recommendations
 from deepvm.reports.plans.outlooks import cluster_sentence, risk_of
 
@@ -27,7 +27,8 @@ STALE_DAYS = 30
 """Spot prices older than this are called out as old."""
 _NAMED = 4
 """Measurements of one kind named at most."""
-_KINDS = {"eflops": "eFLOPS", "scaling": "speed-up", "saturation": "n_sat"}
+_UNPUBLISHED = "nobody has published "
+_KINDS = {"eflops": "eFLOPS", "scaling": "speed-up", "saturation": "n_sat", "steps": "step times"}
 _WORDS = {
     "live": "live from AWS",
     "cache": "from the cache",
@@ -77,11 +78,16 @@ def measured_lines(catalog: Catalog, now: datetime) -> list[str]:
     parts = []
     for kind, name in _KINDS.items():
         found = [m for m in about.measured if m.kind == kind]
-        said = [f"{m.subject} {_day(m, now)}" + (f" with {m.workload}" if m.workload else "") for m in found]
+        said = [f"{m.subject} {_day(m, now)}{_with(m)}" for m in found]
         if found:
             parts.append(f"{name} of {listed(said, _NAMED)}")
     where = f"Measured ({about.measured_file})" if about.measured_file else "Measured here"
     return [f"{where}: {'; '.join(parts)}. '--tables paper' ignores them."] if parts else []
+
+
+def _with(measured: Measurement) -> str:
+    workload = f" with {measured.workload}" if measured.workload else ""
+    return f"{workload} ({counted(measured.runs, 'run')})" if measured.kind == "steps" else workload
 
 
 def _day(measured: Measurement, now: datetime) -> str:
@@ -216,7 +222,7 @@ def refused_lines(catalog: Catalog) -> list[str]:
 
 def doubts(answer: Recommendations) -> list[str]:
     """What should make a reader careful with the figures."""
-    found = list(dict.fromkeys(w for r in answer.configurations for w in r.warnings))
+    found = list(dict.fromkeys(_of_its_type(w, r) for r in answer.configurations for w in r.warnings))
     found += answer.catalog.provenance.doubts
     nodes = (r.cluster.memory.instance for r in answer.configurations if r.cluster.memory is not None)
     if answer.catalog.memory_nodes.sustained:
@@ -226,7 +232,7 @@ def doubts(answer: Recommendations) -> list[str]:
             if node.network_baseline_gbps is None
         )
     named = [*answer.configurations, *(a.recommendation for a in answer.alternatives)]
-    for gpu, kind in dict.fromkeys((r.cluster.gpu, r.speedup_kind) for r in named):
+    for gpu, kind in dict.fromkeys((r.cluster.gpu, r.speedup_kind) for r in named if r.prediction is None):
         curve = gpu.curve(kind)
         alone = 1.0 if curve is None else float(curve.speedup(np.array([1.0]))[0])
         if abs(alone - 1) > ODD_START:
@@ -236,4 +242,22 @@ def doubts(answer: Recommendations) -> list[str]:
                 f"the {kind} curve of {gpu.name} gives S(1) = {alone:.2f} in place of 1, "
                 f"so it misjudges small clusters{hint}"
             )
-    return found
+    return _grouped(found)
+
+
+def _of_its_type(warning: str, r: Recommendation) -> str:
+    """A warning that says which of the ranked types it is about."""
+    named = r.prediction is None or r.cluster.gpu.name in warning or warning.startswith(_UNPUBLISHED)
+    return warning if named else f"{r.cluster.gpu.name}: {warning}"
+
+
+def _grouped(found: list[str]) -> list[str]:
+    """Doubts, those about unpublished GPUs in one: ``nobody has published 7B on A100 or H100 in bf16: derived ...``."""
+    heads: dict[tuple[str, str], list[str]] = {}
+    for doubt in found:
+        head, on, rest = doubt.partition(" on ")
+        if doubt.startswith(_UNPUBLISHED) and on:
+            gpu, _, tail = rest.partition(" in ")
+            heads.setdefault((head, tail), []).append(gpu)
+    merged = [f"{head} on {joined(gpus, 'or')} in {tail}" for (head, tail), gpus in heads.items()]
+    return merged + [d for d in found if not d.startswith(_UNPUBLISHED)]

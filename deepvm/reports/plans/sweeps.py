@@ -8,14 +8,13 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from deepvm.core.cluster.cluster import Outlook
-from deepvm.core.cluster.instances import Catalog
 from deepvm.core.units import format_seconds, format_usd
 from deepvm.planner.job_forecast import Work
 from deepvm.planner.request import PolicyName
-from deepvm.planner.sweep import SweepRow
+from deepvm.planner.sweep import Sweep, SweepRow
 from deepvm.reports.pictures import MARK_ALL, STYLES, drawing, legend, short, show_budgets, step_line
 from deepvm.reports.plans.outlooks import expected_cells, expected_document, simulated
-from deepvm.reports.plans.recommendation_documents import CSV
+from deepvm.reports.plans.recommendation_documents import CSV, CSV_TRAINED
 from deepvm.reports.plans.recommendations import format_work
 from deepvm.reports.tables import Column, print_items
 
@@ -24,7 +23,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SCHEMA_VERSION = "deepvm.sweep/1"
-CLUSTER = ("architecture", "gpu_type", "gpu_count", "memory_type", "memory_count", "usd_per_hour", "throughput")
+CLUSTER = {
+    "architecture": "architecture",
+    "gpu_type": "instance_type",
+    "gpu_count": "vm_count",
+    "memory_type": "memory_instance_type",
+    "memory_count": "memory_vm_count",
+    "usd_per_hour": "usd_per_hour",
+    "throughput": "throughput",
+}
+"""Columns that say what a cluster is, and what they are called elsewhere; those that differ are there by both names."""
+PROPER = ("pw_usd_per_hour", *(proper for older, proper in CLUSTER.items() if proper != older))
 EXPECTED = ("makespan_s", "total_cost_usd", "closed_form_holds")
 """Appended where there is a job."""
 SIMULATED = (
@@ -42,7 +51,10 @@ SIMULATED = (
 def header(rows: Sequence[SweepRow]) -> tuple[str, ...]:
     """The names of the columns."""
     outlooks = _outlooks(rows)
-    return ("pw", "policy", *CLUSTER, *(EXPECTED if outlooks else ()), *(SIMULATED if simulated(outlooks) else ()))
+    job = (*(EXPECTED if outlooks else ()), *(SIMULATED if simulated(outlooks) else ()))
+    trained = any(r.recommendation and r.recommendation.prediction for r in rows)
+    # The older ones keep their places.
+    return ("pw", "policy", *CLUSTER, *job, *PROPER, *(CSV_TRAINED if trained else ()))
 
 
 def outside(rows: Sequence[SweepRow]) -> int:
@@ -61,8 +73,13 @@ def _values(rows: Sequence[SweepRow], budget: Callable[[Decimal], Any]) -> list[
     for row in rows:
         best = row.recommendation
         values: dict[str, Any] = {"pw": budget(row.budget), "policy": row.policy.value}
+        values["pw_usd_per_hour"] = values["pw"]
         if best is not None:
-            values |= expected_document(best.outlook) | {name: CSV[name](best) for name in CLUSTER}
+            values |= expected_document(best.outlook)
+            for older, proper in CLUSTER.items():
+                values[older] = values[proper] = CSV[proper](best)
+            if best.prediction is not None:
+                values |= {name: value(best.prediction) for name, value in CSV_TRAINED.items()}
         found.append({name: values.get(name) for name in names})
     return found
 
@@ -71,24 +88,28 @@ def _plain(budget: Decimal) -> str:
     return f"{budget.normalize():f}"
 
 
-def csv_rows(rows: Sequence[SweepRow]) -> list[list[Any]]:
-    """One row for each budget and policy; empty fields where nothing is feasible."""
-    return [list(values.values()) for values in _values(rows, _plain)]
+def rows_of(rows: Sequence[SweepRow], budget: Callable[[Decimal], Any] = _plain) -> tuple[list[str], list[list[Any]]]:
+    """Header, and one row for each budget and policy; None where nothing is feasible."""
+    return list(header(rows)), [list(values.values()) for values in _values(rows, budget)]
 
 
-def document(rows: Sequence[SweepRow], catalog: Catalog, objective: str) -> dict[str, Any]:
+def document(found: Sweep) -> dict[str, Any]:
     """The rows as one object; null where nothing is feasible."""
+    catalog, workload = found.catalog, found.workload
     return {
         "schema_version": SCHEMA_VERSION,
         "catalog": catalog.name,
-        "objective": objective,
-        "rows": _values(rows, float),
+        "region": catalog.region,
+        "model": workload and workload.model.name,
+        "unit": workload.units if workload else catalog.eflops_unit,
+        "objective": found.objective.value,
+        "rows": _values(found.rows, float),
     }
 
 
-def print_rows(rows: Sequence[SweepRow]) -> None:
-    """A table on stdout."""
-    outlooks = _outlooks(rows)
+def print_rows(rows: Sequence[SweepRow], units: str = "") -> None:
+    """A table on stdout; ``units``: of the throughput of a model, such as ``tokens/s``."""
+    outlooks, speed = _outlooks(rows), f"speed ({units})" if units else "throughput (eFLOPS)"
     items = []
     for row, values in zip(rows, _values(rows, _plain), strict=True):
         best = row.recommendation
@@ -100,12 +121,12 @@ def print_rows(rows: Sequence[SweepRow]) -> None:
                 Column("$/h allowed", "right"): cells["pw"],
                 Column("policy"): cells["policy"],
                 Column("architecture", drop=11): cells["architecture"],
-                Column("gpu type", drop=2): cells["gpu_type"],
-                Column("gpu count", "right", drop=1): cells["gpu_count"],
+                Column("VM type", drop=2): cells["gpu_type"],
+                Column("VMs", "right", drop=1): cells["gpu_count"],
                 Column("memory type", drop=10): cells["memory_type"],
-                Column("memory count", "right", drop=9): cells["memory_count"],
+                Column("memory VMs", "right", drop=9): cells["memory_count"],
                 Column("$/h", "right", drop=3): usd,
-                Column("throughput (eFLOPS)", "right", drop=7 if outlooks else 0): work,
+                Column(speed, "right", drop=7 if outlooks else 0): work,
             }
             | (expected_cells(best.outlook if best else None, spread=simulated(outlooks)) if outlooks else {})
         )

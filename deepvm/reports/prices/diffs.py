@@ -105,7 +105,7 @@ def _about(catalog: Catalog) -> dict[str, Any]:
         "region": catalog.region,
         "prices_as_of": None if as_of is None else as_of.isoformat(),
         "kind": catalog.provenance.kind,
-        "types": len(catalog),
+        "type_count": len(catalog),
     }
 
 

@@ -66,9 +66,9 @@ def _row(
     dated = fetched_at or observed_at
     return {
         "region": region,
-        "kind": kind,
+        "signal": kind,
         "state": state,
-        "rows": None if signal is None else signal.rows,
+        "row_count": None if signal is None else signal.rows,
         "refused": {} if signal is None else dict(signal.refused),
         "observed_at": observed_at and observed_at.isoformat(),
         "fetched_at": fetched_at and fetched_at.isoformat(),
@@ -95,9 +95,9 @@ def print_status(statuses: Sequence[Mapping[str, Any]], now: datetime) -> None:
     items = [
         {
             Column("region"): s["region"],
-            Column("signal"): s["kind"],
+            Column("signal"): s["signal"],
             Column("state"): s["state"],
-            Column("rows", "right", drop=4): "-" if s["rows"] is None else str(s["rows"]),
+            Column("rows", "right", drop=4): "-" if s["row_count"] is None else str(s["row_count"]),
             Column("age", "right", drop=1): "-"
             if s["age_s"] is None
             else age(now - timedelta(seconds=s["age_s"]), now),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from deepvm.catalog.measured.entries import Entry
@@ -21,6 +21,14 @@ def list_document(tables: Tables, reasons: Mapping[str, str]) -> dict[str, Any]:
     """The JSON object of ``tables list -o json``; ``reasons``: by name why an entry is not used, empty if it is."""
     rows = [{**_row(e), "used": not reasons[e.name], "why_not": reasons[e.name] or None} for e in tables]
     return {"schema_version": LIST_VERSION, "path": tables.path or None, "entries": rows}
+
+
+def csv_rows(entries: Iterable[Entry]) -> tuple[list[str], list[list[Any]]]:
+    """Header and a row for each measurement, in short."""
+    from deepvm.reports.schemas.flat import rows_as
+    from deepvm.reports.schemas.profiling_types import MeasuredEntry
+
+    return rows_as(MeasuredEntry, [_row(e) for e in entries])
 
 
 def print_list(tables: Tables, reasons: Mapping[str, str] | None = None) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from deepvm.core.spelling import joined
+from deepvm.core.training.steptime import StepTimeFit
 from deepvm.core.units import format_bytes
 from deepvm.reports.pictures import STYLES, drawing, legend, short
 from deepvm.reports.tables import Column, print_items, print_lines, print_table
@@ -69,40 +71,59 @@ def scaled(number: float) -> str:
 def print_curve(curve: Curve) -> None:
     """Times and speed-ups of each size, the failed runs with their reasons, and where it was measured."""
     items = []
-    measured = {p.n: p for p in curve.points}
+    measured, cells = {p.n: p for p in curve.points}, {(c.n, c.batch): c for c in curve.cells}
     for n in curve.plan["sizes"]:
-        good = [r for r in curve.runs if r.n == n and r.failed is None]
-        step = speed = shown = share = "-"
-        if point := measured.get(n):
-            step_s = point.seconds * n
-            images = n * curve.workload["processes"] * curve.workload["batch"]
-            step, speed = f"{step_s:.4g}", f"{images / step_s:.5g}"
-            if point.speedup is not None:
+        for batch in curve.batches:
+            step = speed = shown = share = "-"
+            cell = cells.get((n, batch))
+            if cell is not None:
+                step, speed = f"{cell.step_s:.4g}", f"{cell.gpus * batch / cell.step_s:.5g}"
+            if batch == curve.batch and (point := measured.get(n)) and point.speedup is not None:
                 shown, share = f"{point.speedup:.3f}", f"{point.speedup / n:.0%}"
-        items.append(
-            {
-                Column("VMs", "right"): str(n),
-                Column("runs", "right", drop=4): f"{len(good)}/{curve.plan['repeats']}",
-                Column("step s", "right", drop=3): step,
-                Column("images/s", "right", drop=2): speed,
-                Column("speed-up", "right"): shown,
-                Column("of linear", "right", drop=1): share,
-            }
-        )
+            batches = {Column("batch", "right"): str(batch)} if len(curve.batches) > 1 else {}
+            spread = {Column("spread", "right", drop=5): f"{cell.spread:.0%}" if cell else "-"} if batches else {}
+            items.append(
+                {
+                    Column("VMs", "right"): str(n),
+                    **batches,
+                    Column("runs", "right", drop=4): f"{cell.runs if cell else 0}/{curve.plan['repeats']}",
+                    Column("step s", "right", drop=3): step,
+                    **spread,
+                    Column("images/s" if curve.workload.get("resolution") else "samples/s", "right", drop=2): speed,
+                    Column("speed-up", "right"): shown,
+                    Column("of linear", "right", drop=1): share,
+                }
+            )
     print_items(items, also="-o json")
     work, machine = curve.workload, curve.machine
-    lines = [f"failed, n = {r.n}, repeat {r.repeat}: {r.failed}" for r in curve.runs if r.failed is not None]
+    lines = [
+        f"failed, n = {r.n}{f', batch {r.batch}' if r.batch else ''}, repeat {r.repeat}: {r.failed}"
+        for r in curve.runs
+        if r.failed is not None
+    ]
     lines += [f"warning: {w}" for w in curve.warnings]
     if curve.fit is not None:
         lines.append("fit: S(n) = c / (1 + exp(-a (n - b))), " + ", ".join(f"{k} = {curve.fit[k]:.4g}" for k in "abc"))
+    if curve.step_time is not None and len(curve.batches) > 1:
+        law = StepTimeFit.of_document(curve.step_time)
+        lines.append(
+            f"step-time law: half of the runs within {law.error:.1%}; gradients take {law.law.grad_fixed:.3g} s + "
+            f"{law.law.grad_per_sample:.3g} s a sample"
+        )
+    each = joined(map(str, curve.batches))
     lines.append(
-        f"{work['model']}, {work['batch']} images of {work['resolution']} x {work['resolution']} for each of "
-        f"{work['processes']} {work['device']} processes on a VM, {work['dtype']}, {work['optimizer']}; medians of "
-        f"{work['windows']} windows of {work['steps']} steps"
+        f"{work['model']}, {each} {_samples(work)} for each of {work['processes']} {work['device']} processes on a VM, "
+        f"{work['dtype']}, {work['optimizer']}; medians of {work['windows']} windows of {work['steps']} steps"
     )
     where = ", ".join(machine.get("gpus", ())) or machine.get("processor", "unknown")
     lines.append(f"{where}, torch {machine.get('torch', 'unknown')}")
     print_lines(["", *lines])
+
+
+def _samples(work: Mapping[str, Any]) -> str:
+    if work.get("resolution") is None:
+        return f"samples of {work.get('sequence')} tokens ({work.get('method')})"
+    return f"images of {work['resolution']} x {work['resolution']}"
 
 
 def print_saturation(found: Saturation) -> None:

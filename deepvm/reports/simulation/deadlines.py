@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SCHEMA_VERSION = "deepvm.traces-deadline/1"
-HEADER = tuple(f.name for f in dataclasses.fields(DeadlineRow))
+NAMES = {"cost": "cost_ratio", "cost_p95": "cost_ratio_p95", "on_demand": "on_demand_share", "took": "end_ratio"}
+"""What documents call figures whose names do not say that they are ratios."""
+FIELDS = tuple(f.name for f in dataclasses.fields(DeadlineRow))
+HEADER = tuple(NAMES.get(name, name) for name in FIELDS)
 ALL = "all"
 """In place of a trace's name: the mean over all traces."""
 
@@ -25,7 +28,7 @@ def rows_of(found: Sequence[DeadlineRow]) -> list[list[Any]]:
     """Rows of ``HEADER``; None where a figure does not exist."""
     rows = []
     for row in found:
-        values = [getattr(row, name) for name in HEADER]
+        values = [getattr(row, name) for name in FIELDS]
         values[0] = ALL if row.trace is None else str(row.trace)
         rows.append([None if isinstance(v, float) and math.isnan(v) else v for v in values])
     return rows

@@ -12,7 +12,6 @@ import numpy as np
 from deepvm.core.cluster.instances import Market
 from deepvm.core.preemption.job import Job
 from deepvm.core.units import counted, format_seconds
-from deepvm.reports.documents import to_csv
 from deepvm.reports.pictures import STYLES, drawing, legend, short
 from deepvm.reports.tables import Column, print_items, print_lines
 from deepvm.simulator.engine.state import PARTS
@@ -39,8 +38,8 @@ def comparison(answers: Sequence[Answer]) -> dict[str, Any]:
     return {"schema_version": COMPARISON, "rows": rows}
 
 
-def csv_text(answers: Sequence[Answer]) -> str:
-    """One row for each answer; seconds, dollars and counts."""
+def csv_rows(answers: Sequence[Answer]) -> tuple[list[str], list[list[Any]]]:
+    """Header and one row for each answer; seconds, dollars and counts."""
     several, rows = len(by_job(answers)) > 1, []
     for answer in answers:
         found = answer.results
@@ -51,7 +50,7 @@ def csv_text(answers: Sequence[Answer]) -> str:
             spread = asdict(Spread.of(getattr(found, figure)))
             row |= {f"{figure}_{name}": v for name, v in spread.items()}
         rows.append(row | {f"{part}_s": seconds for part, seconds in found.breakdown_s.items()})
-    return to_csv(list(rows[0]), [list(row.values()) for row in rows])
+    return list(rows[0]), [list(row.values()) for row in rows]
 
 
 def print_answers(answers: Sequence[Answer]) -> None:

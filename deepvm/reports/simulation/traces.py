@@ -38,8 +38,8 @@ def names(paths: Sequence[str]) -> list[str]:
 def show_rows(traces: Sequence[Trace], nodes: int | None) -> list[dict[str, Any]]:
     """A row for each trace; None where there is no such thing.
 
-    ``there`` is the share of ticks with all nodes. The median is that of Kaplan and Meier's curve; there is none when
-    more than half of the lifetimes are censored.
+    ``available_share``: ticks with all nodes. The median is that of Kaplan and Meier's curve; there is none when more
+    than half of the lifetimes are censored.
     """
     from deepvm.simulator.traces.lifetime_fit import survival_curve
 
@@ -50,13 +50,13 @@ def show_rows(traces: Sequence[Trace], nodes: int | None) -> list[dict[str, Any]
         rows.append(
             {
                 "trace": name,
-                "nodes": own,
+                "vm_count": own,
                 "gap_s": trace.gap_s,
                 "ticks": trace.counts.size,
-                "there": float(np.mean(trace.counts >= max(own, 1))),
+                "available_share": float(np.mean(trace.counts >= max(own, 1))),
                 "lives": int(lives.life_s.size),
                 "preemptions": lives.preemptions,
-                "seen_s": lives.seen_s,
+                "machine_s": lives.seen_s,
                 "mean_s": lives.seen_s / lives.preemptions if lives.preemptions else None,
                 "median_s": float(times[shares <= 0.5][0]) if (shares <= 0.5).any() else None,
             }
@@ -74,10 +74,10 @@ def print_show(rows: Sequence[Mapping[str, Any]]) -> None:
     items = [
         {
             Column("trace"): row["trace"],
-            Column("nodes", "right", drop=6): str(row["nodes"]),
+            Column("nodes", "right", drop=6): str(row["vm_count"]),
             Column("gap s", "right", drop=7): f"{row['gap_s']:g}",
             Column("days", "right", drop=4): f"{row['gap_s'] * row['ticks'] / 86_400:.1f}",
-            Column("there", "right", drop=1): f"{100 * row['there']:.0f} %",
+            Column("there", "right", drop=1): f"{100 * row['available_share']:.0f} %",
             Column("lives", "right", drop=3): str(row["lives"]),
             Column("ended", "right", drop=2): str(row["preemptions"]),
             Column("mean h", "right"): _hours(row["mean_s"]),

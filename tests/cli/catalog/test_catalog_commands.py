@@ -43,8 +43,8 @@ def test_list_for_programs(form):
         rows = list(csv.DictReader(io.StringIO(out)))
     else:
         rows = (json.loads(out) if form == "json" else yaml.safe_load(out))["catalogs"]
-    paper = next(r for r in rows if r["name"] == "paper")
-    assert (int(paper["gpu_types"]), int(paper["cpu_types"]), paper["prices_as_of"]) == (6, 8, "2023-10-01")
+    paper = next(r for r in rows if r["catalog"] == "paper")
+    assert (int(paper["gpu_type_count"]), int(paper["cpu_type_count"]), paper["prices_as_of"]) == (6, 8, "2023-10-01")
 
 
 def test_show_as_table():
@@ -196,7 +196,7 @@ def test_what_needs_estimates_is_what_the_texts_say(basis: str, run: Run, tmp_pa
     assert ("--estimates" in row) == ("--estimates" in fields[basis]["description"]) == needed
 
 
-OF_THE_SOURCE = ("Risk: above", "Quotas:", "Prices:")
+OF_THE_SOURCE = ("Risk: ", "Quotas:", "Prices:")
 
 
 def without_sources(value):

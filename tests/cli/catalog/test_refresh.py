@@ -17,6 +17,7 @@ import pytest
 from support.command import COUNTED
 from support.pace import soon
 from support.places import ROOT
+from support.schemas import check
 
 from deepvm.catalog.clouds import DEFAULT_CLOUD
 from deepvm.catalog.clouds.aws.client import Aws
@@ -128,12 +129,12 @@ def table(text):
 def statuses(environment, *words):
     out, _ = deepvm(environment, "status", "-o", "json", *words)
     document = json.loads(out)
-    assert document["schema_version"] == "deepvm.catalog-status/1"
+    check(document, "catalog-status")
     return document
 
 
 def cached(environment, *words):
-    return {(s["region"], s["kind"]): s for s in statuses(environment, *words)["signals"] if s["state"] != "snapshot"}
+    return {(s["region"], s["signal"]): s for s in statuses(environment, *words)["signals"] if s["state"] != "snapshot"}
 
 
 def files(environment):
@@ -207,7 +208,7 @@ def test_wrong_usage_of_refresh(words, said, environment):
 def test_wrong_usage_of_status(environment):
     _, err = deepvm(environment, "status", "-r", "../x", code=2)
     assert "../x" in err
-    deepvm(environment, "status", "-o", "yaml", code=2)
+    deepvm(environment, "status", "-o", "toml", code=2)
 
 
 def test_a_profile_that_does_not_exist(environment):
@@ -240,9 +241,9 @@ def test_from_an_empty_cache_to_an_expired_one(with_aws):
     found = cached(with_aws)
     assert {k for (_, k), s in found.items() if s["state"] == "fresh"} == set(results) - failed
     absent = found["us-east-1", "on-demand"]
-    assert (absent["state"], absent["rows"]) == ("absent", None)
+    assert (absent["state"], absent["row_count"]) == ("absent", None)
     assert absent["next_step"] == "deepvm catalog refresh --region us-east-1 --only on-demand"
-    assert found["us-east-1", "specs"]["rows"] == int(results["specs"]["rows"])
+    assert found["us-east-1", "specs"]["row_count"] == int(results["specs"]["rows"])
     assert found["us-east-1", "specs"]["next_step"] is None
     assert {p: p.read_bytes() for p in files(with_aws)} == before
 

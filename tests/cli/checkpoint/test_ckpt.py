@@ -59,7 +59,7 @@ class TestLs:
         assert rows[0]["path"] == str(folder / "job-000000000003.pt")
         assert rows[0]["problem"] is None
         assert "no commit record" in rows[1]["problem"]
-        assert set(rows[0]) == {"job", "version", "path", "bytes", "complete", "problem", "created"}
+        assert set(rows[0]) == {"job", "version", "path", "bytes", "complete", "problem", "created_at"}
 
     def test_table(self, folder: Path, run: Run) -> None:
         put(folder, 7, job="other")

@@ -7,7 +7,7 @@ import json
 import pytest
 from support.command import Run
 
-ASK = ["recommend", "--pw", "3", "--prices", "snapshot"]
+ASK = ["recommend", "--pw", "3", "--prices", "snapshot", "--model", "none"]
 CLUSTER = "Risk of the cluster: if the 9 are preempted independently, at least 86 % of months see a preemption: "
 
 
@@ -30,18 +30,18 @@ def test_documents_have_both(words: list[str], run: Run) -> None:
     found = json.loads(run(*words, "-o", "json")[1])
     for row in found["configurations"]:
         own = row["interruptions"]
-        assert own["vms"] == row["gpu"]["spot_count"] and own["independent"] is True
+        assert own["vm_count"] == row["gpu"]["spot_count"] and own["independent"] is True
         low = own["vm_monthly_share"]["min"]
-        assert own["cluster_monthly_share"]["min"] == pytest.approx(1 - (1 - low) ** own["vms"])
+        assert own["cluster_monthly_share"]["min"] == pytest.approx(1 - (1 - low) ** own["vm_count"])
 
 
 def test_explain_names_both(run: Run) -> None:
-    out = run("explain", "g4dn.xlarge", "--pw", "3", "--prices", "snapshot")[1]
+    out = run("explain", "g4dn.xlarge", "--pw", "3", "--prices", "snapshot", "--model", "none")[1]
     assert "\nRisk: " in out and "\nRisk of the cluster: if the 9 are preempted" in out
 
 
 def test_one_vm_is_its_own_cluster(run: Run) -> None:
-    out = run("recommend", "--pw", "0.6", "--instance-type", "g5.xlarge", "--prices", "snapshot")[1]
+    out = run("recommend", "--pw", "0.6", "--instance-type", "g5.xlarge", "--prices", "snapshot", "--model", "none")[1]
     assert "\nRisk: " in out and "Risk of the cluster" not in out
 
 

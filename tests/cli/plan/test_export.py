@@ -63,6 +63,7 @@ def test_several_files_need_a_folder(plan: Path, tmp_path: Path) -> None:
     assert error.option == "output_dir" and "training.yaml, memory.yaml" in str(error)
     result = good("export", plan, "--to", "skypilot", "--output-dir", tmp_path / "job")
     assert result.stdout == "" and f"{tmp_path / 'job' / 'training.yaml'}: written" in result.stderr
+    assert f"start: cd {tmp_path / 'job'} && sky jobs launch training.yaml" in result.stderr
     assert sorted(p.name for p in (tmp_path / "job").iterdir()) == ["memory.yaml", "training.yaml"]
 
 

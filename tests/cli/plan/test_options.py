@@ -88,18 +88,30 @@ def test_every_argument_of_the_planner_is_an_option() -> None:
     assert given[SweepFlags] == given[PlanFlags] - {"policy"}
 
 
+TOGETHER = ("epochs", "dataset_size")
+"""Options that one cannot give alone."""
+_MODEL = ["--model", "llama-8b"]
+OF_A_MODEL = {
+    **dict.fromkeys(("seq", "method", "precision", "batch_per_gpu", "global_batch"), _MODEL),
+    **dict.fromkeys(("activation_checkpointing", "tokens", "samples", "software", "placement_group"), _MODEL),
+}
+"""Options that say something of a model, which must be named."""
+
+
 def test_every_option_is_handed_on(tmp_path: Path) -> None:
     """Each option changes what the planner or the market is asked; --pw and --catalog are passed by hand."""
     paper = load_catalog("paper")
-    plain = parse(RankFlags, "--pw", "3")
     for field in dataclasses.fields(RankFlags):
-        if field.name in ("pw", "catalog"):
+        if field.name in ("pw", "catalog", *TOGETHER):
             continue
+        before = ["--pw", "3", *OF_A_MODEL.get(field.name, [])]
+        plain = parse(RankFlags, *before)
         words = {"days": "7", "quota": "none", "region": "eu-west-1", "network": "baseline"}
         (tmp_path / "job.yaml").write_text("steps: 10\nstep_s: 1\n")
         words["job_file"] = str(tmp_path / "job.yaml")
+        words |= {"model": "gpt2", "params": "7B"}
         word = words.get(field.name) or next(iter(other_words(field)), "4")
-        changed = parse(RankFlags, "--pw", "3", option_of(field.name), *([word] if word != "!" else []))
+        changed = parse(RankFlags, *before, option_of(field.name), *([word] if word != "!" else []))
         differs = [
             (changed.market(), changed.regions, changed.placement_scores)
             != (plain.market(), plain.regions, plain.placement_scores),
@@ -112,7 +124,7 @@ def test_every_option_is_handed_on(tmp_path: Path) -> None:
 def other_words(field: dataclasses.Field[Any]) -> list[str]:
     """Words that an option takes and that are not its default; ``!`` for a switch."""
     kind = get_args(field.type)[0]
-    if kind is bool:
+    if kind is bool or bool in get_args(kind):
         return ["!"]
     literals = [a for a in (kind, *get_args(kind)) if "Literal" in str(get_origin(a))]
     return [w for a in literals for w in get_args(a) if w != field.default]
@@ -121,7 +133,8 @@ def other_words(field: dataclasses.Field[Any]) -> list[str]:
 def test_names_of_arguments_and_options() -> None:
     options = {o for e in commands.COMMANDS if e.configured for p in commands.load(e).params for o in p.opts}
     known = {o.lstrip("-").replace("-", "_") for o in options}
-    for argument in (*PlanOptions.__annotations__, "budget"):
+    # Training is what several options describe together.
+    for argument in (*(a for a in PlanOptions.__annotations__ if a != "training"), "budget"):
         assert option_name(argument).replace("-", "_") in known
 
 
@@ -230,7 +243,7 @@ def test_help_lists_every_command_in_a_line_of_80(run: Run, monkeypatch: pytest.
 def test_a_command_that_is_typed_wrongly(run: Run) -> None:
     code, _, err = run("recomend")
     assert code == 2
-    assert "Did you mean 'recommend'?" in err
+    assert "Did you mean 'deepvm recommend'?" in err
 
 
 def test_help_and_one_command_load_nothing_of_the_others() -> None:
@@ -261,3 +274,17 @@ def test_the_shell_completes_names_and_options() -> None:
     assert "recommend" in completed("deepvm", "rec")
     assert {"--prices", "--price-basis"} <= set(completed("deepvm", "sweep", "--pri"))
     assert "simulated" in completed("deepvm", "recommend", "--catalog", "sim")
+
+
+@pytest.mark.parametrize(
+    "words", ["--method fsdp", "--precision fp8", "--software compiled", "--placement-group", "--dataset-size 5M"]
+)
+def test_what_says_something_of_a_model_is_refused_without_one(words: str, run: Run) -> None:
+    code, out, err = run("recommend", "--pw", "3", "--catalog", "paper", *words.split())
+    assert (code, out) == (2, "") and "only together with --model or --params" in err
+
+
+@pytest.mark.parametrize(("words", "said"), [("abc", "--pw: 'abc'"), ("3x --top 1", "--pw: '3x'")])
+def test_a_first_word_is_the_budget(words: str, said: str, run: Run) -> None:
+    code, out, err = run("recommend", *words.split(), "--catalog", "paper")
+    assert (code, out) == (2, "") and said in err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from pathlib import Path
 
@@ -51,6 +53,32 @@ def test_simulated_figures_agree_with_expected_ones(job: str, run: Run) -> None:
         assert simulated["makespan_p5_s"] < simulated["makespan_p50_s"] < simulated["makespan_p95_s"]
         hours = simulated["makespan_s"] / 3600
         assert simulated["total_cost_usd"] == pytest.approx(hours * other["usd_per_hour"], rel=1e-6)
+
+
+def test_a_model_is_simulated_as_it_is_counted(run: Run) -> None:
+    ask = ("recommend", "--pw", "3", "--prices", "snapshot", "--model", "resnet50", "--epochs", "900", "-o", "json")
+    ask += ("--dataset-size", "1.3M", "--mttp", "8h")
+    closed, found = (json.loads(run(*ask, *more)[1])["configurations"] for more in ((), ("--simulate", "200")))
+    for one, other in zip(closed, found, strict=True):
+        assert other["expected"]["by"] == "simulation"
+        assert other["expected"]["makespan_s"] == pytest.approx(one["expected"]["makespan_s"], rel=0.03)
+        assert other["expected"]["preemptions"] == pytest.approx(one["expected"]["preemptions"], rel=0.1, abs=0.3)
+    words = [word for word in ask if word not in ("-o", "json")]
+    said = " in ten take "
+    assert said in run(*words, "--simulate", "20")[1] and said not in run(*words)[1]
+    assert "Simulated 20 times at this speed: nine runs in ten take " in run(*words, "--simulate", "20", "--why")[1]
+    code, _, err = run(*ask, "--save-policy", "young")
+    assert code == 2 and "none with a model" in err
+
+
+def test_a_sweep_of_a_model_is_simulated_and_names_its_unit(run: Run) -> None:
+    ask = ("sweep", "--pw", "1,3", "--prices", "snapshot", "--model", "resnet50", "--policy", "deepvm")
+    out = run(*ask, "--samples", "1B", "--simulate", "5")[1]
+    assert "speed (images/s)" in out and "eFLOPS" not in out
+    header, *rows = csv.reader(io.StringIO(run(*ask, "-o", "csv")[1]))
+    assert header[-3:] == ["throughput_low", "throughput_high", "source"]
+    low, high = (float(rows[1][header.index(f"throughput_{end}")]) for end in ("low", "high"))
+    assert low < float(rows[1][header.index("throughput")]) < high and rows[1][-1] == "derived"
 
 
 def test_what_is_counted_for_a_job_is_said(job: str, run: Run) -> None:
@@ -188,7 +216,7 @@ def test_a_sweep_knows_the_job(job: str, run: Run) -> None:
     sweep = ["sweep", "--pw", "1:3:1", "--catalog", "paper", "--policy", "deepvm", "--job", job, "--mttp", "2h"]
     out = run(*sweep, "-o", "csv")
     rows = [line.split(",") for line in out[1].splitlines()]
-    assert rows[0][9:] == ["makespan_s", "total_cost_usd", "closed_form_holds"] and len(rows) == 4
+    assert rows[0][9:12] == ["makespan_s", "total_cost_usd", "closed_form_holds"] and len(rows) == 4
     hours = float(rows[1][9]) / 3600
     assert float(rows[1][10]) == pytest.approx(hours * float(rows[1][7]), rel=1e-6)
     assert "outside of the range of the closed form" in out[2]

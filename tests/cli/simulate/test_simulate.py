@@ -269,7 +269,7 @@ def test_a_replayed_job_needs_no_mean_time_to_preemption(files: Path, run: Run) 
         (["--job", "calm.yaml", "--trace", "calm.yaml"], 4, "calm.yaml: "),
         (["--job", "calm.yaml", "--plot", "a.pdf"], 2, "--plot: 'a.pdf' cannot be used; allowed: a file name"),
         (["--job", "calm.yaml", "--plot", "no/a.png"], 2, "'no/a.png' cannot be used; allowed: a file in a folder"),
-        (["--job", "calm.yaml", "-o", "yaml"], 2, "yaml"),
+        (["--job", "calm.yaml", "-o", "toml"], 2, "toml"),
         (["--job", "lost.yaml", "--policy", "none"], 3, "none: job: makes no progress: after"),
         (
             ["--job", "lost.yaml", "--policy", "none", "--sweep", "grace=0:9:9"],

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.builders import cpu_type
 
-from deepvm.core.cluster.memory_nodes import PAPER_NODES, PAPER_TABLE, REAL_NODES, SaturationTable, room_of_system
+from deepvm.core.cluster.memory_nodes import (
+    MOST_PARTS,
+    PAPER_NODES,
+    PAPER_TABLE,
+    PART_BYTES,
+    REAL_NODES,
+    SaturationTable,
+    room_of_system,
+)
 from deepvm.core.units import GIB
 
 # MemTotal that EC2's types lack of what AWS advertises, bytes; see KERNEL_BYTES.
@@ -78,3 +86,36 @@ def test_n_sat_never_falls_with_bandwidth(one: float, other: float, first: int) 
     assert REAL_NODES.n_sat(table, high) <= PAPER_NODES.n_sat(table, high)
     if low >= 0.7:
         assert REAL_NODES.n_sat(table, low) == int(table.lookup(low))
+
+
+class TestShared:
+    @given(st.integers(0, 2**38), st.integers(1, 10**12), st.integers(1, 4))
+    def test_the_fewest_nodes_by_trying(self, memory: int, size: int, buffers: int) -> None:
+        """Equal parts and 16 MB beside each, as the largest of them is held by every node."""
+        room = REAL_NODES.room_bytes(memory)
+        enough = [m for m in range(2, MOST_PARTS + 1) if m * (room - buffers * PART_BYTES) >= buffers * size]
+        alone = room >= buffers * size
+        assert REAL_NODES.least_nodes(memory, size, buffers) == (1 if alone else min(enough, default=None))
+        assert PAPER_NODES.least_nodes(memory, size, buffers) == (1 if memory >= buffers * size else None)
+        for m in [] if alone else enough[:1]:
+            largest = -(-size // m)
+            assert buffers * (largest + PART_BYTES) <= room + buffers, "a byte for rounding is within the 16 MB"
+
+    @given(st.integers(0, 2**38), st.integers(0, 2**30), st.integers(1, 10**12), st.integers(1, 4))
+    def test_more_memory_never_needs_more_nodes(self, memory: int, more: int, size: int, buffers: int) -> None:
+        """What lets the planner drop a type that another beats in everything."""
+        for rule in (REAL_NODES, PAPER_NODES):
+            fewer = rule.share_bytes(memory, size, buffers), rule.share_bytes(memory + more, size, buffers)
+            assert fewer[0] <= fewer[1]
+            counts = rule.least_nodes(memory, size, buffers), rule.least_nodes(memory + more, size, buffers)
+            assert counts[0] is None or (counts[1] is not None and counts[1] <= counts[0])
+
+    @given(st.integers(2**31, 2**38), st.integers(1, 4))
+    def test_the_largest_checkpoint_is_the_largest(self, memory: int, buffers: int) -> None:
+        for rule in (REAL_NODES, PAPER_NODES):
+            most = rule.largest_checkpoint(memory, buffers)
+            assert most == 0 or rule.least_nodes(memory, most, buffers) is not None
+            assert rule.least_nodes(memory, most + 1, buffers) is None
+
+    def test_only_real_nodes_share(self) -> None:
+        assert (REAL_NODES.most_nodes, PAPER_NODES.most_nodes) == (MOST_PARTS, None)

@@ -347,9 +347,9 @@ def test_the_document_has_the_pinned_keys() -> None:
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     pinned = ["schema_version", "model", "a", "b", "c", "ring", "mape", "aicc", "warnings", "band"]
     assert [k for k in found if k in pinned] == pinned
-    assert set(found) - set(pinned) == {"amdahl", "usl"}
+    assert set(found) - set(pinned) == {"law", "amdahl", "usl"}
     assert found["schema_version"] == "deepvm.fit/1"
-    assert found["model"] == "alpha-beta"
+    assert found["law"] == found["model"] == "alpha-beta"
     assert set(found["ring"]) == {"c", "l"}
     assert list(found["aicc"]) == ["logistic", "amdahl", "usl", "alpha-beta"]
     assert found["mape"] == pytest.approx(0.025, abs=0.001)

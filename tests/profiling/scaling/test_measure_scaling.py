@@ -14,13 +14,14 @@ import pytest
 from support.profiling.scaling_runs import TINY, environment
 from support.small_disk import small_disk
 
+from deepvm.core.training.steptime import StepTimeFit
 from deepvm.errors import DataError, MeasurementError, RequestError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.profiling.hosts.launcher import Host, Launcher
 from deepvm.profiling.hosts.machine import describe
 from deepvm.profiling.scaling import scaling_host
-from deepvm.profiling.scaling.measure_scaling import Task, _fit, measure_scaling
-from deepvm.profiling.scaling.scaling_coordinator import Limits, Ready, _leave_out
+from deepvm.profiling.scaling.measure_scaling import Task, _fit, _law, _Session, measure_scaling
+from deepvm.profiling.scaling.scaling_coordinator import Limits, Outcome, Ready, _leave_out
 from deepvm.profiling.scaling.scaling_document import Curve, Run, check_same, read_curve, write_curve
 
 SHORT = ("--warmup", "1", "--windows", "2", "--steps", "3", "--repeats", "1")
@@ -57,6 +58,94 @@ def test_speedups_are_those_of_the_same_work() -> None:
     assert CURVE.missing == (4,)
     alone = replace(CURVE, runs=CURVE.runs[:3])
     assert alone.points[0].speedup is None and alone.samples == () and alone.missing == (1, 4)
+
+
+BATCHES = replace(
+    CURVE,
+    plan={"sizes": [1, 2], "repeats": 2, "batches": [128, 64]},
+    runs=(
+        Run(2, 1, (0.5, 0.7), 1.0, batch=128),
+        Run(2, 2, (0.8, 0.8), 1.0, batch=128),
+        Run(2, 1, (0.3,), 1.0, batch=64),
+        Run(1, 1, (0.4,), 1.0, batch=128),
+        Run(1, 1, failed="out of memory", batch=64),
+    ),
+)
+
+
+def test_of_several_batches_the_first_has_the_curve_and_all_have_cells() -> None:
+    assert [(p.n, p.seconds) for p in BATCHES.points] == [(1, 0.4), (2, pytest.approx(0.35))]
+    assert len(BATCHES.samples) == 3 and BATCHES.missing == (1,)
+    cells = {(c.n, c.batch): c for c in BATCHES.cells}
+    assert set(cells) == {(1, 128), (2, 128), (2, 64)}
+    two = cells[2, 128]
+    assert (two.gpus, two.runs, two.step_s) == (2, 2, pytest.approx(0.7))
+    assert two.spread == pytest.approx(0.3 / 0.7)
+    assert BATCHES.steps == ((2, 2, 128, 0.6), (2, 2, 128, 0.8), (2, 2, 64, 0.3), (1, 1, 128, 0.4))
+    assert replace(BATCHES, local=True).steps == ((1, 1, 128, 0.4),)
+    assert CURVE.batches == (128,) and {c.batch for c in CURVE.cells} == {128}
+
+
+def test_a_document_of_several_batches_comes_back_and_is_a_law(tmp_path: Path) -> None:
+    file = tmp_path / "curve.json"
+    whole = replace(BATCHES, step_time=_law(BATCHES))
+    write_curve(file, whole)
+    document, again = json.loads(file.read_text()), read_curve(file)
+    assert again is not None and again.runs == BATCHES.runs and again.batches == (128, 64)
+    assert [c["step_s"] for c in document["cells"]] == [0.4, 0.3, 0.7]
+    assert StepTimeFit.of_document(document["step_time"]).measured is not None
+    few = replace(BATCHES, runs=BATCHES.runs[:3])
+    assert _law(few) is None and few.document()["step_time"] is None
+
+
+def test_batches() -> None:
+    task = Task("m", 128, batches=(64, 128, 32))
+    assert task.all_batches == (128, 64, 32) and task.sizes_for(2) == (1, 2)
+    with pytest.raises(RequestError, match="batch"):
+        Task("m", 128, batches=(0,)).sizes_for(2)
+    text = Task("gpt2", 2, sequence=64, method="fsdp", checkpointing=True).workload("cuda", 8)
+    assert text["resolution"] is None and text["activation_checkpointing"] is True
+    assert (text["sequence"], text["method"], text["processes"]) == (64, "fsdp", 8)
+    assert not {"method", "trains", "sequence", "activation_checkpointing"} & Task("m").workload("cpu", 1).keys()
+
+
+class Scripted:
+    """A coordinator whose runs end as a test says: by number of hosts and batch."""
+
+    def __init__(self, failing: dict[tuple[int, int], Outcome]) -> None:
+        self.failing, self.asked = failing, list[tuple[int, int]]()
+
+    def run(self, hosts: Any, workload: Any) -> Outcome:
+        self.asked.append((len(hosts), workload["batch"]))
+        return self.failing.get(self.asked[-1], Outcome((0.1 * workload["batch"],)))
+
+
+def test_a_batch_that_is_too_large_for_all_hosts_costs_no_host() -> None:
+    """Alone, a host would be blamed for it, and be missing for the batches that fit."""
+    full = Outcome(why="out of memory", failed={"a": "out of memory", "b": "out of memory"})
+    task, coordinator = Task("m", 64, batches=(256,), repeats=1), Scripted({(2, 256): full})
+    said = list[str]()
+    session = _Session(task, coordinator, [Host("a"), Host("b")], None, said.append)  # type: ignore[arg-type]
+    session.healthy = (ready("a"), ready("b"))
+    session.curve = replace(CURVE, workload=task.workload("cpu", 1), runs=(), plan={"sizes": [1, 2], "repeats": 1})
+    for n in (2, 1):
+        for batch in task.all_batches:
+            session.measure(n, batch)
+    assert coordinator.asked == [(2, 64), (2, 256), (1, 64)] and len(session.healthy) == 2
+    assert [r.batch for r in session.curve.good] == [64, 64]
+    assert session.curve.runs[-1].failed == "a batch of 256 failed on all of 2 hosts"
+    assert any("n = 2, batch 256, repeat 1: failed: out of memory" in line for line in said)
+
+
+def test_a_single_host_is_not_lost_with_a_batch_that_is_too_large() -> None:
+    full = Outcome(why="out of memory", failed={"a": "out of memory"})
+    task, coordinator = Task("m", 256, batches=(64,), repeats=2), Scripted({(1, 256): full})
+    session = _Session(task, coordinator, [Host("a")], None, lambda line: None)  # type: ignore[arg-type]
+    session.healthy = (ready("a"),)
+    session.curve = replace(CURVE, workload=task.workload("cpu", 1), runs=(), plan={"sizes": [1], "repeats": 2})
+    for batch in task.all_batches:
+        session.measure(1, batch)
+    assert [(r.batch, r.failed is None) for r in session.curve.runs] == [(256, False), (64, True), (64, True)]
 
 
 def test_sizes() -> None:

@@ -64,9 +64,9 @@ def test_what_is_said_holds(band: int, vms: int) -> None:
 
 def test_documents_have_null_where_nothing_is_known() -> None:
     worst, best = risk_document(ClusterRisk.of_band(4, 9)), risk_document(ClusterRisk.of_band(0, 9))
-    assert worst["vm_monthly_share"] == {"min": 0.2, "max": None} and worst["vms"] == 9
+    assert worst["vm_monthly_share"] == {"min": 0.2, "max": None} and worst["vm_count"] == 9
     assert worst["cluster_monthly_share"] == {"min": pytest.approx(1 - 0.8**9), "max": None}
-    assert worst["mean_time_between_losses_s"] == {"min": None, "max": pytest.approx(86400 * 15.156, rel=1e-3)}
-    assert best["mean_time_between_losses_s"]["max"] is None and best["losses_per_month"]["min"] == 0
+    assert worst["mean_time_between_preemptions_s"] == {"min": None, "max": pytest.approx(86400 * 15.156, rel=1e-3)}
+    assert best["mean_time_between_preemptions_s"]["max"] is None and best["preemptions_per_month"]["min"] == 0
     ends = [end for part in best.values() if isinstance(part, dict) for end in part.values()]
     assert len(ends) == 8 and all(end is None or math.isfinite(end) for end in ends)

@@ -64,7 +64,7 @@ def test_json_has_the_zone_and_the_next_best() -> None:
         "zone": "c3",
         "zone_name": "here-c",
         "spot_usd_per_hour": 0.35,
-        "memory": {"instance_type": "m", "count": 1},
+        "memory": {"instance_type": "m", "vm_count": 1},
         "usd_per_hour": 3.25,
     }
     assert found["gpu"]["spot_usd_per_hour"] == 0.31

@@ -160,6 +160,6 @@ def test_the_document_says_how_the_deadline_was_kept() -> None:
         preset("gpt-117m"), parse_policy("thesis"), runs=20, seed=1, deadline=Deadline(136 * 3600, Greedy())
     )
     said = found.document()["deadline"]
-    assert said["seconds"] == 136 * 3600 and said["policy"] == "greedy" and said["late_share"] == 0
+    assert said["deadline_s"] == 136 * 3600 and said["policy"] == "greedy" and said["late_share"] == 0
     assert 0 <= said["on_demand_share"] == found.on_demand_share < 1
     assert "deadline" not in simulate(preset("gpt-117m"), parse_policy("thesis"), runs=2, seed=1).document()

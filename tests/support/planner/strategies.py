@@ -180,7 +180,16 @@ SATURATION = (
     SaturationTable((0.5, 12.5), (2, 4)),
 )
 NODE_RULES = (PAPER_NODES, REAL_NODES, replace(REAL_NODES, reserved_bytes=2**28 + 1, reserved_percent=33))
-ARCHITECTURES = ((), (), (), ("tiering",), ("single-anchor",), ("tiering", "single-anchor"))
+ARCHITECTURES = (
+    (),
+    (),
+    (),
+    ("tiering",),
+    ("single-anchor",),
+    ("tiering", "single-anchor"),
+    ("tiering", "spot-storage"),
+    ("on-demand", "single-anchor"),
+)
 PLACES = tuple((f, m) for f in FAMILIES for m in Market)
 
 
@@ -245,7 +254,9 @@ def cases(draw: st.DrawFn, pool: str = "ordinary") -> Case:
     )
     request = PlanRequest(
         budget=Decimal(0),
-        checkpoint_bytes=draw(st.sampled_from([300_000_000, 300_000_000, 2**28, 1, 4 * 10**9])),
+        checkpoint_bytes=draw(
+            st.sampled_from([300_000_000, 300_000_000, 2**28, 1, 4 * 10**9, 40 * 10**9, 500 * 10**9])
+        ),
         buffers=draw(st.integers(1, 3)),
         objective=draw(st.sampled_from([o for o in Objective if o not in WORK_OBJECTIVES])),
         policy=draw(st.sampled_from([*[PolicyName.DEEPVM] * 3, *PolicyName])),

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
+from deepvm.catalog.clouds.aws.places import region_at
 from deepvm.catalog.clouds.aws.quota_codes import QUOTA_NAMES, quota_family
 from deepvm.catalog.signals.cloud import Check, Cloud, Region
 from deepvm.catalog.signals.signal import ADVISOR, HISTORY, Provider
@@ -53,9 +54,11 @@ class AwsCloud(Cloud):
             return name
         allowed = "an AWS region in small letters, such as us-east-1 or ap-northeast-2"
         if _REGION.fullmatch(name[:-1]) and name[-1:].isalpha():
-            allowed += f"; {name} is a zone, its region is {name[:-1]}"
+            allowed += f"; {name} is a zone, its region is {name[:-1]}; did you mean {name[:-1]}?"
         else:
-            meant = did_you_mean(name.replace("_", "-"), sorted(self.known_regions()))
+            meant = region_at(name)
+            # The names of all regions are slow to load.
+            meant = did_you_mean(name.replace("_", "-"), () if meant else sorted(self.known_regions()), meant)
             allowed += f"; {meant}" if meant else ""
         raise RequestError(option, name, allowed)
 

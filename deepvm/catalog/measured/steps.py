@@ -1,0 +1,207 @@
+"""Measured steps in the planner's words: what was trained, on which type, and the law that the steps follow.
+
+``deepvm profile scaling`` names its workload by what it trains (images of 224 pixels, float32), the planner by what a
+user asks for (resnet50, tf32). Only steps of the very workload that is asked for count: model, method, sequence or
+resolution, precision and software. The batch may differ, as the law knows batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from deepvm.catalog.measured.entries import Entry
+from deepvm.catalog.published.hardware import accelerators, find_accelerator
+from deepvm.catalog.published.models import presets
+from deepvm.core.cluster.instances import InstanceType
+from deepvm.core.training.gpu_memory import usual_checkpointing
+from deepvm.core.training.hardware import Accelerator
+from deepvm.core.training.measured_speed import OwnSteps
+from deepvm.core.training.model import Model
+from deepvm.core.training.steptime import ENOUGH, FEWEST, Steps, StepTimeFit, fit_steps
+from deepvm.core.training.workload import Precision, Workload
+from deepvm.core.units import counted
+from deepvm.errors import missing_extra
+
+DTYPES = {"float32": Precision.FP32, "bfloat16": Precision.BF16, "float16": Precision.FP16}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What was trained, as ``recommend`` would be told; ``checkpointing``: None where nobody said.
+
+    ``by_cudnn``: whether float32 is what torch makes of it, TF32 in convolutions where the GPU has it.
+    """
+
+    model: str
+    method: str
+    sequence: int
+    precision: Precision
+    software: str
+    checkpointing: bool | None = None
+    by_cudnn: bool = False
+
+    def precision_on(self, gpu: Accelerator) -> Precision | None:
+        """The precision on this GPU."""
+        if self.by_cudnn and self.precision is Precision.FP32:
+            return gpu.precision(Precision.TF32) or Precision.FP32
+        return gpu.precision(self.precision)
+
+    def differs(self, workload: Workload, gpu: Accelerator, software: str) -> str:
+        """Why steps say nothing of a workload, in words; empty where they do."""
+        here, there = self.precision_on(gpu), gpu.precision(workload.precision)
+        pairs = (
+            ("", self.model, workload.model.name),
+            ("", self.method, workload.method.value),
+            ("sequences of ", self.sequence, workload.model.sequence),
+            ("", here and here.value, there and there.value),
+            ("software ", self.software, software),
+        )
+        for what, own, wanted in pairs:
+            if own != wanted:
+                return f"measured with {what}{own}, and {what}{wanted} is trained"
+        usual = usual_checkpointing(workload)
+        if None not in (self.checkpointing, usual) and self.checkpointing != usual:
+            return f"measured {'with' if self.checkpointing else 'without'} activation checkpointing"
+        return ""
+
+
+def trained_as(entry: Entry) -> Trained | str:
+    """What an entry's steps are of, or why the planner cannot know."""
+    raw = entry.document["workload"]
+    name = str(raw.get("trains") or raw["model"])
+    model = presets().get(name.casefold().replace("_", "-"))
+    if ":" in name:
+        return f"nobody knows what {name} is: measure with --trains and the name that recommend --model has for it"
+    pixels, length = raw.get("resolution"), raw.get("sequence")
+    for what, value in (("images", pixels), ("sequences", length)):
+        if isinstance(value, str):
+            return f"nobody knows how large {what} of {value!r} are: a number is expected"
+    if model is not None and model.pixels and pixels is not None and pixels != model.pixels:
+        return (
+            f"it was measured with images of {pixels} pixels, and recommend trains {model.name} with {model.pixels}: "
+            f"measure with --resolution {model.pixels}"
+        )
+    dtype = str(raw.get("dtype") or "float32")
+    if raw.get("precision") is None and dtype not in DTYPES:
+        return f"nobody knows which precision {dtype} is"
+    return Trained(
+        model=model.name if model is not None else name,
+        method=raw.get("method") or "ddp",
+        sequence=int(length or (model.sequence if model is not None else 1)),
+        precision=Precision(raw["precision"]) if raw.get("precision") else DTYPES[dtype],
+        software=raw.get("software") or "eager",
+        checkpointing=raw.get("activation_checkpointing"),
+        by_cudnn=raw.get("precision") is None and _convolves(model),
+    )
+
+
+def _convolves(model: Model | None) -> bool:
+    return model is not None and model.transformer is None
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """All steps of one workload on one type.
+
+    Attributes:
+        entries: where they come from. gpu: None where nobody knows.
+    """
+
+    instance_type: str
+    trained: Trained
+    gpu: Accelerator | None
+    entries: tuple[Entry, ...] = field(repr=False)
+
+    @property
+    def own(self) -> OwnSteps:
+        """The law that they follow."""
+        return OwnSteps(
+            self.instance_type,
+            self.fit,
+            reads=all(e.kind == "steptime" for e in self.entries),
+            about=f"{self.instance_type}, {self.entries[-1].measured_at.date()}, {counted(len(self.steps), 'run')}",
+        )
+
+    @cached_property
+    def fit(self) -> StepTimeFit:
+        """The law that was saved with them; of several measurements, that of all steps together."""
+        saved = [raw for e in self.entries if (raw := _saved(e))]
+        if len(self.entries) == 1 and saved:
+            return StepTimeFit.of_document(saved[0])
+        try:
+            return fit_steps(self.steps)
+        except ModuleNotFoundError as error:  # without the extra, the latest that was fitted elsewhere
+            if missing_extra(error) is None or not saved:
+                raise
+            return StepTimeFit.of_document(saved[-1])
+
+    @property
+    def unfitted(self) -> str:
+        """Why there is no law of them; empty where there is one, or one can be made."""
+        if self.too_few or any(_saved(e) for e in self.entries) or find_spec("scipy") is not None:
+            return self.too_few
+        return "no law of its steps was saved with it, and to fit one needs scipy: install deepvm[fit]"
+
+    @property
+    def steps(self) -> Steps:
+        """All of them."""
+        return Steps(*np.array([step for e in self.entries for step in e.steps], dtype=np.float64).T)
+
+    @property
+    def too_few(self) -> str:
+        """Why no law follows from them; empty where one does."""
+        count, kinds = len(self.steps), self.steps.kinds
+        if count >= FEWEST and kinds > 1:
+            return ""
+        kinds_said = counted(kinds, "cluster or batch", "clusters and batches")
+        return f"{counted(count, 'step')} of {kinds_said}: a law of them needs {ENOUGH}"
+
+
+def step_times(
+    entries: Iterable[Entry], types: Mapping[str, InstanceType]
+) -> tuple[tuple[StepTimes, ...], dict[str, str]]:
+    """Measured steps by type and workload, and by name of entry why some are not used.
+
+    ``types``: known types by name, which say what a type's GPU is; else what the machine called it counts.
+    """
+    found: dict[tuple[str, Trained], list[Entry]] = {}
+    unused = dict[str, str]()
+    for entry in sorted((e for e in entries if e.steps), key=lambda e: e.measured_at):
+        instance, trained = types.get(entry.instance_type), trained_as(entry)
+        if entry.on_cpu and (instance is None or instance.gpu is not None):
+            unused[entry.name] = f"it was measured on the processors of {entry.instance_type}, not on GPUs"
+        elif instance is not None and instance.gpu is None:
+            unused[entry.name] = f"{entry.instance_type} has no GPU, and only types with GPUs train"
+        elif isinstance(trained, str):
+            unused[entry.name] = trained
+        else:
+            found.setdefault((entry.instance_type, trained), []).append(entry)
+    groups = [
+        StepTimes(name, trained, _gpu_of(own[-1], types.get(name)), tuple(own))
+        for (name, trained), own in found.items()
+    ]
+    unused |= {e.name: why for group in groups if (why := group.unfitted) for e in group.entries}
+    return tuple(group for group in groups if not group.unfitted), unused
+
+
+def _saved(entry: Entry) -> Mapping[str, Any] | None:
+    """The law that was saved with an entry's steps."""
+    return entry.document.get("fit" if entry.kind == "steptime" else "step_time")
+
+
+def _gpu_of(entry: Entry, instance: InstanceType | None) -> Accelerator | None:
+    if instance is not None and instance.gpu is not None:
+        return find_accelerator(instance.gpu.name, instance.gpu.memory_gib)
+    for name in entry.gpus:
+        words = name.replace("-", " ").replace("_", " ").split()
+        sizes = [float(w[:-2]) for w in words if w.upper().endswith("GB") and w[:-2].isdigit()]
+        alike = [a.name for a in accelerators() if a.name.casefold() in map(str.casefold, words)]
+        if alike:
+            return find_accelerator(alike[0], sizes[0] if sizes else None)
+    return None

@@ -1,0 +1,86 @@
+"""``deepvm performance``: predict steps, list models, check predictions against what was published."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from deepvm.cli.help.completion import complete_accelerator
+from deepvm.cli.output import Output, print_as, say
+from deepvm.cli.parameters import group, opt, switch, takes_flags
+from deepvm.cli.plan.options import Tables, own_tables
+from deepvm.cli.workload_options import WorkloadFlags
+
+app = group("Predict how fast GPUs train a model, with intervals, and check such predictions.")
+
+_Software = Annotated[str, opt("Plain PyTorch (eager), torch.compile, or vendor-tuned.", "eager|compiled|tuned")]
+
+
+@app.command(short_help="Predict the throughput of a number of GPUs.")
+@takes_flags
+def predict(
+    flags: WorkloadFlags,
+    gpu: Annotated[str, opt("GPU model, such as H100.", "NAME", autocompletion=complete_accelerator)],
+    gpus: Annotated[str, opt("How many of them, in all.", "N")] = "1",
+    nodes: Annotated[str | None, opt("In how many VMs; default: as they are mostly rented.", "N")] = None,
+    gpu_memory: Annotated[str | None, opt("Which of several with this name, such as 40GiB.", "SIZE")] = None,
+    software: _Software = "eager",
+    placement_group: Annotated[bool, switch("The VMs are in a cluster placement group.")] = False,
+    tables: Tables = "auto",
+    output: Output = "table",
+) -> None:
+    """Predict throughput, step time and MFU, each with an 80 % interval, its source and its doubts.
+
+    What you have measured of this model on this GPU counts; --tables paper ignores it.
+
+    Example: deepvm performance predict --model llama-8b --method fsdp --gpu H100 --gpus 64
+    """
+    from deepvm.catalog.published.prediction import predict as predicted
+    from deepvm.reports.performance import predictions as report
+
+    found = predicted(
+        gpu,
+        _whole(gpus),
+        None if nodes is None else _whole(nodes),
+        gpu_memory=gpu_memory,
+        software=software,
+        placement_group=placement_group,
+        tables=own_tables(tables),
+        **flags.given(),
+    )
+    print_as(output, lambda: report.print_prediction(found), lambda: report.document(found))
+    if not found.fits[0]:
+        say(f"Does not fit: {found.needs}")
+        raise typer.Exit(3)
+
+
+@app.command(short_help="Compare predictions with published runs, each left out.")
+def check(output: Output = "table") -> None:
+    """Predict each published run from the others, and count how far off that is and how often the interval holds.
+
+    Example: deepvm performance check
+    """
+    from deepvm.catalog.published.check import check_published
+    from deepvm.reports.performance import checks as report
+
+    found = check_published()
+    print_as(output, lambda: report.print_check(found), lambda: report.document(found), lambda: report.csv_rows(found))
+
+
+@app.command("models", short_help="List the models that can be named.")
+def models_of(output: Output = "table") -> None:
+    """List the presets: parameters, samples, operations, where the figures come from.
+
+    Example: deepvm performance models
+    """
+    from deepvm.catalog.published.models import presets
+    from deepvm.reports.performance import models as report
+
+    found = list({model.name: model for model in presets().values()}.values())
+    print_as(output, lambda: report.print_models(found), lambda: report.document(found))
+
+
+def _whole(text: str) -> Any:
+    """A number, or the text that is none and that the prediction will refuse."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 9 else text

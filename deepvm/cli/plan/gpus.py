@@ -1,0 +1,34 @@
+"""``deepvm gpus``: what can be rented, at which price, and how fast it trains a model."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from deepvm.cli.help.completion import complete_catalog, complete_gpu
+from deepvm.cli.output import Output, print_as
+from deepvm.cli.parameters import opt, takes_flags
+from deepvm.cli.plan.options import USUAL_MODEL, SourceFlags, Tables, own_tables
+from deepvm.cli.workload_options import WorkloadFlags
+
+
+@takes_flags
+def gpus(
+    flags: WorkloadFlags,
+    catalog: Annotated[
+        str, opt("A cloud's market, an embedded catalog, or a file.", "NAME|FILE", autocompletion=complete_catalog)
+    ] = "aws",
+    gpu: Annotated[str, opt("Only these GPU models.", "GLOB", autocompletion=complete_gpu)] = "*",
+    offline: Annotated[bool, opt("Send no requests: use the cache or the snapshot.", None)] = False,
+    tables: Tables = "auto",
+    output: Output = "table",
+) -> None:
+    """List GPUs with memory, prices, and how fast one VM trains a model; the most work for a dollar comes first.
+
+    Example: deepvm gpus --model llama-8b --method lora
+    """
+    from deepvm.reports.performance import gpus as report
+
+    loaded = SourceFlags(offline=offline).load(catalog)
+    found = report.gpus(loaded, gpu, tables=own_tables(tables), **flags.given(USUAL_MODEL))
+    assumed = not flags.model and flags.params is None
+    print_as(output, lambda: report.print_gpus(found, assumed=assumed), lambda: report.document(found))

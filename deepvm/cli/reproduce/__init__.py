@@ -1,0 +1,1 @@
+"""``deepvm reproduce``: the papers' figures beside ours."""

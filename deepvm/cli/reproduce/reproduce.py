@@ -1,0 +1,51 @@
+"""``deepvm reproduce``: what the papers print, computed again."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from deepvm.cli.output import Output, print_as, say
+from deepvm.cli.parameters import arg, opt
+
+
+def reproduce(
+    paper: Annotated[
+        Literal["deepvm", "thesis", "scaling", "all"], arg("[PAPER]", "deepvm, thesis, scaling or all of them.")
+    ] = "all",
+    only: Annotated[
+        Literal["same", "close", "differs"] | None, opt("Show the figures of this verdict alone; all are computed.")
+    ] = None,
+    output: Output = "table",
+) -> None:
+    """Compute the figures of the papers again: published, ours, the difference, a verdict.
+
+    deepvm: the tables and figures of DeepVM, by the planner. thesis: tables 6.2 and 6.3 of the Spotify thesis, by the
+    simulator. scaling: laws of scaling, fitted to published speed-ups and steps; needs the extra fit.
+
+    Verdicts: same, to the printed digits; close, within a tolerance that has a reason; differs. Exit code 1 if a figure
+    differs and that is not known.
+
+    Example: deepvm reproduce thesis -o csv
+    """
+    from deepvm.cli.long_runs import Progress
+    from deepvm.reports.reproduction import comparisons as report
+    from deepvm.reports.reproduction import papers
+    from deepvm.reports.reproduction.verdicts import Verdict
+
+    names = list(papers.PAPERS) if paper == "all" else [paper]
+    with Progress(papers.parts_of(names), "tables") as progress:
+        found = papers.reproduce(names, progress=progress.advance)
+    verdict = None if only is None else Verdict(only)
+    print_as(
+        output,
+        lambda: report.print_reproductions(found, verdict),
+        lambda: report.document(found, verdict),
+        lambda: report.csv_rows(found, verdict),
+    )
+    unexpected = [(part, own) for reproduction in found for part, own in reproduction.unexpected]
+    for part, own in unexpected:
+        say(f"Not expected: {part.id}, {own.figure.name}: {own.shown}, not {own.figure.published.text}")
+    if unexpected:
+        raise typer.Exit(1)

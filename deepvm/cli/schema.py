@@ -1,0 +1,36 @@
+"""``deepvm schema``: what the documents of commands, and files, hold."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from deepvm.cli.output import print_document
+from deepvm.cli.parameters import arg
+
+
+def _complete(incomplete: str) -> list[str]:
+    from deepvm.reports.schemas.directory import DOCUMENTS
+
+    return [name for name in DOCUMENTS if name.startswith(incomplete)]
+
+
+def schema(
+    name: Annotated[
+        str, arg("[NAME]", "Such as recommend; without one, all are listed.", autocompletion=_complete)
+    ] = "",
+) -> None:
+    """Print the JSON Schema of a document that a command prints, or of a file; each value with its unit.
+
+    NAME is what stands in the document's schema_version: deepvm.NAME/1. YAML holds the same.
+
+    Example: deepvm schema recommend
+    """
+    from deepvm.reports.schemas.directory import DOCUMENTS, described
+
+    if name:
+        print_document(described(name).schema(name))
+        return
+    from deepvm.reports.tables import Column, print_table
+
+    columns = [Column("name"), Column("command or file", drop=1), Column("what it is", drop=2)]
+    print_table(columns, [[name, found.where, found.text] for name, found in DOCUMENTS.items()])

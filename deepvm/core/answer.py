@@ -1,0 +1,53 @@
+"""What the functions of the Python API return: also a document, a data frame, and a table in notebooks.
+
+How an answer is written is known on the floor of reports, far above the classes of answers. They reach it through the
+front door, the package itself, which loads it when it is first asked: the only call upward in the house.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+import deepvm
+
+if TYPE_CHECKING:
+    import pandas
+
+Row = TypeVar("Row", covariant=True)
+
+
+class Answer:
+    """An answer that can be shown in other forms."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document that ``-o json`` prints; ``deepvm schema`` describes it."""
+        return deepvm.forms_of(self).document()
+
+    def to_frame(self) -> pandas.DataFrame:
+        """The rows of ``-o csv`` as a data frame, unknown values missing. Raises MissingExtraError: no pandas."""
+        return deepvm.forms_of(self).frame()
+
+    def _repr_html_(self) -> str:
+        """The same rows as a plain table, for notebooks."""
+        return deepvm.forms_of(self).html()
+
+
+class Rows(Answer, Sequence[Row]):
+    """An answer that is a sequence of rows, the attribute ``rows``."""
+
+    rows: tuple[Row, ...]
+
+    def __len__(self) -> int:
+        """How many rows."""
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Row]: ...
+
+    def __getitem__(self, index: int | slice) -> Row | Sequence[Row]:
+        """The row at this place."""
+        return self.rows[index]

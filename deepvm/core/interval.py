@@ -1,0 +1,54 @@
+"""A figure with its doubt: every speed that is not exact is printed as low, value, high."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+Z80 = 1.2815515655446004
+"""Standard deviations on either side of the mean that hold 80 % of a normal distribution."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value and the ends of its 80 % interval, ``low <= value <= high``."""
+
+    low: float
+    value: float
+    high: float
+
+    @classmethod
+    def of_log(cls, value: float, sd: float) -> Interval:
+        """Around a median, given the standard deviation of its logarithm."""
+        factor = math.exp(Z80 * sd)
+        return cls(value / factor, value, value * factor)
+
+    @classmethod
+    def exact(cls, value: float) -> Interval:
+        """Without doubt."""
+        return cls(value, value, value)
+
+    def probability_above(self, value: float) -> float:
+        """That the figure is above a value > 0, where its logarithm is normal; 0 or 1 for a figure without doubt."""
+        sd = math.log(self.high / self.low) / (2 * Z80)
+        if sd == 0:
+            return float(self.value >= value)
+        return 0.5 * math.erfc(math.log(value / self.value) / (sd * math.sqrt(2)))
+
+    def scaled(self, factor: float) -> Interval:
+        """All three times a factor above 0."""
+        return Interval(self.low * factor, self.value * factor, self.high * factor)
+
+    def inverse(self, numerator: float = 1.0) -> Interval:
+        """``numerator`` over it: seconds from a rate."""
+        return Interval(numerator / self.high, numerator / self.value, numerator / self.low)
+
+    @property
+    def relative(self) -> float:
+        """Half its width as a share of the value, on a logarithmic scale: 0.1 is about 10 % either way."""
+        return math.sqrt(self.high / self.low) - 1 if self.low > 0 else math.inf
+
+    def as_document(self) -> dict[str, Any]:
+        """For programs."""
+        return {"low": self.low, "value": self.value, "high": self.high}

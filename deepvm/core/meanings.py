@@ -1,0 +1,175 @@
+"""What people call models, GPUs and instance types elsewhere, and which of our names they mean.
+
+Edit distance (:mod:`deepvm.core.spelling`) does not know that Llama 3.1 8B is llama-8b. What is meant is returned as
+people write it on the command line; empty when nobody can tell.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from deepvm.core.spelling import for_a_shell, one_of
+
+MODELS = {
+    "llama": "llama-8b",
+    "llama2": "llama-7b",
+    "llama3": "llama-8b",
+    "mistral": "mistral-7b",
+    "qwen": "qwen2.5-7b",
+    "qwen2": "qwen2.5-7b",
+    "qwen3": "qwen3-8b",
+    "gemma": "gemma2-9b",
+    "gemma2": "gemma2-9b",
+    "phi": "phi3-mini",
+    "phi3": "phi3-mini",
+    "mpt": "mpt-7b",
+    "gptneox": "gpt-neox-20b",
+    "gpt": "gpt2",
+    "bert": "bert-base",
+    "vit": "vit-b",
+    "resnet": "resnet50",
+    "efficientnetv2": "efficientnet-v2-m",
+    "sd": "stable-diffusion-2",
+    "diffusion": "stable-diffusion-2",
+    "stablediffusion": "stable-diffusion-2",
+    "stablediffusion2": "stable-diffusion-2",
+    "stablediffusionxl": "sdxl",
+    "stablediffusionxlbase": "sdxl",
+    "stablediffusionxl10": "sdxl",
+    "sdxlbase": "sdxl",
+}
+"""Families, without punctuation, and the member that most people mean."""
+_FAMILIES = {
+    "llama": "llama",
+    "mistral": "mistral",
+    "qwen3": "qwen3",
+    "qwen": "qwen2.5",
+    "gemma": "gemma2",
+    "mpt": "mpt",
+    "esm": "esm2",
+}
+"""How names of families begin, and how our names of their members begin: the size stands behind a dash."""
+_VARIANT = r"-(instruct|chat|base|hf|it|uncased|cased|v\d+(\.\d+)*|\d+k)\b"
+_SIZE = r"(?<![\d.])(\d+(?:\.\d+)?)([bm])(?![a-z])"
+
+GPUS = {
+    "a10": "A10G",
+    "l40": "L40S",
+    "rtxpro6000": "RTX PRO Server 6000",
+    "rtx6000": "RTX PRO Server 6000",
+    "rtx4500": "RTX PRO 4500",
+    "blackwell": "B200",
+    "hopper": "H100",
+    "ada": "L4",
+    "adalovelace": "L4",
+    "ampere": "A100",
+    "turing": "T4",
+    "volta": "V100",
+}
+"""Other names of GPU models, and generations, without punctuation."""
+_GPU_NOISE = r"^\d+ ?x ?|nvidia|tesla|geforce|tensor|core|gpu|sxm\d?|pcie|nvl|hbm\d?e?|[^a-z0-9]"
+_GPU_MEMORY = r"(?<![a-z0-9])(\d{2,3}) ?gi?b?\b"
+
+NOT_RENTED = {
+    r"(rtx|gtx)?(50[5-9]0)(ti|super)*": ("GeForce", "RTX PRO Server 6000"),
+    r"(rtx|gtx)?(40[5-9]0)(ti|super)*": ("GeForce", "L40S"),
+    r"(rtx|gtx)?(30[5-9]0)(ti|super)*": ("GeForce", "A10G"),
+    r"(rtx|gtx)?(20[5-9]0)(ti|super)*": ("GeForce", "T4"),
+    r"(rtx)?a[456]000(ada)?": ("workstation", "A10G"),
+    r"(instinct)?mi\d{3}[xa]?": ("AMD", ""),
+    r"tpu.*|v[2-6][ep]?": ("Google", ""),
+    r"gaudi\d?|hpu": ("Intel", ""),
+    r"trainium\d?|trn\d|inferentia\d?|inf\d": ("AWS", ""),
+}
+"""Accelerators that no catalog has: how they are called, whose they are, and what comes nearest."""
+
+OTHER_CLOUDS = {
+    r"a2-(highgpu|megagpu|ultragpu)-\d+g": "A100",
+    r"a3-(highgpu|megagpu|edgegpu)-\d+g": "H100",
+    r"a3-ultragpu-\d+g": "H200",
+    r"a4-highgpu-\d+g": "B200",
+    r"g2-standard-\d+": "L4",
+    r"standard_nc\w*_t4_v3": "T4",
+    r"standard_nc\w*_a100_v4|standard_nd\w*_v4": "A100",
+    r"standard_n[cd]\w*_h100_v5": "H100",
+    r"standard_nd\w*_h200_v5": "H200",
+    r"standard_nc\w*_v3|standard_nd\w*_v2": "V100",
+}
+"""Types of clouds without a catalog here, and their GPU."""
+
+
+def plain(name: str) -> str:
+    """A name without case and punctuation: ``ResNet-50`` and ``resnet50`` are one."""
+    return re.sub(r"[^a-z0-9]", "", name.casefold())
+
+
+def meant_model(name: str, known: Collection[str]) -> str:
+    """The preset that is meant: by its plain name, its family and size, or its family alone."""
+    text = re.sub(_VARIANT, "", name.strip().casefold().rpartition("/")[2].replace("_", "-").replace(" ", "-"))
+    same = [one for one in known if plain(one) == plain(text)]
+    if same:
+        return same[0]
+    size = re.search(_SIZE, text)
+    if size is not None:
+        for start, ours in _FAMILIES.items():
+            if plain(text).startswith(start) and f"{ours}-{size[0]}" in known:
+                return f"{ours}-{size[0]}"
+        return ""
+    family = plain(text)
+    return MODELS.get(family, "")
+
+
+def size_of_model(name: str) -> str:
+    """The size that stands in a name, as ``--params`` takes it: ``40B``; empty if there is none."""
+    size = re.search(_SIZE, name.casefold())
+    return size[0].upper() if size else ""
+
+
+def meant_gpu(name: str, known: Collection[str], memory_option: str = "") -> str:
+    """The GPU model that is meant, with its memory if the name has one: ``A100 --gpu-memory-min 80GB``."""
+    text = name.strip().casefold()
+    memory = re.search(_GPU_MEMORY, text)
+    bare = _bare(re.sub(_GPU_MEMORY, "", text))
+    names = {_bare(one): one for one in known}
+    found = names.get(bare) or names.get(_bare(GPUS.get(bare, "")))
+    if not found:
+        return ""
+    behind = f" {memory_option} {memory[1]}GB" if memory and memory_option else ""
+    return for_a_shell(found) + behind
+
+
+def _bare(gpu: str) -> str:
+    return re.sub(_GPU_NOISE, "", gpu.casefold())
+
+
+def not_rented(name: str, known: Collection[str]) -> str:
+    """Why no catalog has this accelerator, and what comes nearest, as an option; empty if nothing is known of it."""
+    bare = _bare(name)
+    for pattern, (maker, near) in NOT_RENTED.items():
+        if re.fullmatch(pattern, bare):
+            hint = f"; nearest: --gpu {for_a_shell(near)}" if near in known else ""
+            return f"{name} ({maker}) is in no cloud's catalog here{hint}"
+    return ""
+
+
+def none_of(gpu: str, known: Collection[str], meant: str) -> str:
+    """What an error says is allowed in place of an unknown GPU: all that are known, and why, or what was meant."""
+    why = not_rented(gpu, known)
+    return f"{', '.join(known)}; {why}" if why else one_of(gpu, known, ", ", meant=meant)
+
+
+def meant_type(name: str, known: Collection[str], *, glob: bool = False) -> str:
+    """The instance type that is meant; with ``glob`` also a family, as a glob."""
+    text = name.strip().casefold().removeprefix("ml.")
+    same = [one for one in known if plain(one) == plain(text)]
+    if same:
+        return same[0]
+    if glob and any(one.startswith(f"{text}.") for one in known):
+        return for_a_shell(f"{text}.*")
+    return ""
+
+
+def gpu_of_type(name: str) -> str:
+    """The GPU in a type of another cloud; empty if unknown."""
+    return next((gpu for pattern, gpu in OTHER_CLOUDS.items() if re.fullmatch(pattern, name.strip().casefold())), "")

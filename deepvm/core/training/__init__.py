@@ -1,0 +1,1 @@
+"""What is trained, and how long a step takes: workloads, the step-time law, GPU memory."""

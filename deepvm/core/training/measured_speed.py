@@ -1,0 +1,204 @@
+"""How fast VMs train where a user has measured steps: by the law of those, and what they leave to data sheets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from deepvm.core.training.evidence import COMPUTE, PARTS
+from deepvm.core.training.roofline import OVERLAP
+from deepvm.core.training.speed import BoolArray, Doubt, FloatArray, Parts, Source, TrainingSpeed, reading_s, waiting
+from deepvm.core.training.steptime import REACH, Measured, StepTimeFit, joined
+from deepvm.core.units import counted
+
+_OTHER_VM = 0.1
+"""Standard deviation of log T between VMs of other sizes with the same GPU: other processors, power and cooling. An
+assumption: as between programs on one GPU (``software`` in :mod:`deepvm.core.training.evidence`)."""
+_TOLD_APART = 0.4
+"""The same of synchronisation that has to be taken away from a measured step to know its gradients."""
+_NO_SYNC = 0.1
+"""The same where more GPUs train than were measured, and their synchronisation was not. Chosen with the published steps
+of three models on up to 8 x 4 T4: of these, 75 to 87 % are within the 80 % intervals of laws of single GPUs, and 53 to
+70 % would be without it; of laws of single VMs 74 to 85 %, and 50 to 62 %."""
+
+
+@dataclass(frozen=True)
+class OwnSteps:
+    """A law of steps that were measured on clusters of one type of VM.
+
+    Attributes:
+        where: the type. reads: whether these steps wait for their samples to be read, as a real job's do.
+        about: where, when and how often it was measured, in words.
+    """
+
+    where: str
+    fit: StepTimeFit
+    reads: bool = False
+    about: str = ""
+
+    @property
+    def measured(self) -> Measured:
+        """What the law was fitted to."""
+        assert self.fit.measured is not None  # laws without it are not saved
+        return self.fit.measured
+
+    @property
+    def alone(self) -> tuple[int, int]:
+        """VMs and GPUs of the measured cluster that says most about gradients: the smallest."""
+        return self.measured.nodes[0], self.measured.gpus[0]
+
+
+def of_measured(own: OwnSteps, base: TrainingSpeed, reference: Parts) -> TrainingSpeed:
+    """The speed of the type that was measured, on as many VMs as ``base``.
+
+    Of one VM, and of several where several were measured, by the law alone. Else what single VMs say, with the network
+    that data sheets and published runs promise. ``reference``: what these promise of :attr:`OwnSteps.alone`.
+    """
+    assert base.parts is not None
+    measured, steps = own.measured, base.parts.steps
+    # It has run there: no estimate of its memory says otherwise.
+    ran = (steps.batch <= measured.batch[1]) & (steps.gpus >= measured.gpus[0]) & (steps.vms >= measured.nodes[0])
+    enough = base.workload.samples_of_step(steps.gpus) >= steps.gpus  # a sample for each GPU, whatever the memory
+    law = _of_law(own, replace(base, fits=base.fits | (ran & enough)))
+    if measured.several or not (base.vms > 1).any():
+        return law
+    apart = _with_network(own, base, reference, other=False)
+    alone = base.vms <= 1
+    return replace(
+        apart,
+        fits=law.fits,
+        step_s=np.where(alone, law.step_s, apart.step_s),
+        throughput=np.where(alone, law.throughput, apart.throughput),
+        doubt_of=lambda: _either(alone, law.doubt, apart.doubt),
+        source=Source.MEASURED,
+        covered=alone,
+        said=lambda place: _of_single(own, base, place),
+    )
+
+
+def _of_law(own: OwnSteps, base: TrainingSpeed) -> TrainingSpeed:
+    assert base.parts is not None
+    gpus, batch, measured = base.parts.steps.gpus, base.parts.steps.batch, own.measured
+    sd = own.fit.deviation(base.vms, gpus, batch)
+
+    def doubt() -> Doubt:
+        return Doubt(np.zeros((len(sd), 0)), {_cause(own): sd}, np.zeros(len(sd)))
+
+    found = _timed(own, base, own.fit.law.step_s(base.vms, gpus, batch), doubt)
+    fitted = max(1, int(min(own.fit.most_nodes, own.fit.most_gpus / base.machine.gpus)))
+    return replace(
+        found,
+        source=Source.MEASURED,
+        fitted_vms=fitted,
+        covered=(base.vms <= int(REACH * fitted)) & ((base.vms <= 1) | (measured.several > 0)),
+        said=lambda place: _of_extent(own, found, fitted, place),
+    )
+
+
+def of_alike(own: OwnSteps, base: TrainingSpeed, reference: Parts) -> TrainingSpeed:
+    """The speed of another type with the GPU of the measured one: its gradients, with the network of data sheets.
+
+    ``reference``: as for :func:`of_measured`.
+    """
+    return replace(
+        _with_network(own, base, reference, other=True),
+        covered=np.zeros(len(base.vms), dtype=np.bool_),
+        said=lambda place: _of_alike(own, base, place),
+    )
+
+
+def _with_network(own: OwnSteps, base: TrainingSpeed, reference: Parts, *, other: bool) -> TrainingSpeed:
+    """Gradients of the smallest measured cluster, synchronisation of data sheets; ``other``: on another type of VM."""
+    assert base.parts is not None
+    parts, batch, cluster = base.parts, base.parts.steps.batch, own.alone
+    nodes, gpus = (np.full(len(batch), float(value)) for value in cluster)
+    step = own.fit.law.step_s(nodes, gpus, batch)
+    # A step of several GPUs has synchronised; what that took is taken away, most of it at most.
+    took = np.minimum(reference.sync_s[0] if cluster[1] > 1 else 0.0, 0.9 * step)
+    grad = (step**OVERLAP - took**OVERLAP) ** (1 / OVERLAP)
+    grad = grad * np.exp(parts.straggling - reference.straggling[0])
+    share, hidden = parts.share(grad), (took / step) ** OVERLAP
+    known = np.sqrt(own.fit.deviation(nodes, gpus, batch) ** 2 + (_TOLD_APART * hidden) ** 2) * (1 - share)
+
+    def doubt() -> Doubt:
+        rest = parts.doubt(share, [part != COMPUTE for part in range(PARTS)])
+        more = np.where(parts.steps.gpus > cluster[1], _NO_SYNC, 0.0)
+        named = {**rest.named, _cause(own): known, f"{_cause(own)}, without synchronisation": more}
+        if other:
+            named[f"{_cause(own)}, on {base.machine.interconnect.machine}"] = _OTHER_VM * (1 - share)
+        return replace(rest, named=named)
+
+    return _timed(own, base, joined(grad, parts.sync_s, OVERLAP), doubt)
+
+
+def _timed(own: OwnSteps, base: TrainingSpeed, step_s: FloatArray, doubt: Callable[[], Doubt]) -> TrainingSpeed:
+    """The speed with these steps, which wait for their samples to be read unless measured ones did."""
+    assert base.parts is not None
+    steps, workload = base.parts.steps, base.workload
+    reading = np.zeros_like(step_s) if own.reads else reading_s(workload, base.machine, steps.batch)
+    if reading.any():
+        computed = doubt()
+        waits = waiting(step_s, computed.sd, reading)
+        step_s, doubt = waits.step_s, partial(computed.where_reading, waits)
+    throughput = workload.samples_of_step(steps.gpus) * workload.model.units_per_sample / step_s
+    return replace(base, step_s=step_s, throughput=throughput, measured=own.about, doubt_of=doubt)
+
+
+def _cause(own: OwnSteps) -> str:
+    return f"measured on {own.where}"
+
+
+def _either(first: BoolArray, one: Doubt, other: Doubt) -> Doubt:
+    """The doubt of one speed in some places, of another elsewhere."""
+    shared = np.zeros((len(first), max(one.shared.shape[1], other.shared.shape[1])))
+    shared[first, : one.shared.shape[1]] = one.shared[first]
+    shared[~first, : other.shared.shape[1]] = other.shared[~first]
+    nothing = np.zeros(len(first))
+    names = dict.fromkeys((*one.named, *other.named))
+    named = {n: np.where(first, one.named.get(n, nothing), other.named.get(n, nothing)) for n in names}
+    return Doubt(shared, named, np.where(first, one.own, other.own))
+
+
+def _of_extent(own: OwnSteps, speed: TrainingSpeed, fitted: int, place: int) -> Iterator[str]:
+    """How far a size lies outside what was measured."""
+    measured, vms = own.measured, int(speed.vms[place])
+    gpus = vms * speed.machine.gpus
+    if vms > int(REACH * fitted):
+        yield f"{vms} VMs are more than 1.5 times the {fitted} that were measured on {own.where}"
+    elif gpus > 1 and vms == 1 and not measured.local:
+        yield f"no single VM of {own.where} was measured with several GPUs: what they synchronise is not known"
+    yield from _of_batch(own, speed, place)
+
+
+def _of_batch(own: OwnSteps, speed: TrainingSpeed, place: int) -> Iterator[str]:
+    (low, high), batch = own.measured.batch, float(speed.batch[place])
+    if not low / REACH <= batch <= REACH * high:
+        known = f"{low:g} to {high:g}" if high > low else f"{low:g}"
+        yield f"a batch of {batch:g} is more than 1.5 times off what was measured on {own.where}, {known} a GPU"
+
+
+def _of_single(own: OwnSteps, base: TrainingSpeed, place: int) -> Iterator[str]:
+    yield from _of_network(
+        base, int(base.vms[place]), f"derived, because only single VMs of {own.where} were measured; "
+    )
+    yield from _of_batch(own, base, place)
+
+
+def _of_alike(own: OwnSteps, base: TrainingSpeed, place: int) -> Iterator[str]:
+    vms, gpus = own.alone
+    yield (
+        f"gradients are those measured on {own.where} ({counted(vms, 'VM')}, {counted(gpus, 'GPU')}), which has the "
+        "same GPU; what another size of VM adds is derived, and the interval is wider"
+    )
+    yield from _of_network(base, int(base.vms[place]), "")
+    yield from _of_batch(own, base, place)
+
+
+def _of_network(base: TrainingSpeed, vms: int, why: str) -> Iterator[str]:
+    if vms > base.trusted_vms:
+        yield f"{vms} VMs are more than 1.5 times the {base.fitted_vms} that such networks were checked with"
+    if vms > 1:
+        yield f"network: {why}{base.machine.interconnect.basis}"

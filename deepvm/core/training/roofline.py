@@ -1,0 +1,135 @@
+"""The step time that data sheets promise: where no one has measured, the law's parameters follow from hardware.
+
+T_grad: operations over a nominal share of what matrix products reach, beside bytes over a nominal share of the memory's
+bandwidth (the roofline, Williams et al. 2009), and the optimizer. T_sync: bytes that are exchanged over the *effective*
+bandwidth.
+Nominal shares are corrected by published measurements (:mod:`deepvm.core.training.evidence`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from deepvm.core.training.gpu_memory import MemoryFit, fit_memory
+from deepvm.core.training.hardware import Machine
+from deepvm.core.training.steptime import joined
+from deepvm.core.training.workload import Method, Precision, Workload
+
+FloatArray = npt.NDArray[np.float64]
+
+COMPUTE_SHARE, MEMORY_SHARE = 0.55, 0.42
+"""Nominal: of what large matrix products reach, and of the memory's peak."""
+OVERLAP = 2.5
+"""Nominal g of the step-time law: fits to published rows give 1.4 to 3.3."""
+STRAGGLING = 0.02
+"""Nominal d of the step-time law."""
+_ROOFS = 3.0
+"""How sharp the corner between the roofs is."""
+_LAUNCH_S = 0.012
+"""Of a step whatever its size: launching kernels, reading data."""
+_OPTIMIZER_BYTES = 28
+"""Of a parameter: Adam reads the weight, its gradient and two moments, and writes all but the gradient."""
+_BETWEEN_VMS = 1.5
+"""How often each VM sends what is reduced. In a ring of n it is 2 (n-1)/n times, as within a VM; published steps of 2,
+4 and 8 VMs take about the same time for it."""
+GRADIENT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Nominal steps on clusters of n VMs, arrays of the shape of n; seconds.
+
+    ``local_s``: what synchronisation takes over the links within a VM, which ``sync_s`` includes; ``line_s``: what it
+    takes at least over the network.
+    """
+
+    vms: FloatArray
+    gpus: FloatArray
+    batch: FloatArray
+    grad_s: FloatArray
+    sync_s: FloatArray
+    local_s: FloatArray
+    line_s: FloatArray
+    memory: MemoryFit
+
+    @property
+    def step_s(self) -> FloatArray:
+        """T of the step-time law."""
+        return joined(self.grad_s, self.sync_s, OVERLAP)
+
+    @property
+    def sync_share(self) -> FloatArray:
+        """By how much per cent a step grows with 1 % more synchronisation; the rest is that of the gradients."""
+        return np.asarray((self.sync_s / self.step_s) ** OVERLAP)
+
+
+def nominal_steps(
+    workload: Workload, machine: Machine, precision: Precision, vms: FloatArray, memory: MemoryFit | None = None
+) -> Steps:
+    """Steps of a workload on clusters of these numbers of VMs; ``memory``: how it was run, where that is known."""
+    gpus = vms * machine.gpus
+    memory = memory or fit_memory(workload, machine.accelerator, precision, gpus)
+    batch = memory.micro_batch * memory.passes
+    grad = (_sample_s(workload, machine, precision, memory) * batch + _fixed_s(workload, machine, gpus, memory)) * (
+        gpus**STRAGGLING
+    )
+    exchanged = exchanged_bytes(workload, precision, memory)
+    link, network = machine.accelerator.link_gb_per_s * 1e9, machine.interconnect.gb_per_s * 1e9
+    growth = 1.0 + machine.interconnect.per_gpu * np.maximum(gpus - 2, 0)
+    local = exchanged * 2.0 * (1.0 - 1.0 / machine.gpus) / link
+    # A ring passes every link and every network: the slowest decides.
+    between = np.where(vms > 1, exchanged * _BETWEEN_VMS, 0.0)
+    sync = np.maximum(between / network * growth, local)
+    line = between / (machine.interconnect.line_gb_per_s * 1e9)
+    return Steps(vms, gpus, batch, grad, sync, local, line, memory)
+
+
+def _sample_s(workload: Workload, machine: Machine, precision: Precision, memory: MemoryFit) -> FloatArray:
+    """Seconds of forward and backward for one sample on one GPU."""
+    without, again = (
+        float(np.linalg.norm(roofs_s(workload, machine, precision, checkpointing=c), _ROOFS)) for c in (False, True)
+    )
+    return np.where(memory.checkpointing, again, without)
+
+
+def roofs_s(workload: Workload, machine: Machine, precision: Precision, *, checkpointing: bool) -> tuple[float, float]:
+    """Seconds that a sample takes at least on one GPU: for its operations, and for the bytes that they move."""
+    gpu = machine.accelerator
+    wide = 2.0 if precision in (Precision.FP32, Precision.TF32) else 1.0
+    flop = workload.flop_of_step(checkpointing=checkpointing)
+    moved = workload.model.traffic_bytes * wide * flop / workload.useful_flop()  # what is done twice moves them twice
+    return flop / (gpu.matmul_flops(precision) * COMPUTE_SHARE), moved / (gpu.traffic_gb_per_s * 1e9 * MEMORY_SHARE)
+
+
+def computing_share(workload: Workload, machine: Machine, precision: Precision, *, checkpointing: bool) -> float:
+    """By how many per cent a sample takes longer with 1 % more time for its operations; the rest is memory's."""
+    computing, moving = roofs_s(workload, machine, precision, checkpointing=checkpointing)
+    return float(1.0 / (1.0 + (moving / computing) ** _ROOFS))
+
+
+def _fixed_s(workload: Workload, machine: Machine, gpus: FloatArray, memory: MemoryFit) -> FloatArray:
+    """Seconds of a step whatever its batch: the optimizer on each GPU's parameters, and the launch."""
+    own = workload.trained / (gpus if workload.method is Method.FSDP else 1.0)
+    twice = workload.flop_of_step(checkpointing=True) / workload.useful_flop()
+    launch = _LAUNCH_S * np.where(memory.checkpointing, twice, 1.0)
+    return np.asarray(launch + own * _OPTIMIZER_BYTES / (machine.accelerator.memory_gb_per_s * 1e9 * MEMORY_SHARE))
+
+
+def exchanged_bytes(workload: Workload, precision: Precision, memory: MemoryFit) -> FloatArray:
+    """What is reduced over all GPUs in a step, bytes; what is only gathered or scattered counts half.
+
+    ddp: the gradients in 32 bits. fsdp: weights are gathered for the forward and the backward pass of each micro-batch
+    and gradients are scattered, in the precision of the step. lora: the adapters' gradients, and the frozen weights
+    where one GPU does not hold them.
+    """
+    parameters = workload.model.parameters
+    wide = 4.0 if precision in (Precision.FP32, Precision.TF32) else 2.0
+    if workload.method is Method.DDP:
+        return np.full(memory.passes.shape, GRADIENT_BYTES * parameters)
+    if workload.method is Method.FSDP:
+        return np.asarray(0.5 * 3.0 * wide * parameters * memory.passes)
+    adapters = GRADIENT_BYTES * workload.trained
+    return np.asarray(adapters + memory.sharded * 0.5 * 2.0 * wide * parameters * memory.passes)

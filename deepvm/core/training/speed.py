@@ -1,0 +1,383 @@
+"""How fast clusters of one type of VM train a workload, with the doubt in it and where it comes from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property, partial
+from itertools import product
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from deepvm.core.answer import Answer
+from deepvm.core.interval import Interval
+from deepvm.core.spelling import a_or_an
+from deepvm.core.training.effects import batch_effects, effects_of
+from deepvm.core.training.evidence import ACROSS, COMPUTE, LOCAL, NETWORK, NOISE, PARTS, Evidence, Loading, weights
+from deepvm.core.training.gpu_memory import MOST_GPUS, fit_memory, least_gpus, state_bytes
+from deepvm.core.training.hardware import WITHOUT_WHEELS, Machine
+from deepvm.core.training.roofline import OVERLAP, STRAGGLING, Steps, nominal_steps
+from deepvm.core.training.steptime import REACH, joined
+from deepvm.core.training.workload import Method, Precision, Scaling, Workload
+from deepvm.core.units import format_bytes
+
+if TYPE_CHECKING:
+    from deepvm.core.cluster.instances import InstanceType
+
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+READING = "reading"
+"""The cause of doubt that is how fast samples are read."""
+READING_SD = 0.3
+"""Standard deviation of the logarithm of what a vCPU reads: photographs and processors differ by half."""
+_PUBLISHED_SD, _DERIVED_SD = 0.15, 0.35
+"""The same of a step, about: what each is exactly takes longer to say than all else, and decides little here."""
+
+
+class Source(str, Enum):
+    """Where a speed comes from, the best first."""
+
+    MEASURED = "measured"  # by this user
+    PUBLISHED = "published"  # of this model on this GPU
+    DERIVED = "derived"  # from data sheets and what was published of other models and GPUs
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """The doubt in several speeds: the logarithm's standard deviation, and what of it speeds share.
+
+    Attributes:
+        shared: (sizes, directions): independent causes, each with a variance of 1, and how much they count.
+        named: further causes by name, such as that of a GPU of which nothing is published, (sizes,) each.
+        own: (sizes,): variance that no other speed shares.
+    """
+
+    shared: FloatArray
+    named: Mapping[str, FloatArray]
+    own: FloatArray
+
+    @cached_property
+    def sd(self) -> FloatArray:
+        """Standard deviation of the logarithm of each speed, (sizes,)."""
+        named = sum((cause**2 for cause in self.named.values()), np.zeros_like(self.own))
+        return np.asarray(np.sqrt((self.shared**2).sum(axis=1) + named + self.own))
+
+    def where_reading(self, waits: Waits) -> Doubt:
+        """The doubt in steps that may wait for their samples: of the GPUs as far as they decide, else of reading."""
+        left = 1 - waits.probability
+        shared = self.shared * left[:, None]
+        named = {name: cause * left for name, cause in self.named.items()}
+        rest = np.sqrt(np.maximum(waits.sd**2 - (left * waits.computed_sd) ** 2, 0.0))
+        return Doubt(shared, {**named, READING: rest}, self.own)
+
+
+@dataclass(frozen=True, repr=False)
+class TrainingSpeed(Answer):
+    """How fast n VMs train, for several n; arrays of shape (sizes,).
+
+    Attributes:
+        vms: the sizes n, ascending. fits: whether the workload fits there. step_s: median seconds of a step.
+        throughput: median units a second of all VMs together.
+        source: where it comes from. fitted_vms: the largest cluster that its source has seen.
+        parts: what data sheets and published runs say of it. measured: where, when and how often it was measured.
+        covered: which sizes were measured, or are near those; None if nothing was. said: what measurements leave to
+            doubt of the size in a place, in words.
+    """
+
+    machine: Machine
+    workload: Workload
+    precision: Precision
+    vms: FloatArray
+    fits: BoolArray
+    step_s: FloatArray
+    throughput: FloatArray
+    checkpointing: BoolArray
+    micro_batch: FloatArray
+    batch: FloatArray
+    doubt_of: Callable[[], Doubt] = field(repr=False)
+    source: Source = Source.DERIVED
+    fitted_vms: int = 1
+    parts: Parts | None = field(default=None, repr=False)
+    measured: str = ""
+    covered: BoolArray | None = field(default=None, repr=False)
+    said: Callable[[int], Iterator[str]] | None = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        """The speed of the first size, with its 80 % interval."""
+        found, gpus = self.interval(0), round(float(self.vms[0]) * self.machine.gpus)
+        speed = f"{found.value:.4g} ({found.low:.4g} to {found.high:.4g}) {self.workload.units}"
+        if not self.fits[0]:
+            speed = "it does not fit into their memory"
+        return f"<TrainingSpeed: {self.workload.model.name} on {gpus} x {self.machine.accelerator.name}: {speed}>"
+
+    @cached_property
+    def doubt(self) -> Doubt:
+        """How far off the speeds may be."""
+        return self.doubt_of()
+
+    @property
+    def sd(self) -> FloatArray:
+        """Standard deviation of the throughput's logarithm."""
+        return self.doubt.sd
+
+    @property
+    def trusted_vms(self) -> int:
+        """The largest n to believe, 1.5 x the largest that was seen."""
+        return int(REACH * self.fitted_vms)
+
+    @property
+    def proven_vms(self) -> float:
+        """The largest n, at least 1, whose step has no more than ``Workload.proven_samples``."""
+        return max(1.0, self.workload.proven_samples / (self.workload.batch * self.machine.gpus))
+
+    @property
+    def needs(self) -> str:
+        """What the workload lacks where it fits nowhere, in words; empty where it fits."""
+        if self.fits.any():
+            return ""
+        return memory_needed(self.workload, self.machine, self.precision, int(self.vms.min()), int(self.vms.max()))
+
+    def interval(self, place: int) -> Interval:
+        """Throughput at ``vms[place]``, 80 % interval."""
+        return Interval.of_log(float(self.throughput[place]), float(self.sd[place]))
+
+    def step_interval(self, place: int) -> Interval:
+        """Seconds of a step at ``vms[place]``, 80 % interval."""
+        return Interval.of_log(float(self.step_s[place]), float(self.sd[place]))
+
+    def state_bytes(self, place: int) -> float:
+        """Weights, gradients and optimizer on each GPU at ``vms[place]``, bytes."""
+        gpus = np.array([float(self.vms[place]) * self.machine.gpus])
+        memory = fit_memory(self.workload, self.machine.accelerator, self.precision, gpus)
+        return float(state_bytes(self.workload, self.precision, gpus, sharded=bool(memory.sharded[0]))[0])
+
+    def mfu(self, place: int) -> float:
+        """Model FLOP utilisation: the operations that the model needs over the peak of all GPUs (PaLM, appendix B)."""
+        gpu = self.machine.accelerator
+        flops = float(self.throughput[place]) / self.workload.model.units_per_sample * self.workload.useful_flop()
+        return flops / (float(self.vms[place]) * self.machine.gpus * gpu.peak_flops(self.precision))
+
+    def waits(self, place: int) -> bool:
+        """Whether GPUs may wait for their samples at ``vms[place]``."""
+        reading = self.doubt.named.get(READING)
+        return reading is not None and bool(reading[place] >= READING_SD / 2)
+
+    def too_many(self, vms: int) -> str:
+        """That a step of so many VMs has more samples than are known to train well, in words."""
+        unit, each = self.workload.model.unit, self.workload.model.units_per_sample
+        step, most = (n * each for n in (self.workload.batch * vms * self.machine.gpus, self.workload.proven_samples))
+        return f"a step has {step:,.0f} {unit}, and up to {most:,.0f} were shown to train as well as few"
+
+    def doubts(self, place: int) -> Iterator[str]:
+        """What should make a reader careful with the speed at ``vms[place]``, the most important first."""
+        model, vms = self.workload.model, int(self.vms[place])
+        if not self.fits[place]:
+            yield f"it cannot be trained so: {self.needs or f'it does not fit into the memory of {vms} VMs'}"
+        if self.precision is Precision.FP8 and not self.measured:
+            yield "in fp8 with torch.compile, without which its casts cost what it saves"
+        lacks = WITHOUT_WHEELS.get(self.machine.accelerator.name)
+        if lacks and not self.measured:
+            yield f"{lacks}: it takes one that you have built"
+        if self.said:
+            yield from self.said(place)
+        elif self.source is Source.DERIVED:
+            yield (
+                f"nobody has published {model.name} on {self.machine.accelerator.name} in {self.precision.value}: "
+                "derived from data sheets and from what was published of other models and GPUs"
+            )
+        if self.waits(place):
+            yield (
+                f"{self.machine.vcpus} vCPUs read about {self.workload.model.reads_per_vcpu:g} samples a second each, "
+                "and the GPUs may wait for them: decode on GPUs, or rent a VM with more vCPUs"
+            )
+        elif self.workload.model.reads_per_vcpu and self.machine.vcpus is None and not self.said:
+            each = float(self.throughput[place]) / self.workload.model.reads_per_vcpu
+            yield f"it takes about {each:.0f} vCPUs to read so many images; with fewer the GPUs wait"
+        if vms > self.proven_vms:
+            yield f"{self.too_many(vms)}; with more, the same accuracy may take more of them: say --global-batch"
+        if vms > self.trusted_vms and not self.said:
+            what = f"{vms} VMs of {self.machine.gpus:g} x {self.machine.accelerator.name}"
+            yield f"{what} are more than 1.5 times the {self.fitted_vms} that such networks were checked with"
+        if vms > 1 and not self.said:
+            yield f"network: {self.machine.interconnect.basis}"
+
+
+class SpeedSource(Protocol):
+    """Knows how fast types of VMs train; see :class:`deepvm.catalog.published.performance.PublishedPerformance`."""
+
+    def speed(self, instance: InstanceType, workload: Workload, vms: FloatArray) -> TrainingSpeed | str:
+        """The speed of clusters of these sizes, or why there is none."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is trained, and what is known of how fast that goes."""
+
+    workload: Workload
+    speeds: SpeedSource
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a step on n VMs consists of, by data sheets and published runs; arrays of shape (sizes,), seconds.
+
+    ``straggling``: logarithm of how much longer gradients take than on one GPU.
+    """
+
+    steps: Steps
+    grad_s: FloatArray
+    sync_s: FloatArray
+    straggling: FloatArray
+    per_vm: float
+    evidence: Evidence
+    loadings: Sequence[tuple[npt.NDArray[np.int64], Loading]]
+
+    def share(self, grad_s: FloatArray) -> FloatArray:
+        """By how much per cent a step with these gradients grows with 1 % more synchronisation."""
+        return np.asarray((self.sync_s / joined(grad_s, self.sync_s, OVERLAP)) ** OVERLAP)
+
+    def doubt(self, share: FloatArray | None = None, kept: Sequence[bool] = (True,) * PARTS) -> Doubt:
+        """How far off the steps may be, due to the ``kept`` parts of :mod:`.evidence` and to the run."""
+        sizes, many = len(self.grad_s), np.log(self.steps.vms)
+        local = np.full(sizes, math.log(self.per_vm))
+        parts = weights(self.share(self.grad_s) if share is None else share, local, many) * np.array(kept)
+        shared = np.zeros((sizes, len(self.evidence.names)))
+        named = dict[str, FloatArray]()
+        for rows, loading in self.loadings:
+            shared[rows] = loading.shared(parts[rows])
+            for effect, deviation in loading.alone(parts[rows]).items():
+                named.setdefault(effect, np.zeros(sizes))[rows] = deviation
+        return Doubt(shared, named, np.full(sizes, NOISE**2))
+
+
+def parts_of(
+    workload: Workload, machine: Machine, precision: Precision, vms: FloatArray, evidence: Evidence, *, software: str
+) -> Parts:
+    """The nominal steps, corrected by what was published."""
+    steps = nominal_steps(workload, machine, precision, vms)
+    memory = steps.memory
+    grad, sync, straggling = steps.grad_s.copy(), steps.sync_s.copy(), STRAGGLING * np.log(steps.gpus)
+    loadings = []
+    for several, checkpointing in product((False, True), repeat=2):
+        rows = np.flatnonzero(((vms > 1) == several) & (memory.checkpointing == checkpointing))
+        if not len(rows):
+            continue
+        known = partial(effects_of, workload, machine, precision, software=software, checkpointing=checkpointing)
+        of_batch = batch_effects(workload, machine, precision, memory.micro_batch[rows])
+        loading = evidence.loading(known(several_vms=several), of_batch)
+        mean = loading.mean.T
+        # More GPUs never make gradients faster, whatever noise says.
+        within, across = (np.maximum(mean[part], -STRAGGLING) for part in (LOCAL, ACROSS))
+        slower = within * math.log(machine.gpus) + across * np.log(vms[rows])
+        grad[rows] *= np.exp(slower - mean[COMPUTE])
+        sync[rows] *= np.exp(-mean[NETWORK])
+        if several:
+            # Corrections for links and for networks are learnt apart: no network is faster than the links behind it.
+            links = math.exp(-evidence.loading(known(several_vms=False), {}).mean[0, NETWORK])
+            sync[rows] = np.maximum.reduce([sync[rows], steps.local_s[rows] * links, steps.line_s[rows]])
+        straggling[rows] += slower
+        loadings.append((rows, loading))
+    return Parts(steps, grad, sync, straggling, machine.gpus, evidence, loadings)
+
+
+def predict(
+    workload: Workload,
+    machine: Machine,
+    precision: Precision,
+    vms: FloatArray,
+    evidence: Evidence,
+    *,
+    software: str,
+    published: bool,
+) -> TrainingSpeed:
+    """The nominal steps, corrected by what was published; ``published``: of this very model, GPU and precision."""
+    parts = parts_of(workload, machine, precision, vms, evidence, software=software)
+    steps = parts.steps
+    step, reading = joined(parts.grad_s, parts.sync_s, OVERLAP), reading_s(workload, machine, steps.batch)
+    doubt_of: Callable[[], Doubt] = parts.doubt
+    if reading.any():
+        waits = waiting(step, np.full(len(step), _PUBLISHED_SD if published else _DERIVED_SD), reading)
+        step = waits.step_s
+        doubt_of = lambda: parts.doubt().where_reading(waits)  # noqa: E731  of what is shown only
+    return TrainingSpeed(
+        machine=machine,
+        workload=workload,
+        precision=precision,
+        vms=vms,
+        fits=steps.memory.fits,
+        step_s=step,
+        throughput=workload.samples_of_step(steps.gpus) * workload.model.units_per_sample / step,
+        checkpointing=steps.memory.checkpointing,
+        micro_batch=steps.memory.micro_batch,
+        batch=steps.batch,
+        doubt_of=doubt_of,
+        source=Source.PUBLISHED if published else Source.DERIVED,
+        fitted_vms=machine.interconnect.fitted_vms,
+        parts=parts,
+    )
+
+
+def reading_s(workload: Workload, machine: Machine, batch: FloatArray) -> FloatArray:
+    """Seconds in which the processors of a VM prepare a step's samples; 0 where that is no limit."""
+    rate, vcpus = workload.model.reads_per_vcpu, machine.vcpus
+    return batch * machine.gpus / (rate * vcpus) if rate and vcpus else np.zeros_like(batch)
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Steps that may wait for their samples, which are read while the one before is computed; arrays of shape (sizes,).
+
+    ``step_s``: median seconds. ``sd``: of their logarithm. ``computed_sd``: the same were nothing read.
+    ``probability``: that reading takes longer than computing.
+    """
+
+    step_s: FloatArray
+    sd: FloatArray
+    computed_sd: FloatArray
+    probability: FloatArray
+
+
+def waiting(computed_s: FloatArray, sd: FloatArray, reading_s: FloatArray) -> Waits:
+    """The longer of two times of which neither is known exactly; ``sd``: of the logarithm of ``computed_s``.
+
+    By the first two moments of the maximum of two normal variables (Clark 1961), here of logarithms. Where nothing is
+    read (0 s) only computing counts.
+    """
+    reads = reading_s > 0
+    spread = np.sqrt(sd**2 + READING_SD**2)
+    ahead = np.log(np.where(reads, computed_s / np.where(reads, reading_s, 1.0), 1.0))
+    below = np.array([0.5 * math.erfc(a / math.sqrt(2)) for a in (ahead / spread).tolist()])  # reading takes longer
+    density = spread * np.exp(-0.5 * (ahead / spread) ** 2) / math.sqrt(2 * math.pi)
+    mean = ahead * (1 - below) + density
+    square = (ahead**2 + sd**2) * (1 - below) + READING_SD**2 * below + ahead * density
+    return Waits(
+        step_s=np.where(reads, reading_s * np.exp(mean), computed_s),
+        sd=np.where(reads, np.sqrt(np.maximum(square - mean**2, 0.0)), sd),
+        computed_sd=sd,
+        probability=np.where(reads, below, 0.0),
+    )
+
+
+def memory_needed(workload: Workload, machine: Machine, precision: Precision, least_vms: int, most_vms: int) -> str:
+    """What a workload lacks on so many VMs of this machine, in words."""
+    gpu, name, per_vm = machine.accelerator, workload.model.name, round(machine.gpus)
+    gpus = least_vms * per_vm
+    if workload.scaling is Scaling.STRONG and workload.batch < gpus:
+        return f"a global batch of {workload.batch:g} has no sample for each of {gpus} GPUs; give a larger one"
+    least = least_gpus(workload, gpu, precision)
+    most = fit_memory(workload, gpu, precision, np.array([float(most_vms * per_vm if least else MOST_GPUS)]))
+    state, sample = gpu.memory_bytes - float(most.free_bytes[0]), float(most.sample_bytes[0])
+    has = f"{a_or_an(gpu.name)} of {gpu.memory_gib:g} GiB has {format_bytes(round(gpu.memory_bytes))} for a program"
+    if least is not None:
+        least = -(-least // per_vm) * per_vm
+        return f"{has}, {name} needs {format_bytes(round(state + sample))} of each; it fits on {least} or more of them"
+    each = f"{name} needs {format_bytes(round(state))} of each and {format_bytes(round(sample))} for a sample"
+    cure = "fsdp splits it, lora trains less of it"
+    if workload.method is not Method.DDP:
+        cure = "a shorter --seq needs less" if sample > state else "the layers in use are too large for it"
+    return f"{has}; {each}, however many there are: {cure}"

@@ -1,0 +1,198 @@
+"""The order in which plans are shown, where a model is trained: the best of each type of VM.
+
+The best value decides, as everywhere, but not to the last digit: speeds are not known that well. Between plans within
+1 % the one with the lower quota need, the rarer interruptions and the lower price wins. What is less than 5 % faster
+may cost at most ten times as many per cent more, 20 % for 2 %, or a cheaper plan comes first; and where the cost of the
+work counts, what saves less than 5 % may take at most ten times as many per cent longer. But never is more than these
+5 % and 1 % given away. A plan beyond 1.5 times the clusters that were ever measured comes after all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from deepvm.core.cluster.instances import INTERRUPTION_BANDS
+from deepvm.core.units import MICRO_USD, MOST_USD
+from deepvm.planner.columns import BoolArray, FloatArray, IntArray
+from deepvm.planner.request import PlanRequest
+from deepvm.planner.scoring import TIE
+from deepvm.planner.search.enumeration import Choice, Enumeration
+
+ABOUT = 1.1
+"""Prices up to this factor are about the same."""
+CLOSE = 1.01
+"""Values up to this factor are as good."""
+LITTLE = 1.05
+"""A larger difference in value decides, whatever the price."""
+WORTH = 10.0
+"""A smaller one is worth this many times its share in price, or in time: 5 % more speed half as much again."""
+
+
+@dataclass(frozen=True)
+class Plans:
+    """Plans within the budget: values and prices, the type that trains as a number, what decides between equals."""
+
+    value: FloatArray
+    price: IntArray
+    type_number: IntArray
+    vcpus: IntArray
+    band: IntArray
+    trusted: BoolArray
+
+    def __len__(self) -> int:
+        """Number of plans."""
+        return len(self.value)
+
+    def up_to(self, count: int) -> Plans:
+        """The first ``count`` plans, which are the cheapest."""
+        return Plans(*(getattr(self, f.name)[:count] for f in fields(self)))
+
+    def first(self, left: BoolArray) -> int:
+        """The row to show next, of those that are left."""
+        eligible = left & self.trusted if (left & self.trusted).any() else left
+        best = row = self._chosen(eligible)
+        # Measured against the best one, not the last: from 5 % to 5 % a half of the speed would be given away.
+        behind = self._times_better(best)
+        while (better := eligible & (behind < LITTLE) & self._far_better_otherwise(row, behind - 1.0)).any():
+            row = self._chosen(better)
+        return row
+
+    def _far_better_otherwise(self, row: int, behind: FloatArray) -> BoolArray:
+        """Plans so much cheaper than a row, if values are speeds, or faster, if they are costs, that they come first.
+
+        ``behind``: by which share their values are worse than the best.
+        """
+        least = np.maximum(ABOUT, 1.0 + WORTH * behind)
+        if self.value[row] >= 0:
+            return np.asarray(self.price[row] > self.price * least)
+        speed = self.price / -self.value
+        return np.asarray(speed > speed[row] * least)
+
+    def _chosen(self, eligible: BoolArray) -> int:
+        best = int(np.argmax(np.where(eligible, self.value, -np.inf)))
+        near = np.flatnonzero(eligible & (self._times_better(best) <= CLOSE))
+        # The band is in the value already: it decides between plans of about one price.
+        near = near[self.price[near] <= ABOUT * self.price[near].min()]
+        order = np.lexsort((near, self.price[near], self.band[near], self.vcpus[near]))
+        return int(near[order[0]])
+
+    def _times_better(self, row: int) -> FloatArray:
+        """How many times as good a row is as each: values are speeds, or below 0 prices of a unit."""
+        high = float(self.value[row])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found = high / self.value if high > 0 else self.value / high
+        return np.where(self.value == high, 1.0, found)
+
+
+def ranked(enumeration: Enumeration, request: PlanRequest, budget: int, count: int) -> list[Choice]:
+    """The best ``count`` plans within a budget, as every command shows them."""
+    if request.ranks_machines:
+        return by_machines(enumeration, budget, count)
+    return enumeration.top(budget, count)
+
+
+def first(enumeration: Enumeration, request: PlanRequest, budget: int) -> Choice | None:
+    """What comes first within a budget, if anything."""
+    if request.ranks_machines:
+        return next(iter(by_machines(enumeration, budget, 1)), None)
+    return enumeration.best(budget)
+
+
+def next_first(enumeration: Enumeration, request: PlanRequest, budget: int) -> Choice | None:
+    """What comes first at the next budget that buys something better, if any.
+
+    Where types are ranked, better is by 5 %; and of the budgets up to twice this one it is that which buys most: the
+    most speed for a dollar, or the lowest cost. The very next one may be a trap, a little faster on VMs that are unfit.
+    """
+    now = first(enumeration, request, budget)
+    if not request.ranks_machines or now is None:
+        return enumeration.next_change(budget)
+    bar, best = now.value + abs(now.value) * (LITTLE - 1), None
+    for price, choice in firsts(enumeration, MOST_USD * MICRO_USD, above=budget):
+        if price > 2 * budget and best is not None:
+            break
+        if choice.value >= bar and (best is None or _for_a_dollar(choice) > _for_a_dollar(best)):
+            best = choice
+            if price > 2 * budget:
+                break
+    return best
+
+
+def _for_a_dollar(choice: Choice) -> float:
+    """Speed over price; a cost, below 0, is for a dollar already."""
+    return choice.value / choice.price if choice.value > 0 else choice.value
+
+
+def cheapest_reaching(enumeration: Enumeration, request: PlanRequest, value: float) -> Choice | None:
+    """The cheapest plan of at least this value; where types are ranked, of those that are believed."""
+    if not request.ranks_machines:
+        return enumeration.reaching(value)
+    plans = _plans(enumeration, len(enumeration))
+    rows = np.flatnonzero(plans.trusted & (plans.value >= value))
+    return enumeration.choice(int(rows[0])) if len(rows) else None
+
+
+def by_machines(enumeration: Enumeration, budget: int, count: int) -> list[Choice]:
+    """The best plan of each of ``count`` types within a budget, in the order to show them."""
+    plans = _plans(enumeration, enumeration.affordable(budget))
+    left, chosen = np.ones(len(plans.value), dtype=np.bool_), list[Choice]()
+    while len(chosen) < count and left.any():
+        row = plans.first(left)
+        chosen.append(enumeration.choice(row))
+        left &= plans.type_number != plans.type_number[row]
+    return chosen
+
+
+def firsts(enumeration: Enumeration, most: int, *, above: int = -1) -> Iterator[tuple[int, Choice]]:
+    """What :func:`by_machines` puts first at every budget up to ``most``: the budget from which on, and the plan.
+
+    ``above``: only budgets that are higher.
+    """
+    plans, last = _plans(enumeration, enumeration.affordable(most)), -1
+    # The dearest plan of all matters only where it is near the best.
+    for price in np.unique(plans.price[_near_the_best(plans) & (plans.price > above)]).tolist():
+        within = plans.up_to(enumeration.affordable(price))
+        row = within.first(np.ones(len(within), dtype=np.bool_))
+        if row != last:
+            last = row
+            yield price, enumeration.choice(row)
+
+
+def _near_the_best(plans: Plans) -> BoolArray:
+    """Plans near the best that costs no more: of the trusted ones, or of all before the first of these.
+
+    Near is 1 % for a speed, as what is nearly as fast for less money is much cheaper than the dearest plan; and 5 % for
+    a cost, as what costs little more may be much faster.
+    """
+    start = int(np.argmax(plans.trusted)) if plans.trusted.any() else len(plans)
+    value = np.where(plans.trusted | (np.arange(len(plans)) < start), plans.value, -np.inf)
+    best = np.concatenate([np.maximum.accumulate(value[:start]), np.maximum.accumulate(value[start:])])
+    least = np.where(best >= 0, best / CLOSE, best * LITTLE)
+    return np.asarray(np.isfinite(value) & (value >= least - np.abs(least) * TIE))
+
+
+def _plans(enumeration: Enumeration, within: int) -> Plans:
+    size, memory, nodes, price = enumeration.plans[:, :within]
+    block = enumeration.block[:within]
+    names: dict[str, int] = {}
+    trains, vcpus, band = (np.zeros(within, dtype=np.int64) for _ in range(3))
+    trusted = np.ones(within, dtype=np.bool_)
+    for index, one in enumerate(enumeration.blocks):
+        rows = np.flatnonzero(block == index)
+        sizes, tier = one.sizes, one.tier
+        kinds, counts = sizes.type_index[size[rows]], sizes.count[size[rows]]
+        number = np.array([names.setdefault(t.name, len(names)) for t in sizes.types], dtype=np.int64)
+        trains[rows] = number[kinds]
+        vcpus[rows] = np.array([t.vcpus for t in sizes.types], dtype=np.int64)[kinds] * counts
+        worst = len(INTERRUPTION_BANDS)
+        bands = [worst if t.interruption_band is None else t.interruption_band for t in sizes.types]
+        # VMs that are bought on demand are not interrupted.
+        band[rows] = np.where(sizes.spot[size[rows]] > 0, np.array(bands, dtype=np.int64)[kinds], -1)
+        trusted[rows] = sizes.trusted[size[rows]]
+        with_nodes = rows[memory[rows] >= 0]
+        of_node = np.array([t.vcpus for t in tier.types], dtype=np.int64)
+        vcpus[with_nodes] += of_node[memory[with_nodes]] * nodes[with_nodes] if len(of_node) else 0
+    return Plans(enumeration.value[:within], price, trains, vcpus, band, trusted)

@@ -1,0 +1,170 @@
+"""Price against speed: the best plan of every budget, all machines beside it, and what became of each GPU type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from deepvm.core.cluster.cluster import Recommendation, Rejection
+from deepvm.core.units import MICRO_USD
+from deepvm.planner.candidates import Candidates, gather
+from deepvm.planner.columns import BoolArray, FloatArray, IntArray
+from deepvm.planner.describe import blocks_of, describe, improvement
+from deepvm.planner.ranking import first, firsts
+from deepvm.planner.request import PlanRequest
+from deepvm.planner.search.enumeration import Choice, Enumeration
+
+if TYPE_CHECKING:
+    from deepvm.planner.recommend import Recommendations
+
+AS_FAR_AS = 2
+"""Budgets are looked at up to this many times the request's, or the cheapest plan's if that is more."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """The best plan from a budget, $/h, on; up to that of the next step."""
+
+    budget: Decimal
+    recommendation: Recommendation
+
+
+@dataclass(frozen=True)
+class Machines:
+    """All clusters that differ in what trains, at their lowest price; one row for each, the cheapest first.
+
+    Attributes:
+        types: names of the types that train. type_index: index into ``types``.
+        spot, on_demand: how many are bought in each market. usd_per_hour: memory nodes included.
+        effective: throughput less what preemptions cost, in the catalog's unit.
+        trusted: whether that is believed (:attr:`deepvm.planner.columns.TrainingTable.trusted`).
+    """
+
+    types: tuple[str, ...]
+    type_index: IntArray
+    spot: IntArray
+    on_demand: IntArray
+    usd_per_hour: FloatArray
+    effective: FloatArray
+    trusted: BoolArray
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.usd_per_hour)
+
+
+@dataclass(frozen=True)
+class TypeOutcome:
+    """What became of a GPU type: its best cluster within the budget, or why there is none.
+
+    ``gap``: how far ``best`` is below the planner's first choice, as a share; below 0 where it is better, but too dear
+    for that; None where it cannot be compared (:func:`deepvm.planner.describe.improvement`).
+    """
+
+    instance_type: str
+    gpu: str
+    best: Recommendation | None = None
+    gap: float | None = None
+    rejection: Rejection | None = None
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """The answer to a request at every budget up to ``most``, $/h; without any cluster there are no steps.
+
+    ``types``: each GPU type of the catalog, by name.
+    """
+
+    most: Decimal
+    steps: tuple[Step, ...]
+    machines: Machines
+    types: tuple[TypeOutcome, ...]
+
+    def at(self, budget: Decimal) -> Step | None:
+        """The step of a budget up to ``most``; None if nothing is that cheap."""
+        return next((s for s in reversed(self.steps) if s.budget <= budget), None)
+
+
+def frontier_of(answer: Recommendations) -> Frontier:
+    """What the planner would answer to the same request at every budget, exactly and from one enumeration."""
+    request, candidates = answer.request, gather(answer.catalog, answer.request)
+    enumeration = Enumeration.build(blocks_of(candidates), request.top)
+    cheapest = enumeration.cheapest()
+    most = AS_FAR_AS * max(request.budget_micro_usd, 0 if cheapest is None else cheapest.price)
+    found = list(firsts(enumeration, most) if request.ranks_machines else _bests(enumeration, most))
+    winner = next((c for price, c in reversed(found) if price <= request.budget_micro_usd), None)
+    return Frontier(
+        most=Decimal(most) / MICRO_USD,
+        steps=tuple(Step(Decimal(price) / MICRO_USD, describe(c, candidates)) for price, c in found),
+        machines=_machines(enumeration, enumeration.affordable(most)),
+        types=tuple(_outcomes(answer, candidates, enumeration, winner)),
+    )
+
+
+def _bests(enumeration: Enumeration, most: int) -> Iterator[tuple[int, Choice]]:
+    """:meth:`Enumeration.best` of every budget: it changes only where the best value so far does."""
+    within = enumeration.affordable(most)
+    best, price = enumeration.best_so_far[:within], enumeration.price[:within]
+    rises = np.flatnonzero(np.diff(best, prepend=-np.inf) > 0)
+    last: Choice | None = None
+    for budget in np.unique(price[rises]).tolist():
+        choice = enumeration.best(budget)
+        # Values that are equal but for rounding are one.
+        if choice is not None and (last is None or choice.cluster != last.cluster):
+            last = choice
+            yield budget, choice
+
+
+def _machines(enumeration: Enumeration, within: int) -> Machines:
+    """The first plan of each (type, spot VMs, on-demand VMs) of those within a price."""
+    numbers: dict[str, int] = {}
+    columns = np.zeros((3, within), dtype=np.int64)
+    effective, trusted = np.zeros(within), np.ones(within, dtype=np.bool_)
+    for index, block in enumerate(enumeration.blocks):
+        rows, sizes = np.flatnonzero(enumeration.block[:within] == index), block.sizes
+        size = enumeration.plans[0, rows]
+        number = np.array([numbers.setdefault(t.name, len(numbers)) for t in sizes.types], dtype=np.int64)
+        columns[:, rows] = number[sizes.type_index[size]], sizes.spot[size], sizes.on_demand[size]
+        effective[rows], trusted[rows] = sizes.effective[size], sizes.trusted[size]
+    first = np.sort(np.unique(columns, axis=1, return_index=True)[1])
+    kind, spot, on_demand = columns[:, first]
+    usd = enumeration.price[first] / MICRO_USD
+    return Machines(tuple(numbers), kind, spot, on_demand, usd, effective[first], trusted[first])
+
+
+def _outcomes(
+    answer: Recommendations, candidates: Candidates, enumeration: Enumeration, winner: Choice | None
+) -> Iterator[TypeOutcome]:
+    rejections = {r.instance_type: r for r in answer.rejections}
+    bests = _best_of_each_type(enumeration, answer.request)
+    for instance in sorted((i for i in candidates.catalog if i.gpu is not None), key=lambda i: i.name):
+        gpu, choice = instance.gpu, bests.get(instance.name)
+        model = "" if gpu is None else f"{gpu.count} x {gpu.name}"
+        if choice is None:
+            yield TypeOutcome(instance.name, model, rejection=rejections.get(instance.name))
+            continue
+        better = None if winner is None else improvement(winner, choice, answer.request)
+        gap = None if better is None else 0.0 - better
+        yield TypeOutcome(instance.name, model, describe(choice, candidates), gap)
+
+
+def _best_of_each_type(enumeration: Enumeration, request: PlanRequest) -> dict[str, Choice]:
+    """The plan within the budget that would come first if no other type trained, by name."""
+    budget = request.budget_micro_usd
+    within = enumeration.affordable(budget)
+    names = np.empty(within, dtype=object)
+    for index, block in enumerate(enumeration.blocks):
+        rows = np.flatnonzero(enumeration.block[:within] == index)
+        of_type = np.array([t.name for t in block.sizes.types], dtype=object)
+        names[rows] = of_type[block.sizes.type_index[enumeration.plans[0, rows]]]
+    found = dict[str, Choice]()
+    for name in dict.fromkeys(names.tolist()):
+        own = enumeration.only(np.flatnonzero(names == name))
+        best = first(own, request, budget)
+        if best is not None:
+            found[name] = best
+    return found

@@ -1,0 +1,15 @@
+"""Which curves are those of a model, told without what models need: plans that count eFLOPS do without it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from deepvm.core.cluster.speedup import STEP_TIME, SpeedupCurve
+
+if TYPE_CHECKING:
+    from deepvm.core.training.curve import StepTimeSpeedup
+
+
+def law_of(curve: SpeedupCurve) -> StepTimeSpeedup | None:
+    """The curve, if it follows from the step-time law of a model."""
+    return cast("StepTimeSpeedup", curve) if curve.kind == STEP_TIME else None

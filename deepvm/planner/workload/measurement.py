@@ -1,0 +1,207 @@
+"""What to measure next: the run on real VMs that is most likely to lead to a faster cluster.
+
+Speeds are known up to a factor whose logarithm is normal, and the factors of plans are correlated: what is wrong with
+one GPU is wrong on any number of them. Measuring a machine tells its factor up to the noise of a run, and with it a
+part of the others'. The plan that then comes first is faster than the one that comes first now, or the same; this gain
+is on average the value of the measurement (Raiffa and Schlaifer 1961; Howard 1966). Plans are ranked by their medians,
+so gains are counted in logarithms: with one normal signal z, plan 0 the one that comes first now, m_i a plan's median
+and b_i its covariance with the signal::
+
+    exp(E [ max_i (m_i + b_i z) - (m_0 + b_0 z) where that is more than what decides, else 0 ]) - 1
+
+for z ~ N(0, 1): an integral over one variable, done at equally likely values of z.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import lru_cache
+
+import numpy as np
+
+from deepvm.core.cluster.cluster import Cluster
+from deepvm.core.cluster.instances import Catalog
+from deepvm.core.training.curve import StepTimeSpeedup
+from deepvm.core.training.evidence import NOISE
+from deepvm.core.training.speed import READING, Doubt, TrainingSpeed
+from deepvm.core.training.steptime import REACH
+from deepvm.core.training.workload import Precision
+from deepvm.planner.candidates import Candidates, gather
+from deepvm.planner.columns import FloatArray
+from deepvm.planner.describe import blocks_of
+from deepvm.planner.ranking import CLOSE, by_machines
+from deepvm.planner.request import PlanRequest
+from deepvm.planner.search.enumeration import Choice, Enumeration
+
+RIVALS = 24
+"""Plans that are compared: the best of each machine."""
+START_MIN, RUN_S = 8.0, 25.0
+"""Minutes until VMs are there and can train; seconds that a training run needs beside its steps."""
+REPEATS, STEPS, BATCHES = 2, 35, 2
+"""Training runs of each size and batch, steps of each, untimed ones included, and different batches."""
+LEAST_GAIN = 0.01
+"""A smaller expected gain is not worth a run."""
+MOST_MIN = 180.0
+"""Minutes that a run may take to be proposed: who waits longer might as well train."""
+_POINTS = 1001
+
+
+@dataclass(frozen=True)
+class NextMeasurement:
+    """The run to do next.
+
+    Attributes:
+        cluster: a plan that trains on such VMs. count: the fewest of them from which its speed follows.
+        batch, precision, checkpointing: samples that a GPU of the plan computes at once, in what, and whether its
+            activations are computed again.
+        minutes, usd: how long it takes and what it costs, about. gain: expected gain in speed, as a share.
+        changes: probability that another plan is then best.
+    """
+
+    cluster: Cluster
+    count: int
+    batch: float
+    precision: Precision
+    checkpointing: bool
+    minutes: float
+    usd: Decimal
+    gain: float
+    changes: float
+
+
+@dataclass(frozen=True)
+class Doubts:
+    """Plans with their doubt, on a logarithmic scale: medians (plans,), and how much each cause counts (plans, causes).
+
+    ``told``: 1 for causes that a run tells, 0 for reading, because runs train on random samples; (causes,).
+
+    The noise of a single run is not among the causes: it does not make a plan better than another.
+    """
+
+    median: FloatArray
+    causes: FloatArray
+    told: FloatArray = field(default_factory=lambda: np.ones(()))
+
+    @property
+    def covariance(self) -> FloatArray:
+        """(plans, plans)."""
+        return np.asarray(self.causes @ self.causes.T)
+
+    def better(self, one: int, other: int) -> float:
+        """Probability that one plan is more than 1 % faster than another: less does not decide, see the ranking."""
+        from math import erf, log, sqrt
+
+        c = self.covariance
+        sd = sqrt(max(float(c[one, one] + c[other, other] - 2 * c[one, other]), 1e-12))
+        ahead = float(self.median[one] - self.median[other]) - log(CLOSE)
+        return 0.5 * (1 + erf(ahead / sd / sqrt(2)))
+
+    def gain_of(self, measured: int) -> tuple[float, float]:
+        """Expected gain of measuring a plan's machine, as a share, and the probability that it changes the first."""
+        told = self.causes[measured] * self.told
+        signal = self.causes @ told / np.sqrt(told @ told + NOISE**2)
+        then = self.median + np.outer(_normal_quantiles(), signal)
+        ahead = then - then[:, [0]]
+        gains = np.where(ahead > self.needed, ahead, 0.0).max(axis=1)
+        return float(np.expm1(gains.mean())), float((gains > 0).mean())
+
+    @property
+    def needed(self) -> FloatArray:
+        """How far plans must be ahead of the first to come before it, (plans,); a lead now was not worth its price."""
+        return np.asarray(np.log(CLOSE) + np.maximum(self.median - self.median[0], 0.0))
+
+
+@lru_cache(maxsize=1)
+def _normal_quantiles() -> FloatArray:
+    from statistics import NormalDist  # 6 ms, for the reasons only
+
+    normal = NormalDist()
+    return np.array([normal.inv_cdf((i + 0.5) / _POINTS) for i in range(_POINTS)])
+
+
+def measure_next(catalog: Catalog, request: PlanRequest) -> NextMeasurement | None:
+    """The run to do next for a request with a model; None where none is worth its while."""
+    return next_measurement(*rivals(catalog, request))
+
+
+def rivals(catalog: Catalog, request: PlanRequest) -> tuple[list[Choice], Doubts]:
+    """The best plans of each machine within the budget, in the order of the ranking, and their doubts."""
+    candidates = gather(catalog, request)
+    choices = by_machines(Enumeration.build(blocks_of(candidates)), request.budget_micro_usd, RIVALS)
+    return choices, doubts_of(choices, candidates)
+
+
+def doubts_of(choices: Sequence[Choice], candidates: Candidates) -> Doubts:
+    """The doubts in some plans."""
+    median, doubts = list[float](), list[Doubt]()
+    for choice in choices:
+        sizes, row = choice.block.sizes, choice.size
+        curve = next(g.curve for g in candidates.gpus if g.instance.name == choice.cluster.gpu.name)
+        assert isinstance(curve, StepTimeSpeedup)
+        doubts.append(curve.speed_of(np.array([float(choice.cluster.gpu_count)])).doubt)
+        median.append(float(np.log(sizes.effective[row])))
+    return Doubts(np.array(median), *_joined(doubts))
+
+
+def _joined(doubts: Sequence[Doubt]) -> tuple[FloatArray, FloatArray]:
+    """All causes of several doubts, (plans, causes), each of the first size; and which a run tells, (causes,)."""
+    names = list(dict.fromkeys(name for doubt in doubts for name in doubt.named))
+    width = max((doubt.shared.shape[1] for doubt in doubts), default=0)
+    rows = [
+        np.concatenate(
+            [
+                np.pad(doubt.shared[0], (0, width - doubt.shared.shape[1])),
+                [float(doubt.named[name][0]) if name in doubt.named else 0.0 for name in names],
+            ]
+        )
+        for doubt in doubts
+    ]
+    told = np.array([True] * width + [name != READING for name in names], dtype=np.float64)
+    return np.array(rows).reshape(len(doubts), width + len(names)), told
+
+
+def next_measurement(choices: Sequence[Choice], doubts: Doubts) -> NextMeasurement | None:
+    """The measurement with the highest expected gain; None where none is worth a run."""
+    found = []
+    for place, choice in enumerate(choices):
+        if _measured(choice):
+            continue
+        gain, changes = doubts.gain_of(place)
+        if gain >= LEAST_GAIN and (run := _run_of(choice, gain, changes)).minutes <= MOST_MIN:
+            found.append(run)
+    return max(found, key=lambda run: (round(run.gain, 3), -run.usd), default=None)
+
+
+def _run_of(choice: Choice, gain: float, changes: float) -> NextMeasurement:
+    gpu, speed = choice.cluster.gpu, _speed_of(choice)
+    # The fewest VMs from which what was measured says something of as many as the plan has.
+    count = next(n for n in itertools.count(1) if int(REACH * n) >= choice.cluster.gpu_count)
+    runs = (count.bit_length() + (count & (count - 1) > 0)) * BATCHES * REPEATS
+    minutes = START_MIN + runs * (RUN_S + STEPS * float(speed.step_s[0])) / 60
+    price = gpu.spot_usd_per_hour or gpu.on_demand_usd_per_hour or Decimal(0)
+    usd = (price * count * Decimal(minutes) / 60).quantize(Decimal("0.01"))
+    return NextMeasurement(
+        choice.cluster,
+        count,
+        batch=float(speed.micro_batch[0]),
+        precision=speed.precision,
+        checkpointing=bool(speed.checkpointing[0]),
+        minutes=minutes,
+        usd=usd,
+        gain=gain,
+        changes=changes,
+    )
+
+
+def _measured(choice: Choice) -> bool:
+    covered = _speed_of(choice).covered
+    return covered is not None and bool(covered[0])
+
+
+def _speed_of(choice: Choice) -> TrainingSpeed:
+    curve = choice.cluster.gpu.curve(StepTimeSpeedup.kind)
+    assert isinstance(curve, StepTimeSpeedup)
+    return curve.speed_of(np.array([float(choice.cluster.gpu_count)]))

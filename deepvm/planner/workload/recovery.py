@@ -1,0 +1,123 @@
+"""What preemptions cost a cluster: how long its spot VMs live, and how long it takes to save and to come back.
+
+**Lives.** AWS's Spot Advisor counts all VMs of a type over a month, which gives mean lives of months; GPU machines that
+were held on spot markets lived for hours in public traces (half of one fleet less than 3 h 59 min). Nobody knows which
+of the two a user meets, so the life is a range between them, and plans are ranked by its geometric mean.
+
+**Saving.** A version is copied to host memory, which stalls training, and sent to where the architecture keeps it while
+training goes on. Sharded state is sent by all VMs at once, else one VM sends it. A bucket takes it from all of them; an
+anchor receives all at the speed of its own network; memory nodes are as many as receive it in :func:`receive_s`.
+Reading it again takes as long.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from deepvm.core.cluster.cluster import Cluster
+from deepvm.core.cluster.instances import InstanceType
+from deepvm.core.preemption.goodput import Array, kept_share
+from deepvm.core.preemption.interruption_bands import BAND_SHARES, mean_life_s
+from deepvm.core.preemption.job import ZERO, Job, Span
+from deepvm.core.training.workload import Method
+from deepvm.planner.architectures import REGISTRY, Architecture, Keeps
+from deepvm.planner.columns import TrainingTable
+from deepvm.planner.job_forecast import PREPARATION_S, START_S
+from deepvm.planner.request import PlanRequest
+
+SHORT_LIFE_S = 4 * 3600.0
+"""Of a spot VM with GPUs at a busy time, by public traces."""
+COPY_BYTES_PER_S = 6e9  # from one GPU to host memory
+STORAGE_BYTES_PER_S = 1.25e9  # between one VM and a bucket, at most
+SOON_S = 10.0
+"""What no one would pay memory nodes with a faster network for: a few seconds of a life of hours."""
+_OF_THE_NETWORK = 0.8
+_UNKNOWN_GBPS = 5.0
+
+
+@dataclass(frozen=True)
+class Lives:
+    """Mean life of one spot VM of a type, seconds: at a bad time, as plans are ranked, and at a good one."""
+
+    bad_s: float
+    usual_s: float
+    good_s: float
+
+
+def lives_of(instance: InstanceType, request: PlanRequest) -> Lives:
+    """By the user's own figure, else by public traces and by AWS's band; an unknown band counts as the worst."""
+    if request.life_s is not None:
+        return Lives(request.life_s, request.life_s, request.life_s)
+    band = instance.interruption_band
+    good = mean_life_s(BAND_SHARES[-1 if band is None else band])
+    return Lives(SHORT_LIFE_S, math.sqrt(SHORT_LIFE_S * good), good)
+
+
+def receive_s(checkpoint_bytes: int) -> float:
+    """Seconds in which memory nodes receive a version: soon, or as fast as one VM writes to a bucket."""
+    return max(SOON_S, checkpoint_bytes / STORAGE_BYTES_PER_S)
+
+
+def nodes_to_receive(gbps: float, checkpoint_bytes: int) -> int:
+    """The fewest memory nodes of this bandwidth, Gbit/s, that receive a version in :func:`receive_s`."""
+    needed = checkpoint_bytes / receive_s(checkpoint_bytes) * 8 / 1e9 / _OF_THE_NETWORK
+    return max(1, math.ceil(needed / gbps - 1e-9))
+
+
+def with_losses(sizes: TrainingTable, architecture: Architecture, request: PlanRequest) -> TrainingTable:
+    """The sizes with what is kept of a model's throughput: usually, at a bad and at a good time."""
+    if not len(sizes):
+        return sizes
+    gbps = np.array([_gbps(t) for t in sizes.types])[sizes.type_index]
+    gpus = np.array([_gpus(t) for t in sizes.types])[sizes.type_index]
+    stall, moved = _saving(sizes.count.astype(np.float64), gpus, gbps, architecture, request)
+    lives = [lives_of(t, request) for t in sizes.types]
+    shares = []
+    for column in ("usual_s", "bad_s", "good_s"):
+        life = np.array([getattr(one, column) for one in lives])[sizes.type_index]
+        shares.append(np.where(sizes.spot > 0, kept_share(sizes.spot / life, stall, moved, START_S + moved), 1.0))
+    usual = sizes.spot / np.array([one.usual_s for one in lives])[sizes.type_index]
+    return replace(sizes, kept=shares[0], kept_bad=shares[1], kept_good=shares[2], lost_per_s=usual)
+
+
+def as_counted(job: Job, cluster: Cluster, request: PlanRequest) -> Job:
+    """The job of a model on a cluster with the lives and latencies of its forecast, to be simulated."""
+    if not cluster.spot_count:
+        return job  # never preempted, it saves nothing
+    gpu = cluster.gpu
+    count, gpus, gbps = (np.array([float(of)]) for of in (cluster.gpu_count, _gpus(gpu), _gbps(gpu)))
+    saving = _saving(count, gpus, gbps, REGISTRY[cluster.architecture], request)
+    stall, moved = (Span.of(float(seconds[0])) for seconds in saving)
+    ready = Span(PREPARATION_S.low + moved.low, PREPARATION_S.high + moved.high)
+    life = lives_of(gpu, request).usual_s
+    # No notice counts, as in kept_share.
+    return replace(job, save_s=stall, backup_s=moved, preparation_s=ready, grace_s=ZERO, mttp_s=(life,))
+
+
+def _saving(
+    count: Array, gpus: Array, gbps: Array, architecture: Architecture, request: PlanRequest
+) -> tuple[Array, Array]:
+    """Seconds for which VMs stall to save, and in which a version is moved; by VMs, GPUs and Gbit/s of each."""
+    assert request.training is not None
+    size, sharded = float(request.checkpoint_bytes), request.training.workload.method is Method.FSDP
+    reach = gbps / 8 * 1e9 * _OF_THE_NETWORK
+    if architecture.keeps is Keeps.STORAGE:
+        reach = np.minimum(reach, STORAGE_BYTES_PER_S)
+    each = size / count if sharded else np.full(len(count), size)
+    moved = each / reach
+    if architecture.keeps is Keeps.ANCHOR and sharded:
+        moved = (size - each) / reach  # all but its own part
+    if architecture.keeps is Keeps.MEMORY:
+        moved = np.maximum(moved, receive_s(request.checkpoint_bytes))
+    return each / (gpus * COPY_BYTES_PER_S), moved
+
+
+def _gpus(instance: InstanceType) -> int:
+    return instance.gpu.count if instance.gpu else 1
+
+
+def _gbps(instance: InstanceType) -> float:
+    return instance.network_baseline_gbps or instance.network_gbps or _UNKNOWN_GBPS

@@ -1,0 +1,56 @@
+"""A catalog as one workload sees it: what one VM of each type does in a second, and how more of them scale."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from deepvm.core.cluster.instances import Catalog, InstanceType
+from deepvm.core.cluster.speedup import FloatArray
+from deepvm.core.training.curve import StepTimeSpeedup
+from deepvm.core.training.speed import Training, TrainingSpeed
+
+
+def trained(catalog: Catalog, training: Training, most_vms: int) -> Catalog:
+    """The catalog with throughput in the workload's unit in place of eFLOPS, and curves by the step-time law.
+
+    Types of whose speed nothing is known lose their eFLOPS, and say why; what does not fit into a type's memory has a
+    curve that is 0 everywhere. ``most_vms``: the largest cluster that matters.
+    """
+    sizes = np.arange(1, most_vms + 1, dtype=np.float64)
+    return replace(
+        catalog,
+        instances=tuple(i if i.gpu is None else _trained(i, training, sizes) for i in catalog),
+        eflops_unit=training.workload.units,
+        default_speedup=StepTimeSpeedup.kind,
+    )
+
+
+def speed_of_one(instance: InstanceType, training: Training) -> TrainingSpeed | str:
+    """The speed of one VM of a type, or why there is none."""
+    found = training.speeds.speed(instance, training.workload, np.ones(1))
+    return found if isinstance(found, str) or found.fits[0] else found.needs
+
+
+def _trained(instance: InstanceType, training: Training, sizes: FloatArray) -> InstanceType:
+    known = training.speeds.speed(instance, training.workload, sizes)
+    if isinstance(known, str):
+        return replace(instance, eflops=None, eflops_basis="", eflops_source=known, speedups=(), default_speedup="")
+    curve = StepTimeSpeedup.of(known, partial(_speed, instance, training))
+    return replace(
+        instance,
+        eflops=curve.unit,
+        eflops_basis="",
+        eflops_source="",
+        speedups=(curve,),
+        speedup_basis="",
+        default_speedup="",
+    )
+
+
+def _speed(instance: InstanceType, training: Training, vms: FloatArray) -> TrainingSpeed:
+    found = training.speeds.speed(instance, training.workload, vms)
+    assert not isinstance(found, str)  # it was asked before
+    return found

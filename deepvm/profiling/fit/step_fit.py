@@ -1,0 +1,210 @@
+"""The step-time law fitted to measured steps, what it predicts, and what to doubt of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from deepvm.core.interval import Interval
+from deepvm.core.spelling import listed
+from deepvm.core.training.steptime import FEWEST, REACH, FloatArray, Measured, Steps, StepTimeFit, fit_steps
+from deepvm.core.units import counted
+from deepvm.errors import RequestError
+from deepvm.profiling.fit.step_points import Asked
+
+MOST_KEPT = 2_000
+"""Steps that are saved with a law."""
+OFF = 0.1  # a median error that is larger gets a warning
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A step of a cluster: seconds, and samples a second of all GPUs; ``extrapolated``: nothing near was measured."""
+
+    asked: Asked
+    step_s: Interval
+    throughput: Interval
+    extrapolated: bool
+
+    def as_document(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            **asdict(self.asked),
+            "step_s": self.step_s.as_document(),
+            "throughput": self.throughput.as_document(),
+            "extrapolated": self.extrapolated,
+        }
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What a step of a cluster consists of, in seconds; they overlap, so ``step_s`` is less than their sum."""
+
+    asked: Asked
+    grad_s: float
+    sync_s: float
+    step_s: float
+
+
+@dataclass(frozen=True)
+class StepFit:
+    """Measured steps, the law, and its predictions in the order in which they were asked for."""
+
+    steps: Steps
+    fitted: StepTimeFit
+    measured: Measured
+    predictions: tuple[Prediction, ...]
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """What to doubt, gravest first, without a full stop."""
+        return (*_of_use(self.predictions, self.measured), *_of_steps(self.steps, self.measured), *_of_law(self.fitted))
+
+    @property
+    def most_off(self) -> float:
+        """Relative error that four of five measured steps are within; ``fitted.error`` is that of the median one."""
+        own = self.steps
+        off = np.log(own.step_s / self.fitted.law.step_s(own.nodes, own.gpus, own.batch))
+        return float(np.quantile(np.expm1(np.abs(off)), 0.8))
+
+    def shares(self, batch: float) -> Shares:
+        """What a step consists of at the largest measured cluster, with this batch on each GPU."""
+        law = self.fitted.law
+        most = int(self.steps.nodes[self.steps.gpus == self.steps.gpus.max()].max())
+        asked = Asked(most, self.fitted.most_gpus, batch)
+        nodes, gpus, own = _arrays(asked)
+        parts = (law.grad_s(gpus, own), law.sync_s(nodes, gpus), law.step_s(nodes, gpus, own))
+        return Shares(asked, *(float(part[0]) for part in parts))
+
+    def document(self) -> dict[str, Any]:
+        """``deepvm.steptime/1``: the law in seconds, ``error``: median of |predicted over measured - 1|."""
+        return {
+            "schema_version": "deepvm.steptime/1",
+            "law": asdict(self.fitted.law),
+            "row_count": len(self.steps),
+            "error": self.fitted.error,
+            "measured_to": {"nodes": self.fitted.most_nodes, "gpus": self.fitted.most_gpus},
+            "predictions": [prediction.as_document() for prediction in self.predictions],
+            "warnings": list(self.warnings),
+        }
+
+    def saved(self, workload: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
+        """What measured tables keep: :meth:`document` with the whole fit and the steps; without what was asked for.
+
+        Of more than :data:`MOST_KEPT` steps as many are kept, spread evenly over clusters and batches.
+        """
+        found = {key: value for key, value in self.document().items() if key != "predictions"}
+        own = self.steps.thinned(MOST_KEPT)
+        rows = zip(own.nodes.tolist(), own.gpus.tolist(), own.batch.tolist(), own.step_s.tolist(), strict=True)
+        steps = [{"nodes": int(n), "gpus": int(k), "batch": b, "step_s": s} for n, k, b, s in rows]
+        warnings = [*_of_steps(self.steps, self.measured), *_of_law(self.fitted)]
+        return found | {
+            "workload": dict(workload),
+            "machine": dict(machine),
+            "fit": self.fitted.as_document(),
+            "steps": steps,
+            "warnings": warnings,
+        }
+
+
+def fit_step_time(steps: Steps, asked: Sequence[Asked] = ()) -> StepFit:
+    """Fit the law and predict what is asked for.
+
+    Raises a RequestError for fewer than four steps, or if neither clusters nor batches differ.
+    """
+    try:
+        fitted = fit_steps(steps)
+    except RequestError as error:
+        few = "measure several batches and several sizes of the cluster, the larger the better"
+        raise RequestError("POINTS", f"{counted(len(steps), 'row')}", f"{error.allowed}; {few}") from None
+    assert fitted.measured is not None
+    predictions = tuple(_predicted(fitted, fitted.measured, one) for one in asked)
+    return StepFit(steps, fitted, fitted.measured, predictions)
+
+
+def _predicted(fitted: StepTimeFit, measured: Measured, asked: Asked) -> Prediction:
+    step = fitted.predict(asked.nodes, asked.gpus, asked.batch)
+    beyond = any(doubt(asked, measured) for doubt in (_is_beyond, _is_wide, _lacks_part, _is_far_batch))
+    return Prediction(asked, step, step.inverse(asked.gpus * asked.batch), beyond)
+
+
+def _arrays(asked: Asked) -> tuple[FloatArray, FloatArray, FloatArray]:
+    return np.array([float(asked.nodes)]), np.array([float(asked.gpus)]), np.array([asked.batch])
+
+
+def _is_beyond(asked: Asked, measured: Measured) -> bool:
+    return asked.nodes > REACH * measured.nodes[-1] or asked.gpus > REACH * measured.gpus[1]
+
+
+def _is_wide(asked: Asked, measured: Measured) -> bool:
+    return asked.gpus > REACH * asked.nodes * _most_on_each(asked, measured)
+
+
+def _most_on_each(asked: Asked, measured: Measured) -> int:
+    return int(measured.most_on_each(np.array(asked.nodes)))
+
+
+def _lacks_part(asked: Asked, measured: Measured) -> bool:
+    """Whether it synchronises in a way that nothing was measured of."""
+    return not measured.several if asked.nodes > 1 else asked.gpus > 1 and not measured.local
+
+
+def _is_far_batch(asked: Asked, measured: Measured) -> bool:
+    low, high = measured.batch
+    return not low / REACH <= asked.batch <= REACH * high
+
+
+def _of_use(predictions: Sequence[Prediction], measured: Measured) -> Iterator[str]:
+    asked = [prediction.asked for prediction in predictions]
+    if unknown := [one for one in asked if _lacks_part(one, measured)]:
+        yield f"{_named(unknown)}: nothing was measured that synchronises so, and the step is the least it can be"
+    for most in sorted({_most_on_each(one, measured) for one in asked}):
+        own = [one for one in asked if _most_on_each(one, measured) == most]
+        if wide := [one for one in own if one.gpus > one.nodes * most]:
+            yield f"{_named(wide)}: more GPUs in a VM than were measured, {most}"
+    if far := [one for one in asked if _is_beyond(one, measured)]:
+        largest = f"{counted(measured.nodes[-1], 'VM')} and {counted(measured.gpus[1], 'GPU')}"
+        yield f"{_named(far)}: more than {REACH} x what was measured, {largest}"
+    low, high = measured.batch
+    if outside := [one for one in asked if not low <= one.batch <= high]:
+        known = f"{low:g} to {high:g} samples" if high > low else f"{low:g} samples"
+        yield f"{_named(outside)}: the batch lies outside what was measured, {known} on each GPU"
+    low_nodes, low_gpus = measured.nodes[0], measured.gpus[0]
+    if small := [one for one in asked if one.nodes < low_nodes or one.gpus < low_gpus]:
+        least = f"{counted(low_nodes, 'VM')} and {counted(low_gpus, 'GPU')}"
+        yield f"{_named(small)}: smaller than what was measured, {least}"
+
+
+def _named(asked: Sequence[Asked]) -> str:
+    return listed([str(one) for one in asked], 2)
+
+
+def _of_steps(steps: Steps, measured: Measured) -> Iterator[str]:
+    if not measured.several:
+        yield "nothing was measured on several VMs: the law knows no network, that part of it is 0"
+    elif measured.several == 1:
+        count = next(n for n in measured.nodes if n > 1)
+        yield f"of several VMs only {count} were measured: how much slower the network makes more of them is a guess"
+    if not measured.local and measured.most_per_vm > 1:
+        yield "no VM with several GPUs was measured alone: the law knows nothing of its own links, that part is 0"
+    elif not measured.local:
+        yield "nothing was measured with several GPUs in a VM: that part of the law is 0"
+    if len(measured.local_gpus) == 1:
+        only = measured.local_gpus[0]
+        yield f"of several GPUs in one VM only {only} were measured: how much slower more of them are is a guess"
+    if measured.gpus[0] > 1:
+        yield "no single GPU was measured: gradients and their synchronisation are told apart by the law alone"
+    if measured.batches == 1:
+        yield f"only a batch of {measured.batch[0]:g} was measured: what a step of another takes is a guess"
+    if (kinds := steps.kinds) < 2 * FEWEST:
+        yield f"only {kinds} different clusters and batches were measured for a law of eight parameters: measure more"
+
+
+def _of_law(fitted: StepTimeFit) -> Iterator[str]:
+    if fitted.error > OFF:
+        off = f"{100 * fitted.error:.0f} %" if fitted.error < 1 else f"a factor of {1 + fitted.error:.3g}"
+        yield f"half of the measured steps are {off} or more off the law: were they the same work?"

@@ -1,0 +1,123 @@
+"""Language models to measure machines with: transformers of the size of a preset, on random tokens.
+
+They have the layers, hidden size, vocabulary and number of parameters of a model of ``deepvm performance models``, from
+which a step's operations and bytes follow. What is inside the layers differs between families, and is alike here.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import chain
+
+import torch
+import torch.nn.functional as F  # noqa: N812  as all of torch's users call it
+from torch import Tensor, nn
+from torch.distributed import device_mesh
+from torch.distributed.tensor import DTensor
+from torch.utils.checkpoint import checkpoint
+
+from deepvm.catalog.published.models import find_model
+from deepvm.core.training.model import Model
+from deepvm.profiling.workload.train_step import Batches
+
+
+class _Layer(nn.Module):
+    """Attention and two linear maps, each beside a shortcut."""
+
+    def __init__(self, hidden: int, width: int, heads: int, *, causal: bool) -> None:
+        super().__init__()
+        self.before, self.between = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
+        self.ask, self.answer = nn.Linear(hidden, 3 * hidden, bias=False), nn.Linear(hidden, hidden, bias=False)
+        self.widen, self.narrow = nn.Linear(hidden, width, bias=False), nn.Linear(width, hidden, bias=False)
+        self._heads, self._causal = heads, causal
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, hidden = x.shape
+        split = self.ask(self.before(x)).view(batch, length, 3, self._heads, -1).permute(2, 0, 3, 1, 4)
+        seen = F.scaled_dot_product_attention(split[0], split[1], split[2], is_causal=self._causal)
+        x = x + self.answer(seen.transpose(1, 2).reshape(batch, length, hidden))
+        narrowed: Tensor = x + self.narrow(F.gelu(self.widen(self.between(x))))
+        return narrowed
+
+
+class Language(nn.Module):
+    """A transformer of a preset's size: tokens (batch, sequence) to logits (batch, sequence, vocabulary)."""
+
+    def __init__(self, model: Model, *, checkpointing: bool = False) -> None:
+        """``checkpointing``: the layers' activations are computed again in the backward pass."""
+        super().__init__()
+        shape = model.transformer
+        assert shape is not None and shape.vocabulary
+        each, words = model.parameters / shape.layers, shape.vocabulary * shape.hidden
+        attention = 4 * shape.hidden**2
+        # As wide as the parameters allow. Small models use one matrix of words for what comes in and what goes out.
+        width = (each - 2 * words / shape.layers - attention) / (2 * shape.hidden)
+        tied = width < 2 * shape.hidden
+        if tied:
+            width += words / shape.layers / (2 * shape.hidden)
+        wide, heads = max(64, round(width / 64) * 64), _heads(shape.hidden)
+        self.words, self.places = (
+            nn.Embedding(shape.vocabulary, shape.hidden),
+            nn.Embedding(model.sequence, shape.hidden),
+        )
+        causal = model.unit == "tokens"
+        self.layers = nn.ModuleList(_Layer(shape.hidden, wide, heads, causal=causal) for _ in range(shape.layers))
+        self.last = nn.LayerNorm(shape.hidden)
+        self.out = None if tied else nn.Linear(shape.hidden, shape.vocabulary, bias=False)
+        self._checkpointing = checkpointing
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits of each token."""
+        x = self.words(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=False) if self._checkpointing else layer(x)
+        x = self.last(x)
+        logits: Tensor = F.linear(x, self.words.weight) if self.out is None else self.out(x)
+        return logits
+
+
+def _heads(hidden: int) -> int:
+    """Of 64 or 128, as the families have them; of what the hidden size allows otherwise."""
+    return hidden // math.gcd(hidden, 64 if hidden < 2048 else 128)
+
+
+def preset(name: str, sequence: int | None) -> Model:
+    """A preset that is a language model, for sequences of this length; raises a RequestError for an unknown one."""
+    model = find_model(name)
+    return model if sequence in (None, model.sequence) else model.with_sequence(sequence or 1)
+
+
+def on_meta(model: Model, *, checkpointing: bool = False) -> Language:
+    """The model without memory for its weights."""
+    with torch.device("meta"):
+        return Language(model, checkpointing=checkpointing)
+
+
+def shard(model: Language, kind: torch.dtype, device: torch.device, world: int) -> None:
+    """Split weights, gradients and optimizer over all processes (FSDP2), layer by layer; collective.
+
+    The model has no memory yet; it computes in ``kind``, and gradients are summed in 32 bits.
+    """
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    mesh = device_mesh.init_device_mesh(device.type, (world,))
+    policy = MixedPrecisionPolicy(param_dtype=kind, reduce_dtype=torch.float32)
+    for part in chain(model.layers, (model,)):
+        fully_shard(part, mesh=mesh, mp_policy=policy)
+    fill(model, device)
+
+
+def fill(model: Language, device: torch.device) -> None:
+    """Give a model without memory random weights on the device."""
+    model.to_empty(device=device)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            own = parameter.to_local() if isinstance(parameter, DTensor) else parameter  # each shard by itself
+            own.normal_(1.0 if own.dim() == 1 else 0.0, 0.02)  # what has one dimension scales
+
+
+def synthetic_text(batch: int, model: Model, device: torch.device) -> Batches:
+    """The same random tokens at every step."""
+    assert model.transformer is not None
+    tokens = torch.randint(model.transformer.vocabulary, (batch, model.sequence + 1), device=device)
+    return lambda: (tokens[:, :-1], tokens[:, 1:])

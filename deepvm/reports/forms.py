@@ -1,0 +1,133 @@
+"""Answers of the Python API in other forms: documents, data frames, tables of HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from deepvm.core.answer import Answer
+from deepvm.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    import pandas
+
+    from deepvm.core.training.speed import TrainingSpeed
+    from deepvm.planner.explain import WhyNot
+    from deepvm.planner.recommend import Recommendations
+    from deepvm.planner.regions import Comparison
+    from deepvm.planner.sweep import Sweep
+    from deepvm.reports.performance.gpus import Gpus
+    from deepvm.simulator.results import Results
+
+Table = tuple[list[str], list[list[Any]]]
+_MOST = 50
+"""Rows of a table of HTML; a data frame has all."""
+
+
+@dataclass(frozen=True)
+class Forms:
+    """An answer's document, and its rows with their header; both are made when they are asked for.
+
+    ``reason``: why there are no rows, if so.
+    """
+
+    document: Callable[[], dict[str, Any]]
+    rows: Callable[[], Table]
+    reason: str = ""
+
+    def frame(self) -> pandas.DataFrame:
+        """The rows as a data frame. Raises MissingExtraError: pandas is not installed."""
+        try:
+            import pandas
+        except ImportError:
+            raise MissingExtraError("", "pandas", "pandas") from None
+        header, rows = self.rows()
+        return pandas.DataFrame(rows, columns=header)
+
+    def html(self) -> str:
+        """The first rows as a plain table; whatever stands in a cell is text."""
+        if self.reason:
+            return f"<p>{escape(self.reason)}</p>"
+        header, rows = self.rows()
+        head = "".join(f"<th>{escape(name)}</th>" for name in header)
+        body = "".join(f"<tr>{''.join(f'<td>{escape(_shown(v))}</td>' for v in row)}</tr>" for row in rows[:_MOST])
+        more = f"<p>and {len(rows) - _MOST} more rows: to_frame() has all</p>" if len(rows) > _MOST else ""
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def to_frame(found: Answer) -> pandas.DataFrame:
+    """An answer as a data frame: ``found.to_frame()``. Raises MissingExtraError: pandas is not installed."""
+    return found.to_frame()
+
+
+def forms_of(answer: Answer) -> Forms:
+    """The forms of an answer."""
+    kind = next(c.__name__ for c in type(answer).__mro__ if c.__name__ in _KINDS)
+    return _KINDS[kind](answer)
+
+
+def _recommendations(found: Recommendations) -> Forms:
+    from deepvm.planner.regions import compare
+    from deepvm.reports.plans import recommendation_documents as report
+
+    reason = found.infeasible.reason if found.infeasible else ""
+    return Forms(lambda: report.document(found), lambda: report.csv_rows(compare([found])), reason)
+
+
+def _comparison(found: Comparison) -> Forms:
+    from deepvm.reports.plans import recommendation_documents as report
+
+    return Forms(lambda: report.comparison(found), lambda: report.csv_rows(found))
+
+
+def _why_not(found: WhyNot) -> Forms:
+    from deepvm.reports.plans import recommendation_documents as report
+
+    return Forms(lambda: report.why_document(found), lambda: report.why_rows(found))
+
+
+def _sweep(found: Sweep) -> Forms:
+    from deepvm.reports.plans import sweeps as report
+
+    return Forms(lambda: report.document(found), lambda: report.rows_of(found, float))
+
+
+def _prediction(found: TrainingSpeed) -> Forms:
+    from deepvm.reports.performance.predictions import document
+    from deepvm.reports.schemas.flat import rows_of
+
+    return Forms(lambda: document(found), lambda: rows_of(document(found)))
+
+
+def _gpus(found: Gpus) -> Forms:
+    from deepvm.reports.performance.gpus import document
+    from deepvm.reports.schemas.flat import rows_of
+
+    return Forms(lambda: document(found), lambda: rows_of(document(found)))
+
+
+def _results(found: Results) -> Forms:
+    from deepvm.reports.simulation.simulations import csv_rows
+    from deepvm.simulator.sweeps import Answer as Simulated
+
+    return Forms(found.document, lambda: csv_rows([Simulated(found)]))
+
+
+_KINDS: dict[str, Callable[[Any], Forms]] = {
+    "Recommendations": _recommendations,
+    "Comparison": _comparison,
+    "WhyNot": _why_not,
+    "Sweep": _sweep,
+    "TrainingSpeed": _prediction,
+    "Gpus": _gpus,
+    "Results": _results,
+}
+"""By the name of the class: an answer's module need not be loaded to look it up."""

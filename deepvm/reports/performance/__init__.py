@@ -1,0 +1,1 @@
+"""Predicted speeds, and how good predictions are."""

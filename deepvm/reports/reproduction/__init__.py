@@ -1,0 +1,1 @@
+"""What the papers print, and what deepvm computes of it now."""

@@ -1,0 +1,87 @@
+"""Figures as papers print them: numbers and shares to some digit, times, bounds, words."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+Value = float | str
+"""What is computed: a number or per cent in the printed unit, seconds for a time, words for words."""
+
+_NUMBER = re.compile(r"(?P<sign>[<>] )?(?P<number>-?\d+(?:\.(?P<decimals>\d+))?)(?P<unit> %)?", re.ASCII)
+_TIME = re.compile(r"(?:(\d+)d, )?(\d+):([0-5]\d):([0-5]\d)", re.ASCII)
+_DAY, _HOUR, _MINUTE = 86_400, 3600, 60
+_SLACK = 1e-9
+"""Of the last digit: 0.1 + 0.2 is 0.3, and a binary float half a digit off is half a digit off."""
+
+
+class Kind(Enum):
+    """What a printed figure is."""
+
+    NUMBER = "number"
+    BELOW = "below"
+    ABOVE = "above"
+    TIME = "time"
+    WORDS = "words"
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A printed figure.
+
+    Attributes:
+        value: the number, the bound, or seconds; None for words. decimals: digits behind the point.
+        unit: `` %`` or empty.
+    """
+
+    text: str
+    kind: Kind
+    value: float | None = None
+    decimals: int = 0
+    unit: str = ""
+
+    @classmethod
+    def read(cls, text: str) -> Printed:
+        """``2.8526``, ``66.3 %``, ``< 10 %``, ``> 75 %``, ``5d, 11:31:28``; everything else is words."""
+        if time := _TIME.fullmatch(text):
+            days, hours, minutes, seconds = (int(part or 0) for part in time.groups())
+            return cls(text, Kind.TIME, float(days * _DAY + hours * _HOUR + minutes * _MINUTE + seconds))
+        if found := _NUMBER.fullmatch(text):
+            kind = {"<": Kind.BELOW, ">": Kind.ABOVE}.get((found["sign"] or "").strip(), Kind.NUMBER)
+            return cls(text, kind, float(found["number"]), len(found["decimals"] or ""), found["unit"] or "")
+        return cls(text, Kind.WORDS)
+
+    def agrees(self, ours: Value) -> bool:
+        """Whether ours is printed the same, or keeps the bound."""
+        if self.value is None or isinstance(ours, str):
+            return ours == self.text
+        if self.kind is Kind.BELOW:
+            return ours < self.value
+        if self.kind is Kind.ABOVE:
+            return ours > self.value
+        return abs(ours - self.value) <= (0.5 + _SLACK) * 10.0**-self.decimals
+
+    def difference(self, ours: Value) -> float | None:
+        """Ours less theirs in the printed unit, seconds for a time; None for words and bounds."""
+        if self.kind not in (Kind.NUMBER, Kind.TIME) or self.value is None or isinstance(ours, str):
+            return None
+        return ours - self.value
+
+    def show(self, ours: Value) -> str:
+        """Ours as the paper would print it; of a bound, one digit more."""
+        if isinstance(ours, str) or not math.isfinite(ours):
+            return str(ours)
+        if self.kind is Kind.TIME:
+            return show_time(ours)
+        decimals = self.decimals + (self.kind in (Kind.BELOW, Kind.ABOVE))
+        return f"{ours:.{decimals}f}{self.unit}"
+
+
+def show_time(seconds: float) -> str:
+    """``5d, 11:31:28`` or ``0:34:11``, as the thesis prints times."""
+    days, rest = divmod(round(seconds), _DAY)
+    hours, rest = divmod(rest, _HOUR)
+    minutes, rest = divmod(rest, _MINUTE)
+    return f"{f'{days}d, ' if days else ''}{hours}:{minutes:02}:{rest:02}"

@@ -1,0 +1,155 @@
+"""The documents by name: ``deepvm schema`` lists them, and their types give JSON Schemas and columns of CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from deepvm.core.spelling import one_of
+from deepvm.errors import RequestError
+from deepvm.reports.schemas import checkpoint_types as checkpoints
+from deepvm.reports.schemas import performance_types as performance
+from deepvm.reports.schemas import plan_types as plans
+from deepvm.reports.schemas import price_types as prices
+from deepvm.reports.schemas import profiling_types as profiling
+from deepvm.reports.schemas import simulation_types as simulation
+from deepvm.reports.schemas.json_schema import json_schema
+
+
+@dataclass(frozen=True)
+class Described:
+    """A document that a type describes.
+
+    Attributes:
+        where: the command that prints it, or the file. text: what it is.
+        kind: its type. rows: the key of the rows of its CSV, empty where the document itself is the only row.
+        row: the type of a row. key: the column of the rows' names, where they are kept by name.
+        required: keys that a file of users must have; None for those that the type requires. more: whether it may have
+            others, which are ignored.
+    """
+
+    where: str
+    text: str
+    kind: Any
+    rows: str = ""
+    row: Any = None
+    key: str = ""
+    required: Sequence[str] | None = None
+    more: bool = False
+
+    def schema(self, name: str) -> dict[str, Any]:
+        """Its JSON Schema."""
+        return json_schema(self.kind, name, self.text, required=self.required, more=self.more)
+
+
+@dataclass(frozen=True)
+class Validated:
+    """A file that a pydantic model validates; ``schema`` is the model's."""
+
+    where: str
+    text: str
+    schema: Callable[[str], dict[str, Any]]
+
+
+def _catalog(name: str) -> dict[str, Any]:
+    from deepvm.catalog.documents.schema import CatalogDocument, schema_of
+
+    return schema_of(CatalogDocument, name)
+
+
+def _quotas(name: str) -> dict[str, Any]:
+    from deepvm.catalog.documents.schema import QuotaDocument, schema_of
+
+    return schema_of(QuotaDocument, name)
+
+
+def _tables(name: str) -> dict[str, Any]:
+    from deepvm.catalog.measured.entry_schema import tables_schema
+
+    return tables_schema(name)
+
+
+_JOB_NEEDS, _MODEL_NEEDS = ("steps", "step_s"), ("parameters",)
+DOCUMENTS: dict[str, Described | Validated] = {
+    "recommend": Described("recommend", "The clusters that train fastest for a budget", plans.Recommendation),
+    "explain": Described("explain", "Why a VM type is not in the best cluster", plans.ExplanationDocument),
+    "sweep": Described("sweep", "The best cluster of every budget", plans.Sweep),
+    "gpus": Described("gpus", "What can be rented to train a model", performance.Gpus, "gpus", performance.Gpu),
+    "performance": Described("performance predict", "How fast GPUs train a model", performance.Prediction),
+    "performance-check": Described("performance check", "How far predictions are off", performance.PredictionCheck),
+    "models": Described(
+        "performance models", "Models that can be named", performance.Models, "models", performance.ModelPreset
+    ),
+    "reproduce": Described("reproduce", "Figures of the papers, computed again", performance.Reproduction),
+    "catalogs": Described(
+        "catalog list", "Catalogs that come with deepvm", prices.Catalogs, "catalogs", prices.EmbeddedCatalog
+    ),
+    "diff": Described("catalog diff, tables diff --catalog", "What changed between two catalogs", prices.CatalogDiff),
+    "catalog-status": Described(
+        "catalog status", "The cache of the cloud's prices", prices.CatalogStatus, "signals", prices.CachedSignal
+    ),
+    "doctor": Described("doctor", "Whether live prices can be had", prices.Doctor, "checks", prices.Check),
+    "config": Described("config show", "Settings outside the command line", prices.Config, "settings", prices.Setting),
+    "simulate": Described("simulate", "Simulated training runs", simulation.SimulationRow),
+    "simulate-comparison": Described(
+        "simulate with several rows",
+        "Simulated training runs, compared",
+        simulation.SimulationComparison,
+    ),
+    "traces": Described("traces show", "Recorded spot VMs", simulation.Traces, "traces", simulation.TraceRow),
+    "traces-fit": Described("traces fit", "Lifetime distributions", simulation.TracesFit),
+    "traces-replay": Described("traces replay", "Save policies replayed on traces", simulation.TracesReplay),
+    "traces-deadline": Described("traces deadline", "Deadlines replayed on traces", simulation.TracesDeadline),
+    "eflops": Described(
+        "profile eflops", "The training speed of a machine", profiling.OneOrMoreEflops, row=profiling.Eflops
+    ),
+    "scaling": Described("profile scaling", "A measured speed-up curve", profiling.Scaling, "points", profiling.Point),
+    "saturation": Described(
+        "profile saturation", "How many VMs saturate a memory node", profiling.Saturation, "times", profiling.Pushes
+    ),
+    "fit": Described("profile fit", "Fitted speed-up curves", profiling.SpeedupFit, "band", profiling.BandPoint),
+    "steptime": Described(
+        "profile fit --law step-time",
+        "The fitted step-time law",
+        profiling.StepTimeFit,
+        "predictions",
+        profiling.StepPrediction,
+    ),
+    "tables": Validated("profile all, tables show, tables export", "Measurements of your own machines", _tables),
+    "tables-list": Described(
+        "tables list", "Your measurements in short", profiling.TablesList, "entries", profiling.ListedEntry
+    ),
+    "tables-diff": Described(
+        "tables diff", "What the last change did to them", profiling.TablesDiff, "changes", profiling.TablesChange
+    ),
+    "ckpt-bench": Described(
+        "ckpt bench", "How long a save blocks training", profiling.Bench, "methods", profiling.Method, "method"
+    ),
+    "ckpt-ls": Described("ckpt ls", "Versions at a place", checkpoints.StoredVersions, row=checkpoints.StoredVersion),
+    "ckpt-verify": Described("ckpt verify", "Versions compared with their records", checkpoints.Verified),
+    "memory-node": Described(
+        "memory-node status", "What a memory node holds", checkpoints.MemoryNode, "versions", checkpoints.HeldVersion
+    ),
+    "catalog": Validated("catalog show, a catalog file", "VM types of one region with prices", _catalog),
+    "quotas": Validated("--quota FILE", "Limits of an account", _quotas),
+    "job": Described("--job FILE, as YAML", "A training job", simulation.Job, required=_JOB_NEEDS),
+    "model": Described("--model FILE, as YAML or JSON", "A model", performance.ModelFile, required=_MODEL_NEEDS),
+    "trace": Described("a file of traces", "A recorded trace of spot VMs", simulation.TraceFile, more=True),
+    "checkpoint": Described("beside the file of a version", "A commit record", checkpoints.CommitRecord),
+    "profile": Described("settings.json of profile all --out", "How parts were measured", profiling.Campaign),
+}
+"""By the name in ``schema_version``, ``deepvm.NAME/1``, where the document has one."""
+
+
+def described(name: str) -> Described | Validated:
+    """The document of this name. Raises RequestError."""
+    if name not in DOCUMENTS:
+        raise RequestError("NAME", name, one_of(name, DOCUMENTS, ", "))
+    return DOCUMENTS[name]
+
+
+def name_of(document: Any) -> str:
+    """The name of a document by its ``schema_version``, empty where it has none."""
+    version = document.get("schema_version", "") if isinstance(document, dict) else ""
+    return str(version).removeprefix("deepvm.").partition("/")[0]

@@ -1,0 +1,108 @@
+"""JSON Schemas (draft 2020-12) and columns of CSV, both of the types that describe documents.
+
+Types are TypedDicts, and what they are made of. A text in ``Annotated`` describes a value, its unit included; of nested
+ones the innermost comes last: ``Annotated[UsdPerHour, "spot price of one VM"]`` is "spot price of one VM, $/h".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from inspect import getdoc
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
+
+
+def json_schema(
+    kind: Any, name: str, title: str, *, required: Sequence[str] | None = None, more: bool = False
+) -> dict[str, Any]:
+    """The schema of a document.
+
+    ``required``: the keys that must be there; None for those that the type requires. ``more``: whether objects may hold
+    what their type does not say.
+    """
+    writer = _Writer(more)
+    found = writer.object_of(kind) if is_typeddict(kind) else writer.of(kind)
+    if required is not None:
+        found["required"] = sorted(required)
+    definitions = {"$defs": dict(sorted(writer.definitions.items()))} if writer.definitions else {}
+    about = {"description": found.pop("description")} if "description" in found else {}
+    return {"$schema": DIALECT, "$id": f"{name}.schema.json", "title": title, **about, **found, **definitions}
+
+
+class _Writer:
+    """Writes schemas of types, those of objects once, under ``$defs``."""
+
+    def __init__(self, more: bool) -> None:
+        self.more = more
+        self.definitions: dict[str, dict[str, Any]] = {}
+
+    def of(self, kind: Any) -> dict[str, Any]:
+        origin, arguments = get_origin(kind), get_args(kind)
+        if origin is Annotated:
+            return self.of(arguments[0]) | {"description": ", ".join(reversed(arguments[1:]))}
+        if kind in _PLAIN:
+            return {"type": _PLAIN[kind]}
+        if is_typeddict(kind):
+            return self._reference(kind)
+        if origin is Literal:
+            return {"const": arguments[0]} if len(arguments) == 1 else {"enum": list(arguments)}
+        if origin is list:
+            return {"type": "array", "items": self.of(arguments[0])}
+        if origin is dict:
+            return {"type": "object", "additionalProperties": self.of(arguments[1])}
+        if origin in (Union, UnionType):
+            return self._either([self.of(argument) for argument in arguments])
+        if kind is Any:
+            return {}
+        raise TypeError(f"a document holds {kind!r}, which has no schema")
+
+    def _either(self, found: list[dict[str, Any]]) -> dict[str, Any]:
+        """One of several; what is said of the first is said of all."""
+        about = {"description": found[0].pop("description")} if "description" in found[0] else {}
+        if all(set(one) == {"type"} and isinstance(one["type"], str) for one in found):
+            return {"type": [one["type"] for one in found], **about}
+        return {"anyOf": found, **about}
+
+    def _reference(self, kind: Any) -> dict[str, Any]:
+        name = kind.__name__
+        if name not in self.definitions:
+            self.definitions[name] = {}  # a type may hold itself
+            self.definitions[name] = self.object_of(kind)
+        return {"$ref": f"#/$defs/{name}"}
+
+    def object_of(self, kind: Any) -> dict[str, Any]:
+        return {
+            "type": "object",
+            "description": getdoc(kind),
+            "properties": {key: self.of(value) for key, value in fields_of(kind).items()},
+            "required": sorted(kind.__required_keys__),
+            "additionalProperties": self.more,
+        }
+
+
+def fields_of(kind: Any) -> Mapping[str, Any]:
+    """The keys of a TypedDict with their types."""
+    return get_type_hints(kind, include_extras=True)
+
+
+def columns(kind: Any) -> Iterator[tuple[str, ...]]:
+    """The columns of a CSV of such objects: the way to each value that is no object with known keys of its own."""
+    for key, hint in fields_of(kind).items():
+        inner = _bare(hint)
+        if is_typeddict(inner):
+            yield from ((key, *below) for below in columns(inner))
+        else:
+            yield (key,)
+
+
+def _bare(hint: Any) -> Any:
+    """A type without its description and without null."""
+    if get_origin(hint) is Annotated:
+        return _bare(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        others = [argument for argument in get_args(hint) if argument is not NoneType]
+        return _bare(others[0]) if len(others) == 1 else hint
+    return hint

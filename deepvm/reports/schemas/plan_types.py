@@ -1,0 +1,504 @@
+"""Documents of ``recommend``, ``explain`` and ``sweep``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypedDict
+
+from deepvm.reports.schemas.performance_types import Interval
+
+Usd = Annotated[float, "US dollars"]
+UsdPerHour = Annotated[float, "US dollars an hour"]
+Seconds = Annotated[float, "seconds"]
+Market = Annotated[Literal["spot", "on-demand"], "how VMs are bought"]
+VmCount = Annotated[int, "number of VMs"]
+InstanceType = Annotated[str, "the provider's name of a VM type, such as g4dn.xlarge"]
+Time = Annotated[str, "ISO 8601, UTC"]
+
+
+class Bounds(TypedDict):
+    """A range, both ends included."""
+
+    min: Annotated[int | None, "the least, null for no limit"]
+    max: Annotated[int | None, "the most, null for no limit"]
+
+
+class Range(TypedDict):
+    """A range of a figure that is known roughly."""
+
+    min: Annotated[float | None, "lower end, null if there is none"]
+    max: Annotated[float | None, "upper end, null if there is none"]
+
+
+class Quota(TypedDict):
+    """A limit of the account."""
+
+    family: Annotated[str, "quota family, such as G and VT"]
+    market: Market
+    vcpus: Annotated[int, "the most vCPUs that may run"]
+    in_use: Annotated[int, "vCPUs that run already"]
+    code: Annotated[str, "the provider's code of the quota, empty when unknown"]
+
+
+class QuotaNeed(TypedDict):
+    """What a cluster needs of a quota."""
+
+    family: Annotated[str, "quota family, such as G and VT"]
+    market: Market
+    vcpus: Annotated[int, "vCPUs that the cluster needs"]
+    limit: Annotated[int | None, "the most vCPUs that may run, null when unknown"]
+    in_use: Annotated[int | None, "vCPUs that run already, null when unknown"]
+    code: Annotated[str, "the provider's code of the quota, empty when unknown"]
+
+
+class TrainedModel(TypedDict):
+    """What is trained."""
+
+    model: Annotated[str, "name of the model"]
+    parameters: Annotated[float, "number of parameters"]
+    unit: Annotated[str, "what throughput counts, such as tokens/s"]
+    method: Annotated[str, "ddp, fsdp or lora"]
+    precision: Annotated[str, "number format of a step, auto for the best that a GPU has"]
+    sequence: Annotated[int, "tokens of a sample, 1 where samples are not sequences"]
+    scaling: Annotated[str, "weak: batch is that of each GPU; strong: of all GPUs together"]
+    batch: Annotated[float, "samples of a step, see scaling"]
+    samples: Annotated[float | None, "samples that the job trains on in all, null when unknown"]
+    activation_checkpointing: Annotated[bool | None, "as asked, null: as usual, and where memory needs it"]
+    software: Annotated[str | None, "eager, compiled or tuned"]
+    placement_group: Annotated[bool | None, "whether the VMs are in a cluster placement group"]
+
+
+class Work(TypedDict):
+    """The job."""
+
+    job: Annotated[str, "its name"]
+    steps: Annotated[int, "training steps"]
+    step_s: Annotated[float | None, "one step on one VM of measured_on, seconds; null with a model"]
+    save_s: Annotated[float | None, "how long a save blocks training, seconds; null with a model"]
+    durable_s: Annotated[
+        float | None, "from the end of a save until the version is durable, seconds; null with a model"
+    ]
+    allocation_s: Annotated[float | None, "from the request for a VM until it runs, seconds; null with a model"]
+    preparation_s: Annotated[float | None, "from then until it trains, seconds; null with a model"]
+    grace_s: Annotated[float | None, "from the notice of a preemption until the VM is gone, seconds; null with a model"]
+    measured_on: Annotated[str | None, "VM type that step_s is of, null when none of the catalog"]
+    mttp_s: Annotated[float | None, "mean time to preemption of one spot VM, seconds, null: by the bands of the types"]
+    interruption_rate: Annotated[float | None, "share of VMs preempted in a month, null: by the bands of the types"]
+    save_policy: Annotated[str | None, "when the job saves; null with a model: at the best times"]
+    deadline_s: Annotated[float | None, "the longest that the job may take, seconds, null for no limit"]
+    total_budget_usd: Annotated[float | None, "the most that the job may cost, US dollars, null for no limit"]
+
+
+class _MoreOfRequest(TypedDict, total=False):
+    training: Annotated[TrainedModel, "what is trained, with --model or --params only"]
+    work: Annotated[Work, "the job, where one was given only"]
+
+
+class Request(_MoreOfRequest):
+    """What was asked for, defaults included."""
+
+    pw_usd_per_hour: Annotated[UsdPerHour, "the most that the cluster may cost"]
+    catalog: Annotated[str, "name of the catalog"]
+    objective: Annotated[str, "what is maximised or minimised"]
+    policy: Annotated[str, "how clusters are ranked"]
+    speedup: Annotated[str, "kind of speed-up curve"]
+    checkpoint_bytes: Annotated[int, "size of one checkpoint, bytes"]
+    buffers: Annotated[int, "checkpoints that memory nodes hold at once"]
+    top: Annotated[int, "how many clusters to rank"]
+    solver: Annotated[str, "who proves the best cluster"]
+    rank: Annotated[Literal["machines", "plans"], "whether rows differ in what trains, or in anything"]
+    extrapolate: Annotated[bool, "whether clusters beyond what was checked may come first"]
+    mttp_s: Annotated[float | None, "mean time to preemption of a spot VM, as given for a model, seconds"]
+    architectures: Annotated[list[str], "only these, empty for all of the default"]
+    gpus: Annotated[list[str], "globs of GPU models, empty for all"]
+    instance_types: Annotated[list[str], "globs of VM types that train, empty for all"]
+    exclude: Annotated[list[str], "globs of VM types that are left out"]
+    memory_nodes: Annotated[list[str], "globs of VM types that hold checkpoints, empty for all"]
+    max_nodes: Annotated[int, "the most VMs that train in one cluster"]
+    quotas: Annotated[list[Quota], "the limits that were applied"]
+    estimates: Annotated[bool, "whether types with estimated eFLOPS are allowed"]
+    burstable: Annotated[bool, "whether burstable memory nodes are allowed"]
+    cpu_architecture: Annotated[str | None, "x86_64 or arm64, null for both"]
+    generation: Annotated[str, "which generations of VM types are allowed"]
+    gpus_per_vm: Annotated[Bounds, "GPUs of a VM"]
+    gpu_memory_bytes: Annotated[Bounds, "memory of each GPU, bytes"]
+    gpu_total_memory_bytes: Annotated[Bounds, "memory of all GPUs of a VM, bytes"]
+
+
+class Signal(TypedDict):
+    """One kind of figure and where it comes from."""
+
+    signal: Annotated[str, "such as specs, spot or on-demand"]
+    kind: Annotated[str, "live, cache, expired or embedded"]
+    observed_at: Annotated[Time, "when the figures were true"]
+    source: Annotated[str, "who published them"]
+    refused: Annotated[dict[str, int], "implausible rows that were left out, by reason"]
+
+
+class Measured(TypedDict):
+    """A figure that was measured on the user's own machines."""
+
+    kind: Annotated[str, "eflops, scaling or saturation"]
+    subject: Annotated[str, "the VM type, or 'sender to receiver'"]
+    workload: Annotated[str | None, "what was trained, null for saturation"]
+    measured_at: Time
+    value: Annotated[str, "the result, in words"]
+
+
+class _MoreOfSource(TypedDict, total=False):
+    measured: Annotated[list[Measured], "own measurements that were used, where there are any only"]
+    measured_file: Annotated[str | None, "their file, null for the user's own tables"]
+    measured_doubts: Annotated[list[str], "limits of these measurements"]
+
+
+class Source(_MoreOfSource):
+    """Where a catalog's figures come from."""
+
+    catalog: Annotated[str, "name of the catalog"]
+    region: Annotated[str, "the provider's region, empty when there is none"]
+    prices_as_of: Annotated[str | None, "the day the oldest prices were true, YYYY-MM-DD, null when there is none"]
+    kind: Annotated[str, "embedded, file, live, cache or mixed"]
+    source: Annotated[str, "the publication or service, in words"]
+    eflops_unit: Annotated[str, "what eflops and throughput count, in words"]
+    price_basis: Annotated[str, "which spot price is meant, in words: current, or one over time"]
+    signals: Annotated[list[Signal], "by kind of figure, where they differ"]
+    notes: Annotated[list[str], "what went wrong in fetching"]
+
+
+class Solution(TypedDict):
+    """How the search ended."""
+
+    status: Annotated[str, "optimal, infeasible, or why the best is not proven"]
+    solver: Annotated[str, "who proved the best cluster"]
+    doubt: Annotated[str, "why it is not proven, empty if it is"]
+
+
+class PriceSource(TypedDict):
+    """Where a price comes from."""
+
+    kind: Annotated[str, "live, cache, expired, embedded or file"]
+    observed_at: Annotated[str | None, "when it was true, a day or ISO 8601 in UTC, null when unknown"]
+
+
+class ZonePrice(TypedDict):
+    """The spot price in one zone."""
+
+    zone: Annotated[str, "id of the zone, such as use1-az4"]
+    zone_name: Annotated[str | None, "what the account calls it, such as us-east-1a, null when unknown"]
+    usd_per_hour: Annotated[UsdPerHour, "spot price of one VM"]
+    since: Annotated[str | None, "since when this price holds, ISO 8601, UTC, null when unknown"]
+
+
+class _MoreOfTrainers(TypedDict, total=False):
+    eflops_source: Annotated[str, "who measured eflops, where it was not the catalog's own source only"]
+
+
+class Trainers(_MoreOfTrainers):
+    """The VMs that train."""
+
+    instance_type: InstanceType
+    count: Annotated[VmCount, "count of training VMs; kept for older readers, see vm_count"]
+    vm_count: Annotated[VmCount, "VMs that train: spot_count + on_demand_count"]
+    spot_count: Annotated[VmCount, "of them spot VMs"]
+    on_demand_count: Annotated[VmCount, "of them on-demand VMs"]
+    gpu_name: Annotated[str | None, "GPU model, such as T4, null when unknown"]
+    gpus_per_vm: Annotated[int | None, "GPUs in one VM, null when unknown"]
+    cpu_architecture: Annotated[str | None, "x86_64 or arm64, null when unknown"]
+    eflops: Annotated[float | None, "operations a second of one VM in the catalog's eflops_unit, null when unprofiled"]
+    eflops_basis: Annotated[str, "how eflops was estimated, empty when it was measured"]
+    interruption_band: Annotated[
+        int | None, "share of its VMs preempted in a month: 0 to 4 for < 5, 5-10, 10-15, 15-20, > 20 %, null unknown"
+    ]
+    spot_usd_per_hour: Annotated[float | None, "spot price of one VM, US dollars an hour, null if not sold"]
+    spot_price: Annotated[PriceSource, "where the spot price comes from"]
+    on_demand_usd_per_hour: Annotated[float | None, "on-demand price of one VM, US dollars an hour, null if not sold"]
+    on_demand_price: Annotated[PriceSource, "where the on-demand price comes from"]
+    zones: Annotated[list[ZonePrice], "spot prices by zone, the cheapest first"]
+
+
+class MemoryNodes(TypedDict):
+    """The on-demand VMs that hold checkpoints."""
+
+    instance_type: InstanceType
+    count: Annotated[VmCount, "count of memory nodes; kept for older readers, see vm_count"]
+    vm_count: Annotated[VmCount, "VMs that hold checkpoints"]
+    cpu_architecture: Annotated[str | None, "x86_64 or arm64, null when unknown"]
+    on_demand_usd_per_hour: Annotated[float | None, "on-demand price of one VM, US dollars an hour"]
+    on_demand_price: Annotated[PriceSource, "where the price comes from"]
+    zones: Annotated[list[str], "ids of the zones that offer the type, empty when unknown"]
+
+
+class MemoryNodesElsewhere(TypedDict):
+    """The memory nodes of a cluster in another zone."""
+
+    instance_type: InstanceType
+    vm_count: Annotated[VmCount, "VMs that hold checkpoints"]
+
+
+class NextZone(TypedDict):
+    """The next-best zone for a cluster."""
+
+    zone: Annotated[str, "id of the zone"]
+    zone_name: Annotated[str | None, "what the account calls it, null when unknown"]
+    spot_usd_per_hour: Annotated[UsdPerHour, "spot price of one training VM there"]
+    memory: Annotated[MemoryNodesElsewhere | None, "the memory nodes there, null without any"]
+    usd_per_hour: Annotated[UsdPerHour, "price of all VMs there"]
+
+
+class Interruptions(TypedDict):
+    """How often spot VMs of a cluster are preempted, by the band of their type."""
+
+    vm_count: Annotated[VmCount, "spot VMs of the cluster"]
+    independent: Annotated[bool, "whether preemptions of single VMs are taken as independent"]
+    vm_monthly_share: Annotated[Range, "share of single VMs preempted in a month, 0 to 1"]
+    cluster_monthly_share: Annotated[Range, "share of months in which the cluster loses a VM, 0 to 1"]
+    preemptions_per_month: Annotated[Range, "VMs that the cluster loses in a month"]
+    mean_time_between_preemptions_s: Annotated[Range, "from one preemption in the cluster to the next, seconds"]
+
+
+class PredictedTraining(TypedDict):
+    """How fast a cluster trains the model."""
+
+    throughput: Annotated[Interval, "of the cluster, in request.training.unit"]
+    step_s: Annotated[Interval, "one step, seconds"]
+    mfu: Annotated[float, "model FLOP utilisation, 0 to 1"]
+    source: Annotated[str, "measured, published or derived"]
+    precision: Annotated[str, "number format of a step"]
+    batch_per_gpu: Annotated[float, "samples of a step on each GPU"]
+    micro_batch: Annotated[float, "of them computed at once"]
+    activation_checkpointing: Annotated[bool, "whether activations are computed again in the backward pass"]
+    checked_up_to_vms: Annotated[int, "the largest cluster that the source has seen, VMs"]
+    state_bytes_per_gpu: Annotated[float, "weights, gradients and optimizer on each GPU, bytes"]
+    kept_share: Annotated[Interval, "share of the throughput that preemptions leave, 0 to 1; low: at a bad time"]
+    faster_than_first: Annotated[
+        float | None, "probability that it trains faster than the first plan, 0 to 1, null for that one"
+    ]
+
+
+class UsdRange(TypedDict):
+    """A bill at both ends of what is known, US dollars."""
+
+    low: Annotated[float, "the speed's upper end, and spot VMs that live as long as the Spot Advisor has it"]
+    high: Annotated[float, "the speed's lower end, and spot VMs that live for hours"]
+
+
+class _MoreOfExpected(TypedDict, total=False):
+    total_cost_range_usd: Annotated[UsdRange, "the bill at both ends, with a model only"]
+    late_probability: Annotated[float, "of missing the deadline, 0 to 1, by what is known of a model's speed"]
+    runs: Annotated[int, "simulated runs, as the percentiles after simulation only"]
+    makespan_p5_s: Annotated[Seconds, "5th percentile"]
+    makespan_p50_s: Annotated[Seconds, "median"]
+    makespan_p95_s: Annotated[Seconds, "95th percentile"]
+    total_cost_p5_usd: Annotated[Usd, "5th percentile"]
+    total_cost_p50_usd: Annotated[Usd, "median"]
+    total_cost_p95_usd: Annotated[Usd, "95th percentile"]
+    late_share: Annotated[float | None, "share of the runs that miss the deadline, 0 to 1, null without one"]
+
+
+class Expected(_MoreOfExpected):
+    """Expected time and bill of the job, null where it never ends."""
+
+    makespan_s: Annotated[float | None, "from the first request for VMs to the last step, seconds"]
+    total_cost_usd: Annotated[float | None, "bill of all VMs, US dollars"]
+    preemptions: Annotated[float | None, "VMs lost"]
+    by: Annotated[Literal["closed form", "simulation"], "how it was computed"]
+    closed_form_holds: Annotated[bool, "whether the closed form is within 2 % here"]
+
+
+class _MoreOfConfiguration(TypedDict, total=False):
+    training: Annotated[PredictedTraining, "how fast it trains the model, with --model or --params only"]
+    expected: Annotated[Expected, "time and bill of the job, where one was given only"]
+
+
+class Configuration(_MoreOfConfiguration):
+    """A cluster and its figures."""
+
+    rank: Annotated[int, "1 is the best"]
+    architecture: Annotated[str, "such as tiering or single-anchor"]
+    region: Annotated[str, "the provider's region, empty when there is none"]
+    zone: Annotated[str | None, "id of the zone that it is priced in, null when unknown"]
+    next_zone: Annotated[NextZone | None, "the next-best zone, null when none is known"]
+    gpu: Annotated[Trainers, "the VMs that train"]
+    memory: Annotated[MemoryNodes | None, "the memory nodes, null without any"]
+    usd_per_hour: Annotated[UsdPerHour, "price of all VMs"]
+    speedup: Annotated[float, "S(n): speed over that of one VM"]
+    scaling_factor: Annotated[float, "K(n) = S(n) / n, 0 to 1"]
+    throughput: Annotated[float, "eFLOPS x n x K(n), in source.eflops_unit"]
+    flopp_spot: Annotated[
+        float | None, "operations per US dollar of one spot VM, in source.eflops_unit x seconds, null if not sold"
+    ]
+    z: Annotated[float, "the paper's objective, with FLOPP = eFLOPS over US dollars an hour"]
+    usd_per_work: Annotated[float | None, "price over throughput, US dollars an hour per source.eflops_unit"]
+    speedup_kind: Annotated[str, "the curve that was used: hybrid, ring, measured or step-time"]
+    estimated: Annotated[bool, "whether its eFLOPS are an estimate"]
+    quotas: Annotated[list[QuotaNeed], "quotas that it counts against"]
+    interruptions: Annotated[Interruptions | None, "null without spot VMs, or when nothing is known"]
+    binding: Annotated[list[str], "constraints that keep a cluster of these types from being better"]
+    binding_reasons: Annotated[list[str], "the same in words, in this order"]
+    warnings: Annotated[list[str], "reasons to doubt the figures"]
+
+
+class Alternative(Configuration):
+    """The best cluster by another objective."""
+
+    objective: Annotated[str, "that objective"]
+
+
+class NextChange(TypedDict):
+    """What more money buys."""
+
+    pw_usd_per_hour: Annotated[UsdPerHour, "the next budget that buys a better cluster"]
+    gain: Annotated[float | None, "by which share it is better, null if nothing is feasible now"]
+    configuration: Annotated[Configuration | None, "that cluster"]
+
+
+class Rejection(TypedDict):
+    """A VM type that is in no feasible cluster."""
+
+    instance_type: InstanceType
+    reason: Annotated[str, "one word, such as unprofiled, memory or budget"]
+    detail: Annotated[str, "for people, with the figures"]
+
+
+class Relax(TypedDict):
+    """What to change where nothing is feasible."""
+
+    constraint: Annotated[str, "the constraint in the way"]
+    advice: Annotated[str, "what to do"]
+
+
+class NextMeasurement(TypedDict):
+    """What to measure next: most likely to change the decision."""
+
+    instance_type: InstanceType
+    vm_count: Annotated[VmCount, "VMs to measure"]
+    minutes: Annotated[float, "minutes that it takes"]
+    cost_usd: Annotated[Usd, "what it costs"]
+    expected_gain: Annotated[float, "expected gain in throughput as a share"]
+    changes_the_choice: Annotated[float, "probability that another cluster is chosen, 0 to 1"]
+    command: Annotated[str, "the command that measures it"]
+
+
+class WhyRejected(TypedDict):
+    """Why a VM type is in no feasible cluster."""
+
+    reason: Annotated[str, "one word, such as unprofiled, memory or budget"]
+    detail: Annotated[str, "for people, with the figures"]
+
+
+class Explanation(TypedDict):
+    """Why a VM type is not in the best cluster."""
+
+    instance_type: InstanceType
+    verdict: Annotated[str, "the answer in words"]
+    configuration: Annotated[Configuration | None, "its best cluster within the budget, null when there is none"]
+    gap: Annotated[float | None, "how far that is below the winner as a share, null without one"]
+    matches_at_usd_per_hour: Annotated[
+        float | None, "the lowest budget at which it would equal the winner, US dollars an hour, null if never"
+    ]
+    rejection: Annotated[WhyRejected | None, "null when it is in a feasible cluster"]
+
+
+class PlacementScore(TypedDict):
+    """The provider's score of a zone."""
+
+    zone: Annotated[str, "id of the zone"]
+    score: Annotated[int, "1 to 10; 10: most likely to get the VMs"]
+
+
+class Placement(TypedDict):
+    """How likely the provider says it is to get the VMs."""
+
+    region: Annotated[str, "the provider's region"]
+    instance_types: list[InstanceType]
+    vm_count: Annotated[VmCount, "VMs that were asked about"]
+    scores: list[PlacementScore]
+    observed_at: Time
+
+
+class RegionAnswer(TypedDict):
+    """What one region has."""
+
+    region: Annotated[str, "the provider's region"]
+    source: Source
+    best: Annotated[Configuration | None, "its best cluster, null when nothing is feasible there"]
+    reason: Annotated[str | None, "why nothing is feasible, null when something is"]
+
+
+class _MoreOfRecommendation(TypedDict, total=False):
+    on_demand: Annotated[Configuration | None, "the best cluster without spot VMs, with a model or a job only"]
+    reason: Annotated[str, "why nothing is feasible, only then"]
+    relax: Annotated[Relax, "what to change, where nothing is feasible only"]
+    cheapest: Annotated[Configuration | None, "the cheapest feasible cluster, where nothing is within the budget only"]
+    next_measurement: Annotated[NextMeasurement | None, "what to measure next, with a model only"]
+    explanation: Annotated[Explanation, "with --explain only"]
+    placement: Annotated[Placement, "with --placement only"]
+    regions: Annotated[list[RegionAnswer], "each region, where several were asked for only"]
+
+
+class Recommendation(_MoreOfRecommendation):
+    """The clusters that train fastest for a budget."""
+
+    schema_version: Literal["deepvm.recommend/1"]
+    request: Request
+    source: Source
+    solution: Solution
+    doubts: Annotated[list[str], "what to doubt, one sentence each"]
+    configurations: Annotated[list[Configuration], "the ranked clusters, empty when nothing is feasible"]
+    alternatives: Annotated[list[Alternative], "the best by other objectives, where they differ from the first"]
+    next_change: Annotated[NextChange | None, "null when no budget buys a better cluster"]
+    nearly_as_good: Annotated[Configuration | None, "a cheaper cluster that is nearly as good, null without one"]
+    rejected: list[Rejection]
+
+
+class ExplanationDocument(Explanation):
+    """The answer to "why not this VM type?"."""
+
+    schema_version: Literal["deepvm.explain/1"]
+    source: Source
+
+
+class _MoreOfSweepRow(TypedDict, total=False):
+    makespan_s: Annotated[float | None, "expected time of the job, seconds, with a job only"]
+    total_cost_usd: Annotated[float | None, "expected bill of the job, US dollars, with a job only"]
+    closed_form_holds: Annotated[bool | None, "whether the closed form is within 2 % here, with a job only"]
+    runs: Annotated[int | None, "simulated runs, as the percentiles after simulation only"]
+    makespan_p5_s: Annotated[float | None, "5th percentile, seconds"]
+    makespan_p50_s: Annotated[float | None, "median, seconds"]
+    makespan_p95_s: Annotated[float | None, "95th percentile, seconds"]
+    total_cost_p5_usd: Annotated[float | None, "5th percentile, US dollars"]
+    total_cost_p50_usd: Annotated[float | None, "median, US dollars"]
+    total_cost_p95_usd: Annotated[float | None, "95th percentile, US dollars"]
+    throughput_low: Annotated[float | None, "lower end of the throughput's 80 % interval, with a model only"]
+    throughput_high: Annotated[float | None, "upper end, with a model only"]
+    source: Annotated[Literal["measured", "published", "derived"] | None, "of the throughput, with a model only"]
+
+
+class SweepRow(_MoreOfSweepRow):
+    """The best cluster of one policy at one budget; null where nothing is feasible."""
+
+    pw: Annotated[UsdPerHour, "the budget; kept for older readers, see pw_usd_per_hour"]
+    policy: Annotated[str, "how clusters are ranked"]
+    architecture: Annotated[str | None, "such as tiering or single-anchor"]
+    gpu_type: Annotated[str | None, "VM type that trains; kept for older readers, see instance_type"]
+    gpu_count: Annotated[int | None, "count of training VMs; kept for older readers, see vm_count"]
+    memory_type: Annotated[str | None, "VM type of the memory nodes; kept for older readers, see memory_instance_type"]
+    memory_count: Annotated[int | None, "count of memory nodes; kept for older readers, see memory_vm_count"]
+    usd_per_hour: Annotated[float | None, "price of all VMs, US dollars an hour"]
+    throughput: Annotated[float | None, "units a second of a model, else eFLOPS x n x K(n)"]
+    pw_usd_per_hour: Annotated[UsdPerHour, "the budget: the most that the cluster may cost"]
+    instance_type: Annotated[str | None, "VM type that trains"]
+    vm_count: Annotated[int | None, "VMs that train"]
+    memory_instance_type: Annotated[str | None, "VM type of the memory nodes, null without any"]
+    memory_vm_count: Annotated[int | None, "VMs that hold checkpoints"]
+
+
+class Sweep(TypedDict):
+    """The best cluster of every budget under several policies."""
+
+    schema_version: Literal["deepvm.sweep/1"]
+    catalog: Annotated[str, "name of the catalog"]
+    region: Annotated[str, "the provider's region, empty when there is none"]
+    model: Annotated[str | None, "name of the model, null where eFLOPS are counted"]
+    unit: Annotated[str, "of throughput: such as tokens/s, or the catalog's eFLOPS unit"]
+    objective: Annotated[str, "what is maximised or minimised"]
+    rows: list[SweepRow]

@@ -1,0 +1,245 @@
+"""Documents of ``simulate`` and ``traces``, and the job file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypedDict
+
+Span = Annotated[float | list[float], "seconds, or [low, high] for any time between"]
+MaybeSpan = Annotated[float | list[float] | None, "seconds, or [low, high] for any time between, null for none"]
+Trace = Annotated[str, "its file, relative to the common folder"]
+
+
+class Job(TypedDict):
+    """A training job and the VMs it runs on."""
+
+    name: Annotated[str, "for people"]
+    steps: Annotated[int, "optimizer steps in all"]
+    step_s: Annotated[Span, "one step"]
+    save_s: Annotated[Span, "writing a version"]
+    backup_s: Annotated[Span, "from then until it is durable, in the background"]
+    allocation_s: Annotated[Span, "from the request for a VM until it runs"]
+    preparation_s: Annotated[Span, "from then until training resumes"]
+    grace_s: Annotated[Span, "from the notice of a preemption until the VM is gone"]
+    mttp_s: Annotated[float | list[float] | None, "mean time to preemption of a VM, seconds, null for never"]
+    save_every_steps: Annotated[int | None, "the user's own saves, null for none"]
+    spot_usd_per_hour: Annotated[float, "price of one spot VM, US dollars an hour"]
+    on_demand_usd_per_hour: Annotated[float, "price of one on-demand VM, US dollars an hour"]
+    market: Annotated[Literal["spot", "on-demand"], "how VMs are bought"]
+    missed_notice_rate: Annotated[float, "share of preemptions without notice, 0 to 1"]
+    stall_s: Annotated[MaybeSpan, "how long a save blocks training"]
+    memory_node_s: Annotated[MaybeSpan, "until a memory node has a version"]
+    warm_preparation_s: Annotated[MaybeSpan, "preparation where a memory node has the version"]
+    proactive_replacement: Annotated[bool, "whether a new VM is requested at the notice"]
+    vms: Annotated[int, "number of VMs"]
+    elastic: Annotated[bool, "whether training goes on with fewer VMs"]
+    lifetime: Annotated[str, "law of the VMs' lifetimes"]
+
+
+class Spread(TypedDict):
+    """A figure over all runs."""
+
+    mean: Annotated[float, "mean of the runs"]
+    sem: Annotated[float, "standard error of the mean"]
+    p5: Annotated[float, "5th percentile"]
+    p50: Annotated[float, "median"]
+    p95: Annotated[float, "95th percentile"]
+
+
+class Breakdown(TypedDict):
+    """What the time went into; means that add up to that of total_s."""
+
+    compute: Annotated[float, "steps that were kept, seconds"]
+    recompute: Annotated[float, "steps that were lost and done again, seconds"]
+    save: Annotated[float, "saves, seconds"]
+    allocation: Annotated[float, "waiting for VMs, seconds"]
+    preparation: Annotated[float, "preparing them, seconds"]
+
+
+class Deadline(TypedDict):
+    """How the deadline was kept."""
+
+    deadline_s: Annotated[float, "the longest that the job may take, seconds"]
+    policy: Annotated[str, "what decides between spot and on-demand VMs"]
+    late_share: Annotated[float, "share of the runs that missed it, 0 to 1"]
+    on_demand_share: Annotated[float, "share of on-demand VMs in the machine time, 0 to 1"]
+
+
+class _MoreOfSimulation(TypedDict, total=False):
+    deadline: Annotated[Deadline, "with --deadline only"]
+
+
+class SimulationRow(_MoreOfSimulation):
+    """Simulated training runs of a job under a save policy."""
+
+    schema_version: Literal["deepvm.simulate/1"]
+    job: Job
+    policy: Annotated[str, "when the job saves"]
+    runs: Annotated[int, "simulated training runs"]
+    seed: Annotated[int, "random seed"]
+    total_s: Annotated[Spread, "from the first request to the last step, seconds; called makespan_s in recommend"]
+    cost_usd: Annotated[Spread, "bill of all VMs, US dollars; called total_cost_usd in recommend"]
+    preemptions: Annotated[Spread, "VMs lost"]
+    breakdown_s: Breakdown
+
+
+class _MoreOfSwept(TypedDict, total=False):
+    sweep: Annotated[dict[str, float], "values of --sweep by key, seconds for times; with --sweep only"]
+
+
+class SweptRow(SimulationRow, _MoreOfSwept):
+    """One row of a comparison."""
+
+
+class SimulationComparison(TypedDict):
+    """Simulated training runs of several jobs, policies or values of a sweep."""
+
+    schema_version: Literal["deepvm.simulate-comparison/1"]
+    rows: list[SweptRow]
+
+
+class TraceRow(TypedDict):
+    """How often the VMs of a trace were available, and how long they lived."""
+
+    trace: Trace
+    vm_count: Annotated[int, "VMs that count as all"]
+    gap_s: Annotated[float, "between two ticks, seconds"]
+    ticks: Annotated[int, "number of observations"]
+    available_share: Annotated[float, "share of the ticks with all VMs, 0 to 1"]
+    lives: Annotated[int, "number of lifetimes that begin in it"]
+    preemptions: Annotated[int, "of them ended"]
+    machine_s: Annotated[float, "time that the VMs were there, seconds"]
+    mean_s: Annotated[float | None, "machine time for each life that ended, seconds, null when none did"]
+    median_s: Annotated[float | None, "median lifetime, seconds, null when more than half had not ended"]
+
+
+class Traces(TypedDict):
+    """Recorded spot VMs."""
+
+    schema_version: Literal["deepvm.traces/1"]
+    traces: list[TraceRow]
+
+
+class FittedLaw(TypedDict):
+    """A law fitted to lifetimes."""
+
+    law: Annotated[Literal["exponential", "weibull", "lomax", "lognormal"], "its name"]
+    parameters: Annotated[dict[str, float], "by name; scales in seconds, shapes without a unit"]
+    log_likelihood: Annotated[float, "natural logarithm"]
+    aic: Annotated[float, "Akaike's criterion; smaller is better"]
+    mean_s: Annotated[float | None, "mean lifetime, seconds, null if infinite"]
+    at_bound: Annotated[bool, "whether a parameter is at the edge of what is searched"]
+
+
+class FittedTrace(TypedDict):
+    """The laws of one trace."""
+
+    trace: Trace
+    lives: Annotated[int, "number of lifetimes"]
+    preemptions: Annotated[int, "of them ended"]
+    fits: Annotated[list[FittedLaw], "the best first, empty with too few lifetimes"]
+
+
+class _MoreOfTracesFit(TypedDict, total=False):
+    each: Annotated[list[FittedTrace], "by trace, with --each only"]
+
+
+class TracesFit(_MoreOfTracesFit):
+    """Lifetime distributions fitted to all traces together."""
+
+    schema_version: Literal["deepvm.traces-fit/1"]
+    traces: list[Trace]
+    lives: Annotated[int, "number of lifetimes"]
+    preemptions: Annotated[int, "of them ended"]
+    machine_s: Annotated[float, "time that the VMs were there, seconds"]
+    fits: Annotated[list[FittedLaw], "the best first"]
+
+
+class _MoreOfCost(TypedDict, total=False):
+    interval_s: Annotated[float | None, "of best-fixed, seconds, null for no saves; with that policy only"]
+
+
+class Cost(_MoreOfCost):
+    """What saves and lost work cost."""
+
+    machine_s: Annotated[float, "time that the VMs were there, seconds"]
+    saves_s: Annotated[float, "of it for saves, seconds"]
+    lost_s: Annotated[float, "of it for work that was lost, seconds"]
+    preemptions: Annotated[float, "lifetimes that ended"]
+    cost_share: Annotated[float, "saves and lost work over the machine time, 0 to 1"]
+
+
+class CostOfTrace(Cost):
+    """The same on one trace."""
+
+    trace: Trace
+
+
+class ReplayRow(Cost):
+    """A save policy and a latency over all traces."""
+
+    policy: Annotated[str, "when the job saves"]
+    save_s: Annotated[float, "how long a save blocks training, seconds"]
+    pools: Annotated[list[CostOfTrace], "by trace"]
+
+
+class TracesReplay(TypedDict):
+    """Save policies replayed on traces."""
+
+    schema_version: Literal["deepvm.traces-replay/1"]
+    step_s: Annotated[float, "one training step, seconds"]
+    mttp_prior_s: Annotated[float, "mean time to preemption before a trace has shown its own, seconds"]
+    traces: list[Trace]
+    rows: list[ReplayRow]
+
+
+class DeadlineJob(TypedDict):
+    """The job that was replayed."""
+
+    work_s: Annotated[float, "what it takes on one VM without saves or restarts, seconds"]
+    restart_s: Annotated[float, "from the request for a VM until training goes on, seconds"]
+    save_every_s: Annotated[float, "work between two saves, seconds, 0 for continuous"]
+    save_s: Annotated[float, "how long a save blocks training, seconds"]
+    backup_s: Annotated[float, "from then until the version is durable, seconds"]
+    price_ratio: Annotated[float, "spot price over on-demand price"]
+
+
+class DeadlineMean(TypedDict):
+    """A policy at one slack, the mean over all traces."""
+
+    slack: Annotated[float, "deadline over work, less 1"]
+    policy: Annotated[str, "its name, or foresight for the least that any could cost"]
+    starts: Annotated[int, "replayed jobs"]
+    missed: Annotated[int, "of them late"]
+    cost_ratio: Annotated[float, "cost over that of on-demand alone, mean"]
+    cost_ratio_p95: Annotated[float, "the same, 95th percentile of the starts"]
+    on_demand_share: Annotated[float | None, "share of on-demand VMs in the machine time, 0 to 1, null for foresight"]
+    preemptions: Annotated[float | None, "mean, null for foresight"]
+    end_ratio: Annotated[float | None, "time from start to end over the deadline, mean, null for foresight"]
+
+
+class DeadlineRow(DeadlineMean):
+    """The same on one trace."""
+
+    trace: Annotated[str, "its file"]
+
+
+class TracesDeadline(TypedDict):
+    """Jobs with a deadline replayed on traces."""
+
+    schema_version: Literal["deepvm.traces-deadline/1"]
+    job: DeadlineJob
+    means: list[DeadlineMean]
+    traces: list[DeadlineRow]
+
+
+class TraceMetadata(TypedDict):
+    """How a trace was recorded."""
+
+    gap_seconds: Annotated[float, "between two observations, seconds"]
+
+
+class TraceFile(TypedDict):
+    """A recorded trace of spot VMs."""
+
+    metadata: TraceMetadata
+    data: Annotated[list[int], "number of VMs that were there, at each observation"]

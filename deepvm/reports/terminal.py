@@ -1,0 +1,92 @@
+"""What a terminal changes: lines fit its width, commands that people copy stay whole, and colour marks what matters."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from typing import TextIO
+
+USUAL_WIDTH = 80
+BEST, WARNING, ERROR = "1;32", "33", "1;31"
+"""Colours, as a terminal is told them: the first row of a ranking, what to be careful with, what went wrong."""
+
+_COPIED = (
+    r"\(?'(?:deepvm|pip|aws|-|\|)[^'\n]*'\S*",  # 'deepvm catalog refresh', '| less -S'
+    r"(?:->|[Ee]xample:) +deepvm .*",
+    r"(?<=you mean )(?:--|'?deepvm )[^?\n]*\?",
+    r"pip install (?:-e )?'[^'\n]*'\S*",
+    r"\{\".*\}\S*",  # the example of a JSON file
+)
+_PIECE = re.compile(rf"\s*(?:{'|'.join(_COPIED)}|\S+)")
+
+
+def width_of(stream: TextIO) -> int:
+    """Columns of the terminal behind a stream, or of ``COLUMNS``; 0 if it is no terminal: lines stay whole."""
+    if not stream.isatty():
+        return 0
+    given = os.environ.get("COLUMNS", "")
+    if given.isdecimal() and int(given):
+        return int(given)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or USUAL_WIDTH
+    except (OSError, ValueError):
+        return USUAL_WIDTH
+
+
+def coloured(stream: TextIO) -> bool:
+    """Whether to use colour: on a terminal that can show it, or with ``FORCE_COLOR``, never with ``NO_COLOR``."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR", "0") not in ("", "0"):
+        return True
+    return stream.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
+
+
+def paint(text: str, colour: str, stream: TextIO) -> str:
+    """The text in a colour, if the stream takes one; each line by itself, so that a pager keeps it."""
+    if not coloured(stream):
+        return text
+    return "\n".join(f"\x1b[{colour}m{line}\x1b[0m" for line in text.split("\n"))
+
+
+def room_of(text: str) -> int:
+    """Columns that a text takes: letters of some scripts take two, some marks none."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len  # slow to load
+
+    return cell_len(text)
+
+
+def pieces(text: str) -> list[str]:
+    """The parts of a text that stay whole: words and commands."""
+    return [piece.strip() for piece in _PIECE.findall(text)]
+
+
+def wrapped(line: str, width: int, indent: str = "  ") -> list[str]:
+    """Lines of at most ``width`` columns; words, options, paths and commands are never broken, but stand out."""
+    if line.startswith("  deepvm "):
+        return [line]  # a command to be copied
+    lines: list[str] = []
+    for piece in _PIECE.findall(line):
+        if lines and room_of(lines[-1] + piece) <= width:
+            lines[-1] += piece
+        else:
+            lines.append(indent + piece.lstrip() if lines else piece)
+    return lines or [""]
+
+
+def fitted(text: str, stream: TextIO) -> str:
+    """A text of one line or several as a stream shows it."""
+    width = width_of(stream)
+    return "\n".join(part for line in text.split("\n") for part in (wrapped(line, width) if width else [line]))
+
+
+def print_lines(lines: Sequence[str], stream: TextIO | None = None) -> None:
+    """Write sentences, one a line; a terminal's width is kept, with an indent, and doubts are in colour."""
+    stream = stream or sys.stdout
+    for line in lines:
+        text = fitted(line, stream)
+        stream.write(f"{paint(text, WARNING, stream) if line.startswith(('! ', 'Doubt: ')) else text}\n")

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deepvm.catalog.published.models import find_model, presets
+from deepvm.catalog.published.workloads import read_workload
+from deepvm.core.training.workload import Method, Precision, Scaling
+from deepvm.errors import CatalogFormatError, RequestError
+
+
+def test_a_preset_with_its_own_batch() -> None:
+    found = read_workload(model="ResNet50")
+    assert (found.model.name, found.method, found.precision, found.batch) == (
+        "resnet50",
+        Method.DDP,
+        Precision.AUTO,
+        128,
+    )
+    assert found.scaling is Scaling.WEAK and found.samples is None
+
+
+def test_other_names_of_a_model() -> None:
+    assert find_model("llama3.1-8b") is find_model("llama-8b") is presets()["llama3-8b"]
+
+
+def test_a_longer_sequence_means_fewer_samples_at_once() -> None:
+    short, long = read_workload(model="llama-8b"), read_workload(model="llama-8b", seq="8192")
+    assert (short.batch, long.batch) == (8, 2) and long.model.sequence == 8192
+
+
+def test_a_model_by_its_size() -> None:
+    found = read_workload(params="7B", seq=4096, method="fsdp", global_batch="256", tokens="2B")
+    assert found.model.parameters == 7e9 and found.units == "tokens/s"
+    assert (found.batch, found.scaling, found.batch_on(64)) == (256, Scaling.STRONG, 4)
+    assert found.samples == pytest.approx(2e9 / 4096)
+
+
+def test_amounts_of_work() -> None:
+    assert read_workload(model="resnet50", samples="1.2M").samples == 1.2e6
+    assert read_workload(model="resnet50", epochs=90, dataset_size="1281167").samples == pytest.approx(90 * 1281167)
+    assert read_workload(model="llama-8b", epochs="1", dataset_size="2.048B").samples == pytest.approx(1e6)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("7 billion", "7B"),
+        ("350 millions", "350M"),
+        ("2e9", "2B"),
+        ("1.5e+9", "1.5B"),
+        ("2,000,000", "2M"),
+        ("8bn", "8B"),
+        ("70000T", ""),
+        ("1e99", ""),
+        ("1.2.3e5", ""),
+        ("7 parsecs", ""),
+        ("many", ""),
+        ("", ""),
+    ],
+)
+def test_a_count_that_is_nearly_right_is_named(typed: str, meant: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        read_workload(params=typed)
+    found = str(caught.value).partition("did you mean ")[2].rstrip("?")
+    assert found == meant
+    assert not meant or read_workload(params=meant).model.parameters > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "option", "says"),
+    [
+        ({}, "model", "either a model or --params"),
+        ({"model": "llama-8b", "params": "7B"}, "model", "either a model or --params"),
+        ({"model": "lama-8b"}, "model", "did you mean llama-8b"),
+        ({"params": "7X"}, "params", "such as 7B"),
+        ({"params": "70000T"}, "params", "such as 7B"),
+        ({"params": "1e9999"}, "params", "such as 7B"),
+        ({"model": "resnet50", "seq": "128"}, "seq", "no sequence length"),
+        ({"model": "llama-8b", "seq": "0"}, "seq", "a whole number from 1"),
+        ({"model": "llama-8b", "seq": "2k"}, "seq", "a whole number from 1"),
+        ({"model": "gpt2", "method": "zero3"}, "method", "ddp or fsdp or lora"),
+        ({"model": "gpt2", "precision": "bf161"}, "precision", "did you mean bf16"),
+        ({"model": "gpt2", "batch_per_gpu": "8", "global_batch": "64"}, "global_batch", "either"),
+        ({"model": "gpt2", "batch_per_gpu": "-8"}, "batch_per_gpu", "a whole number"),
+        ({"model": "resnet50", "tokens": "1B"}, "tokens", "trained on images"),
+        ({"model": "gpt2", "tokens": "1B", "samples": "3"}, "samples", "either --tokens or --samples"),
+        ({"model": "gpt2", "epochs": "3"}, "epochs", "together"),
+        ({"model": "gpt2", "dataset_size": "3"}, "dataset_size", "together"),
+        ({"model": "gpt2", "tokens": "nan"}, "tokens", "a number above 0"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(options: dict[str, Any], option: str, says: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        read_workload(**options)
+    assert caught.value.option == option and says in str(caught.value)
+
+
+def test_a_model_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("parameters: 1.5B\nlayers: 24\nhidden: 2048\nvocabulary: 50000\n")
+    found = read_workload(model=str(file)).model
+    assert (found.name, found.unit, found.sequence, found.parameters) == ("mine", "tokens", 2048, 1.5e9)
+    file.write_text("parameters: 5e6\nforward_flop: 4.1e9\nactivation_bytes: 2e7\n")
+    assert read_workload(model=str(file)).model.unit == "images"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "empty"),
+        ("- 1\n- 2\n", "no keys"),
+        ("parameters: [", "not YAML"),
+        ("layers: 3\nhidden: 5\n", "parameters: missing"),
+        ("parameters: many\nlayers: 3\nhidden: 5\n", "a number from"),
+        ("parameters: 1e9\nlayers: 3.5\nhidden: 5\n", "a whole number"),
+        ("parameters: 24e9\nlayers: 4\nhidden: 512\n", "about 1.3e.07 with these layers"),
+        ("parameters: 1e9\n", "layers: found neither"),
+        ("parameters: 1e9\nlayers: 3\n", "layers and hidden"),
+        ("parameters: 1e9\nlayers: 3\nhidden: 4\nhiden: 5\n", "did you mean hidden"),
+        ("parameters: 1e9\nlayers: 3\nhidden: 4\nunit: words\n", "tokens or images or samples"),
+    ],
+)
+def test_a_bad_model_file_names_what_is_wrong(tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    with pytest.raises(CatalogFormatError, match=says):
+        read_workload(model=str(file))
+
+
+def test_a_model_file_that_is_not_there() -> None:
+    with pytest.raises(CatalogFormatError, match="does not exist"):
+        read_workload(model="no/such.yaml")

@@ -1,0 +1,211 @@
+"""Every command that prints JSON: it is what ``deepvm schema`` says, YAML says the same, and CSV has one header."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+from support.checkpoint.memory_nodes import TOKEN, running
+from support.checkpoint.version_files import put
+from support.command import Run
+from support.profiling.measurements import eflops, saturation, scaling
+from support.schemas import check
+
+from deepvm.catalog.measured.tables import encode_tables, load_tables, own_folder, save_entries
+from deepvm.cli.app import COMMANDS, load
+from deepvm.cli.output import print_as
+from deepvm.reports.schemas.directory import DOCUMENTS, Described
+from deepvm.reports.schemas.flat import header_of
+
+JOB = "name: calm\nsteps: 1000\nstep_s: 2\nmttp_s: 3600\nspot_usd_per_hour: 1\non_demand_usd_per_hour: 3\n"
+POINTS = "n,speedup\n1,1\n2,1.9\n4,3.4\n8,5.5\n16,7.5\n"
+STEPS = "nodes,gpus,local_batch,step_time_s\n" + "".join(
+    f"{n},{n * g},{b},{0.1 + 0.01 * b + 0.02 * (n > 1) + 0.001 * n * g}\n"
+    for n in (1, 2, 4)
+    for g in (1, 4)
+    for b in (8, 32)
+)
+TRACE = {"metadata": {"gap_seconds": 600}, "data": [i // 3 % 2 for i in range(120)], "prices": [1.5]}
+TRAIN = "--model resnet18 --device cpu --batch 2 --windows 3"
+PUSH = "--launcher local --receiver m --senders a,b --checkpoint-size 2MB --repeats 1"
+LLAMA = "--model llama-8b --method fsdp --catalog aws-us-east-1 --offline"
+
+
+class Case(NamedTuple):
+    """Words of a command, the document it prints, its exit code; ``measures``: run once, as figures differ."""
+
+    words: str
+    name: str
+    code: int = 0
+    measures: bool = False
+
+
+CASES = {
+    "recommend": [
+        Case("--pw 3 --catalog paper --explain g5.xlarge", "recommend"),
+        Case("--pw 0.3 --catalog paper", "recommend", 3),
+        Case("--pw 3 --catalog paper --work 100 --deadline 90h --simulate 5", "recommend"),
+        Case(f"--pw 30 {LLAMA} --tokens 2B", "recommend"),
+        Case("--pw 3 --tables tables.json -r us-east-1 -r us-west-2 --prices snapshot", "recommend"),
+    ],
+    "explain": [
+        Case("g5.xlarge --pw 3 --catalog paper", "explain"),
+        Case("p2.xlarge --pw 3 --catalog paper", "explain"),
+    ],
+    "gpus": [Case("--catalog aws-us-east-1 --offline", "gpus")],
+    "sweep": [
+        Case("--pw 0:3:1 --catalog paper", "sweep"),
+        Case("--pw 0:3:1 --catalog paper --work 100 --simulate 5", "sweep"),
+    ],
+    "catalog diff": [Case("paper simulated", "diff"), Case("paper paper", "diff")],
+    "catalog list": [Case("", "catalogs")],
+    "catalog show": [Case("paper", "catalog")],
+    "catalog status": [Case("", "catalog-status")],
+    "simulate": [
+        Case("--job job.yaml --runs 5", "simulate"),
+        Case("--job job.yaml --runs 5 --deadline 2h --sweep grace=0:60:30", "simulate-comparison"),
+    ],
+    "profile all": [
+        Case(f"{TRAIN} --instance-type x.large --seconds 0.01", "tables", measures=True),
+    ],
+    "profile eflops": [
+        Case(f"{TRAIN} --seconds 0.01", "eflops", measures=True),
+    ],
+    "profile fit": [
+        Case("points.csv", "fit"),
+        Case("steps.csv --law step-time", "steptime"),
+        Case("steps.csv --law step-time --predict nodes=8,gpus=32,batch=200", "steptime"),
+    ],
+    "profile saturation": [Case(PUSH, "saturation", measures=True)],
+    "profile scaling": [Case(f"{TRAIN} --local 2 --warmup 0 --steps 1 --repeats 1", "scaling", measures=True)],
+    "performance check": [Case("", "performance-check")],
+    "performance models": [Case("", "models")],
+    "performance predict": [
+        Case("--model llama-8b --method fsdp --gpu H100 --gpus 64", "performance"),
+        Case("--model llama-70b --gpu T4", "performance", 3),
+    ],
+    "tables diff": [Case("", "tables-diff"), Case("--catalog paper", "diff")],
+    "tables list": [Case("", "tables-list")],
+    "tables show": [Case("*", "tables")],
+    "memory-node status": [Case("--node NODE --token-file token", "memory-node", measures=True)],
+    "ckpt bench": [Case("--reps 1 --methods deepvm-file --steps 1", "ckpt-bench", measures=True)],
+    "ckpt ls": [Case("versions", "ckpt-ls"), Case("empty", "ckpt-ls")],
+    "ckpt verify": [Case("versions", "ckpt-verify", 1), Case("versions/job-000000000002.pt", "ckpt-verify")],
+    "traces deadline": [Case("traces --work 2h --starts 3 --foresight", "traces-deadline")],
+    "traces fit": [Case("traces --each", "traces-fit")],
+    "traces replay": [Case("traces --policies thesis,best-fixed --save 20", "traces-replay")],
+    "traces show": [Case("traces", "traces")],
+    "reproduce": [Case("thesis", "reproduce"), Case("deepvm --only differs", "reproduce")],
+    "config show": [Case("", "config")],
+    "doctor": [Case("", "doctor", 5)],
+}
+"""By command: all that print JSON must be here."""
+
+
+def commands(command: Any, words: str) -> Iterator[tuple[str, Any]]:
+    """The command and those below it, each with what the user types."""
+    yield words, command
+    for name, below in getattr(command, "commands", {}).items():
+        yield from commands(below, f"{words} {name}")
+
+
+def forms() -> dict[str, set[str]]:
+    """The forms that each command with an option ``--output`` knows."""
+    every = dict(found for entry in COMMANDS for found in commands(load(entry), entry.name))
+    outputs = {words: next((p for p in command.params if "-o" in p.opts), None) for words, command in every.items()}
+    return {words: set(getattr(p.type, "choices", ())) for words, p in outputs.items() if p is not None}
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with all that the cases read, no account, and nobody who answers."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DEEPVM_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("DEEPVM_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("DEEPVM_ADVISOR_URL", "http://127.0.0.1:9/advisor.json")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    for name, text in {"job.yaml": JOB, "points.csv": POINTS, "steps.csv": STEPS, "token": TOKEN.decode()}.items():
+        Path(name).write_text(text)
+    Path("token").chmod(0o600)
+    for folder in ("traces", "empty"):
+        Path(folder).mkdir()
+    Path("traces", "a.json").write_text(json.dumps(TRACE))
+    entries = [eflops("g4dn.xlarge"), scaling("g4dn.xlarge"), saturation()]
+    save_entries(own_folder(), entries)
+    Path("tables.json").write_bytes(encode_tables(load_tables()))
+    save_entries(own_folder(), [eflops("g5.xlarge", 2.4e12)])
+    for version in (1, 2):
+        put(Path("versions"), version)
+    Path("versions", "job-000000000001.pt").write_bytes(b"other bytes")
+    yield tmp_path
+
+
+@pytest.fixture
+def call(run: Run, workshop: Path) -> Iterator[Any]:
+    """A command's stdout in one form; ``NODE`` is a memory node that runs."""
+    with running(persist=workshop / "kept") as node:
+
+        def printed(command: str, case: Case, form: str) -> str:
+            words = case.words.replace("NODE", str(node.address)).split()  # type: ignore[attr-defined]
+            code, out, err = run(*command.split(), *words, "-o", form)
+            assert code == case.code, err
+            return out
+
+        yield printed
+
+
+def test_every_command_that_prints_json_is_here() -> None:
+    assert set(CASES) == set(forms())
+
+
+@pytest.mark.parametrize("command", CASES)
+def test_a_command_with_one_form_has_all(command: str) -> None:
+    assert forms()[command] >= {"table", "json", "yaml", "csv"}
+
+
+def test_each_document_is_printed_by_a_case() -> None:
+    files = {"quotas", "job", "model", "trace", "checkpoint", "profile"}
+    assert {case.name for cases in CASES.values() for case in cases} == set(DOCUMENTS) - files
+
+
+@pytest.mark.parametrize(
+    ("command", "case"),
+    [pytest.param(c, case, id=f"{c} {case.words}"[:60]) for c, cases in CASES.items() for case in cases],
+)
+def test_forms_say_the_same(command: str, case: Case, call: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(call(command, case, "json"))
+    check(document, case.name)
+    if case.measures:
+        call = partial(printed_again, document=document, capsys=capsys)
+    assert without_clock(yaml.safe_load(call(command, case, "yaml"))) == without_clock(document)
+    if case.measures and case.name == "tables":
+        return  # its rows are those of `tables show`
+    lines = [line for line in io.StringIO(call(command, case, "csv")) if not line.startswith("#")]
+    header, *rows = csv.reader(lines)
+    assert len(set(header)) == len(header) and all(header)
+    assert all(len(row) == len(header) for row in rows)
+    found = DOCUMENTS[case.name]
+    if isinstance(found, Described) and found.row is not None:
+        assert header == header_of(found)
+        listed = document[found.rows] if found.rows else document
+        assert len(rows) == (len(listed) if found.rows or isinstance(listed, list) else 1)
+
+
+def printed_again(command: str, case: Case, form: str, *, document: Any, capsys: pytest.CaptureFixture[str]) -> str:
+    """What the command would print of this document in another form."""
+    print_as(form, lambda: None, lambda: document)
+    return capsys.readouterr().out
+
+
+def without_clock(document: Any) -> Any:
+    """The document without the moment it was written at, and ages."""
+    if isinstance(document, dict):
+        return {key: without_clock(value) for key, value in document.items() if key not in ("now", "age_s")}
+    return [without_clock(value) for value in document] if isinstance(document, list) else document

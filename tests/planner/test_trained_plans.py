@@ -1,0 +1,158 @@
+"""Plans that train a model, against a brute-force oracle: speeds, GPU memory, losses, zones, shared memory nodes."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.effort import THOROUGH, examples
+from support.planner.agreement import NumericalTrouble, blocks_for, by_ilp, enumerated, summary
+from support.planner.trained_cases import catalog_of, drawn, plain_gpu, plain_shop, request_of
+from support.planner.trained_oracle import Plan, better_by, by_machines, plans, ranked
+
+from deepvm.core.cluster.cluster import Cluster
+from deepvm.planner import ranking
+from deepvm.planner.recommend import Recommendations, solve
+from deepvm.planner.request import Rank, SolverName
+from deepvm.planner.search.enumeration import Enumeration
+
+CAMPAIGN, QUICK = 4000, 400
+ALL_TIERS = 9  # more than there are types of memory nodes
+
+
+def row_of(plan: Plan) -> tuple[Any, ...]:
+    return (*plan.cluster, plan.price, plan.zone)
+
+
+def agree(shop: dict[str, Any]) -> tuple[int, bool]:
+    """Oracle, enumeration and integer program give one answer; how many plans there were, and whether it was proven."""
+    request, expected = request_of(shop), ranked(plans(shop), shop["budget"], shop["top"])
+    blocks = blocks_for(catalog_of(shop), request)
+    listed = enumerated(blocks, request)
+    assert [summary(c) for c in listed] == [row_of(p) for p in expected]
+    assert [c.value for c in listed] == pytest.approx([p.value for p in expected], rel=1e-9)
+    try:
+        assert [summary(c) for c in by_ilp(blocks, request)] == [summary(c) for c in listed[:1]]
+    except NumericalTrouble:
+        return len(expected), False
+    return len(expected), True
+
+
+def by_machines_agree(shop: dict[str, Any]) -> int:
+    """The ranking follows its rules, read plainly; how many clusters it has."""
+    found = plans(shop)
+    expected = by_machines(found, shop["budget"], 6)
+    blocks = blocks_for(catalog_of(shop), request_of(shop))
+    choices = ranking.by_machines(Enumeration.build(blocks, ALL_TIERS), shop["budget"], 6)
+    assert [summary(c) for c in choices] == [row_of(p) for p in expected]
+    return len(expected)
+
+
+@settings(max_examples=examples(400))
+@given(rng=st.randoms(use_true_random=False))
+def test_oracle_enumeration_and_integer_program_agree(rng: random.Random) -> None:
+    agree(drawn(rng))
+
+
+@settings(max_examples=examples(400))
+@given(rng=st.randoms(use_true_random=False))
+def test_ranked_by_machines_as_the_rules_say(rng: random.Random) -> None:
+    by_machines_agree(drawn(rng))
+
+
+def next_by_trying(found: list[Plan], budget: int) -> Plan | None:
+    """The plan that more money should buy: every budget up to twice this one is tried, then the next that helps."""
+    now = next(iter(by_machines(found, budget, 1)), None)
+    if now is None:
+        return None
+    best, speeds = None, now.value > 0
+    for price in sorted({p.price for p in found if p.price > budget}):
+        if price > 2 * budget and best is not None:
+            return best
+        (plan,) = by_machines(found, price, 1)
+        if plan.value < now.value + abs(now.value) * 0.05:
+            continue
+        worth, known = ((p.value / p.price if speeds else p.value) if p else None for p in (plan, best))
+        if known is None or worth > known:
+            best = plan
+    return best
+
+
+@settings(max_examples=examples(200))
+@given(rng=st.randoms(use_true_random=False))
+def test_what_more_money_buys(rng: random.Random) -> None:
+    shop = drawn(rng)
+    request = replace(request_of(shop), rank=Rank.MACHINES)
+    enumeration = Enumeration.build(blocks_for(catalog_of(shop), request), ALL_TIERS)
+    found, expected = plans(shop), next_by_trying(plans(shop), shop["budget"])
+    if not by_machines(found, shop["budget"], 1):
+        return  # what is next then is what can be had at all
+    choice = ranking.next_first(enumeration, request, shop["budget"])
+    assert (choice and summary(choice)) == (expected and row_of(expected))
+
+
+def test_of_two_better_plans_more_money_buys_the_one_with_more_speed_for_a_dollar() -> None:
+    speeds = {"g2.x": (10.0, 300_000), "a1.x": (12.0, 360_000), "Z9.x": (14.0, 580_000)}
+    gpus = {name: plain_gpu([speed], spot={"": price}, on_demand=None) for name, (speed, price) in speeds.items()}
+    shop = plain_shop(gpus, nodes={}, max_nodes=1, architectures=("spot-storage",), budget=300_000)
+    request = replace(request_of(shop), rank=Rank.MACHINES)
+    enumeration = Enumeration.build(blocks_for(catalog_of(shop), request), ALL_TIERS)
+    choice = ranking.next_first(enumeration, request, shop["budget"])
+    assert choice is not None and choice.cluster.gpu.name == "a1.x" and choice.price == 360_000
+
+
+def campaign(name: str, share: int) -> list[dict[str, Any]]:
+    """The same shops every time; a tenth of them in the quick suite."""
+    count = (CAMPAIGN if THOROUGH else QUICK) // 4
+    return [drawn(random.Random(f"{name} {share} {seed}")) for seed in range(count)]
+
+
+@pytest.mark.parametrize("share", range(4))
+def test_a_campaign_of_seeds(share: int) -> None:
+    done = [agree(shop) for shop in campaign("plans", share)]
+    assert sum(found > 0 for found, _ in done) > 0.55 * len(done), "few of them have an answer"
+    assert sum(proven for _, proven in done) >= 0.99 * len(done)
+
+
+@pytest.mark.parametrize("share", range(4))
+def test_a_campaign_of_rankings(share: int) -> None:
+    done = [by_machines_agree(shop) for shop in campaign("rankings", share)]
+    assert sum(found > 1 for found in done) > 0.2 * len(done), "few of them rank several types"
+
+
+def answered(shop: dict[str, Any]) -> Recommendations:
+    return solve(catalog_of(shop), replace(request_of(shop, rank=None), solver=SolverName.FRONTIER))
+
+
+def cluster_of(cluster: Cluster) -> tuple[Any, ...]:
+    memory = (cluster.memory.instance.name, cluster.memory.count) if cluster.memory else ("", 0)
+    zone = cluster.zone.zone if cluster.zone else ""
+    return (cluster.architecture, cluster.gpu.name, cluster.gpu_count, *memory, cluster.micro_usd_per_hour, zone)
+
+
+@pytest.mark.parametrize("share", range(2))
+def test_the_whole_answer(share: int) -> None:
+    """What is shown first, never over budget, and what on-demand VMs alone would do; or why there is nothing."""
+    compared = 0
+    for shop in campaign("answers", share)[: 400 if THOROUGH else 40]:
+        answer, found = answered(shop), [p for p in plans(shop) if p.price <= shop["budget"]]
+        assert answer.request.ranks_machines and answer.request.rank is not Rank.PLANS
+        assert bool(answer) == bool(found) == (answer.infeasible is None)
+        by_cluster = {row_of(p): p for p in plans(shop)}
+        shown = [by_cluster[cluster_of(r.cluster)] for r in answer]
+        assert all(p.price <= shop["budget"] for p in shown)
+        assert len({(p.gpu, p.count) for p in shown}) == len(shown)
+        trusted = [p.trusted for p in shown]
+        assert trusted == sorted(trusted, reverse=True), "a speed that is not believed comes before one that is"
+        if shown:
+            best = max(p.value for p in found if p.trusted or not shown[0].trusted)
+            assert better_by(best, shown[0].value) <= 1.05 * 1.01 * (1 + 1e-9)
+        paid = by_machines(plans(shop, on_demand=True), shop["budget"], 1)
+        beside = [cluster_of(answer.on_demand.cluster)] if answer.on_demand else []
+        assert beside == [row_of(p) for p in paid]
+        compared += bool(paid)
+    assert compared > 10

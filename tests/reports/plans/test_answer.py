@@ -1,0 +1,221 @@
+"""The answer on one screen, and the reasons behind it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deepvm.catalog.published.performance import PublishedPerformance
+from deepvm.catalog.published.workloads import read_workload
+from deepvm.catalog.store import load_catalog
+from deepvm.core.cluster.cluster import Outlook
+from deepvm.core.interval import Interval
+from deepvm.core.training.speed import Training
+from deepvm.planner.job_forecast import START_S
+from deepvm.planner.recommend import Recommendations, recommend
+from deepvm.planner.regions import compare
+from deepvm.reports.plans import answer as answers
+from deepvm.reports.plans.trained_report import print_trained_report
+
+PRICES = datetime(2026, 8, 10, tzinfo=timezone.utc)
+
+
+@cache
+def answered(budget: str, model: str = "llama-8b", tokens: str | None = None, **options: str) -> Recommendations:
+    workload = read_workload(model=model, tokens=tokens)
+    catalog = load_catalog("aws-us-east-1", prices="snapshot")
+    training = Training(workload, PublishedPerformance())
+    return recommend(catalog, budget, training=training, solver="frontier", **options)  # type: ignore[arg-type]
+
+
+def shown(answer: Recommendations, capsys: pytest.CaptureFixture[str], now: datetime = PRICES) -> list[str]:
+    answers.print_answer(compare([answer]), now)
+    return capsys.readouterr().out.splitlines()
+
+
+def reasons(answer: Recommendations, capsys: pytest.CaptureFixture[str], *, wide: bool = False) -> str:
+    print_trained_report(compare([answer]), None, None, PRICES, wide=wide)
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("budget", "model", "tokens"),
+    [("3", "resnet50", None), ("30", "llama-8b", "2B"), ("0.5", "bert-large", None), ("300", "llama-70b", None)],
+)
+def test_it_fits_on_a_screen(budget: str, model: str, tokens: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(shown(answered(budget, model, tokens), capsys)) <= 16
+
+
+def test_value_and_interval_are_of_the_same_speed(capsys: pytest.CaptureFixture[str]) -> None:
+    for r in answered("300", "llama-70b"):
+        assert r.prediction is not None
+        assert r.throughput == pytest.approx(r.prediction.throughput.value)
+
+
+def test_the_best_value_is_the_first_where_others_save_little(capsys: pytest.CaptureFixture[str]) -> None:
+    """One T4 would train a million images for 4 % less, and take seven times as long."""
+    best = answered("3", "resnet50")
+    cheapest = answered("0.32", "resnet50")[0]
+    assert 0.95 * best[0].usd_per_work < cheapest.usd_per_work < best[0].usd_per_work  # type: ignore[operator]
+    assert cheapest.throughput < best[0].throughput / 5
+    assert [label for label, _ in answers.rows_of(best)] == ["fastest, best value", "no spot"]
+
+
+def test_a_baseline_has_no_best_value() -> None:
+    found = answered("30", "resnet50", policy="performance-first")
+    assert [label for label, _ in answers.rows_of(found)][0] == "first by performance-first"
+    each = [r.cluster.gpu.eflops for r in found]
+    assert each == sorted(each, reverse=True), "5 % of a rank is no share of a speed"  # type: ignore[type-var]
+
+
+def test_the_bill_at_a_good_and_at_a_bad_time() -> None:
+    first = answered("30", "llama-8b", "2B")[0]
+    assert first.outlook is not None and first.prediction is not None and first.outlook.costs_usd is not None
+    low, high = first.outlook.costs_usd
+    assert low < first.outlook.cost_usd < high
+    kept, speed = first.prediction.kept, first.prediction.throughput
+    ends = (
+        (kept.high, speed.high, low),
+        (kept.value, speed.value, first.outlook.cost_usd),
+        (kept.low, speed.low, high),
+    )
+    for share, units_per_s, bill in ends:
+        assert bill == pytest.approx(float(first.usd_per_hour) * (START_S + 2e9 / (share * units_per_s)) / 3600)
+    steady = answered("30", "llama-8b", "2B").on_demand
+    assert steady is not None and steady.outlook is not None and steady.outlook.costs_usd is not None
+    assert steady.outlook.costs_usd[0] < steady.outlook.cost_usd < steady.outlook.costs_usd[1]
+
+
+@pytest.mark.parametrize(
+    ("cost", "costs", "words"),
+    [
+        (608.4, None, "608 $"),
+        (5.0, None, "5.00 $"),
+        (196.0, (192.4, 201.2), "192-201 $"),
+        (9.0, (9.0, 9.001), "9.00 $"),
+    ],
+)
+def test_bills_in_words(cost: float, costs: tuple[float, float] | None, words: str) -> None:
+    assert answers.bill_words(Outlook(1.0, cost, 0.0, costs_usd=costs)) == words
+
+
+def test_losses_in_words() -> None:
+    assert answers.lost_words(Interval(0.963, 0.99, 0.9999)) == "0.0 to 3.7 %"
+    assert answers.lost_words(Interval(0.754, 0.9, 0.998)) == "0.2 to 25 %"
+
+
+@given(st.decimals(min_value="0.000001", max_value="100000", places=6))
+def test_a_budget_in_cents_still_buys_it(usd: Decimal) -> None:
+    cents = Decimal(answers._up_to_cents(usd))
+    assert usd <= cents < usd + Decimal("0.01")
+
+
+def test_what_more_money_buys_is_worth_it() -> None:
+    for budget, model in (("3", "resnet50"), ("300", "llama-70b"), ("0.5", "bert-large")):
+        change = answered(budget, model).next_change
+        assert change is not None and change.gain is not None and change.gain >= 0.05
+
+
+def test_the_next_budget_is_no_trap() -> None:
+    """For 1 $/h there are three T4 that gather a sharded model over Ethernet; half a dollar more is a new world."""
+    change = answered("1", "qwen2.5-1.5b", "100M").next_change
+    assert change is not None and change.gain is not None and change.gain > 10 and change.budget < 2
+    (line,) = answers.limits(answered("1", "qwen2.5-1.5b"), answers.rows_of(answered("1", "qwen2.5-1.5b")))
+    assert "times the speed" in line
+
+
+def test_a_bad_time_is_called_out_from_five_per_cent_on() -> None:
+    best = answered("3", "resnet50")
+    assert list(answers.bad_time(answers.rows_of(best))) == []
+    first = best[0]
+    assert first.prediction is not None
+    bad = replace(first, prediction=replace(first.prediction, kept=Interval(0.48, 0.9, 1.0)))
+    (line,) = answers.bad_time([("fastest", bad), *answers.rows_of(best)[1:]])
+    assert line == "! at a bad time, when spot VMs live for hours, 'no spot' is faster"
+
+
+def test_a_deadline_that_a_slower_run_would_miss_is_called_out(capsys: pytest.CaptureFixture[str]) -> None:
+    """The time is that of a speed in the middle: just in time is late in half of the cases."""
+    time_s = next(iter(answered("30", "llama-8b", "2B"))).outlook.total_s  # type: ignore[union-attr]
+    for factor, least, most in ((1.0001, 0.45, 0.55), (1.15, 0.1, 0.3), (1.6, 0.0, 0.01)):
+        best = answered("30", "llama-8b", "2B", deadline=f"{time_s * factor}s")
+        late = best[0].outlook.late_probability  # type: ignore[union-attr]
+        assert late is not None and least <= late <= most
+        said = [line for line in shown(best, capsys) if "misses the deadline" in line]
+        assert said == [] if late < 0.1 else f" in {late:.0%} of cases" in said[0]
+        if said:
+            assert f"{late:.0%} of cases" in reasons(best, capsys)
+
+
+def test_old_prices_are_called_out(capsys: pytest.CaptureFixture[str]) -> None:
+    best = answered("30", "llama-8b", "2B")
+    ages = [line for line in shown(best, capsys, PRICES + timedelta(days=8)) if "days old" in line]
+    assert ages == ["! prices 29 days old (us-east-1)  -> deepvm catalog refresh"]
+
+
+def test_a_row_for_each_type() -> None:
+    names = [r.cluster.gpu.name for r in answered("300", "llama-70b", None)]
+    assert len(names) == len(set(names)) == 3
+
+
+def test_reasons_speak_of_what_is_trained(capsys: pytest.CaptureFixture[str]) -> None:
+    best = answered("300", "llama-70b")
+    out = reasons(best, capsys)
+    first = best[0]
+    assert first.usd_per_work is not None and first.prediction is not None
+    assert f"{first.usd_per_work / 3600 * 1e6:.3g}" in out and "$ per 1M tokens" in out
+    assert f"Speed: {first.cluster.gpu_count * 8} x B200 do a step of 8 samples a GPU" in out
+    assert f"{first.prediction.mfu:.0%} of their peak in bf16 (MFU)" in out
+    assert "Scaling: 7 VMs are " in out and "training stops when any of 7 goes" in out
+    assert "a spot p6-b200.48xlarge lives 4 h at a bad time (public traces)" in out
+    assert "eFLOPS" not in out and "S(1)" not in out
+
+
+def test_doubts_about_several_gpus_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    found = reasons(answered("300", "llama-70b"), capsys).splitlines()
+    (line,) = (d for d in found if "nobody has published llama-70b" in d)
+    assert re.fullmatch(r"Doubt: nobody has published llama-70b on [^:]*B200[^:]* or [^:]* in bf16: derived .*", line)
+
+
+def test_wide_adds_what_the_step_does(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "220")
+    head = next(line for line in reasons(answered("30"), capsys, wide=True).splitlines() if line.startswith("#"))
+    assert {"MFU", "step", "precision", "K(n)"} <= set(re.split(r"\s{2,}", head))
+
+
+def test_each_doubt_says_which_type_it_is_about(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not "16 vCPUs read too little" below a first row that has 96."""
+    best = answered("3", "resnet50")
+    said = [line for line in reasons(best, capsys).splitlines() if line.startswith("Doubt:") and "vCPUs" in line]
+    assert said and all(any(f"{r.cluster.gpu.name}: " in line for r in best) for line in said)
+
+
+def test_a_deadline_is_compared_with_training_alone() -> None:
+    """A speed that is 10 % lower makes training 10 % longer, not the start before it."""
+    best = answered("30", "llama-8b", "2M")  # 35 s of training after 5 minutes
+    outlook, speed = best[0].outlook, best[0].prediction.throughput  # type: ignore[union-attr]
+    assert outlook is not None
+    due = START_S + 1.3 * (outlook.total_s - START_S)
+    late = answered("30", "llama-8b", "2M", deadline=f"{due}s")[0].outlook.late_probability  # type: ignore[union-attr]
+    assert late == pytest.approx(1 - speed.probability_above(speed.value / 1.3), abs=1e-6)
+
+
+def test_a_bill_that_may_exceed_its_limit_is_called_out(capsys: pytest.CaptureFixture[str]) -> None:
+    bill = answered("30", "llama-8b", "2B")[0].outlook
+    assert bill is not None and bill.costs_usd is not None
+    for limit, said in ((bill.cost_usd * 1.01, True), (bill.costs_usd[1] * 1.01, False)):
+        out = shown(answered("30", "llama-8b", "2B", total_budget=str(round(limit, 2))), capsys)
+        assert any("it may be" in line and "more than" in line for line in out) is said
+
+
+def test_a_job_of_a_few_steps_is_called_out(capsys: pytest.CaptureFixture[str]) -> None:
+    few, many = (shown(answered("30", "llama-8b", tokens), capsys) for tokens in ("2M", "2B"))
+    assert "! that is 16 steps in all: is the amount right?" in " ".join(few)
+    assert not any("steps in all" in line for line in many)

@@ -1,0 +1,91 @@
+"""Figures as papers print them: read, compared to the printed digits, shown."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from deepvm.reports.reproduction.printed import Kind, Printed, show_time
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        ("2.8526", Kind.NUMBER, 2.8526),
+        ("0", Kind.NUMBER, 0),
+        ("-1.5", Kind.NUMBER, -1.5),
+        ("66.3 %", Kind.NUMBER, 66.3),
+        ("< 10 %", Kind.BELOW, 10),
+        ("> 75 %", Kind.ABOVE, 75),
+        ("5d, 11:31:28", Kind.TIME, 5 * 86_400 + 11 * 3600 + 31 * 60 + 28),
+        ("0:34:11", Kind.TIME, 2051),
+        ("17 g4dn + 1 c5", Kind.WORDS, None),
+        ("0.75 / 0.225", Kind.WORDS, None),
+        ("1:75:00", Kind.WORDS, None),
+        ("2.", Kind.WORDS, None),
+        ("٣", Kind.WORDS, None),
+    ],
+)
+def test_what_is_printed_is_read(text: str, kind: Kind, value: float | None) -> None:
+    found = Printed.read(text)
+    assert (found.text, found.kind, found.value) == (text, kind, value)
+
+
+@pytest.mark.parametrize(
+    ("text", "ours", "same"),
+    [
+        ("0.1339", 0.13394, True),
+        ("0.1339", 0.13396, False),
+        ("0.1380", 0.138, True),
+        ("0.1380", 0.1382, False),
+        ("6.1766", 6.176666667, False),
+        ("2.5", 2.55, True),  # half a digit off, whichever way a binary float lies
+        ("20 %", 20.4, True),
+        ("20 %", 22.1, False),
+        ("< 10 %", 9.99, True),
+        ("< 10 %", 10.0, False),
+        ("> 75 %", 75.1, True),
+        ("> 75 %", 75.0, False),
+        ("0:34:11", 2051.4, True),
+        ("0:34:11", 2052.0, False),
+        ("yes", "yes", True),
+        ("yes", "no", False),
+        ("1.6", "never", False),
+        ("16 g4dn", 16.0, False),
+        ("1.6", math.nan, False),
+        ("< 10 %", math.nan, False),
+    ],
+)
+def test_same_is_to_the_printed_digits(text: str, ours: float | str, same: bool) -> None:
+    assert Printed.read(text).agrees(ours) is same
+
+
+def test_differences_are_in_the_printed_unit() -> None:
+    assert Printed.read("66.3 %").difference(70.0) == pytest.approx(3.7)
+    assert Printed.read("0:34:11").difference(2000.0) == -51
+    assert Printed.read("< 10 %").difference(7.0) is None
+    assert Printed.read("yes").difference("no") is None
+    assert Printed.read("1.6").difference("never") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "ours", "shown"),
+    [
+        ("0.1380", 0.138, "0.1380"),
+        ("20 %", 22.13, "22 %"),
+        ("< 10 %", 7.44, "7.4 %"),
+        ("0", 3.0, "3"),
+        ("0:34:11", 1653.2, "0:27:33"),
+        ("1.6", "never", "never"),
+        ("1.6", math.inf, "inf"),
+    ],
+)
+def test_ours_is_shown_as_theirs(text: str, ours: float | str, shown: str) -> None:
+    assert Printed.read(text).show(ours) == shown
+
+
+@pytest.mark.parametrize("text", ["0:00:00", "7:04:57", "1d, 0:00:00", "25d, 16:35:27"])
+def test_times_go_both_ways(text: str) -> None:
+    seconds = Printed.read(text).value
+    assert seconds is not None and show_time(seconds) == text

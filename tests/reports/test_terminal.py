@@ -1,0 +1,115 @@
+"""Widths, whole commands, colour."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deepvm.reports.terminal import BEST, USUAL_WIDTH, coloured, fitted, paint, pieces, print_lines, width_of, wrapped
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ("see 'deepvm catalog refresh --region us-east-1' for today's", "'deepvm catalog refresh --region us-east-1'"),
+        ("what that needs ('deepvm doctor' says so)", "('deepvm doctor'"),
+        ("All of them: '| less -S' or '-o csv'.", "'| less -S'"),
+        ("! prices 9 days old  -> deepvm catalog refresh", "-> deepvm catalog refresh"),
+        ("--gpu: no; did you mean --gpu A100 --gpu-memory-min 80GB?", "--gpu A100 --gpu-memory-min 80GB?"),
+        ("No such command 'x'. Did you mean 'deepvm help budget'?", "'deepvm help budget'?"),
+        ("install it with: pip install -e '.[plot]' (in a checkout)", "pip install -e '.[plot]'"),
+        ('such as {"a": 1, "b": [2, 3]}; or none', '{"a": 1, "b": [2, 3]};'),
+    ],
+)
+def test_what_people_copy_stays_whole(text: str, whole: str) -> None:
+    assert whole in pieces(text)
+    for width in (10, 20, 40):
+        lines = wrapped(text, width)
+        assert sum(whole in line for line in lines) == 1
+        assert all(len(line) <= width or line.strip() in pieces(text) for line in lines)
+        assert " ".join(line.strip() for line in lines).split() == text.split()
+
+
+def test_an_apostrophe_is_no_quote() -> None:
+    assert pieces("AWS's prices and the user's own") == ["AWS's", "prices", "and", "the", "user's", "own"]
+
+
+def test_spaces_within_a_line_stay_and_those_at_its_end_do_not() -> None:
+    assert wrapped("  a   b cc", 8) == ["  a   b", "  cc"]
+    assert wrapped("", 10) == [""] and fitted("", Terminal()) == ""
+
+
+@given(st.text("ab -'/.\n日", max_size=80), st.integers(1, 40))
+def test_nothing_is_lost_and_no_line_is_too_wide(text: str, width: int) -> None:
+    from rich.cells import cell_len
+
+    for line in text.split("\n"):
+        found = wrapped(line, width)
+        assert [p for part in found for p in pieces(part)] == pieces(line)
+        assert all(cell_len(part) <= width or len(pieces(part)) <= 1 for part in found)
+
+
+def test_the_width_is_that_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    parent, child = pty.openpty()
+    with open(child, "w") as stream:
+        assert width_of(stream) == USUAL_WIDTH, "which does not say its width"
+        import fcntl
+        import struct
+        import termios
+
+        fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 123, 0, 0))
+        assert width_of(stream) == 123
+        for given_width, expected in (("91", 91), ("0", 123), ("wide", 123)):
+            monkeypatch.setenv("COLUMNS", given_width)
+            assert width_of(stream) == expected
+    os.close(parent)
+    assert width_of(io.StringIO()) == 0 and width_of(Terminal()) == USUAL_WIDTH
+
+
+@pytest.mark.parametrize(
+    ("environ", "terminal", "pipe"),
+    [
+        ({}, True, False),
+        ({"NO_COLOR": ""}, True, False),
+        ({"NO_COLOR": "1"}, False, False),
+        ({"TERM": "dumb"}, False, False),
+        ({"FORCE_COLOR": "1"}, True, True),
+        ({"FORCE_COLOR": "0"}, True, False),
+        ({"FORCE_COLOR": "1", "TERM": "dumb"}, True, True),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False, False),
+    ],
+)
+def test_when_there_is_colour(
+    environ: dict[str, str], terminal: bool, pipe: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    for stream, expected in ((Terminal(), terminal), (io.StringIO(), pipe)):
+        assert coloured(stream) == expected
+        assert paint("a\nb", BEST, stream) == ("\x1b[1;32ma\x1b[0m\n\x1b[1;32mb\x1b[0m" if expected else "a\nb")
+
+
+def test_doubts_are_in_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "20")
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    stream = Terminal()
+    print_lines(["! old prices, months and months", "plain", "Doubt: what?"], stream)
+    assert stream.getvalue() == (
+        "\x1b[33m! old prices, months\x1b[0m\n\x1b[33m  and months\x1b[0m\nplain\n\x1b[33mDoubt: what?\x1b[0m\n"
+    )
