@@ -55,15 +55,19 @@ def pieces_of(image: Image, layout: Layout, rank: int) -> tuple[Piece, ...]:
 
 
 def groups(
-    pieces: Sequence[Piece], sources: Sources, which: Iterable[int]
+    pieces: Sequence[Piece], sources: Sources, which: Sequence[int], most: int | None = None
 ) -> Iterator[tuple[list[int], list[torch.Tensor]]]:
-    """Consecutive pieces of one device, together no larger than a group: their numbers and bytes."""
+    """Consecutive pieces of one device, together no larger than a group: their numbers and bytes.
+
+    ``most``: groups are larger where there would be more than about so many.
+    """
+    largest = max(GROUP_BYTES, sum(pieces[number].length for number in which) // most) if most else GROUP_BYTES
     numbers: list[int] = []
     parts: list[torch.Tensor] = []
     size = 0
     for number in which:
         part = pieces[number].of(sources)
-        if numbers and (part.device != parts[0].device or size + len(part) > GROUP_BYTES):
+        if numbers and (part.device != parts[0].device or size + len(part) > largest):
             yield numbers, parts
             numbers, parts, size = [], [], 0
         numbers.append(number)

@@ -78,7 +78,12 @@ class Cuda:
             error = int(torch.cuda.cudart().cudaHostRegister(address, size, _PORTABLE))  # type: ignore[no-untyped-call]
         except RuntimeError as failure:
             return str(failure)
-        return f"cudaHostRegister returned error {error}" if error else ""
+        if not error:
+            return ""
+        # CUDA keeps the error for whoever asks next, which would be the training's next kernel; this one asks.
+        with contextlib.suppress(RuntimeError):
+            torch.empty(1, device="cuda").zero_()
+        return f"cudaHostRegister returned error {error}"
 
     def unpin(self, address: int) -> None:
         """Undo :meth:`pin`."""

@@ -189,6 +189,22 @@ def test_progress_is_told_when_the_device_has_come_by(monkeypatch: pytest.Monkey
     assert told == sorted(told) and len(told) == 10 and told[-1] == image.size - 1
 
 
+def test_a_copy_is_queued_with_few_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA makes the thread that queues more than 56 of them wait for the device."""
+    monkeypatch.setattr(host_buffer, "GROUP_BYTES", 1000)
+    tree = {"model": {str(n): torch.full((100 + 300 * (n % 7 == 0),), float(n)) for n in range(500)}}
+    parts = flatten(tree)
+    image = plan_image(tree, parts)
+    api = Late(0)
+    strategy = Strategy(api)
+    slot = strategy.slot(image, image.layout(), 0)
+    pieces = range(len(slot.pieces))
+    sources = [as_bytes(storage) for storage in parts.storages]
+    Copying(strategy, slot, sources, pieces, (), hold=False).run(lambda end: None)
+    assert 10 < api.copies <= 40
+    assert all(slot.targets[n].equal(slot.pieces[n].of(sources)) for n in pieces)
+
+
 def test_memory_is_page_locked_while_a_gpu_is_used(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
