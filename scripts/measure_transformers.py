@@ -28,7 +28,7 @@ LLAMA = {
     "llama-3b": (3072, 8192, 28, 24, 8, 128256, True),
     "llama-8b": (4096, 14336, 32, 32, 8, 128256, False),
 }
-"""Hidden and inner size, layers, heads, key and value heads, vocabulary, tied words: config.json of Llama 3.1 and 3.2."""
+"""Hidden and inner size, layers, heads, key and value heads, vocabulary, tied words: config.json of Llama 3."""
 
 
 class Run(NamedTuple):
@@ -64,7 +64,8 @@ RUNS = [
 ]
 
 
-def language(name: str, tokens: int) -> nn.Module:
+def language(name: str, tokens: int) -> Any:
+    """A model of Transformers with random weights."""
     import transformers as hf
 
     if name in LLAMA:
@@ -88,7 +89,8 @@ def language(name: str, tokens: int) -> nn.Module:
     return hf.BertForMaskedLM(hf.BertConfig(**(large if name == "bert-large" else {})))
 
 
-def images(name: str) -> tuple[nn.Module, int]:
+def images(name: str) -> tuple[Any, int]:
+    """A model of torchvision, and the side of its images."""
     import torchvision.models as vision
 
     if name.startswith("vit"):
@@ -101,6 +103,7 @@ def measure(run: Run, steps: int, warmup: int) -> dict[str, Any]:
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = run.precision != "fp32"
     torch.manual_seed(0)
+    model: Any
     with torch.device("cuda"):
         if run.tokens is None:
             model, pixels = images(run.model)
@@ -154,6 +157,7 @@ def measure(run: Run, steps: int, warmup: int) -> dict[str, Any]:
 
 
 def main() -> int:
+    """Run them all, one after the other; or one, in this process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="CSV file")
     parser.add_argument("--only", action="append", help="a model of the list; repeatable")

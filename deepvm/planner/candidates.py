@@ -91,6 +91,7 @@ class Candidates:
         sizes = TrainingTable(
             types=types,
             type_index=type_index,
+            curves=tuple(g.curve for g in allowed),
             count=count,
             spot=spot,
             on_demand=on_demand,

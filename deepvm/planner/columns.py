@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepvm.core.cluster.instances import InstanceType, Quota
+from deepvm.core.cluster.speedup import SpeedupCurve
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -26,6 +27,7 @@ class TrainingTable:
 
     Attributes:
         types: the GPU types, by name, each once for each zone. type_index: index into ``types``.
+        curves: how each of the types scales.
         count: VMs that train, n. spot, on_demand: how many of them are bought in each market.
         price: micro-dollars an hour of the GPU VMs.
         k: scaling factor K(n). n_sat: of the type's own network.
@@ -43,6 +45,7 @@ class TrainingTable:
 
     types: tuple[InstanceType, ...]
     type_index: IntArray
+    curves: tuple[SpeedupCurve, ...]
     count: IntArray
     spot: IntArray
     on_demand: IntArray
@@ -95,9 +98,16 @@ class TrainingTable:
         most = int(self.count.max(initial=0)) + 1
         return np.asarray(names[self.type_index] * most + self.count, dtype=np.int64)
 
+    def deviation(self, rows: IntArray) -> FloatArray:
+        """Standard deviation of the logarithm of the speed, of some of the rows."""
+        found, kinds = np.zeros(len(rows)), self.type_index[rows]
+        for kind in np.unique(kinds):
+            found[kinds == kind] = self.curves[kind].deviation(self.count[rows[kinds == kind]].astype(np.float64))
+        return found
+
     def take(self, rows: BoolArray | IntArray) -> TrainingTable:
         """Some of the rows."""
-        columns = [f.name for f in fields(self) if f.name not in ("types", "quotas")]
+        columns = [f.name for f in fields(self) if f.name not in ("types", "curves", "quotas")]
         return replace(self, **{c: getattr(self, c)[rows] for c in columns})
 
 

@@ -65,13 +65,17 @@ def _first(left: Sequence[Placed], request: PlanRequest) -> int:
     clusters = [p.recommendation.cluster for p in left]
     never = len(INTERRUPTION_BANDS)
     bands = [never if (band := c.gpu.interruption_band) is None else band for c in clusters]
+    predictions = [p.recommendation.prediction for p in left]
+    deviation = np.array([0.0 if p is None else p.throughput.deviation for p in predictions])
+    names = [c.gpu.name for c in clusters]
     plans = Plans(
         value=np.array([value for (value,) in worth]),
         price=np.array([c.micro_usd_per_hour for c in clusters], dtype=np.int64),
-        type_number=np.arange(len(left), dtype=np.int64),
+        type_number=np.array([names.index(name) for name in names], dtype=np.int64),
         vcpus=np.array([sum(g.count * g.instance.vcpus for g in c.groups) for c in clusters], dtype=np.int64),
         band=np.array([b if c.spot_count else -1 for b, c in zip(bands, clusters, strict=True)], dtype=np.int64),
-        trusted=np.array([p is None or p.trusted for p in (q.recommendation.prediction for q in left)]),
+        trusted=np.array([p is None or p.trusted for p in predictions]),
+        deviation=lambda rows: deviation[rows],
     )
     return plans.first(np.ones(len(left), dtype=np.bool_))
 

@@ -62,7 +62,7 @@ CASES = {
     ),
     "predict": Case(
         lambda: deepvm.predict("H100", 64, model="llama-8b", method="fsdp"),
-        "<TrainingSpeed: llama-8b on 64 x H100: 4.",
+        "<TrainingSpeed: llama-8b on 64 x H100: 3.",
         "performance predict --gpu H100 --gpus 64 --model llama-8b --method fsdp",
     ),
     "gpus": Case(

@@ -49,8 +49,8 @@ class _WorkloadDocument(Lenient):
     precision: Literal["auto", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4"] | None = Field(
         None, description="auto, fp32, tf32, fp16, bf16, fp8 or fp4, or null"
     )
-    software: Literal["eager", "compiled", "tuned"] | None = Field(
-        None, description="eager, compiled or tuned, or null"
+    software: Literal["eager", "transformers", "compiled", "tuned"] | None = Field(
+        None, description="eager, transformers, compiled or tuned, or null"
     )
     trains: Name | None = schema.name_of("what recommend --model calls it", "for the model's own name")
     processes: Whole | None = schema.number(

@@ -75,7 +75,8 @@ def read_model(path: str) -> Model:
     }
     shape = None
     if "layers" in raw:
-        shape = Transformer(int(raw["layers"]), int(raw["hidden"]), int(raw.get("vocabulary", 0)))
+        gated = raw.get("unit", "tokens") == "tokens"  # as nearly all language models today; it needs more memory
+        shape = Transformer(int(raw["layers"]), int(raw["hidden"]), int(raw.get("vocabulary", 0)), gated)
     name = values.setdefault("name", file.stem)
     if name in presets():  # what was published of that one says little about this one
         values["name"] = f"{name} ({file.name})"

@@ -21,6 +21,8 @@ SEQUENCE = 2048
 TOKENS_AT_ONCE = 16_384
 """Of each GPU and step for a model of which no batch is known."""
 LEAST, MOST = 1e5, 1e13
+SHAPE = ("layers", "hidden", "vocabulary", "gated")
+"""Of an entry: the fields of :class:`Transformer`."""
 
 
 @lru_cache(maxsize=1)
@@ -32,8 +34,8 @@ def presets() -> dict[str, Model]:
 
 
 def _model(entry: dict[str, Any]) -> Model:
-    values = {k: v for k, v in entry.items() if k not in ("layers", "hidden", "vocabulary", "aliases")}
-    shape = Transformer(entry["layers"], entry["hidden"], entry["vocabulary"]) if "layers" in entry else None
+    shape = Transformer(**{k: entry[k] for k in SHAPE if k in entry}) if "layers" in entry else None
+    values = {k: v for k, v in entry.items() if k not in (*SHAPE, "aliases")}
     return Model(**values, transformer=shape)
 
 

@@ -20,8 +20,8 @@ FloatArray = npt.NDArray[np.float64]
 
 MOST_IN_A_VM = 16
 """GPUs of the largest VMs (p2.16xlarge); others have 8."""
-SOFTWARE = ("eager", "compiled", "tuned")
-"""Plain PyTorch, ``torch.compile``, and what vendors tune for a benchmark."""
+SOFTWARE = ("eager", "transformers", "compiled", "tuned")
+"""Plain PyTorch, Hugging Face Transformers (with PEFT for adapters), ``torch.compile``, what vendors tune."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ class PublishedPerformance:
 
     def _software(self, precision: Precision) -> str:
         """In fp8 nobody trains without a compiler: casts that are not fused cost more than they save."""
-        return "compiled" if precision is Precision.FP8 and self.software == "eager" else self.software
+        compiled = self.software in ("compiled", "tuned")
+        return "compiled" if precision is Precision.FP8 and not compiled else self.software
 
     def cluster(self, gpu: Accelerator, workload: Workload, gpus: int, nodes: int | None) -> TrainingSpeed:
         """The speed of so many GPUs, in ``nodes`` VMs or as they are mostly rented.

@@ -45,7 +45,7 @@ def predict(
         gpus: how many of them, in all.
         nodes: in how many VMs, None: as they are mostly rented.
         gpu_memory: which of several with this name, such as ``"40GiB"``, or bytes.
-        software: ``"eager"``, ``"compiled"`` or ``"tuned"``.
+        software: ``"eager"``, ``"transformers"``, ``"compiled"`` or ``"tuned"``.
         placement_group: whether the VMs are in a cluster placement group.
         tables: measured on your own machines, ``deepvm.load_tables()``.
         **workload: what is trained, see :class:`deepvm.catalog.published.workloads.WorkloadOptions`.
@@ -78,7 +78,7 @@ def training(
     """Say what is trained, for ``training=`` of :func:`deepvm.recommend`, ``explain`` and ``sweep``.
 
     Args:
-        software: ``"eager"``, ``"compiled"`` or ``"tuned"``.
+        software: ``"eager"``, ``"transformers"``, ``"compiled"`` or ``"tuned"``.
         placement_group: whether the VMs are in a cluster placement group.
         tables: measured on your own machines, ``deepvm.load_tables()``.
         catalog: of the types that the tables name.

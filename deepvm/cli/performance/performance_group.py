@@ -14,7 +14,13 @@ from deepvm.cli.workload_options import WorkloadFlags
 
 app = group("Predict how fast GPUs train a model, with intervals, and check such predictions.")
 
-_Software = Annotated[str, opt("Plain PyTorch (eager), torch.compile, or vendor-tuned.", "eager|compiled|tuned")]
+_Software = Annotated[
+    str,
+    opt(
+        "Plain PyTorch (eager), Hugging Face Transformers, torch.compile, or vendor-tuned.",
+        "eager|transformers|compiled|tuned",
+    ),
+]
 
 
 @app.command(short_help="Predict the throughput of a number of GPUs.")

@@ -119,7 +119,8 @@ class PlanFlags(WorkloadFlags):
     epochs: Annotated[str | None, opt("Instead: passes over a data set, with --dataset-size.", "N")] = None
     dataset_size: Annotated[str | None, opt("Its samples; of a language model its tokens.", "COUNT")] = None
     software: Annotated[
-        Literal["eager", "compiled", "tuned"], opt("Plain PyTorch, torch.compile, or vendor-tuned code.")
+        Literal["eager", "transformers", "compiled", "tuned"],
+        opt("Plain PyTorch, Hugging Face, torch.compile, or vendor-tuned."),
     ] = "eager"
     placement_group: Annotated[bool, switch("The VMs are in a cluster placement group.")] = False
     rank: Annotated[

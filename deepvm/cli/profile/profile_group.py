@@ -48,7 +48,8 @@ class StepsOf:
         Literal["auto", "fp32", "tf32", "fp16", "bf16", "fp8"] | None, opt("With --save; default: auto.", "NAME")
     ] = None
     software: Annotated[
-        Literal["eager", "compiled", "tuned"] | None, opt("With --save: as for recommend; default: eager.")
+        Literal["eager", "transformers", "compiled", "tuned"] | None,
+        opt("With --save: as for recommend; default: eager."),
     ] = None
     activation_checkpointing: Annotated[
         bool | None,

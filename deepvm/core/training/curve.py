@@ -43,6 +43,13 @@ class StepTimeSpeedup(SpeedupCurve):
         found = self.known if np.array_equal(sizes, self.known.vms) else self.speed_of(sizes)
         return np.asarray((found.throughput * found.fits / self.unit).reshape(np.shape(n)))
 
+    def deviation(self, n: FloatArray) -> FloatArray:
+        """That of the throughput, from its interval."""
+        rows = np.searchsorted(self.known.vms, n)
+        if np.array_equal(self.known.vms.take(rows, mode="clip"), n):
+            return np.asarray(self.known.sd[rows])
+        return np.asarray(self.speed_of(np.asarray(n, dtype=np.float64)).sd)
+
     def extrapolated(self, n: FloatArray) -> BoolArray:
         """Beyond 1.5 x the largest cluster that its source has seen, or the batch that is known to train well."""
         return np.asarray(np.asarray(n) > min(REACH * (self.fitted_to or np.inf), self.known.proven_vms))

@@ -42,7 +42,8 @@ def effects_of(
 ) -> Effects:
     """The effects on a step of a workload on one or several VMs, but :func:`batch_effects`.
 
-    ``software``: ``eager``, ``compiled`` or ``tuned``. ``site``: where it was measured, empty for a prediction.
+    ``software``: ``eager``, ``transformers``, ``compiled`` or ``tuned``. ``site``: where it was measured, empty for a
+    prediction: how well a training is written there nobody knows.
     """
     gpu, model, net = machine.accelerator, workload.model, machine.interconnect
     width = WIDTHS[precision]
@@ -58,11 +59,12 @@ def effects_of(
         f"gpu+precision={gpu.chip}/{number}": computing,
         f"family={model.family}": computing,
         f"family+generation={model.family}/{gpu.generation}/{width}": computing,
-        "memory": 1 - computing,
+        f"memory={model.family}": 1 - computing,
         f"memory of={gpu.chip}": 1 - computing,
         f"model={model.name}": 1.0,
         f"model+gpu={one}": 1.0,
-        f"software={software}": 1.0,
+        f"software={software}": computing,
+        f"software memory={model.family}/{software}": 1 - computing,
         f"method={workload.method.value}": 1.0,
         "local": 1.0,
         f"model: local={model.name}": 1.0,
@@ -88,6 +90,8 @@ def effects_of(
         found |= {f"link={gpu.link}": 1.0, f"link+gpu={gpu.link}/{gpu.chip}": 1.0}
     if site:
         found |= {f"site: local={site}": 1.0, f"site: across={site}": 1.0}
+    else:
+        found["another site"] = 1.0
     return found
 
 

@@ -41,7 +41,8 @@ PRIOR: Mapping[str, tuple[int, float]] = {
     "model": (COMPUTE, 0.12),
     "counted model": (COMPUTE, 0.2),
     "model+gpu": (COMPUTE, 0.08),
-    "software": (COMPUTE, 0.1),
+    "software": (COMPUTE, 0.2),
+    "software memory": (COMPUTE, 0.3),
     "method": (COMPUTE, 0.05),
     "checkpointing": (COMPUTE, 0.1),
     "log parameters": (COMPUTE, 0.1),
@@ -59,6 +60,9 @@ PRIOR: Mapping[str, tuple[int, float]] = {
     "local": (LOCAL, 0.02),
     "model: local": (LOCAL, 0.02),
     "model+gpu: local": (LOCAL, 0.05),
+    # Of a prediction only. Learnt of each source, it would take what its runs say of their GPU or model, of which most
+    # sources have the only runs.
+    "another site": (COMPUTE, 0.2),
     "site: local": (LOCAL, 0.1),
     "across": (ACROSS, 0.02),
     "network: across": (ACROSS, 0.02),

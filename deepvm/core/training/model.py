@@ -16,22 +16,42 @@ _ACTIVATION_BYTES = 34
 al. 2022, eq. 2 without the term of the attention matrix)."""
 _LOGIT_BYTES = 10
 """Bytes for each token and word of the vocabulary: logits in 16 bits, a copy and a gradient in 32."""
+_GATED_BYTES = 52
+"""The same with a gated MLP (SwiGLU, GeGLU), three matrices wide: 44 to 61 in Llamas of 1, 3 and 8 billion parameters
+in Transformers (scripts/measure_transformers.py)."""
+_MOVED, _LOGITS_MOVED = 4, 3
+"""How often each byte that is kept passes the GPU's memory: written, read by what follows, read again in the backward
+pass, and its gradient; of logits gradients are kept already."""
 
 
 @dataclass(frozen=True)
 class Transformer:
-    """The shape of a transformer: layers, hidden size, words of the vocabulary (0: no logits over one)."""
+    """The shape of a transformer: layers, hidden size, words of the vocabulary (0: no logits over one).
+
+    ``gated``: its MLP is SwiGLU or GeGLU, three matrices instead of two.
+    """
 
     layers: int
     hidden: int
     vocabulary: int = 0
+    gated: bool = False
+
+    @property
+    def layer_bytes(self) -> float:
+        """What all layers keep of a token for the backward pass, bytes in 16 bits."""
+        return float((_GATED_BYTES if self.gated else _ACTIVATION_BYTES) * self.layers * self.hidden)
+
+    @property
+    def logit_bytes(self) -> float:
+        """What the loss keeps of a token, bytes."""
+        return float(_LOGIT_BYTES * self.vocabulary)
 
     @classmethod
     def of_size(cls, parameters: float) -> Transformer:
         """The usual shape for so many parameters, P = 12 layers x hidden^2."""
         layers = max(2, round((parameters / (12 * _WIDTH_OVER_DEPTH**2)) ** (1 / 3)))
         hidden = max(64, round((parameters / (12 * layers)) ** 0.5 / 64) * 64)
-        return cls(layers, hidden, 32_000)
+        return cls(layers, hidden, 32_000, gated=True)
 
 
 @dataclass(frozen=True)
@@ -103,6 +123,17 @@ class Model:
         shape, s = self.transformer, self.sequence
         return s * (2.0 * self.parameters + 4.0 * shape.layers * shape.hidden * s)
 
+    @property
+    def moved_bytes(self) -> float:
+        """What a training step reads and writes of the GPU's memory for one sample, bytes in 16 bits.
+
+        Of a transformer what is not a matrix product: norms, activations, shortcuts, the loss.
+        """
+        shape = self.transformer
+        if shape is None or self.traffic_bytes:
+            return self.traffic_bytes
+        return self.sequence * (_MOVED * shape.layer_bytes + _LOGITS_MOVED * shape.logit_bytes)
+
     def kept_bytes(self, *, checkpointing: bool, full_precision: bool) -> float:
         """Activations of one sample that wait for the backward pass, bytes.
 
@@ -112,6 +143,8 @@ class Model:
         if self.transformer is None:
             assert self.activation_bytes is not None
             return self.activation_bytes * wide * (0.35 if checkpointing else 1.0)  # about 2 / sqrt(layers)
-        shape, s = self.transformer, self.sequence
-        layers = shape.layers * 2.0 + _ACTIVATION_BYTES if checkpointing else shape.layers * float(_ACTIVATION_BYTES)
-        return s * (layers * shape.hidden * wide + _LOGIT_BYTES * shape.vocabulary)
+        shape = self.transformer
+        layers = shape.layer_bytes
+        if checkpointing:
+            layers = 2.0 * shape.layers * shape.hidden + layers / shape.layers
+        return self.sequence * (layers * wide + shape.logit_bytes)

@@ -26,10 +26,12 @@ OVERLAP = 2.5
 """Nominal g of the step-time law: fits to published rows give 1.4 to 3.3."""
 STRAGGLING = 0.02
 """Nominal d of the step-time law."""
-_ROOFS = 3.0
-"""How sharp the corner between the roofs is."""
-_LAUNCH_S = 0.012
-"""Of a step whatever its size: launching kernels, reading data."""
+_ROOFS = {"transformer": 1.0, "convolution": 3.0, "diffusion": 3.0}
+"""How sharp the corner between the roofs is, by family. Convolutions compute while they wait for memory; a
+transformer's matrix products and what lies between them come one after the other, and their times add up."""
+_LAUNCH_S, _LAUNCHING = 0.02, 3.0
+"""Of a pass whatever its size: the processor launches kernels, which counts where the GPU is done sooner; and how sharp
+that corner is."""
 _OPTIMIZER_BYTES = 28
 """Of a parameter: Adam reads the weight, its gradient and two moments, and writes all but the gradient."""
 _BETWEEN_VMS = 1.5
@@ -73,9 +75,7 @@ def nominal_steps(
     gpus = vms * machine.gpus
     memory = memory or fit_memory(workload, machine.accelerator, precision, gpus)
     batch = memory.micro_batch * memory.passes
-    grad = (_sample_s(workload, machine, precision, memory) * batch + _fixed_s(workload, machine, gpus, memory)) * (
-        gpus**STRAGGLING
-    )
+    grad = _gradients_s(workload, machine, precision, gpus, memory) * gpus**STRAGGLING
     exchanged = exchanged_bytes(workload, precision, memory)
     link, network = machine.accelerator.link_gb_per_s * 1e9, machine.interconnect.gb_per_s * 1e9
     growth = 1.0 + machine.interconnect.per_gpu * np.maximum(gpus - 2, 0)
@@ -89,8 +89,9 @@ def nominal_steps(
 
 def _sample_s(workload: Workload, machine: Machine, precision: Precision, memory: MemoryFit) -> FloatArray:
     """Seconds of forward and backward for one sample on one GPU."""
+    sharp = _ROOFS[workload.model.family]
     without, again = (
-        float(np.linalg.norm(roofs_s(workload, machine, precision, checkpointing=c), _ROOFS)) for c in (False, True)
+        float(np.linalg.norm(roofs_s(workload, machine, precision, checkpointing=c), sharp)) for c in (False, True)
     )
     return np.where(memory.checkpointing, again, without)
 
@@ -100,22 +101,26 @@ def roofs_s(workload: Workload, machine: Machine, precision: Precision, *, check
     gpu = machine.accelerator
     wide = 2.0 if precision in (Precision.FP32, Precision.TF32) else 1.0
     flop = workload.flop_of_step(checkpointing=checkpointing)
-    moved = workload.model.traffic_bytes * wide * flop / workload.useful_flop()  # what is done twice moves them twice
+    moved = workload.moved_bytes * wide * flop / workload.useful_flop()  # what is done twice moves them twice
     return flop / (gpu.matmul_flops(precision) * COMPUTE_SHARE), moved / (gpu.traffic_gb_per_s * 1e9 * MEMORY_SHARE)
 
 
 def computing_share(workload: Workload, machine: Machine, precision: Precision, *, checkpointing: bool) -> float:
     """By how many per cent a sample takes longer with 1 % more time for its operations; the rest is memory's."""
     computing, moving = roofs_s(workload, machine, precision, checkpointing=checkpointing)
-    return float(1.0 / (1.0 + (moving / computing) ** _ROOFS))
+    return float(1.0 / (1.0 + (moving / computing) ** _ROOFS[workload.model.family]))
 
 
-def _fixed_s(workload: Workload, machine: Machine, gpus: FloatArray, memory: MemoryFit) -> FloatArray:
-    """Seconds of a step whatever its batch: the optimizer on each GPU's parameters, and the launch."""
-    own = workload.trained / (gpus if workload.method is Method.FSDP else 1.0)
+def _gradients_s(
+    workload: Workload, machine: Machine, precision: Precision, gpus: FloatArray, memory: MemoryFit
+) -> FloatArray:
+    """Seconds of a step on one GPU: its passes, launched while the ones before are computed, and the optimizer."""
+    computed = _sample_s(workload, machine, precision, memory) * memory.micro_batch * memory.passes
     twice = workload.flop_of_step(checkpointing=True) / workload.useful_flop()
-    launch = _LAUNCH_S * np.where(memory.checkpointing, twice, 1.0)
-    return np.asarray(launch + own * _OPTIMIZER_BYTES / (machine.accelerator.memory_gb_per_s * 1e9 * MEMORY_SHARE))
+    launched = _LAUNCH_S * memory.passes * np.where(memory.checkpointing, twice, 1.0)
+    own = workload.trained / (gpus if workload.method is Method.FSDP else 1.0)
+    optimizer = own * _OPTIMIZER_BYTES / (machine.accelerator.memory_gb_per_s * 1e9 * MEMORY_SHARE)
+    return np.asarray(joined(computed, launched, _LAUNCHING) + optimizer)
 
 
 def exchanged_bytes(workload: Workload, precision: Precision, memory: MemoryFit) -> FloatArray:

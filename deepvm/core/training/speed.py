@@ -85,8 +85,8 @@ class TrainingSpeed(Answer):
         throughput: median units a second of all VMs together.
         source: where it comes from. fitted_vms: the largest cluster that its source has seen.
         parts: what data sheets and published runs say of it. measured: where, when and how often it was measured.
-        covered: which sizes were measured, or are near those; None if nothing was. said: what measurements leave to
-            doubt of the size in a place, in words.
+        covered: which sizes were measured, or are near those; None if nothing was. software: that it is predicted for.
+        said: what measurements leave to doubt of the size in a place, in words.
     """
 
     machine: Machine
@@ -105,6 +105,7 @@ class TrainingSpeed(Answer):
     parts: Parts | None = field(default=None, repr=False)
     measured: str = ""
     covered: BoolArray | None = field(default=None, repr=False)
+    software: str = field(default="", repr=False)
     said: Callable[[int], Iterator[str]] | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
@@ -205,6 +206,9 @@ class TrainingSpeed(Answer):
             yield f"{what} are more than 1.5 times the {self.fitted_vms} that such networks were checked with"
         if vms > 1 and not self.said:
             yield f"network: {self.machine.interconnect.basis}"
+        shape = self.workload.model.transformer
+        if self.software == "eager" and shape is not None and shape.vocabulary and not self.said:
+            yield "plain PyTorch is counted; Hugging Face Transformers and PEFT are slower: --software transformers"
 
 
 class SpeedSource(Protocol):
@@ -319,6 +323,7 @@ def predict(
         source=Source.PUBLISHED if published else Source.DERIVED,
         fitted_vms=machine.interconnect.fitted_vms,
         parts=parts,
+        software=software,
     )
 
 

@@ -49,6 +49,9 @@ LORA_RANK = 16
 _LORA_LAYERS = 4 / 3
 """Parameters of adapters on all linear layers are about this times rank / hidden size of the model's: 0.5 % of
 Llama-3 8B (42 M of rank 16), 0.26 % of 70B."""
+_ADAPTER_BYTES = 250
+"""Moved for each layer, token and hidden unit by adapters on all linear layers: their output is written, scaled and
+added to the layer's, about 10 hidden sizes wide, forward and backward."""
 FROZEN_BYTES = 2
 """Of a weight that is not trained."""
 PROVEN_IMAGES = 8192
@@ -121,6 +124,14 @@ class Workload:
         """
         passes = (2.0 if self.method is Method.LORA else 3.0) + (1.0 if checkpointing else 0.0)
         return passes * self.model.flop
+
+    @property
+    def moved_bytes(self) -> float:
+        """As :attr:`Model.moved_bytes`, with what adapters add to the outputs of all linear layers."""
+        shape, moved = self.model.transformer, self.model.moved_bytes
+        if self.method is not Method.LORA or shape is None:
+            return moved
+        return moved + _ADAPTER_BYTES * shape.layers * shape.hidden * self.model.sequence
 
     def useful_flop(self) -> float:
         """As :meth:`flop_of_step` without what is done twice: what MFU counts."""

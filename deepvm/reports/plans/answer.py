@@ -309,7 +309,7 @@ def warnings_of(answer: Recommendations, now: datetime) -> Iterator[str]:
         if needed:
             what = ", ".join(f"{n['vcpus']} vCPUs of {n['family']} {n['market']}" for n in needed)
             yield f"! quota needed: {what}  -> deepvm doctor"
-    doubtful = [w for w in first.warnings if not w.startswith(("network:", "nobody has published"))]
+    doubtful = [w for w in first.warnings if not w.startswith(("network:", "nobody has published", "plain PyTorch"))]
     if doubtful:
         yield f"! {doubtful[0]}"
         if len(doubtful) > 1:

@@ -107,7 +107,7 @@ def test_the_fate_of_each_gpu_type(trained: Recommendations) -> None:
             assert fate.best.usd_per_hour <= trained.request.budget
     winner = next(t for t in found.types if t.instance_type == trained[0].cluster.gpu.name)
     assert winner.gap == 0 and winner.best is not None and str(winner.best.cluster) == str(trained[0].cluster)
-    assert min(t.gap for t in found.types if t.gap is not None) > -0.06  # what is much faster would have won
+    assert min(t.gap for t in found.types if t.gap is not None) > -0.26  # what is faster for sure would have won
 
 
 def test_all_machines_stand_beside_it(trained: Recommendations) -> None:

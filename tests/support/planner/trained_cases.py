@@ -33,6 +33,7 @@ class Tables:
 
     tables: dict[str, Any]
     fitted: dict[str, int]
+    sd: dict[str, float]
 
     def speed(self, instance: InstanceType, workload: Workload, vms: FloatArray) -> TrainingSpeed | str:
         """The rows of the table; nothing fits beyond its end."""
@@ -53,7 +54,7 @@ class Tables:
             checkpointing=np.zeros(len(vms), dtype=np.bool_),
             micro_batch=np.ones(len(vms)),
             batch=np.ones(len(vms)),
-            doubt_of=lambda: Doubt(np.zeros((len(vms), 0)), {}, np.full(len(vms), 0.01)),
+            doubt_of=lambda: Doubt(np.zeros((len(vms), 0)), {}, np.full(len(vms), self.sd[instance.name] ** 2)),
             source=Source.PUBLISHED,
             fitted_vms=self.fitted[instance.name],
         )
@@ -98,6 +99,7 @@ def _gpu(rng: random.Random, most: int) -> dict[str, Any]:
         "family": rng.choice(("G", "Standard")),
         "speed": _speeds(rng, most),
         "fitted": rng.choice((1, 2, 4, 8, 64)),
+        "sd": rng.choice((0.1, 0.1, 0.2, 0.3, 0.5)),
     }
 
 
@@ -214,7 +216,7 @@ def catalog_of(shop: dict[str, Any]) -> Catalog:
 def request_of(shop: dict[str, Any], **options: Any) -> PlanRequest:
     """What is asked of a shop; clusters that differ in anything unless the options say ``rank``."""
     gpus = shop["gpus"]
-    source = Tables({n: g["speed"] for n, g in gpus.items()}, {n: g["fitted"] for n, g in gpus.items()})
+    source = Tables(*({n: g[key] for n, g in gpus.items()} for key in ("speed", "fitted", "sd")))
     workload = Workload(MODEL, Method(shop["method"]), batch=shop["batch"], samples=shop["units"] or None)
     life = shop["life_s"]
     never = life is not None and math.isinf(life)
@@ -251,6 +253,7 @@ def plain_gpu(speed: Any, **changes: Any) -> dict[str, Any]:
         "family": "G",
         "speed": speed,
         "fitted": 64,
+        "sd": 0.1,
     }
     return fields | changes
 

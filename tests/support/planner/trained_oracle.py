@@ -32,6 +32,7 @@ class Plan(NamedTuple):
     vcpus: int
     band: int
     trusted: bool
+    sd: float
 
     @property
     def cluster(self) -> tuple[str, str, int, str, int]:
@@ -232,7 +233,7 @@ def _plan(
     vcpus = n * gpu["vcpus"] + (m * node["vcpus"] if m else 0)
     band = -1 if not spot else 5 if gpu["band"] is None else gpu["band"]
     trusted = shop["extrapolate"] or (n <= 1.5 * gpu["fitted"] and n * shop["batch"] <= 8192)
-    return Plan(architecture, name, n, memory, m, price, zone if spot else "", value, vcpus, band, trusted)
+    return Plan(architecture, name, n, memory, m, price, zone if spot else "", value, vcpus, band, trusted, gpu["sd"])
 
 
 # --- rankings --------------------------------------------------------------------------------------------------------
@@ -276,9 +277,25 @@ def by_machines(found: Iterable[Plan], budget: int, top: int) -> list[Plan]:
             if not better:
                 break
             first = _to_show(better)
-        order.append(first)
+        cheap = [p for p in choice if better_by(fastest.value, p.value) <= 1.25 and p.price < first.price]
+        surer = [p for p in cheap if _as_good_for_less(first, p)]
+        order.append(_to_show(surer) if surer else first)
+        first = order[-1]
         left = [p for p in left if p.gpu != first.gpu]
     return order
+
+
+def _as_good_for_less(first: Plan, other: Plan) -> bool:
+    """Other VMs, more for a dollar, and the first is faster in fewer than two cases of three."""
+    if first.value <= 0 or other.gpu == first.gpu:
+        return False
+    if other.value * first.price <= first.value * other.price:
+        return False
+    if better_by(first.value, other.value) <= 1.01 and first.price <= 1.1 * other.price:
+        return False  # as good, for about the price
+    sd = math.sqrt(first.sd**2 + other.sd**2)
+    ahead = math.log(first.value / other.value)
+    return 0.5 * math.erfc(-ahead / sd / math.sqrt(2)) < 2 / 3
 
 
 def _to_show(choice: list[Plan]) -> Plan:
