@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -15,11 +15,8 @@ from deepvm.cli.workload_options import WorkloadFlags
 app = group("Predict how fast GPUs train a model, with intervals, and check such predictions.")
 
 _Software = Annotated[
-    str,
-    opt(
-        "Plain PyTorch (eager), Hugging Face Transformers, torch.compile, or vendor-tuned.",
-        "eager|transformers|compiled|tuned",
-    ),
+    Literal["eager", "transformers", "compiled", "tuned"],
+    opt("Plain PyTorch (eager), Hugging Face Transformers, torch.compile, or vendor-tuned."),
 ]
 
 
