@@ -29,14 +29,9 @@ class Interval:
         """Without doubt."""
         return cls(value, value, value)
 
-    @property
-    def deviation(self) -> float:
-        """Standard deviation of the logarithm of the figure, where that is normal."""
-        return math.log(self.high / self.low) / (2 * Z80)
-
     def probability_above(self, value: float) -> float:
         """That the figure is above a value > 0, where its logarithm is normal; 0 or 1 for a figure without doubt."""
-        sd = self.deviation
+        sd = math.log(self.high / self.low) / (2 * Z80)
         if sd == 0:
             return float(self.value >= value)
         return 0.5 * math.erfc(math.log(value / self.value) / (sd * math.sqrt(2)))

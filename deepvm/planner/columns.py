@@ -98,13 +98,6 @@ class TrainingTable:
         most = int(self.count.max(initial=0)) + 1
         return np.asarray(names[self.type_index] * most + self.count, dtype=np.int64)
 
-    def deviation(self, rows: IntArray) -> FloatArray:
-        """Standard deviation of the logarithm of the speed, of some of the rows."""
-        found, kinds = np.zeros(len(rows)), self.type_index[rows]
-        for kind in np.unique(kinds):
-            found[kinds == kind] = self.curves[kind].deviation(self.count[rows[kinds == kind]].astype(np.float64))
-        return found
-
     def take(self, rows: BoolArray | IntArray) -> TrainingTable:
         """Some of the rows."""
         columns = [f.name for f in fields(self) if f.name not in ("types", "curves", "quotas")]

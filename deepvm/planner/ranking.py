@@ -4,15 +4,16 @@ The best value decides, as everywhere, but not to the last digit: speeds are not
 1 % the one with the lower quota need, the rarer interruptions and the lower price wins. What is less than 5 % faster
 may cost at most ten times as many per cent more, 20 % for 2 %, or a cheaper plan comes first; and where the cost of the
 work counts, what saves less than 5 % may take at most ten times as many per cent longer. But never is more than these
-5 % and 1 % given away. Doubt decides, too: where the first is not the faster one in two cases of three, cheaper plans
-on other VMs that train more for a dollar come before it, if they are at most a fifth slower. A plan beyond 1.5 times
-the clusters that were ever measured comes after all others.
+5 % and 1 % given away without doubt. With doubt a fifth is: where a cheaper plan trains more for a dollar, and the
+first is not more than 1 % faster in two cases of three, what comes first at the price of that plan does. A plan beyond
+1.5 times the clusters that were ever measured comes after all others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +23,10 @@ from deepvm.planner.columns import BoolArray, FloatArray, IntArray
 from deepvm.planner.request import PlanRequest
 from deepvm.planner.scoring import TIE
 from deepvm.planner.search.enumeration import Choice, Enumeration
+from deepvm.planner.workload.laws import law_of
+
+if TYPE_CHECKING:
+    from deepvm.core.training.speed import Doubt
 
 ABOUT = 1.1
 """Prices up to this factor are about the same."""
@@ -34,14 +39,14 @@ WORTH = 10.0
 FIFTH = 1.25
 """What doubt may cost at most: a plan comes before one that is up to so many times as fast."""
 SURE = 0.4307
-"""Standard deviations that the best must be ahead to be the faster one in two cases of three."""
+"""Standard deviations that a plan must be ahead to be the faster one in two cases of three."""
 
 
 @dataclass(frozen=True)
 class Plans:
     """Plans within the budget: values and prices, the type that trains as a number, what decides between equals.
 
-    ``deviation``: standard deviation of the logarithm of the speed, of some of the plans.
+    ``apart``: standard deviation of the logarithm of a plan's speed over those of some others.
     """
 
     value: FloatArray
@@ -50,7 +55,7 @@ class Plans:
     vcpus: IntArray
     band: IntArray
     trusted: BoolArray
-    deviation: Callable[[IntArray], FloatArray]
+    apart: Callable[[int, IntArray], FloatArray]
 
     def __len__(self) -> int:
         """Number of plans."""
@@ -58,36 +63,45 @@ class Plans:
 
     def up_to(self, count: int) -> Plans:
         """The first ``count`` plans, which are the cheapest."""
-        columns = {f.name: getattr(self, f.name)[:count] for f in fields(self) if f.name != "deviation"}
+        columns = {f.name: getattr(self, f.name)[:count] for f in fields(self) if f.name != "apart"}
         return replace(self, **columns)
 
     def first(self, left: BoolArray) -> int:
         """The row to show next, of those that are left."""
         eligible = left & self.trusted if (left & self.trusted).any() else left
+        row = self._for_its_price(eligible)
+        near = eligible & (self._times_better(row) <= FIFTH)
+        while (surer := near & self._as_good_for_less(row)).any():
+            # What that budget buys: such VMs, or fewer of the first that are no slower.
+            row = self._for_its_price(eligible & (self.price <= self.price[self._chosen(surer)]))
+        return row
+
+    def _for_its_price(self, eligible: BoolArray) -> int:
+        """The best, or what is hardly worse and much cheaper; or, if values are costs, much faster."""
         best = row = self._chosen(eligible)
         # Measured against the best one, not the last: from 5 % to 5 % a half of the speed would be given away.
         behind = self._times_better(best)
         while (better := eligible & (behind < LITTLE) & self._far_better_otherwise(row, behind - 1.0)).any():
             row = self._chosen(better)
-        surer = eligible & (behind <= FIFTH) & self._as_good_for_less(row)
-        return self._chosen(surer) if surer.any() else row
+        return row
 
     def _as_good_for_less(self, row: int) -> BoolArray:
-        """Cheaper plans on other VMs that train more for a dollar, and behind which a row is not for sure.
+        """Cheaper plans that train more for a dollar, and that a row is not surely faster than.
 
         What is as good for about the price was decided by quotas and interruptions.
         """
         value, price = self.value[row], self.price[row]
-        found = (self.price < price) & (self.type_number != self.type_number[row])
+        found = np.asarray(self.price < price)
         if value <= 0:  # costs
             return np.zeros_like(found)
         found &= (self.value * price > value * self.price) & (
             (self.value * CLOSE < value) | (self.price * ABOUT < price)
         )
-        rows = np.flatnonzero(found)
-        sd = self.deviation(np.append(rows, row))
-        found[rows] = np.log(value / self.value[rows]) < SURE * np.hypot(sd[:-1], sd[-1])
-        return np.asarray(found)
+        rows = np.flatnonzero(found & (self.value * FIFTH >= value))
+        ahead = np.log(value / self.value[rows] / CLOSE)
+        found[:] = False
+        found[rows] = ahead < SURE * self.apart(row, rows)
+        return found
 
     def _far_better_otherwise(self, row: int, behind: FloatArray) -> BoolArray:
         """Plans so much cheaper than a row, if values are speeds, or faster, if they are costs, that they come first.
@@ -225,10 +239,23 @@ def _plans(enumeration: Enumeration, within: int) -> Plans:
         of_node = np.array([t.vcpus for t in tier.types], dtype=np.int64)
         vcpus[with_nodes] += of_node[memory[with_nodes]] * nodes[with_nodes] if len(of_node) else 0
 
-    def deviation(rows: IntArray) -> FloatArray:
-        found, blocks = np.zeros(len(rows)), block[rows]
+    def doubts(rows: IntArray) -> Iterator[tuple[IntArray, Doubt]]:
+        """The doubts in the speeds of some plans, and which of them they are."""
+        blocks = block[rows]
         for index, one in enumerate(enumeration.blocks):
-            found[blocks == index] = one.sizes.deviation(size[rows[blocks == index]])
+            places = np.flatnonzero(blocks == index)
+            sizes = size[rows[places]]
+            kinds = one.sizes.type_index[sizes]
+            for kind in np.unique(kinds):
+                law = law_of(one.sizes.curves[kind])
+                if law is not None:
+                    yield places[kinds == kind], law.doubt(one.sizes.count[sizes[kinds == kind]].astype(np.float64))
+
+    def apart(row: int, others: IntArray) -> FloatArray:
+        found = np.zeros(len(others))
+        for _, mine in doubts(np.array([row])):
+            for places, theirs in doubts(others):
+                found[places] = theirs.apart(mine)
         return found
 
-    return Plans(enumeration.value[:within], price, trains, vcpus, band, trusted, deviation)
+    return Plans(enumeration.value[:within], price, trains, vcpus, band, trusted, apart)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from deepvm.core.answer import Answer
-from deepvm.core.cluster.cluster import Recommendation
+from deepvm.core.cluster.cluster import Cluster, Recommendation
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS
 from deepvm.core.units import format_usd
+from deepvm.planner.columns import FloatArray, IntArray
 from deepvm.planner.ranking import Plans
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.scoring import tie_floor
+
+if TYPE_CHECKING:
+    from deepvm.core.training.speed import Doubt
 
 
 @dataclass(frozen=True)
@@ -66,18 +71,30 @@ def _first(left: Sequence[Placed], request: PlanRequest) -> int:
     never = len(INTERRUPTION_BANDS)
     bands = [never if (band := c.gpu.interruption_band) is None else band for c in clusters]
     predictions = [p.recommendation.prediction for p in left]
-    deviation = np.array([0.0 if p is None else p.throughput.deviation for p in predictions])
-    names = [c.gpu.name for c in clusters]
+    doubts = [_doubt(c, request) for c in clusters]
+
+    def apart(row: int, others: IntArray) -> FloatArray:
+        mine, theirs = doubts[row], [doubts[other] for other in others.tolist()]
+        return np.array([0.0 if mine is None or d is None else d.apart(mine)[0] for d in theirs])
+
     plans = Plans(
         value=np.array([value for (value,) in worth]),
         price=np.array([c.micro_usd_per_hour for c in clusters], dtype=np.int64),
-        type_number=np.array([names.index(name) for name in names], dtype=np.int64),
+        type_number=np.arange(len(left), dtype=np.int64),
         vcpus=np.array([sum(g.count * g.instance.vcpus for g in c.groups) for c in clusters], dtype=np.int64),
         band=np.array([b if c.spot_count else -1 for b, c in zip(bands, clusters, strict=True)], dtype=np.int64),
         trusted=np.array([p is None or p.trusted for p in predictions]),
-        deviation=lambda rows: deviation[rows],
+        apart=apart,
     )
     return plans.first(np.ones(len(left), dtype=np.bool_))
+
+
+def _doubt(cluster: Cluster, request: PlanRequest) -> Doubt | None:
+    """In the speed of a cluster, where it trains a model."""
+    if request.training is None:
+        return None
+    speed = request.training.speeds.speed(cluster.gpu, request.training.workload, np.array([float(cluster.gpu_count)]))
+    return None if isinstance(speed, str) else speed.doubt
 
 
 def _tie_break(placed: Placed) -> tuple[object, ...]:

@@ -46,10 +46,6 @@ class SpeedupCurve(ABC):
     def speedup(self, n: FloatArray) -> FloatArray:
         """S(n) as the curve gives it, not clamped; n >= 1, same shape as n, dimensionless."""
 
-    def deviation(self, n: FloatArray) -> FloatArray:
-        """Standard deviation of the logarithm of the speed, where it is known; 0 elsewhere; same shape as n."""
-        return np.zeros(np.shape(n))
-
     def extrapolated(self, n: FloatArray) -> BoolArray:
         """Where the curve is used beyond what was measured, as far as it knows."""
         return np.asarray(np.asarray(n) > (np.inf if self.fitted_to is None else self.fitted_to))

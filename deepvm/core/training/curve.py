@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from deepvm.core.cluster.speedup import STEP_TIME, BoolArray, FloatArray, SpeedupCurve
-from deepvm.core.training.speed import TrainingSpeed
+from deepvm.core.training.speed import Doubt, TrainingSpeed
 from deepvm.core.training.steptime import REACH
 
 
@@ -43,12 +43,12 @@ class StepTimeSpeedup(SpeedupCurve):
         found = self.known if np.array_equal(sizes, self.known.vms) else self.speed_of(sizes)
         return np.asarray((found.throughput * found.fits / self.unit).reshape(np.shape(n)))
 
-    def deviation(self, n: FloatArray) -> FloatArray:
-        """That of the throughput, from its interval."""
+    def doubt(self, n: FloatArray) -> Doubt:
+        """The doubt in the speeds of n VMs."""
         rows = np.searchsorted(self.known.vms, n)
         if np.array_equal(self.known.vms.take(rows, mode="clip"), n):
-            return np.asarray(self.known.sd[rows])
-        return np.asarray(self.speed_of(np.asarray(n, dtype=np.float64)).sd)
+            return self.known.doubt.at(rows)
+        return self.speed_of(np.asarray(n, dtype=np.float64)).doubt
 
     def extrapolated(self, n: FloatArray) -> BoolArray:
         """Beyond 1.5 x the largest cluster that its source has seen, or the batch that is known to train well."""

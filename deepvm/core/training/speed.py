@@ -67,6 +67,23 @@ class Doubt:
         named = sum((cause**2 for cause in self.named.values()), np.zeros_like(self.own))
         return np.asarray(np.sqrt((self.shared**2).sum(axis=1) + named + self.own))
 
+    def at(self, rows: npt.NDArray[np.int64]) -> Doubt:
+        """The doubt in some of the speeds."""
+        return Doubt(self.shared[rows], {name: cause[rows] for name, cause in self.named.items()}, self.own[rows])
+
+    def apart(self, other: Doubt) -> FloatArray:
+        """Standard deviation of the logarithm of each speed over the first of others, (sizes,).
+
+        Without what no other speed shares: the noise of a run makes no machine faster.
+        """
+        width = max(self.shared.shape[1], other.shared.shape[1])
+        mine, theirs = (np.pad(d.shared, ((0, 0), (0, width - d.shared.shape[1]))) for d in (self, other))
+        variance = ((mine - theirs[0]) ** 2).sum(axis=1)
+        for name in {*self.named, *other.named}:
+            mine, theirs = (d.named.get(name, np.zeros_like(d.own)) for d in (self, other))
+            variance += (mine - theirs[0]) ** 2
+        return np.asarray(np.sqrt(variance))
+
     def where_reading(self, waits: Waits) -> Doubt:
         """The doubt in steps that may wait for their samples: of the GPUs as far as they decide, else of reading."""
         left = 1 - waits.probability

@@ -35,6 +35,12 @@ class Tables:
     fitted: dict[str, int]
     sd: dict[str, float]
 
+    def doubt(self, name: str, vms: FloatArray) -> Doubt:
+        """One cause of each type, one of all, one that grows with the size, and the noise of a run."""
+        ones = np.ones(len(vms))
+        shared = np.stack([0.3 * ones, trained_oracle.GROWTH * np.log(vms)], axis=1)
+        return Doubt(shared, {name: self.sd[name] * ones, "all": 0.2 * ones}, 0.01 * ones)
+
     def speed(self, instance: InstanceType, workload: Workload, vms: FloatArray) -> TrainingSpeed | str:
         """The rows of the table; nothing fits beyond its end."""
         table = self.tables[instance.name]
@@ -54,7 +60,7 @@ class Tables:
             checkpointing=np.zeros(len(vms), dtype=np.bool_),
             micro_batch=np.ones(len(vms)),
             batch=np.ones(len(vms)),
-            doubt_of=lambda: Doubt(np.zeros((len(vms), 0)), {}, np.full(len(vms), self.sd[instance.name] ** 2)),
+            doubt_of=lambda: self.doubt(instance.name, vms),
             source=Source.PUBLISHED,
             fitted_vms=self.fitted[instance.name],
         )

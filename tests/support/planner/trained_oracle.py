@@ -16,6 +16,8 @@ MONTH_S = 365.25 / 12 * 86400
 BANDS = {0: 0.025, 1: 0.075, 2: 0.125, 3: 0.175, 4: 0.25, None: 0.25}
 START_S = (62 + 218) / 2 + (143.2 + 183.2) / 2
 TIE = 1e-9
+GROWTH = 0.05
+"""How much less is known of a speed with each e-fold of VMs."""
 
 
 class Plan(NamedTuple):
@@ -266,36 +268,45 @@ def by_machines(found: Iterable[Plan], budget: int, top: int) -> list[Plan]:
     order: list[Plan] = []
     while left and len(order) < top:
         choice = [p for p in left if p.trusted] or left
-        fastest = first = _to_show(choice)
+        first = fastest = _for_its_price(choice)
         while True:
-            nearly = [p for p in choice if better_by(fastest.value, p.value) < 1.05]
-            least = {p: max(1.1, 1 + 10 * (better_by(fastest.value, p.value) - 1)) for p in nearly}
-            if first.value < 0:  # dollars: a little more for what is much faster
-                better = [p for p in nearly if p.price / -p.value > first.price / -first.value * least[p]]
-            else:
-                better = [p for p in nearly if first.price > p.price * least[p]]
-            if not better:
+            cheap = [p for p in choice if better_by(fastest.value, p.value) <= 1.25 and p.price < first.price]
+            surer = [p for p in cheap if _as_good_for_less(first, p)]
+            if not surer:
                 break
-            first = _to_show(better)
-        cheap = [p for p in choice if better_by(fastest.value, p.value) <= 1.25 and p.price < first.price]
-        surer = [p for p in cheap if _as_good_for_less(first, p)]
-        order.append(_to_show(surer) if surer else first)
-        first = order[-1]
+            first = _for_its_price([p for p in choice if p.price <= _to_show(surer).price])
+        order.append(first)
         left = [p for p in left if p.gpu != first.gpu]
     return order
 
 
+def _for_its_price(choice: list[Plan]) -> Plan:
+    fastest = first = _to_show(choice)
+    while True:
+        nearly = [p for p in choice if better_by(fastest.value, p.value) < 1.05]
+        least = {p: max(1.1, 1 + 10 * (better_by(fastest.value, p.value) - 1)) for p in nearly}
+        if first.value < 0:  # dollars: a little more for what is much faster
+            better = [p for p in nearly if p.price / -p.value > first.price / -first.value * least[p]]
+        else:
+            better = [p for p in nearly if first.price > p.price * least[p]]
+        if not better:
+            return first
+        first = _to_show(better)
+
+
 def _as_good_for_less(first: Plan, other: Plan) -> bool:
-    """Other VMs, more for a dollar, and the first is faster in fewer than two cases of three."""
-    if first.value <= 0 or other.gpu == first.gpu:
-        return False
-    if other.value * first.price <= first.value * other.price:
+    """More for a dollar, and the first is more than 1 % faster in fewer than two cases of three."""
+    if first.value <= 0 or other.value * first.price <= first.value * other.price:
         return False
     if better_by(first.value, other.value) <= 1.01 and first.price <= 1.1 * other.price:
         return False  # as good, for about the price
-    sd = math.sqrt(first.sd**2 + other.sd**2)
-    ahead = math.log(first.value / other.value)
-    return 0.5 * math.erfc(-ahead / sd / math.sqrt(2)) < 2 / 3
+    ahead = math.log(first.value / other.value / 1.01)
+    variance = (GROWTH * math.log(first.count / other.count)) ** 2
+    if first.gpu != other.gpu:  # what is wrong with a type is wrong with any number of its VMs
+        variance += first.sd**2 + other.sd**2
+    if variance == 0:
+        return ahead < 0
+    return 0.5 * math.erfc(-ahead / math.sqrt(2 * variance)) < 2 / 3
 
 
 def _to_show(choice: list[Plan]) -> Plan:
