@@ -63,8 +63,6 @@ def effects_of(
         f"memory of={gpu.chip}": 1 - computing,
         f"model={model.name}": 1.0,
         f"model+gpu={one}": 1.0,
-        f"software={software}": computing,
-        f"software memory={model.family}/{software}": 1 - computing,
         f"method={workload.method.value}": 1.0,
         "local": 1.0,
         f"model: local={model.name}": 1.0,
@@ -75,6 +73,10 @@ def effects_of(
         f"network: across={net.kind}": 1.0,
         f"model: network={model.name}": 1.0,
     }
+    if software != "eager":  # what lies between matrix products differs from it; vendors write those anew, too
+        found[f"software memory={model.family}/{software}"] = 1 - computing
+        if software == "tuned":
+            found[f"software={software}"] = computing
     if checkpointing:
         found["checkpointing"] = 1.0
     if model.transformer is not None:

@@ -42,7 +42,7 @@ PRIOR: Mapping[str, tuple[int, float]] = {
     "counted model": (COMPUTE, 0.2),
     "model+gpu": (COMPUTE, 0.08),
     "software": (COMPUTE, 0.2),
-    "software memory": (COMPUTE, 0.3),
+    "software memory": (COMPUTE, 0.5),
     "method": (COMPUTE, 0.05),
     "checkpointing": (COMPUTE, 0.1),
     "log parameters": (COMPUTE, 0.1),
