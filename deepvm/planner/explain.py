@@ -123,8 +123,10 @@ def _verdict(
     ahead = improvement(winner, best, request)
     if best.value > winner.value and request.ranks_machines and ahead is not None:
         price = f"{best.price / winner.price:.2f} times the winner's price"
-        if ahead >= LITTLE - 1:
+        if not best.block.sizes.trusted[best.size]:
             return f"{what} is {ahead:.1%} better on paper, but larger than what such clusters were measured with"
+        if ahead >= LITTLE - 1:
+            return f"{what} is {ahead:.1%} better, which is not sure enough, at {price}; {winner.cluster} is first"
         return f"{what} is {ahead:.1%} better, which does not decide, at {price}; {winner.cluster} is first"
     if request.ranks_machines and gap is not None and gap < CLOSE - 1 and best.price <= winner.price:
         order = "lower quota needs, rarer interruptions and lower prices decide, in this order"

@@ -165,7 +165,7 @@ class TestRanking:
         """Each costs more than 1.5 times the next one for less than 5 %: only the first step is taken."""
         speeds = (100.0, 96.0, 92.0, 88.0)
         gpus = {
-            f"{name}.x": plain_gpu([speed], spot={"": price})
+            f"{name}.x": plain_gpu([speed], spot={"": price}, sd=0.001)
             for name, speed, price in zip("abcd", speeds, (9_000_000, 5_000_000, 3_000_000, 1_000_000), strict=True)
         }
         found = answer(plain_shop(gpus, nodes={}, architectures=("spot-storage",), max_nodes=1))

@@ -47,8 +47,8 @@ _NUMBERS: Mapping[str, _Number] = {
     "batch": _Number(1, 1e7, whole=True),
 }
 _WORDS = {"family": FAMILIES, "unit": ("tokens", "images", "samples")}
-_KEYS = ("name", *_WORDS, *_NUMBERS, "source")
-_SHAPE = ("layers", "hidden", "vocabulary")
+_KEYS = ("name", *_WORDS, *_NUMBERS, "gated", "source")
+_SHAPE = ("layers", "hidden", "vocabulary", "gated")
 _FAR = 4.0
 """How many times more or fewer parameters than the usual 12 layers hidden^2 a transformer may have."""
 
@@ -75,7 +75,8 @@ def read_model(path: str) -> Model:
     }
     shape = None
     if "layers" in raw:
-        gated = raw.get("unit", "tokens") == "tokens"  # as nearly all language models today; it needs more memory
+        # Nearly all language models are, today; and they need more memory.
+        gated = raw.get("gated", raw.get("unit", "tokens") == "tokens")
         shape = Transformer(int(raw["layers"]), int(raw["hidden"]), int(raw.get("vocabulary", 0)), gated)
     name = values.setdefault("name", file.stem)
     if name in presets():  # what was published of that one says little about this one
@@ -118,6 +119,8 @@ def _problems(raw: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem(key, repr(value), f"allowed: {_NUMBERS[key].allowed}")
         elif key in _WORDS and value not in _WORDS[key]:
             yield Problem(key, repr(value), f"allowed: {' or '.join(_WORDS[key])}")
+        elif key == "gated" and not isinstance(value, bool):
+            yield Problem(key, repr(value), "allowed: true or false")
         elif key in ("name", "source") and not (isinstance(value, str) and 0 < len(value) <= 200):
             yield Problem(key, repr(value), "allowed: text of up to 200 characters")
     if "parameters" not in raw:

@@ -27,7 +27,8 @@ from deepvm.errors import CheckpointError, RequestError
 
 _MOST_EVENTS = 24
 """CUDA makes a thread wait for the device once it has queued 56 events that can be waited for without spinning (seen on
-an H100 and an H200, CUDA 13.0): the gate would open when the copy has ended, not when it is queued. For two streams."""
+an H100 and an H200, CUDA 13.0): the gate would open when the copy has ended, not when it is queued. What may change at
+once and what only the optimizer changes are queued one after the other, with so many events each."""
 
 
 class Copying:

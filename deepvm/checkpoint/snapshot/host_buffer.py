@@ -22,7 +22,7 @@ from deepvm.checkpoint.format.torch_zip import Image
 from deepvm.errors import CheckpointError
 
 GROUP_BYTES = 8 * 2**20
-"""Bytes per copy: few enough that a tier can start soon, many enough to hide the overhead."""
+"""Bytes of a piece, and mostly of a group: few enough that a tier can start soon, many enough to hide the overhead."""
 _COPY_S = 600.0
 
 Sources = Sequence[torch.Tensor | None]
@@ -59,9 +59,11 @@ def groups(
 ) -> Iterator[tuple[list[int], list[torch.Tensor]]]:
     """Consecutive pieces of one device, together no larger than a group: their numbers and bytes.
 
-    ``most``: groups are larger where there would be more than about so many.
+    ``most``: they are larger where there could be more than so many and one of them.
     """
-    largest = max(GROUP_BYTES, sum(pieces[number].length for number in which) // most) if most else GROUP_BYTES
+    largest, whole = GROUP_BYTES, sum(pieces[number].length for number in which)
+    if most is not None and 2 * whole > most * GROUP_BYTES:  # each group may end just before a piece that fills it
+        largest += whole // most
     numbers: list[int] = []
     parts: list[torch.Tensor] = []
     size = 0

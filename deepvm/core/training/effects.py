@@ -43,7 +43,7 @@ def effects_of(
     """The effects on a step of a workload on one or several VMs, but :func:`batch_effects`.
 
     ``software``: ``eager``, ``transformers``, ``compiled`` or ``tuned``. ``site``: where it was measured, empty for a
-    prediction: how well a training is written there nobody knows.
+    prediction, as nobody knows how well that code is written.
     """
     gpu, model, net = machine.accelerator, workload.model, machine.interconnect
     width = WIDTHS[precision]

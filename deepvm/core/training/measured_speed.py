@@ -16,7 +16,8 @@ from deepvm.core.units import counted
 
 _OTHER_VM = 0.1
 """Standard deviation of log T between VMs of other sizes with the same GPU: other processors, power and cooling. An
-assumption: as between programs on one GPU (``software`` in :mod:`deepvm.core.training.evidence`)."""
+assumption: half of what programs of two houses differ by on one GPU (``another site`` in
+:mod:`deepvm.core.training.evidence`)."""
 _TOLD_APART = 0.4
 """The same of synchronisation that has to be taken away from a measured step to know its gradients."""
 _NO_SYNC = 0.1

@@ -14,11 +14,11 @@ _WIDTH_OVER_DEPTH = 128
 _ACTIVATION_BYTES = 34
 """Bytes that a transformer layer keeps for each token and hidden unit, in 16 bits, with fused attention (Korthikanti et
 al. 2022, eq. 2 without the term of the attention matrix)."""
+_GATED_BYTES = 52
+"""The same with a gated MLP (SwiGLU, GeGLU), three matrices wide: what PyTorch takes for Llamas of 1, 3 and 8 billion
+parameters in Transformers (scripts/measure_transformers.py)."""
 _LOGIT_BYTES = 10
 """Bytes for each token and word of the vocabulary: logits in 16 bits, a copy and a gradient in 32."""
-_GATED_BYTES = 52
-"""The same with a gated MLP (SwiGLU, GeGLU), three matrices wide: 44 to 61 in Llamas of 1, 3 and 8 billion parameters
-in Transformers (scripts/measure_transformers.py)."""
 _MOVED, _LOGITS_MOVED = 4, 3
 """How often each byte that is kept passes the GPU's memory: written, read by what follows, read again in the backward
 pass, and its gradient; of logits gradients are kept already."""
@@ -64,8 +64,8 @@ class Model:
         forward_flop: operations of one sample's forward pass; None for a transformer, where they follow from its shape
             and the sequence.
         activation_bytes: what the backward pass of one sample needs of the forward pass, in 16 bits; None as above.
-        traffic_bytes: what a training step reads and writes of the GPU's memory for one sample, in 16 bits; 0 where the
-            operations decide.
+        traffic_bytes: what a training step reads and writes of the GPU's memory for one sample, in 16 bits; 0 for a
+            transformer, where it follows from its shape, and where the operations decide.
         reads_per_vcpu: samples a second that one vCPU reads, decodes and prepares; None where that is no limit.
         batch: samples on each GPU unless the user says.
         positions: tokens of its longest sample; 0 where any number will do.

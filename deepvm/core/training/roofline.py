@@ -1,8 +1,8 @@
 """The step time that data sheets promise: where no one has measured, the law's parameters follow from hardware.
 
-T_grad: operations over a nominal share of what matrix products reach, beside bytes over a nominal share of the memory's
-bandwidth (the roofline, Williams et al. 2009), and the optimizer. T_sync: bytes that are exchanged over the *effective*
-bandwidth.
+T_grad: operations over a nominal share of what matrix products reach, and bytes over a nominal share of the memory's
+bandwidth, of which the longer counts (the roofline, Williams et al. 2009), of a transformer both; at least the launch
+of its kernels; and the optimizer. T_sync: bytes that are exchanged over the *effective* bandwidth.
 Nominal shares are corrected by published measurements (:mod:`deepvm.core.training.evidence`).
 """
 

@@ -152,7 +152,7 @@ class Workload:
     def __str__(self) -> str:
         """``llama-8b, sharded, bf16, 2048 tokens, batch 8 a GPU``; without ``auto``."""
         how = {Method.DDP: "data parallel", Method.FSDP: "sharded", Method.LORA: "LoRA"}[self.method]
-        length = f", {self.model.sequence} tokens" if self.model.unit == "tokens" else ""
+        length = f", {self.model.sequence} tokens" if self.model.sequence > 1 and self.model.unit != "images" else ""
         batch = "in all" if self.scaling is Scaling.STRONG else "a GPU"
         number = "" if self.precision is Precision.AUTO else f", {self.precision.value}"
         return f"{self.model.name}, {how}{number}{length}, batch {self.batch:.10g} {batch}"

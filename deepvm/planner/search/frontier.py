@@ -62,7 +62,7 @@ class TypeOutcome:
     """What became of a GPU type: its best cluster within the budget, or why there is none.
 
     ``gap``: how far ``best`` is below the planner's first choice, as a share; below 0 where it is better, but too dear
-    for that; None where it cannot be compared (:func:`deepvm.planner.describe.improvement`).
+    for that or not for sure; None where it cannot be compared (:func:`deepvm.planner.describe.improvement`).
     """
 
     instance_type: str

@@ -14,10 +14,10 @@ from deepvm.core.cluster.instances import Catalog
 from deepvm.core.interval import Interval
 from deepvm.core.training.workload import Method, Scaling, Workload
 from deepvm.core.units import counted, format_bytes, format_seconds
-from deepvm.planner.ranking import LITTLE
+from deepvm.planner.ranking import CLOSE, LITTLE
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
-from deepvm.planner.request import Objective, PlanRequest, PolicyName
+from deepvm.planner.request import Objective, PolicyName
 from deepvm.planner.workload.measurement import measure_next
 from deepvm.reports.performance.predictions import in_short, short
 from deepvm.reports.plans.recommendations import other_regions
@@ -27,7 +27,7 @@ from deepvm.reports.tables import Column, print_items, print_lines
 if TYPE_CHECKING:
     from deepvm.core.training.speed import Training
 
-FASTEST, VALUE, NO_SPOT = "fastest", "best value", "no spot"
+FASTEST, CHOICE, VALUE, NO_SPOT = "fastest", "first choice", "best value", "no spot"
 OLD_DAYS = 7
 """Spot prices that are older are called out."""
 _HOW = {Method.DDP: "data parallel", Method.FSDP: "sharded", Method.LORA: "LoRA"}
@@ -87,7 +87,7 @@ def rows_of(answer: Recommendations) -> list[tuple[str, Recommendation]]:
     steady = answer.on_demand
     if steady is not None and steady.throughput < _NONSENSE * first.throughput:
         steady = None
-    compared = [(_first_by(answer.request), first), *([(VALUE, value)] if answer.request.has_objective else [])]
+    compared = [(_first_by(answer), first), *([(VALUE, value)] if answer.request.has_objective else [])]
     for label, r in (*compared, (NO_SPOT, steady)):
         same = next((labels for labels, other in rows if r is not None and other.cluster == r.cluster), None)
         if same is not None:
@@ -97,9 +97,12 @@ def rows_of(answer: Recommendations) -> list[tuple[str, Recommendation]]:
     return [(", ".join(labels), r) for labels, r in rows]
 
 
-def _first_by(request: PlanRequest) -> str:
+def _first_by(answer: Recommendations) -> str:
+    request = answer.request
     if request.policy is PolicyName.DEEPVM and request.objective in (Objective.THROUGHPUT, Objective.MAKESPAN):
-        return FASTEST
+        # Price, doubt or trust may put another plan first.
+        speeds = [r.throughput * (r.prediction.kept.value if r.prediction else 1.0) for r in answer]
+        return FASTEST if max(speeds) <= CLOSE * speeds[0] else CHOICE
     return f"first by {request.objective.value if request.has_objective else request.policy.value}"
 
 
@@ -110,7 +113,7 @@ def title(training: Training, plans: Sequence[Recommendation], *, assumed: bool)
     parts = [f"{model.name}{' (assumed; --model names yours)' if assumed else ''}", _HOW[workload.method]]
     if predicted is not None:
         parts.append(" or ".join(dict.fromkeys(r.prediction.precision for r in plans if r.prediction)))
-    if model.sequence > 1 and model.unit == "tokens":
+    if model.sequence > 1 and model.unit != "images":
         parts.append(f"{model.sequence} tokens")
     parts.append(_batch(workload))
     if workload.samples is not None:
@@ -213,16 +216,15 @@ def simulated_line(first: Recommendation) -> Iterator[str]:
 
 
 def apart(answer: Recommendations) -> Iterator[str]:
-    """The next plan, if nobody can say whether it is faster."""
-    gpu = answer[0].cluster.gpu.gpu
-    if _first_by(answer.request) != FASTEST:
+    """The plan with other GPUs that is most likely to be faster, if nobody can say whether it is."""
+    if _first_by(answer) not in (FASTEST, CHOICE):
         return
-    for other in answer.configurations[1:]:
-        odds = other.prediction.faster_than_first if other.prediction else None
-        if odds is not None and EVEN <= odds < MOST_EVEN and other.cluster.gpu.gpu != gpu:
-            what = f"{cluster_words(other.cluster)} at {other.usd_per_hour:.2f} $/h"
-            yield f"~ {what} is faster in {odds:.0%} of cases; what is worth measuring: --why"
-            return
+    gpu = answer[0].cluster.gpu.gpu
+    rivals = [(r.prediction.faster_than_first or 0.0, r) for r in answer if r.prediction and r.cluster.gpu.gpu != gpu]
+    odds, other = max(rivals, key=lambda rival: rival[0], default=(0.0, answer[0]))
+    if EVEN <= odds < MOST_EVEN:
+        what = f"{cluster_words(other.cluster)} at {other.usd_per_hour:.2f} $/h"
+        yield f"~ {what} is faster in {odds:.0%} of cases; what is worth measuring: --why"
 
 
 def measurement_lines(answer: Recommendations) -> list[str]:

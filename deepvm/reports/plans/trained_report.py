@@ -178,8 +178,11 @@ def _without_checkpointing(first: Recommendation, training: Training) -> Iterato
         return
     gain = float(found.throughput[0]) / predicted.throughput.value - 1
     if gain >= _WORTH_SAYING:
+        batch = workload.batch_on(gpus_of(first))
+        passes = math.ceil(batch / float(found.micro_batch[0]) - 1e-9)
+        how = f", in {passes} passes of up to {math.ceil(batch / passes)} samples" if passes > 1 else ""
         yield (
-            f"Tip: here activations fit into GPU memory; not to compute them again is about {gain:.0%} faster: "
+            f"Tip: here activations fit into GPU memory{how}; not to compute them again is about {gain:.0%} faster: "
             "--no-activation-checkpointing."
         )
 

@@ -99,6 +99,7 @@ class ModelFile(TypedDict):
     layers: Annotated[int, "layers of a transformer"]
     hidden: Annotated[int, "hidden size of a transformer"]
     vocabulary: Annotated[int, "words that logits are over, 0 for none"]
+    gated: Annotated[bool, "whether the MLP is SwiGLU or GeGLU; default: with tokens"]
     forward_flop: Annotated[float, "operations of the forward pass of one sample"]
     activation_bytes: Annotated[float, "activations that the backward pass of one sample needs, bytes in 16 bits"]
     traffic_bytes: Annotated[float, "read and written of the GPU's memory for one sample, bytes in 16 bits"]

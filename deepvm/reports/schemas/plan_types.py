@@ -63,7 +63,7 @@ class TrainedModel(TypedDict):
     batch: Annotated[float, "samples of a step, see scaling"]
     samples: Annotated[float | None, "samples that the job trains on in all, null when unknown"]
     activation_checkpointing: Annotated[bool | None, "as asked, null: as usual, and where memory needs it"]
-    software: Annotated[str | None, "eager, compiled or tuned"]
+    software: Annotated[str | None, "eager, transformers, compiled or tuned"]
     placement_group: Annotated[bool | None, "whether the VMs are in a cluster placement group"]
 
 

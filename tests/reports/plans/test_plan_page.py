@@ -102,7 +102,16 @@ def test_the_policy_allows_this_script_and_this_style_alone(page: Page) -> None:
 
 def test_a_reader_without_scripts_has_the_answer(page: Page, trained: Recommendations) -> None:
     answer = next(t for t in page.all("table") if t.attributes.get("class") == "answer").text
-    for label in ("fastest", "best value", "no spot", "published", "derived", "lost to preemption", "time", "bill"):
+    for label in (
+        "first choice",
+        "best value",
+        "no spot",
+        "published",
+        "derived",
+        "lost to preemption",
+        "time",
+        "bill",
+    ):
         assert label in answer
     best = trained[0]
     assert best.prediction is not None
