@@ -97,6 +97,12 @@ def test_the_readme_is_one_page() -> None:
     assert PAGES["README.md"].stat().st_size <= MOST_README_BYTES
 
 
+def test_the_words_of_the_readme_are_those_of_its_table() -> None:
+    text = text_of("README.md")
+    said = re.search(r"Four runs in five would give (\d+)\s+to (\d+) images a second", text)
+    assert said is not None and f"({said[1]}-{said[2]})" in text
+
+
 def test_make_targets_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {name for page in PAGES for name in re.findall(r"(?:`|^)make ([a-z-]+)", text_of(page), re.MULTILINE)}

@@ -101,8 +101,7 @@ def _first_by(answer: Recommendations) -> str:
     request = answer.request
     if request.policy is PolicyName.DEEPVM and request.objective in (Objective.THROUGHPUT, Objective.MAKESPAN):
         # Price, doubt or trust may put another plan first.
-        speeds = [r.throughput * (r.prediction.kept.value if r.prediction else 1.0) for r in answer]
-        return FASTEST if max(speeds) <= CLOSE * speeds[0] else CHOICE
+        return FASTEST if max(map(_kept, answer)) <= CLOSE * _kept(answer[0]) else CHOICE
     return f"first by {request.objective.value if request.has_objective else request.policy.value}"
 
 
@@ -216,15 +215,23 @@ def simulated_line(first: Recommendation) -> Iterator[str]:
 
 
 def apart(answer: Recommendations) -> Iterator[str]:
-    """The plan with other GPUs that is most likely to be faster, if nobody can say whether it is."""
+    """The fastest plan with other GPUs of which nobody can say whether it is faster."""
     if _first_by(answer) not in (FASTEST, CHOICE):
         return
-    gpu = answer[0].cluster.gpu.gpu
-    rivals = [(r.prediction.faster_than_first or 0.0, r) for r in answer if r.prediction and r.cluster.gpu.gpu != gpu]
-    odds, other = max(rivals, key=lambda rival: rival[0], default=(0.0, answer[0]))
-    if EVEN <= odds < MOST_EVEN:
+    gpu, rivals = answer[0].cluster.gpu.gpu, list[tuple[float, float, Recommendation]]()
+    for other in answer.configurations[1:]:
+        odds = other.prediction.faster_than_first if other.prediction else None
+        if odds is not None and EVEN <= odds < MOST_EVEN and other.cluster.gpu.gpu != gpu:
+            rivals.append((_kept(other), odds, other))
+    if rivals:
+        _, odds, other = max(rivals, key=lambda rival: rival[0])
         what = f"{cluster_words(other.cluster)} at {other.usd_per_hour:.2f} $/h"
         yield f"~ {what} is faster in {odds:.0%} of cases; what is worth measuring: --why"
+
+
+def _kept(r: Recommendation) -> float:
+    """The speed of a plan, less what preemptions cost."""
+    return r.throughput * (r.prediction.kept.value if r.prediction else 1.0)
 
 
 def measurement_lines(answer: Recommendations) -> list[str]:
