@@ -14,7 +14,7 @@ from deepvm.core.cluster.instances import InstanceType, Market
 from deepvm.core.spelling import joined, listed
 from deepvm.core.units import MICRO_USD, MOST_USD, counted, format_bytes, format_seconds, format_usd
 from deepvm.planner.architectures import REGISTRY, Architecture
-from deepvm.planner.candidates import Candidates, zone_ids
+from deepvm.planner.candidates import Candidates, gather, zone_ids
 from deepvm.planner.describe import blocks_of
 from deepvm.planner.rejections import UNLIMITED
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
@@ -53,9 +53,7 @@ def infeasible(candidates: Candidates, cheapest: Choice | None) -> Infeasible:
             f"nothing is feasible within {request.budget.normalize():f} $/h: the cheapest feasible cluster costs "
             f"{format_usd(cheapest.price)} $/h ({cheapest.cluster})"
         )
-        # Where the model fits into every GPU, splitting it saves nothing.
-        large = any(r.reason == "gpu-memory" for r in candidates.rejections)
-        cures = ["raise the budget", *(_cheaper_methods(request) if large else ())]
+        cures = ["raise the budget", *_cheaper_methods(candidates)]
         return Infeasible("budget", reason, ", or ".join(cures))
     if not architectures:
         known = " or ".join(a.name for a in REGISTRY.values() if a.known_to_baselines)
@@ -204,17 +202,24 @@ def _no_gpu(candidates: Candidates) -> Infeasible:
     return Infeasible("types", reason, ", or ".join(cures) or "use a catalog that has GPU types")
 
 
-def _cheaper_methods(request: PlanRequest) -> Iterator[str]:
-    """How to train a model that does without such large GPUs."""
+def _cheaper_methods(candidates: Candidates) -> Iterator[str]:
+    """How to train the model within the budget without such large GPUs, and from what price on."""
     from deepvm.core.training.workload import Method
 
+    request = candidates.request
     workload = None if request.training is None else request.training.workload
-    if workload is None or workload.model.transformer is None:
+    if request.training is None or workload is None or workload.model.transformer is None:
         return
-    if workload.method is Method.DDP:
-        yield "split the model over GPUs with --method fsdp"
-    if workload.method is not Method.LORA:
-        yield "train less of it with --method lora"
+    plain = replace(request, objective=Objective.THROUGHPUT, policy=PolicyName.DEEPVM, work=None)
+    for how, method in (("split it over GPUs with", Method.FSDP), ("train less of it with", Method.LORA)):
+        if workload.method is method or workload.method is Method.LORA:
+            continue
+        other = replace(workload, method=method)
+        size = other.saved_bytes if request.checkpoint_bytes == workload.saved_bytes else request.checkpoint_bytes
+        trained = replace(plain, training=replace(request.training, workload=other), checkpoint_bytes=size)
+        found = Enumeration.build(blocks_of(gather(candidates.catalog, trained))).cheapest()
+        if found is not None and found.price <= request.budget_micro_usd:
+            yield f"{how} --method {method.value} (from {format_usd(found.price)} $/h)"
 
 
 def _more_memory(workload: Workload, request: PlanRequest, said: str) -> Iterator[str]:

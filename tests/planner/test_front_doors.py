@@ -71,3 +71,34 @@ def test_a_twin_region_changes_nothing(model: str, budget: str, options: dict[st
     ranked = compare([found, twin]).ranked
     assert ranked[0].recommendation.cluster == found[0].cluster
     assert ranked[0].answer.catalog.region == "us-east-1"
+
+
+@pytest.mark.parametrize(
+    ("model", "budget", "said"),
+    [
+        ("llama-8b", "1", "raise the budget, or train less of it with --method lora (from 0.5089 $/h)"),
+        ("llama-70b", "1", "raise the budget"),  # adapters on 70 billion parameters cost more, too
+        ("resnet50", "0.1", "raise the budget"),
+    ],
+)
+def test_what_to_change_is_true(model: str, budget: str, said: str) -> None:
+    found = answer(model, budget, {})
+    assert found.infeasible is not None and found.infeasible.advice == said
+    if "lora" in said:
+        catalog = load_catalog("aws-us-east-1", prices="snapshot")
+        training = Training(read_workload(model=model, method="lora"), PublishedPerformance())
+        first, *_ = recommend(catalog, budget, training=training, solver="frontier")
+        cheapest = recommend(catalog, "0.5089", training=training, solver="frontier")
+        assert first.usd_per_hour <= Decimal(budget) and cheapest
+        assert not recommend(catalog, "0.5088", training=training, solver="frontier")
+
+
+def test_doubt_puts_a_cheaper_plan_first_and_says_so() -> None:
+    found = answer("llama-8b", "30", {"objective": "makespan"})
+    first, second = found[0], found[1]
+    odds = second.prediction.faster_than_first if second.prediction else None
+    assert second.throughput > 1.01 * first.throughput and second.usd_per_hour > first.usd_per_hour
+    assert odds is not None and 0.5 < odds < 2 / 3
+    catalog = load_catalog("aws-us-east-1", prices="snapshot")
+    why = why_not(catalog, found.request, second.cluster.gpu.name)
+    assert "better, which is not sure enough" in why.verdict and str(first.cluster) in why.verdict

@@ -153,6 +153,9 @@ def test_the_whole_answer(share: int) -> None:
             ahead = better_by(best.value, shown[0].value)
             for_less = shown[0].value * best.price > best.value * shown[0].price  # of speeds: more for a dollar
             assert ahead <= (1.25 if best.value > 0 and for_less else 1.05) * 1.01 * (1 + 1e-9)
+            same = [p for p in found if p.trusted == shown[0].trusted and p.price < shown[0].price]
+            if best.value > 0:  # of speeds: nothing cheaper is faster
+                assert all(p.value <= shown[0].value * 1.01 * (1 + 1e-9) for p in same)
         paid = by_machines(plans(shop, on_demand=True), shop["budget"], 1)
         beside = [cluster_of(answer.on_demand.cluster)] if answer.on_demand else []
         assert beside == [row_of(p) for p in paid]

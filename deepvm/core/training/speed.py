@@ -283,7 +283,7 @@ def parts_of(
     steps = nominal_steps(workload, machine, precision, vms)
     memory = steps.memory
     grad, sync, straggling = steps.grad_s.copy(), steps.sync_s.copy(), STRAGGLING * np.log(steps.gpus)
-    loadings = []
+    loadings, links = [], None
     for several, checkpointing in product((False, True), repeat=2):
         rows = np.flatnonzero(((vms > 1) == several) & (memory.checkpointing == checkpointing))
         if not len(rows):
@@ -297,9 +297,12 @@ def parts_of(
         slower = within * math.log(machine.gpus) + across * np.log(vms[rows])
         grad[rows] *= np.exp(slower - mean[COMPUTE])
         sync[rows] *= np.exp(-mean[NETWORK])
-        if several:
+        if not several:
+            links = math.exp(-float(mean[NETWORK, 0]))
+        else:
             # Corrections for links and for networks are learnt apart: no network is faster than the links behind it.
-            links = math.exp(-evidence.loading(known(several_vms=False), {}).mean[0, NETWORK])
+            if links is None:
+                links = math.exp(-evidence.loading(known(several_vms=False), {}).mean[0, NETWORK])
             sync[rows] = np.maximum.reduce([sync[rows], steps.local_s[rows] * links, steps.line_s[rows]])
         straggling[rows] += slower
         loadings.append((rows, loading))
@@ -373,7 +376,7 @@ def waiting(computed_s: FloatArray, sd: FloatArray, reading_s: FloatArray) -> Wa
     reads = reading_s > 0
     spread = np.sqrt(sd**2 + READING_SD**2)
     ahead = np.log(np.where(reads, computed_s / np.where(reads, reading_s, 1.0), 1.0))
-    below = np.array([0.5 * math.erfc(a / math.sqrt(2)) for a in (ahead / spread).tolist()])  # reading takes longer
+    below = 0.5 * np.array([*map(math.erfc, (ahead / (spread * math.sqrt(2))).tolist())])  # reading takes longer
     density = spread * np.exp(-0.5 * (ahead / spread) ** 2) / math.sqrt(2 * math.pi)
     mean = ahead * (1 - below) + density
     square = (ahead**2 + sd**2) * (1 - below) + READING_SD**2 * below + ahead * density
