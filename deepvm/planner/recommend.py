@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, overload
 
-import numpy as np
-
 from deepvm.core.answer import Answer
 from deepvm.core.cluster.cluster import Recommendation, Rejection
 from deepvm.core.cluster.instances import Catalog, InstanceType
@@ -20,7 +18,7 @@ from deepvm.planner.infeasible import Infeasible, infeasible
 from deepvm.planner.ranking import cheapest_reaching, first, next_first, ranked
 from deepvm.planner.request import WORK_OBJECTIVES, Objective, PlanRequest, PolicyName, SolverName, with_tables
 from deepvm.planner.scoring import scoring
-from deepvm.planner.search.enumeration import Block, Choice, Enumeration
+from deepvm.planner.search.enumeration import Choice, Enumeration
 from deepvm.planner.search.formulation import SolveStatus
 
 if TYPE_CHECKING:
@@ -173,7 +171,7 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
         catalog=catalog,
         request=request,
         configurations=tuple(_described(choices, candidates)),
-        alternatives=tuple(_alternatives(blocks, candidates, choices[0])) if choices else (),
+        alternatives=tuple(_alternatives(enumeration, candidates, choices[0])) if choices else (),
         rejections=tuple(_rejections(candidates, enumeration)),
         next_change=_next_change(enumeration, candidates),
         nearly=_nearly(enumeration, candidates, choices[0]) if choices else None,
@@ -220,18 +218,18 @@ _DOUBTS = {
 _DISAGREES = f"the integer program disagreed with the exact enumeration; {_INSTEAD}: please report this"
 
 
-def _alternatives(blocks: Sequence[Block], candidates: Candidates, best: Choice) -> Iterator[Alternative]:
+def _alternatives(enumeration: Enumeration, candidates: Candidates, best: Choice) -> Iterator[Alternative]:
     """The best clusters by the other objectives; the baselines have none."""
     request = candidates.request
     for objective in Objective if request.has_objective else ():
         if objective is request.objective or (request.work is None and objective in WORK_OBJECTIVES):
             continue
         other = replace(request, objective=objective)
-        scored = []
-        for block in blocks:
-            sizes = block.sizes.take(np.isfinite(block.sizes.total_s)) if other.needs_work else block.sizes
-            scored.append(replace(block, sizes=sizes, scoring=scoring(other, sizes)))
-        choice = first(Enumeration.build(scored), other, request.budget_micro_usd)
+        if other.needs_work and not request.needs_work:  # by the others some jobs may never end
+            plans = Enumeration.build(blocks_of(replace(candidates, request=other)))
+        else:
+            plans = enumeration.scored([replace(b, scoring=scoring(other, b.sizes)) for b in enumeration.blocks])
+        choice = first(plans, other, request.budget_micro_usd)
         if choice is not None and choice.cluster != best.cluster:
             asked = replace(candidates, request=other)
             yield Alternative(objective, describe(choice, asked, binding=binding(choice, asked)))

@@ -49,7 +49,7 @@ def effects_of(
     width = WIDTHS[precision]
     one, number = _one(workload, machine, precision), width if width == _HALF else precision.value
     # How fast units compute says nothing of a step that waits for memory.
-    computing = computing_share(workload, machine, precision, checkpointing=checkpointing)
+    computing = computing_share(workload, gpu, precision, checkpointing=checkpointing)
     found = {
         "all": computing,
         f"generation={gpu.generation}/{width}": computing,

@@ -9,12 +9,13 @@ Nominal shares are corrected by published measurements (:mod:`deepvm.core.traini
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from deepvm.core.training.gpu_memory import MemoryFit, fit_memory
-from deepvm.core.training.hardware import Machine
+from deepvm.core.training.hardware import Accelerator, Machine
 from deepvm.core.training.steptime import joined
 from deepvm.core.training.workload import Method, Precision, Workload
 
@@ -73,9 +74,12 @@ def nominal_steps(
 ) -> Steps:
     """Steps of a workload on clusters of these numbers of VMs; ``memory``: how it was run, where that is known."""
     gpus = vms * machine.gpus
-    memory = memory or fit_memory(workload, machine.accelerator, precision, gpus)
+    if memory is None:
+        memory, grad = _computed(workload, machine.accelerator, precision, tuple(gpus.tolist()))
+    else:
+        grad = _gradients_s(workload, machine.accelerator, precision, gpus, memory)
     batch = memory.micro_batch * memory.passes
-    grad = _gradients_s(workload, machine, precision, gpus, memory) * gpus**STRAGGLING
+    grad = grad * gpus**STRAGGLING
     exchanged = exchanged_bytes(workload, precision, memory)
     link, network = machine.accelerator.link_gb_per_s * 1e9, machine.interconnect.gb_per_s * 1e9
     growth = 1.0 + machine.interconnect.per_gpu * np.maximum(gpus - 2, 0)
@@ -87,39 +91,48 @@ def nominal_steps(
     return Steps(vms, gpus, batch, grad, sync, local, line, memory)
 
 
-def _sample_s(workload: Workload, machine: Machine, precision: Precision, memory: MemoryFit) -> FloatArray:
+def _sample_s(workload: Workload, gpu: Accelerator, precision: Precision, memory: MemoryFit) -> FloatArray:
     """Seconds of forward and backward for one sample on one GPU."""
     sharp = _ROOFS[workload.model.family]
     without, again = (
-        float(np.linalg.norm(roofs_s(workload, machine, precision, checkpointing=c), sharp)) for c in (False, True)
+        float(np.linalg.norm(roofs_s(workload, gpu, precision, checkpointing=c), sharp)) for c in (False, True)
     )
     return np.where(memory.checkpointing, again, without)
 
 
-def roofs_s(workload: Workload, machine: Machine, precision: Precision, *, checkpointing: bool) -> tuple[float, float]:
+def roofs_s(workload: Workload, gpu: Accelerator, precision: Precision, *, checkpointing: bool) -> tuple[float, float]:
     """Seconds that a sample takes at least on one GPU: for its operations, and for the bytes that they move."""
-    gpu = machine.accelerator
     wide = 2.0 if precision in (Precision.FP32, Precision.TF32) else 1.0
     flop = workload.flop_of_step(checkpointing=checkpointing)
     moved = workload.moved_bytes * wide * flop / workload.useful_flop()  # what is done twice moves them twice
     return flop / (gpu.matmul_flops(precision) * COMPUTE_SHARE), moved / (gpu.traffic_gb_per_s * 1e9 * MEMORY_SHARE)
 
 
-def computing_share(workload: Workload, machine: Machine, precision: Precision, *, checkpointing: bool) -> float:
+def computing_share(workload: Workload, gpu: Accelerator, precision: Precision, *, checkpointing: bool) -> float:
     """By how many per cent a sample takes longer with 1 % more time for its operations; the rest is memory's."""
-    computing, moving = roofs_s(workload, machine, precision, checkpointing=checkpointing)
+    computing, moving = roofs_s(workload, gpu, precision, checkpointing=checkpointing)
     return float(1.0 / (1.0 + (moving / computing) ** _ROOFS[workload.model.family]))
 
 
+@lru_cache(maxsize=256)
+def _computed(
+    workload: Workload, gpu: Accelerator, precision: Precision, gpus: tuple[float, ...]
+) -> tuple[MemoryFit, FloatArray]:
+    """How it fits, and its gradients: the same on all types of VM with these GPUs."""
+    counts = np.array(gpus)
+    memory = fit_memory(workload, gpu, precision, counts)
+    return memory, _gradients_s(workload, gpu, precision, counts, memory)
+
+
 def _gradients_s(
-    workload: Workload, machine: Machine, precision: Precision, gpus: FloatArray, memory: MemoryFit
+    workload: Workload, gpu: Accelerator, precision: Precision, gpus: FloatArray, memory: MemoryFit
 ) -> FloatArray:
     """Seconds of a step on one GPU: its passes, launched while the ones before are computed, and the optimizer."""
-    computed = _sample_s(workload, machine, precision, memory) * memory.micro_batch * memory.passes
+    computed = _sample_s(workload, gpu, precision, memory) * memory.micro_batch * memory.passes
     twice = workload.flop_of_step(checkpointing=True) / workload.useful_flop()
     launched = _LAUNCH_S * memory.passes * np.where(memory.checkpointing, twice, 1.0)
     own = workload.trained / (gpus if workload.method is Method.FSDP else 1.0)
-    optimizer = own * _OPTIMIZER_BYTES / (machine.accelerator.memory_gb_per_s * 1e9 * MEMORY_SHARE)
+    optimizer = own * _OPTIMIZER_BYTES / (gpu.memory_gb_per_s * 1e9 * MEMORY_SHARE)
     return np.asarray(joined(computed, launched, _LAUNCHING) + optimizer)
 
 

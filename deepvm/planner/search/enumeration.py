@@ -7,7 +7,7 @@ sorted once by price; the best plan within a budget is then a look-up in a runni
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -79,6 +79,14 @@ class Enumeration:
         order = np.lexsort((memory, named, block, memory_count, price))
         value = value[order]
         return cls(tuple(blocks), block[order], plans[:, order], value, np.maximum.accumulate(value))
+
+    def scored(self, blocks: Sequence[Block]) -> Enumeration:
+        """The same plans by the scores of other blocks of the same sizes."""
+        value = np.zeros(len(self))
+        for index, block in enumerate(blocks):
+            rows = np.flatnonzero(self.block == index)
+            value[rows] = block.scoring.values(self.plans[0, rows], self.plans[3, rows])
+        return replace(self, blocks=tuple(blocks), value=value, best_so_far=np.maximum.accumulate(value))
 
     @property
     def price(self) -> IntArray:
