@@ -72,7 +72,7 @@ def print_prediction(found: TrainingSpeed) -> None:
             f"source      {found.source.value}",
             *([f"measured    {found.measured}; --tables paper ignores it"] if found.measured else []),
             "",
-            *(f"Doubt: {doubt}." for doubt in doubts(found)),
+            *(f"Doubt: {doubt}." for doubt in doubts(found) if not doubt.startswith("it cannot be trained so")),
         ]
     )
 

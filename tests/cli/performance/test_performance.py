@@ -108,3 +108,10 @@ def test_the_models_can_be_named(run: Run) -> None:
     assert {"resnet50", "llama-8b", "llama-70b", "bert-large", "vit-b", "stable-diffusion-2"} <= set(names)
     code, table, _ = run("performance", "models")
     assert code == 0 and all(name in table for name in names)
+
+
+def test_what_does_not_fit_is_said_first_and_once(run: Run) -> None:
+    code, out, err = run("performance", "predict", "--model", "llama-8b", "--method", "lora", "--gpu", "T4")
+    needs = "needs 21.88 GB of each; it fits on 3 or more of them"
+    assert code == 3 and out.count(needs) == err.count(needs) == 1
+    assert out.index("It does not fit") < out.index("throughput")
