@@ -15,6 +15,7 @@ import pytest
 from support.schemas import check
 
 import deepvm
+from deepvm.catalog.published.performance import SOFTWARE
 from deepvm.cli.main import main
 from deepvm.core.answer import Answer
 from deepvm.errors import MissingExtraError, RequestError
@@ -166,3 +167,11 @@ def test_wrong_arguments_are_named() -> None:
         deepvm.gpus("aws", model="resnet50")  # type: ignore[arg-type]
     with pytest.raises(RequestError, match="policy"):
         deepvm.simulate("gpt-1.3b", "sometimes")
+
+
+def test_gpus_are_as_fast_as_the_software() -> None:
+    first = [deepvm.gpus(SNAPSHOT, "H100", model="llama-8b", method="lora", software=s).rows[0] for s in SOFTWARE]
+    speeds = dict(zip(SOFTWARE, (row.speed.value for row in first if row.speed), strict=True))
+    assert speeds["transformers"] < speeds["eager"] < speeds["compiled"]
+    with pytest.raises(RequestError, match="software"):
+        deepvm.gpus(SNAPSHOT, software="fast", model="llama-8b")

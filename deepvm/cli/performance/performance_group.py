@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 from deepvm.cli.help.completion import complete_accelerator
 from deepvm.cli.output import Output, print_as, say
 from deepvm.cli.parameters import group, opt, switch, takes_flags
-from deepvm.cli.plan.options import Tables, own_tables
+from deepvm.cli.plan.options import Software, Tables, own_tables
 from deepvm.cli.workload_options import WorkloadFlags
 
 app = group("Predict how fast GPUs train a model, with intervals, and check such predictions.")
-
-_Software = Annotated[
-    Literal["eager", "transformers", "compiled", "tuned"],
-    opt("Plain PyTorch (eager), Hugging Face Transformers, torch.compile, or vendor-tuned."),
-]
 
 
 @app.command(short_help="Predict the throughput of a number of GPUs.")
@@ -28,7 +23,7 @@ def predict(
     gpus: Annotated[str, opt("How many of them, in all.", "N")] = "1",
     nodes: Annotated[str | None, opt("In how many VMs; default: as they are mostly rented.", "N")] = None,
     gpu_memory: Annotated[str | None, opt("Which of several with this name, such as 40GiB.", "SIZE")] = None,
-    software: _Software = "eager",
+    software: Software = "eager",
     placement_group: Annotated[bool, switch("The VMs are in a cluster placement group.")] = False,
     tables: Tables = "auto",
     output: Output = "table",

@@ -7,7 +7,7 @@ from typing import Annotated
 from deepvm.cli.help.completion import complete_catalog, complete_gpu
 from deepvm.cli.output import Output, print_as
 from deepvm.cli.parameters import opt, takes_flags
-from deepvm.cli.plan.options import USUAL_MODEL, SourceFlags, Tables, own_tables
+from deepvm.cli.plan.options import USUAL_MODEL, Software, SourceFlags, Tables, own_tables
 from deepvm.cli.workload_options import WorkloadFlags
 
 
@@ -18,6 +18,7 @@ def gpus(
         str, opt("A cloud's market, an embedded catalog, or a file.", "NAME|FILE", autocompletion=complete_catalog)
     ] = "aws",
     gpu: Annotated[str, opt("Only these GPU models.", "GLOB", autocompletion=complete_gpu)] = "*",
+    software: Software = "eager",
     offline: Annotated[bool, opt("Send no requests: use the cache or the snapshot.", None)] = False,
     tables: Tables = "auto",
     output: Output = "table",
@@ -29,6 +30,6 @@ def gpus(
     from deepvm.reports.performance import gpus as report
 
     loaded = SourceFlags(offline=offline).load(catalog)
-    found = report.gpus(loaded, gpu, tables=own_tables(tables), **flags.given(USUAL_MODEL))
+    found = report.gpus(loaded, gpu, software=software, tables=own_tables(tables), **flags.given(USUAL_MODEL))
     assumed = not flags.model and flags.params is None
     print_as(output, lambda: report.print_gpus(found, assumed=assumed), lambda: report.document(found))

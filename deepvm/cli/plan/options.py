@@ -60,6 +60,10 @@ def many() -> Any:
 Prices = Annotated[Literal["auto", "live", "snapshot"], opt("Live if possible, only live, or the snapshot.")]
 Offline = Annotated[bool, switch("Send no requests: use the cache or the snapshot.")]
 AwsProfile = Annotated[str, opt("AWS profile; only for live prices.", "NAME")]
+Software = Annotated[
+    Literal["eager", "transformers", "compiled", "tuned"],
+    opt("Plain PyTorch, Hugging Face, torch.compile, or vendor-tuned."),
+]
 Tables = Annotated[str, opt("Your measurements: the saved ones, none, or an exported FILE.", "auto|paper|FILE")]
 Policies = Annotated[
     list[str],
@@ -118,10 +122,7 @@ class PlanFlags(WorkloadFlags):
     samples: Annotated[str | None, opt("Instead: samples to train on, such as 50M.", "COUNT")] = None
     epochs: Annotated[str | None, opt("Instead: passes over a data set, with --dataset-size.", "N")] = None
     dataset_size: Annotated[str | None, opt("Its samples; of a language model its tokens.", "COUNT")] = None
-    software: Annotated[
-        Literal["eager", "transformers", "compiled", "tuned"],
-        opt("Plain PyTorch, Hugging Face, torch.compile, or vendor-tuned."),
-    ] = "eager"
+    software: Software = "eager"
     placement_group: Annotated[bool, switch("The VMs are in a cluster placement group.")] = False
     rank: Annotated[
         Literal["machines", "plans"] | None,

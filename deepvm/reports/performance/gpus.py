@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from deepvm.catalog.published.performance import PublishedPerformance
+from deepvm.catalog.published.performance import SOFTWARE, PublishedPerformance
 from deepvm.catalog.published.prediction import OwnSteps
 from deepvm.catalog.published.workloads import WorkloadOptions, read_workload
 from deepvm.core.answer import Rows
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.interval import Interval
 from deepvm.core.meanings import meant_gpu, none_of
-from deepvm.core.spelling import joined
+from deepvm.core.spelling import joined, one_of
 from deepvm.core.training.hardware import WITHOUT_WHEELS
 from deepvm.core.training.speed import Source, Training, TrainingSpeed
 from deepvm.core.training.workload import Workload
@@ -76,18 +76,26 @@ class Gpus(Rows[GpuRow]):
 
 
 def gpus(
-    catalog: Catalog, gpu: str = "*", *, tables: OwnSteps | None = None, **workload: Unpack[WorkloadOptions]
+    catalog: Catalog,
+    gpu: str = "*",
+    *,
+    software: str = "eager",
+    tables: OwnSteps | None = None,
+    **workload: Unpack[WorkloadOptions],
 ) -> Gpus:
     """List GPUs with memory, prices, and how fast one VM trains a model; the most work for a dollar comes first.
 
-    ``gpu``: a glob of GPU models. ``tables``: measured on your own machines, ``deepvm.load_tables()``. The rest says
-    what is trained, as for :func:`deepvm.predict`.
+    ``gpu``: a glob of GPU models. ``tables``: measured on your own machines, ``deepvm.load_tables()``. ``software`` and
+    the rest say what is trained, as for :func:`deepvm.predict`.
 
     Raises:
         RequestError: no such GPU in the catalog, or a workload that cannot be. CatalogFormatError: a bad model file.
     """
     with_tables(catalog, None)  # refuses what is no catalog
-    speeds = PublishedPerformance() if tables is None else tables.speeds(PublishedPerformance(), catalog.by_name)
+    if software not in SOFTWARE:
+        raise RequestError("software", software, one_of(software, SOFTWARE))
+    speeds = PublishedPerformance(software)
+    speeds = speeds if tables is None else tables.speeds(speeds, catalog.by_name)
     training = Training(read_workload(**workload), speeds)
     found = [r if gpu.casefold() == r.name.casefold() else _built(r) for r in _rows_of(catalog, training)]
     found.sort(key=lambda r: (-(r.units_per_usd or 0.0), r.name, r.count))
