@@ -41,6 +41,7 @@ FIFTH = 1.25
 SURE = 0.4307
 """Standard deviations that a plan must be ahead to be the faster one in two cases of three."""
 _AT_ONCE = 16
+"""Plans whose doubts are looked at together, the best first."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deepvm.catalog.published.models import TOKENS_AT_ONCE, parse_count, presets
+from deepvm.catalog.published.models import SHAPE, TOKENS_AT_ONCE, parse_count, presets
 from deepvm.core.spelling import did_you_mean
 from deepvm.core.training.model import FAMILIES, Model, Transformer
 from deepvm.errors import CatalogFormatError, Problem, RequestError
@@ -48,7 +48,6 @@ _NUMBERS: Mapping[str, _Number] = {
 }
 _WORDS = {"family": FAMILIES, "unit": ("tokens", "images", "samples")}
 _KEYS = ("name", *_WORDS, *_NUMBERS, "gated", "source")
-_SHAPE = ("layers", "hidden", "vocabulary", "gated")
 _FAR = 4.0
 """How many times more or fewer parameters than the usual 12 layers hidden^2 a transformer may have."""
 
@@ -71,7 +70,7 @@ def read_model(path: str) -> Model:
         raise CatalogFormatError(file, problems)
     whole = {key for key, number in _NUMBERS.items() if number.whole}
     values: dict[str, Any] = {
-        key: int(value) if key in whole else value for key, value in raw.items() if key not in _SHAPE
+        key: int(value) if key in whole else value for key, value in raw.items() if key not in SHAPE
     }
     shape = None
     if "layers" in raw:
@@ -125,7 +124,7 @@ def _problems(raw: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem(key, repr(value), "allowed: text of up to 200 characters")
     if "parameters" not in raw:
         yield Problem("parameters", "missing", "allowed: how many the model has, such as 7.0e9")
-    shaped = [key for key in _SHAPE[:2] if key in raw]
+    shaped = [key for key in SHAPE[:2] if key in raw]
     counted = [key for key in ("forward_flop", "activation_bytes") if key in raw]
     if len(shaped) == 2 and not counted:
         yield from _shape_problems(raw)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from deepvm.catalog.published.calibration import calibration, key_of
 from deepvm.catalog.published.hardware import find_accelerator, interconnect, usual_machine
 from deepvm.core.cluster.instances import InstanceType
+from deepvm.core.spelling import one_of
 from deepvm.core.training.hardware import Accelerator, Machine
 from deepvm.core.training.speed import Parts, TrainingSpeed, parts_of, predict
 from deepvm.core.training.workload import Precision, Workload
@@ -33,6 +34,11 @@ class PublishedPerformance:
 
     software: str = "eager"
     placement_group: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise a RequestError for software of which nothing is known."""
+        if self.software not in SOFTWARE:
+            raise RequestError("software", self.software, one_of(self.software, SOFTWARE))
 
     def machine(self, instance: InstanceType) -> Machine | str:
         """A type as a machine, or why it is none."""

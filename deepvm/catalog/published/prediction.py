@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from deepvm.catalog.published.hardware import accelerators, find_accelerator
-from deepvm.catalog.published.performance import SOFTWARE, PublishedPerformance
+from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.catalog.published.workloads import WorkloadOptions, read_workload
 from deepvm.core.meanings import meant_gpu, none_of
-from deepvm.core.spelling import one_of
 from deepvm.core.training.speed import Training, TrainingSpeed
 from deepvm.core.units import GIB, parse_bytes, to_whole
 from deepvm.errors import RequestError
@@ -53,8 +52,6 @@ def predict(
     Raises:
         RequestError: an argument cannot be used. CatalogFormatError: a bad model file.
     """
-    if software not in SOFTWARE:
-        raise RequestError("software", software, one_of(software, SOFTWARE))
     trained = read_workload(**workload)
     memory = None if gpu_memory is None else parse_bytes(gpu_memory, "gpu_memory") / GIB
     accelerator = find_accelerator(gpu, memory)
@@ -88,8 +85,6 @@ def training(
     Raises:
         RequestError: an argument cannot be used. CatalogFormatError: a bad model file.
     """
-    if software not in SOFTWARE:
-        raise RequestError("software", software, one_of(software, SOFTWARE))
     source = PublishedPerformance(software, placement_group)
     if tables is not None:
         source = tables.speeds(source, {} if catalog is None else catalog.by_name)

@@ -270,7 +270,6 @@ VALUES = {
         "peft": "transformers",
         "trl": "transformers",
         "axolotl": "transformers",
-        "unsloth": "tuned",
         "megatron": "tuned",
         "nemo": "tuned",
     },

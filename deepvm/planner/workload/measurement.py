@@ -141,7 +141,7 @@ def doubts_of(choices: Sequence[Choice], candidates: Candidates) -> Doubts:
         sizes, row = choice.block.sizes, choice.size
         curve = next(g.curve for g in candidates.gpus if g.instance.name == choice.cluster.gpu.name)
         assert isinstance(curve, StepTimeSpeedup)
-        doubts.append(curve.speed_of(np.array([float(choice.cluster.gpu_count)])).doubt)
+        doubts.append(curve.doubt(np.array([float(choice.cluster.gpu_count)])))
         median.append(float(np.log(sizes.effective[row])))
     return Doubts(np.array(median), *_joined(doubts))
 

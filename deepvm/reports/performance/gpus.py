@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from deepvm.catalog.published.performance import SOFTWARE, PublishedPerformance
+from deepvm.catalog.published.performance import PublishedPerformance
 from deepvm.catalog.published.prediction import OwnSteps
 from deepvm.catalog.published.workloads import WorkloadOptions, read_workload
 from deepvm.core.answer import Rows
 from deepvm.core.cluster.instances import Catalog, InstanceType
 from deepvm.core.interval import Interval
 from deepvm.core.meanings import meant_gpu, none_of
-from deepvm.core.spelling import joined, one_of
+from deepvm.core.spelling import joined
 from deepvm.core.training.hardware import WITHOUT_WHEELS
 from deepvm.core.training.speed import Source, Training, TrainingSpeed
 from deepvm.core.training.workload import Workload
@@ -92,8 +92,6 @@ def gpus(
         RequestError: no such GPU in the catalog, or a workload that cannot be. CatalogFormatError: a bad model file.
     """
     with_tables(catalog, None)  # refuses what is no catalog
-    if software not in SOFTWARE:
-        raise RequestError("software", software, one_of(software, SOFTWARE))
     speeds = PublishedPerformance(software)
     speeds = speeds if tables is None else tables.speeds(speeds, catalog.by_name)
     training = Training(read_workload(**workload), speeds)
