@@ -84,7 +84,10 @@ def test_unknown_networks_lie_between_one_flow_and_half_of_the_nominal() -> None
     ],
 )
 def test_resnet_50_in_half_precision_elsewhere(system: str, name: str, memory: float, published_images: float) -> None:
-    """Measurements of others, of GPUs alone; how often such intervals hold, the next test tells."""
+    """Measurements of others, of GPUs alone.
+
+    Of A100 and H100 they lie below the interval since a run of ours on an H100, with channels last, was 1.4 times theirs.
+    """
     with OTHERS.open(encoding="utf-8") as file:
         rows = [r for r in csv.DictReader(file) if (r["system"], r["dtype"], r["gpus"]) == (system, "fp16", "1")]
     measured = next(float(r["throughput"]) for r in rows if r["model"] == "resnet50")
@@ -94,6 +97,8 @@ def test_resnet_50_in_half_precision_elsewhere(system: str, name: str, memory: f
     workload = Workload(presets()["resnet50"], precision=Precision.FP16, batch=128)
     found = PublishedPerformance().of_machine(Machine(gpu, 1, interconnect("x", 10.0)), workload, np.ones(1))
     assert isinstance(found, TrainingSpeed)
+    if name not in ("A100", "H100"):
+        assert abs(np.log(measured / found.throughput[0])) < Z80 * found.sd[0]
     assert found.throughput[0] == pytest.approx(measured, rel=0.5)
 
 
