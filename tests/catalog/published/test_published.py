@@ -86,7 +86,7 @@ def test_unknown_networks_lie_between_one_flow_and_half_of_the_nominal() -> None
 def test_resnet_50_in_half_precision_elsewhere(system: str, name: str, memory: float, published_images: float) -> None:
     """Measurements of others, of GPUs alone.
 
-    Of A100 and H100 they lie below the interval since a run of ours on an H100, with channels last, was 1.4 times theirs.
+    Of A100 and H100 they lie below the interval: a run of ours on an H100, with channels last, was 1.4 times theirs.
     """
     with OTHERS.open(encoding="utf-8") as file:
         rows = [r for r in csv.DictReader(file) if (r["system"], r["dtype"], r["gpus"]) == (system, "fp16", "1")]
