@@ -63,7 +63,7 @@ def print_prediction(found: TrainingSpeed) -> None:
             f"{workload.model.name}, {workload.method.value}, {found.precision.value} on {gpus} x {name} "
             f"in {counted(nodes, 'VM')}",
             "",
-            *([] if found.fits[0] else [f"It does not fit: {found.needs}. Were there memory enough:", ""]),
+            *([] if found.fits[0] else [f"It does not fit: {found.needs}. With enough memory:", ""]),
             f"throughput  {in_words(throughput)} {workload.units}",
             f"a GPU       {in_words(throughput.scaled(1 / gpus))} {workload.units}, MFU {found.mfu(0):.0%}",
             f"a step      {format_seconds(step.value)} ({format_seconds(step.low)} to {format_seconds(step.high)}), "

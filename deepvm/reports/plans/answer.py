@@ -101,7 +101,8 @@ def _first_by(answer: Recommendations) -> str:
     request = answer.request
     if request.policy is PolicyName.DEEPVM and request.objective in (Objective.THROUGHPUT, Objective.MAKESPAN):
         # Price, doubt or trust may put another plan first.
-        return FASTEST if max(map(_kept, answer)) <= CLOSE * _kept(answer[0]) else CHOICE
+        fastest = max(r.kept_throughput.value for r in answer)
+        return FASTEST if fastest <= CLOSE * answer[0].kept_throughput.value else CHOICE
     return f"first by {request.objective.value if request.has_objective else request.policy.value}"
 
 
@@ -222,16 +223,11 @@ def apart(answer: Recommendations) -> Iterator[str]:
     for other in answer.configurations[1:]:
         odds = other.prediction.faster_than_first if other.prediction else None
         if odds is not None and EVEN <= odds < MOST_EVEN and other.cluster.gpu.gpu != gpu:
-            rivals.append((_kept(other), odds, other))
+            rivals.append((other.kept_throughput.value, odds, other))
     if rivals:
         _, odds, other = max(rivals, key=lambda rival: rival[0])
         what = f"{cluster_words(other.cluster)} at {other.usd_per_hour:.2f} $/h"
         yield f"~ {what} is faster in {odds:.0%} of cases; what is worth measuring: --why"
-
-
-def _kept(r: Recommendation) -> float:
-    """The speed of a plan, less what preemptions cost."""
-    return r.throughput * (r.prediction.kept.value if r.prediction else 1.0)
 
 
 def measurement_lines(answer: Recommendations) -> list[str]:

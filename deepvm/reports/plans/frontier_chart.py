@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from deepvm.core.cluster.cluster import Recommendation
 from deepvm.core.interval import Interval
 from deepvm.planner.columns import IntArray
 from deepvm.planner.search.frontier import Frontier, Machines
@@ -22,12 +21,6 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 72, 944, 28, 376
 _CELL = 3
 """Pixels within which one machine stands for all."""
 _TICKS = 6
-
-
-def effective(r: Recommendation) -> Interval:
-    """The throughput less what preemptions usually cost, with its 80 % interval where there is one."""
-    predicted = r.prediction
-    return Interval.exact(r.throughput) if predicted is None else predicted.throughput.scaled(predicted.kept.value)
 
 
 @dataclass(frozen=True)
@@ -72,7 +65,7 @@ class Chart:
         machines, most = frontier.machines, float(frontier.most) or 1.0
         last = float(machines.usd_per_hour.max(initial=0.0))
         x = Scale(min(most, max(last, float(budget)) * 1.05) or 1.0, _LEFT, _RIGHT)
-        highs = [effective(s.recommendation).high for s in frontier.steps]
+        highs = [s.recommendation.kept_throughput.high for s in frontier.steps]
         trusted = machines.effective[machines.trusted]
         top = max([*highs, float(trusted.max(initial=0.0))], default=0.0) * 1.04 or 1.0
         y = Scale(top, _BOTTOM, _TOP)
@@ -140,7 +133,7 @@ class Chart:
         steps = [s for s in self.frontier.steps if float(s.budget) <= self.x.most]
         ends = [*(float(s.budget) for s in steps[1:]), self.x.most]
         return [
-            (_px(self.x.at(float(s.budget))), _px(self.x.at(end)), effective(s.recommendation))
+            (_px(self.x.at(float(s.budget))), _px(self.x.at(end)), s.recommendation.kept_throughput)
             for s, end in zip(steps, ends, strict=True)
         ]
 
@@ -166,7 +159,7 @@ class Chart:
         hidden: str | None = "hidden"
         if step is not None:
             best = step.recommendation
-            there, hidden = (self.x.at(float(best.usd_per_hour)), self.y.at(effective(best).value)), None
+            there, hidden = (self.x.at(float(best.usd_per_hour)), self.y.at(best.kept_throughput.value)), None
         yield tag("circle", id="chosen", class_="chosen", cx=_px(there[0]), cy=_px(there[1]), r=6, visibility=hidden)
 
 

@@ -24,7 +24,7 @@ from deepvm.planner.search.frontier import Frontier, TypeOutcome
 from deepvm.reports.markup import Html, ascii_only, data_block, joined, table, tag
 from deepvm.reports.performance.predictions import in_short, short
 from deepvm.reports.plans import answer as answers
-from deepvm.reports.plans.frontier_chart import Chart, effective
+from deepvm.reports.plans.frontier_chart import Chart
 from deepvm.reports.plans.page_parts import badged, legend, listing, section, slider, wide
 from deepvm.reports.plans.recommendations import other_regions, request_words, sentence
 from deepvm.reports.plans.sources import doubts, quota_lines, refused_lines, risk_lines, source_lines, zone_lines
@@ -162,7 +162,7 @@ class PlanPage:
     def _cells(self, r: Recommendation, *, less: bool = False) -> list[str]:
         """What a plan does; ``less``: its speed is less what preemptions cost."""
         predicted, outlook = r.prediction, r.outlook
-        speed = effective(r) if less or predicted is None else predicted.throughput
+        speed = r.kept_throughput if less or predicted is None else predicted.throughput
         value = in_short(speed) if predicted else short(speed.value)
         cells = [answers.cluster_words(r.cluster), format_usd(r.usd_per_hour), value]
         if self._has_job:
@@ -222,7 +222,7 @@ class PlanPage:
                 else "in no cluster"
             )
             return [why, "-", "-", "-"]
-        speed = effective(best)
+        speed = best.kept_throughput
         value = in_short(speed) if best.prediction else short(speed.value)
         return [self._gap(best, outcome.gap), answers.cluster_words(best.cluster), format_usd(best.usd_per_hour), value]
 
@@ -241,7 +241,7 @@ class PlanPage:
             text = f"{-gap:.0%} better, for {price:.2g} times the price"
         else:
             text = f"{gap:.1%} {what}" if gap < 0.9995 else f"more than 99.9% {what}"
-        if best.prediction is not None and _within(effective(best), effective(first)):
+        if best.prediction is not None and _within(best.kept_throughput, first.kept_throughput):
             text += "; their intervals cannot tell them apart"
         return text
 
@@ -257,7 +257,7 @@ class PlanPage:
         lines = [*answers.limits(self.answer, self._rows()), *(f"{b.reason}." for b in self.answer[0].binding)]
         nearly = self.answer.nearly
         if nearly is not None:
-            share = effective(nearly).value / effective(self.answer[0]).value
+            share = nearly.kept_throughput.value / self.answer[0].kept_throughput.value
             words = f"{answers.cluster_words(nearly.cluster)} for {format_usd(nearly.usd_per_hour)} $/h"
             lines.append(f"Less money: {words} has {share:.0%} of the speed.")
         return [*lines, *quota_lines(self.answer, self.now), "Not counted: disks and data transfer."]
@@ -313,7 +313,7 @@ class PlanPage:
                 {
                     "from": float(s.budget),
                     "usd": float(s.recommendation.usd_per_hour),
-                    "speed": effective(s.recommendation).value,
+                    "speed": s.recommendation.kept_throughput.value,
                     "cells": self._cells(s.recommendation, less=True),
                 }
                 for s in self.frontier.steps
