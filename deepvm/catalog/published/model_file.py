@@ -104,8 +104,8 @@ def _parsed(text: str, file: Path) -> Mapping[str, Any]:
 def _number(text: str) -> Any:
     """A number that YAML takes for text, such as 7e9 or 7B; what is none stays text."""
     try:
-        return float(text) if "e" in text.lower() else parse_count(text, "number", "", 0, 1e20)
-    except (ValueError, RequestError):
+        return parse_count(text, "number", "", 0, 1e20)
+    except RequestError:
         return text
 
 

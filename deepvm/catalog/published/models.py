@@ -13,7 +13,7 @@ from deepvm.core.training.model import Model, Transformer
 from deepvm.errors import RequestError
 from deepvm.io.user_dirs import data_folder
 
-_SIZE = re.compile(r"\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*([kmbt]?)\s*", re.ASCII | re.IGNORECASE)
+_SIZE = re.compile(r"\s*((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]{1,2})?)\s*([kmbt]?)\s*", re.ASCII | re.IGNORECASE)
 _COUNT_WORDS = {"thousand": "k", "million": "M", "mio": "M", "billion": "B", "bn": "B", "g": "B", "trillion": "T"}
 _FACTORS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 SEQUENCE = 2048
@@ -70,7 +70,7 @@ def model_of_size(text: str | float, sequence: int | None = None) -> Model:
 
 
 def parse_count(text: str | float, option: str, allowed: str, least: float, most: float) -> float:
-    """Read a number with k, M, B or T; raises a RequestError for anything else and outside the bounds."""
+    """Read a number such as ``2e9`` or ``2B``; raises a RequestError for anything else and outside the bounds."""
     match = _SIZE.fullmatch(text) if isinstance(text, str) else None
     value = float(match[1]) * _FACTORS[match[2].lower()] if match else text
     if isinstance(value, (bool, str)) or not least <= value <= most:
@@ -81,15 +81,13 @@ def parse_count(text: str | float, option: str, allowed: str, least: float, most
 
 
 def _meant_count(text: str) -> float:
-    """What ``2 billion``, ``2e9`` and ``2,000,000`` mean; 0 when nobody can tell."""
-    match = re.fullmatch(
-        r"([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+\.?[0-9]*)(e\+?[0-9]{1,2})? ?([a-z]*)", text.strip().casefold()
-    )
+    """What ``2 billion`` and ``2,000,000`` mean; 0 when nobody can tell."""
+    match = re.fullmatch(r"([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+\.?[0-9]*) ?([a-z]*)", text.strip().casefold())
     if match is None:
         return 0.0
-    number, exponent, word = match.groups()
+    number, word = match.groups()
     letter = _COUNT_WORDS.get(word.removesuffix("s"), word)
-    return float(number.replace(",", "") + (exponent or "")) * _FACTORS.get(letter.casefold(), 0.0)
+    return float(number.replace(",", "")) * _FACTORS.get(letter.casefold(), 0.0)
 
 
 def short(count: float) -> str:

@@ -102,6 +102,22 @@ def test_resnet_50_in_half_precision_elsewhere(system: str, name: str, memory: f
     assert found.throughput[0] == pytest.approx(measured, rel=0.5)
 
 
+@pytest.mark.parametrize(
+    ("name", "memory", "gpus", "images_per_s"),
+    [("A100", 80, 1, 2470), ("A100", 80, 8, 16621), ("V100", 16, 1, 1200), ("V100", 16, 8, 8322)],
+)
+def test_resnet_50_of_its_maker(name: str, memory: float, gpus: int, images_per_s: float) -> None:
+    """NVIDIA DeepLearningExamples, ResNet-50 v1.5 in PyTorch 21.03, mixed precision, DGX A100 and DGX-1."""
+    gpu = find_accelerator(name, memory)
+    assert gpu is not None
+    workload = Workload(presets()["resnet50"], precision=Precision.FP16, batch=256)
+    found = PublishedPerformance(software="tuned").of_machine(
+        Machine(gpu, gpus, interconnect("x", 10.0)), workload, np.ones(1)
+    )
+    assert isinstance(found, TrainingSpeed)
+    assert abs(np.log(images_per_s / found.throughput[0])) < Z80 * found.sd[0]
+
+
 SYSTEMS = {
     r"A100 80GB SXM4": ("A100", 80),
     r"A100 40GB": ("A100", 40),
