@@ -108,6 +108,7 @@ class Candidates:
             billed_s=nothing,
             preemptions=nothing,
             sound=np.ones(len(count), dtype=np.bool_),
+            late=nothing,
             most_usd=np.full(len(count), UNLIMITED_USD),
             kept=np.ones(len(count)),
             kept_bad=np.ones(len(count)),

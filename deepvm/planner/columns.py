@@ -40,6 +40,7 @@ class TrainingTable:
         lost_per_s: preemptions a second of the whole cluster, usually; 0 where no model is trained.
         trusted: whether the speed is believed: up to 1.5 x the largest cluster that was measured, and up to the batch
             that is known to train well.
+        late: probability of missing the deadline, as far as the speed of a model is known; 0 without a deadline.
         most_usd: the highest price, micro-dollars an hour with memory nodes, at which the job keeps to its limits.
     """
 
@@ -60,6 +61,7 @@ class TrainingTable:
     billed_s: FloatArray
     preemptions: FloatArray
     sound: BoolArray
+    late: FloatArray
     most_usd: IntArray
     kept: FloatArray
     kept_bad: FloatArray

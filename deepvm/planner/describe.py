@@ -85,9 +85,7 @@ def describe(
             preemptions=float(sizes.preemptions[row]),
             sound=bool(sizes.sound[row]),
             costs_usd=_costs_usd(choice.price, float(sizes.total_s[row]), prediction) if prediction else None,
-            late_probability=_late_probability(float(sizes.total_s[row]), prediction.throughput, work.deadline_s)
-            if prediction and work.deadline_s is not None
-            else None,
+            late_probability=float(sizes.late[row]) if prediction and work.deadline_s is not None else None,
         )
     counted = work is not None or (prediction is not None and cluster.spot_count > 0)
     known = candidates.request.life_s is not None or (work is not None and work.mttp_s is not None)
@@ -122,14 +120,6 @@ def _costs_usd(price: int, total_s: float, prediction: Prediction) -> tuple[floa
     ends = (work_s / (kept.high * speed.high), work_s / (kept.low * speed.low))
     good, bad = (price / MICRO_USD * (START_S + training_s) / 3600 for training_s in ends)
     return good, bad
-
-
-def _late_probability(total_s: float, speed: Interval, deadline_s: float) -> float:
-    """Of missing the deadline: the expected time is that of a speed in the middle of its interval."""
-    from deepvm.planner.job_forecast import START_S
-
-    left_s = deadline_s - START_S
-    return 1.0 - speed.probability_above(speed.value * (total_s - START_S) / left_s) if left_s > 0 else 1.0
 
 
 def _not_believed(choice: Choice, candidates: Candidates, speed: TrainingSpeed) -> Iterator[str]:
@@ -265,7 +255,7 @@ def binding(choice: Choice, candidates: Candidates) -> tuple[Binding, ...]:
     bill = float(sizes.billed_s[row]) / 3600 * micro_usd / MICRO_USD
     if work is not None and work.total_budget is not None and bill > work.total_budget:
         broken.append(Binding("total-budget", f"{what} would be expected to cost {bill:.2f} $ in all"))
-    if not broken and candidates.request.ranks_machines:
+    if not broken and candidates.request.weighs_doubt:
         broken += _by_the_ranking(choice, sizes, row, larger, candidates)
     return tuple(sorted(broken, key=lambda b: _ORDER.index(b.constraint)))
 

@@ -18,7 +18,7 @@ from deepvm.errors import RequestError
 from deepvm.planner.candidates import gather
 from deepvm.planner.describe import binding, blocks_of, describe, improvement
 from deepvm.planner.infeasible import infeasible
-from deepvm.planner.ranking import CLOSE, LITTLE, cheapest_reaching, first
+from deepvm.planner.ranking import CLOSE, LITTLE, SELDOM, cheapest_reaching, first
 from deepvm.planner.rejections import why_absent
 from deepvm.planner.request import MeasuredTables, Objective, PlanOptions, PlanRequest, PolicyName, with_tables
 from deepvm.planner.scoring import tie_floor
@@ -121,14 +121,18 @@ def _verdict(
 ) -> str:
     what = f"The best cluster with {name}, {best.cluster} at {format_usd(best.price)} $/h,"
     ahead = improvement(winner, best, request)
-    if best.value > winner.value and request.ranks_machines and ahead is not None:
+    if best.value > winner.value and request.weighs_doubt and ahead is not None:
         price = f"{best.price / winner.price:.2f} times the winner's price"
         if not best.block.sizes.trusted[best.size]:
             return f"{what} is {ahead:.1%} better on paper, but larger than what such clusters were measured with"
+        late = float(best.block.sizes.late[best.size])
+        if late > SELDOM:
+            misses = f"misses the deadline in {late:.0%} of cases"
+            return f"{what} is {ahead:.1%} better and {misses}; {winner.cluster} is first"
         if ahead >= LITTLE - 1:
             return f"{what} is {ahead:.1%} better, which is not sure enough, at {price}; {winner.cluster} is first"
         return f"{what} is {ahead:.1%} better, which does not decide, at {price}; {winner.cluster} is first"
-    if request.ranks_machines and gap is not None and gap < CLOSE - 1 and best.price <= winner.price:
+    if request.weighs_doubt and gap is not None and gap < CLOSE - 1 and best.price <= winner.price:
         order = "lower quota needs, rarer interruptions and lower prices decide, in this order"
         return f"{what} is within 1 % of the winner, {winner.cluster} at {format_usd(winner.price)} $/h; {order}"
     if best.value >= tie_floor(winner.value):

@@ -36,6 +36,7 @@ from deepvm.core.training.speed import Training
 from deepvm.core.units import MICRO_USD, Money, parse_hours, parse_seconds, to_decimal
 from deepvm.errors import RequestError
 from deepvm.planner.columns import UNLIMITED_USD, FloatArray, IntArray, TrainingTable
+from deepvm.planner.workload.laws import law_of
 
 # For --work: thesis 6.2.2, and AWS's two minutes of notice.
 SAVE_BYTES_PER_S, BACKUP_BYTES_PER_S = 0.55e9, 0.106e9
@@ -200,7 +201,20 @@ class Work:
         total_s = np.where(trains, START_S + work_s, np.inf)
         allowed = self._allowed_micro_usd(total_s, total_s)
         lost = np.where(np.isfinite(total_s), sizes.lost_per_s * np.where(trains, total_s, 0.0), 0.0)
-        return replace(sizes, total_s=total_s, billed_s=total_s, preemptions=lost, most_usd=allowed)
+        late = self._late(sizes, total_s)
+        return replace(sizes, total_s=total_s, billed_s=total_s, preemptions=lost, late=late, most_usd=allowed)
+
+    def _late(self, sizes: TrainingTable, total_s: FloatArray) -> FloatArray:
+        """The probability of missing the deadline: the expected time is that of the median speed."""
+        if self.deadline_s is None:
+            return np.zeros(len(sizes))
+        sd, left_s = np.zeros(len(sizes)), max(self.deadline_s - START_S, 1e-9)
+        for kind in np.unique(sizes.type_index):
+            rows, law = sizes.type_index == kind, law_of(sizes.curves[kind])
+            assert law is not None  # those of a model follow from the law
+            sd[rows] = law.doubt(sizes.count[rows].astype(np.float64)).sd
+        sds_in_time = (math.log(left_s) - np.log(total_s - START_S)) / np.maximum(sd, 1e-9)
+        return 0.5 * np.array([*map(math.erfc, (sds_in_time / math.sqrt(2)).tolist())])
 
     def _allowed_micro_usd(self, total_s: FloatArray, billed_s: FloatArray) -> IntArray:
         """The highest price, micro-dollars an hour, at which each size keeps to the limits; -1 for none."""

@@ -1,4 +1,4 @@
-"""The order in which plans are shown, where a model is trained: the best of each type of VM.
+"""The order in which plans are shown, where a model is trained.
 
 The best value decides, as everywhere, but not to the last digit: speeds are not known that well. Between plans within
 1 % the one with the lower quota need, the rarer interruptions and the lower price wins. What is less than 5 % faster
@@ -6,11 +6,13 @@ may cost at most ten times as many per cent more, 20 % for 2 %, or a cheaper pla
 work counts, what saves less than 5 % may take at most ten times as many per cent longer. But never is more than these
 5 % and 1 % given away without doubt. With doubt a fifth is: where a cheaper plan trains more for a dollar, and the
 first is not more than 1 % faster in two cases of three, what comes first at the price of that plan does. A plan beyond
-1.5 times the clusters that were ever measured comes after all others.
+1.5 times the clusters that were ever measured comes after all others; of these, one that misses the deadline more often
+than once in ten times comes after those that do not.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
@@ -40,6 +42,10 @@ FIFTH = 1.25
 """What doubt may cost at most: a plan comes before one that is up to so many times as fast."""
 SURE = 0.4307
 """Standard deviations that a plan must be ahead to be the faster one in two cases of three."""
+SELDOM = 0.1
+"""How often a plan may miss the deadline before one that hardly does comes first."""
+REPAID = 0.25
+"""What more money must buy to be named: this share of its own, 10 % more speed for half as much again."""
 _AT_ONCE = 16
 """Plans whose doubts are looked at together, the best first."""
 
@@ -48,7 +54,8 @@ _AT_ONCE = 16
 class Plans:
     """Plans within the budget: values and prices, the type that trains as a number, what decides between equals.
 
-    ``apart``: standard deviation of the logarithm of a plan's speed over those of some others.
+    ``late``: the probability of missing the deadline. ``apart``: standard deviation of the logarithm of a plan's speed
+    over those of some others.
     """
 
     value: FloatArray
@@ -57,6 +64,7 @@ class Plans:
     vcpus: IntArray
     band: IntArray
     trusted: BoolArray
+    late: FloatArray
     apart: Callable[[int, IntArray], FloatArray]
 
     def __len__(self) -> int:
@@ -68,9 +76,22 @@ class Plans:
         columns = {f.name: getattr(self, f.name)[:count] for f in fields(self) if f.name != "apart"}
         return replace(self, **columns)
 
+    @property
+    def sound(self) -> BoolArray:
+        """Whether a plan is believed, and in time nine times in ten."""
+        return np.asarray(self.trusted & (self.late <= SELDOM))
+
+    def eligible(self, left: BoolArray) -> BoolArray:
+        """Of those that are left, what may come first."""
+        if (left & self.sound).any():
+            return np.asarray(left & self.sound)
+        believed = left & self.trusted if (left & self.trusted).any() else left
+        least = float(np.min(self.late, where=believed, initial=1.0))
+        return np.asarray(believed & (self.late <= max(SELDOM, least + SELDOM / 2)))
+
     def first(self, left: BoolArray) -> int:
         """The row to show next, of those that are left."""
-        eligible = left & self.trusted if (left & self.trusted).any() else left
+        eligible = self.eligible(left)
         row = self._for_its_price(eligible)
         near = eligible & (self._times_better(row) <= FIFTH)
         while (surer := self._as_good_for_less(row, near)).any():
@@ -140,65 +161,71 @@ class Plans:
 
 def ranked(enumeration: Enumeration, request: PlanRequest, budget: int, count: int) -> list[Choice]:
     """The best ``count`` plans within a budget, as every command shows them."""
-    if request.ranks_machines:
-        return by_machines(enumeration, budget, count)
+    if request.weighs_doubt:
+        return weighed(enumeration, budget, count, machines=request.ranks_machines)
     return enumeration.top(budget, count)
 
 
 def first(enumeration: Enumeration, request: PlanRequest, budget: int) -> Choice | None:
     """What comes first within a budget, if anything."""
-    if request.ranks_machines:
-        return next(iter(by_machines(enumeration, budget, 1)), None)
+    if request.weighs_doubt:
+        return next(iter(weighed(enumeration, budget, 1)), None)
     return enumeration.best(budget)
 
 
 def next_first(enumeration: Enumeration, request: PlanRequest, budget: int) -> Choice | None:
     """What comes first at the next budget that buys something better, if any.
 
-    Where types are ranked, better is by 5 %; and of the budgets up to twice this one it is that which buys most: the
-    most speed for a dollar, or the lowest cost. The very next one may be a trap, a little faster on VMs that are unfit.
+    Where doubt is weighed, better is by 5 %, and by a quarter of what it costs more; and of the budgets up to twice
+    this one it is that which pays best: the most speed for what is added, or the lowest cost. The very next one may be
+    a trap, a little faster on VMs that are unfit.
     """
     now = first(enumeration, request, budget)
-    if not request.ranks_machines or now is None:
+    if not request.weighs_doubt or now is None:
         return enumeration.next_change(budget)
     bar, best = now.value + abs(now.value) * (LITTLE - 1), None
     for price, choice in firsts(enumeration, MOST_USD * MICRO_USD, above=budget):
         if price > 2 * budget and best is not None:
             break
-        if choice.value >= bar and (best is None or _for_a_dollar(choice) > _for_a_dollar(best)):
+        if choice.value >= bar and _repaid(choice, now) >= (REPAID if best is None else _repaid(best, now)):
             best = choice
             if price > 2 * budget:
                 break
     return best
 
 
-def _for_a_dollar(choice: Choice) -> float:
-    """Speed over price; a cost, below 0, is for a dollar already."""
-    return choice.value / choice.price if choice.value > 0 else choice.value
+def _repaid(choice: Choice, now: Choice) -> float:
+    """The share that a dearer plan is faster, over that which it costs more; of costs, by how much it is cheaper."""
+    if now.value <= 0:
+        return 1.0 + math.log(now.value / choice.value)
+    return math.log(choice.value / now.value) / math.log(choice.price / now.price)
 
 
 def cheapest_reaching(enumeration: Enumeration, request: PlanRequest, value: float) -> Choice | None:
-    """The cheapest plan of at least this value; where types are ranked, of those that are believed."""
-    if not request.ranks_machines:
+    """The cheapest plan of at least this value; where doubt is weighed, of those that may come first."""
+    if not request.weighs_doubt:
         return enumeration.reaching(value)
     plans = _plans(enumeration, len(enumeration))
-    rows = np.flatnonzero(plans.trusted & (plans.value >= value))
+    rows = np.flatnonzero(plans.eligible(plans.value >= value))
     return enumeration.choice(int(rows[0])) if len(rows) else None
 
 
-def by_machines(enumeration: Enumeration, budget: int, count: int) -> list[Choice]:
-    """The best plan of each of ``count`` types within a budget, in the order to show them."""
+def weighed(enumeration: Enumeration, budget: int, count: int, *, machines: bool = True) -> list[Choice]:
+    """The best ``count`` plans within a budget, in the order to show them; ``machines``: one of each type of VM."""
     plans = _plans(enumeration, enumeration.affordable(budget))
     left, chosen = np.ones(len(plans.value), dtype=np.bool_), list[Choice]()
     while len(chosen) < count and left.any():
         row = plans.first(left)
         chosen.append(enumeration.choice(row))
-        left &= plans.type_number != plans.type_number[row]
+        if machines:
+            left &= plans.type_number != plans.type_number[row]
+        else:
+            left[row] = False
     return chosen
 
 
 def firsts(enumeration: Enumeration, most: int, *, above: int = -1) -> Iterator[tuple[int, Choice]]:
-    """What :func:`by_machines` puts first at every budget up to ``most``: the budget from which on, and the plan.
+    """What :func:`weighed` puts first at every budget up to ``most``: the budget from which on, and the plan.
 
     ``above``: only budgets that are higher.
     """
@@ -213,16 +240,20 @@ def firsts(enumeration: Enumeration, most: int, *, above: int = -1) -> Iterator[
 
 
 def _near_the_best(plans: Plans) -> BoolArray:
-    """Plans near the best that costs no more: of the trusted ones, or of all before the first of these.
+    """Plans near the best that costs no more: of the sound ones, or of all before the first of these.
 
     Near is 1 % for a speed, as what is nearly as fast for less money is much cheaper than the dearest plan; and 5 % for
     a cost, as what costs little more may be much faster.
     """
-    start = int(np.argmax(plans.trusted)) if plans.trusted.any() else len(plans)
-    value = np.where(plans.trusted | (np.arange(len(plans)) < start), plans.value, -np.inf)
+    sound = plans.sound
+    start = int(np.argmax(sound)) if sound.any() else len(plans)
+    value = np.where(sound | (np.arange(len(plans)) < start), plans.value, -np.inf)
     best = np.concatenate([np.maximum.accumulate(value[:start]), np.maximum.accumulate(value[start:])])
     least = np.where(best >= 0, best / CLOSE, best * LITTLE)
-    return np.asarray(np.isfinite(value) & (value >= least - np.abs(least) * TIE))
+    near = np.isfinite(value) & (value >= least - np.abs(least) * TIE)
+    # While all may be late, what hardly is comes before what is better.
+    near[:start] |= bool(plans.late[:start].any())
+    return np.asarray(near)
 
 
 def _plans(enumeration: Enumeration, within: int) -> Plans:
@@ -230,7 +261,7 @@ def _plans(enumeration: Enumeration, within: int) -> Plans:
     block = enumeration.block[:within]
     names: dict[str, int] = {}
     trains, vcpus, band = (np.zeros(within, dtype=np.int64) for _ in range(3))
-    trusted = np.ones(within, dtype=np.bool_)
+    trusted, late = np.ones(within, dtype=np.bool_), np.zeros(within)
     for index, one in enumerate(enumeration.blocks):
         rows = np.flatnonzero(block == index)
         sizes, tier = one.sizes, one.tier
@@ -242,7 +273,7 @@ def _plans(enumeration: Enumeration, within: int) -> Plans:
         bands = [worst if t.interruption_band is None else t.interruption_band for t in sizes.types]
         # VMs that are bought on demand are not interrupted.
         band[rows] = np.where(sizes.spot[size[rows]] > 0, np.array(bands, dtype=np.int64)[kinds], -1)
-        trusted[rows] = sizes.trusted[size[rows]]
+        trusted[rows], late[rows] = sizes.trusted[size[rows]], sizes.late[size[rows]]
         with_nodes = rows[memory[rows] >= 0]
         of_node = np.array([t.vcpus for t in tier.types], dtype=np.int64)
         vcpus[with_nodes] += of_node[memory[with_nodes]] * nodes[with_nodes] if len(of_node) else 0
@@ -266,4 +297,4 @@ def _plans(enumeration: Enumeration, within: int) -> Plans:
                 found[places] = theirs.apart(mine)
         return found
 
-    return Plans(enumeration.value[:within], price, trains, vcpus, band, trusted, apart)
+    return Plans(enumeration.value[:within], price, trains, vcpus, band, trusted, late, apart)

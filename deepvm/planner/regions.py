@@ -64,7 +64,7 @@ def compare(answers: Sequence[Recommendations]) -> Comparison:
 def _first(left: Sequence[Placed], request: PlanRequest) -> int:
     """Which comes first of those that are left, of equals the first."""
     worth = [_worth(p.recommendation, request) for p in left]
-    if not request.ranks_machines:
+    if not request.weighs_doubt:
         floors = [tie_floor(value) for value in max(worth)]
         return next(i for i, w in enumerate(worth) if all(x >= y for x, y in zip(w, floors, strict=True)))
     clusters = [p.recommendation.cluster for p in left]
@@ -84,6 +84,7 @@ def _first(left: Sequence[Placed], request: PlanRequest) -> int:
         vcpus=np.array([sum(g.count * g.instance.vcpus for g in c.groups) for c in clusters], dtype=np.int64),
         band=np.array([b if c.spot_count else -1 for b, c in zip(bands, clusters, strict=True)], dtype=np.int64),
         trusted=np.array([p is None or p.trusted for p in predictions]),
+        late=np.array([o.late_probability or 0.0 if (o := p.recommendation.outlook) else 0.0 for p in left]),
         apart=apart,
     )
     return plans.first(np.ones(len(left), dtype=np.bool_))

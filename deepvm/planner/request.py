@@ -174,6 +174,11 @@ class PlanRequest:
         asked = self.training is not None if self.rank is None else self.rank is Rank.MACHINES
         return asked and self.has_objective
 
+    @property
+    def weighs_doubt(self) -> bool:
+        """Whether plans are ordered by :mod:`deepvm.planner.ranking`, and not to the last digit of their value."""
+        return self.ranks_machines or (self.training is not None and self.has_objective)
+
     def quotas_of(self, catalog: Catalog) -> tuple[Quota, ...]:
         """The account limits that apply: the request's, else the catalog's."""
         return catalog.quotas if self.quotas is None else self.quotas

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from support.effort import THOROUGH, examples
 from support.planner.agreement import NumericalTrouble, blocks_for, by_ilp, enumerated, summary
 from support.planner.trained_cases import catalog_of, drawn, plain_gpu, plain_shop, request_of
-from support.planner.trained_oracle import Plan, better_by, by_machines, plans, ranked
+from support.planner.trained_oracle import Plan, better_by, plans, ranked, weighed
 
 from deepvm.core.cluster.cluster import Cluster
 from deepvm.planner import ranking
@@ -42,14 +43,17 @@ def agree(shop: dict[str, Any]) -> tuple[int, bool]:
     return len(expected), True
 
 
-def by_machines_agree(shop: dict[str, Any]) -> int:
-    """The ranking follows its rules, read plainly; how many clusters it has."""
-    found = plans(shop)
-    expected = by_machines(found, shop["budget"], 6)
-    blocks = blocks_for(catalog_of(shop), request_of(shop))
-    choices = ranking.by_machines(Enumeration.build(blocks, ALL_TIERS), shop["budget"], 6)
-    assert [summary(c) for c in choices] == [row_of(p) for p in expected]
-    return len(expected)
+def ranking_agrees(shop: dict[str, Any]) -> int:
+    """The ranking follows its rules, read plainly; how many types it has."""
+    found, types = plans(shop), 0
+    enumeration = Enumeration.build(blocks_for(catalog_of(shop), request_of(shop)), ALL_TIERS)
+    for rank in Rank:
+        request = replace(request_of(shop), rank=rank)
+        expected = weighed(found, shop["budget"], 6, machines=rank is Rank.MACHINES)
+        choices = ranking.ranked(enumeration, request, shop["budget"], 6)
+        assert [summary(c) for c in choices] == [row_of(p) for p in expected]
+        types = max(types, len({p.gpu for p in expected}))
+    return types
 
 
 @settings(max_examples=examples(400))
@@ -60,25 +64,25 @@ def test_oracle_enumeration_and_integer_program_agree(rng: random.Random) -> Non
 
 @settings(max_examples=examples(400))
 @given(rng=st.randoms(use_true_random=False))
-def test_ranked_by_machines_as_the_rules_say(rng: random.Random) -> None:
-    by_machines_agree(drawn(rng))
+def test_ranked_as_the_rules_say(rng: random.Random) -> None:
+    ranking_agrees(drawn(rng))
 
 
 def next_by_trying(found: list[Plan], budget: int) -> Plan | None:
     """The plan that more money should buy: every budget up to twice this one is tried, then the next that helps."""
-    now = next(iter(by_machines(found, budget, 1)), None)
+    now = next(iter(weighed(found, budget, 1)), None)
     if now is None:
         return None
-    best, speeds = None, now.value > 0
+    best, most = None, 0.25
     for price in sorted({p.price for p in found if p.price > budget}):
         if price > 2 * budget and best is not None:
             return best
-        (plan,) = by_machines(found, price, 1)
+        (plan,) = weighed(found, price, 1)
         if plan.value < now.value + abs(now.value) * 0.05:
             continue
-        worth, known = ((p.value / p.price if speeds else p.value) if p else None for p in (plan, best))
-        if known is None or worth > known:
-            best = plan
+        repaid = math.log(better_by(plan.value, now.value)) / (math.log(plan.price / now.price) if now.value > 0 else 1)
+        if repaid + (now.value < 0) >= most:
+            best, most = plan, repaid + (now.value < 0)
     return best
 
 
@@ -89,13 +93,13 @@ def test_what_more_money_buys(rng: random.Random) -> None:
     request = replace(request_of(shop), rank=Rank.MACHINES)
     enumeration = Enumeration.build(blocks_for(catalog_of(shop), request), ALL_TIERS)
     found, expected = plans(shop), next_by_trying(plans(shop), shop["budget"])
-    if not by_machines(found, shop["budget"], 1):
+    if not weighed(found, shop["budget"], 1):
         return  # what is next then is what can be had at all
     choice = ranking.next_first(enumeration, request, shop["budget"])
     assert (choice and summary(choice)) == (expected and row_of(expected))
 
 
-def test_of_two_better_plans_more_money_buys_the_one_with_more_speed_for_a_dollar() -> None:
+def test_of_two_better_plans_more_money_buys_the_one_that_repays_more_of_it() -> None:
     speeds = {"g2.x": (10.0, 300_000), "a1.x": (12.0, 360_000), "Z9.x": (14.0, 580_000)}
     gpus = {name: plain_gpu([speed], spot={"": price}, on_demand=None) for name, (speed, price) in speeds.items()}
     shop = plain_shop(gpus, nodes={}, max_nodes=1, architectures=("spot-storage",), budget=300_000)
@@ -120,7 +124,7 @@ def test_a_campaign_of_seeds(share: int) -> None:
 
 @pytest.mark.parametrize("share", range(4))
 def test_a_campaign_of_rankings(share: int) -> None:
-    done = [by_machines_agree(shop) for shop in campaign("rankings", share)]
+    done = [ranking_agrees(shop) for shop in campaign("rankings", share)]
     assert sum(found > 1 for found in done) > 0.2 * len(done), "few of them rank several types"
 
 
@@ -156,7 +160,7 @@ def test_the_whole_answer(share: int) -> None:
             same = [p for p in found if p.trusted == shown[0].trusted and p.price < shown[0].price]
             if best.value > 0:  # of speeds: nothing cheaper is faster
                 assert all(p.value <= shown[0].value * 1.01 * (1 + 1e-9) for p in same)
-        paid = by_machines(plans(shop, on_demand=True), shop["budget"], 1)
+        paid = weighed(plans(shop, on_demand=True), shop["budget"], 1)
         beside = [cluster_of(answer.on_demand.cluster)] if answer.on_demand else []
         assert beside == [row_of(p) for p in paid]
         compared += bool(paid)

@@ -73,7 +73,7 @@ def ranked_anew(answer: Recommendations, runs: int | None, *, document: bool) ->
             + (", and so is their order; which clusters were simulated is by the closed form" if ordered else "")
         )
     kept, left_out = _walk(answer, renew) if doubtful else ([renew(r) for r in answer.configurations], [])
-    if ordered and not answer.request.ranks_machines:
+    if ordered and not answer.request.weighs_doubt:
         kept.sort(key=lambda r: _figure(answer, r))
     kept = [_limited(replace(r, rank=i), left_out) for i, r in enumerate(kept[: answer.request.top], start=1)]
     if left_out:

@@ -95,7 +95,7 @@ def frontier_of(answer: Recommendations) -> Frontier:
     enumeration = Enumeration.build(blocks_of(candidates), request.top)
     cheapest = enumeration.cheapest()
     most = AS_FAR_AS * max(request.budget_micro_usd, 0 if cheapest is None else cheapest.price)
-    found = list(firsts(enumeration, most) if request.ranks_machines else _bests(enumeration, most))
+    found = list(firsts(enumeration, most) if request.weighs_doubt else _bests(enumeration, most))
     winner = next((c for price, c in reversed(found) if price <= request.budget_micro_usd), None)
     return Frontier(
         most=Decimal(most) / MICRO_USD,

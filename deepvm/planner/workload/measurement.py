@@ -32,7 +32,7 @@ from deepvm.core.training.workload import Precision
 from deepvm.planner.candidates import Candidates, gather
 from deepvm.planner.columns import FloatArray
 from deepvm.planner.describe import blocks_of
-from deepvm.planner.ranking import CLOSE, by_machines
+from deepvm.planner.ranking import CLOSE, weighed
 from deepvm.planner.request import PlanRequest
 from deepvm.planner.search.enumeration import Choice, Enumeration
 
@@ -130,7 +130,7 @@ def measure_next(catalog: Catalog, request: PlanRequest) -> NextMeasurement | No
 def rivals(catalog: Catalog, request: PlanRequest) -> tuple[list[Choice], Doubts]:
     """The best plans of each machine within the budget, in the order of the ranking, and their doubts."""
     candidates = gather(catalog, request)
-    choices = by_machines(Enumeration.build(blocks_of(candidates)), request.budget_micro_usd, RIVALS)
+    choices = weighed(Enumeration.build(blocks_of(candidates)), request.budget_micro_usd, RIVALS)
     return choices, doubts_of(choices, candidates)
 
 

@@ -19,7 +19,7 @@ from deepvm.catalog.published.workloads import read_workload
 from deepvm.catalog.store import load_catalog
 from deepvm.core.training.speed import Training
 from deepvm.core.units import MICRO_USD
-from deepvm.planner.ranking import by_machines, firsts
+from deepvm.planner.ranking import firsts, weighed
 from deepvm.planner.recommend import Recommendations, recommend, solve
 from deepvm.planner.request import Rank, SolverName
 from deepvm.planner.search.enumeration import Enumeration
@@ -72,7 +72,7 @@ def test_only_plans_near_the_best_are_looked_at_and_none_is_missed(case: Case) -
     steps = list(firsts(enumeration, most))
     for price in np.unique(enumeration.price[enumeration.price <= most]).tolist():
         told = next(choice for budget, choice in reversed(steps) if budget <= price)
-        best = by_machines(enumeration, price, 1)[0]
+        best = weighed(enumeration, price, 1)[0]
         assert (told.cluster, told.price) == (best.cluster, best.price)
 
 

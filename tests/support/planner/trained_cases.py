@@ -156,7 +156,7 @@ def drawn(rng: random.Random) -> dict[str, Any]:
         ),
         "objective": rng.choice((*objectives, "makespan", "total-cost") if amount else objectives),
         "units": rng.choice((1_000, 10**6, 10**8)) if amount else 0,
-        "deadline_s": rng.choice((1e3, 1e5, 1e6)) if amount and rng.random() < 0.2 else None,
+        "deadline_s": rng.choice((1e3, 4e3, 1e5, 1e6)) if amount and rng.random() < 0.4 else None,
         "most_usd": rng.choice((1, 10, 1000)) if amount and rng.random() < 0.2 else None,
         "max_nodes": most,
         "extrapolate": rng.random() < 0.3,

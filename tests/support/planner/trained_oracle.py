@@ -35,6 +35,7 @@ class Plan(NamedTuple):
     band: int
     trusted: bool
     sd: float
+    late: float
 
     @property
     def cluster(self) -> tuple[str, str, int, str, int]:
@@ -235,7 +236,18 @@ def _plan(
     vcpus = n * gpu["vcpus"] + (m * node["vcpus"] if m else 0)
     band = -1 if not spot else 5 if gpu["band"] is None else gpu["band"]
     trusted = shop["extrapolate"] or (n <= 1.5 * gpu["fitted"] and n * shop["batch"] <= 8192)
-    return Plan(architecture, name, n, memory, m, price, zone if spot else "", value, vcpus, band, trusted, gpu["sd"])
+    late = _late(
+        shop["deadline_s"], total_s, math.sqrt(0.09 + (GROWTH * math.log(n)) ** 2 + gpu["sd"] ** 2 + 0.04 + 0.01)
+    )
+    zone = zone if spot else ""
+    return Plan(architecture, name, n, memory, m, price, zone, value, vcpus, band, trusted, gpu["sd"], late)
+
+
+def _late(deadline_s: float | None, total_s: float, sd: float) -> float:
+    """How often it takes longer: the logarithm of the speed is normal around that of the expected time."""
+    if deadline_s is None:
+        return 0.0
+    return 0.5 * math.erfc(math.log((deadline_s - START_S) / (total_s - START_S)) / sd / math.sqrt(2))
 
 
 # --- rankings --------------------------------------------------------------------------------------------------------
@@ -259,7 +271,7 @@ def better_by(high: float, low: float) -> float:
     return high / low if low > 0 else low / high
 
 
-def by_machines(found: Iterable[Plan], budget: int, top: int) -> list[Plan]:
+def weighed(found: Iterable[Plan], budget: int, top: int, *, machines: bool = True) -> list[Plan]:
     """The rules of the ranking, read plainly; plans come in the order of :func:`ranked` among equals."""
     left = sorted(
         (p for p in found if p.price <= budget),
@@ -268,6 +280,9 @@ def by_machines(found: Iterable[Plan], budget: int, top: int) -> list[Plan]:
     order: list[Plan] = []
     while left and len(order) < top:
         choice = [p for p in left if p.trusted] or left
+        choice = [p for p in choice if p.late <= 0.1] or [
+            p for p in choice if p.late <= max(0.1, min(q.late for q in choice) + 0.05)
+        ]
         first = fastest = _for_its_price(choice)
         while True:
             cheap = [p for p in choice if better_by(fastest.value, p.value) <= 1.25 and p.price < first.price]
@@ -276,7 +291,7 @@ def by_machines(found: Iterable[Plan], budget: int, top: int) -> list[Plan]:
                 break
             first = _for_its_price([p for p in choice if p.price <= _to_show(surer).price])
         order.append(first)
-        left = [p for p in left if p.gpu != first.gpu]
+        left = [p for p in left if (p.gpu != first.gpu if machines else p != first)]
     return order
 
 
