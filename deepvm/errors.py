@@ -26,6 +26,8 @@ A budget for which nothing is feasible, or a solver that ran out of time, is a *
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 from copyreg import __newobj__  # type: ignore[attr-defined]  # typeshed lacks it; pickle knows it by name
 from dataclasses import dataclass
@@ -86,7 +88,10 @@ class MissingExtraError(RequestError):
     def __init__(self, option: str, library: str, extra: str) -> None:
         """``option`` is empty if the command itself needs the library."""
         self.library, self.extra = library, extra
-        cure = f"install it with: pip install -e '.[{extra}]' (in a checkout) or pip install 'deepvm[{extra}]'"
+        # The pip of this Python, which may not be the one on PATH.
+        python = os.path.relpath(sys.executable) if sys.executable.startswith(os.getcwd() + os.sep) else sys.executable
+        pip = f"{python} -m pip install"
+        cure = f"install it with: {pip} -e '.[{extra}]' (in a checkout) or {pip} 'deepvm[{extra}]'"
         super().__init__(option, library, cure)
 
     def __str__(self) -> str:

@@ -173,7 +173,8 @@ class ConfiguredCommand(TyperCommand):
                     formatter.write_dl(rows)
             elif rows:
                 formatter.write_paragraph()
-                formatter.write_text(f"{len(rows)} more options: deepvm help {self.name} --all")
+                command = ctx.command_path.partition(" ")[2]
+                formatter.write_text(f"{len(rows)} more options: deepvm help {command} --all")
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Show the help with the built-in defaults: the same everywhere, even with a broken settings file."""

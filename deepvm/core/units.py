@@ -134,6 +134,8 @@ def parse_seconds(
 def _meant_time(value: str) -> str:
     """A hint for a spelled-out unit: ``12 hours``."""
     number, unit = re.fullmatch(r"\s*([0-9.]*)\s*(.*?)\s*", value, re.DOTALL).groups()  # type: ignore[union-attr]
+    if _NUMBER.fullmatch(number) and unit.lower() in ("w", "wk", "wks", "week", "weeks"):
+        return f"; did you mean {7 * float(number):g}d?"
     near = nearest(unit, _TIME_WORDS) if number else []
     return f"; did you mean {number}{_TIME_WORDS[near[0]]}?" if near else ""
 

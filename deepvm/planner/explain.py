@@ -102,7 +102,8 @@ def _why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
     gap = None if better is None else -better
     equal = cheapest_reaching(enumeration, request, tie_floor(winner.value))
     matches_at = None if equal is None else Decimal(equal.price) / MICRO_USD
-    verdict = _verdict(name, best, winner, gap, matches_at, request)
+    larger = matches_at is None and enumeration.reaching(tie_floor(winner.value)) is not None
+    verdict = _verdict(name, best, winner, gap, matches_at, request, larger=larger)
     return WhyNot(catalog, name, verdict, found, gap, matches_at, reference=candidates.reference)
 
 
@@ -117,8 +118,16 @@ def _having(block: Block, name: str) -> Block:
 
 
 def _verdict(
-    name: str, best: Choice, winner: Choice, gap: float | None, matches_at: Decimal | None, request: PlanRequest
+    name: str,
+    best: Choice,
+    winner: Choice,
+    gap: float | None,
+    matches_at: Decimal | None,
+    request: PlanRequest,
+    *,
+    larger: bool,
 ) -> str:
+    """In a sentence or two; ``larger``: clusters that are not believed would equal the winner."""
     what = f"The best cluster with {name}, {best.cluster} at {format_usd(best.price)} $/h,"
     ahead = improvement(winner, best, request)
     if best.value > winner.value and request.weighs_doubt and ahead is not None:
@@ -131,7 +140,7 @@ def _verdict(
             return f"{what} is {ahead:.1%} better and {misses}; {winner.cluster} is first"
         if ahead >= LITTLE - 1:
             return f"{what} is {ahead:.1%} better, which is not sure enough, at {price}; {winner.cluster} is first"
-        return f"{what} is {ahead:.1%} better, which does not decide, at {price}; {winner.cluster} is first"
+        return f"{what} is only {ahead:.1%} better, at {price}; {winner.cluster} is first"
     if request.weighs_doubt and gap is not None and gap < CLOSE - 1 and best.price <= winner.price:
         order = "lower quota needs, rarer interruptions and lower prices decide, in this order"
         return f"{what} is within 1 % of the winner, {winner.cluster} at {format_usd(winner.price)} $/h; {order}"
@@ -147,7 +156,9 @@ def _verdict(
         share = f"{worse:.1%} {_WORSE[request.objective]}"
     elif gap is not None:
         share = f"{abs(gap):.1%} {'less' if gap > 0 else 'more'} throughput, which is not what this policy looks at"
-    if matches_at is None:
+    if larger:
+        when = "only clusters larger than what such ones were measured with would equal the winner: --extrapolate"
+    elif matches_at is None:
         when = "no cluster with it that the quotas and the number of nodes allow equals the winner"
     else:
         when = f"it would equal the winner's {format_usd(winner.price)} $/h cluster at {format_usd(matches_at)} $/h"

@@ -16,6 +16,7 @@ from deepvm.core.units import MICRO_USD, MOST_USD, counted, format_bytes, format
 from deepvm.planner.architectures import REGISTRY, Architecture
 from deepvm.planner.candidates import Candidates, gather, zone_ids
 from deepvm.planner.describe import blocks_of
+from deepvm.planner.ranking import most_valuable
 from deepvm.planner.rejections import UNLIMITED
 from deepvm.planner.request import Objective, PlanRequest, PolicyName
 from deepvm.planner.search.enumeration import Choice, Enumeration
@@ -116,10 +117,10 @@ def _job_limits(candidates: Candidates, cheapest: Choice | None) -> Infeasible |
     patient = replace(request, policy=PolicyName.DEEPVM, work=replace(work, deadline_s=None, total_budget=None))
     quickly = replace(patient, objective=Objective.MAKESPAN)
     within, budget = f"for at most {request.budget.normalize():f} $/h", request.budget_micro_usd
-    fastest = _enumeration(candidates, quickly).best(budget)
+    fastest = most_valuable(_enumeration(candidates, quickly), quickly, budget)
     if fastest is None and cheapest is None:  # more money alone would not do
         within, budget = "at any price", MOST_USD * MICRO_USD
-        fastest = _enumeration(candidates, quickly).best(budget)
+        fastest = most_valuable(_enumeration(candidates, quickly), quickly, budget)
     if fastest is None:
         return None if cheapest is not None else _never_ends(candidates)
     takes = 3600 / fastest.value

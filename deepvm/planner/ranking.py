@@ -201,6 +201,15 @@ def _repaid(choice: Choice, now: Choice) -> float:
     return math.log(choice.value / now.value) / math.log(choice.price / now.price)
 
 
+def most_valuable(enumeration: Enumeration, request: PlanRequest, budget: int) -> Choice | None:
+    """The best value within a budget, whatever it costs; where doubt is weighed, of those that may come first."""
+    within = enumeration.affordable(budget)
+    if not request.weighs_doubt or not within:
+        return enumeration.best(budget)
+    plans = _plans(enumeration, within)
+    return enumeration.choice(int(np.argmax(np.where(plans.eligible(plans.value > -np.inf), plans.value, -np.inf))))
+
+
 def cheapest_reaching(enumeration: Enumeration, request: PlanRequest, value: float) -> Choice | None:
     """The cheapest plan of at least this value; where doubt is weighed, of those that may come first."""
     if not request.weighs_doubt:

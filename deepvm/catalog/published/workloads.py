@@ -139,6 +139,8 @@ def _count(value: str | float, option: str) -> float:
 def _whole(value: str | int, option: str, most: int) -> int:
     allowed = f"a whole number from 1 to {most}"
     number = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 12 else value
+    if option == "seq" and isinstance(value, str) and value[:-1].isdecimal() and value[-1] in "kK":
+        allowed += f"; did you mean {1024 * int(value[:-1])}?"  # as models are named: 128k is 131072
     return to_whole(number, option, allowed, least=1, most=most)
 
 

@@ -233,7 +233,7 @@ TOPICS = (
         ("completion", "tab", "shell", "bash", "zsh", "fish"),
         "Let the Tab key complete commands, options and their values.",
         (
-            "--install-completion adds it to the shell that you use (bash, zsh, fish or PowerShell), once; open a new "
+            "--install-completion adds it to the shell that you use (bash, zsh or fish), once; open a new "
             "terminal then. Regions, GPU models, instance types, model presets, catalogs and topics complete, too, and "
             "no request is sent for that.",
             "Where the shell is not recognised, have its script printed, and save it: "

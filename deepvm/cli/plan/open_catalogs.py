@@ -97,6 +97,8 @@ def placement_of(found: Comparison, flags: PlanFlags) -> Placement | None:
     best = found.ranked[0]
     cluster, catalog = best.recommendation.cluster, best.answer.catalog
     if not catalog.provenance.origins or not cluster.spot_count:
+        why = "the best cluster has no spot VMs" if catalog.provenance.origins else "prices are not read from AWS"
+        note(f"no placement scores: {why}")
         return None
     try:
         return placement(catalog, cluster.gpu, cluster.spot_count, flags.market(), progress=say)

@@ -47,15 +47,17 @@ def recommend(
         answers = [ranked_anew(answer, runs, document=output in ("json", "yaml", "html")) for answer in answers]
     found = compare(answers)
     asked = _why_not(found.answers[0].catalog, found.answers[0].request, explain) if explain else None
+    placement = placement_of(found, flags)
     if output == "table" and found.ranked and found.answers[0].request.training is not None:
         from deepvm.reports.plans.answer import print_answer
 
-        print_answer(found, datetime.now(timezone.utc), assumed=not flags.model and flags.params is None)
+        assumed = not flags.model and flags.params is None
+        print_answer(found, datetime.now(timezone.utc), None if why else placement, assumed=assumed)
         if not why and asked is None:
             return
     if output == "html":
         _write_page(found, flags)
-    _print(found, asked, placement_of(found, flags), output)
+    _print(found, asked, placement, output)
     if not found.ranked:
         raise typer.Exit(3)  # nothing is feasible
 

@@ -98,7 +98,9 @@ class Model:
     def with_sequence(self, sequence: int) -> Model:
         """The model trained on sequences of another length; raises a RequestError if its samples are no sequences."""
         if self.unit != "tokens" and self.sequence == 1:
-            raise RequestError("seq", sequence, f"no sequence length: a sample of {self.name} is one of {self.unit}")
+            raise RequestError(
+                "seq", sequence, f"no sequence length: a sample of {self.name} is 1 {self.unit.removesuffix('s')}"
+            )
         if self.transformer is None:
             raise RequestError("seq", sequence, f"none: the operations of {self.name} are those of its own samples")
         if 0 < self.positions < sequence:

@@ -204,9 +204,10 @@ class TrainingSpeed(Answer):
         if self.said:
             yield from self.said(place)
         elif self.source is Source.DERIVED:
+            run = f"{model.name} with {self.workload.method.value} on {self.machine.accelerator.name}"
             yield (
-                f"nobody has published {model.name} on {self.machine.accelerator.name} in {self.precision.value}: "
-                "derived from data sheets and from what was published of other models and GPUs"
+                f"no published run of {run} in {self.precision.value} is known: derived from data sheets and runs of "
+                "other models and GPUs"
             )
         if self.waits(place):
             yield (

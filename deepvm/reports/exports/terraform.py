@@ -15,6 +15,7 @@ from typing import Any
 
 from deepvm.core.cluster.instances import Market
 from deepvm.core.cluster.plan import MEMORY, Plan, PlannedGroup, PlannedVms
+from deepvm.core.spelling import joined
 from deepvm.errors import RequestError
 from deepvm.reports.exports.base import Export, ExportFile, ExportOptions, header, places, plan_tags, zone_notes
 from deepvm.reports.exports.limits import Limited, amount, within_limit
@@ -35,7 +36,7 @@ def render(plan: Plan, options: ExportOptions) -> Export:
     asked = [name for name, block in configuration["variable"].items() if "default" not in block]
     notes = ["start: terraform init && terraform apply; stop: terraform destroy"]
     if asked:
-        notes.append(f"Terraform asks for {', '.join(asked)}; put them into terraform.tfvars to be asked no more")
+        notes.append(f"Terraform asks for {joined(asked)}, unless terraform.tfvars says")
     notes += limited.notes
     if any(g.market is Market.ON_DEMAND for g in plan.groups):
         notes.append("on-demand prices are fixed, and Terraform has no limit for them")

@@ -55,7 +55,7 @@ def print_prediction(found: TrainingSpeed) -> None:
     name = found.machine.accelerator.name
     throughput, step = found.interval(0), found.step_interval(0)
     batch = workload.batch_on(gpus)
-    steps = f"{batch:g} a GPU" + (f", {workload.batch:g} in all" if workload.scaling is Scaling.STRONG else "")
+    steps = f"{batch:.4g} a GPU" + (f", {workload.batch:g} in all" if workload.scaling is Scaling.STRONG else "")
     if found.micro_batch[0] < batch:
         steps += f", {found.micro_batch[0]:.3g} at once"
     print_lines(

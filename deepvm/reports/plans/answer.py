@@ -21,22 +21,17 @@ from deepvm.planner.request import Objective, PolicyName
 from deepvm.planner.workload.measurement import measure_next
 from deepvm.reports.performance.predictions import in_short, short
 from deepvm.reports.plans.recommendations import other_regions
-from deepvm.reports.plans.sources import quota_needs
+from deepvm.reports.plans.sources import UNPUBLISHED, placement_lines, quota_needs
 from deepvm.reports.tables import Column, print_items, print_lines
 
 if TYPE_CHECKING:
+    from deepvm.catalog.market.open_markets import Placement
     from deepvm.core.training.speed import Training
 
 FASTEST, CHOICE, VALUE, NO_SPOT = "fastest", "first choice", "best value", "no spot"
 OLD_DAYS = 7
 """Spot prices that are older are called out."""
 _HOW = {Method.DDP: "data parallel", Method.FSDP: "sharded", Method.LORA: "LoRA"}
-FASTER = "more speed"
-BETTER = {
-    Objective.FLOPP: "more operations per dollar",
-    Objective.COST_PER_WORK: "lower cost of the work",
-    Objective.TOTAL_COST: "lower bill",
-}
 _LIMITS = {
     "extrapolation": "what such clusters were checked with (--extrapolate)",
     "batch-size": "the batch that is known to train well (--global-batch)",
@@ -53,7 +48,9 @@ EVEN, MOST_EVEN = 0.2, 0.99
 """Probabilities of being faster from where on, and up to where, two plans cannot be told apart."""
 
 
-def print_answer(found: Comparison, now: datetime, *, assumed: bool = False) -> None:
+def print_answer(
+    found: Comparison, now: datetime, placement: Placement | None = None, *, assumed: bool = False
+) -> None:
     """At most 16 lines on stdout; ``assumed``: the model is not the user's own choice."""
     best = found.answers[0]
     training = best.request.training
@@ -73,6 +70,7 @@ def print_answer(found: Comparison, now: datetime, *, assumed: bool = False) -> 
             *bill_line(best),
             *few_steps(best),
             *warnings_of(best, now),
+            *placement_lines(placement),
             *(other_regions(found) if len(found.answers) > 1 else ()),
             _next(best),
         ]
@@ -186,18 +184,20 @@ def limits(answer: Recommendations, rows: list[tuple[str, Recommendation]]) -> I
     limited = f"limited by {limited}" if limited else "no larger cluster of it is better"
     line = f"{rows[0][0].split(',')[0]}: {limited}"
     if change is not None and change.gain is not None and change.gain >= _LITTLE:
-        more = float(change.budget) / float(first.usd_per_hour) - 1
-        better = BETTER.get(answer.request.objective, FASTER)
-        line += (
-            f"; {more:.0%} more money ({_up_to_cents(change.budget)} $/h) buys {gain_words(change.gain, better)}: "
-            f"{cluster_words(change.recommendation.cluster)}"
-        )
+        gain = gain_words(change.gain, answer.request.objective)
+        line += f"; {_up_to_cents(change.budget)} $/h {gain}: {cluster_words(change.recommendation.cluster)}"
     yield f"{line}."
 
 
-def gain_words(gain: float, better: str) -> str:
-    """``57% more speed``, ``39 times the speed``."""
-    return f"{1 + gain:.3g} times the speed" if gain >= 2 and better == FASTER else f"{gain:.0%} {better}"
+def gain_words(gain: float, objective: Objective) -> str:
+    """``buys 57% more speed``, ``buys 39 times the speed``, ``lowers the bill by 8%``."""
+    if objective is Objective.TOTAL_COST:
+        return f"lowers the bill by {gain:.0%}"
+    if objective is Objective.COST_PER_WORK:
+        return f"lowers the cost of the work by {gain:.0%}"
+    if objective is Objective.FLOPP:
+        return f"buys {gain:.0%} more operations per dollar"
+    return f"buys {1 + gain:.3g} times the speed" if gain >= 2 else f"buys {gain:.0%} more speed"
 
 
 def _up_to_cents(usd: Decimal) -> str:
@@ -314,7 +314,7 @@ def warnings_of(answer: Recommendations, now: datetime) -> Iterator[str]:
         if needed:
             what = ", ".join(f"{n['vcpus']} vCPUs of {n['family']} {n['market']}" for n in needed)
             yield f"! quota needed: {what}  -> deepvm doctor"
-    doubtful = [w for w in first.warnings if not w.startswith(("network:", "nobody has published", "plain PyTorch"))]
+    doubtful = [w for w in first.warnings if not w.startswith(("network:", UNPUBLISHED, "plain PyTorch"))]
     if doubtful:
         yield f"! {doubtful[0]}"
         if len(doubtful) > 1:

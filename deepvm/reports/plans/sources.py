@@ -27,7 +27,7 @@ STALE_DAYS = 30
 """Spot prices older than this are called out as old."""
 _NAMED = 4
 """Measurements of one kind named at most."""
-_UNPUBLISHED = "nobody has published "
+UNPUBLISHED = "no published run of "
 _KINDS = {"eflops": "eFLOPS", "scaling": "speed-up", "saturation": "n_sat", "steps": "step times"}
 _WORDS = {
     "live": "live from AWS",
@@ -247,17 +247,17 @@ def doubts(answer: Recommendations) -> list[str]:
 
 def _of_its_type(warning: str, r: Recommendation) -> str:
     """A warning that says which of the ranked types it is about."""
-    named = r.prediction is None or r.cluster.gpu.name in warning or warning.startswith(_UNPUBLISHED)
+    named = r.prediction is None or r.cluster.gpu.name in warning or warning.startswith(UNPUBLISHED)
     return warning if named else f"{r.cluster.gpu.name}: {warning}"
 
 
 def _grouped(found: list[str]) -> list[str]:
-    """Doubts, those about unpublished GPUs in one: ``nobody has published 7B on A100 or H100 in bf16: derived ...``."""
+    """Doubts, those about unpublished GPUs in one: ``no published run of 7B with ddp on A100 or H100 in bf16 ...``."""
     heads: dict[tuple[str, str], list[str]] = {}
     for doubt in found:
         head, on, rest = doubt.partition(" on ")
-        if doubt.startswith(_UNPUBLISHED) and on:
+        if doubt.startswith(UNPUBLISHED) and on:
             gpu, _, tail = rest.partition(" in ")
             heads.setdefault((head, tail), []).append(gpu)
     merged = [f"{head} on {joined(gpus, 'or')} in {tail}" for (head, tail), gpus in heads.items()]
-    return merged + [d for d in found if not d.startswith(_UNPUBLISHED)]
+    return merged + [d for d in found if not d.startswith(UNPUBLISHED)]

@@ -14,15 +14,13 @@ from deepvm.core.cluster.cluster import Prediction, Recommendation
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.training.speed import Training
 from deepvm.core.training.workload import Workload
-from deepvm.core.units import format_seconds, format_usd
+from deepvm.core.units import counted, format_seconds, format_usd
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective
 from deepvm.planner.workload.recovery import lives_of
 from deepvm.reports.performance.predictions import in_short, short
 from deepvm.reports.plans.answer import (
-    BETTER,
-    FASTER,
     bill_line,
     bill_words,
     cluster_words,
@@ -180,7 +178,7 @@ def _without_checkpointing(first: Recommendation, training: Training) -> Iterato
     if gain >= _WORTH_SAYING:
         batch = workload.batch_on(gpus_of(first))
         passes = math.ceil(batch / float(found.micro_batch[0]) - 1e-9)
-        how = f", in {passes} passes of up to {math.ceil(batch / passes)} samples" if passes > 1 else ""
+        how = f", in {passes} passes of up to {counted(math.ceil(batch / passes), 'sample')}" if passes > 1 else ""
         yield (
             f"Tip: here activations fit into GPU memory{how}; not to compute them again is about {gain:.0%} faster: "
             "--no-activation-checkpointing."
@@ -229,9 +227,8 @@ def _limits(answer: Recommendations) -> Iterator[str]:
         up_to = " up to twice as high" if answer.request.weighs_doubt else ""
         yield f"More money: no budget{up_to} buys {better} under these limits."
         return
-    better = BETTER.get(answer.request.objective, FASTER)
-    gain = "" if change.gain is None else f", {gain_words(change.gain, better)}"
-    yield f"More money: {format_usd(change.budget)} $/h buys {cluster_words(change.recommendation.cluster)}{gain}."
+    gain = "buys" if change.gain is None else f"{gain_words(change.gain, answer.request.objective)}:"
+    yield f"More money: {format_usd(change.budget)} $/h {gain} {cluster_words(change.recommendation.cluster)}."
 
 
 def _others(answer: Recommendations, workload: Workload) -> Iterator[str]:

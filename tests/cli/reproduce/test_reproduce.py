@@ -137,11 +137,14 @@ def test_missing_published_figures(run: Run, tmp_path: Path, monkeypatch: pytest
 
 def test_fits_need_scipy_and_the_rest_does_not() -> None:
     code = "import sys; sys.modules['scipy'] = None; from deepvm.cli.main import main; main(sys.argv[1:])"
-    for paper, expected in (("scaling", 2), ("all", 2), ("deepvm", 0)):
-        words = [sys.executable, "-c", code, "reproduce", paper, "--only", "differs"]
+    for paper, expected in (("scaling", 2), ("all", 0), ("deepvm", 0)):
+        words = [sys.executable, "-c", code, "reproduce", paper, "--only", "differs", "-o", "json"]
         ended = subprocess.run(words, capture_output=True, text=True, timeout=120)
         assert ended.returncode == expected, ended.stderr
-        assert ("deepvm[fit]" in ended.stderr) == (expected == 2)
+        assert ("deepvm[fit]" in ended.stderr) == (paper != "deepvm")
+        if paper == "all":
+            assert "Note: scaling is left out" in ended.stderr
+            assert [p["paper"] for p in json.loads(ended.stdout)["papers"]] == ["deepvm", "thesis"]
 
 
 def test_progress(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
