@@ -129,18 +129,18 @@ def _verdict(
 ) -> str:
     """In a sentence or two; ``larger``: clusters that are not believed would equal the winner."""
     what = f"The best cluster with {name}, {best.cluster} at {format_usd(best.price)} $/h,"
-    ahead = improvement(winner, best, request)
+    ahead, late = improvement(winner, best, request), float(best.block.sizes.late[best.size])
+    misses = f" and misses the deadline in {late:.0%} of cases" if late > SELDOM else ""
     if best.value > winner.value and request.weighs_doubt and ahead is not None:
         price = f"{best.price / winner.price:.2f} times the winner's price"
         if not best.block.sizes.trusted[best.size]:
             return f"{what} is {ahead:.1%} better on paper, but larger than what such clusters were measured with"
-        late = float(best.block.sizes.late[best.size])
         if late > SELDOM:
-            misses = f"misses the deadline in {late:.0%} of cases"
-            return f"{what} is {ahead:.1%} better and {misses}; {winner.cluster} is first"
-        if ahead >= LITTLE - 1:
+            return f"{what} is {ahead:.1%} better{misses}; {winner.cluster} is first"
+        if ahead >= LITTLE - 1 and best.value > 0:
             return f"{what} is {ahead:.1%} better, which is not sure enough, at {price}; {winner.cluster} is first"
-        return f"{what} is only {ahead:.1%} better, at {price}; {winner.cluster} is first"
+        hardly = "hardly" if ahead < 0.0005 else f"only {ahead:.1%}"
+        return f"{what} is {hardly} better, at {price}; {winner.cluster} is first"
     if request.weighs_doubt and gap is not None and gap < CLOSE - 1 and best.price <= winner.price:
         order = "lower quota needs, rarer interruptions and lower prices decide, in this order"
         return f"{what} is within 1 % of the winner, {winner.cluster} at {format_usd(winner.price)} $/h; {order}"
@@ -162,7 +162,7 @@ def _verdict(
         when = "no cluster with it that the quotas and the number of nodes allow equals the winner"
     else:
         when = f"it would equal the winner's {format_usd(winner.price)} $/h cluster at {format_usd(matches_at)} $/h"
-    return f"{what} has {share}; {when}"
+    return f"{what} has {share}{misses}; {when}"
 
 
 _WORSE = {

@@ -211,9 +211,11 @@ def _cheaper_methods(candidates: Candidates) -> Iterator[str]:
     workload = None if request.training is None else request.training.workload
     if request.training is None or workload is None or workload.model.transformer is None:
         return
-    plain = replace(request, objective=Objective.THROUGHPUT, policy=PolicyName.DEEPVM, work=None)
+    if workload.method is Method.LORA:
+        return
+    plain = replace(request, objective=Objective.THROUGHPUT, policy=PolicyName.DEEPVM)
     for how, method in (("split it over GPUs with", Method.FSDP), ("train less of it with", Method.LORA)):
-        if workload.method is method or workload.method is Method.LORA:
+        if workload.method is method:
             continue
         other = replace(workload, method=method)
         size = other.saved_bytes if request.checkpoint_bytes == workload.saved_bytes else request.checkpoint_bytes

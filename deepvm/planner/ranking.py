@@ -1,13 +1,18 @@
 """The order in which plans are shown, where a model is trained.
 
-The best value decides, as everywhere, but not to the last digit: speeds are not known that well. Between plans within
-1 % the one with the lower quota need, the rarer interruptions and the lower price wins. What is less than 5 % faster
-may cost at most ten times as many per cent more, 20 % for 2 %, or a cheaper plan comes first; and where the cost of the
-work counts, what saves less than 5 % may take at most ten times as many per cent longer. But never is more than these
-5 % and 1 % given away without doubt. With doubt a fifth is: where a cheaper plan trains more for a dollar, and the
-first is not more than 1 % faster in two cases of three, what comes first at the price of that plan does. A plan beyond
-1.5 times the clusters that were ever measured comes after all others; of these, one that misses the deadline more often
-than once in ten times comes after those that do not.
+Speeds are not known to the last digit, and more speed must be worth its price. Plans are gone through from the cheapest
+on, and one that is better than all before takes the place of the one kept so far, unless
+
+- it is less than 5 % better and costs more than ten times as many per cent more, and more than 10 %;
+- or it trains less for a dollar, is at most a quarter faster, and more than 1 % faster in less than two cases of three.
+
+So more money never buys a slower plan, and what is given up for a lower price is at most 5 %, or a quarter in doubt.
+Where values are costs, doubt does not count, and a dearer plan with a cost up to 5 % above the lowest is kept, too, if
+it is more than ten times as many per cent faster, and more than 10 %.
+
+Of plans within 1 % of the one kept in the end, for about its price, the one with the lower quota need, the rarer
+interruptions and the lower price is shown. A plan beyond 1.5 times the clusters that were ever measured comes after all
+others; of these, one that misses the deadline more often than once in ten times comes after those that do not.
 """
 
 from __future__ import annotations
@@ -23,7 +28,6 @@ from deepvm.core.cluster.instances import INTERRUPTION_BANDS
 from deepvm.core.units import MICRO_USD, MOST_USD
 from deepvm.planner.columns import BoolArray, FloatArray, IntArray
 from deepvm.planner.request import PlanRequest
-from deepvm.planner.scoring import TIE
 from deepvm.planner.search.enumeration import Choice, Enumeration
 from deepvm.planner.workload.laws import law_of
 
@@ -38,7 +42,7 @@ LITTLE = 1.05
 """A larger difference in value decides, whatever the price."""
 WORTH = 10.0
 """A smaller one is worth this many times its share in price, or in time: 5 % more speed half as much again."""
-FIFTH = 1.25
+QUARTER = 1.25
 """What doubt may cost at most: a plan comes before one that is up to so many times as fast."""
 SURE = 0.4307
 """Standard deviations that a plan must be ahead to be the faster one in two cases of three."""
@@ -47,7 +51,7 @@ SELDOM = 0.1
 REPAID = 0.25
 """What more money must buy to be named: this share of its own, 10 % more speed for half as much again."""
 _AT_ONCE = 16
-"""Plans whose doubts are looked at together, the best first."""
+"""Plans that are compared with the one kept so far at once."""
 
 
 @dataclass(frozen=True)
@@ -92,71 +96,86 @@ class Plans:
     def first(self, left: BoolArray) -> int:
         """The row to show next, of those that are left."""
         eligible = self.eligible(left)
-        row = self._for_its_price(eligible)
-        near = eligible & (self._times_better(row) <= FIFTH)
-        while (surer := self._as_good_for_less(row, near)).any():
-            # What that budget buys: such VMs, or fewer of the first that are no slower.
-            row = self._for_its_price(eligible & (self.price <= self.price[self._chosen(surer)]))
-        return row
+        *_, kept = self.kept(eligible)
+        return self.shown(eligible, kept)
 
-    def _for_its_price(self, eligible: BoolArray) -> int:
-        """The best, or what is hardly worse and much cheaper; or, if values are costs, much faster."""
-        best = row = self._chosen(eligible)
-        # Measured against the best one, not the last: from 5 % to 5 % a half of the speed would be given away.
-        behind = self._times_better(best)
-        while (better := eligible & (behind < LITTLE) & self._far_better_otherwise(row, behind - 1.0)).any():
-            row = self._chosen(better)
-        return row
-
-    def _as_good_for_less(self, row: int, among: BoolArray) -> BoolArray:
-        """The best of the cheaper plans that train more for a dollar, and that a row is not surely faster than.
-
-        What is as good for about the price was decided by quotas and interruptions.
-        """
-        value, price = self.value[row], self.price[row]
-        found = among & (self.price < price)
-        if value <= 0:  # costs
-            return np.zeros(len(self), dtype=np.bool_)
-        found &= (self.value * price > value * self.price) & (
-            (self.value * CLOSE < value) | (self.price * ABOUT < price)
-        )
-        rows = np.flatnonzero(found)
-        rows = rows[np.argsort(-self.value[rows], kind="stable")]
-        found[:] = False
-        # Doubts take time, and of these plans only the best one counts, and what is as good.
+    def kept(self, eligible: BoolArray) -> Iterator[int]:
+        """The rows that are kept, one after the other, as the budget rises."""
+        value = np.where(eligible, self.value, -np.inf)
+        best = np.maximum.accumulate(value)
+        if value.max() > 0:
+            rows = np.flatnonzero(value > np.concatenate([[-np.inf], best[:-1]]))
+        else:  # costs: a higher one may be worth it
+            rows = np.flatnonzero(eligible & (value >= best * LITTLE))
+        row, rows = int(rows[0]), rows[1:]
+        yield row
         while len(rows):
-            some, rows = rows[:_AT_ONCE], rows[_AT_ONCE:]
-            ahead = np.log(value / self.value[some] / CLOSE)
-            found[some] = ahead < SURE * self.apart(row, some)
-            if found[some].any():
-                rows = rows[self.value[found].max() / self.value[rows] <= CLOSE]
-        return np.asarray(found)
+            some = rows[:_AT_ONCE]
+            better = self._takes_over(row, some, best[some])
+            place = int(np.argmax(better)) if better.any() else len(some) - 1
+            rows = rows[place + 1 :]
+            if better.any():
+                row = int(some[place])
+                yield row
 
-    def _far_better_otherwise(self, row: int, behind: FloatArray) -> BoolArray:
-        """Plans so much cheaper than a row, if values are speeds, or faster, if they are costs, that they come first.
+    def _takes_over(self, row: int, others: IntArray, best: FloatArray) -> BoolArray:
+        """Whether dearer plans take the place of the one kept so far; ``best``: the best value up to each of them."""
+        value, now, price = self.value[others], float(self.value[row]), self.price[others] / self.price[row]
+        if now <= 0:
+            faster, behind = price * now / value, value / best - 1.0
+            return np.asarray((value >= now) | (faster > np.maximum(ABOUT, 1.0 + WORTH * behind)))
+        times = value / now
+        worth = (times >= LITTLE) | (price <= np.maximum(ABOUT, 1.0 + WORTH * (times - 1.0)))
+        doubtful = worth & (times <= QUARTER) & (times < price)
+        # Doubts take time: those of plans behind one that takes over for sure do not matter.
+        doubtful[int(np.argmax(worth & ~doubtful)) if (worth & ~doubtful).any() else len(others) :] = False
+        places = np.flatnonzero(doubtful)
+        if len(places):
+            ahead = np.log(times[places] / CLOSE)
+            worth[places] = ahead >= SURE * self.apart(row, others[places])
+        return np.asarray(worth)
 
-        ``behind``: by which share their values are worse than the best.
-        """
-        least = np.maximum(ABOUT, 1.0 + WORTH * behind)
-        if self.value[row] >= 0:
-            return np.asarray(self.price[row] > self.price * least)
-        speed = self.price / -self.value
-        return np.asarray(speed > speed[row] * least)
+    def firsts(self, above: int) -> Iterator[tuple[int, int]]:
+        """The first row of the cheapest n plans, for each n > ``above`` that a budget buys and where it may change."""
+        sound, numbers = self.sound, np.unique(np.searchsorted(self.price, self.price, side="right"))
+        start = int(np.argmax(sound)) if sound.any() else len(self)
+        early = numbers[(numbers > above) & (numbers <= start)]
+        if self.late[:start].any():  # until one is in time, what may come first changes with the budget
+            yield from ((n, self.up_to(n).first(np.ones(n, dtype=np.bool_))) for n in early.tolist())
+        else:
+            yield from self._shown_of(early, np.arange(len(self)) < start)
+        yield from self._shown_of(numbers[(numbers > above) & (numbers > start)], sound)
 
-    def _chosen(self, eligible: BoolArray) -> int:
-        best = int(np.argmax(np.where(eligible, self.value, -np.inf)))
-        near = np.flatnonzero(eligible & (self._times_better(best) <= CLOSE))
+    def _shown_of(self, numbers: IntArray, eligible: BoolArray) -> Iterator[tuple[int, int]]:
+        """As :meth:`firsts`, where more money does not change what is eligible."""
+        if not len(numbers):
+            return
+        kept = np.array([*self.kept(eligible)], dtype=np.int64)
+        now = kept[np.maximum(np.searchsorted(kept, np.arange(len(self)), side="right") - 1, 0)]
+        near = eligible & (_times(self.value[now], self.value) <= CLOSE)
+        changes = np.searchsorted(self.price, np.unique(self.price[near]), side="right")
+        for n in np.intersect1d(numbers, changes).tolist():
+            yield n, self.up_to(n).shown(eligible[:n], int(now[n - 1]))
+
+    def shown(self, eligible: BoolArray, kept: int) -> int:
+        """Of what is as good as a kept plan for about its price, and of which nothing cheaper is better."""
+        value = np.where(eligible, self.value, -np.inf)
+        near = eligible & (_times(float(value[kept]), value) <= CLOSE) & (_times(value, float(value[kept])) <= CLOSE)
+        near &= _times(np.maximum.accumulate(value), value) <= CLOSE
+        near &= (self.price <= ABOUT * self.price[kept]) & (self.price * ABOUT >= self.price[kept])
+        near[kept] = True
+        rows = np.flatnonzero(near)
         # The band is in the value already: it decides between plans of about one price.
-        near = near[self.price[near] <= ABOUT * self.price[near].min()]
-        order = np.lexsort((near, self.price[near], self.band[near], self.vcpus[near]))
-        return int(near[order[0]])
+        order = np.lexsort((rows, self.price[rows], self.band[rows], self.vcpus[rows]))
+        return int(rows[order[0]])
 
-    def _times_better(self, row: int) -> FloatArray:
-        """How many times as good a row is as each: values are speeds, or below 0 prices of a unit."""
-        high = float(self.value[row])
-        with np.errstate(divide="ignore", invalid="ignore"):
-            found = high / self.value if high > 0 else self.value / high
-        return np.where(self.value == high, 1.0, found)
+
+def _times(value: FloatArray | float, other: FloatArray | float) -> FloatArray:
+    """How many times as good a value is as another: both are speeds, or below 0 prices of a unit."""
+    value, other = np.broadcast_arrays(value, other)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = np.where(value > 0, value / other, other / value)
+    return np.where(value == other, 1.0, np.where(other == -np.inf, np.inf, found))
 
 
 def ranked(enumeration: Enumeration, request: PlanRequest, budget: int, count: int) -> list[Choice]:
@@ -187,7 +206,8 @@ def next_first(enumeration: Enumeration, request: PlanRequest, budget: int) -> C
     for price, choice in firsts(enumeration, MOST_USD * MICRO_USD, above=budget):
         if price > 2 * budget and best is not None:
             break
-        if choice.value >= bar and _repaid(choice, now) >= (REPAID if best is None else _repaid(best, now)):
+        worth = choice.value >= bar and choice.price > budget
+        if worth and _repaid(choice, now) >= (REPAID if best is None else _repaid(best, now)):
             best = choice
             if price > 2 * budget:
                 break
@@ -207,7 +227,9 @@ def most_valuable(enumeration: Enumeration, request: PlanRequest, budget: int) -
     if not request.weighs_doubt or not within:
         return enumeration.best(budget)
     plans = _plans(enumeration, within)
-    return enumeration.choice(int(np.argmax(np.where(plans.eligible(plans.value > -np.inf), plans.value, -np.inf))))
+    return enumeration.choice(
+        int(np.argmax(np.where(plans.eligible(np.ones(within, dtype=np.bool_)), plans.value, -np.inf)))
+    )
 
 
 def cheapest_reaching(enumeration: Enumeration, request: PlanRequest, value: float) -> Choice | None:
@@ -215,7 +237,7 @@ def cheapest_reaching(enumeration: Enumeration, request: PlanRequest, value: flo
     if not request.weighs_doubt:
         return enumeration.reaching(value)
     plans = _plans(enumeration, len(enumeration))
-    rows = np.flatnonzero(plans.eligible(plans.value >= value))
+    rows = np.flatnonzero(plans.eligible(np.ones(len(plans), dtype=np.bool_)) & (plans.value >= value))
     return enumeration.choice(int(rows[0])) if len(rows) else None
 
 
@@ -239,30 +261,10 @@ def firsts(enumeration: Enumeration, most: int, *, above: int = -1) -> Iterator[
     ``above``: only budgets that are higher.
     """
     plans, last = _plans(enumeration, enumeration.affordable(most)), -1
-    # The dearest plan of all matters only where it is near the best.
-    for price in np.unique(plans.price[_near_the_best(plans) & (plans.price > above)]).tolist():
-        within = plans.up_to(enumeration.affordable(price))
-        row = within.first(np.ones(len(within), dtype=np.bool_))
+    for count, row in plans.firsts(int(np.searchsorted(plans.price, above, side="right"))):
         if row != last:
             last = row
-            yield price, enumeration.choice(row)
-
-
-def _near_the_best(plans: Plans) -> BoolArray:
-    """Plans near the best that costs no more: of the sound ones, or of all before the first of these.
-
-    Near is 1 % for a speed, as what is nearly as fast for less money is much cheaper than the dearest plan; and 5 % for
-    a cost, as what costs little more may be much faster.
-    """
-    sound = plans.sound
-    start = int(np.argmax(sound)) if sound.any() else len(plans)
-    value = np.where(sound | (np.arange(len(plans)) < start), plans.value, -np.inf)
-    best = np.concatenate([np.maximum.accumulate(value[:start]), np.maximum.accumulate(value[start:])])
-    least = np.where(best >= 0, best / CLOSE, best * LITTLE)
-    near = np.isfinite(value) & (value >= least - np.abs(least) * TIE)
-    # While all may be late, what hardly is comes before what is better.
-    near[:start] |= bool(plans.late[:start].any())
-    return np.asarray(near)
+            yield int(plans.price[count - 1]), enumeration.choice(row)
 
 
 def _plans(enumeration: Enumeration, within: int) -> Plans:

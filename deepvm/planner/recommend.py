@@ -15,7 +15,7 @@ from deepvm.planner.architectures import ON_DEMAND
 from deepvm.planner.candidates import Candidates, gather
 from deepvm.planner.describe import binding, block_of, blocks_of, describe, improvement
 from deepvm.planner.infeasible import Infeasible, infeasible
-from deepvm.planner.ranking import cheapest_reaching, first, next_first, ranked
+from deepvm.planner.ranking import CLOSE, cheapest_reaching, first, most_valuable, next_first, ranked
 from deepvm.planner.request import WORK_OBJECTIVES, Objective, PlanRequest, PolicyName, SolverName, with_tables
 from deepvm.planner.scoring import scoring
 from deepvm.planner.search.enumeration import Choice, Enumeration
@@ -57,6 +57,7 @@ class Recommendations(Answer, Sequence[Recommendation]):
         rejections: types that are in no feasible cluster, with reasons.
         next_change: the next budget that buys a better cluster, else None. Where rows are the best of each type: better
             by 5 %, and of the budgets up to twice this one the one that buys most.
+        fastest: whether the first is within 1 % of the best value, whatever its price, of those that are believed.
         nearly: the cheapest cluster with at least 95 % of the best one's throughput, or that takes at most 1 / 95 % of
             its expected time, if it saves at least 10 % of the price; None under other objectives.
         on_demand: the best cluster of on-demand VMs alone under the same limits, to compare with; None without a job.
@@ -81,6 +82,7 @@ class Recommendations(Answer, Sequence[Recommendation]):
     infeasible: Infeasible | None = None
     cheapest: Recommendation | None = None
     reference: InstanceType | None = None
+    fastest: bool = True
 
     def __repr__(self) -> str:
         """The best cluster and how many more are ranked, or why there are none."""
@@ -183,7 +185,13 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
         infeasible=why,
         cheapest=None if cheapest is None else describe(cheapest, candidates),
         reference=candidates.reference,
+        fastest=_fastest(enumeration, request, choices[0]) if choices else True,
     )
+
+
+def _fastest(enumeration: Enumeration, request: PlanRequest, best: Choice) -> bool:
+    most = most_valuable(enumeration, request, request.budget_micro_usd)
+    return most is None or most.value <= best.value + abs(best.value) * (CLOSE - 1)
 
 
 def _described(choices: Sequence[Choice], candidates: Candidates) -> Iterator[Recommendation]:

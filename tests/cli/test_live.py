@@ -170,6 +170,8 @@ def test_placement_scores(aws: FakeAws, environment: dict[str, str]) -> None:
     assert "GetSpotPlacementScores" not in aws.asked[before:]
     refused = deepvm(environment, "recommend", "--pw", "3", "--placement-scores", "--offline")
     assert "no placement scores: " in refused.stderr
+    trained = deepvm(environment, "recommend", "3", "--model", "resnet50", "--placement-scores", "--prices", "live")
+    assert "Placement: AWS scores " in trained.stdout
 
 
 def test_two_regions_in_one_table(environment: dict[str, str]) -> None:

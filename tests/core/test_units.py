@@ -221,6 +221,7 @@ def test_what_is_no_such_time(text: str) -> None:
         (parse_bytes, "5 Gibs", "5GiB"),
         (lambda v: parse_seconds(v, "deadline"), "12 hours", "12h"),
         (lambda v: parse_seconds(v, "deadline"), "90mins", "90min"),
+        (lambda v: parse_seconds(v, "deadline"), "1.5 weeks", "10.5d"),
         (lambda v: parse_hours(v, "work"), "90 minutes", "90min"),
         (lambda v: to_decimal(v, "pw"), "3$", "3"),
         (lambda v: to_decimal(v, "pw"), "$3.50/h", "3.50"),
@@ -242,7 +243,7 @@ def test_a_unit_that_is_nearly_right_is_named(read: Any, text: str, meant: str) 
     assert read(meant)
 
 
-@pytest.mark.parametrize("text", ["3", "x hours", "12 parsecs", "hours", "1.5.3\n q"])
+@pytest.mark.parametrize("text", ["3", "x hours", "1.2.3 weeks", "12 parsecs", "hours", "1.5.3\n q"])
 def test_no_unit_is_made_up(text: str) -> None:
     for read in (parse_bytes, lambda v: parse_seconds(v, "deadline")):
         with pytest.raises(RequestError) as caught:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from decimal import Decimal
 
@@ -91,6 +92,43 @@ def test_what_to_change_is_true(model: str, budget: str, said: str) -> None:
         cheapest = recommend(catalog, "0.5089", training=training, solver="frontier")
         assert first.usd_per_hour <= Decimal(budget) and cheapest
         assert not recommend(catalog, "0.5088", training=training, solver="frontier")
+
+
+def test_no_cheaper_method_is_named_that_would_be_late() -> None:
+    for deadline, said in (("1h", "raise the budget"), ("400d", "--method lora (from 0.5089 $/h)")):
+        training = Training(read_workload(model="llama-8b", tokens="2B"), PublishedPerformance())
+        catalog = load_catalog("aws-us-east-1", prices="snapshot")
+        found = recommend(catalog, "1", training=training, deadline=deadline, solver="frontier")
+        assert found.infeasible is not None and found.infeasible.advice.endswith(said)
+
+
+def test_adapters_are_saved_at_their_own_size() -> None:
+    """A hint that took the whole model's checkpoint along would name memory nodes for 96 GB."""
+    found = answer("llama-8b", "1", {"architecture": "tiering"})
+    catalog = load_catalog("aws-us-east-1", prices="snapshot")
+    training = Training(read_workload(model="llama-8b", method="lora"), PublishedPerformance())
+    price = found.infeasible.advice.partition("(from ")[2].partition(" $/h")[0]  # type: ignore[union-attr]
+    cheapest = recommend(catalog, price, training=training, architecture="tiering", solver="frontier")
+    assert str(cheapest[0].usd_per_hour.normalize()) == price
+
+
+def test_a_plan_that_is_surely_slower_never_comes_first() -> None:
+    """Each of two steps was in doubt, and both together were not: 12 x H100 are 19 % faster than 7 x H200."""
+    found = answer("efficientnet-v2-m", "240.83", {})
+    assert str(found[0].cluster) == "12 x p5.48xlarge (spot)"
+    assert all(r.prediction.faster_than_first < 2 / 3 for r in found[1:] if r.usd_per_hour > found[0].usd_per_hour)  # type: ignore[union-attr, operator]
+
+
+def test_a_plan_that_may_miss_the_deadline_comes_later() -> None:
+    training = Training(read_workload(params="7B", tokens="20B"), PublishedPerformance())
+    catalog = load_catalog("aws-us-east-1", prices="snapshot")
+    alone = recommend(catalog, "20", training=training, solver="frontier")
+    due = recommend(catalog, "20", training=training, deadline="7d", solver="frontier", top=5)
+    assert str(alone[0].cluster) == "2 x g7e.48xlarge (spot)" and str(due[0].cluster) == "1 x p5.48xlarge (spot)"
+    late = [r.outlook.late_probability for r in due if r.outlook]
+    assert late[0] is not None and late[0] <= 0.1
+    why = why_not(catalog, due.request, "g7e.48xlarge")
+    assert re.search(r"14\.6% less throughput and misses the deadline in 2\d% of cases; it would", why.verdict)
 
 
 def test_doubt_puts_a_cheaper_plan_first_and_says_so() -> None:

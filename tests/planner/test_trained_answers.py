@@ -171,11 +171,12 @@ class TestRanking:
         found = answer(plain_shop(gpus, nodes={}, architectures=("spot-storage",), max_nodes=1))
         assert found[0].cluster.gpu.name == "b.x"
 
-    def test_a_cheaper_plan_that_is_a_little_too_slow_does_not_hide_one_that_is_not(self) -> None:
+    @pytest.mark.parametrize(("vcpus", "first"), [(4, "good.x"), (8, "slow.x")])
+    def test_what_is_kept_before_a_dear_plan_is_shown_by_its_quota_need(self, vcpus: int, first: str) -> None:
         gpus = {
             "dear.x": plain_gpu([100.0], spot={"": 9_000_000}),
-            "good.x": plain_gpu([95.5], spot={"": 3_000_000}, vcpus=8),
-            "slow.x": plain_gpu([94.9], spot={"": 3_000_000}),  # within 1 % of the former, with fewer vCPUs
+            "good.x": plain_gpu([95.5], spot={"": 3_000_000}, vcpus=vcpus),
+            "slow.x": plain_gpu([94.9], spot={"": 3_000_001}),  # within 1 % of the former, with 4 vCPUs
         }
         found = answer(plain_shop(gpus, architectures=("spot-storage",), max_nodes=1))
-        assert found[0].cluster.gpu.name == "good.x"
+        assert found[0].cluster.gpu.name == first

@@ -59,7 +59,7 @@ def groups(
 ) -> Iterator[tuple[list[int], list[torch.Tensor]]]:
     """Consecutive pieces of one device, together no larger than a group: their numbers and bytes.
 
-    ``most``: they are larger where there could be more than so many and one of them.
+    ``most``: of one device at most so many and one more; they are larger where that takes it.
     """
     largest, whole = GROUP_BYTES, sum(pieces[number].length for number in which)
     if most is not None and 2 * whole > most * GROUP_BYTES:  # each group may end just before a piece that fills it

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from deepvm.core.answer import Answer
 from deepvm.core.interval import Interval
 from deepvm.core.spelling import a_or_an
+from deepvm.core.training.doubts import NO_FIT, PLAIN, UNPUBLISHED
 from deepvm.core.training.effects import batch_effects, effects_of
 from deepvm.core.training.evidence import ACROSS, COMPUTE, LOCAL, NETWORK, NOISE, PARTS, Evidence, Loading, weights
 from deepvm.core.training.gpu_memory import MOST_GPUS, fit_memory, least_gpus, state_bytes
@@ -195,7 +196,7 @@ class TrainingSpeed(Answer):
         """What should make a reader careful with the speed at ``vms[place]``, the most important first."""
         model, vms = self.workload.model, int(self.vms[place])
         if not self.fits[place]:
-            yield f"it cannot be trained so: {self.needs or f'it does not fit into the memory of {vms} VMs'}"
+            yield f"{NO_FIT}: {self.needs or f'it does not fit into the memory of {vms} VMs'}"
         if self.precision is Precision.FP8 and not self.measured:
             yield "in fp8 with torch.compile, without which its casts cost what it saves"
         lacks = WITHOUT_WHEELS.get(self.machine.accelerator.name)
@@ -206,7 +207,7 @@ class TrainingSpeed(Answer):
         elif self.source is Source.DERIVED:
             run = f"{model.name} with {self.workload.method.value} on {self.machine.accelerator.name}"
             yield (
-                f"no published run of {run} in {self.precision.value} is known: derived from data sheets and runs of "
+                f"{UNPUBLISHED}{run} in {self.precision.value} is known: derived from data sheets and runs of "
                 "other models and GPUs"
             )
         if self.waits(place):
@@ -226,7 +227,7 @@ class TrainingSpeed(Answer):
             yield f"network: {self.machine.interconnect.basis}"
         shape = self.workload.model.transformer
         if self.software == "eager" and shape is not None and shape.vocabulary and not self.said:
-            yield "plain PyTorch is counted; Hugging Face Transformers and PEFT are slower: --software transformers"
+            yield f"{PLAIN}; Hugging Face Transformers and PEFT are slower: --software transformers"
 
 
 class SpeedSource(Protocol):

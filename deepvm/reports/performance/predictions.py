@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from deepvm.core.interval import Interval
+from deepvm.core.training.doubts import NO_FIT
 from deepvm.core.training.speed import TrainingSpeed
 from deepvm.core.training.workload import Scaling
 from deepvm.core.units import counted, format_bytes, format_seconds
@@ -72,7 +73,7 @@ def print_prediction(found: TrainingSpeed) -> None:
             f"source      {found.source.value}",
             *([f"measured    {found.measured}; --tables paper ignores it"] if found.measured else []),
             "",
-            *(f"Doubt: {doubt}." for doubt in doubts(found) if not doubt.startswith("it cannot be trained so")),
+            *(f"Doubt: {doubt}." for doubt in doubts(found) if not doubt.startswith(NO_FIT)),
         ]
     )
 

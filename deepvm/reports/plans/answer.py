@@ -12,16 +12,17 @@ from deepvm.catalog.signals.signal import PRICES, base
 from deepvm.core.cluster.cluster import Cluster, Outlook, Recommendation
 from deepvm.core.cluster.instances import Catalog
 from deepvm.core.interval import Interval
+from deepvm.core.training.doubts import PLAIN, UNPUBLISHED
 from deepvm.core.training.workload import Method, Scaling, Workload
 from deepvm.core.units import counted, format_bytes, format_seconds
-from deepvm.planner.ranking import CLOSE, LITTLE
+from deepvm.planner.ranking import LITTLE
 from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective, PolicyName
 from deepvm.planner.workload.measurement import measure_next
 from deepvm.reports.performance.predictions import in_short, short
 from deepvm.reports.plans.recommendations import other_regions
-from deepvm.reports.plans.sources import UNPUBLISHED, placement_lines, quota_needs
+from deepvm.reports.plans.sources import placement_lines, quota_needs
 from deepvm.reports.tables import Column, print_items, print_lines
 
 if TYPE_CHECKING:
@@ -98,9 +99,7 @@ def rows_of(answer: Recommendations) -> list[tuple[str, Recommendation]]:
 def _first_by(answer: Recommendations) -> str:
     request = answer.request
     if request.policy is PolicyName.DEEPVM and request.objective in (Objective.THROUGHPUT, Objective.MAKESPAN):
-        # Price, doubt or trust may put another plan first.
-        fastest = max(r.kept_throughput.value for r in answer)
-        return FASTEST if fastest <= CLOSE * answer[0].kept_throughput.value else CHOICE
+        return FASTEST if answer.fastest else CHOICE
     return f"first by {request.objective.value if request.has_objective else request.policy.value}"
 
 
@@ -314,7 +313,7 @@ def warnings_of(answer: Recommendations, now: datetime) -> Iterator[str]:
         if needed:
             what = ", ".join(f"{n['vcpus']} vCPUs of {n['family']} {n['market']}" for n in needed)
             yield f"! quota needed: {what}  -> deepvm doctor"
-    doubtful = [w for w in first.warnings if not w.startswith(("network:", UNPUBLISHED, "plain PyTorch"))]
+    doubtful = [w for w in first.warnings if not w.startswith(("network:", UNPUBLISHED, PLAIN))]
     if doubtful:
         yield f"! {doubtful[0]}"
         if len(doubtful) > 1:

@@ -14,6 +14,7 @@ from deepvm.core.cluster.cluster import Cluster, Recommendation
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS, Catalog, Market, Quota, find_quota
 from deepvm.core.cluster.provenance import Measurement, Origin
 from deepvm.core.spelling import joined, listed
+from deepvm.core.training.doubts import PLAIN, UNPUBLISHED
 from deepvm.core.units import counted, format_usd
 from deepvm.planner.recommend import Recommendations
 from deepvm.reports.plans.outlooks import cluster_sentence, risk_of
@@ -27,7 +28,6 @@ STALE_DAYS = 30
 """Spot prices older than this are called out as old."""
 _NAMED = 4
 """Measurements of one kind named at most."""
-UNPUBLISHED = "no published run of "
 _KINDS = {"eflops": "eFLOPS", "scaling": "speed-up", "saturation": "n_sat", "steps": "step times"}
 _WORDS = {
     "live": "live from AWS",
@@ -247,7 +247,7 @@ def doubts(answer: Recommendations) -> list[str]:
 
 def _of_its_type(warning: str, r: Recommendation) -> str:
     """A warning that says which of the ranked types it is about."""
-    named = r.prediction is None or r.cluster.gpu.name in warning or warning.startswith(UNPUBLISHED)
+    named = r.prediction is None or r.cluster.gpu.name in warning or warning.startswith((UNPUBLISHED, PLAIN))
     return warning if named else f"{r.cluster.gpu.name}: {warning}"
 
 

@@ -215,13 +215,19 @@ def test_a_refused_lock_leaves_no_error_behind(monkeypatch: pytest.MonkeyPatch) 
         def cudaHostRegister(address: int, size: int, flags: int) -> int:  # noqa: N802  as CUDA calls it
             return 1
 
-    def raises(*_: Any, **options: Any) -> torch.Tensor:
+    class Asks:
+        @staticmethod
+        def zero_() -> None:
+            told.append("kernel")
+            raise RuntimeError("CUDA error: invalid argument")
+
+    def empty(*_: Any, **options: Any) -> type[Asks]:
         told.append(options["device"])
-        raise RuntimeError("CUDA error: invalid argument")
+        return Asks
 
     monkeypatch.setattr(torch.cuda, "cudart", Refuses)
-    monkeypatch.setattr(torch, "empty", raises)
-    assert Cuda().pin(0, 1) == "cudaHostRegister returned error 1" and told == ["cuda"]
+    monkeypatch.setattr(torch, "empty", empty)
+    assert Cuda().pin(0, 1) == "cudaHostRegister returned error 1" and told == ["cuda", "kernel"]
 
 
 def test_memory_is_page_locked_while_a_gpu_is_used(

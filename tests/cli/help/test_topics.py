@@ -61,6 +61,14 @@ def test_each_name_means_one_topic_and_no_command() -> None:
     assert find_topic("Exit_Codes") is find_topic("exit-codes") and find_topic("nothing") is None
 
 
+def test_more_options_are_where_the_help_says(run: Run) -> None:
+    commands = re.findall(r"\d+ more options: deepvm (help .* --all)", (ROOT / "docs/reference/cli.md").read_text())
+    assert len(commands) > 5
+    for command in commands:
+        code, out, _ = run(*command.split())
+        assert code == 0 and "more options" not in out, command
+
+
 def test_commands_and_topics_are_listed(run: Run) -> None:
     code, out, err = run("help")
     assert (code, err) == (0, "")

@@ -38,7 +38,7 @@ def test_a_size_in_place_of_a_name(run: Run) -> None:
         "performance", "predict", "--params", "30B", "--method", "fsdp", "--gpu", "A100", "--gpus", "64", "-o", "json"
     )
     found = json.loads(out)
-    assert code == 0 and found["source"] == "derived" and any("nobody has published" in d for d in found["doubts"])
+    assert code == 0 and found["source"] == "derived" and any("no published run of" in d for d in found["doubts"])
 
 
 def test_what_does_not_fit_exits_3_and_says_what_would(run: Run) -> None:

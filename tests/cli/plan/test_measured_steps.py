@@ -100,7 +100,7 @@ def test_the_report_names_source_date_and_runs(run: Run) -> None:
     assert code == 0 and " measured\n" in out
     (line,) = [line for line in " ".join(out.split()).split(". ") if "Measured here" in line]
     assert "step times of g4dn.xlarge" in line and "with resnet50/224px/b128/float16/adam (30 runs)" in line
-    assert "nobody has published" not in out
+    assert "no published run of" not in out
 
 
 def test_beyond_one_and_a_half_times_the_measured_size_no_plan_is_first(run: Run, ask: Ask) -> None:

@@ -72,7 +72,8 @@ def test_eflops_without_torch(run: Run, monkeypatch: pytest.MonkeyPatch) -> None
     there = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda n, *p: None if n == "torch" else there(n, *p))
     code, _, err = run("profile", "eflops")
-    assert code == 2 and "Error: this needs torch, which is not installed; install it with: pip install" in err
+    assert code == 2 and "Error: this needs torch, which is not installed; install it with: " in err
+    assert f"{Path(sys.executable).name} -m pip install 'deepvm[train]'" in err
 
 
 def test_hosts_that_are_one_machine_are_not_measured_to_be_saved(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,9 +143,10 @@ def test_a_bad_time_is_called_out_from_five_per_cent_on() -> None:
 
 def test_a_deadline_that_a_slower_run_would_miss_is_called_out(capsys: pytest.CaptureFixture[str]) -> None:
     """The time is that of a speed in the middle: just in time is late in half of the cases."""
-    time_s = next(iter(answered("30", "llama-8b", "2B"))).outlook.total_s  # type: ignore[union-attr]
+    one = {"instance_type": "p5.48xlarge"}  # of which 30 $/h buy one
+    time_s = next(iter(answered("30", "llama-8b", "2B", **one))).outlook.total_s  # type: ignore[union-attr]
     for factor, least, most in ((1.0001, 0.45, 0.55), (1.15, 0.1, 0.3), (2.2, 0.0, 0.01)):
-        best = answered("30", "llama-8b", "2B", deadline=f"{time_s * factor}s")
+        best = answered("30", "llama-8b", "2B", deadline=f"{time_s * factor}s", **one)
         late = best[0].outlook.late_probability  # type: ignore[union-attr]
         assert late is not None and least <= late <= most
         said = [line for line in shown(best, capsys) if "misses the deadline" in line]
@@ -180,8 +181,10 @@ def test_reasons_speak_of_what_is_trained(capsys: pytest.CaptureFixture[str]) ->
 
 def test_doubts_about_several_gpus_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     found = reasons(answered("300", "llama-70b"), capsys).splitlines()
-    (line,) = (d for d in found if "nobody has published llama-70b" in d)
-    assert re.fullmatch(r"Doubt: nobody has published llama-70b on [^:]*B200[^:]* or [^:]* in bf16: derived .*", line)
+    (line,) = (d for d in found if "no published run of llama-70b" in d)
+    run = r"llama-70b with fsdp on [^:]*B200[^:]* or [^:]* in bf16"
+    assert re.fullmatch(rf"Doubt: no published run of {run} is known: derived .*", line)
+    assert sum("plain PyTorch is counted" in d for d in found) == 1, "of the request, not of each type"
 
 
 def test_wide_adds_what_the_step_does(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,13 +200,47 @@ def test_each_doubt_says_which_type_it_is_about(capsys: pytest.CaptureFixture[st
     assert said and all(any(f"{r.cluster.gpu.name}: " in line for r in best) for line in said)
 
 
+def test_one_screen_names_the_fastest_rival_that_nobody_can_tell_apart() -> None:
+    best = answered("240.83", "efficientnet-v2-m")
+    first, second, third = best.configurations[:3]
+    assert first.prediction and second.prediction and third.prediction
+    alike = [replace(r.prediction, faster_than_first=0.5) for r in (second, third) if r.prediction]
+    slow, fast = (replace(r, prediction=p) for r, p in zip((second, third), alike, strict=True))
+    fast = replace(fast, prediction=replace(alike[1], throughput=first.prediction.throughput.scaled(1.1)))
+    (line,) = answers.apart(replace(best, configurations=(first, slow, fast)))
+    assert line.startswith(f"~ {answers.cluster_words(fast.cluster)} at ")
+
+
+def test_fastest_is_said_of_nothing_slower_whatever_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    for budget, model, options in (("3", "llama-8b", {"method": "lora"}), ("7.67", "llama-8b", {"method": "fsdp"})):
+        training = Training(read_workload(model=model, **options), PublishedPerformance())
+        catalog = load_catalog("aws-us-east-1", prices="snapshot")
+        for top in (1, 3):
+            best = recommend(catalog, budget, training=training, solver="frontier", top=top)
+            most = max(
+                r.kept_throughput.value
+                for r in recommend(catalog, budget, training=training, solver="frontier", rank="plans", top=60)
+                if r.prediction and r.prediction.trusted
+            )
+            assert best.fastest is (most <= 1.01 * best[0].kept_throughput.value)
+            assert shown(best, capsys)[3].startswith("first choice") is not best.fastest
+
+
+def test_what_preemptions_leave_is_what_is_compared() -> None:
+    first = answered("300", "llama-70b")[0]
+    assert first.prediction is not None and first.prediction.kept.value < 0.995
+    assert first.kept_throughput.value == pytest.approx(first.throughput * first.prediction.kept.value)
+    assert first.kept_throughput.low == pytest.approx(first.prediction.throughput.low * first.prediction.kept.value)
+
+
 def test_a_deadline_is_compared_with_training_alone() -> None:
     """A speed that is 10 % lower makes training 10 % longer, not the start before it."""
-    best = answered("30", "llama-8b", "2M")  # 35 s of training after 5 minutes
+    one = {"instance_type": "p5.48xlarge"}  # of which 30 $/h buy one
+    best = answered("30", "llama-8b", "2M", **one)  # 35 s of training after 5 minutes
     outlook, speed = best[0].outlook, best[0].prediction.throughput  # type: ignore[union-attr]
     assert outlook is not None
     due = START_S + 1.3 * (outlook.total_s - START_S)
-    late = answered("30", "llama-8b", "2M", deadline=f"{due}s")[0].outlook.late_probability  # type: ignore[union-attr]
+    late = answered("30", "llama-8b", "2M", deadline=f"{due}s", **one)[0].outlook.late_probability  # type: ignore[union-attr]
     assert late == pytest.approx(1 - speed.probability_above(speed.value / 1.3), abs=1e-6)
 
 

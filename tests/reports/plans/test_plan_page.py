@@ -163,7 +163,7 @@ def test_every_gpu_type_has_its_fate(page: Page, trained: Recommendations) -> No
 def test_limits_doubts_sources_and_how_to_ask_again(page: Page) -> None:
     assert "limited by budget" in page.by_id("limits").text and "38.9866" in page.by_id("limits").text
     doubts = page.by_id("doubts").text
-    assert "days old" in doubts and "nobody has published llama-8b" in doubts and "--why" not in doubts
+    assert "days old" in doubts and "no published run of llama-8b" in doubts and "--why" not in doubts
     sources = page.by_id("sources").text
     assert "embedded snapshot" in sources and "2026-08-10T00:00:00Z" in sources and "107 d" in sources
     assert page.all("code")[0].text == "deepvm recommend --pw 3"

@@ -283,50 +283,52 @@ def weighed(found: Iterable[Plan], budget: int, top: int, *, machines: bool = Tr
         choice = [p for p in choice if p.late <= 0.1] or [
             p for p in choice if p.late <= max(0.1, min(q.late for q in choice) + 0.05)
         ]
-        first = fastest = _for_its_price(choice)
-        while True:
-            cheap = [p for p in choice if better_by(fastest.value, p.value) <= 1.25 and p.price < first.price]
-            surer = [p for p in cheap if _as_good_for_less(first, p)]
-            if not surer:
-                break
-            first = _for_its_price([p for p in choice if p.price <= _to_show(surer).price])
+        first = _to_show(choice, _kept(choice))
         order.append(first)
         left = [p for p in left if (p.gpu != first.gpu if machines else p != first)]
     return order
 
 
-def _for_its_price(choice: list[Plan]) -> Plan:
-    fastest = first = _to_show(choice)
-    while True:
-        nearly = [p for p in choice if better_by(fastest.value, p.value) < 1.05]
-        least = {p: max(1.1, 1 + 10 * (better_by(fastest.value, p.value) - 1)) for p in nearly}
-        if first.value < 0:  # dollars: a little more for what is much faster
-            better = [p for p in nearly if p.price / -p.value > first.price / -first.value * least[p]]
-        else:
-            better = [p for p in nearly if first.price > p.price * least[p]]
-        if not better:
-            return first
-        first = _to_show(better)
+def _kept(choice: list[Plan]) -> Plan:
+    """From the cheapest on, the one that none of the dearer ones takes the place of."""
+    kept, *dearer = choice
+    best = kept.value
+    for plan in dearer:
+        if plan.value > best or (best < 0 and plan.value > best * 1.05):
+            best = max(best, plan.value)
+            if _takes_over(plan, kept, best):
+                kept = plan
+    return kept
 
 
-def _as_good_for_less(first: Plan, other: Plan) -> bool:
-    """More for a dollar, and the first is more than 1 % faster in fewer than two cases of three."""
-    if first.value <= 0 or other.value * first.price <= first.value * other.price:
+def _takes_over(plan: Plan, kept: Plan, best: float) -> bool:
+    dearer = plan.price / kept.price
+    if best < 0:  # dollars: less, or hardly more for what is much faster
+        speeds = dearer * kept.value / plan.value
+        return plan.value >= kept.value or speeds > max(1.1, 1 + 10 * (plan.value / best - 1))
+    times = plan.value / kept.value
+    if times < 1.05 and dearer > max(1.1, 1 + 10 * (times - 1)):
         return False
-    if better_by(first.value, other.value) <= 1.01 and first.price <= 1.1 * other.price:
-        return False  # as good, for about the price
-    ahead = math.log(first.value / other.value / 1.01)
-    variance = (GROWTH * math.log(first.count / other.count)) ** 2
-    if first.gpu != other.gpu:  # what is wrong with a type is wrong with any number of its VMs
-        variance += first.sd**2 + other.sd**2
+    return times > 1.25 or times >= dearer or _surely_faster(plan, kept)
+
+
+def _surely_faster(plan: Plan, kept: Plan) -> bool:
+    """By more than 1 %, in two cases of three."""
+    ahead = math.log(plan.value / kept.value / 1.01)
+    variance = (GROWTH * math.log(plan.count / kept.count)) ** 2
+    if plan.gpu != kept.gpu:  # what is wrong with a type is wrong with any number of its VMs
+        variance += plan.sd**2 + kept.sd**2
     if variance == 0:
-        return ahead < 0
-    return 0.5 * math.erfc(-ahead / math.sqrt(2 * variance)) < 2 / 3
+        return ahead >= 0
+    return 0.5 * math.erfc(-ahead / math.sqrt(2 * variance)) >= 2 / 3
 
 
-def _to_show(choice: list[Plan]) -> Plan:
-    best = max(p.value for p in choice)
-    near = [p for p in choice if better_by(best, p.value) <= 1.01]
-    cheapest = min(p.price for p in near)
-    near = [p for p in near if p.price <= 1.1 * cheapest]
-    return min(near, key=lambda p: (p.vcpus, p.band, p.price))
+def _to_show(choice: list[Plan], kept: Plan) -> Plan:
+    """Of what is within 1 %, for about the price, and not worse than something cheaper."""
+    near = [kept]
+    for place, plan in enumerate(choice):
+        best = max(p.value for p in choice[: place + 1])
+        alike = 1 / 1.01 <= better_by(plan.value, kept.value) <= 1.01 and better_by(best, plan.value) <= 1.01
+        if alike and 1 / 1.1 <= plan.price / kept.price <= 1.1:
+            near.append(plan)
+    return min(near, key=lambda p: (p.vcpus, p.band, p.price, choice.index(p)))
