@@ -133,11 +133,11 @@ def columns_of_answers() -> Iterator[tuple[str, list[str]]]:
     paper, snapshot = deepvm.load_catalog("paper"), deepvm.load_catalog("aws-us-east-1", prices="snapshot")
     answers = {
         "recommend": deepvm.recommend(paper, 3),
-        "recommend, with a model": deepvm.recommend(snapshot, 3, training=deepvm.training(model="resnet50")),
+        "recommend, with a model": deepvm.recommend(snapshot, 3, training=deepvm.workload(model="resnet50")),
         "recommend, with a job": deepvm.recommend(paper, 3, work=100, mttp="12h"),
         "explain": deepvm.explain(paper, 3, "g5.xlarge"),
         "sweep": deepvm.sweep(paper, [3]),
-        "sweep, with a model": deepvm.sweep(snapshot, [3], training=deepvm.training(model="resnet50")),
+        "sweep, with a model": deepvm.sweep(snapshot, [3], training=deepvm.workload(model="resnet50")),
         "sweep, with a job": deepvm.sweep(paper, [3], work=100, mttp="12h"),
         "gpus": deepvm.gpus(snapshot, model="resnet50"),
         "performance": deepvm.predict("H100", model="resnet50"),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deepvm import load_catalog, recommend, training
+from deepvm import load_catalog, recommend, workload
 
 ROOT = Path(__file__).parents[1]
 
@@ -50,7 +50,7 @@ def test_the_installed_command_works_outside_the_checkout(wheel: Path, tmp_path:
         timeout=120,
     )
     assert found.returncode == 0, found.stderr
-    best = recommend(load_catalog("aws-us-east-1", prices="snapshot"), 3, training=training(model="resnet50"))[0]
+    best = recommend(load_catalog("aws-us-east-1", prices="snapshot"), 3, training=workload(model="resnet50"))[0]
     assert json.loads(found.stdout)["configurations"][0]["usd_per_hour"] == float(best.usd_per_hour)
 
 

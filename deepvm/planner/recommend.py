@@ -118,7 +118,7 @@ def recommend(
         tables: measured on your own machines, ``deepvm.load_tables()``; None for the catalog's figures.
         **options: by keyword, with their defaults:
 
-            - ``training=None``: the model, such as ``deepvm.training(model="llama-8b", method="fsdp", tokens="2B")``;
+            - ``training=None``: the model, such as ``deepvm.workload(model="llama-8b", method="fsdp", tokens="2B")``;
               None counts eFLOPS;
             - ``checkpoint_size``: bytes, or text such as ``"300MB"``, the default without a model;
             - ``buffers=2``: checkpoints that memory nodes must hold at once (eq. 6);

@@ -216,7 +216,7 @@ class PlanRequest:
         found: dict[str, Any] = {"budget": to_decimal(budget, "budget", zero=True, unit="$/h")}
         if training is not None:
             if not hasattr(training, "workload"):
-                allowed = "what deepvm.training returns, such as deepvm.training(model='llama-8b')"
+                allowed = "what deepvm.workload returns, such as deepvm.workload(model='llama-8b')"
                 raise RequestError("training", training, allowed)
             found["checkpoint_bytes"] = training.workload.saved_bytes
             if (speedup := given.get("speedup")) is not None:

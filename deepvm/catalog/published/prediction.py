@@ -64,13 +64,13 @@ def predict(
     return source.cluster(accelerator, trained, count, vms)
 
 
-def training(
+def workload(
     *,
     software: str = "eager",
     placement_group: bool = False,
     tables: OwnSteps | None = None,
     catalog: Catalog | None = None,
-    **workload: Unpack[WorkloadOptions],
+    **options: Unpack[WorkloadOptions],
 ) -> Training:
     """Say what is trained, for ``training=`` of :func:`deepvm.recommend`, ``explain`` and ``sweep``.
 
@@ -79,7 +79,7 @@ def training(
         placement_group: whether the VMs are in a cluster placement group.
         tables: measured on your own machines, ``deepvm.load_tables()``.
         catalog: of the types that the tables name.
-        **workload: such as ``model="llama-8b", method="fsdp", tokens="2B"``; see
+        **options: such as ``model="llama-8b", method="fsdp", tokens="2B"``; see
             :class:`deepvm.catalog.published.workloads.WorkloadOptions`.
 
     Raises:
@@ -88,7 +88,7 @@ def training(
     source = PublishedPerformance(software, placement_group)
     if tables is not None:
         source = tables.speeds(source, {} if catalog is None else catalog.by_name)
-    return Training(read_workload(**workload), source)
+    return Training(read_workload(**options), source)
 
 
 def _whole(value: int, option: str) -> int:
