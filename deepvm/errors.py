@@ -26,7 +26,7 @@ A budget for which nothing is feasible, or a solver that ran out of time, is a *
 
 from __future__ import annotations
 
-import os
+import shlex
 import sys
 from collections.abc import Sequence
 from copyreg import __newobj__  # type: ignore[attr-defined]  # typeshed lacks it; pickle knows it by name
@@ -88,9 +88,7 @@ class MissingExtraError(RequestError):
     def __init__(self, option: str, library: str, extra: str) -> None:
         """``option`` is empty if the command itself needs the library."""
         self.library, self.extra = library, extra
-        # The pip of this Python, which may not be the one on PATH.
-        python = os.path.relpath(sys.executable) if sys.executable.startswith(os.getcwd() + os.sep) else sys.executable
-        pip = f"{python} -m pip install"
+        pip = f"{shlex.quote(sys.executable or 'python')} -m pip install"  # of this Python, perhaps not that on PATH
         cure = f"install it with: {pip} -e '.[{extra}]' (in a checkout) or {pip} 'deepvm[{extra}]'"
         super().__init__(option, library, cure)
 

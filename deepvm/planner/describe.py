@@ -90,7 +90,8 @@ def describe(
     counted = work is not None or (prediction is not None and cluster.spot_count > 0)
     known = candidates.request.life_s is not None or (work is not None and work.mttp_s is not None)
     if counted and not known and gpu.interruption_band is None:
-        warnings.append(f"the interruption rate of {gpu.name} is unknown: 25 % a month is assumed at best; give --mttp")
+        rate = "25 % a month is taken as its best case"
+        warnings.append(f"the interruption rate of {gpu.name} is unknown: {rate}; give --mttp")
     return Recommendation(
         rank=rank,
         cluster=cluster,

@@ -102,8 +102,7 @@ def _why_not(catalog: Catalog, request: PlanRequest, name: str) -> WhyNot:
     gap = None if better is None else -better
     equal = cheapest_reaching(enumeration, request, tie_floor(winner.value))
     matches_at = None if equal is None else Decimal(equal.price) / MICRO_USD
-    larger = matches_at is None and enumeration.reaching(tie_floor(winner.value)) is not None
-    verdict = _verdict(name, best, winner, gap, matches_at, request, larger=larger)
+    verdict = _verdict(name, best, winner, gap, _matched(enumeration, winner, matches_at, request), request)
     return WhyNot(catalog, name, verdict, found, gap, matches_at, reference=candidates.reference)
 
 
@@ -117,17 +116,19 @@ def _having(block: Block, name: str) -> Block:
     return replace(block, sizes=sizes.take(rows), scoring=block.scoring.take(rows))
 
 
-def _verdict(
-    name: str,
-    best: Choice,
-    winner: Choice,
-    gap: float | None,
-    matches_at: Decimal | None,
-    request: PlanRequest,
-    *,
-    larger: bool,
-) -> str:
-    """In a sentence or two; ``larger``: clusters that are not believed would equal the winner."""
+def _matched(enumeration: Enumeration, winner: Choice, matches_at: Decimal | None, request: PlanRequest) -> str:
+    """At which price a type would equal the winner, or why at none."""
+    floor = tie_floor(winner.value)
+    if matches_at is not None:
+        return f"it would equal the winner's {format_usd(winner.price)} $/h cluster at {format_usd(matches_at)} $/h"
+    if cheapest_reaching(enumeration, request, floor, late=True) is not None:
+        return "what would equal the winner misses the deadline more often than once in ten times"
+    if enumeration.reaching(floor) is not None:
+        return "only clusters larger than what such ones were measured with would equal the winner: --extrapolate"
+    return "no cluster with it that the quotas and the number of nodes allow equals the winner"
+
+
+def _verdict(name: str, best: Choice, winner: Choice, gap: float | None, matched: str, request: PlanRequest) -> str:
     what = f"The best cluster with {name}, {best.cluster} at {format_usd(best.price)} $/h,"
     ahead, late = improvement(winner, best, request), float(best.block.sizes.late[best.size])
     misses = f" and misses the deadline in {late:.0%} of cases" if late > SELDOM else ""
@@ -138,7 +139,7 @@ def _verdict(
         if late > SELDOM:
             return f"{what} is {ahead:.1%} better{misses}; {winner.cluster} is first"
         if ahead >= LITTLE - 1 and best.value > 0:
-            return f"{what} is {ahead:.1%} better, which is not sure enough, at {price}; {winner.cluster} is first"
+            return f"{what} is {ahead:.1%} better, but too uncertain, at {price}; {winner.cluster} is first"
         hardly = "hardly" if ahead < 0.0005 else f"only {ahead:.1%}"
         return f"{what} is {hardly} better, at {price}; {winner.cluster} is first"
     if request.weighs_doubt and gap is not None and gap < CLOSE - 1 and best.price <= winner.price:
@@ -156,13 +157,7 @@ def _verdict(
         share = f"{worse:.1%} {_WORSE[request.objective]}"
     elif gap is not None:
         share = f"{abs(gap):.1%} {'less' if gap > 0 else 'more'} throughput, which is not what this policy looks at"
-    if larger:
-        when = "only clusters larger than what such ones were measured with would equal the winner: --extrapolate"
-    elif matches_at is None:
-        when = "no cluster with it that the quotas and the number of nodes allow equals the winner"
-    else:
-        when = f"it would equal the winner's {format_usd(winner.price)} $/h cluster at {format_usd(matches_at)} $/h"
-    return f"{what} has {share}{misses}; {when}"
+    return f"{what} has {share}{misses}; {matched}"
 
 
 _WORSE = {

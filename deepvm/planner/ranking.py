@@ -1,18 +1,20 @@
 """The order in which plans are shown, where a model is trained.
 
 Speeds are not known to the last digit, and more speed must be worth its price. Plans are gone through from the cheapest
-on, and one that is better than all before takes the place of the one kept so far, unless
+on, and one that is better than the one kept so far, and at most 1 % worse than any before, takes its place, unless
 
 - it is less than 5 % better and costs more than ten times as many per cent more, and more than 10 %;
 - or it trains less for a dollar, is at most a quarter faster, and more than 1 % faster in less than two cases of three.
 
-So more money never buys a slower plan, and what is given up for a lower price is at most 5 %, or a quarter in doubt.
-Where values are costs, doubt does not count, and a dearer plan with a cost up to 5 % above the lowest is kept, too, if
-it is more than ten times as many per cent faster, and more than 10 %.
+So more money never buys a slower plan, nothing cheaper is faster than the first, and what is given up for a lower
+price is at most 5 %, or a quarter in doubt. A plan that a cheaper one outdoes is not considered, even if that one was
+passed over. Where values are costs, doubt does not count, and a dearer plan with a cost up to 5 % above the lowest is
+kept, too, if it is more than ten times as many per cent faster, and more than 10 %.
 
 Of plans within 1 % of the one kept in the end, for about its price, the one with the lower quota need, the rarer
 interruptions and the lower price is shown. A plan beyond 1.5 times the clusters that were ever measured comes after all
-others; of these, one that misses the deadline more often than once in ten times comes after those that do not.
+others. Of those others, what misses the deadline more often than once in ten times comes after what does not; where
+nothing does, what does so hardly more often than the least late one comes first.
 """
 
 from __future__ import annotations
@@ -48,8 +50,10 @@ SURE = 0.4307
 """Standard deviations that a plan must be ahead to be the faster one in two cases of three."""
 SELDOM = 0.1
 """How often a plan may miss the deadline before one that hardly does comes first."""
+ALIKE_LATE = 0.05
+"""Where all plans may miss the deadline: how much more often than the least late one does not matter."""
 REPAID = 0.25
-"""What more money must buy to be named: this share of its own, 10 % more speed for half as much again."""
+"""What more money must buy to be named, as a share of its own, in logarithms: 19 % more speed for twice the price."""
 _AT_ONCE = 16
 """Plans that are compared with the one kept so far at once."""
 
@@ -80,6 +84,10 @@ class Plans:
         columns = {f.name: getattr(self, f.name)[:count] for f in fields(self) if f.name != "apart"}
         return replace(self, **columns)
 
+    def in_time(self, whatever: bool) -> Plans:
+        """As if none could miss the deadline, if ``whatever``."""
+        return replace(self, late=np.zeros(len(self))) if whatever else self
+
     @property
     def sound(self) -> BoolArray:
         """Whether a plan is believed, and in time nine times in ten."""
@@ -91,7 +99,7 @@ class Plans:
             return np.asarray(left & self.sound)
         believed = left & self.trusted if (left & self.trusted).any() else left
         least = float(np.min(self.late, where=believed, initial=1.0))
-        return np.asarray(believed & (self.late <= max(SELDOM, least + SELDOM / 2)))
+        return np.asarray(believed & (self.late <= max(SELDOM, least + ALIKE_LATE)))
 
     def first(self, left: BoolArray) -> int:
         """The row to show next, of those that are left."""
@@ -104,7 +112,7 @@ class Plans:
         value = np.where(eligible, self.value, -np.inf)
         best = np.maximum.accumulate(value)
         if value.max() > 0:
-            rows = np.flatnonzero(value > np.concatenate([[-np.inf], best[:-1]]))
+            rows = np.flatnonzero(eligible & (value * CLOSE >= best))
         else:  # costs: a higher one may be worth it
             rows = np.flatnonzero(eligible & (value >= best * LITTLE))
         row, rows = int(rows[0]), rows[1:]
@@ -126,6 +134,7 @@ class Plans:
             return np.asarray((value >= now) | (faster > np.maximum(ABOUT, 1.0 + WORTH * behind)))
         times = value / now
         worth = (times >= LITTLE) | (price <= np.maximum(ABOUT, 1.0 + WORTH * (times - 1.0)))
+        worth &= times > 1.0
         doubtful = worth & (times <= QUARTER) & (times < price)
         # Doubts take time: those of plans behind one that takes over for sure do not matter.
         doubtful[int(np.argmax(worth & ~doubtful)) if (worth & ~doubtful).any() else len(others) :] = False
@@ -215,28 +224,32 @@ def next_first(enumeration: Enumeration, request: PlanRequest, budget: int) -> C
 
 
 def _repaid(choice: Choice, now: Choice) -> float:
-    """The share that a dearer plan is faster, over that which it costs more; of costs, by how much it is cheaper."""
+    """How much faster a dearer plan is, over how much more it costs, in logarithms; of costs, how much lower it is."""
     if now.value <= 0:
         return 1.0 + math.log(now.value / choice.value)
     return math.log(choice.value / now.value) / math.log(choice.price / now.price)
 
 
-def most_valuable(enumeration: Enumeration, request: PlanRequest, budget: int) -> Choice | None:
-    """The best value within a budget, whatever it costs; where doubt is weighed, of those that may come first."""
+def most_valuable(enumeration: Enumeration, request: PlanRequest, budget: int, *, late: bool = False) -> Choice | None:
+    """The best value within a budget, whatever it costs; where doubt is weighed, of those that may come first.
+
+    ``late``: also of those that may miss the deadline.
+    """
     within = enumeration.affordable(budget)
     if not request.weighs_doubt or not within:
         return enumeration.best(budget)
-    plans = _plans(enumeration, within)
-    return enumeration.choice(
-        int(np.argmax(np.where(plans.eligible(np.ones(within, dtype=np.bool_)), plans.value, -np.inf)))
-    )
+    plans = _plans(enumeration, within).in_time(late)
+    eligible = plans.eligible(np.ones(within, dtype=np.bool_))
+    return enumeration.choice(int(np.argmax(np.where(eligible, plans.value, -np.inf))))
 
 
-def cheapest_reaching(enumeration: Enumeration, request: PlanRequest, value: float) -> Choice | None:
-    """The cheapest plan of at least this value; where doubt is weighed, of those that may come first."""
+def cheapest_reaching(
+    enumeration: Enumeration, request: PlanRequest, value: float, *, late: bool = False
+) -> Choice | None:
+    """The cheapest plan of at least this value; where doubt is weighed, of those as in :func:`most_valuable`."""
     if not request.weighs_doubt:
         return enumeration.reaching(value)
-    plans = _plans(enumeration, len(enumeration))
+    plans = _plans(enumeration, len(enumeration)).in_time(late)
     rows = np.flatnonzero(plans.eligible(np.ones(len(plans), dtype=np.bool_)) & (plans.value >= value))
     return enumeration.choice(int(rows[0])) if len(rows) else None
 

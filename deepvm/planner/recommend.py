@@ -55,9 +55,9 @@ class Recommendations(Answer, Sequence[Recommendation]):
         configurations: the ranked clusters; empty when nothing is feasible.
         alternatives: the best clusters by the other objectives, where they differ from the first.
         rejections: types that are in no feasible cluster, with reasons.
-        next_change: the next budget that buys a better cluster, else None. Where rows are the best of each type: better
-            by 5 %, and of the budgets up to twice this one the one that buys most.
-        fastest: whether the first is within 1 % of the best value, whatever its price, of those that are believed.
+        next_change: the next budget that buys a better cluster, else None. Where a model is trained: one that is better
+            by 5 % and worth it, and of the budgets up to twice this one that where more money buys most.
+        fastest: whether the first is within 1 % of the best value of what is believed, whatever its price and deadline.
         nearly: the cheapest cluster with at least 95 % of the best one's throughput, or that takes at most 1 / 95 % of
             its expected time, if it saves at least 10 % of the price; None under other objectives.
         on_demand: the best cluster of on-demand VMs alone under the same limits, to compare with; None without a job.
@@ -190,7 +190,7 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
 
 
 def _fastest(enumeration: Enumeration, request: PlanRequest, best: Choice) -> bool:
-    most = most_valuable(enumeration, request, request.budget_micro_usd)
+    most = most_valuable(enumeration, request, request.budget_micro_usd, late=True)
     return most is None or most.value <= best.value + abs(best.value) * (CLOSE - 1)
 
 

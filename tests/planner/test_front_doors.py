@@ -139,4 +139,4 @@ def test_doubt_puts_a_cheaper_plan_first_and_says_so() -> None:
     assert odds is not None and 0.5 < odds < 2 / 3
     catalog = load_catalog("aws-us-east-1", prices="snapshot")
     why = why_not(catalog, found.request, second.cluster.gpu.name)
-    assert "better, which is not sure enough" in why.verdict and str(first.cluster) in why.verdict
+    assert "better, but too uncertain" in why.verdict and str(first.cluster) in why.verdict

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from enum import Enum
 from typing import Any, TypedDict, TypeVar
@@ -139,8 +140,9 @@ def _count(value: str | float, option: str) -> float:
 def _whole(value: str | int, option: str, most: int) -> int:
     allowed = f"a whole number from 1 to {most}"
     number = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 12 else value
-    if option == "seq" and isinstance(value, str) and value[:-1].isdecimal() and value[-1] in "kK":
-        allowed += f"; did you mean {1024 * int(value[:-1])}?"  # as models are named: 128k is 131072
+    meant = re.fullmatch(r"([0-9]{1,4})k", value, re.IGNORECASE | re.ASCII) if isinstance(value, str) else None
+    if option == "seq" and meant and int(meant[1]):
+        allowed += f"; did you mean {1024 * int(meant[1])}?"  # as models are named: 128k is 131072
     return to_whole(number, option, allowed, least=1, most=most)
 
 

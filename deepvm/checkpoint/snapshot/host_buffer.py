@@ -59,7 +59,7 @@ def groups(
 ) -> Iterator[tuple[list[int], list[torch.Tensor]]]:
     """Consecutive pieces of one device, together no larger than a group: their numbers and bytes.
 
-    ``most``: of one device at most so many and one more; they are larger where that takes it.
+    ``most``: make at most this many groups for one device, and one more; groups grow where more would be needed.
     """
     largest, whole = GROUP_BYTES, sum(pieces[number].length for number in which)
     if most is not None and 2 * whole > most * GROUP_BYTES:  # each group may end just before a piece that fills it

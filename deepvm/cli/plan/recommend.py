@@ -52,8 +52,9 @@ def recommend(
         from deepvm.reports.plans.answer import print_answer
 
         assumed = not flags.model and flags.params is None
-        print_answer(found, datetime.now(timezone.utc), None if why else placement, assumed=assumed)
-        if not why and asked is None:
+        later = why or asked is not None  # the reasons below say it
+        print_answer(found, datetime.now(timezone.utc), None if later else placement, assumed=assumed)
+        if not later:
             return
     if output == "html":
         _write_page(found, flags)

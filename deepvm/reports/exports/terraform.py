@@ -36,7 +36,7 @@ def render(plan: Plan, options: ExportOptions) -> Export:
     asked = [name for name, block in configuration["variable"].items() if "default" not in block]
     notes = ["start: terraform init && terraform apply; stop: terraform destroy"]
     if asked:
-        notes.append(f"Terraform asks for {joined(asked)}, unless terraform.tfvars says")
+        notes.append(f"Terraform asks for {joined(asked)}, unless terraform.tfvars sets them")
     notes += limited.notes
     if any(g.market is Market.ON_DEMAND for g in plan.groups):
         notes.append("on-demand prices are fixed, and Terraform has no limit for them")

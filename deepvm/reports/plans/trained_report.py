@@ -223,7 +223,7 @@ def _limits(answer: Recommendations) -> Iterator[str]:
     if not first.binding:
         yield "No larger cluster of these types is better."
     if change is None:
-        better = "one that is 5% better" if answer.request.weighs_doubt else "a better cluster"
+        better = "enough to be worth it" if answer.request.weighs_doubt else "a better cluster"
         up_to = " up to twice as high" if answer.request.weighs_doubt else ""
         yield f"More money: no budget{up_to} buys {better} under these limits."
         return

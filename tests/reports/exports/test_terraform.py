@@ -119,7 +119,7 @@ def test_what_is_unknown_is_asked_for() -> None:
     arm = tiering(memory=memory_vms(cpu_architecture="arm64"))
     assert asked(arm, image="ami-1") == {"memory_image_id"}
     assert asked(arm, image="ami-1", memory_image="ami-2") == set()
-    assert "Terraform asks for region and image_id, unless terraform.tfvars says" in "\n".join(
+    assert "Terraform asks for region and image_id, unless terraform.tfvars sets them" in "\n".join(
         render(spot_only(), "terraform").notes
     )
 

@@ -294,10 +294,9 @@ def _kept(choice: list[Plan]) -> Plan:
     kept, *dearer = choice
     best = kept.value
     for plan in dearer:
-        if plan.value > best or (best < 0 and plan.value > best * 1.05):
-            best = max(best, plan.value)
-            if _takes_over(plan, kept, best):
-                kept = plan
+        best = max(best, plan.value)
+        if better_by(best, plan.value) <= (1.01 if best > 0 else 1.05) and _takes_over(plan, kept, best):
+            kept = plan
     return kept
 
 
@@ -307,6 +306,8 @@ def _takes_over(plan: Plan, kept: Plan, best: float) -> bool:
         speeds = dearer * kept.value / plan.value
         return plan.value >= kept.value or speeds > max(1.1, 1 + 10 * (plan.value / best - 1))
     times = plan.value / kept.value
+    if times <= 1:
+        return False
     if times < 1.05 and dearer > max(1.1, 1 + 10 * (times - 1)):
         return False
     return times > 1.25 or times >= dearer or _surely_faster(plan, kept)
