@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,21 +31,23 @@ from deepvm.core.cluster.instances import INTERRUPTION_BANDS
 from deepvm.core.units import MICRO_USD, MOST_USD
 from deepvm.planner.columns import BoolArray, FloatArray, IntArray
 from deepvm.planner.request import PlanRequest
+from deepvm.planner.scoring import TIE
 from deepvm.planner.search.enumeration import Choice, Enumeration
 from deepvm.planner.workload.laws import law_of
 
 if TYPE_CHECKING:
     from deepvm.core.training.speed import Doubt
 
-ABOUT = 1.1
+# Factors have a hair more, so that rounding does not decide.
+ABOUT = 1.1 + TIE
 """Prices up to this factor are about the same."""
-CLOSE = 1.01
+CLOSE = 1.01 + TIE
 """Values up to this factor are as good."""
-LITTLE = 1.05
+LITTLE = 1.05 + TIE
 """A larger difference in value decides, whatever the price."""
 WORTH = 10.0
 """A smaller one is worth this many times its share in price, or in time: 5 % more speed half as much again."""
-QUARTER = 1.25
+QUARTER = 1.25 + TIE
 """What doubt may cost at most: a plan comes before one that is up to so many times as fast."""
 SURE = 0.4307
 """Standard deviations that a plan must be ahead to be the faster one in two cases of three."""
@@ -131,14 +134,15 @@ class Plans:
         value, now, price = self.value[others], float(self.value[row]), self.price[others] / self.price[row]
         if now <= 0:
             faster, behind = price * now / value, value / best - 1.0
-            return np.asarray((value >= now) | (faster > np.maximum(ABOUT, 1.0 + WORTH * behind)))
+            return np.asarray((value >= now) | (faster > np.maximum(ABOUT, 1.0 + TIE + WORTH * behind)))
         times = value / now
-        worth = (times >= LITTLE) | (price <= np.maximum(ABOUT, 1.0 + WORTH * (times - 1.0)))
+        worth = (times >= LITTLE) | (price <= np.maximum(ABOUT, 1.0 + TIE + WORTH * (times - 1.0)))
         worth &= times > 1.0
-        doubtful = worth & (times <= QUARTER) & (times < price)
+        doubtful = worth & (times <= QUARTER) & (times * (1.0 + TIE) < price)
         # Doubts take time: those of plans behind one that takes over for sure do not matter.
         doubtful[int(np.argmax(worth & ~doubtful)) if (worth & ~doubtful).any() else len(others) :] = False
-        places = np.flatnonzero(doubtful)
+        worth &= ~(doubtful & (times < CLOSE))  # not even ahead
+        places = np.flatnonzero(doubtful & worth)
         if len(places):
             ahead = np.log(times[places] / CLOSE)
             worth[places] = ahead >= SURE * self.apart(row, others[places])
@@ -201,14 +205,13 @@ def first(enumeration: Enumeration, request: PlanRequest, budget: int) -> Choice
     return enumeration.best(budget)
 
 
-def next_first(enumeration: Enumeration, request: PlanRequest, budget: int) -> Choice | None:
-    """What comes first at the next budget that buys something better, if any.
+def next_first(enumeration: Enumeration, request: PlanRequest, budget: int, now: Choice | None) -> Choice | None:
+    """What comes first at the next budget that buys something better than what comes first ``now``, if any.
 
     Where doubt is weighed, better is by 5 %, and by a quarter of what it costs more; and of the budgets up to twice
     this one it is that which pays best: the most speed for what is added, or the lowest cost. The very next one may be
     a trap, a little faster on VMs that are unfit.
     """
-    now = first(enumeration, request, budget)
     if not request.weighs_doubt or now is None:
         return enumeration.next_change(budget)
     bar, best = now.value + abs(now.value) * (LITTLE - 1), None
@@ -238,7 +241,7 @@ def most_valuable(enumeration: Enumeration, request: PlanRequest, budget: int, *
     within = enumeration.affordable(budget)
     if not request.weighs_doubt or not within:
         return enumeration.best(budget)
-    plans = _plans(enumeration, within).in_time(late)
+    plans = _plans(enumeration).up_to(within).in_time(late)
     eligible = plans.eligible(np.ones(within, dtype=np.bool_))
     return enumeration.choice(int(np.argmax(np.where(eligible, plans.value, -np.inf))))
 
@@ -249,14 +252,14 @@ def cheapest_reaching(
     """The cheapest plan of at least this value; where doubt is weighed, of those as in :func:`most_valuable`."""
     if not request.weighs_doubt:
         return enumeration.reaching(value)
-    plans = _plans(enumeration, len(enumeration)).in_time(late)
+    plans = _plans(enumeration).in_time(late)
     rows = np.flatnonzero(plans.eligible(np.ones(len(plans), dtype=np.bool_)) & (plans.value >= value))
     return enumeration.choice(int(rows[0])) if len(rows) else None
 
 
 def weighed(enumeration: Enumeration, budget: int, count: int, *, machines: bool = True) -> list[Choice]:
     """The best ``count`` plans within a budget, in the order to show them; ``machines``: one of each type of VM."""
-    plans = _plans(enumeration, enumeration.affordable(budget))
+    plans = _plans(enumeration).up_to(enumeration.affordable(budget))
     left, chosen = np.ones(len(plans.value), dtype=np.bool_), list[Choice]()
     while len(chosen) < count and left.any():
         row = plans.first(left)
@@ -273,16 +276,18 @@ def firsts(enumeration: Enumeration, most: int, *, above: int = -1) -> Iterator[
 
     ``above``: only budgets that are higher.
     """
-    plans, last = _plans(enumeration, enumeration.affordable(most)), -1
+    plans, last = _plans(enumeration).up_to(enumeration.affordable(most)), -1
     for count, row in plans.firsts(int(np.searchsorted(plans.price, above, side="right"))):
         if row != last:
             last = row
             yield int(plans.price[count - 1]), enumeration.choice(row)
 
 
-def _plans(enumeration: Enumeration, within: int) -> Plans:
-    size, memory, nodes, price = enumeration.plans[:, :within]
-    block = enumeration.block[:within]
+@lru_cache(maxsize=4)
+def _plans(enumeration: Enumeration) -> Plans:
+    """All plans; the same enumeration is asked for several budgets."""
+    within, block = len(enumeration), enumeration.block
+    size, memory, nodes, price = enumeration.plans
     names: dict[str, int] = {}
     trains, vcpus, band = (np.zeros(within, dtype=np.int64) for _ in range(3))
     trusted, late = np.ones(within, dtype=np.bool_), np.zeros(within)
@@ -321,4 +326,4 @@ def _plans(enumeration: Enumeration, within: int) -> Plans:
                 found[places] = theirs.apart(mine)
         return found
 
-    return Plans(enumeration.value[:within], price, trains, vcpus, band, trusted, late, apart)
+    return Plans(enumeration.value, price, trains, vcpus, band, trusted, late, apart)

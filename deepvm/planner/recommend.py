@@ -175,7 +175,7 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
         configurations=tuple(_described(choices, candidates)),
         alternatives=tuple(_alternatives(enumeration, candidates, choices[0])) if choices else (),
         rejections=tuple(_rejections(candidates, enumeration)),
-        next_change=_next_change(enumeration, candidates),
+        next_change=_next_change(enumeration, candidates, choices[0] if choices else None),
         nearly=_nearly(enumeration, candidates, choices[0]) if choices else None,
         on_demand=_on_demand(candidates),
         status=status,
@@ -286,9 +286,9 @@ def _on_demand(candidates: Candidates) -> Recommendation | None:
     return None if choice is None else describe(choice, candidates)
 
 
-def _next_change(enumeration: Enumeration, candidates: Candidates) -> NextChange | None:
+def _next_change(enumeration: Enumeration, candidates: Candidates, now: Choice | None) -> NextChange | None:
     request = candidates.request
-    now, change = (found(enumeration, request, request.budget_micro_usd) for found in (first, next_first))
+    change = next_first(enumeration, request, request.budget_micro_usd, now)
     if change is None:
         return None
     gain = None if now is None else improvement(now, change, request)

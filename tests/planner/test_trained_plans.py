@@ -96,7 +96,9 @@ def test_what_more_money_buys(rng: random.Random) -> None:
     found, expected = plans(shop), next_by_trying(plans(shop), shop["budget"])
     if not weighed(found, shop["budget"], 1):
         return  # what is next then is what can be had at all
-    choice = ranking.next_first(enumeration, request, shop["budget"])
+    choice = ranking.next_first(
+        enumeration, request, shop["budget"], ranking.first(enumeration, request, shop["budget"])
+    )
     assert (choice and summary(choice)) == (expected and row_of(expected))
 
 
@@ -106,7 +108,9 @@ def test_of_two_better_plans_more_money_buys_the_one_that_repays_more_of_it() ->
     shop = plain_shop(gpus, nodes={}, max_nodes=1, architectures=("spot-storage",), budget=300_000)
     request = replace(request_of(shop), rank=Rank.MACHINES)
     enumeration = Enumeration.build(blocks_for(catalog_of(shop), request), ALL_TIERS)
-    choice = ranking.next_first(enumeration, request, shop["budget"])
+    choice = ranking.next_first(
+        enumeration, request, shop["budget"], ranking.first(enumeration, request, shop["budget"])
+    )
     assert choice is not None and choice.cluster.gpu.name == "a1.x" and choice.price == 360_000
 
 

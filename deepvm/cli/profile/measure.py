@@ -329,7 +329,7 @@ def sizes_of(text: str) -> tuple[int, ...]:
 
 def numbers_of(option: str, text: str, example: str) -> tuple[int, ...]:
     """Numbers separated by commas. Raises RequestError."""
-    if not re.fullmatch(r"[0-9]{1,5}( *, *[0-9]{1,5})*", text.strip(), re.ASCII):
+    if not re.fullmatch(r"[0-9]{1,18}( *, *[0-9]{1,18})*", text.strip(), re.ASCII):
         raise RequestError(option, text, f"whole numbers separated by commas, such as {example}")
     return tuple(int(n) for n in text.split(","))
 

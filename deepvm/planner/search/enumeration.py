@@ -52,7 +52,7 @@ class Choice:
         return Cluster(self.block.architecture.name, gpu, int(sizes.spot[row]), int(sizes.on_demand[row]), memory)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Enumeration:
     """All plans of several blocks (by index): cheapest first, then fewest memory nodes, then by name.
 

@@ -295,7 +295,7 @@ def _kept(choice: list[Plan]) -> Plan:
     best = kept.value
     for plan in dearer:
         best = max(best, plan.value)
-        if better_by(best, plan.value) <= (1.01 if best > 0 else 1.05) and _takes_over(plan, kept, best):
+        if better_by(best, plan.value) <= (1.01 + TIE if best > 0 else 1.05 + TIE) and _takes_over(plan, kept, best):
             kept = plan
     return kept
 
@@ -304,18 +304,18 @@ def _takes_over(plan: Plan, kept: Plan, best: float) -> bool:
     dearer = plan.price / kept.price
     if best < 0:  # dollars: less, or hardly more for what is much faster
         speeds = dearer * kept.value / plan.value
-        return plan.value >= kept.value or speeds > max(1.1, 1 + 10 * (plan.value / best - 1))
+        return plan.value >= kept.value or speeds > max(1.1 + TIE, 1 + TIE + 10 * (plan.value / best - 1))
     times = plan.value / kept.value
     if times <= 1:
         return False
-    if times < 1.05 and dearer > max(1.1, 1 + 10 * (times - 1)):
+    if times < 1.05 + TIE and dearer > max(1.1 + TIE, 1 + TIE + 10 * (times - 1)):
         return False
-    return times > 1.25 or times >= dearer or _surely_faster(plan, kept)
+    return times > 1.25 + TIE or times * (1 + TIE) >= dearer or _surely_faster(plan, kept)
 
 
 def _surely_faster(plan: Plan, kept: Plan) -> bool:
     """By more than 1 %, in two cases of three."""
-    ahead = math.log(plan.value / kept.value / 1.01)
+    ahead = math.log(plan.value / kept.value / (1.01 + TIE))
     variance = (GROWTH * math.log(plan.count / kept.count)) ** 2
     if plan.gpu != kept.gpu:  # what is wrong with a type is wrong with any number of its VMs
         variance += plan.sd**2 + kept.sd**2
@@ -329,7 +329,8 @@ def _to_show(choice: list[Plan], kept: Plan) -> Plan:
     near = [kept]
     for place, plan in enumerate(choice):
         best = max(p.value for p in choice[: place + 1])
-        alike = 1 / 1.01 <= better_by(plan.value, kept.value) <= 1.01 and better_by(best, plan.value) <= 1.01
-        if alike and 1 / 1.1 <= plan.price / kept.price <= 1.1:
+        most = 1.01 + TIE
+        alike = 1 / most <= better_by(plan.value, kept.value) <= most and better_by(best, plan.value) <= most
+        if alike and 1 / (1.1 + TIE) <= plan.price / kept.price <= 1.1 + TIE:
             near.append(plan)
     return min(near, key=lambda p: (p.vcpus, p.band, p.price, choice.index(p)))
