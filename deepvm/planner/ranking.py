@@ -57,8 +57,8 @@ ALIKE_LATE = 0.05
 """Where all plans may miss the deadline: how much more often than the least late one does not matter."""
 REPAID = 0.25
 """What more money must buy to be named, as a share of its own, in logarithms: 19 % more speed for twice the price."""
-_AT_ONCE = 16
-"""Plans that are compared with the one kept so far at once."""
+_AT_ONCE, _DOUBTS_AT_ONCE = 64, 4
+"""Plans that are compared with the one kept so far at once, and of how many the doubts."""
 
 
 @dataclass(frozen=True)
@@ -139,13 +139,15 @@ class Plans:
         worth = (times >= LITTLE) | (price <= np.maximum(ABOUT, 1.0 + TIE + WORTH * (times - 1.0)))
         worth &= times > 1.0
         doubtful = worth & (times <= QUARTER) & (times * (1.0 + TIE) < price)
-        # Doubts take time: those of plans behind one that takes over for sure do not matter.
-        doubtful[int(np.argmax(worth & ~doubtful)) if (worth & ~doubtful).any() else len(others) :] = False
         worth &= ~(doubtful & (times < CLOSE))  # not even ahead
-        places = np.flatnonzero(doubtful & worth)
-        if len(places):
-            ahead = np.log(times[places] / CLOSE)
-            worth[places] = ahead >= SURE * self.apart(row, others[places])
+        # Doubts take time, and only the first plan that takes over matters.
+        places = np.flatnonzero(worth)
+        while len(places) and doubtful[places[0]]:
+            batch, places = places[:_DOUBTS_AT_ONCE], places[_DOUBTS_AT_ONCE:]
+            some = batch[doubtful[batch]]
+            worth[some] = np.log(times[some] / CLOSE) >= SURE * self.apart(row, others[some])
+            if worth[batch].any():
+                break
         return np.asarray(worth)
 
     def firsts(self, above: int) -> Iterator[tuple[int, int]]:
@@ -241,7 +243,7 @@ def most_valuable(enumeration: Enumeration, request: PlanRequest, budget: int, *
     within = enumeration.affordable(budget)
     if not request.weighs_doubt or not within:
         return enumeration.best(budget)
-    plans = _plans(enumeration).up_to(within).in_time(late)
+    plans = _plans(enumeration, within).in_time(late)
     eligible = plans.eligible(np.ones(within, dtype=np.bool_))
     return enumeration.choice(int(np.argmax(np.where(eligible, plans.value, -np.inf))))
 
@@ -252,14 +254,14 @@ def cheapest_reaching(
     """The cheapest plan of at least this value; where doubt is weighed, of those as in :func:`most_valuable`."""
     if not request.weighs_doubt:
         return enumeration.reaching(value)
-    plans = _plans(enumeration).in_time(late)
+    plans = _plans(enumeration, len(enumeration)).in_time(late)
     rows = np.flatnonzero(plans.eligible(np.ones(len(plans), dtype=np.bool_)) & (plans.value >= value))
     return enumeration.choice(int(rows[0])) if len(rows) else None
 
 
 def weighed(enumeration: Enumeration, budget: int, count: int, *, machines: bool = True) -> list[Choice]:
     """The best ``count`` plans within a budget, in the order to show them; ``machines``: one of each type of VM."""
-    plans = _plans(enumeration).up_to(enumeration.affordable(budget))
+    plans = _plans(enumeration, enumeration.affordable(budget))
     left, chosen = np.ones(len(plans.value), dtype=np.bool_), list[Choice]()
     while len(chosen) < count and left.any():
         row = plans.first(left)
@@ -276,7 +278,7 @@ def firsts(enumeration: Enumeration, most: int, *, above: int = -1) -> Iterator[
 
     ``above``: only budgets that are higher.
     """
-    plans, last = _plans(enumeration).up_to(enumeration.affordable(most)), -1
+    plans, last = _plans(enumeration, enumeration.affordable(most)), -1
     for count, row in plans.firsts(int(np.searchsorted(plans.price, above, side="right"))):
         if row != last:
             last = row
@@ -284,10 +286,10 @@ def firsts(enumeration: Enumeration, most: int, *, above: int = -1) -> Iterator[
 
 
 @lru_cache(maxsize=4)
-def _plans(enumeration: Enumeration) -> Plans:
-    """All plans; the same enumeration is asked for several budgets."""
-    within, block = len(enumeration), enumeration.block
-    size, memory, nodes, price = enumeration.plans
+def _plans(enumeration: Enumeration, within: int) -> Plans:
+    """The cheapest plans, so many; several questions are asked about the same ones."""
+    size, memory, nodes, price = enumeration.plans[:, :within]
+    block = enumeration.block[:within]
     names: dict[str, int] = {}
     trains, vcpus, band = (np.zeros(within, dtype=np.int64) for _ in range(3))
     trusted, late = np.ones(within, dtype=np.bool_), np.zeros(within)
@@ -326,4 +328,4 @@ def _plans(enumeration: Enumeration) -> Plans:
                 found[places] = theirs.apart(mine)
         return found
 
-    return Plans(enumeration.value, price, trains, vcpus, band, trusted, late, apart)
+    return Plans(enumeration.value[:within], price, trains, vcpus, band, trusted, late, apart)
