@@ -213,6 +213,7 @@ def test_offline_opens_nothing(aws: FakeAws, environment: dict[str, str]) -> Non
 
 
 def test_live_asks_for_prices_again(aws: FakeAws, environment: dict[str, str]) -> None:
+    plan(environment)  # may be the first here
     before = len(aws.asked)
     found = plan(environment, "--prices", "live")
     assert found["source"]["kind"] == "live"
