@@ -216,16 +216,17 @@ def next_first(enumeration: Enumeration, request: PlanRequest, budget: int, now:
     """
     if not request.weighs_doubt or now is None:
         return enumeration.next_change(budget)
-    bar, best = now.value + abs(now.value) * (LITTLE - 1), None
-    for price, choice in firsts(enumeration, MOST_USD * MICRO_USD, above=budget):
-        if price > 2 * budget and best is not None:
-            break
-        worth = choice.value >= bar and choice.price > budget
-        if worth and _repaid(choice, now) >= (REPAID if best is None else _repaid(best, now)):
-            best = choice
-            if price > 2 * budget:
-                break
-    return best
+    bar = now.value + abs(now.value) * (LITTLE - 1)
+
+    def worth(most: int, above: int) -> Iterator[Choice]:
+        for _, choice in firsts(enumeration, most, above=above):
+            if choice.value >= bar and choice.price > budget and _repaid(choice, now) >= REPAID:
+                yield choice
+
+    near = list(worth(2 * budget, budget))
+    if near:
+        return max(reversed(near), key=lambda choice: _repaid(choice, now))
+    return next(worth(MOST_USD * MICRO_USD, 2 * budget), None)
 
 
 def _repaid(choice: Choice, now: Choice) -> float:
@@ -316,7 +317,7 @@ def _plans(enumeration: Enumeration, within: int) -> Plans:
             places = np.flatnonzero(blocks == index)
             sizes = size[rows[places]]
             kinds = one.sizes.type_index[sizes]
-            for kind in np.unique(kinds):
+            for kind in set(kinds.tolist()):
                 law = law_of(one.sizes.curves[kind])
                 if law is not None:
                     yield places[kinds == kind], law.doubt(one.sizes.count[sizes[kinds == kind]].astype(np.float64))

@@ -77,12 +77,14 @@ class Doubt:
 
         Without what no other speed shares: the noise of a run makes no machine faster.
         """
-        width = max(self.shared.shape[1], other.shared.shape[1])
-        mine, theirs = (np.pad(d.shared, ((0, 0), (0, width - d.shared.shape[1]))) for d in (self, other))
+        mine, theirs = self.shared, other.shared
+        if mine.shape[1] != theirs.shape[1]:
+            width = max(mine.shape[1], theirs.shape[1])
+            mine, theirs = (np.pad(shared, ((0, 0), (0, width - shared.shape[1]))) for shared in (mine, theirs))
         variance = ((mine - theirs[0]) ** 2).sum(axis=1)
-        for name in {*self.named, *other.named}:
-            mine, theirs = (d.named.get(name, np.zeros_like(d.own)) for d in (self, other))
-            variance += (mine - theirs[0]) ** 2
+        none = np.zeros(1)
+        for name in {**self.named, **other.named}:
+            variance += (self.named.get(name, none) - other.named.get(name, none)[0]) ** 2
         return np.asarray(np.sqrt(variance))
 
     def where_reading(self, waits: Waits) -> Doubt:

@@ -1,1 +1,0 @@
-"""Training jobs on machines that vanish: the controller, its agents, clouds, the history."""
