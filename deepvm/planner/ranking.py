@@ -49,7 +49,7 @@ WORTH = 10.0
 """A smaller one is worth this many times its share in price, or in time: 5 % more speed half as much again."""
 QUARTER = 1.25 + TIE
 """What doubt may cost at most: a plan comes before one that is up to so many times as fast."""
-SURE = 0.4307
+SURE = 0.4307272992954576
 """Standard deviations that a plan must be ahead to be the faster one in two cases of three."""
 SELDOM = 0.1
 """How often a plan may miss the deadline before one that hardly does comes first."""
