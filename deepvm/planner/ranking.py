@@ -98,9 +98,10 @@ class Plans:
 
     def eligible(self, left: BoolArray) -> BoolArray:
         """Of those that are left, what may come first."""
-        if (left & self.sound).any():
-            return np.asarray(left & self.sound)
         believed = left & self.trusted if (left & self.trusted).any() else left
+        in_time = believed & (self.late <= SELDOM)
+        if in_time.any():
+            return np.asarray(in_time)
         least = float(np.min(self.late, where=believed, initial=1.0))
         return np.asarray(believed & (self.late <= max(SELDOM, least + ALIKE_LATE)))
 
