@@ -102,6 +102,8 @@ class TrainingTable:
 
     def take(self, rows: BoolArray | IntArray) -> TrainingTable:
         """Some of the rows."""
+        if rows.dtype == np.bool_ and rows.all():
+            return self
         columns = [f.name for f in fields(self) if f.name not in ("types", "curves", "quotas")]
         return replace(self, **{c: getattr(self, c)[rows] for c in columns})
 

@@ -177,7 +177,7 @@ def solve(catalog: Catalog, request: PlanRequest) -> Recommendations:
         rejections=tuple(_rejections(candidates, enumeration)),
         next_change=_next_change(enumeration, candidates, choices[0] if choices else None),
         nearly=_nearly(enumeration, candidates, choices[0]) if choices else None,
-        on_demand=_on_demand(candidates),
+        on_demand=_on_demand(enumeration, candidates),
         status=status,
         solver=solver,
         speedup_kind=request.curves_of(catalog),
@@ -271,18 +271,22 @@ def _nearly(enumeration: Enumeration, candidates: Candidates, best: Choice) -> R
     return describe(choice, candidates) if choice is not None and cheaper else None
 
 
-def _on_demand(candidates: Candidates) -> Recommendation | None:
+def _on_demand(enumeration: Enumeration, candidates: Candidates) -> Recommendation | None:
     """The best cluster that is never preempted and need not save."""
     request = candidates.request
     if request.work is None and request.training is None:
         return None
-    request = replace(request, policy=PolicyName.DEEPVM)
-    if request.work is not None:
-        from deepvm.core.preemption.savepolicy import Never
+    if request.work is None and request.policy is PolicyName.DEEPVM and ON_DEMAND in candidates.architectures:
+        plans = enumeration.only(enumeration.block == candidates.architectures.index(ON_DEMAND))
+    else:
+        request = replace(request, policy=PolicyName.DEEPVM)
+        if request.work is not None:
+            from deepvm.core.preemption.savepolicy import Never
 
-        request = replace(request, work=replace(request.work, policy=Never()))
-    candidates = replace(candidates, request=request)
-    choice = first(Enumeration.build([block_of(ON_DEMAND, candidates)]), request, request.budget_micro_usd)
+            request = replace(request, work=replace(request.work, policy=Never()))
+        candidates = replace(candidates, request=request)
+        plans = Enumeration.build([block_of(ON_DEMAND, candidates)])
+    choice = first(plans, request, request.budget_micro_usd)
     return None if choice is None else describe(choice, candidates)
 
 

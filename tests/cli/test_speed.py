@@ -37,9 +37,9 @@ def times_floor(words: list[str], environment: dict[str, str], runs: int = 9) ->
 
 @pytest.mark.parametrize(("words", "most"), [(["--offline"], 6.0), (["--prices", "snapshot"], 3.0)])
 def test_a_warm_recommendation_against_the_import_floor(words: list[str], most: float, tmp_path: Path) -> None:
-    """Measured: with 590 types of GPU VMs, whose speeds are predicted each, 4.4 to 5.2 alone, 6.1 beside other tests.
+    """Measured: with 590 types of GPU VMs, whose speeds are predicted each, 3.8 alone, 4.6 beside a busy process.
 
-    With the snapshot: 2.2 to 2.4, and 3.1.
+    With the snapshot: 2.1 and 2.4.
     """
     spec = importlib.util.spec_from_file_location("bench", BENCH)
     assert spec is not None and spec.loader is not None

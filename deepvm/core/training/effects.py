@@ -17,6 +17,8 @@ FloatArray = npt.NDArray[np.float64]
 REFERENCE_PARAMETERS, SMALL_PARAMETERS = 7e9, 1e9
 REFERENCE_TOKENS, REFERENCE_SEQUENCE = 16_384, 2_048
 _EIGHT = 8.0
+MACHINE = "machine"
+"""The kind of an effect that only clusters of one type of VM have."""
 WIDTHS = {
     Precision.FP32: "full",
     Precision.TF32: "full",
@@ -87,7 +89,7 @@ def effects_of(
     else:  # operations and bytes are counted or estimated, they do not follow from a shape
         found[f"counted model={model.name}"] = 1.0
     if several_vms:
-        found |= {f"network={net.kind}": 1.0, f"machine={net.machine}": 1.0}
+        found |= {f"network={net.kind}": 1.0, f"{MACHINE}={net.machine}": 1.0}
     else:
         found |= {f"link={gpu.link}": 1.0, f"link+gpu={gpu.link}/{gpu.chip}": 1.0}
     if site:

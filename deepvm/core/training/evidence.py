@@ -119,7 +119,7 @@ def design(rows: Sequence[Row], names: Mapping[str, int]) -> FloatArray:
     return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Evidence:
     """What is known of the effects in ``names``.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -73,14 +74,8 @@ def nominal_steps(
     workload: Workload, machine: Machine, precision: Precision, vms: FloatArray, memory: MemoryFit | None = None
 ) -> Steps:
     """Steps of a workload on clusters of these numbers of VMs; ``memory``: how it was run, where that is known."""
-    gpus = vms * machine.gpus
-    if memory is None:
-        memory, grad = _computed(workload, machine.accelerator, precision, tuple(gpus.tolist()))
-    else:
-        grad = _gradients_s(workload, machine.accelerator, precision, gpus, memory)
-    batch = memory.micro_batch * memory.passes
-    grad = grad * gpus**STRAGGLING
-    exchanged = exchanged_bytes(workload, precision, memory)
+    one, gpus = (workload, machine.accelerator, precision), vms * machine.gpus
+    exchanged, memory, batch, grad = _passes(*one, gpus, memory) if memory else fitted(*one, tuple(gpus.tolist()))
     link, network = machine.accelerator.link_gb_per_s * 1e9, machine.interconnect.gb_per_s * 1e9
     growth = 1.0 + machine.interconnect.per_gpu * np.maximum(gpus - 2, 0)
     local = exchanged * 2.0 * (1.0 - 1.0 / machine.gpus) / link
@@ -114,14 +109,28 @@ def computing_share(workload: Workload, gpu: Accelerator, precision: Precision, 
     return float(1.0 / (1.0 + (moving / computing) ** _ROOFS[workload.model.family]))
 
 
+class Passes(NamedTuple):
+    """What of a step does not depend on the network; arrays of the shape of the GPUs.
+
+    ``exchanged``: bytes, see :func:`exchanged_bytes`. ``batch``: samples of each GPU. ``grad_s``: seconds.
+    """
+
+    exchanged: FloatArray
+    memory: MemoryFit
+    batch: FloatArray
+    grad_s: FloatArray
+
+
 @lru_cache(maxsize=256)
-def _computed(
-    workload: Workload, gpu: Accelerator, precision: Precision, gpus: tuple[float, ...]
-) -> tuple[MemoryFit, FloatArray]:
-    """How it fits, and its gradients: the same on all types of VM with these GPUs."""
+def fitted(workload: Workload, gpu: Accelerator, precision: Precision, gpus: tuple[float, ...]) -> Passes:
+    """How it is run where it fits: the same on all types of VM with these GPUs."""
     counts = np.array(gpus)
-    memory = fit_memory(workload, gpu, precision, counts)
-    return memory, _gradients_s(workload, gpu, precision, counts, memory)
+    return _passes(workload, gpu, precision, counts, fit_memory(workload, gpu, precision, counts))
+
+
+def _passes(workload: Workload, gpu: Accelerator, precision: Precision, gpus: FloatArray, memory: MemoryFit) -> Passes:
+    grad = _gradients_s(workload, gpu, precision, gpus, memory) * gpus**STRAGGLING
+    return Passes(exchanged_bytes(workload, precision, memory), memory, memory.micro_batch * memory.passes, grad)
 
 
 def _gradients_s(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from itertools import product
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,11 +17,11 @@ from deepvm.core.answer import Answer
 from deepvm.core.interval import Interval
 from deepvm.core.spelling import a_or_an
 from deepvm.core.training.doubts import NO_FIT, PLAIN, UNPUBLISHED
-from deepvm.core.training.effects import batch_effects, effects_of
+from deepvm.core.training.effects import MACHINE, batch_effects, effects_of
 from deepvm.core.training.evidence import ACROSS, COMPUTE, LOCAL, NETWORK, NOISE, PARTS, Evidence, Loading, weights
 from deepvm.core.training.gpu_memory import MOST_GPUS, fit_memory, least_gpus, state_bytes
-from deepvm.core.training.hardware import WITHOUT_WHEELS, Machine
-from deepvm.core.training.roofline import OVERLAP, STRAGGLING, Steps, nominal_steps
+from deepvm.core.training.hardware import WITHOUT_WHEELS, Interconnect, Machine
+from deepvm.core.training.roofline import OVERLAP, STRAGGLING, Steps, fitted, nominal_steps
 from deepvm.core.training.steptime import REACH, joined
 from deepvm.core.training.workload import Method, Precision, Scaling, Workload
 from deepvm.core.units import format_bytes
@@ -251,7 +251,7 @@ class Training:
 class Parts:
     """What a step on n VMs consists of, by data sheets and published runs; arrays of shape (sizes,), seconds.
 
-    ``straggling``: logarithm of how much longer gradients take than on one GPU.
+    ``straggling``: logarithm of how much longer gradients take than on one GPU. ``loadings``: by some of the sizes.
     """
 
     steps: Steps
@@ -260,7 +260,7 @@ class Parts:
     straggling: FloatArray
     per_vm: float
     evidence: Evidence
-    loadings: Sequence[tuple[npt.NDArray[np.int64], Loading]]
+    loadings: Callable[[], Iterator[tuple[npt.NDArray[np.int64], Loading]]] = field(repr=False)
 
     def share(self, grad_s: FloatArray) -> FloatArray:
         """By how much per cent a step with these gradients grows with 1 % more synchronisation."""
@@ -273,7 +273,7 @@ class Parts:
         parts = weights(self.share(self.grad_s) if share is None else share, local, many) * np.array(kept)
         shared = np.zeros((sizes, len(self.evidence.names)))
         named = dict[str, FloatArray]()
-        for rows, loading in self.loadings:
+        for rows, loading in self.loadings():
             shared[rows] = loading.shared(parts[rows])
             for effect, deviation in loading.alone(parts[rows]).items():
                 named.setdefault(effect, np.zeros(sizes))[rows] = deviation
@@ -284,33 +284,59 @@ def parts_of(
     workload: Workload, machine: Machine, precision: Precision, vms: FloatArray, evidence: Evidence, *, software: str
 ) -> Parts:
     """The nominal steps, corrected by what was published."""
-    steps = nominal_steps(workload, machine, precision, vms)
-    memory = steps.memory
-    grad, sync, straggling = steps.grad_s.copy(), steps.sync_s.copy(), STRAGGLING * np.log(steps.gpus)
-    loadings, links = [], None
+    steps, network = nominal_steps(workload, machine, precision, vms), machine.interconnect
+    # Many types differ in nothing that published runs tell apart.
+    known = network.machine if f"{MACHINE}={network.machine}" in evidence.names else ""
+    same = replace(machine, interconnect=Interconnect(network.kind, known, 0.0), vcpus=None)
+    slower, compute, sync, links = _corrections(workload, same, precision, tuple(vms.tolist()), evidence, software)
+    # Corrections for links and for networks are learnt apart: no network is faster than the links behind it.
+    between = np.maximum(np.maximum(steps.sync_s * sync, steps.local_s * links), steps.line_s)
+    return Parts(
+        steps=steps,
+        grad_s=steps.grad_s * compute,
+        sync_s=np.where(vms > 1, between, steps.sync_s * sync),
+        straggling=slower + STRAGGLING * np.log(steps.gpus),
+        per_vm=machine.gpus,
+        evidence=evidence,
+        loadings=partial(_loadings, workload, machine, precision, vms, evidence, software),
+    )
+
+
+def _loadings(
+    workload: Workload, machine: Machine, precision: Precision, vms: FloatArray, evidence: Evidence, software: str
+) -> Iterator[tuple[npt.NDArray[np.int64], Loading]]:
+    """What published runs say of steps on one VM and on several, with and without activation checkpointing."""
+    memory = fitted(workload, machine.accelerator, precision, tuple((vms * machine.gpus).tolist())).memory
     for several, checkpointing in product((False, True), repeat=2):
         rows = np.flatnonzero(((vms > 1) == several) & (memory.checkpointing == checkpointing))
-        if not len(rows):
-            continue
-        known = partial(effects_of, workload, machine, precision, software=software, checkpointing=checkpointing)
-        of_batch = batch_effects(workload, machine, precision, memory.micro_batch[rows])
-        loading = evidence.loading(known(several_vms=several), of_batch)
+        if len(rows):
+            effects = effects_of(
+                workload, machine, precision, software=software, checkpointing=checkpointing, several_vms=several
+            )
+            yield rows, evidence.loading(effects, batch_effects(workload, machine, precision, memory.micro_batch[rows]))
+
+
+@lru_cache(maxsize=256)
+def _corrections(
+    workload: Workload,
+    machine: Machine,
+    precision: Precision,
+    vms: tuple[float, ...],
+    evidence: Evidence,
+    software: str,
+) -> tuple[FloatArray, FloatArray, FloatArray, float]:
+    """How much longer than nominal: more GPUs (a logarithm), gradients with them, networks (sizes,); links."""
+    sizes = np.array(vms)
+    slower, compute, sync = (np.zeros(len(sizes)) for _ in range(3))
+    for rows, loading in _loadings(workload, machine, precision, sizes, evidence, software):
         mean = loading.mean.T
         # More GPUs never make gradients faster, whatever noise says.
         within, across = (np.maximum(mean[part], -STRAGGLING) for part in (LOCAL, ACROSS))
-        slower = within * math.log(machine.gpus) + across * np.log(vms[rows])
-        grad[rows] *= np.exp(slower - mean[COMPUTE])
-        sync[rows] *= np.exp(-mean[NETWORK])
-        if not several:
-            links = math.exp(-float(mean[NETWORK, 0]))
-        else:
-            # Corrections for links and for networks are learnt apart: no network is faster than the links behind it.
-            if links is None:
-                links = math.exp(-evidence.loading(known(several_vms=False), {}).mean[0, NETWORK])
-            sync[rows] = np.maximum.reduce([sync[rows], steps.local_s[rows] * links, steps.line_s[rows]])
-        straggling[rows] += slower
-        loadings.append((rows, loading))
-    return Parts(steps, grad, sync, straggling, machine.gpus, evidence, loadings)
+        slower[rows] = within * math.log(machine.gpus) + across * np.log(sizes[rows])
+        compute[rows] = np.exp(slower[rows] - mean[COMPUTE])
+        sync[rows] = np.exp(-mean[NETWORK])
+    one = effects_of(workload, machine, precision, software=software, checkpointing=False, several_vms=False)
+    return slower, compute, sync, math.exp(-float(evidence.loading(one, {}).mean[0, NETWORK]))
 
 
 def predict(
