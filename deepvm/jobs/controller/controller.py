@@ -1,0 +1,389 @@
+"""The controller of one job: events come in, are written down, and what follows from them is done."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from deepvm.io.agent_board import SaveReason
+from deepvm.jobs import decisions as d
+from deepvm.jobs.clouds.base import Cloud, CloudError, RefusedError, Start
+from deepvm.jobs.controller.api import application
+from deepvm.jobs.controller.injector import Injection, strike_of
+from deepvm.jobs.history import EventRow, History
+from deepvm.jobs.states import Machine
+from deepvm.jobs.wire import Receiver, secret_of
+from deepvm.jobs.world import Reason, World
+
+_TICK_S, _GONE_S, _ACK_S = 0.2, 0.3, 8.0
+_PIECE = 300_000
+_LINES = 2000
+_REASONS = {
+    Reason.EMERGENCY: SaveReason.EMERGENCY,
+    Reason.RESIZE: SaveReason.RESIZE,
+    Reason.STOP: SaveReason.STOP,
+    Reason.INSURANCE: SaveReason.INSURANCE,
+    Reason.PERIODIC: SaveReason.USER,
+}
+_OF_AGENT = {
+    SaveReason.NONE: Reason.PERIODIC,
+    SaveReason.USER: Reason.PERIODIC,
+    SaveReason.INSURANCE: Reason.INSURANCE,
+    SaveReason.EMERGENCY: Reason.EMERGENCY,
+    SaveReason.RESIZE: Reason.RESIZE,
+    SaveReason.STOP: Reason.STOP,
+}
+
+log = logging.getLogger("deepvm.jobs")
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A job as its controller runs it.
+
+    Attributes:
+        name: of the job. folder: its own, with the code and logs. secret: from which its machines' secrets follow.
+        spec: what agents are told. code: an archive, None without any. list_s: between looks at the cloud's list.
+    """
+
+    name: str
+    folder: Path
+    secret: str = field(repr=False)
+    spec: Mapping[str, Any]
+    code: Path | None = None
+    injection: Injection | None = None
+    list_s: float = 1.0
+
+
+@dataclass
+class _Agent:
+    """What the last heartbeat of a machine said, and which of its reports were heard."""
+
+    address: str = ""
+    port: int = 0
+    beat_s: float = 0.0
+    scheduled: int = 0
+    reports: dict[str, int] = field(default_factory=dict)
+
+
+class Controller:
+    """Runs a job to its end; everything happens in one thread, but for the calls to the cloud."""
+
+    def __init__(
+        self, job: Submitted, world: World, cloud: Cloud, history: History, told: Callable[[EventRow], None]
+    ) -> None:
+        """``told`` is called with each event that is written down."""
+        self._job, self.world, self._cloud, self._history, self._told = job, world, cloud, history, told
+        self._agents: dict[str, _Agent] = {}
+        self._change = asyncio.Condition()
+        self._tasks = set[asyncio.Task[None]]()
+        self._ports: dict[int, int] = {}
+        self._schedule: dict[str, Any] | None = None
+        self._struck = set[str]()
+        self._waiting: dict[str, float] = {}
+        self.last_lines: list[str] = []
+        self._stop = ""
+
+    # --- events ------------------------------------------------------------------------------------------------------
+
+    def feed(self, event: d.Event, facts: Mapping[str, Any] | None = None) -> None:
+        """React to an event: write down, then act."""
+        before = self.world
+        world, acts = d.react(before, event, time.time())
+        quiet = isinstance(event, (d.Tick, d.Heard, d.Listed))
+        same = replace(before, now_s=world.now_s) == world
+        if acts or not quiet or not self._alike(before, world):
+            row = None
+            if not quiet or before.job is not world.job:
+                shown = {**_facts(event), **(facts or {}), "generation": world.generation}
+                row = EventRow(world.now_s, type(event).__name__.lower(), world.job.value, shown)
+            self._history.commit(self._job.name, before, world, row)
+            if row is not None:
+                self._told(row)
+        self.world = world
+        for act in acts:
+            self._start(self._do(act))
+        if not same:
+            self._start(self._wake())
+
+    @staticmethod
+    def _alike(before: World, world: World) -> bool:
+        """Whether nothing has changed but what the next heartbeats say again."""
+
+        def lasting(one: World) -> World:
+            machines = {key: replace(m, heard_s=None, silent_s=None) for key, m in one.machines.items()}
+            return replace(one, now_s=0.0, reached=0, facts=world.facts, machines=machines)
+
+        return lasting(before) == lasting(world)
+
+    async def _wake(self) -> None:
+        async with self._change:
+            self._change.notify_all()
+
+    def _start(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _do(self, act: d.Act) -> None:
+        """Have the cloud do something; what became of it is an event, or found in the cloud's list."""
+        name = self._job.name
+        try:
+            if isinstance(act, d.Release):
+                await asyncio.to_thread(self._cloud.release, name, act.id)
+                return
+            record = self.world.machines[act.id]
+            start = Start(
+                name, act.id, secret_of(self._job.secret, act.id), self._url, str(self._job.folder / "controller")
+            )
+            launched_s = await asyncio.to_thread(self._cloud.request, record, start)
+        except RefusedError as error:
+            self.feed(d.Refused(act.id, str(error)))
+        except CloudError as error:
+            log.warning("%s", error)
+        else:
+            self.feed(d.Launched(act.id, launched_s))
+
+    # --- the loop ----------------------------------------------------------------------------------------------------
+
+    async def run(self, host: str = "127.0.0.1") -> World:
+        """Run until the job is over and nothing lives."""
+        self._receiver = Receiver(self._job.secret)
+        config = uvicorn.Config(
+            application(self, self._receiver), host=host, port=0, log_level="error", timeout_keep_alive=75, lifespan="off"
+        )
+        server = uvicorn.Server(config)
+        server.install_signal_handlers = lambda: None  # type: ignore[method-assign]
+        serving = asyncio.create_task(server._serve() if hasattr(server, "_serve") else server.serve())
+        while not server.started:
+            await asyncio.sleep(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        self._url = f"http://{host}:{port}"
+        place = self._job.folder / "controller"
+        place.with_name("controller.new").write_text(self._url)
+        place.with_name("controller.new").replace(place)
+        now_s = time.time()
+        # Nobody was there to hear them.
+        rested = {k: replace(m, heard_s=m.heard_s and now_s) for k, m in self.world.machines.items()}
+        self.world = replace(self.world, machines=rested)
+        listed_s = 0.0
+        try:
+            while True:
+                if time.monotonic() - listed_s >= self._job.list_s:
+                    listed_s = time.monotonic()
+                    self._start(self._list())
+                if self._stop:
+                    self.feed(d.Stop(self._stop))
+                    self._stop = ""
+                self.feed(d.Tick())
+                self._strike()
+                for machine, since_s in list(self._waiting.items()):
+                    if time.monotonic() - since_s >= _GONE_S:
+                        del self._waiting[machine]
+                        self.feed(d.Silent(machine))
+                over = self.world.job.over and all(m.state.over for m in self.world.machines.values())
+                if over and not self._tasks:
+                    return self.world
+                await asyncio.sleep(_TICK_S if not over else 0.01)
+        finally:
+            server.should_exit = True
+            with contextlib.suppress(asyncio.CancelledError):
+                await serving
+
+    def stop(self, why: str) -> None:
+        """End the job with a version."""
+        self._stop = why
+
+    async def _list(self) -> None:
+        try:
+            found = await asyncio.to_thread(self._cloud.listing, self._job.name)
+        except CloudError as error:
+            log.warning("%s", error)
+            return
+        self.feed(d.Listed(dict(found.alive), dict(found.ended)))
+
+    def _strike(self) -> None:
+        """Take machines back on purpose, when their lives are over."""
+        injection = self._job.injection
+        if injection is None or self.world.job.over:
+            return
+        for number, machine in enumerate(self.world.machines.values(), start=1):
+            done = self.world.preemptions + len([m for m in self._struck if not self._is_struck(m)])
+            if injection.count is not None and done >= injection.count:
+                return
+            if machine.id in self._struck or machine.trained_s is None or machine.state is not Machine.MEMBER:
+                continue
+            strike = strike_of(injection, number)
+            if time.time() - machine.trained_s >= strike.life_s:
+                self._struck.add(machine.id)
+                self._start(self._preempt(machine.id, strike.grace_s))
+
+    def _is_struck(self, machine: str) -> bool:
+        record = self.world.machines[machine]
+        return record.noticed_s is not None or record.end_reason == d.LOST
+
+    async def _preempt(self, machine: str, grace_s: float | None) -> None:
+        with contextlib.suppress(CloudError):
+            await asyncio.to_thread(self._cloud.preempt, self._job.name, machine, grace_s)
+
+    # --- agents ------------------------------------------------------------------------------------------------------
+
+    async def job(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See :class:`deepvm.jobs.controller.api.Handler`."""
+        return {**self._job.spec, "name": self._job.name, "has_code": self._job.code is not None}
+
+    async def code(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See :class:`deepvm.jobs.controller.api.Handler`."""
+        assert self._job.code is not None
+        if "offset" not in message:
+            return {"bytes": self._job.code.stat().st_size}
+        with self._job.code.open("rb") as file:
+            file.seek(int(message["offset"]))
+            return {"data": file.read(_PIECE).hex()}
+
+    async def beat(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See :class:`deepvm.jobs.controller.api.Handler`."""
+        agent = self._agents.setdefault(machine, _Agent())
+        agent.address, agent.port = str(message["address"]), int(message["port"])
+        agent.scheduled = int(message["scheduled"])
+        self._waiting.pop(machine, None)
+        self.feed(
+            d.Heard(
+                machine,
+                int(message["generation"]),
+                int(message["step"]),
+                bool(message["warm"]),
+                int(message["step_ns"]) / 1e9,
+            )
+        )
+        if agent.scheduled:
+            await self._wake()
+        until_s = time.monotonic() + min(max(float(message["wait_s"]), 0.0), 60.0)
+        async with self._change:
+            while True:
+                orders = self._orders(machine)
+                left_s = until_s - time.monotonic()
+                if orders["digest"] != message["seen"] or left_s <= 0:
+                    return orders
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._change.wait(), left_s)
+
+    def gone(self, machine: str) -> None:
+        """See :class:`deepvm.jobs.controller.api.Handler`."""
+        if machine in self.world.machines:
+            self._waiting.setdefault(machine, time.monotonic())
+
+    def _orders(self, machine: str) -> dict[str, Any]:
+        """The orders of a machine, as its agent reads them."""
+        orders = d.orders(self.world, machine)
+        found: dict[str, Any] = {
+            "shutdown": orders.shutdown,
+            "generation": orders.generation,
+            "ranks": [],
+            "port": 0,
+            "save": None,
+            "schedule": None,
+        }
+        if orders.generation:
+            first = self._agents.get(orders.members[0], _Agent())
+            port = self._ports.setdefault(orders.generation, first.port)
+            each = int(self._job.spec["per_machine"])
+            found["port"] = port
+            found["ranks"] = [
+                {"machine": m, "address": self._agents.get(m, _Agent()).address, "processes": each}
+                for m in orders.members
+            ]
+            if orders.save is not None:
+                save = orders.save
+                found["save"] = {
+                    "reason": int(_REASONS[save.reason]),
+                    "asked_s": save.asked_s,
+                    "limit_s": save.limit_s,
+                }
+            if self._schedule is not None and self._schedule["generation"] == orders.generation:
+                found["schedule"] = self._schedule
+        found["digest"] = hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:16]
+        return found
+
+    async def schedule(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See :class:`deepvm.jobs.controller.api.Handler`."""
+        generation, members = int(message["generation"]), self.world.members
+        if generation != self.world.generation or not self.world.formed or members[:1] != (machine,):
+            return {"error": "an older generation"}
+        number = 1 if self._schedule is None else self._schedule["number"] + 1
+        order = {"generation": generation, "step": int(message["step"]), "save": list(message["save"])}
+        self._schedule = {**order, "number": number}
+        until_s = time.monotonic() + _ACK_S
+        async with self._change:
+            self._change.notify_all()
+            while any(self._agents[m].scheduled < number for m in members):
+                left_s = until_s - time.monotonic()
+                if left_s <= 0 or self.world.generation != generation:
+                    return {"error": "not all machines have it"}
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._change.wait(), left_s)
+        return {}
+
+    async def report(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See :class:`deepvm.jobs.controller.api.Handler`."""
+        agent, session = self._agents.setdefault(machine, _Agent()), str(message["session"])
+        for event in message["events"]:
+            if int(event["of"]) <= agent.reports.get(session, 0):
+                continue  # the answer to it was lost
+            agent.reports[session] = int(event["of"])
+            self._reported(machine, event)
+        return {}
+
+    def _reported(self, machine: str, event: Mapping[str, Any]) -> None:
+        kind = event["event"]
+        if kind == "line":
+            self._line(machine, event)
+        elif kind == "notice":
+            self.feed(d.Noticed(machine, float(event["taken_s"])), {"action": event["action"]})
+        elif kind == "started":
+            version = event.get("version")
+            self.feed(d.Started(machine, int(event["generation"]), None if version is None else int(version)))
+        elif kind == "ended":
+            code, step = int(event["code"]), int(event["step"])
+            if code:
+                self.last_lines = [str(line) for line in event["lines"]]
+            self.feed(d.Ended(machine, int(event["generation"]), code, step), {"lines": event["lines"]})
+        elif kind == "saved":
+            reason = _OF_AGENT[SaveReason(int(event["reason"]))]
+            self.feed(
+                d.Safe(
+                    int(event["generation"]),
+                    int(event["version"]),
+                    reason,
+                    float(event["stall_s"]),
+                    float(event["took_s"]),
+                )
+            )
+        elif kind == "unsaved":
+            if SaveReason(int(event["reason"])).holds:
+                self.feed(d.Unsaved(int(event["generation"]), str(event["why"])))
+        elif kind == "setup-failed":
+            self.last_lines = [str(line) for line in event["lines"]]
+            self.feed(d.Failed(machine, f"setup failed with exit code {event['code']}"))
+
+    def _line(self, machine: str, event: Mapping[str, Any]) -> None:
+        folder = self._job.folder / "logs"
+        folder.mkdir(exist_ok=True)
+        with (folder / f"{machine}.log").open("a", encoding="utf-8") as file:
+            file.write(f"{event['text']}\n")
+
+
+def _facts(event: d.Event) -> dict[str, Any]:
+    assert is_dataclass(event)
+    found = asdict(event)
+    return {k: v.value if isinstance(v, Reason) else v for k, v in found.items() if k not in ("alive", "ended")}

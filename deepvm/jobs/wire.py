@@ -1,0 +1,116 @@
+"""How agents and the controller know each other: signed messages over HTTP, each of which counts once.
+
+Each machine has a secret of its own, the HMAC of its name under the job's secret. A message is JSON with the machine's
+name, the nonce that the controller chose when it started, a session that the sender chose, and a number that grows; its
+HMAC is a header. So nobody else can command an agent or speak for one, and what was recorded cannot be sent again, not
+even to a controller that has been restarted. An answer is signed together with the number that it answers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from deepvm.errors import DeepVMError
+
+HEADER = "X-DeepVM-Signature"
+LARGEST = 1_000_000
+"""Bytes of a message."""
+_SESSIONS = 64
+
+
+class WireError(DeepVMError):
+    """A message that is not to be trusted, or says nothing."""
+
+
+def new_secret() -> str:
+    """The secret of a job."""
+    return secrets.token_hex(32)
+
+
+def secret_of(job_secret: str, machine: str) -> bytes:
+    """The secret of one of a job's machines."""
+    return hmac.new(bytes.fromhex(job_secret), f"deepvm machine {machine}".encode(), hashlib.sha256).digest()
+
+
+def _signature(secret: bytes, kind: str, number: int, body: bytes) -> str:
+    return hmac.new(secret, f"{kind} {number} ".encode() + body, hashlib.sha256).hexdigest()
+
+
+@dataclass
+class Sender:
+    """What an agent signs with, for messages of one kind; for one thread."""
+
+    machine: str
+    secret: bytes = field(repr=False)
+    nonce: str = ""
+    session: str = field(default_factory=lambda: secrets.token_hex(8))
+    number: int = 0
+
+    def sealed(self, message: Mapping[str, Any]) -> tuple[bytes, str]:
+        """A message as bytes, and its signature."""
+        self.number += 1
+        who = {"machine": self.machine, "nonce": self.nonce, "session": self.session, "number": self.number}
+        body = json.dumps({**message, **who}).encode()
+        return body, _signature(self.secret, "message", self.number, body)
+
+    def opened(self, body: bytes, signature: str) -> dict[str, Any]:
+        """The answer to the last message. Raises WireError: it is not the controller's."""
+        if not hmac.compare_digest(_signature(self.secret, "answer", self.number, body), signature):
+            raise WireError("an answer that the controller has not signed")
+        return _object(body)
+
+
+class Receiver:
+    """What the controller reads messages with."""
+
+    def __init__(self, job_secret: str) -> None:
+        """Choose a nonce: what was signed for an older controller does not count."""
+        self.nonce = secrets.token_hex(16)
+        self._secret = job_secret
+        self._seen: dict[tuple[str, str], int] = {}
+
+    def opened(self, body: bytes, signature: str) -> dict[str, Any]:
+        """A message. Raises WireError: it is not signed by the machine that it names, or was seen before."""
+        message = _object(body)
+        machine, session, number = (message.get(key) for key in ("machine", "session", "number"))
+        if not isinstance(machine, str) or not isinstance(session, str) or type(number) is not int:
+            raise WireError("a message without machine, session or number")
+        secret = secret_of(self._secret, machine)
+        if not hmac.compare_digest(_signature(secret, "message", number, body), signature):
+            raise WireError("a message with a wrong signature")
+        if message.get("nonce") != self.nonce:
+            raise WireError("a message for another controller")
+        if number <= self._seen.get((machine, session), 0):
+            raise WireError("a message that was seen before")
+        self._remember(machine, session, number)
+        return message
+
+    def _remember(self, machine: str, session: str, number: int) -> None:
+        sessions = [key for key in self._seen if key[0] == machine]
+        if (machine, session) not in self._seen and len(sessions) >= _SESSIONS:
+            # An agent that was restarted so often: only its own secret can get here.
+            raise WireError("too many sessions of a machine")
+        self._seen[machine, session] = number
+
+    def sealed(self, answer: Mapping[str, Any], machine: str, number: int) -> tuple[bytes, str]:
+        """An answer as bytes, and its signature."""
+        body = json.dumps(answer).encode()
+        return body, _signature(secret_of(self._secret, machine), "answer", number, body)
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    if len(body) > LARGEST:
+        raise WireError("a message that is too large")
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        raise WireError("a message that is not JSON") from None
+    if not isinstance(found, dict):
+        raise WireError("a message that is not an object")
+    return found

@@ -1,0 +1,151 @@
+"""For scripts that save by themselves: when to save, and backups that outlive the machine (Spotify thesis, Table 5.1).
+
+Example::
+
+    import deepvm.training as dt
+
+    for i, inputs in enumerate(loader):
+        with dt.step_context():
+            ...
+        if i % 1000 == 0 or dt.check_save():
+            save_checkpoint(path)
+            dt.backup(path)
+
+Where no agent of ``deepvm run`` or ``deepvm agent`` is, every call is harmless and takes about a microsecond. Scripts
+with a :class:`deepvm.checkpoint.Checkpointer` need none of this. Only the standard library is imported.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+
+from deepvm.errors import CheckpointError
+from deepvm.io.agent_board import SaveReason, Scheduled
+from deepvm.io.agent_link import AgentLink
+
+__all__ = ["backup", "check_save", "enter_step", "exit_step", "latest", "step_context"]
+
+log = logging.getLogger("deepvm.training")
+
+_LATEST_S = 600.0
+"""How long a backup may take to arrive."""
+
+
+class _Training:
+    """This process: its agent, the steps it has done, and the save that is due."""
+
+    def __init__(self) -> None:
+        self.link: AgentLink | None = None
+        self.process = 0
+        self.steps = 0
+        self.began_ns = 0
+        self.due: Scheduled | None = None
+        self.current: Scheduled | None = None
+        self.holds = False
+
+    def agent(self) -> AgentLink | None:
+        """The agent, if any; a forked child looks for it again."""
+        if self.process != os.getpid():
+            self.__init__()  # type: ignore[misc]
+            self.process, self.link = os.getpid(), AgentLink.find()
+        return self.link
+
+    def hold(self) -> None:
+        """After a save before a preemption: what comes next would be lost."""
+        self.holds = False
+        if self.link is not None and self.current is not None:
+            self.link.hold(self.steps, self.current)
+
+
+_training = _Training()
+
+
+class _Step(AbstractContextManager[None]):
+    def __enter__(self) -> None:
+        enter_step()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            exit_step()
+
+
+_STEP = _Step()
+
+
+def step_context() -> AbstractContextManager[None]:
+    """One training step; one that raises does not count."""
+    return _STEP
+
+
+def enter_step() -> None:
+    """A training step begins. After a backup before a preemption it waits, because the step would be lost."""
+    state = _training
+    if state.holds:
+        state.hold()
+    state.began_ns = time.perf_counter_ns()
+
+
+def exit_step() -> None:
+    """A training step has ended."""
+    state = _training
+    link = state.agent()
+    if state.holds:
+        state.hold()
+    state.steps += 1
+    if link is not None:
+        due = link.stepped(state.steps, time.perf_counter_ns() - state.began_ns)
+        if due is not None:
+            state.due = due
+
+
+def check_save() -> bool:
+    """Whether to save now: a machine is about to go, the save policy wants a version, or a user does.
+
+    True once for each of them, on all ranks after the same step. A single rank hears of it outside of steps, too.
+    """
+    state = _training
+    link = state.agent()
+    if link is None:
+        return False
+    due, state.due = state.due or link.asked(), None
+    if due is None:
+        return False
+    state.current = due
+    return True
+
+
+def backup(path: str | Path) -> None:
+    """Have a file or folder uploaded in the background, under a checksum; older backups are removed afterwards.
+
+    It must not be changed until :func:`check_save` is true again; give each save a path of its own if it may be.
+    """
+    state = _training
+    link = state.agent()
+    if link is None:
+        return
+    place = os.path.abspath(path)
+    save = state.current or Scheduled(SaveReason.NONE)
+    found = link.ask({"ask": "backup", "path": place, "step": state.steps, "save": list(save)})
+    if found is None or "error" in found:
+        log.error("%s is not backed up: %s", place, "the agent does not answer" if found is None else found["error"])
+        return
+    link.saving(state.steps)
+    state.holds = state.current is not None
+
+
+def latest() -> Path | None:
+    """The newest backup of this rank, or of rank 0, fetched if it is not here; None if there is none."""
+    link = _training.agent()
+    if link is None:
+        return None
+    found = link.ask({"ask": "latest"}, _LATEST_S) or {"error": "the agent does not answer"}
+    if "error" in found:  # to begin anew would be worse
+        raise CheckpointError(f"the newest backup cannot be fetched: {found['error']}")
+    return Path(found["path"]) if found.get("path") else None
