@@ -40,8 +40,8 @@ class _Training:
     """This process: its agent, the steps it has done, and the save that is due."""
 
     def __init__(self) -> None:
+        self.looked = False
         self.link: AgentLink | None = None
-        self.process = 0
         self.steps = 0
         self.began_ns = 0
         self.due: Scheduled | None = None
@@ -49,10 +49,9 @@ class _Training:
         self.holds = False
 
     def agent(self) -> AgentLink | None:
-        """The agent, if any; a forked child looks for it again."""
-        if self.process != os.getpid():
-            self.__init__()  # type: ignore[misc]
-            self.process, self.link = os.getpid(), AgentLink.find()
+        """The agent, if any."""
+        if not self.looked:
+            self.looked, self.link = True, AgentLink.find()
         return self.link
 
     def hold(self) -> None:
@@ -63,6 +62,15 @@ class _Training:
 
 
 _training = _Training()
+
+
+def _forget() -> None:
+    """A forked child, such as a data loader's worker, is no trainer until it says so."""
+    global _training
+    _training = _Training()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 class _Step(AbstractContextManager[None]):
@@ -87,6 +95,8 @@ def step_context() -> AbstractContextManager[None]:
 def enter_step() -> None:
     """A training step begins. After a backup before a preemption it waits, because the step would be lost."""
     state = _training
+    if state.agent() is None:
+        return
     if state.holds:
         state.hold()
     state.began_ns = time.perf_counter_ns()
@@ -96,13 +106,14 @@ def exit_step() -> None:
     """A training step has ended."""
     state = _training
     link = state.agent()
+    if link is None:
+        return
     if state.holds:
         state.hold()
     state.steps += 1
-    if link is not None:
-        due = link.stepped(state.steps, time.perf_counter_ns() - state.began_ns)
-        if due is not None:
-            state.due = due
+    due = link.stepped(state.steps, time.perf_counter_ns() - state.began_ns)
+    if due is not None:
+        state.due = due
 
 
 def check_save() -> bool:

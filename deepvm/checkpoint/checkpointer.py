@@ -335,7 +335,7 @@ class Checkpointer:
         self._version += 1
         self._unseen.stepped()
         self._layers.turn()
-        scheduled = None if self._agent is None else self._agent.stepped(self._version)
+        scheduled = None if self._agent is None else self._agent.stepped(self._version, self._requests.ask)
         due = scheduled is not None or self._schedule.due(self._context())
         if self._ranks.world == 1 or self._schedule.fixed_steps or not self._schedule.saves:
             due = self._requests.due(self._version) or due or self._layers.filled is not None

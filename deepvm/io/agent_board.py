@@ -37,6 +37,7 @@ class Word(IntEnum):
     LIMIT_MS = 3  # until when it is of use, milliseconds since the epoch
     RESUMED = 4  # ranks that hold after a request with this number, or a lower one, go on
     DUE = 5  # the step at whose end the save policy wants a version; 0: none
+    ALONE = 6  # 1: the agent has no controller, and knows of no other machine
 
 
 class RankWord(IntEnum):

@@ -34,13 +34,13 @@ log = logging.getLogger("deepvm.training")
 class AgentLink:
     """The agent of this machine, as one rank sees it."""
 
-    def __init__(self, folder: Path, *, rank: int, local_rank: int, world: int) -> None:
+    def __init__(self, folder: Path, *, rank: int, local_rank: int, world: int, local_world: int) -> None:
         """Open the board. Raises OSError or ValueError if there is none."""
-        self.rank, self.local_rank, self.world = rank, local_rank, world
+        self.rank, self.local_rank, self.world, self._local_world = rank, local_rank, world, local_world
         self._folder = folder
         self.board = Board(folder / BOARD)
         self._words = self.board.words
-        self._request = self._words[Word.REQUEST] if rank else 0
+        self._request = 0
         self._due = 0
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
@@ -56,7 +56,8 @@ class AgentLink:
             return None
         try:
             rank, local_rank, world = (int(environ.get(name, default)) for name, default in _RANKS)
-            return cls(Path(folder), rank=rank, local_rank=local_rank, world=world)
+            local_world = int(environ.get("LOCAL_WORLD_SIZE", str(world)))
+            return cls(Path(folder), rank=rank, local_rank=local_rank, world=world, local_world=local_world)
         except (OSError, ValueError) as error:
             log.warning("the agent at %s cannot be used: %s; nobody saves before a preemption", folder, error)
             return None
@@ -66,7 +67,7 @@ class AgentLink:
         board, words = self.board, self._words
         board.set_of_rank(self.local_rank, RankWord.STEP, step)
         board.set_of_rank(self.local_rank, RankWord.STEP_NS, took_ns)
-        if self.rank == 0 and (words[Word.REQUEST] != self._request or self._policy_wants(step)):
+        if self.rank == 0 and self.knows_all and (words[Word.REQUEST] != self._request or self._policy_wants(step)):
             save = self._asked()
             if self.world == 1:
                 return save
@@ -78,6 +79,15 @@ class AgentLink:
         """The request that a single rank has not seen, outside of steps."""
         unseen = self.world == 1 and self._words[Word.REQUEST] != self._request
         return self._asked() if unseen else None
+
+    @property
+    def knows_all(self) -> bool:
+        """Whether the agent can have all ranks save the same step: it has a controller, or all ranks are here."""
+        return not self._words[Word.ALONE] or self.world == self._local_world
+
+    def asked_here(self) -> Scheduled | None:
+        """A request that this machine alone has heard of; once."""
+        return self._asked() if self._words[Word.REQUEST] != self._request else None
 
     def _policy_wants(self, step: int) -> bool:
         due = self._words[Word.DUE]

@@ -128,6 +128,11 @@ class Stop:
 
 
 @dataclass(frozen=True)
+class SaveNow:
+    """The user wants a version; training goes on."""
+
+
+@dataclass(frozen=True)
 class Failed:
     """Nothing can be trained on a machine: its setup failed."""
 
@@ -136,7 +141,20 @@ class Failed:
 
 
 Event: TypeAlias = (
-    Tick | Launched | Refused | Listed | Heard | Silent | Noticed | Started | Ended | Safe | Unsaved | Stop | Failed
+    Tick
+    | Launched
+    | Refused
+    | Listed
+    | Heard
+    | Silent
+    | Noticed
+    | Started
+    | Ended
+    | Safe
+    | Unsaved
+    | Stop
+    | SaveNow
+    | Failed
 )
 
 # --- what is done ----------------------------------------------------------------------------------------------------
@@ -210,6 +228,10 @@ def _known(world: World, event: Event) -> World:
         return _listed(world, event)
     if isinstance(event, Stop):
         return world if world.ending else replace(world, ending=event.why)
+    if isinstance(event, SaveNow):
+        if world.save is not None or not world.formed or world.job.over:
+            return world
+        return replace(world, save=Save(Reason.PERIODIC, world.now_s, world.now_s + world.terms.save_s))
     if isinstance(event, Safe | Unsaved | Started | Ended):
         return _of_generation(world, event)
     if isinstance(event, Tick) or event.id not in world.machines:

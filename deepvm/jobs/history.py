@@ -227,9 +227,7 @@ class History:
 
 def _job(row: Mapping[str, Any]) -> JobRow:
     result = None if row["result"] is None else json.loads(row["result"])
-    return JobRow(
-        row["name"], row["created_s"], row["state"], Path(row["folder"]), json.loads(row["spec"]), result
-    )
+    return JobRow(row["name"], row["created_s"], row["state"], Path(row["folder"]), json.loads(row["spec"]), result)
 
 
 def _shown(engine: sa.Engine) -> str:
@@ -239,5 +237,3 @@ def _shown(engine: sa.Engine) -> str:
 def _unusable(engine: sa.Engine, error: Exception) -> DataError:
     why = str(getattr(error, "orig", None) or error).splitlines()[0]
     return DataError(f"the history {_shown(engine)} cannot be used: {why}; name another place in {PLACE}")
-
-

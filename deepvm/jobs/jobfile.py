@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.core.spelling import did_you_mean
 from deepvm.core.units import MOST_USD, parse_seconds
-from deepvm.errors import DataError, JobFormatError
+from deepvm.errors import DataError, JobFormatError, RequestError
 from deepvm.io.safe_read import read_text
 
 SCHEMA_VERSION = "deepvm.job/1"
@@ -26,6 +26,8 @@ _LINES: TypeAlias = dict[tuple[str | int, ...], int]
 
 
 def _seconds(value: object) -> float:
+    if isinstance(value, float):  # read before
+        return value
     if not isinstance(value, str):  # 12 is nobody's deadline
         raise ValueError("no time with a unit")
     return parse_seconds(value, "time")
@@ -173,6 +175,18 @@ def read_job_file(path: Path) -> JobFile:
         allowed = JobFile.model_fields["code"].description
         raise JobFormatError(str(path), [f"code: there is no folder {found.code!r}; allowed: {allowed}"])
     return found
+
+
+def changed(job: JobFile, *, cloud: str | None = None, name: str | None = None) -> JobFile:
+    """A job with what the command line says. Raises JobFormatError."""
+    given = {key: value for key, value in (("cloud", cloud), ("name", name)) if value is not None}
+    if not given:
+        return job
+    try:
+        return JobFile.model_validate({**job.model_dump(by_alias=True, exclude_unset=True), **given})
+    except ValidationError as error:
+        path = tuple(str(step) for step in error.errors()[0]["loc"])
+        raise RequestError(path[0], given.get(path[0]), _allowed(path)) from None
 
 
 def parse_job_file(text: str, place: str) -> JobFile:

@@ -8,7 +8,7 @@ import subprocess
 import tarfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from deepvm.jobs.controller.controller import Submitted
 from deepvm.jobs.controller.injector import Injection
 from deepvm.jobs.history import History, JobRow, own_folder
 from deepvm.jobs.jobfile import JobFile, Range
+from deepvm.jobs.states import Job
 from deepvm.jobs.wire import new_secret
 from deepvm.jobs.world import Pool, Terms, World
 
@@ -109,12 +110,16 @@ def submit(job: JobFile, beside: Path, history: History) -> tuple[Submitted, Wor
     return submitted(job.name, folder, spec), world
 
 
+def secret_in(folder: Path) -> str:
+    """The secret of a job. Raises DataError."""
+    try:
+        return (folder / SECRET).read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise DataError(f"{folder / SECRET}: {error.strerror or error}; without it the job cannot be reached") from None
+
+
 def submitted(name: str, folder: Path, spec: Mapping[str, Any]) -> Submitted:
     """A job as its controller runs it, from what was written down. Raises DataError."""
-    try:
-        secret = (folder / SECRET).read_text(encoding="ascii").strip()
-    except OSError as error:
-        raise DataError(f"{folder / SECRET}: {error.strerror or error}; the job cannot be resumed without it") from None
     instance = instance_of(spec["machines"]["type"])
     inject = spec["inject"]
     tiers = list(spec["tiers"]) or [(folder / "versions").as_uri()]
@@ -132,12 +137,15 @@ def submitted(name: str, folder: Path, spec: Mapping[str, Any]) -> Submitted:
     if inject is not None:
         injection = Injection(inject["mttp"], inject["seed"], inject["count"], inject["grace"], inject["missed"])
     code = folder / CODE
-    return Submitted(name, folder, secret, told, code if code.exists() else None, injection)
+    return Submitted(name, folder, secret_in(folder), told, code if code.exists() else None, injection)
 
 
 def resumed(row: JobRow, history: History) -> tuple[Submitted, World]:
-    """A job whose controller is gone."""
-    return submitted(row.name, row.folder, row.spec), history.world(row.name)
+    """A job whose controller is gone, or that was stopped."""
+    world = history.world(row.name)
+    if world.job is Job.STOPPED:
+        world = replace(world, job=Job.PENDING, ending="", save=None, formed=False, idle_s=None)
+    return submitted(row.name, row.folder, row.spec), world
 
 
 def on_demand_price(spec: Mapping[str, Any]) -> Decimal | None:

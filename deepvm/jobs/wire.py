@@ -21,6 +21,8 @@ from deepvm.errors import DeepVMError
 HEADER = "X-DeepVM-Signature"
 LARGEST = 1_000_000
 """Bytes of a message."""
+USER = "user"
+"""The name under which the user's own commands are signed; no machine has it."""
 _SESSIONS = 64
 
 

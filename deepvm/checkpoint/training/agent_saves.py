@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 
 from deepvm.checkpoint.training.save_handle import Handle
 from deepvm.errors import CheckpointError
@@ -32,10 +33,17 @@ class AgentSaves:
             self._link.tell({"tell": "restored", "version": version})
         self._since_ns = time.perf_counter_ns()
 
-    def stepped(self, version: int) -> Scheduled | None:
-        """A step has ended; returns the save that is due, the same on all ranks."""
+    def stepped(self, version: int, ask: Callable[[float], object]) -> Scheduled | None:
+        """A step has ended; returns the save that is due, the same on all ranks.
+
+        ``ask``: asks the other ranks to save before a time, where the agent knows of no machine but this one.
+        """
         now_ns = time.perf_counter_ns()
         since_ns, self._since_ns = self._since_ns, now_ns
+        if not self._link.knows_all and not self._link.local_rank:
+            found = self._link.asked_here()
+            if found is not None:
+                ask(found.limit_ms / 1000)
         return self._link.stepped(version, now_ns - since_ns)
 
     def begun(self, handle: Handle, scheduled: Scheduled | None) -> None:

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepvm.cli.output import Output
-from deepvm.cli.parameters import arg, opt
+from deepvm.cli.interrupts import INTERRUPTED
+from deepvm.cli.output import Output, note, print_document, say
+from deepvm.cli.parameters import arg, flag, opt
 from deepvm.errors import DataError
+
+if TYPE_CHECKING:
+    from deepvm.jobs.controller.controller import Submitted
+    from deepvm.jobs.history import History
+    from deepvm.jobs.world import World
+
+_STOPPED, _FAILED = 3, 1
 
 
 def run(
     job: Annotated[Path, arg("JOB", "Job file; docs/reference/run-file.md shows one.")],
-    cloud: Annotated[str | None, opt("Where machines come from: local, ssh or aws; default: the job's.", "NAME")] = None,
+    cloud: Annotated[
+        str | None, opt("Where machines come from: local, ssh or aws; default: the job's.", "NAME")
+    ] = None,
     name: Annotated[str | None, opt("Name of the job; default: the job file's.", "NAME")] = None,
+    detach: Annotated[bool, flag("--detach", "Return at once; 'deepvm jobs' watches and stops the job.")] = False,
+    dry_run: Annotated[bool, flag("--dry-run", "Show what would be rented, and rent nothing.")] = False,
     output: Output = "table",
 ) -> None:
     """Train on machines that vanish: ask for them, save before they go, replace them, stop in time.
@@ -27,19 +37,41 @@ def run(
     deepvm run job.yaml --cloud local -o json
     """
     from deepvm.jobs.history import History
-    from deepvm.jobs.jobfile import read_job_file
-    from deepvm.jobs.submission import submit
+    from deepvm.jobs.jobfile import changed, read_job_file
+    from deepvm.jobs.submission import submit, world_of
+    from deepvm.reports.jobs import listing
 
-    found = read_job_file(job)
-    changed = {key: value for key, value in (("cloud", cloud), ("name", name)) if value is not None}
-    if changed:
-        found = found.model_copy(update=changed)
+    found = changed(read_job_file(job), cloud=cloud, name=name)
+    if dry_run:
+        listing.print_plan(found.name, world_of(found, 0.0))
+        return
     with History.open() as history:
         submitted, world = submit(found, job.parent, history)
-        control(submitted, world, history, output)
+        if detach:
+            _detached(submitted)
+        else:
+            control(submitted, world, history, output)
 
 
-def control(submitted, world, history, output: str) -> None:  # type: ignore[no-untyped-def]
+def _detached(job: Submitted) -> None:
+    """Start the controller of a job in the background."""
+    import subprocess
+    import sys
+
+    with (job.folder / "controller.log").open("ab") as log:
+        subprocess.Popen(
+            [sys.executable, "-m", "deepvm.cli.main", "jobs", "resume", job.name],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd="/",
+        )
+    say(job.name)
+    note(f"{job.name} runs in the background; 'deepvm jobs show {job.name}' shows it, 'deepvm jobs stop' ends it")
+
+
+def control(job: Submitted, world: World, history: History, output: str) -> None:
     """Be the controller of a job to its end, show the result, and exit as its state says."""
     import asyncio
 
@@ -47,29 +79,34 @@ def control(submitted, world, history, output: str) -> None:  # type: ignore[no-
     from deepvm.jobs.controller.controller import Controller
     from deepvm.jobs.final import final_document
     from deepvm.jobs.submission import cloud_of, on_demand_price
+    from deepvm.reports.jobs.events import closing_lines
+    from deepvm.reports.jobs.listing import print_job
+    from deepvm.reports.jobs.live import LiveView
 
-    row = history.job(submitted.name)
+    row = history.job(job.name)
     assert row is not None
-    lock = FileLock(submitted.folder / "controller.lock")
+    lock = FileLock(job.folder / "controller.lock")
     if not lock.take(shared=False):
-        raise DataError(f"another process is the controller of {submitted.name}; see 'deepvm jobs show {submitted.name}'")
+        raise DataError(f"another process is the controller of {job.name}; see 'deepvm jobs show {job.name}'")
     try:
-
-        def told(event) -> None:  # type: ignore[no-untyped-def]
-            print(f"{event.kind} {event.state} {event.facts}", file=sys.stderr)
-
-        controller = Controller(submitted, world, cloud_of(row.spec["cloud"]), history, told)
-        end = asyncio.run(controller.run())
+        controller = Controller(job, world, cloud_of(row.spec["cloud"]), history)
+        with LiveView(job.name, lambda: controller.world) as view:
+            controller.told = view.told
+            end = asyncio.run(controller.run())
         price = on_demand_price(row.spec)
-        events = history.events(submitted.name)
-        document = final_document(submitted.name, row.created_s, end, events, None if price is None else float(price))
-        history.finish(submitted.name, document)
+        events = history.events(job.name)
+        document = final_document(job.name, row.created_s, end, events, None if price is None else float(price))
+        history.finish(job.name, document)
     finally:
         lock.release()
-    if output == "json":
-        print(json.dumps(document, indent=2))
-    if document["state"] == "failed":
-        print("\n".join(controller.last_lines), file=sys.stderr)
-        raise typer.Exit(1)
-    if document["state"] == "stopped":
-        raise typer.Exit(3)
+    if output == "table":
+        print_job(document, ())
+    else:
+        print_document(document, output)
+    state = document["state"]
+    for line in closing_lines(document, controller.last_lines, job.folder):
+        note(line)
+    if controller.interrupted:
+        raise typer.Exit(INTERRUPTED)
+    if state != "done":
+        raise typer.Exit(_FAILED if state == "failed" else _STOPPED)

@@ -33,6 +33,9 @@ class Handler(Protocol):
     async def schedule(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """Have all machines save at the end of a step."""
 
+    async def command(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the user wants: only :data:`deepvm.jobs.wire.USER` may."""
+
     def gone(self, machine: str) -> None:
         """The connection of a heartbeat broke."""
 
@@ -70,7 +73,7 @@ def application(handler: Handler, receiver: Receiver) -> Starlette:
         return endpoint
 
     kinds = {"job": handler.job, "code": handler.code, "beat": handler.beat, "report": handler.report}
-    kinds["schedule"] = handler.schedule
+    kinds |= {"schedule": handler.schedule, "command": handler.command}
     routes = [Route("/nonce", nonce)]
     routes += [Route(f"/{kind}", signed(answer), methods=["POST"]) for kind, answer in kinds.items()]
     return Starlette(routes=routes)

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
@@ -22,7 +23,7 @@ from deepvm.jobs.controller.api import application
 from deepvm.jobs.controller.injector import Injection, strike_of
 from deepvm.jobs.history import EventRow, History
 from deepvm.jobs.states import Machine
-from deepvm.jobs.wire import Receiver, secret_of
+from deepvm.jobs.wire import USER, Receiver, secret_of
 from deepvm.jobs.world import Reason, World
 
 _TICK_S, _GONE_S, _ACK_S = 0.2, 0.3, 8.0
@@ -79,11 +80,11 @@ class _Agent:
 class Controller:
     """Runs a job to its end; everything happens in one thread, but for the calls to the cloud."""
 
-    def __init__(
-        self, job: Submitted, world: World, cloud: Cloud, history: History, told: Callable[[EventRow], None]
-    ) -> None:
-        """``told`` is called with each event that is written down."""
-        self._job, self.world, self._cloud, self._history, self._told = job, world, cloud, history, told
+    def __init__(self, job: Submitted, world: World, cloud: Cloud, history: History) -> None:
+        """Start nothing yet; ``told`` is called with each event that is written down."""
+        self._job, self.world, self._cloud, self._history = job, world, cloud, history
+        self.told: Callable[[EventRow], None] = lambda event: None
+        self.interrupted = False
         self._agents: dict[str, _Agent] = {}
         self._change = asyncio.Condition()
         self._tasks = set[asyncio.Task[None]]()
@@ -93,6 +94,7 @@ class Controller:
         self._waiting: dict[str, float] = {}
         self.last_lines: list[str] = []
         self._stop = ""
+        self._injected_s = 0.0
 
     # --- events ------------------------------------------------------------------------------------------------------
 
@@ -109,7 +111,7 @@ class Controller:
                 row = EventRow(world.now_s, type(event).__name__.lower(), world.job.value, shown)
             self._history.commit(self._job.name, before, world, row)
             if row is not None:
-                self._told(row)
+                self.told(row)
         self.world = world
         for act in acts:
             self._start(self._do(act))
@@ -160,7 +162,12 @@ class Controller:
         """Run until the job is over and nothing lives."""
         self._receiver = Receiver(self._job.secret)
         config = uvicorn.Config(
-            application(self, self._receiver), host=host, port=0, log_level="error", timeout_keep_alive=75, lifespan="off"
+            application(self, self._receiver),
+            host=host,
+            port=0,
+            log_level="error",
+            timeout_keep_alive=75,
+            lifespan="off",
         )
         server = uvicorn.Server(config)
         server.install_signal_handlers = lambda: None  # type: ignore[method-assign]
@@ -172,6 +179,8 @@ class Controller:
         place = self._job.folder / "controller"
         place.with_name("controller.new").write_text(self._url)
         place.with_name("controller.new").replace(place)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, self._interrupt)
         now_s = time.time()
         # Nobody was there to hear them.
         rested = {k: replace(m, heard_s=m.heard_s and now_s) for k, m in self.world.machines.items()}
@@ -196,9 +205,17 @@ class Controller:
                     return self.world
                 await asyncio.sleep(_TICK_S if not over else 0.01)
         finally:
+            loop.remove_signal_handler(signal.SIGINT)
             server.should_exit = True
             with contextlib.suppress(asyncio.CancelledError):
                 await serving
+
+    def _interrupt(self) -> None:
+        """Ctrl-C: save, release, end; a second one ends the controller at once, and machines live on."""
+        if self.interrupted:
+            raise KeyboardInterrupt
+        self.interrupted = True
+        self.stop("interrupted")
 
     def stop(self, why: str) -> None:
         """End the job with a version."""
@@ -224,7 +241,7 @@ class Controller:
             if machine.id in self._struck or machine.trained_s is None or machine.state is not Machine.MEMBER:
                 continue
             strike = strike_of(injection, number)
-            if time.time() - machine.trained_s >= strike.life_s:
+            if time.time() - max(machine.trained_s, self._injected_s) >= strike.life_s:
                 self._struck.add(machine.id)
                 self._start(self._preempt(machine.id, strike.grace_s))
 
@@ -332,6 +349,34 @@ class Controller:
                     return {"error": "not all machines have it"}
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._change.wait(), left_s)
+        return {}
+
+    async def command(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See :class:`deepvm.jobs.controller.api.Handler`."""
+        if machine != USER:
+            return {"error": "only the user may"}
+        kind = message["command"]
+        if kind == "stop":
+            self.stop("stopped by the user")
+        elif kind == "save":
+            self.feed(d.SaveNow())
+        elif kind == "inject":
+            found = message["inject"]
+            count = found["count"]
+            done = self.world.preemptions
+            self._job = replace(
+                self._job,
+                injection=Injection(
+                    found["mttp_s"],
+                    found["seed"],
+                    None if count is None else done + count,
+                    found["grace_s"],
+                    found["missed"],
+                ),
+            )
+            self._injected_s = time.time()
+        else:
+            return {"error": f"there is no command {kind!r}"}
         return {}
 
     async def report(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
