@@ -18,6 +18,7 @@ from deepvm.checkpoint.tiers.registry import open_tier
 from deepvm.core.preemption.savepolicy import POLICIES, EverySeconds, Never, SavePolicy, parse_policy
 from deepvm.core.units import parse_seconds
 from deepvm.errors import RequestError
+from deepvm.io.agent_link import EPOCH
 
 JOB, _DEFAULT = "DEEPVM_JOB", "job"
 """Environment variable with the name of the training job, and the name without it."""
@@ -68,6 +69,14 @@ def name_of(job: Any) -> tuple[str, bool]:
     if name and not isinstance(name, str):
         raise RequestError("job", name, "a string")
     return check_job(name or _DEFAULT), bool(name)
+
+
+def epoch() -> int | None:
+    """The number of this generation of the job, None outside of ``deepvm run``. Raises RequestError."""
+    text = os.environ.get(EPOCH, "")
+    if text and not (text.isascii() and text.isdigit()):
+        raise RequestError(EPOCH, text, "a whole number; deepvm run sets it")
+    return int(text) if text else None
 
 
 def warn_of_no_name(tiers: Sequence[Tier]) -> None:

@@ -105,6 +105,9 @@ class Checkpointer:
         opened = arguments.open_all(places, session, keep, keep_every)
         if not (named or self._ranks.rank):
             arguments.warn_of_no_name(opened)
+        if (epoch := arguments.epoch()) is not None:
+            for tier in opened:
+                tier.begin(self.job, epoch)
         self._pipeline = Pipeline(opened, slots)
         self._journal = Journal(None if self._ranks.rank else journal, self.job)
         copies = arguments.choose_strategy(strategy, self._pipeline.tiers, self.job, self._ranks.world)
