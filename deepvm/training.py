@@ -156,7 +156,8 @@ def latest() -> Path | None:
     link = _training.agent()
     if link is None:
         return None
-    found = link.ask({"ask": "latest"}, _LATEST_S) or {"error": "the agent does not answer"}
-    if "error" in found:  # to begin anew would be worse
-        raise CheckpointError(f"the newest backup cannot be fetched: {found['error']}")
+    found = link.ask({"ask": "latest"}, _LATEST_S)
+    if found is None or "error" in found:  # to begin anew would be worse
+        why = "the agent does not answer" if found is None else found["error"]
+        raise CheckpointError(f"the newest backup cannot be fetched: {why}")
     return Path(found["path"]) if found.get("path") else None
