@@ -46,6 +46,7 @@ class _Training:
         self.began_ns = 0
         self.due: Scheduled | None = None
         self.current: Scheduled | None = None
+        self.due_ns = 0
         self.holds = False
 
     def agent(self) -> AgentLink | None:
@@ -128,7 +129,7 @@ def check_save() -> bool:
     due, state.due = state.due or link.asked(), None
     if due is None:
         return False
-    state.current = due
+    state.current, state.due_ns = due, time.perf_counter_ns()
     return True
 
 
@@ -143,12 +144,13 @@ def backup(path: str | Path) -> None:
         return
     place = os.path.abspath(path)
     save = state.current or Scheduled(SaveReason.NONE)
-    found = link.ask({"ask": "backup", "path": place, "step": state.steps, "save": list(save)})
+    stall_s = (time.perf_counter_ns() - state.due_ns) / 1e9 if state.current is not None else 0.0
+    found = link.ask({"ask": "backup", "path": place, "step": state.steps, "save": list(save), "stall_s": stall_s})
     if found is None or "error" in found:
         log.error("%s is not backed up: %s", place, "the agent does not answer" if found is None else found["error"])
         return
     link.saving(state.steps)
-    state.holds = state.current is not None
+    state.holds = state.current is not None and state.current.reason.holds
 
 
 def latest() -> Path | None:

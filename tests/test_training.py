@@ -65,9 +65,12 @@ def test_without_an_agent_nothing_happens(fresh: None, monkeypatch: pytest.Monke
 def test_it_imports_the_standard_library_alone() -> None:
     code = "import sys, deepvm.training; print(*{name.partition('.')[0] for name in sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not set(done.stdout.split()) - set(sys.stdlib_module_names) - {"deepvm", "__main__", "sitecustomize"} - {
-        name for name in done.stdout.split() if name.startswith(("_", "a1_", "distutils"))
-    }
+    assert (
+        not set(done.stdout.split())
+        - set(sys.stdlib_module_names)
+        - {"deepvm", "__main__", "sitecustomize"}
+        - {name for name in done.stdout.split() if name.startswith(("_", "a1_", "distutils"))}
+    )
 
 
 def test_a_save_is_due_once(agent: Agent) -> None:

@@ -289,11 +289,12 @@ def _of_generation(world: World, event: Safe | Unsaved | Started | Ended) -> Wor
         return world
     if isinstance(event, Safe):
         save = world.save
-        reason = event.reason if save is None else save.reason
+        if save is not None and save.reason is event.reason:  # else one that was under way: more was done since
+            save = replace(save, over=True)
         facts = replace(world.facts, save_s=event.stall_s, backup_s=event.took_s, emergency_s=event.took_s)
         world = replace(world, version=max(world.version, event.version), facts=facts)
-        world = replace(world, counts=world.counts.saved(reason), saving_s=world.saving_s + event.stall_s)
-        return replace(world, save=None if save is None else replace(save, over=True))
+        counts = world.counts.saved(event.reason)
+        return replace(world, counts=counts, saving_s=world.saving_s + event.stall_s, save=save)
     if isinstance(event, Unsaved):
         return replace(world, save=None if world.save is None else replace(world.save, over=True))
     if event.id not in world.members or not world.formed:

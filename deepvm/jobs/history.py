@@ -55,6 +55,7 @@ _MACHINES = sa.Table(
     ),
     sa.Column("end_reason", sa.String(16), nullable=False),
     sa.Column("epoch", sa.Integer, nullable=False),
+    sa.Column("reported", sa.BigInteger, nullable=False),
 )
 _EVENTS = sa.Table(
     "events",

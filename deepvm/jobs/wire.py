@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import json
 import secrets
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +24,7 @@ LARGEST = 1_000_000
 """Bytes of a message."""
 USER = "user"
 """The name under which the user's own commands are signed; no machine has it."""
-_SESSIONS = 64
+_SESSIONS = 64  # of a machine, that are remembered
 
 
 class WireError(DeepVMError):
@@ -51,7 +52,7 @@ class Sender:
     machine: str
     secret: bytes = field(repr=False)
     nonce: str = ""
-    session: str = field(default_factory=lambda: secrets.token_hex(8))
+    session: str = field(default_factory=lambda: f"{time.time_ns():016x}{secrets.token_hex(8)}")
     number: int = 0
 
     def sealed(self, message: Mapping[str, Any]) -> tuple[bytes, str]:
@@ -75,7 +76,9 @@ class Receiver:
         """Choose a nonce: what was signed for an older controller does not count."""
         self.nonce = secrets.token_hex(16)
         self._secret = job_secret
-        self._seen: dict[tuple[str, str], int] = {}
+        self._seen: dict[str, dict[str, int]] = {}
+        self._over: dict[str, str] = {}
+        """By machine: sessions up to this one are forgotten, and refused; their names begin with the time."""
 
     def opened(self, body: bytes, signature: str) -> dict[str, Any]:
         """A message. Raises WireError: it is not signed by the machine that it names, or was seen before."""
@@ -88,17 +91,14 @@ class Receiver:
             raise WireError("a message with a wrong signature")
         if message.get("nonce") != self.nonce:
             raise WireError("a message for another controller")
-        if number <= self._seen.get((machine, session), 0):
+        seen = self._seen.setdefault(machine, {})
+        if number <= seen.get(session, 0) or session <= self._over.get(machine, ""):
             raise WireError("a message that was seen before")
-        self._remember(machine, session, number)
+        seen[session] = number
+        if len(seen) > _SESSIONS:
+            oldest = self._over[machine] = min(seen)
+            del seen[oldest]
         return message
-
-    def _remember(self, machine: str, session: str, number: int) -> None:
-        sessions = [key for key in self._seen if key[0] == machine]
-        if (machine, session) not in self._seen and len(sessions) >= _SESSIONS:
-            # An agent that was restarted so often: only its own secret can get here.
-            raise WireError("too many sessions of a machine")
-        self._seen[machine, session] = number
 
     def sealed(self, answer: Mapping[str, Any], machine: str, number: int) -> tuple[bytes, str]:
         """An answer as bytes, and its signature."""

@@ -39,7 +39,7 @@ class MachineRecord:
     """A machine; times in seconds since the epoch, None until they are known.
 
     ``id`` is the token of the request, and the machine's tag in the cloud. ``taken_s``: when the cloud takes it back,
-    by its notice. ``trained_s``: when its first trainers were ready. ``epoch``: the newest generation that it was told to run.
+    by its notice. ``trained_s``: when its first trainers were ready. ``reported``: the newest report of its agent. ``epoch``: the newest generation that it was told to run.
     """
 
     id: str
@@ -56,6 +56,7 @@ class MachineRecord:
     ended_s: float | None = None
     end_reason: str = ""
     epoch: int = 0
+    reported: int = 0
 
     def usd(self, now_s: float) -> float:
         """What it has cost: from its launch to its end, by the second."""

@@ -116,9 +116,7 @@ def test_a_newer_generation_has_a_board_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"x" * 20_000])
-def test_what_is_no_board_is_no_agent(
-    tmp_path: Path, content: bytes | None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_no_board_is_no_agent(tmp_path: Path, content: bytes | None, caplog: pytest.LogCaptureFixture) -> None:
     if content is not None:
         (tmp_path / BOARD).write_bytes(content)
     assert AgentLink.find({AGENT: str(tmp_path)}) is None

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from support.effort import examples
 from support.jobs.simulation import Faults, Simulation, finished
 
+from deepvm.jobs import decisions as d
 from deepvm.jobs.states import Job, Machine
-from deepvm.jobs.world import Reason, Terms
+from deepvm.jobs.world import Pool, Reason, Terms, World
 
 
 def test_nothing_happens() -> None:
@@ -56,3 +57,21 @@ def test_it_ends_and_leaves_nothing(
     assert world.job is Job.DONE
     assert all(m.state.over or m.state is Machine.RELEASING for m in world.machines.values())
     assert world.counts.saves.get(Reason.EMERGENCY, 0) <= notices
+
+
+def test_a_version_that_was_under_way_is_not_the_emergency_save() -> None:
+    world = World(Terms(1, 1), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
+    first = "m1"
+    for event in (
+        d.Tick(),
+        d.Launched(first, 1.0),
+        d.Heard(first, warm=True),
+        d.Started(first, 1, 0),
+        d.Noticed(first, 120.0),
+        d.Safe(1, 40, Reason.INSURANCE),
+    ):
+        world, acts = d.react(world, event, 2.0)
+    assert world.save is not None and not world.save.over and not acts
+    world, acts = d.react(world, d.Safe(1, 41, Reason.EMERGENCY), 3.0)
+    assert acts[0] == d.Release(first)
+    assert world.counts.saves == {Reason.INSURANCE: 1, Reason.EMERGENCY: 1}

@@ -70,7 +70,9 @@ def test_an_answer_of_somebody_else_and_an_older_answer_are_refused() -> None:
         sender.opened(json.dumps({"shutdown": True}).encode(), "0" * 64)
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"{", b"1", b"{}", b'{"machine": 1}', b"[" * 100_000, b"x" * (LARGEST + 1)])
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{", b"1", b"{}", b'{"machine": 1}', b"[" * 100_000, b"x" * (LARGEST + 1)]
+)
 def test_what_is_no_message_is_refused(body: bytes) -> None:
     with pytest.raises(WireError):
         pair()[1].opened(body, "")

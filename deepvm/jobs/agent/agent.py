@@ -22,7 +22,7 @@ from deepvm.core.preemption.savepolicy import SaveContext, SaveFacts, SavePolicy
 from deepvm.io.agent_board import AGENT, BOARD, Board, RankWord, SaveReason, Scheduled, Word
 from deepvm.io.agent_link import EPOCH
 from deepvm.jobs.agent.backups import Backups
-from deepvm.jobs.agent.controller_client import ControllerClient, Reporter, Unheard
+from deepvm.jobs.agent.controller_client import LINE, ControllerClient, Reporter, Unheard
 from deepvm.jobs.agent.notices import MetadataError, NoticeSource
 from deepvm.jobs.agent.trainer_socket import TrainerSocket
 from deepvm.jobs.agent.trainers import Command, Trainers
@@ -186,7 +186,8 @@ class Agent:
                 self._over.wait(_RETRY_S)
                 continue
             self._heard_s = time.monotonic()
-            self._obey(Orders(**answer))
+            if not answer.get("same"):
+                self._obey(Orders(**answer))
 
     def _obey(self, orders: Orders) -> None:
         with self._lock:
@@ -348,7 +349,7 @@ class Agent:
     # --- what trainers say -------------------------------------------------------------------------------------------
 
     def _said(self, local_rank: int, line: str) -> None:
-        self._reporter.add("line", local_rank=local_rank, text=line[:4000], generation=self._running)
+        self._reporter.add(LINE, local_rank=local_rank, text=line[:4000], generation=self._running)
 
     def _answer(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         kind = message.get("ask") or message.get("tell")
@@ -402,13 +403,13 @@ class Agent:
     def _backup(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         backups, save = self._backups, list(message["save"])
         assert backups is not None
-        generation, began = self._running, time.monotonic()
+        generation, began, stall_s = self._running, time.monotonic(), float(message.get("stall_s", 0.0))
 
         def done(version: int, error: str) -> None:
             if generation == self._running and not message["rank"]:
                 took_s = time.monotonic() - began
-                report = {"version": version, "save": save, "stall_s": 0.0, "took_s": took_s, "error": error or None}
-                self._told_of_save(report)
+                facts = {"stall_s": stall_s, "took_s": took_s, "error": error or None}
+                self._told_of_save({"version": version, "save": save, **facts})
 
         step = self._base + int(message["step"])
         return backups.add(Path(message["path"]), step, int(message["rank"]), generation, done)

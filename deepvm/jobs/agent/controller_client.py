@@ -14,6 +14,10 @@ from urllib.parse import urlsplit
 from deepvm.jobs.wire import HEADER, LARGEST, Sender, WireError
 
 RETRY_S, _MOST_RETRY_S = 0.2, 5.0
+LINE = "line"
+"""The event of a line that a trainer has printed."""
+_MOST_WAITING = 10_000
+"""Events that wait for the controller; beyond it the oldest lines are dropped."""
 
 log = logging.getLogger("deepvm.agent")
 
@@ -92,7 +96,7 @@ class Reporter:
         self._client, self._lost = client, lost
         self._events: list[dict[str, Any]] = []
         self._change = threading.Condition()
-        self._number = 0
+        self._number = time.time_ns()  # an agent that is started again goes on counting
         self._thread = threading.Thread(target=self._run, name="report", daemon=True)
         self._thread.start()
 
@@ -101,12 +105,16 @@ class Reporter:
         with self._change:
             self._number += 1
             self._events.append({"event": kind, "of": self._number, "at": time.time(), **facts})
+            if len(self._events) > _MOST_WAITING and kind == LINE:
+                place = next(n for n, event in enumerate(self._events) if event["event"] == LINE)
+                del self._events[place]
             self._change.notify()
 
     def forget(self, generation: int) -> None:
         """Drop what generations before this one had to say: nobody wants to hear it."""
         with self._change:
-            self._events = [e for e in self._events if e.get("generation", generation) >= generation]
+            late = [e for e in self._events if e["event"] != LINE and e.get("generation", generation) < generation]
+            self._events = [e for e in self._events if e not in late] if late else self._events
 
     @property
     def waiting(self) -> int:
@@ -130,4 +138,4 @@ class Reporter:
                 continue
             pause_s = RETRY_S
             with self._change:
-                self._events = [e for e in self._events if e not in some]
+                self._events = [e for e in self._events if e["of"] > some[-1]["of"]]

@@ -31,7 +31,8 @@ def main() -> None:
     tells = int(sys.argv[1])
     os.write(tells, READY)
     os.close(tells)
-    line = sys.stdin.buffer.readline()
+    with os.fdopen(0, "rb", closefd=False) as source:
+        line = source.readline()
     if not line:
         os._exit(0)
     order = json.loads(line)

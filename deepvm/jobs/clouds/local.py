@@ -63,6 +63,7 @@ class LocalCloud:
             write_bytes(place / "settings.json", json.dumps(settings).encode())
             (place / "settings.json").chmod(0o600)
             words = [*_jail(), sys.executable, "-m", "deepvm.jobs.clouds.local_machine", str(place)]
+            write_bytes(place / MACHINE, json.dumps({"launched_s": launched_s}).encode())
             with (place / "machine.log").open("ab") as log:
                 process = subprocess.Popen(
                     words,
@@ -107,7 +108,7 @@ class LocalCloud:
         place = self._machine(job, machine)
         if not (place / MACHINE).exists() or not _is_alive(place):
             return
-        _kill(place)
+        _kill(place, "released")
         self._end(place, "released")
         shutil.rmtree(place / "agent" / "code", ignore_errors=True)
 
@@ -117,7 +118,7 @@ class LocalCloud:
         if not (place / MACHINE).exists() or not _is_alive(place):
             return
         if grace_s is None:
-            _kill(place)
+            _kill(place, "preempted")
             self._end(place, "preempted")
         else:
             write_bytes(place / ORDER, json.dumps({"taken_s": time.time() + grace_s}).encode())
@@ -157,9 +158,13 @@ def _is_alive(place: Path) -> bool:
         os.close(descriptor)
 
 
-def _kill(place: Path) -> None:
+def _kill(place: Path, why: str) -> None:
     """End a machine, and return when it is gone."""
-    process = int(_read(place / MACHINE)["process"])
+    # Its first process reads this, also where nobody was left to write down its number.
+    write_bytes(place / ORDER, json.dumps({"end": why}).encode())
+    process = int(_read(place / MACHINE).get("process", 0))
+    if not process:
+        return _await_end(place)
     children = Path(f"/proc/{process}/task/{process}/children")
     with contextlib.suppress(OSError):  # unshare itself waits until all are gone, and then frees the lock
         for child in children.read_text().split():
@@ -167,6 +172,10 @@ def _kill(place: Path) -> None:
     if len(_jail()) == 0:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process, signal.SIGKILL)
+    return _await_end(place)
+
+
+def _await_end(place: Path) -> None:
     deadline = time.monotonic() + _GONE_S
     while _is_alive(place):
         if time.monotonic() > deadline:

@@ -32,9 +32,13 @@ def main() -> None:
     while agent.poll() is None:
         time.sleep(_LOOK_S)
         _reap(agent.pid)
-        if taken_s is None and (place / "order.json").exists():
-            taken_s = float(json.loads((place / "order.json").read_bytes())["taken_s"])
-            metadata.notice(taken_s)
+        if (place / "order.json").exists():
+            order = json.loads((place / "order.json").read_bytes())
+            if "end" in order:
+                _end(place, order["end"])
+            if taken_s is None:
+                taken_s = float(order["taken_s"])
+                metadata.notice(taken_s)
         if taken_s is not None and time.time() >= taken_s:
             _end(place, "preempted")
     # An instance that shuts itself down is gone.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import json
 import logging
 import signal
 import time
@@ -24,7 +22,7 @@ from deepvm.jobs.controller.injector import Injection, strike_of
 from deepvm.jobs.history import EventRow, History
 from deepvm.jobs.states import Machine
 from deepvm.jobs.wire import USER, Receiver, secret_of
-from deepvm.jobs.world import Reason, World
+from deepvm.jobs.world import LOST, Reason, World
 
 _TICK_S, _GONE_S, _ACK_S = 0.2, 0.3, 8.0
 _PIECE = 300_000
@@ -68,13 +66,11 @@ class Submitted:
 
 @dataclass
 class _Agent:
-    """What the last heartbeat of a machine said, and which of its reports were heard."""
+    """What the last heartbeat of a machine said."""
 
     address: str = ""
     port: int = 0
-    beat_s: float = 0.0
     scheduled: int = 0
-    reports: dict[str, int] = field(default_factory=dict)
 
 
 class Controller:
@@ -83,6 +79,7 @@ class Controller:
     def __init__(self, job: Submitted, world: World, cloud: Cloud, history: History) -> None:
         """Start nothing yet; ``told`` is called with each event that is written down."""
         self._job, self.world, self._cloud, self._history = job, world, cloud, history
+        self._stored = world
         self.told: Callable[[EventRow], None] = lambda event: None
         self.interrupted = False
         self._agents: dict[str, _Agent] = {}
@@ -91,6 +88,7 @@ class Controller:
         self._ports: dict[int, int] = {}
         self._schedule: dict[str, Any] | None = None
         self._struck = set[str]()
+        self._heard: dict[str, d.Heard] = {}
         self._waiting: dict[str, float] = {}
         self.last_lines: list[str] = []
         self._stop = ""
@@ -109,7 +107,8 @@ class Controller:
             if not quiet or before.job is not world.job:
                 shown = {**_facts(event), **(facts or {}), "generation": world.generation}
                 row = EventRow(world.now_s, type(event).__name__.lower(), world.job.value, shown)
-            self._history.commit(self._job.name, before, world, row)
+            self._history.commit(self._job.name, self._stored, world, row)
+            self._stored = world
             if row is not None:
                 self.told(row)
         self.world = world
@@ -194,6 +193,7 @@ class Controller:
                 if self._stop:
                     self.feed(d.Stop(self._stop))
                     self._stop = ""
+                self._hear()
                 self.feed(d.Tick())
                 self._strike()
                 for machine, since_s in list(self._waiting.items()):
@@ -221,6 +221,22 @@ class Controller:
         """End the job with a version."""
         self._stop = why
 
+    def _hear(self) -> None:
+        """The heartbeats of members since the last look, all at once: with many machines each would take too long."""
+        heard, self._heard = self._heard, {}
+        for machine, beat in heard.items():
+            if self.world.machines[machine].state is not Machine.MEMBER:
+                self.feed(beat)
+        now_s, machines = time.time(), dict(self.world.machines)
+        for machine in heard:
+            if machines[machine].state is Machine.MEMBER:
+                machines[machine] = replace(machines[machine], heard_s=now_s, silent_s=None)
+        own = [b for m, b in heard.items() if b.epoch == self.world.generation and m in self.world.members]
+        reached = max([self.world.reached, *(b.step for b in own)])
+        step_s = next((b.step_s for b in own if b.step_s), float(self.world.facts.step_s))
+        facts = replace(self.world.facts, step_s=step_s)
+        self.world = replace(self.world, machines=machines, reached=reached, facts=facts)
+
     async def _list(self) -> None:
         try:
             found = await asyncio.to_thread(self._cloud.listing, self._job.name)
@@ -247,7 +263,7 @@ class Controller:
 
     def _is_struck(self, machine: str) -> bool:
         record = self.world.machines[machine]
-        return record.noticed_s is not None or record.end_reason == d.LOST
+        return record.noticed_s is not None or record.end_reason == LOST
 
     async def _preempt(self, machine: str, grace_s: float | None) -> None:
         with contextlib.suppress(CloudError):
@@ -274,24 +290,23 @@ class Controller:
         agent.address, agent.port = str(message["address"]), int(message["port"])
         agent.scheduled = int(message["scheduled"])
         self._waiting.pop(machine, None)
-        self.feed(
-            d.Heard(
-                machine,
-                int(message["generation"]),
-                int(message["step"]),
-                bool(message["warm"]),
-                int(message["step_ns"]) / 1e9,
-            )
-        )
+        generation, step, step_s = (int(message["generation"]), int(message["step"]), int(message["step_ns"]) / 1e9)
+        heard = d.Heard(machine, generation, step, bool(message["warm"]), step_s)
+        record = self.world.machines.get(machine)
+        if record is not None and record.state is Machine.MEMBER:
+            self._heard[machine] = heard  # nothing follows from it at once
+        else:
+            self.feed(heard)
         if agent.scheduled:
             await self._wake()
         until_s = time.monotonic() + min(max(float(message["wait_s"]), 0.0), 60.0)
         async with self._change:
             while True:
-                orders = self._orders(machine)
-                left_s = until_s - time.monotonic()
-                if orders["digest"] != message["seen"] or left_s <= 0:
-                    return orders
+                orders, left_s = d.orders(self.world, machine), until_s - time.monotonic()
+                if self._digest(orders) != message["seen"]:
+                    return self._told(orders)
+                if left_s <= 0:
+                    return {"same": True}
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._change.wait(), left_s)
 
@@ -300,16 +315,26 @@ class Controller:
         if machine in self.world.machines:
             self._waiting.setdefault(machine, time.monotonic())
 
-    def _orders(self, machine: str) -> dict[str, Any]:
-        """The orders of a machine, as its agent reads them."""
-        orders = d.orders(self.world, machine)
+    def _schedule_of(self, orders: d.Orders) -> Mapping[str, Any] | None:
+        found = self._schedule
+        return found if found is not None and found["generation"] == orders.generation else None
+
+    def _digest(self, orders: d.Orders) -> str:
+        """Differs where the orders do: the members of a generation do not change."""
+        save, schedule = orders.save, self._schedule_of(orders)
+        asked_s, number = 0.0 if save is None else save.asked_s, 0 if schedule is None else schedule["number"]
+        return f"{self._receiver.nonce[:8]} {orders.shutdown:d} {orders.generation} {asked_s} {number}"
+
+    def _told(self, orders: d.Orders) -> dict[str, Any]:
+        """The orders as an agent reads them."""
         found: dict[str, Any] = {
+            "digest": self._digest(orders),
             "shutdown": orders.shutdown,
             "generation": orders.generation,
             "ranks": [],
             "port": 0,
             "save": None,
-            "schedule": None,
+            "schedule": self._schedule_of(orders),
         }
         if orders.generation:
             first = self._agents.get(orders.members[0], _Agent())
@@ -327,9 +352,6 @@ class Controller:
                     "asked_s": save.asked_s,
                     "limit_s": save.limit_s,
                 }
-            if self._schedule is not None and self._schedule["generation"] == orders.generation:
-                found["schedule"] = self._schedule
-        found["digest"] = hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:16]
         return found
 
     async def schedule(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -381,11 +403,11 @@ class Controller:
 
     async def report(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """See :class:`deepvm.jobs.controller.api.Handler`."""
-        agent, session = self._agents.setdefault(machine, _Agent()), str(message["session"])
         for event in message["events"]:
-            if int(event["of"]) <= agent.reports.get(session, 0):
+            record, number = self.world.machines.get(machine), int(event["of"])
+            if record is None or number <= record.reported:
                 continue  # the answer to it was lost
-            agent.reports[session] = int(event["of"])
+            self.world = self.world.with_machine(replace(record, reported=number))
             self._reported(machine, event)
         return {}
 
