@@ -135,7 +135,7 @@ class Snapshotter:
         self.gate()
         start = time.perf_counter()
         handle = handle or Handle(version)
-        handle.version, handle.best, handle.tell = version, best, partial(self._journal, version=version)
+        handle.begins(version, best=best, tell=partial(self._journal, version=version))
         self.handles = with_newest(self.handles, handle)
         self.last_step, self.last_s, self.layout_s = version, time.monotonic(), 0.0
         try:

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from deepvm.cli.output import Output, note, print_as, print_document, say
+import typer
+
+from deepvm.cli.output import Output, note, print_as, print_document
 from deepvm.cli.parameters import arg, flag, group, opt
 from deepvm.core.spelling import one_of
 from deepvm.errors import DataError, RequestError
@@ -63,7 +65,7 @@ def logs(name: Name, follow: Annotated[bool, flag("--follow", "Go on until the j
                 with file.open(encoding="utf-8", errors="replace") as stream:
                     stream.seek(places.get(file, 0))
                     for line in stream:
-                        say(f"{file.stem}: {line.rstrip()}")
+                        typer.echo(f"{file.stem}: {line.rstrip()}")
                     places[file] = stream.tell()
             if not follow or ended:
                 return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deepvm.cli.interrupts import INTERRUPTED
-from deepvm.cli.output import Output, note, print_document, say
+from deepvm.cli.output import Output, note, print_document
 from deepvm.cli.parameters import arg, flag, opt
 from deepvm.errors import DataError
 
@@ -67,7 +67,7 @@ def _detached(job: Submitted) -> None:
             start_new_session=True,
             cwd="/",
         )
-    say(job.name)
+    typer.echo(job.name)
     note(f"{job.name} runs in the background; 'deepvm jobs show {job.name}' shows it, 'deepvm jobs stop' ends it")
 
 

@@ -308,9 +308,11 @@ class Agent:
             self._request = asked_s, number
 
     def _watch(self) -> None:
-        """Tell how trainers have ended."""
+        """Tell how trainers have ended; while they train, get others ready for the next generation."""
         trainers, board = self._trainers, self._board
         assert trainers is not None
+        if trainers.running and board is not None and board.of_rank(0, RankWord.STEP) > self._last[0]:
+            trainers.warm_up()
         code = trainers.ended() if trainers.running else None
         if code is None or board is None:
             return

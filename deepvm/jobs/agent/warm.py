@@ -15,6 +15,8 @@ import sys
 from collections.abc import Sequence
 
 READY = b"warm\n"
+_LOADED = ("torch", "torch._dynamo", "torch.distributed", "deepvm.checkpoint.checkpointer")
+"""What takes long to load: the first optimizer loads ``torch._dynamo``, in as long as torch itself takes."""
 
 
 def can_warm(words: Sequence[str]) -> bool:
@@ -27,7 +29,8 @@ def can_warm(words: Sequence[str]) -> bool:
 def main() -> None:
     """Load, wait, run."""
     with contextlib.suppress(Exception):  # a training without torch, or whose torch is broken: it will say so itself
-        importlib.import_module("torch")
+        for name in _LOADED:
+            importlib.import_module(name)
     tells = int(sys.argv[1])
     os.write(tells, READY)
     os.close(tells)

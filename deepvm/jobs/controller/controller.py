@@ -104,7 +104,7 @@ class Controller:
         same = replace(before, now_s=world.now_s) == world
         if acts or not quiet or not self._alike(before, world):
             row = None
-            if not quiet or before.job is not world.job:
+            if (not quiet and not same) or before.job is not world.job:
                 shown = {**_facts(event), **(facts or {}), "generation": world.generation}
                 row = EventRow(world.now_s, type(event).__name__.lower(), world.job.value, shown)
             self._history.commit(self._job.name, self._stored, world, row)

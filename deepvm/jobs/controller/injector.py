@@ -26,7 +26,8 @@ class Strike:
 
 
 def strike_of(injection: Injection, number: int) -> Strike:
-    """What happens to the job's machine of this number: the same whenever it is asked."""
-    rng = random.Random(f"{injection.seed} {number}")
-    life_s = rng.expovariate(1.0 / injection.mttp_s)
-    return Strike(life_s, None if rng.random() < injection.missed else injection.grace_s)
+    """What happens to the job's machine of this number, from 1: the same whenever it is asked."""
+    rng = random.Random(injection.seed)
+    for _ in range(number):  # machines draw one after the other: a life, and whether the notice is missed
+        life_s, missed = rng.expovariate(1.0 / injection.mttp_s), rng.random() < injection.missed
+    return Strike(life_s, None if missed else injection.grace_s)
