@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from deepvm.jobs.states import Job, JobEvent, Machine, MachineEvent, job_after, machine_after
-from deepvm.jobs.world import LOST, PREEMPTED, REFUSED, RELEASED, MachineRecord, Reason, Save, World
+from deepvm.jobs.world import LOST, PREEMPTED, REFUSED, RELEASED, MachineRecord, Pool, Reason, Role, Save, World
 
 # --- what happens ----------------------------------------------------------------------------------------------------
 
@@ -182,13 +182,14 @@ class Orders:
     """What an agent is to do: the answer to each of its heartbeats, so that none is lost with a controller.
 
     Attributes:
-        shutdown: nobody needs the machine any more.
+        shutdown: nobody needs the machine any more. serve: keep versions in its memory.
         generation, members: what to run there, 0 for nothing, and where its ranks are; anything older is killed.
         save: a version is wanted of that generation: save the same step on all ranks, and hold until the next orders,
             or until ``save.limit_s``.
     """
 
     shutdown: bool = False
+    serve: bool = False
     generation: int = 0
     members: tuple[str, ...] = ()
     save: Save | None = None
@@ -199,9 +200,11 @@ def orders(world: World, machine: str) -> Orders:
     known = world.machines.get(machine)
     if known is None or known.state in _UNWANTED:
         return Orders(shutdown=True)
+    if known.role is Role.ANCHOR:
+        return Orders(serve=True)
     if not world.formed or machine not in world.members:
         return Orders()
-    return Orders(False, world.generation, world.members, world.save)
+    return Orders(generation=world.generation, members=world.members, save=world.save)
 
 
 _UNWANTED = (Machine.RELEASING, Machine.LOST, Machine.ENDED, Machine.FAILED)
@@ -419,8 +422,8 @@ def _saved_first(world: World) -> _Step:
             reason, limit_s = Reason.EMERGENCY, taken_s
     elif world.ending:
         reason = Reason.STOP
-    elif world.job is Job.RUNNING and _next_members(world) != world.members:
-        reason = Reason.RESIZE
+    elif world.job is Job.RUNNING and (_next_members(world) != world.members or _next_anchor(world) != world.anchor):
+        reason = Reason.RESIZE if _next_members(world) and _has_anchor(world) else None
     if reason is None:
         return world, []
     return replace(world, save=Save(reason, world.now_s, limit_s), job=job_after(world.job, JobEvent.SAVE)), []
@@ -428,9 +431,19 @@ def _saved_first(world: World) -> _Step:
 
 def _next_members(world: World) -> tuple[str, ...]:
     """The machines of the next generation: those of this one in their order, then the newcomers."""
-    able = [m.id for m in world.of(Machine.MEMBER)]
+    able = [m.id for m in world.of(Role.TRAINER, Machine.MEMBER)]
     stay = [m for m in world.members if m in able]
     return tuple([*stay, *(m for m in able if m not in stay)][: world.terms.most])
+
+
+def _next_anchor(world: World) -> str:
+    """The machine that keeps the versions of the next generation: that of this one while it is able to."""
+    able = [m.id for m in world.of(Role.ANCHOR, Machine.MEMBER)]
+    return world.anchor if world.anchor in able else next(iter(able), "")
+
+
+def _has_anchor(world: World) -> bool:
+    return world.terms.anchor is None or bool(_next_anchor(world))
 
 
 def _formed(world: World) -> _Step:
@@ -448,10 +461,10 @@ def _formed(world: World) -> _Step:
             if machine.state is Machine.NOTICED:
                 world = _moved(world, machine, MachineEvent.RELEASE)
                 acts.append(Release(machine.id))
-    members = _next_members(world)
-    if world.formed and members == world.members:
+    members, anchor = _next_members(world), _next_anchor(world)
+    if world.formed and (members, anchor) == (world.members, world.anchor):
         return replace(world, save=None, job=job_after(world.job, JobEvent.STARTED)), acts
-    if len(members) < terms.least or not _gathered(world, members):
+    if len(members) < terms.least or not _gathered(world, members) or not _has_anchor(world):
         if world.formed:
             world = replace(world, job=job_after(world.job, JobEvent.BROKEN))
         return replace(world, formed=False, save=None, suspected_s=None, exits={}, started=frozenset()), acts
@@ -459,8 +472,8 @@ def _formed(world: World) -> _Step:
     for name in members:
         world = world.with_machine(replace(world.machines[name], epoch=number))
     job = job_after(world.job, JobEvent.FORM)
-    world = replace(world, job=job, generation=number, members=members, formed=True, started=frozenset(), exits={})
-    return replace(world, suspected_s=None, save=None), acts
+    world = replace(world, job=job, generation=number, members=members, anchor=anchor, formed=True, exits={})
+    return replace(world, started=frozenset(), suspected_s=None, save=None), acts
 
 
 def _gathered(world: World, members: tuple[str, ...]) -> bool:
@@ -501,16 +514,29 @@ def _wanted(world: World) -> _Step:
     if world.job.over or world.ending:
         return world, []
     acts: list[Act] = []
-    live = [m for m in world.machines.values() if m.state.coming or m.state in (Machine.MEMBER, Machine.SUSPECT)]
+    for machine in list(world.of(Role.TRAINER, Machine.NOTICED)):
+        if machine.id not in world.members or not world.formed:  # it has nothing to give
+            world = _moved(world, machine, MachineEvent.RELEASE)
+            acts.append(Release(machine.id))
+    alive = [m for m in world.machines.values() if m.state.coming or m.state in (Machine.MEMBER, Machine.SUSPECT)]
+    live = [m for m in alive if m.role is Role.TRAINER]
     spare = [m for m in live if m.id not in world.members or not world.formed]
     for machine in list(reversed(spare))[: max(len(live) - world.terms.most, 0)]:
         world = _moved(world, machine, MachineEvent.RELEASE)
         acts.append(Release(machine.id))
+    if world.terms.anchor is not None and len(live) == len(alive):
+        world, act = _requested(world, world.terms.anchor, Role.ANCHOR)
+        acts.append(act)
     free = [p for p in world.pools if world.blocked.get(p, (0.0, 0))[0] <= world.now_s]
     for _ in range(world.terms.most - len(live) if free else 0):
-        number = world.requests + 1
-        machine = MachineRecord(f"m{number}", free[0], world.now_s)
-        world = replace(world, requests=number).with_machine(machine)
-        acts.append(Request(machine.id))
-    waits = not live and not acts
+        world, act = _requested(world, free[0], Role.TRAINER)
+        acts.append(act)
+    waits = not live and not any(isinstance(act, Request) for act in acts)
     return replace(world, idle_s=(world.idle_s or world.now_s) if waits else None), acts
+
+
+def _requested(world: World, pool: Pool, role: Role) -> tuple[World, Request]:
+    """With the record of a new machine, which comes before the request."""
+    number = world.requests + 1
+    machine = MachineRecord(f"m{number}", pool, world.now_s, role=role)
+    return replace(world, requests=number).with_machine(machine), Request(machine.id)

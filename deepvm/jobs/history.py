@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ _MACHINES = sa.Table(
     sa.Column("grace_s", sa.Float, nullable=False),
     sa.Column("requested_s", sa.Float, nullable=False),
     sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("role", sa.String(16), nullable=False),
     *(
         sa.Column(name, sa.Float)
         for name in ("launched_s", "ready_s", "trained_s", "heard_s", "silent_s", "noticed_s", "taken_s", "ended_s")
@@ -179,19 +180,19 @@ class History:
         """All jobs, the newest first."""
         with self._engine.connect() as connection:
             rows = connection.execute(sa.select(_JOBS).order_by(_JOBS.c.created_s.desc())).mappings()
-            return [_job(row) for row in rows]
+            return [_job(dict(row)) for row in rows]
 
     def job(self, name: str) -> JobRow | None:
         """One job, if there is one of that name."""
         with self._engine.connect() as connection:
             row = connection.execute(sa.select(_JOBS).where(_JOBS.c.name == name)).mappings().first()
-            return None if row is None else _job(row)
+            return None if row is None else _job(dict(row))
 
     def world(self, name: str) -> World:
         """What its controller knew last."""
         with self._engine.connect() as connection:
             document = connection.execute(sa.select(_JOBS.c.world).where(_JOBS.c.name == name)).scalar_one()
-            found = list(self._machines(connection, name))
+            found = self._machines(connection, name)
         order = {m["id"]: m for m in sorted(found, key=lambda m: (m["requested_s"], len(m["id"]), m["id"]))}
         return from_document(json.loads(document), {key: from_row(row) for key, row in order.items()})
 
@@ -210,8 +211,9 @@ class History:
             return [dict(row) for row in connection.execute(sa.select(_MACHINES)).mappings()]
 
     @staticmethod
-    def _machines(connection: sa.Connection, name: str) -> Iterable[Mapping[str, Any]]:
-        return connection.execute(sa.select(_MACHINES).where(_MACHINES.c.job == name)).mappings().all()
+    def _machines(connection: sa.Connection, name: str) -> list[dict[str, Any]]:
+        rows = connection.execute(sa.select(_MACHINES).where(_MACHINES.c.job == name)).mappings()
+        return [dict(row) for row in rows]
 
     def close(self) -> None:
         """Close it."""

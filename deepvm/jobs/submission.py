@@ -22,13 +22,14 @@ from deepvm.jobs.clouds.local import LocalCloud
 from deepvm.jobs.controller.controller import Submitted
 from deepvm.jobs.controller.injector import Injection
 from deepvm.jobs.history import History, JobRow, own_folder
-from deepvm.jobs.jobfile import JobFile, Range
+from deepvm.jobs.jobfile import Anchor, JobFile, Range
 from deepvm.jobs.states import Job
 from deepvm.jobs.wire import new_secret
 from deepvm.jobs.world import Pool, Terms, World
 
 CODE, SECRET = "code.tar.gz", "secret"
 ORPHAN_AFTER_S = 1800.0
+_MEMORY = "1GiB"
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,11 @@ def jobs_folder() -> Path:
     return own_folder() / "jobs"
 
 
-def instance_of(name: str) -> InstanceType:
+def instance_of(name: str, option: str = "machines.type") -> InstanceType:
     """A type of the embedded catalog. Raises RequestError: there is none of that name."""
     catalog = load_catalog()
     if name not in catalog.by_name:
-        raise RequestError("machines.type", name, "an instance type of the catalog; see 'deepvm catalog show'")
+        raise RequestError(option, name, "an instance type of the catalog; see 'deepvm catalog show'")
     return catalog[name]
 
 
@@ -73,8 +74,19 @@ def world_of(job: JobFile, now_s: float) -> World:
         end_s=None if budget.deadline is None else now_s + budget.deadline,
         policy=parse_policy(job.save_policy),
         absent_s=10.0 if job.cloud == "local" else 60.0,
+        anchor=_anchor_of(job, grace_s),
     )
     return World(terms=terms, now_s=now_s, pools=(pool,))
+
+
+def _anchor_of(job: JobFile, grace_s: float) -> Pool | None:
+    """Where the anchor comes from: on demand, as nothing would be saved of versions in a memory that goes first."""
+    if not isinstance(job.anchor, Anchor):
+        return None
+    price = instance_of(job.anchor.type, "anchor.type").on_demand_usd_per_hour
+    if price is None:
+        raise RequestError("anchor.type", job.anchor.type, "a type with an on-demand price")
+    return Pool(job.anchor.type, job.machines.zone or job.cloud, Market.ON_DEMAND.value, float(price), grace_s)
 
 
 def cloud_of(name: str) -> Cloud:
@@ -132,6 +144,7 @@ def submitted(name: str, folder: Path, spec: Mapping[str, Any]) -> Submitted:
         "save_policy": spec["save_policy"],
         "per_machine": instance.gpu.count if instance.gpu else 1,
         "orphan_after_s": ORPHAN_AFTER_S,
+        "anchor_memory": (spec["anchor"] or {}).get("memory") or _MEMORY if spec["anchor"] != "none" else "",
     }
     injection = None
     if inject is not None:

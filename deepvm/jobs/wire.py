@@ -45,6 +45,17 @@ def _signature(secret: bytes, kind: str, number: int, body: bytes) -> str:
     return hmac.new(secret, f"{kind} {number} ".encode() + body, hashlib.sha256).hexdigest()
 
 
+def token_of(job_secret: str) -> str:
+    """The token of a job's memory node."""
+    return hmac.new(bytes.fromhex(job_secret), b"deepvm memory node", hashlib.sha256).hexdigest()
+
+
+def _covered(secret: bytes, key: bytes, session: str, number: int) -> bytes:
+    """With a pad that no other message has: 32 bytes covered, or uncovered again."""
+    pad = hmac.new(key, f"secret {session} {number}".encode(), hashlib.sha256).digest()
+    return bytes(a ^ b for a, b in zip(secret, pad, strict=True))
+
+
 @dataclass
 class Sender:
     """What an agent signs with, for messages of one kind; for one thread."""
@@ -61,6 +72,10 @@ class Sender:
         who = {"machine": self.machine, "nonce": self.nonce, "session": self.session, "number": self.number}
         body = json.dumps({**message, **who}).encode()
         return body, _signature(self.secret, "message", self.number, body)
+
+    def shown(self, sealed: str) -> str:
+        """A secret in the answer to the last message."""
+        return _covered(bytes.fromhex(sealed), self.secret, self.session, self.number).hex()
 
     def opened(self, body: bytes, signature: str) -> dict[str, Any]:
         """The answer to the last message. Raises WireError: it is not the controller's."""
@@ -99,6 +114,11 @@ class Receiver:
             oldest = self._over[machine] = min(seen)
             del seen[oldest]
         return message
+
+    def hidden(self, secret: str, message: Mapping[str, Any]) -> str:
+        """A secret of 64 hex digits for the answer to a message: only the machine that sent it can read it."""
+        machine, session, number = message["machine"], message["session"], message["number"]
+        return _covered(bytes.fromhex(secret), secret_of(self._secret, machine), session, number).hex()
 
     def sealed(self, answer: Mapping[str, Any], machine: str, number: int) -> tuple[bytes, str]:
         """An answer as bytes, and its signature."""

@@ -13,6 +13,13 @@ RELEASED, PREEMPTED, LOST, REFUSED = "released", "preempted", "lost", "refused"
 """Why a machine ended."""
 
 
+class Role(Enum):
+    """What a machine is for."""
+
+    TRAINER = "trainer"
+    ANCHOR = "anchor"  # it keeps versions in its memory
+
+
 class Reason(Enum):
     """Why a version is wanted."""
 
@@ -38,8 +45,10 @@ class Pool:
 class MachineRecord:
     """A machine; times in seconds since the epoch, None until they are known.
 
-    ``id`` is the token of the request, and the machine's tag in the cloud. ``taken_s``: when the cloud takes it back,
-    by its notice. ``trained_s``: when its first trainers were ready. ``reported``: the newest report of its agent. ``epoch``: the newest generation that it was told to run.
+    Attributes:
+        id: the token of the request, and the machine's tag in the cloud.
+        trained_s: when its first trainers were ready. taken_s: when the cloud takes it back, by its notice.
+        epoch: the newest generation that it was told to run. reported: the newest report of its agent that was heard.
     """
 
     id: str
@@ -57,6 +66,7 @@ class MachineRecord:
     end_reason: str = ""
     epoch: int = 0
     reported: int = 0
+    role: Role = Role.TRAINER
 
     def usd(self, now_s: float) -> float:
         """What it has cost: from its launch to its end, by the second."""
@@ -77,7 +87,7 @@ class Terms:
         gather_s: how long the first generation waits for more machines than the fewest.
         save_s: how long a version may take that no notice limits. cool_s: how long a pool that refused is left alone;
             twice as long each time. give_up_s: without any machine for so long, there is nothing to be had.
-        policy: decides on emergency saves.
+        policy: decides on emergency saves. anchor: where the machine that keeps versions comes from; None without one.
     """
 
     least: int
@@ -93,6 +103,7 @@ class Terms:
     cool_s: float = 30.0
     give_up_s: float = 3600.0
     policy: SavePolicy = field(default_factory=Adaptive)
+    anchor: Pool | None = None
 
 
 @dataclass(frozen=True)
@@ -123,7 +134,8 @@ class World:
 
     Attributes:
         machines: by id, in the order of their requests.
-        generation: the newest; 0 before the first. members: its machines, in the order of their ranks.
+        generation: the newest; 0 before the first. members: its machines, in the order of their ranks. anchor: the
+            machine that keeps its versions, empty without one.
         formed: whether its trainers were told to start, and not to stop since. started: where they run.
         exits: the worst exit code of the trainers on each machine where all have ended.
         suspected_s: since when an exit is looked into. crashed_at: the last step before trainers failed for no reason
@@ -141,6 +153,7 @@ class World:
     machines: Mapping[str, MachineRecord] = field(default_factory=dict)
     generation: int = 0
     members: tuple[str, ...] = ()
+    anchor: str = ""
     formed: bool = False
     started: frozenset[str] = frozenset()
     exits: Mapping[str, int] = field(default_factory=dict)
@@ -179,9 +192,9 @@ class World:
         """What it costs now."""
         return sum(m.pool.usd_per_hour for m in self.machines.values() if m.state.costs) / 3600
 
-    def of(self, *states: Machine) -> Iterator[MachineRecord]:
-        """The machines in these states."""
-        return (m for m in self.machines.values() if m.state in states)
+    def of(self, role: Role, *states: Machine) -> Iterator[MachineRecord]:
+        """The machines of a role in these states."""
+        return (m for m in self.machines.values() if m.role is role and m.state in states)
 
     def with_machine(self, machine: MachineRecord) -> World:
         """With one machine new or changed."""

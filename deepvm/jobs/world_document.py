@@ -8,9 +8,10 @@ from typing import Any
 
 from deepvm.core.preemption.savepolicy import SaveFacts, parse_policy
 from deepvm.jobs.states import Job, Machine
-from deepvm.jobs.world import Counts, MachineRecord, Pool, Reason, Save, Terms, World
+from deepvm.jobs.world import Counts, MachineRecord, Pool, Reason, Role, Save, Terms, World
 
 _PLAIN = (
+    "anchor",
     "now_s",
     "generation",
     "formed",
@@ -31,7 +32,11 @@ def to_document(world: World) -> dict[str, Any]:
     terms, save = world.terms, world.save
     return {
         **{name: getattr(world, name) for name in _PLAIN},
-        "terms": {**{f.name: getattr(terms, f.name) for f in fields(terms)}, "policy": terms.policy.name},
+        "terms": {
+            **{f.name: getattr(terms, f.name) for f in fields(terms)},
+            "policy": terms.policy.name,
+            "anchor": None if terms.anchor is None else asdict(terms.anchor),
+        },
         "job": world.job.value,
         "members": list(world.members),
         "started": sorted(world.started),
@@ -48,7 +53,12 @@ def to_document(world: World) -> dict[str, Any]:
 def from_document(found: Mapping[str, Any], machines: Mapping[str, MachineRecord]) -> World:
     """The world of a document. Raises KeyError, TypeError, ValueError: it is none."""
     save = found["save"]
-    terms = {**found["terms"], "policy": parse_policy(found["terms"]["policy"])}
+    anchor = found["terms"]["anchor"]
+    terms = {
+        **found["terms"],
+        "policy": parse_policy(found["terms"]["policy"]),
+        "anchor": None if anchor is None else Pool(**anchor),
+    }
     return World(
         **{name: found[name] for name in _PLAIN},
         terms=Terms(**terms),
@@ -67,7 +77,7 @@ def from_document(found: Mapping[str, Any], machines: Mapping[str, MachineRecord
 
 def to_row(machine: MachineRecord) -> dict[str, Any]:
     """A machine as the columns of a table."""
-    row = {**asdict(machine), "state": machine.state.value}
+    row = {**asdict(machine), "state": machine.state.value, "role": machine.role.value}
     pool = row.pop("pool")
     return {**row, **pool}
 
@@ -75,5 +85,5 @@ def to_row(machine: MachineRecord) -> dict[str, Any]:
 def from_row(row: Mapping[str, Any]) -> MachineRecord:
     """A machine of the columns of a table."""
     pool = Pool(**{f.name: row[f.name] for f in fields(Pool)})
-    plain = {f.name: row[f.name] for f in fields(MachineRecord) if f.name not in ("pool", "state")}
-    return MachineRecord(**plain, pool=pool, state=Machine(row["state"]))
+    plain = {f.name: row[f.name] for f in fields(MachineRecord) if f.name not in ("pool", "state", "role")}
+    return MachineRecord(**plain, pool=pool, state=Machine(row["state"]), role=Role(row["role"]))

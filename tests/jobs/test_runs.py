@@ -156,3 +156,42 @@ def test_detached(home: Home) -> None:
     until(saved)
     until(lambda: home.document("jobs", "show", "away")["state"] == "done")
     assert nothing_is_left(home)
+
+
+def test_versions_in_the_memory_of_an_anchor(home: Home) -> None:
+    """Two ranks with a Checkpointer; the anchor costs something, and outlives the others."""
+    pytest.importorskip("torch")
+    (home.code / "train.py").write_text(TRAIN)
+    inject = {"mttp": "2s", "count": 1, "grace": "4s", "seed": 1}
+    job = home.job("anchored", "exec python train.py 60;", count=2, anchor={"type": "m7g.large"}, inject=inject)
+    found = home.document("run", str(job))
+    assert (found["state"], found["lost_steps"], found["notices"]) == ("done", 0, 1)
+    anchor, *others = found["machines"]
+    assert (anchor["type"], anchor["market"], anchor["end_reason"]) == ("m7g.large", "on-demand", "released")
+    assert len(others) == 3 and anchor["usd"] > 0
+    assert (home.result / "resumed").read_text().startswith("0 tcp://127.0.0.1:")
+    assert nothing_is_left(home)
+
+
+TRAIN = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+from deepvm.checkpoint import Checkpointer
+
+dist.init_process_group("gloo")
+torch.manual_seed(1)
+torch.set_num_threads(1)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+optimizer = torch.optim.Adam(model.parameters())
+checkpointer = Checkpointer(model=model, optimizer=optimizer)
+first = checkpointer.restore_latest()
+if dist.get_rank() == 0:
+    open(os.environ["RESULT"] + "/resumed", "a").write(f"{first} {os.environ['DEEPVM_TIERS']}\\n")
+for step in range(first, int(sys.argv[1])):
+    optimizer.zero_grad()
+    model(torch.ones(1, 64) * step).sum().backward()
+    optimizer.step()
+    time.sleep(0.05)
+checkpointer.close()
+"""

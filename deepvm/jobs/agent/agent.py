@@ -61,7 +61,9 @@ class Orders:
     digest: str = ""
     shutdown: bool = False
     generation: int = 0
+    serve: bool = False
     ranks: list[dict[str, Any]] = field(default_factory=list)
+    tiers: list[str] = field(default_factory=list)
     port: int = 0
     save: dict[str, Any] | None = None
     schedule: dict[str, Any] | None = None
@@ -117,8 +119,12 @@ class Agent:
     def _prepare(self) -> Mapping[str, Any]:
         """Fetch the job and its code, and run its setup."""
         client = self._clients["ask"]
-        spec = self._insist(lambda: client.ask("/job", {}))
+        spec: dict[str, Any] = self._insist(lambda: client.ask("/job", {}))
         folder = self._around.folder
+        token = folder / "token"
+        descriptor = os.open(token, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "w", encoding="ascii") as file:
+            file.write(client.shown(spec["sealed_token"]))
         code = folder / "code"
         if spec["has_code"]:
             archive = folder / "code.tar.gz"
@@ -129,7 +135,7 @@ class Agent:
         code.mkdir(exist_ok=True)
         environ = {k: v for k, v in os.environ.items() if k not in (AGENT, EPOCH)}
         environ |= {"PYTHONUNBUFFERED": "1", AGENT: str(folder), "DEEPVM_JOB": spec["name"]}
-        environ |= {"DEEPVM_TIERS": " ".join(spec["tiers"]), "DEEPVM_DATA": str(folder / "data")}
+        environ |= {"DEEPVM_TOKEN_FILE": str(token), "DEEPVM_DATA": str(folder / "data")}
         command = Command(spec["train"], int(spec["per_machine"]), spec["env"], code, spec["launcher"])
         self._trainers = Trainers(command, environ, self._said)
         self._policy = parse_policy(spec["save_policy"])
@@ -273,6 +279,7 @@ class Agent:
             "LOCAL_WORLD_SIZE": str(mine["processes"]),
             "MASTER_ADDR": orders.ranks[0]["address"],
             "MASTER_PORT": str(orders.port),
+            "DEEPVM_TIERS": " ".join(orders.tiers),
         }
         if self._around.interface:
             common |= {"GLOO_SOCKET_IFNAME": self._around.interface, "NCCL_SOCKET_IFNAME": self._around.interface}

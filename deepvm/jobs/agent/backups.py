@@ -117,7 +117,7 @@ class Backups:
         yield from sorted(found, reverse=True)
 
     def latest(self, rank: int, epoch: int) -> Backup | None:
-        """Fetch the newest backup of a rank, or else of rank 0, that is undamaged. Raises CheckpointError if none is."""
+        """Fetch the newest undamaged backup of a rank, or else of rank 0. Raises CheckpointError: all are damaged."""
         if self._root is None:
             return None
         self._begin(epoch)

@@ -60,6 +60,10 @@ class ControllerClient:
                 last = Unheard("401 Unauthorized")
         raise Unheard(str(last) or type(last).__name__)
 
+    def shown(self, sealed: str) -> str:
+        """A secret that stands in the last answer."""
+        return self._sender.shown(sealed)
+
     def fetch(self, path: str, target: Path, limit_s: float = 600.0) -> None:
         """Save a file of the controller's. Raises Unheard, OSError."""
         answer = self.ask(path, {}, limit_s)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from deepvm.jobs.agent.agent import Agent, Surroundings
+from deepvm.jobs.agent.anchor import AnchorAgent
 from deepvm.jobs.agent.notices import notice_source
 
 
@@ -35,7 +36,10 @@ def main() -> None:
         interface=settings.get("interface", "lo"),
         beat_s=float(settings.get("beat_s", 1.0)),
     )
-    Agent(around, notice_source(metadata)).run()
+    if settings.get("role") == "anchor":
+        AnchorAgent(around).run()
+    else:
+        Agent(around, notice_source(metadata)).run()
 
 
 if __name__ == "__main__":

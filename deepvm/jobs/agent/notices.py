@@ -13,7 +13,7 @@ import os
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
@@ -152,7 +152,7 @@ class AzureNotices:
         return False
 
 
-_SOURCES = {"aws": Ec2Notices, "gcp": GcpNotices, "azure": AzureNotices}
+_SOURCES: Mapping[str, Callable[[], NoticeSource]] = {"aws": Ec2Notices, "gcp": GcpNotices, "azure": AzureNotices}
 
 
 def notice_source(metadata: str) -> NoticeSource:

@@ -58,6 +58,7 @@ class LocalCloud:
                 "type": record.pool.instance_type,
                 "zone": record.pool.zone,
                 "market": record.pool.market,
+                "role": record.role.value,
                 "launched_s": launched_s,
             }
             write_bytes(place / "settings.json", json.dumps(settings).encode())

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from deepvm.jobs.controller.api import application
 from deepvm.jobs.controller.injector import Injection, strike_of
 from deepvm.jobs.history import EventRow, History
 from deepvm.jobs.states import Machine
-from deepvm.jobs.wire import USER, Receiver, secret_of
+from deepvm.jobs.wire import USER, Receiver, secret_of, token_of
 from deepvm.jobs.world import LOST, Reason, World
 
 _TICK_S, _GONE_S, _ACK_S = 0.2, 0.3, 8.0
@@ -73,6 +73,15 @@ class _Agent:
     scheduled: int = 0
 
 
+class _Server(uvicorn.Server):
+    """Leaves signals to the controller."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
 class Controller:
     """Runs a job to its end; everything happens in one thread, but for the calls to the cloud."""
 
@@ -104,7 +113,8 @@ class Controller:
         same = replace(before, now_s=world.now_s) == world
         if acts or not quiet or not self._alike(before, world):
             row = None
-            if (not quiet and not same) or before.job is not world.job:
+            idle = quiet or (same and isinstance(event, d.Silent))
+            if not idle or before.job is not world.job:
                 shown = {**_facts(event), **(facts or {}), "generation": world.generation}
                 row = EventRow(world.now_s, type(event).__name__.lower(), world.job.value, shown)
             self._history.commit(self._job.name, self._stored, world, row)
@@ -168,9 +178,8 @@ class Controller:
             timeout_keep_alive=75,
             lifespan="off",
         )
-        server = uvicorn.Server(config)
-        server.install_signal_handlers = lambda: None  # type: ignore[method-assign]
-        serving = asyncio.create_task(server._serve() if hasattr(server, "_serve") else server.serve())
+        server = _Server(config)
+        serving = asyncio.create_task(server.serve())
         while not server.started:
             await asyncio.sleep(0.01)
         port = server.servers[0].sockets[0].getsockname()[1]
@@ -273,7 +282,13 @@ class Controller:
 
     async def job(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """See :class:`deepvm.jobs.controller.api.Handler`."""
-        return {**self._job.spec, "name": self._job.name, "has_code": self._job.code is not None}
+        token = self._receiver.hidden(token_of(self._job.secret), message)
+        return {
+            **self._job.spec,
+            "name": self._job.name,
+            "has_code": self._job.code is not None,
+            "sealed_token": token,
+        }
 
     async def code(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """See :class:`deepvm.jobs.controller.api.Handler`."""
@@ -315,6 +330,11 @@ class Controller:
         if machine in self.world.machines:
             self._waiting.setdefault(machine, time.monotonic())
 
+    def _anchor_tier(self) -> list[str]:
+        """The memory node of this generation, if there is one."""
+        agent = self._agents.get(self.world.anchor)
+        return [] if agent is None or not agent.port else [f"tcp://{agent.address}:{agent.port}"]
+
     def _schedule_of(self, orders: d.Orders) -> Mapping[str, Any] | None:
         found = self._schedule
         return found if found is not None and found["generation"] == orders.generation else None
@@ -323,6 +343,8 @@ class Controller:
         """Differs where the orders do: the members of a generation do not change."""
         save, schedule = orders.save, self._schedule_of(orders)
         asked_s, number = 0.0 if save is None else save.asked_s, 0 if schedule is None else schedule["number"]
+        if orders.serve:
+            return "serving"
         return f"{self._receiver.nonce[:8]} {orders.shutdown:d} {orders.generation} {asked_s} {number}"
 
     def _told(self, orders: d.Orders) -> dict[str, Any]:
@@ -330,8 +352,10 @@ class Controller:
         found: dict[str, Any] = {
             "digest": self._digest(orders),
             "shutdown": orders.shutdown,
+            "serve": orders.serve,
             "generation": orders.generation,
             "ranks": [],
+            "tiers": [],
             "port": 0,
             "save": None,
             "schedule": self._schedule_of(orders),
@@ -341,6 +365,7 @@ class Controller:
             port = self._ports.setdefault(orders.generation, first.port)
             each = int(self._job.spec["per_machine"])
             found["port"] = port
+            found["tiers"] = [*self._anchor_tier(), *self._job.spec["tiers"]]
             found["ranks"] = [
                 {"machine": m, "address": self._agents.get(m, _Agent()).address, "processes": each}
                 for m in orders.members

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,11 @@ def event_line(event: EventRow) -> str:
     """The line of an event; empty for one that says nothing new."""
     facts, kind = event.facts, event.kind
     who = str(facts.get("id", ""))
-    text = {
+    lines: dict[str, Callable[[], str]] = {
         "launched": lambda: f"{who} was launched",
         "refused": lambda: f"{who} was refused: {facts['why']}",
         "silent": lambda: f"{who} is silent",
-        "noticed": lambda: (
-            f"{who} is taken back in {format_seconds(max(facts['taken_s'] - event.at_s, 0.0), digits=2)}"
-        ),
+        "noticed": lambda: f"{who} is taken back in {_left(facts['taken_s'] - event.at_s)}",
         "started": lambda: _started(facts),
         "ended": lambda: f"{who}: trainers ended with exit code {facts['code']} after step {facts['step']}",
         "safe": lambda: f"version {facts['version']} is safe, {_SAVED[facts['reason']]}",
@@ -37,10 +35,14 @@ def event_line(event: EventRow) -> str:
         "stop": lambda: f"the job is to stop: {facts['why']}",
         "savenow": lambda: "a version was asked for",
         "failed": lambda: f"{who}: {facts['why']}",
-    }.get(kind)
-    if text is not None:
-        return text()
+    }
+    if kind in lines:
+        return lines[kind]()
     return f"generation {facts['generation']} forms" if event.state == "forming" else f"the job is {event.state}"
+
+
+def _left(seconds: float) -> str:
+    return format_seconds(max(seconds, 0.0), digits=2)
 
 
 def _started(facts: Mapping[str, Any]) -> str:
@@ -62,7 +64,8 @@ def closing_lines(document: Mapping[str, Any], last: Sequence[str], folder: Path
         why = document["why"] or "training failed"
         yield f"{name}: {why}; all that it printed: deepvm jobs logs {name} ({folder / 'logs'})"
     elif state == "stopped":
-        yield f"{name}: {document['why']}, after {counted(document['steps'], 'step')}; deepvm jobs resume {name} goes on"
+        steps = counted(document["steps"], "step")
+        yield f"{name}: {document['why']}, after {steps}; deepvm jobs resume {name} goes on"
 
 
 def clock(at_s: float) -> str:

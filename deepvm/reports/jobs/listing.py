@@ -62,7 +62,8 @@ def print_job(document: Mapping[str, Any], events: Sequence[EventRow]) -> None:
     lines = [
         f"{document['name']}: {document['state']}{', ' + document['why'] if document['why'] else ''}",
         f"{document['steps']} steps in {format_seconds(document['total_s'])}, {document['generations']} generations",
-        f"{document['preemptions']} preemptions, {document['notices']} with a notice; {document['lost_steps']} steps lost",
+        f"{document['preemptions']} preemptions, {document['notices']} with a notice; "
+        f"{document['lost_steps']} steps lost",
         f"saved versions: {saves}",
         f"{document['cost_usd']:.4f} $"
         + (f", on demand {document['on_demand_cost_usd']:.4f} $" if document["on_demand_cost_usd"] else ""),
@@ -109,7 +110,10 @@ def orphans_document(found: Sequence[tuple[str, str, float]]) -> dict[str, Any]:
 
 def print_orphans(found: Sequence[tuple[str, str, float]]) -> None:
     """Machines without a controller, as a table."""
-    print_table(["job", "machine", "since"], [[job, machine, _time(since_s)] for job, machine, since_s in found])
+    print_table(
+        [Column("job"), Column("machine"), Column("since")],
+        [[job, machine, _time(since_s)] for job, machine, since_s in found],
+    )
 
 
 def _time(at_s: float) -> str:

@@ -6,15 +6,18 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from deepvm.core.units import format_seconds
 from deepvm.jobs.history import EventRow
 from deepvm.jobs.states import Machine
-from deepvm.jobs.world import World
+from deepvm.jobs.world import MachineRecord, World
 from deepvm.reports.jobs.events import clock, event_line
 
-_AGAIN_S = 0.5
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.live import Live
+
 _LAST = 8
 
 
@@ -25,7 +28,7 @@ class LiveView:
         """``world``: what the controller knows now."""
         self._name, self._world, self._stream = name, world, stream or sys.stderr
         self._events: deque[str] = deque(maxlen=_LAST)
-        self._live = None
+        self._live: Live | None = None
         self._began_s = time.time()
 
     def __enter__(self) -> LiveView:
@@ -54,7 +57,7 @@ class LiveView:
         if self._live is None:
             print(text, file=self._stream, flush=True)
 
-    def _drawn(self):  # type: ignore[no-untyped-def]
+    def _drawn(self) -> Group:
         from rich.console import Group
         from rich.table import Table
 
@@ -73,9 +76,6 @@ class LiveView:
         return Group(head, money, table, *self._events)
 
 
-def _alive_s(machine, now_s: float) -> float:  # type: ignore[no-untyped-def]
+def _alive_s(machine: MachineRecord, now_s: float) -> float:
     end_s = now_s if machine.ended_s is None else machine.ended_s
-    return max(end_s - machine.launched_s, 0.0)
-
-
-__all__ = ["LiveView"]
+    return max(end_s - (machine.launched_s or end_s), 0.0)

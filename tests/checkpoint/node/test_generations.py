@@ -1,4 +1,4 @@
-"""Generations of a job at a memory node: a newer one is let in at once, an older one is refused, also after a restart."""
+"""Generations of a job at a memory node: a newer one is let in at once, an older one refused."""
 
 from __future__ import annotations
 

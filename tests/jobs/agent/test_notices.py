@@ -64,12 +64,11 @@ def test_ec2_token_that_has_expired_is_renewed() -> None:
 
 
 def test_ec2_without_a_token_fails_loudly() -> None:
-    with serving(lambda method, *_: (200, "t") if method == "PUT" else (401, "")) as url:
-        with pytest.raises(MetadataError, match="hop limit"):
-            Ec2Notices(url).poll()
-    with serving(lambda method, *_: (403, "")) as url:
-        with pytest.raises(MetadataError, match="gives no token: 403"):
-            Ec2Notices(url).poll()
+    refusing = serving(lambda method, *_: (200, "t") if method == "PUT" else (401, ""))
+    with refusing as url, pytest.raises(MetadataError, match="hop limit"):
+        Ec2Notices(url).poll()
+    with serving(lambda method, *_: (403, "")) as url, pytest.raises(MetadataError, match="gives no token: 403"):
+        Ec2Notices(url).poll()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"action": "stop"}', '{"action": "stop", "time": "soon"}'])
