@@ -19,6 +19,7 @@ from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.errors import DataError, RequestError
 from deepvm.jobs.clouds.base import Cloud
 from deepvm.jobs.clouds.local import LocalCloud
+from deepvm.jobs.clouds.netns import NetnsCloud
 from deepvm.jobs.controller.controller import Submitted
 from deepvm.jobs.controller.injector import Injection
 from deepvm.jobs.history import History, JobRow, own_folder
@@ -73,7 +74,7 @@ def world_of(job: JobFile, now_s: float) -> World:
         total_usd=budget.total_usd,
         end_s=None if budget.deadline is None else now_s + budget.deadline,
         policy=parse_policy(job.save_policy),
-        absent_s=10.0 if job.cloud == "local" else 60.0,
+        absent_s=10.0 if job.cloud in ("local", "netns") else 60.0,
         anchor=_anchor_of(job, grace_s),
     )
     return World(terms=terms, now_s=now_s, pools=(pool,))
@@ -91,9 +92,11 @@ def _anchor_of(job: JobFile, grace_s: float) -> Pool | None:
 
 def cloud_of(name: str) -> Cloud:
     """The cloud of this name."""
-    if name != "local":
-        raise RequestError("cloud", name, "local")
-    return LocalCloud(jobs_folder())
+    if name == "local":
+        return LocalCloud(jobs_folder())
+    if name == "netns":
+        return NetnsCloud(jobs_folder())
+    raise RequestError("cloud", name, "local or netns")
 
 
 def submit(job: JobFile, beside: Path, history: History) -> tuple[Submitted, World]:

@@ -15,8 +15,6 @@ import sys
 from collections.abc import Sequence
 
 READY = b"warm\n"
-_LOADED = ("torch", "torch._dynamo", "torch.distributed", "deepvm.checkpoint.checkpointer")
-"""What takes long to load: the first optimizer loads ``torch._dynamo``, in as long as torch itself takes."""
 
 
 def can_warm(words: Sequence[str]) -> bool:
@@ -29,8 +27,11 @@ def can_warm(words: Sequence[str]) -> bool:
 def main() -> None:
     """Load, wait, run."""
     with contextlib.suppress(Exception):  # a training without torch, or whose torch is broken: it will say so itself
-        for name in _LOADED:
-            importlib.import_module(name)
+        importlib.import_module("torch")
+        # The first optimizer loads it, in as long as torch itself takes.
+        importlib.import_module("torch._dynamo")
+        importlib.import_module("torch.distributed")
+        importlib.import_module("deepvm.checkpoint.checkpointer")
     tells = int(sys.argv[1])
     os.write(tells, READY)
     os.close(tells)

@@ -51,6 +51,12 @@ class Cloud(Protocol):
     can_preempt: bool
     """Whether machines can be taken back on purpose."""
 
+    def host(self, job: str) -> str:
+        """The address at which a job's controller listens, so that its machines reach it."""
+
+    def finish(self, job: str) -> None:
+        """A job is over: remove what its machines shared. Raises CloudError."""
+
     def request(self, record: MachineRecord, start: Start) -> float:
         """Make a machine, once for each name; returns when it was launched. Raises RefusedError, CloudError."""
 

@@ -15,11 +15,13 @@ import signal
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from deepvm.io.atomic_write import write_bytes
 from deepvm.jobs.clouds.base import CloudError, Listing, RefusedError, Start
+from deepvm.jobs.clouds.settings import MachineSettings
 from deepvm.jobs.world import MachineRecord
 
 LOCK, MACHINE, ENDED, ORDER = "lock", "machine.json", "ended.json", "order.json"
@@ -38,6 +40,21 @@ class LocalCloud:
     def _machine(self, job: str, machine: str) -> Path:
         return self._folder / job / "machines" / machine
 
+    def host(self, job: str) -> str:
+        """See :class:`Cloud`."""
+        return "127.0.0.1"
+
+    def settings(self, record: MachineRecord, job: str) -> MachineSettings:
+        """What a machine must know of its surroundings."""
+        return {"address": "127.0.0.1", "interface": "lo", "metadata_host": "127.0.0.1", "metadata_port": 0}
+
+    def words(self, record: MachineRecord, job: str) -> list[str]:
+        """What starts a machine's first process. Raises RefusedError."""
+        return jail()
+
+    def finish(self, job: str) -> None:
+        """See :class:`Cloud`."""
+
     def request(self, record: MachineRecord, start: Start) -> float:
         """See :class:`Cloud`."""
         place = self._machine(start.job, start.machine)
@@ -45,12 +62,14 @@ class LocalCloud:
         time.sleep(self._allocation_s)
         descriptor = os.open(place / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            if not _locked(descriptor):
-                raise CloudError(f"{place}: another process makes this machine")
+            free = _locked(descriptor)
             if (place / MACHINE).exists():  # asked for again, after a reply that was lost
                 return float(_read(place / MACHINE)["launched_s"])
+            if not free:
+                raise CloudError(f"{place}: another process makes this machine")
             launched_s = time.time()
             settings = {
+                **self.settings(record, start.job),
                 "machine": start.machine,
                 "secret": start.secret.hex(),
                 "controller": start.controller,
@@ -63,20 +82,28 @@ class LocalCloud:
             }
             write_bytes(place / "settings.json", json.dumps(settings).encode())
             (place / "settings.json").chmod(0o600)
-            words = [*_jail(), sys.executable, "-m", "deepvm.jobs.clouds.local_machine", str(place)]
+            words = [
+                *self.words(record, start.job),
+                sys.executable,
+                "-m",
+                "deepvm.jobs.clouds.local_machine",
+                str(place),
+            ]
             write_bytes(place / MACHINE, json.dumps({"launched_s": launched_s}).encode())
-            with (place / "machine.log").open("ab") as log:
-                process = subprocess.Popen(
-                    words,
-                    cwd="/",
-                    env=_environ(),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                    pass_fds=(descriptor,),  # the lock is held until the last of them is gone
-                )
-            write_bytes(place / MACHINE, json.dumps({"launched_s": launched_s, "process": process.pid}).encode())
+            # Nobody's child: it outlives this process, which need not wait for it.
+            begin = 'log=$1; shift; "$@" >>"$log" 2>&1 & echo $!'
+            started = subprocess.run(
+                ["/bin/sh", "-c", begin, "sh", str(place / "machine.log"), *words],
+                cwd="/",
+                env=_environ(),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                start_new_session=True,
+                pass_fds=(descriptor,),  # the lock is held until the last of them is gone
+                check=True,
+            )
+            process = int(started.stdout)
+            write_bytes(place / MACHINE, json.dumps({"launched_s": launched_s, "process": process}).encode())
             return launched_s
         except OSError as error:
             raise RefusedError(f"{place}: {error.strerror or error}") from None
@@ -125,7 +152,8 @@ class LocalCloud:
             write_bytes(place / ORDER, json.dumps({"taken_s": time.time() + grace_s}).encode())
 
 
-def _jail() -> list[str]:
+@cache
+def jail() -> list[str]:
     """What starts a process with one of its own kind of numbers: when it ends, all it has started ends, too."""
     if shutil.which("unshare") is None:
         return []
@@ -170,7 +198,7 @@ def _kill(place: Path, why: str) -> None:
     with contextlib.suppress(OSError):  # unshare itself waits until all are gone, and then frees the lock
         for child in children.read_text().split():
             os.kill(int(child), signal.SIGKILL)
-    if len(_jail()) == 0:
+    if not jail():
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process, signal.SIGKILL)
     return _await_end(place)

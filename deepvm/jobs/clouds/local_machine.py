@@ -22,7 +22,8 @@ def main() -> None:
     place = Path(sys.argv[1])
     settings = json.loads((place / "settings.json").read_bytes())
     zone = settings["zone"]
-    metadata = FakeMetadata({"instance-type": settings["type"], "placement/availability-zone": zone})
+    facts = {"instance-type": settings["type"], "placement/availability-zone": zone}
+    metadata = FakeMetadata(facts, settings["metadata_host"], settings["metadata_port"])
     agent = subprocess.Popen(
         [sys.executable, "-m", "deepvm.jobs.agent.main", str(place / "settings.json"), metadata.url],
         stdin=subprocess.DEVNULL,

@@ -167,8 +167,9 @@ class Controller:
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
-    async def run(self, host: str = "127.0.0.1") -> World:
+    async def run(self) -> World:
         """Run until the job is over and nothing lives."""
+        host = await asyncio.to_thread(self._cloud.host, self._job.name)
         self._receiver = Receiver(self._job.secret)
         config = uvicorn.Config(
             application(self, self._receiver),
@@ -211,6 +212,7 @@ class Controller:
                         self.feed(d.Silent(machine))
                 over = self.world.job.over and all(m.state.over for m in self.world.machines.values())
                 if over and not self._tasks:
+                    await asyncio.to_thread(self._cloud.finish, self._job.name)
                     return self.world
                 await asyncio.sleep(_TICK_S if not over else 0.01)
         finally:
