@@ -376,11 +376,16 @@ def _judged(world: World) -> _Step:
     heard = [world.machines[m].heard_s or 0.0 for m in world.members]
     if min(heard) <= world.suspected_s:
         return world, []
-    # A network that was cut for a moment breaks a collective, too; a bug breaks it twice at the same step.
-    if world.reached > max(world.crashed_at, -1 if len(world.members) > 1 else 0):
+    # A network that was cut for a moment breaks a collective, too, and somebody may kill a trainer; a bug breaks it twice
+    # at the same step. A script that fails by itself at once does so again.
+    by_itself = len(world.members) == 1 and _KILLED not in world.exits.values()
+    if world.reached > max(world.crashed_at, 0 if by_itself else -1):
         again = job_after(world.job, JobEvent.BROKEN)
         return replace(world, job=again, formed=False, exits={}, suspected_s=None, crashed_at=world.reached), []
     return replace(world, job=job_after(world.job, JobEvent.CRASHED), save=None), []
+
+
+_KILLED = 137
 
 
 def _limited(world: World) -> _Step:
