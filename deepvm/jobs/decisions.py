@@ -376,8 +376,8 @@ def _judged(world: World) -> _Step:
     heard = [world.machines[m].heard_s or 0.0 for m in world.members]
     if min(heard) <= world.suspected_s:
         return world, []
-    # A network that was cut for a moment breaks a collective, too, and somebody may kill a trainer; a bug breaks it twice
-    # at the same step. A script that fails by itself at once does so again.
+    # A network that was cut for a moment breaks a collective, too, and somebody may kill a trainer; a bug breaks it
+    # twice at the same step. A script that fails by itself at once does so again.
     by_itself = len(world.members) == 1 and _KILLED not in world.exits.values()
     if world.reached > max(world.crashed_at, 0 if by_itself else -1):
         again = job_after(world.job, JobEvent.BROKEN)
@@ -427,8 +427,8 @@ def _saved_first(world: World) -> _Step:
             reason, limit_s = Reason.EMERGENCY, taken_s
     elif world.ending:
         reason = Reason.STOP
-    elif world.job is Job.RUNNING and (_next_members(world) != world.members or _next_anchor(world) != world.anchor):
-        reason = Reason.RESIZE if _next_members(world) and _has_anchor(world) else None
+    elif world.job is Job.RUNNING and (_next_members(world), _next_anchors(world)) != (world.members, world.anchors):
+        reason = Reason.RESIZE if _next_members(world) and _has_anchors(world) else None
     if reason is None:
         return world, []
     return replace(world, save=Save(reason, world.now_s, limit_s), job=job_after(world.job, JobEvent.SAVE)), []
@@ -441,14 +441,17 @@ def _next_members(world: World) -> tuple[str, ...]:
     return tuple([*stay, *(m for m in able if m not in stay)][: world.terms.most])
 
 
-def _next_anchor(world: World) -> str:
-    """The machine that keeps the versions of the next generation: that of this one while it is able to."""
+def _next_anchors(world: World) -> tuple[str, ...]:
+    """The machines that keep the versions of the next generation, each part where it was; none if one is missing."""
     able = [m.id for m in world.of(Role.ANCHOR, Machine.MEMBER)]
-    return world.anchor if world.anchor in able else next(iter(able), "")
+    fresh = (m for m in able if m not in world.anchors)
+    places = [*world.anchors, *[""] * world.terms.anchors][: world.terms.anchors]
+    found = [m if m in able else next(fresh, "") for m in places]
+    return tuple(found) if all(found) else ()
 
 
-def _has_anchor(world: World) -> bool:
-    return world.terms.anchor is None or bool(_next_anchor(world))
+def _has_anchors(world: World) -> bool:
+    return len(_next_anchors(world)) == world.terms.anchors
 
 
 def _formed(world: World) -> _Step:
@@ -466,10 +469,10 @@ def _formed(world: World) -> _Step:
             if machine.state is Machine.NOTICED:
                 world = _moved(world, machine, MachineEvent.RELEASE)
                 acts.append(Release(machine.id))
-    members, anchor = _next_members(world), _next_anchor(world)
-    if world.formed and (members, anchor) == (world.members, world.anchor):
+    members, anchors = _next_members(world), _next_anchors(world)
+    if world.formed and (members, anchors) == (world.members, world.anchors):
         return replace(world, save=None, job=job_after(world.job, JobEvent.STARTED)), acts
-    if len(members) < terms.least or not _gathered(world, members) or not _has_anchor(world):
+    if len(members) < terms.least or not _gathered(world, members) or not _has_anchors(world):
         if world.formed:
             world = replace(world, job=job_after(world.job, JobEvent.BROKEN))
         return replace(world, formed=False, save=None, suspected_s=None, exits={}, started=frozenset()), acts
@@ -477,7 +480,7 @@ def _formed(world: World) -> _Step:
     for name in members:
         world = world.with_machine(replace(world.machines[name], epoch=number))
     job = job_after(world.job, JobEvent.FORM)
-    world = replace(world, job=job, generation=number, members=members, anchor=anchor, formed=True, exits={})
+    world = replace(world, job=job, generation=number, members=members, anchors=anchors, formed=True, exits={})
     return replace(world, started=frozenset(), suspected_s=None, save=None), acts
 
 
@@ -529,13 +532,18 @@ def _wanted(world: World) -> _Step:
     for machine in list(reversed(spare))[: max(len(live) - world.terms.most, 0)]:
         world = _moved(world, machine, MachineEvent.RELEASE)
         acts.append(Release(machine.id))
-    if world.terms.anchor is not None and len(live) == len(alive):
-        world, act = _requested(world, world.terms.anchor, Role.ANCHOR)
-        acts.append(act)
-    free = [p for p in world.pools if world.blocked.get(p, (0.0, 0))[0] <= world.now_s]
-    for _ in range(world.terms.most - len(live) if free else 0):
-        world, act = _requested(world, free[0], Role.TRAINER)
-        acts.append(act)
+    terms, free = world.terms, [p for p in world.pools if world.blocked.get(p, (0.0, 0))[0] <= world.now_s]
+    steady = terms.steadies - sum(m.pool == terms.steady for m in live)
+    wanted: list[tuple[Pool | None, Role, int]] = [
+        (terms.anchor, Role.ANCHOR, terms.anchors - (len(alive) - len(live))),
+        (terms.steady, Role.TRAINER, min(steady, terms.most - len(live))),
+        (free[0] if free else None, Role.TRAINER, terms.most - len(live) - max(steady, 0)),
+    ]
+    for pool, role, count in wanted:
+        for _ in range(count if pool is not None else 0):
+            assert pool is not None
+            world, act = _requested(world, pool, role)
+            acts.append(act)
     waits = not live and not any(isinstance(act, Request) for act in acts)
     return replace(world, idle_s=(world.idle_s or world.now_s) if waits else None), acts
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import subprocess
 import tarfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from deepvm.catalog.documents.plan_file import load_plan
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.instances import InstanceType, Market
 from deepvm.core.preemption.savepolicy import parse_policy
-from deepvm.errors import DataError, RequestError
+from deepvm.errors import DataError, JobFormatError, RequestError
 from deepvm.jobs.clouds.base import Cloud
 from deepvm.jobs.clouds.local import LocalCloud
 from deepvm.jobs.clouds.netns import NetnsCloud
@@ -54,40 +56,89 @@ def instance_of(name: str, option: str = "machines.type") -> InstanceType:
     return catalog[name]
 
 
-def world_of(job: JobFile, now_s: float) -> World:
-    """What the controller knows before anything has happened. Raises RequestError."""
-    machines, budget = job.machines, job.budget
-    if machines.type is None:
-        raise RequestError("machines", "no type", "a type, such as g4dn.xlarge")
-    instance = instance_of(machines.type)
-    market = Market(machines.market)
-    price = instance.usd_per_hour(market)
-    if price is None:
-        raise RequestError("machines.market", machines.market, f"one in which {machines.type} has a price")
-    count = machines.count or 1
-    least, most = (count.min, count.max) if isinstance(count, Range) else (count, count)
-    grace_s = job.inject.grace if job.inject else 120.0
-    pool = Pool(machines.type, machines.zone or job.cloud, machines.market, float(price), grace_s)
+def world_of(job: JobFile, beside: Path, now_s: float) -> World:
+    """What the controller knows before anything has happened; ``beside``: the job file's folder.
+
+    Raises RequestError, or what reading its plan raises.
+    """
+    wanted, budget = rented_of(job, beside), job.budget
+    zone, grace_s = job.machines.zone or job.cloud, job.inject.grace if job.inject else 120.0
+
+    def pool(name: str, market: Market, option: str) -> Pool:
+        price = instance_of(name, option).usd_per_hour(market)
+        if price is None:
+            raise RequestError(option, name, f"a type with a price in the market {market.value}")
+        return Pool(name, zone, market.value, float(price), grace_s)
+
+    on_demand = pool(wanted.type, Market.ON_DEMAND, "machines.type") if wanted.steadies else None
+    spot = wanted.steadies < wanted.most
     terms = Terms(
-        least=least,
-        most=most,
+        least=wanted.least,
+        most=wanted.most,
         total_usd=budget.total_usd,
         end_s=None if budget.deadline is None else now_s + budget.deadline,
         policy=parse_policy(job.save_policy),
         absent_s=10.0 if job.cloud in ("local", "netns") else 60.0,
-        anchor=_anchor_of(job, grace_s),
+        anchor=pool(wanted.anchor, Market.ON_DEMAND, "anchor.type") if wanted.anchors else None,
+        anchors=wanted.anchors,
+        steady=on_demand if spot else None,
+        steadies=wanted.steadies if spot else 0,
     )
-    return World(terms=terms, now_s=now_s, pools=(pool,))
+    pools = (pool(wanted.type, Market.SPOT, "machines.type"),) if spot else (on_demand,)
+    return World(terms=terms, now_s=now_s, pools=tuple(p for p in pools if p is not None))
 
 
-def _anchor_of(job: JobFile, grace_s: float) -> Pool | None:
-    """Where the anchor comes from: on demand, as nothing would be saved of versions in a memory that goes first."""
-    if not isinstance(job.anchor, Anchor):
-        return None
-    price = instance_of(job.anchor.type, "anchor.type").on_demand_usd_per_hour
-    if price is None:
-        raise RequestError("anchor.type", job.anchor.type, "a type with an on-demand price")
-    return Pool(job.anchor.type, job.machines.zone or job.cloud, Market.ON_DEMAND.value, float(price), grace_s)
+@dataclass(frozen=True)
+class Rented:
+    """What a job rents: machines of one type, so many of them on demand, and those that keep versions."""
+
+    type: str
+    least: int
+    most: int
+    steadies: int
+    anchor: str = ""
+    anchors: int = 0
+
+
+def rented_of(job: JobFile, beside: Path) -> Rented:
+    """As the job file says: by type and count, by a plan, or what is recommended for its budget."""
+    machines, count = job.machines, job.machines.count
+    found: Rented
+    if machines.type is not None:
+        least, most = (count.min, count.max) if isinstance(count, Range) else (count or 1, count or 1)
+        found = Rented(machines.type, least, most, most if machines.market == "on-demand" else 0)
+    elif machines.plan is not None:
+        plan = load_plan(beside / machines.plan)
+        vms, memory = plan.training, plan.memory
+        found = Rented(vms.instance_type, plan.training_count, plan.training_count, vms.on_demand_count)
+        if memory is not None:
+            found = replace(found, anchor=memory.instance_type, anchors=memory.on_demand_count)
+    else:
+        assert job.budget.usd_per_hour is not None
+        found = _recommended(job.budget.usd_per_hour)
+    if isinstance(job.anchor, Anchor):
+        return replace(found, anchor=job.anchor.type, anchors=max(found.anchors, 1))
+    return replace(found, anchor="", anchors=0) if job.anchor == "none" else found
+
+
+def _recommended(usd_per_hour: float) -> Rented:
+    """The best cluster for a budget. Raises RequestError: it buys none."""
+    from deepvm.planner.recommend import recommend
+
+    answer = recommend(load_catalog(), str(usd_per_hour))
+    if not answer:
+        why = "" if answer.infeasible is None else answer.infeasible.reason
+        raise RequestError("budget.usd_per_hour", usd_per_hour, f"one that buys a cluster: {why}")
+    best = answer[0].cluster
+    memory = best.memory
+    return Rented(
+        best.gpu.name,
+        best.gpu_count,
+        best.gpu_count,
+        best.on_demand_count,
+        "" if memory is None else memory.instance.name,
+        0 if memory is None else memory.count,
+    )
 
 
 def cloud_of(name: str) -> Cloud:
@@ -99,10 +150,21 @@ def cloud_of(name: str) -> Cloud:
     raise RequestError("cloud", name, "local or netns")
 
 
-def submit(job: JobFile, beside: Path, history: History) -> tuple[Submitted, World]:
-    """Write a new job down: from now on it can be resumed. Raises RequestError, DataError."""
-    now_s = time.time()
-    world, folder = world_of(job, now_s), jobs_folder() / job.name
+@contextlib.contextmanager
+def about(file: Path) -> Iterator[None]:
+    """Turn errors about keys of a job file into errors that name the file."""
+    try:
+        yield
+    except RequestError as error:
+        raise JobFormatError(str(file), [error.about(error.option)]) from None
+
+
+def submit(job: JobFile, file: Path, history: History) -> tuple[Submitted, World]:
+    """Write a new job down: from now on it can be resumed. Raises RequestError, JobFormatError, DataError."""
+    now_s, beside = time.time(), file.parent
+    with about(file):
+        cloud_of(job.cloud)
+        world, folder = world_of(job, beside, now_s), jobs_folder() / job.name
     known = history.job(job.name)
     if known is not None:
         cure = f"another name: --name {job.name}-2"
@@ -119,10 +181,14 @@ def submit(job: JobFile, beside: Path, history: History) -> tuple[Submitted, Wor
             pack(beside / job.code, folder / CODE)
     except OSError as error:
         raise DataError(f"{error.filename or folder}: {error.strerror or error}") from None
-    spec = job.model_dump(mode="json")
+    spec = {**job.model_dump(mode="json"), "instance_type": _trains(world).instance_type}
     if not history.add_job(job.name, now_s, folder, spec, world):
         raise RequestError("name", job.name, "a name that no job has had")
     return submitted(job.name, folder, spec), world
+
+
+def _trains(world: World) -> Pool:
+    return world.pools[0]
 
 
 def secret_in(folder: Path) -> str:
@@ -135,7 +201,7 @@ def secret_in(folder: Path) -> str:
 
 def submitted(name: str, folder: Path, spec: Mapping[str, Any]) -> Submitted:
     """A job as its controller runs it, from what was written down. Raises DataError."""
-    instance = instance_of(spec["machines"]["type"])
+    instance = instance_of(spec["instance_type"])
     inject = spec["inject"]
     tiers = list(spec["tiers"]) or [(folder / "versions").as_uri()]
     told = {
@@ -147,7 +213,7 @@ def submitted(name: str, folder: Path, spec: Mapping[str, Any]) -> Submitted:
         "save_policy": spec["save_policy"],
         "per_machine": instance.gpu.count if instance.gpu else 1,
         "orphan_after_s": ORPHAN_AFTER_S,
-        "anchor_memory": (spec["anchor"] or {}).get("memory") or _MEMORY if spec["anchor"] != "none" else "",
+        "anchor_memory": (spec["anchor"].get("memory") if isinstance(spec["anchor"], dict) else None) or _MEMORY,
     }
     injection = None
     if inject is not None:
@@ -166,7 +232,7 @@ def resumed(row: JobRow, history: History) -> tuple[Submitted, World]:
 
 def on_demand_price(spec: Mapping[str, Any]) -> Decimal | None:
     """What a machine of the job costs on demand, $/h."""
-    return instance_of(spec["machines"]["type"]).on_demand_usd_per_hour
+    return instance_of(spec["instance_type"]).on_demand_usd_per_hour
 
 
 def pack(folder: Path, target: Path) -> None:

@@ -87,7 +87,9 @@ class Terms:
         gather_s: how long the first generation waits for more machines than the fewest.
         save_s: how long a version may take that no notice limits. cool_s: how long a pool that refused is left alone;
             twice as long each time. give_up_s: without any machine for so long, there is nothing to be had.
-        policy: decides on emergency saves. anchor: where the machine that keeps versions comes from; None without one.
+        policy: decides on emergency saves.
+        anchor, anchors: where the machines that keep versions come from, and how many there are.
+        steady, steadies: the same of machines of a generation that must be bought on demand.
     """
 
     least: int
@@ -104,6 +106,9 @@ class Terms:
     give_up_s: float = 3600.0
     policy: SavePolicy = field(default_factory=Adaptive)
     anchor: Pool | None = None
+    anchors: int = 0
+    steady: Pool | None = None
+    steadies: int = 0
 
 
 @dataclass(frozen=True)
@@ -134,8 +139,8 @@ class World:
 
     Attributes:
         machines: by id, in the order of their requests.
-        generation: the newest; 0 before the first. members: its machines, in the order of their ranks. anchor: the
-            machine that keeps its versions, empty without one.
+        generation: the newest; 0 before the first. members: its machines, in the order of their ranks. anchors: those
+            that keep its versions, in the order of their parts.
         formed: whether its trainers were told to start, and not to stop since. started: where they run.
         exits: the worst exit code of the trainers on each machine where all have ended.
         suspected_s: since when an exit is looked into. crashed_at: the last step before trainers failed for no reason
@@ -153,7 +158,7 @@ class World:
     machines: Mapping[str, MachineRecord] = field(default_factory=dict)
     generation: int = 0
     members: tuple[str, ...] = ()
-    anchor: str = ""
+    anchors: tuple[str, ...] = ()
     formed: bool = False
     started: frozenset[str] = frozenset()
     exits: Mapping[str, int] = field(default_factory=dict)

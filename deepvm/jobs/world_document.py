@@ -11,7 +11,6 @@ from deepvm.jobs.states import Job, Machine
 from deepvm.jobs.world import Counts, MachineRecord, Pool, Reason, Role, Save, Terms, World
 
 _PLAIN = (
-    "anchor",
     "now_s",
     "generation",
     "formed",
@@ -27,6 +26,13 @@ _PLAIN = (
 )
 
 
+_POOLS = ("anchor", "steady")
+
+
+def _pool_document(pool: Pool | None) -> dict[str, Any] | None:
+    return None if pool is None else asdict(pool)
+
+
 def to_document(world: World) -> dict[str, Any]:
     """All of it but the machines, which have rows of their own."""
     terms, save = world.terms, world.save
@@ -35,10 +41,11 @@ def to_document(world: World) -> dict[str, Any]:
         "terms": {
             **{f.name: getattr(terms, f.name) for f in fields(terms)},
             "policy": terms.policy.name,
-            "anchor": None if terms.anchor is None else asdict(terms.anchor),
+            **{name: _pool_document(getattr(terms, name)) for name in _POOLS},
         },
         "job": world.job.value,
         "members": list(world.members),
+        "anchors": list(world.anchors),
         "started": sorted(world.started),
         "exits": dict(world.exits),
         "save": None if save is None else {**asdict(save), "reason": save.reason.value},
@@ -53,11 +60,10 @@ def to_document(world: World) -> dict[str, Any]:
 def from_document(found: Mapping[str, Any], machines: Mapping[str, MachineRecord]) -> World:
     """The world of a document. Raises KeyError, TypeError, ValueError: it is none."""
     save = found["save"]
-    anchor = found["terms"]["anchor"]
     terms = {
         **found["terms"],
         "policy": parse_policy(found["terms"]["policy"]),
-        "anchor": None if anchor is None else Pool(**anchor),
+        **{name: found["terms"][name] and Pool(**found["terms"][name]) for name in _POOLS},
     }
     return World(
         **{name: found[name] for name in _PLAIN},
@@ -65,6 +71,7 @@ def from_document(found: Mapping[str, Any], machines: Mapping[str, MachineRecord
         job=Job(found["job"]),
         machines=machines,
         members=tuple(found["members"]),
+        anchors=tuple(found["anchors"]),
         started=frozenset(found["started"]),
         exits=found["exits"],
         save=None if save is None else Save(**{**save, "reason": Reason(save["reason"])}),

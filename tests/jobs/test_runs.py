@@ -195,3 +195,42 @@ for step in range(first, int(sys.argv[1])):
     time.sleep(0.05)
 checkpointer.close()
 """
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"machines": {"type": "g4dn.xlarge", "count": {"min": 2, "max": 4}}}, "2 to 4 x g4dn.xlarge spot"),
+        ({"machines": {"type": "g4dn.xlarge", "market": "on-demand"}}, "1 x g4dn.xlarge on-demand; up to 0.5260 $/h"),
+        ({"anchor": {"type": "m7g.large"}}, "1 x g4dn.xlarge spot, 1 x m7g.large to keep versions in memory"),
+        ({"machines": {}, "budget": {"usd_per_hour": 1}}, "$/h in local"),
+    ],
+)
+def test_what_a_job_would_rent(home: Home, more: dict[str, Any], said: str) -> None:
+    done = home.run("run", str(home.job("plan", "python train.py", **more)), "--dry-run")
+    assert said in done.stdout, done
+    assert not home.document("jobs", "ls")["jobs"]
+
+
+def test_a_plan_of_recommend(home: Home) -> None:
+    plan = home.run("recommend", "--pw", "3", "--architecture", "tiering", "--catalog", "aws", "-o", "json")
+    (home.folder / "plan.json").write_text(plan.stdout)
+    job = home.job("planned", "python train.py", machines={"plan": "plan.json"})
+    done = home.run("run", str(job), "--dry-run")
+    assert "to keep versions in memory" in done.stdout, done
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"machines": {"type": "g9.huge"}}, "machines.type"),
+        ({"anchor": {"type": "huge"}}, "anchor.type"),
+        ({"machines": {}, "budget": {"usd_per_hour": 0.001}}, "budget.usd_per_hour"),
+        ({"machines": {"plan": "none.json"}}, "none.json"),
+        ({"cloud": "aws"}, "cloud"),
+    ],
+)
+def test_what_cannot_be_rented(home: Home, more: dict[str, Any], said: str) -> None:
+    done = home.run("run", str(home.job("bad", "python train.py", **more)))
+    assert done.returncode in (2, 4) and said in done.stderr and "Traceback" not in done.stderr, done
+    assert not home.document("jobs", "ls")["jobs"]

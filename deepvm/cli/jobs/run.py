@@ -38,15 +38,16 @@ def run(
     """
     from deepvm.jobs.history import History
     from deepvm.jobs.jobfile import changed, read_job_file
-    from deepvm.jobs.submission import submit, world_of
+    from deepvm.jobs.submission import about, submit, world_of
     from deepvm.reports.jobs import listing
 
     found = changed(read_job_file(job), cloud=cloud, name=name)
     if dry_run:
-        listing.print_plan(found.name, world_of(found, 0.0))
+        with about(job):
+            listing.print_plan(found.name, world_of(found, job.parent, 0.0))
         return
     with History.open() as history:
-        submitted, world = submit(found, job.parent, history)
+        submitted, world = submit(found, job, history)
         if detach:
             _detached(submitted)
         else:

@@ -6,16 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from deepvm.errors import DeepVMError
+from deepvm.errors import CloudError, DeepVMError
 from deepvm.jobs.world import MachineRecord
 
 
-class CloudError(DeepVMError):
+class UnknownError(DeepVMError):
     """The cloud does not answer, or not as it should: nobody knows what became of the request."""
+
+    exit_code = CloudError.exit_code
 
 
 class RefusedError(DeepVMError):
     """The cloud will not make a machine: capacity, quota, price. None was made."""
+
+    exit_code = CloudError.exit_code
 
 
 @dataclass(frozen=True)
@@ -55,16 +59,16 @@ class Cloud(Protocol):
         """The address at which a job's controller listens, so that its machines reach it."""
 
     def finish(self, job: str) -> None:
-        """A job is over: remove what its machines shared. Raises CloudError."""
+        """A job is over: remove what its machines shared. Raises UnknownError."""
 
     def request(self, record: MachineRecord, start: Start) -> float:
-        """Make a machine, once for each name; returns when it was launched. Raises RefusedError, CloudError."""
+        """Make a machine, once for each name; returns when it was launched. Raises RefusedError, UnknownError."""
 
     def listing(self, job: str) -> Listing:
-        """The machines of a job. Raises CloudError."""
+        """The machines of a job. Raises UnknownError."""
 
     def release(self, job: str, machine: str) -> None:
-        """End a machine; harmless if there is none. Raises CloudError."""
+        """End a machine; harmless if there is none. Raises UnknownError."""
 
     def preempt(self, job: str, machine: str, grace_s: float | None) -> None:
         """Take a machine back after a notice of ``grace_s``, or at once without one."""

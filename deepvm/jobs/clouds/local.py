@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.io.atomic_write import write_bytes
-from deepvm.jobs.clouds.base import CloudError, Listing, RefusedError, Start
+from deepvm.jobs.clouds.base import Listing, RefusedError, Start, UnknownError
 from deepvm.jobs.clouds.settings import MachineSettings
 from deepvm.jobs.world import MachineRecord
 
@@ -66,7 +66,7 @@ class LocalCloud:
             if (place / MACHINE).exists():  # asked for again, after a reply that was lost
                 return float(_read(place / MACHINE)["launched_s"])
             if not free:
-                raise CloudError(f"{place}: another process makes this machine")
+                raise UnknownError(f"{place}: another process makes this machine")
             launched_s = time.time()
             settings = {
                 **self.settings(record, start.job),
@@ -208,7 +208,7 @@ def _await_end(place: Path) -> None:
     deadline = time.monotonic() + _GONE_S
     while _is_alive(place):
         if time.monotonic() > deadline:
-            raise CloudError(f"{place}: its processes do not end")
+            raise UnknownError(f"{place}: its processes do not end")
         time.sleep(_LOOK_S)
 
 
@@ -216,6 +216,6 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise CloudError(f"{path}: {error}") from None
+        raise UnknownError(f"{path}: {error}") from None
     assert isinstance(found, dict)
     return found

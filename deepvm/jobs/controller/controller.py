@@ -16,7 +16,7 @@ import uvicorn
 
 from deepvm.io.agent_board import SaveReason
 from deepvm.jobs import decisions as d
-from deepvm.jobs.clouds.base import Cloud, CloudError, RefusedError, Start
+from deepvm.jobs.clouds.base import Cloud, RefusedError, Start, UnknownError
 from deepvm.jobs.controller.api import application
 from deepvm.jobs.controller.injector import Injection, strike_of
 from deepvm.jobs.history import EventRow, History
@@ -160,7 +160,7 @@ class Controller:
             launched_s = await asyncio.to_thread(self._cloud.request, record, start)
         except RefusedError as error:
             self.feed(d.Refused(act.id, str(error)))
-        except CloudError as error:
+        except UnknownError as error:
             log.warning("%s", error)
         else:
             self.feed(d.Launched(act.id, launched_s))
@@ -251,7 +251,7 @@ class Controller:
     async def _list(self) -> None:
         try:
             found = await asyncio.to_thread(self._cloud.listing, self._job.name)
-        except CloudError as error:
+        except UnknownError as error:
             log.warning("%s", error)
             return
         self.feed(d.Listed(dict(found.alive), dict(found.ended)))
@@ -277,7 +277,7 @@ class Controller:
         return record.noticed_s is not None or record.end_reason == LOST
 
     async def _preempt(self, machine: str, grace_s: float | None) -> None:
-        with contextlib.suppress(CloudError):
+        with contextlib.suppress(UnknownError):
             await asyncio.to_thread(self._cloud.preempt, self._job.name, machine, grace_s)
 
     # --- agents ------------------------------------------------------------------------------------------------------
@@ -333,9 +333,9 @@ class Controller:
             self._waiting.setdefault(machine, time.monotonic())
 
     def _anchor_tier(self) -> list[str]:
-        """The memory node of this generation, if there is one."""
-        agent = self._agents.get(self.world.anchor)
-        return [] if agent is None or not agent.port else [f"tcp://{agent.address}:{agent.port}"]
+        """The memory nodes of this generation, if there are any; each keeps a part of every version."""
+        agents = [self._agents.get(anchor, _Agent()) for anchor in self.world.anchors]
+        return [f"tcp://{','.join(f'{a.address}:{a.port}' for a in agents)}"] if agents else []
 
     def _schedule_of(self, orders: d.Orders) -> Mapping[str, Any] | None:
         found = self._schedule

@@ -93,9 +93,16 @@ def print_plan(name: str, world: World) -> None:
     """What a job would rent."""
     terms, pool = world.terms, world.pools[0]
     count = f"{terms.most}" if terms.least == terms.most else f"{terms.least} to {terms.most}"
+    parts = [f"{count} x {pool.instance_type} {pool.market}"]
+    usd = (terms.most - terms.steadies) * pool.usd_per_hour
+    if terms.steady is not None:
+        parts = [f"{terms.most - terms.steadies} x {pool.instance_type} {pool.market}", f"{terms.steadies} on demand"]
+        usd += terms.steadies * terms.steady.usd_per_hour
+    if terms.anchor is not None:
+        parts.append(f"{terms.anchors} x {terms.anchor.instance_type} to keep versions in memory")
+        usd += terms.anchors * terms.anchor.usd_per_hour
     limit = "" if terms.total_usd is None else f", {terms.total_usd:g} $ in all"
-    each = f"{count} x {pool.instance_type} {pool.market} in {pool.zone}"
-    print_lines([f"{name}: {each}, up to {terms.most * pool.usd_per_hour:.4f} $/h{limit}"])
+    print_lines([f"{name}: {', '.join(parts)}; up to {usd:.4f} $/h in {pool.zone}{limit}"])
 
 
 def _numbers(*names: str) -> list[Column]:
