@@ -11,7 +11,7 @@ as the one before. Rules (``Rules that keep the promise``, docs/explain/orchestr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -210,13 +210,14 @@ def orders(world: World, machine: str) -> Orders:
 _UNWANTED = (Machine.RELEASING, Machine.LOST, Machine.ENDED, Machine.FAILED)
 
 
-def react(world: World, event: Event, now_s: float) -> tuple[World, tuple[Act, ...]]:
-    """What is known after an event, and what is to be done about it."""
+def react(world: World, events: Event | Sequence[Event], now_s: float) -> tuple[World, tuple[Act, ...]]:
+    """What is known after an event, or several at once, and what is to be done about it."""
     world = replace(world, now_s=max(now_s, world.now_s))
     acts: list[Act] = []
-    world = _known(world, event)
-    if isinstance(event, Listed):
-        acts += _unwanted(world, event)
+    for event in events if isinstance(events, Sequence) else (events,):
+        world = _known(world, event)
+        if isinstance(event, Listed):
+            acts += _unwanted(world, event)
     for rule in (_watched, _judged, _limited, _saved_first, _formed, _ended, _wanted):
         world, more = rule(world)
         acts += more
@@ -377,15 +378,18 @@ def _judged(world: World) -> _Step:
     if min(heard) <= world.suspected_s:
         return world, []
     # A network that was cut for a moment breaks a collective, too, and somebody may kill a trainer; a bug breaks it
-    # twice at the same step. A script that fails by itself at once does so again.
-    by_itself = len(world.members) == 1 and _KILLED not in world.exits.values()
-    if world.reached > max(world.crashed_at, 0 if by_itself else -1):
+    # twice at the same step, and a script that fails by itself at once does so again.
+    further, killed = world.reached > world.crashed_at, _KILLED in world.exits.values()
+    crashes = 1 if further else world.crashes + 1
+    by_itself_at_once = len(world.members) == 1 and not killed and not world.reached
+    if crashes <= (_MOST_KILLED if killed else 1) and not by_itself_at_once:
         again = job_after(world.job, JobEvent.BROKEN)
-        return replace(world, job=again, formed=False, exits={}, suspected_s=None, crashed_at=world.reached), []
+        world = replace(world, job=again, crashes=crashes, crashed_at=max(world.reached, world.crashed_at))
+        return replace(world, formed=False, exits={}, suspected_s=None), []
     return replace(world, job=job_after(world.job, JobEvent.CRASHED), save=None), []
 
 
-_KILLED = 137
+_KILLED, _MOST_KILLED = 137, 3
 
 
 def _limited(world: World) -> _Step:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from deepvm.jobs.world_document import from_document, from_row, to_document, to_
 PLACE = "DEEPVM_HISTORY"
 """Environment variable: the URL of a PostgreSQL database, or the name of an SQLite file."""
 SCHEMA = 1
+STATE = "state"
+"""The kind of an event that says nothing but the job's new state."""
 
 _TABLES = sa.MetaData()
 _META = sa.Table("deepvm_schema", _TABLES, sa.Column("version", sa.Integer, primary_key=True))
@@ -157,9 +159,10 @@ class History:
             return False
         return True
 
-    def commit(self, name: str, before: World, world: World, event: EventRow | None) -> None:
+    def commit(self, name: str, before: World, world: World, events: Sequence[EventRow]) -> None:
         """What has changed, all or nothing."""
-        changed = [to_row(m) for key, m in world.machines.items() if before.machines.get(key) != m]
+        known = before.machines
+        changed = [to_row(m) for key, m in world.machines.items() if known.get(key) is not m and known.get(key) != m]
         with self._engine.begin() as connection:
             for row in changed:
                 key = (_MACHINES.c.job == name) & (_MACHINES.c.id == row["id"])
@@ -167,7 +170,7 @@ class History:
                     connection.execute(_MACHINES.insert().values(job=name, **row))
             values = {"state": world.job.value, "world": json.dumps(to_document(world))}
             connection.execute(_JOBS.update().where(_JOBS.c.name == name).values(**values))
-            if event is not None:
+            for event in events:
                 row = {"at_s": event.at_s, "kind": event.kind, "state": event.state, "facts": json.dumps(event.facts)}
                 connection.execute(_EVENTS.insert().values(job=name, **row))
 

@@ -175,8 +175,8 @@ def submit(job: JobFile, file: Path, history: History) -> tuple[Submitted, World
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "logs").mkdir(exist_ok=True)
         descriptor = os.open(folder / SECRET, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(descriptor, "w", encoding="ascii") as file:
-            file.write(new_secret())
+        with open(descriptor, "w", encoding="ascii") as secret:
+            secret.write(new_secret())
         if job.code is not None:
             pack(beside / job.code, folder / CODE)
     except OSError as error:

@@ -143,8 +143,9 @@ class World:
             that keep its versions, in the order of their parts.
         formed: whether its trainers were told to start, and not to stop since. started: where they run.
         exits: the worst exit code of the trainers on each machine where all have ended.
-        suspected_s: since when an exit is looked into. crashed_at: the last step before trainers failed for no reason
-            that is known. version: the newest that is safe. reached: the last step done.
+        suspected_s: since when an exit is looked into. crashed_at, crashes: the last step before trainers failed for no
+            reason that is known, and how often they have without getting further.
+        version: the newest that is safe. reached: the last step done.
         pools: where machines are asked for, the best first. blocked: until when a pool is left alone, and how often it
             refused in a row. idle_s: since when there is no machine and none is coming.
         facts: what is known of steps, versions and lives.
@@ -164,6 +165,7 @@ class World:
     exits: Mapping[str, int] = field(default_factory=dict)
     suspected_s: float | None = None
     crashed_at: int = -1
+    crashes: int = 0
     save: Save | None = None
     version: int = 0
     reached: int = 0

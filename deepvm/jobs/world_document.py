@@ -16,6 +16,7 @@ _PLAIN = (
     "formed",
     "suspected_s",
     "crashed_at",
+    "crashes",
     "version",
     "reached",
     "idle_s",

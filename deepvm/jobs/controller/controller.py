@@ -19,7 +19,7 @@ from deepvm.jobs import decisions as d
 from deepvm.jobs.clouds.base import Cloud, RefusedError, Start, UnknownError
 from deepvm.jobs.controller.api import application
 from deepvm.jobs.controller.injector import Injection, strike_of
-from deepvm.jobs.history import EventRow, History
+from deepvm.jobs.history import STATE, EventRow, History
 from deepvm.jobs.states import Machine
 from deepvm.jobs.wire import USER, Receiver, secret_of, token_of
 from deepvm.jobs.world import LOST, Reason, World
@@ -98,6 +98,8 @@ class Controller:
         self._schedule: dict[str, Any] | None = None
         self._struck = set[str]()
         self._heard: dict[str, d.Heard] = {}
+        self._inbox: list[tuple[d.Event, Mapping[str, Any]]] = []
+        self._wrong: Exception | None = None
         self._waiting: dict[str, float] = {}
         self.last_lines: list[str] = []
         self._stop = ""
@@ -106,36 +108,60 @@ class Controller:
     # --- events ------------------------------------------------------------------------------------------------------
 
     def feed(self, event: d.Event, facts: Mapping[str, Any] | None = None) -> None:
-        """React to an event: write down, then act."""
-        before = self.world
-        world, acts = d.react(before, event, time.time())
-        quiet = isinstance(event, (d.Tick, d.Heard, d.Listed))
-        same = replace(before, now_s=world.now_s) == world
-        if acts or not quiet or not self._alike(before, world):
-            row = None
-            idle = quiet or (same and isinstance(event, d.Silent))
-            if not idle or before.job is not world.job:
-                shown = {**_facts(event), **(facts or {}), "generation": world.generation}
-                row = EventRow(world.now_s, type(event).__name__.lower(), world.job.value, shown)
-            self._history.commit(self._job.name, self._stored, world, row)
-            self._stored = world
-            if row is not None:
-                self.told(row)
-        self.world = world
-        for act in acts:
-            self._start(self._do(act))
-        if not same:
-            self._start(self._wake())
+        """React to an event, with all that have come by then; :meth:`_heeded` waits for it."""
+        if not self._inbox:
+            asyncio.get_running_loop().call_soon(self._drain)
+        self._inbox.append((event, facts or {}))
 
     @staticmethod
-    def _alike(before: World, world: World) -> bool:
-        """Whether nothing has changed but what the next heartbeats say again."""
+    async def _heeded() -> None:
+        """Wait until what was fed is written down."""
+        await asyncio.sleep(0)  # what was called for before comes first
 
-        def lasting(one: World) -> World:
-            machines = {key: replace(m, heard_s=None, silent_s=None) for key, m in one.machines.items()}
-            return replace(one, now_s=0.0, reached=0, facts=world.facts, machines=machines)
+    def _drain(self) -> None:
+        """Write down what has happened, then act; what goes wrong here ends :meth:`run`."""
+        try:
+            self._act()
+        except Exception as error:
+            self._wrong = self._wrong or error
 
-        return lasting(before) == lasting(world)
+    def _act(self) -> None:
+        inbox, self._inbox = self._inbox, []
+        before = self.world
+        world, acts = d.react(before, [event for event, _ in inbox], time.time())
+        rows = [
+            EventRow(
+                world.now_s, _name(event), world.job.value, {**_facts(event), **facts, "generation": world.generation}
+            )
+            for event, facts in inbox
+            if not isinstance(event, (d.Tick, d.Heard, d.Listed)) and not self._is_old(event)
+        ]
+        if before.job is not world.job and not rows:
+            rows = [EventRow(world.now_s, STATE, world.job.value, {"generation": world.generation})]
+        if acts or rows or self._has_changed(before, world):
+            self._history.commit(self._job.name, self._stored, world, rows)
+            self._stored = world
+        self.world = world
+        for row in rows:
+            self.told(row)
+        for act in acts:
+            self._start(self._do(act))
+        if replace(before, now_s=world.now_s) != world:
+            self._start(self._wake())
+
+    def _is_old(self, event: d.Event) -> bool:
+        """Whether a silence is no news."""
+        record = self.world.machines.get(event.id) if isinstance(event, d.Silent) else None
+        return record is not None and record.state not in (Machine.WARMING, Machine.MEMBER)
+
+    @staticmethod
+    def _has_changed(before: World, world: World) -> bool:
+        """Whether anything has but what the next heartbeats say again."""
+        one, other = (replace(w, now_s=0.0, reached=0, facts=world.facts, machines={}) for w in (before, world))
+        if one != other or before.machines.keys() != world.machines.keys():
+            return True
+        changed = [(m, world.machines[key]) for key, m in before.machines.items() if m is not world.machines[key]]
+        return any(replace(a, heard_s=b.heard_s, silent_s=b.silent_s) != b for a, b in changed)
 
     async def _wake(self) -> None:
         async with self._change:
@@ -197,6 +223,8 @@ class Controller:
         listed_s = 0.0
         try:
             while True:
+                if self._wrong is not None:
+                    raise self._wrong
                 if time.monotonic() - listed_s >= self._job.list_s:
                     listed_s = time.monotonic()
                     self._start(self._list())
@@ -314,6 +342,7 @@ class Controller:
             self._heard[machine] = heard  # nothing follows from it at once
         else:
             self.feed(heard)
+            await self._heeded()
         if agent.scheduled:
             await self._wake()
         until_s = time.monotonic() + min(max(float(message["wait_s"]), 0.0), 60.0)
@@ -436,6 +465,7 @@ class Controller:
                 continue  # the answer to it was lost
             self.world = self.world.with_machine(replace(record, reported=number))
             self._reported(machine, event)
+        await self._heeded()
         return {}
 
     def _reported(self, machine: str, event: Mapping[str, Any]) -> None:
@@ -475,6 +505,10 @@ class Controller:
         folder.mkdir(exist_ok=True)
         with (folder / f"{machine}.log").open("a", encoding="utf-8") as file:
             file.write(f"{event['text']}\n")
+
+
+def _name(event: d.Event) -> str:
+    return type(event).__name__.lower()
 
 
 def _facts(event: d.Event) -> dict[str, Any]:

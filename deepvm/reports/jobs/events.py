@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.core.units import counted, format_seconds
-from deepvm.jobs.history import EventRow
+from deepvm.jobs.history import STATE, EventRow
 
 _SAVED = {
     "emergency": "before a preemption",
@@ -36,8 +36,8 @@ def event_line(event: EventRow) -> str:
         "savenow": lambda: "a version was asked for",
         "failed": lambda: f"{who}: {facts['why']}",
     }
-    if kind in lines:
-        return lines[kind]()
+    if kind != STATE:
+        return lines[kind]() if kind in lines else ""
     return f"generation {facts['generation']} forms" if event.state == "forming" else f"the job is {event.state}"
 
 
