@@ -307,9 +307,10 @@ def _of_generation(world: World, event: Safe | Unsaved | Started | Ended) -> Wor
         reached = max(world.reached, event.step)
         return replace(world, exits={**world.exits, event.id: event.code}, reached=reached)
     if event.version is not None and event.id == world.members[0]:
-        lost = max(world.reached - event.version, 0)
+        lost = max((world.peak or 0) - event.version, 0)
         counts = replace(world.counts, lost_steps=world.counts.lost_steps + lost)
-        world = replace(world, counts=counts, reached=event.version)
+        # A heartbeat with its first steps may have been faster.
+        world = replace(world, counts=counts, peak=None, reached=max(world.reached, event.version))
     started, machine = world.started | {event.id}, world.machines[event.id]
     if machine.trained_s is None:
         world = world.with_machine(replace(machine, trained_s=world.now_s))
@@ -381,7 +382,7 @@ def _judged(world: World) -> _Step:
     # twice at the same step, and a script that fails by itself at once does so again.
     further, killed = world.reached > world.crashed_at, _KILLED in world.exits.values()
     crashes = 1 if further else world.crashes + 1
-    by_itself_at_once = len(world.members) == 1 and not killed and not world.reached
+    by_itself_at_once = len(world.members) == 1 and not killed and not world.steps
     if crashes <= (_MOST_KILLED if killed else 1) and not by_itself_at_once:
         again = job_after(world.job, JobEvent.BROKEN)
         world = replace(world, job=again, crashes=crashes, crashed_at=max(world.reached, world.crashed_at))
@@ -484,6 +485,7 @@ def _formed(world: World) -> _Step:
     for name in members:
         world = world.with_machine(replace(world.machines[name], epoch=number))
     job = job_after(world.job, JobEvent.FORM)
+    world = replace(world, peak=max(world.reached, world.peak or 0), reached=0)
     world = replace(world, job=job, generation=number, members=members, anchors=anchors, formed=True, exits={})
     return replace(world, started=frozenset(), suspected_s=None, save=None), acts
 

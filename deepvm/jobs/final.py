@@ -26,7 +26,7 @@ def final_document(
         "name": name,
         "state": _STATES.get(world.job, world.job.value),
         "why": world.failure or world.ending,
-        "steps": world.reached,
+        "steps": world.steps,
         "generations": world.generation,
         "preemptions": world.preemptions,
         "notices": world.notices,

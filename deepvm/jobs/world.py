@@ -145,7 +145,8 @@ class World:
         exits: the worst exit code of the trainers on each machine where all have ended.
         suspected_s: since when an exit is looked into. crashed_at, crashes: the last step before trainers failed for no
             reason that is known, and how often they have without getting further.
-        version: the newest that is safe. reached: the last step done.
+        version: the newest that is safe. reached: the last step of this generation. peak: that of those before it,
+            until it is known from which version this one goes on.
         pools: where machines are asked for, the best first. blocked: until when a pool is left alone, and how often it
             refused in a row. idle_s: since when there is no machine and none is coming.
         facts: what is known of steps, versions and lives.
@@ -169,6 +170,7 @@ class World:
     save: Save | None = None
     version: int = 0
     reached: int = 0
+    peak: int | None = None
     pools: tuple[Pool, ...] = ()
     blocked: Mapping[Pool, tuple[float, int]] = field(default_factory=dict)
     idle_s: float | None = None
@@ -188,6 +190,11 @@ class World:
     def preemptions(self) -> int:
         """Machines that the cloud took back, or that were lost."""
         return sum(m.noticed_s is not None or m.end_reason == LOST for m in self.machines.values())
+
+    @property
+    def steps(self) -> int:
+        """Steps done, as far as they are known."""
+        return max(self.reached, self.version if self.peak is None else self.peak)
 
     @property
     def usd(self) -> float:

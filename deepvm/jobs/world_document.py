@@ -19,6 +19,7 @@ _PLAIN = (
     "crashes",
     "version",
     "reached",
+    "peak",
     "idle_s",
     "ending",
     "failure",

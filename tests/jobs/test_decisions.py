@@ -75,3 +75,23 @@ def test_a_version_that_was_under_way_is_not_the_emergency_save() -> None:
     world, acts = d.react(world, d.Safe(1, 41, Reason.EMERGENCY), 3.0)
     assert acts[0] == d.Release(first)
     assert world.counts.saves == {Reason.INSURANCE: 1, Reason.EMERGENCY: 1}
+
+
+def test_steps_that_were_heard_of_before_their_version_are_not_lost() -> None:
+    world = World(Terms(1, 1), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
+    events = (
+        d.Tick(),
+        d.Launched("m1", 1.0),
+        d.Heard("m1", warm=True),
+        d.Started("m1", 1, 0),
+        d.Heard("m1", 1, 40, warm=True),
+        d.Noticed("m1", 120.0),
+        d.Safe(1, 41, Reason.EMERGENCY),
+        d.Heard("m2", warm=True),
+        d.Started("m2", 2),
+        d.Heard("m2", 2, 43, warm=True),
+        d.Started("m2", 2, 41),
+    )
+    for event in events:
+        world, _ = d.react(world, event, 2.0)
+    assert world.generation == 2 and world.counts.lost_steps == 0 and world.steps == 43

@@ -71,7 +71,7 @@ class LiveView:
             table.add_row(machine.id, machine.pool.instance_type, state, alive, f"{machine.usd(world.now_s):.4f}")
         step_s = float(world.facts.step_s)
         speed = f", {1 / step_s:.3g} steps/s" if step_s else ""
-        head = f"{self._name}: {world.job.value}, generation {world.generation}, step {world.reached}{speed}"
+        head = f"{self._name}: {world.job.value}, generation {world.generation}, step {world.steps}{speed}"
         money = f"{world.usd:.4f} $ so far, {world.usd_per_second * 3600:.3f} $/h now; version {world.version} is safe"
         return Group(head, money, table, *self._events)
 
