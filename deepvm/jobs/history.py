@@ -23,8 +23,8 @@ from deepvm.jobs.world_document import from_document, from_row, to_document, to_
 PLACE = "DEEPVM_HISTORY"
 """Environment variable: the URL of a PostgreSQL database, or the name of an SQLite file."""
 SCHEMA = 1
-STATE = "state"
-"""The kind of an event that says nothing but the job's new state."""
+STATE, MACHINE = "state", "machine"
+"""Kinds of events: the job's new state, and a machine's."""
 
 _TABLES = sa.MetaData()
 _META = sa.Table("deepvm_schema", _TABLES, sa.Column("version", sa.Integer, primary_key=True))

@@ -72,13 +72,16 @@ def world_of(job: JobFile, beside: Path, now_s: float) -> World:
 
     on_demand = pool(wanted.type, Market.ON_DEMAND, "machines.type") if wanted.steadies else None
     spot = wanted.steadies < wanted.most
+    near = job.cloud in ("local", "netns")  # heartbeats each second, and no cloud that takes minutes
     terms = Terms(
+        silent_s=4.0 if near else 15.0,
+        lost_s=15.0 if near else 45.0,
+        absent_s=10.0 if near else 60.0,
         least=wanted.least,
         most=wanted.most,
         total_usd=budget.total_usd,
         end_s=None if budget.deadline is None else now_s + budget.deadline,
         policy=parse_policy(job.save_policy),
-        absent_s=10.0 if job.cloud in ("local", "netns") else 60.0,
         anchor=pool(wanted.anchor, Market.ON_DEMAND, "anchor.type") if wanted.anchors else None,
         anchors=wanted.anchors,
         steady=on_demand if spot else None,

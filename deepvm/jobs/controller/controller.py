@@ -19,14 +19,16 @@ from deepvm.jobs import decisions as d
 from deepvm.jobs.clouds.base import Cloud, RefusedError, Start, UnknownError
 from deepvm.jobs.controller.api import application
 from deepvm.jobs.controller.injector import Injection, strike_of
-from deepvm.jobs.history import STATE, EventRow, History
+from deepvm.jobs.history import MACHINE, STATE, EventRow, History
 from deepvm.jobs.states import Machine
 from deepvm.jobs.wire import USER, Receiver, secret_of, token_of
 from deepvm.jobs.world import LOST, Reason, World
 
 _TICK_S, _GONE_S, _ACK_S = 0.2, 0.3, 8.0
 _PIECE = 300_000
-_LINES = 2000
+_QUIET = (d.Tick, d.Heard, d.Listed, d.Silent)
+"""Events of which only what follows is written down."""
+_ENDS = (Machine.SUSPECT, Machine.LOST, Machine.ENDED)
 _REASONS = {
     Reason.EMERGENCY: SaveReason.EMERGENCY,
     Reason.RESIZE: SaveReason.RESIZE,
@@ -129,15 +131,12 @@ class Controller:
         inbox, self._inbox = self._inbox, []
         before = self.world
         world, acts = d.react(before, [event for event, _ in inbox], time.time())
-        rows = [
-            EventRow(
-                world.now_s, _name(event), world.job.value, {**_facts(event), **facts, "generation": world.generation}
-            )
-            for event, facts in inbox
-            if not isinstance(event, (d.Tick, d.Heard, d.Listed)) and not self._is_old(event)
-        ]
-        if before.job is not world.job and not rows:
-            rows = [EventRow(world.now_s, STATE, world.job.value, {"generation": world.generation})]
+        told = [(_name(e), {**_facts(e), **facts}) for e, facts in inbox if not isinstance(e, _QUIET)]
+        told += [(MACHINE, facts) for facts in _ends(before, world)]
+        if before.job is not world.job and not told:
+            told.append((STATE, {}))
+        number, state = {"generation": world.generation}, world.job.value
+        rows = [EventRow(world.now_s, kind, state, {**facts, **number}) for kind, facts in told]
         if acts or rows or self._has_changed(before, world):
             self._history.commit(self._job.name, self._stored, world, rows)
             self._stored = world
@@ -148,11 +147,6 @@ class Controller:
             self._start(self._do(act))
         if replace(before, now_s=world.now_s) != world:
             self._start(self._wake())
-
-    def _is_old(self, event: d.Event) -> bool:
-        """Whether a silence is no news."""
-        record = self.world.machines.get(event.id) if isinstance(event, d.Silent) else None
-        return record is not None and record.state not in (Machine.WARMING, Machine.MEMBER)
 
     @staticmethod
     def _has_changed(before: World, world: World) -> bool:
@@ -505,6 +499,14 @@ class Controller:
         folder.mkdir(exist_ok=True)
         with (folder / f"{machine}.log").open("a", encoding="utf-8") as file:
             file.write(f"{event['text']}\n")
+
+
+def _ends(before: World, world: World) -> Iterator[dict[str, Any]]:
+    """The machines that are silent, given up or gone now, and were not before."""
+    for key, machine in world.machines.items():
+        known = before.machines.get(key)
+        if known is not machine and (known is None or known.state is not machine.state) and machine.state in _ENDS:
+            yield {"id": key, "state": machine.state.value, "why": machine.end_reason}
 
 
 def _name(event: d.Event) -> str:

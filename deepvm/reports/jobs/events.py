@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.core.units import counted, format_seconds
-from deepvm.jobs.history import STATE, EventRow
+from deepvm.jobs.history import MACHINE, STATE, EventRow
 
 _SAVED = {
     "emergency": "before a preemption",
@@ -19,6 +19,9 @@ _SAVED = {
 }
 
 
+_ENDS = {"suspect": "is silent", "lost": "is given up"}
+
+
 def event_line(event: EventRow) -> str:
     """The line of an event; empty for one that says nothing new."""
     facts, kind = event.facts, event.kind
@@ -26,7 +29,7 @@ def event_line(event: EventRow) -> str:
     lines: dict[str, Callable[[], str]] = {
         "launched": lambda: f"{who} was launched",
         "refused": lambda: f"{who} was refused: {facts['why']}",
-        "silent": lambda: f"{who} is silent",
+        MACHINE: lambda: f"{who} {_ENDS.get(facts['state']) or 'was ' + facts['why']}",
         "noticed": lambda: f"{who} is taken back in {_left(facts['taken_s'] - event.at_s)}",
         "started": lambda: _started(facts),
         "ended": lambda: f"{who}: trainers ended with exit code {facts['code']} after step {facts['step']}",

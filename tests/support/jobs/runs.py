@@ -14,6 +14,8 @@ from typing import Any
 
 import yaml
 
+from deepvm.jobs.clouds.netns import NetnsCloud
+
 SCRIPT = """
 import os, sys, time
 import deepvm.training as dt
@@ -42,6 +44,7 @@ class Home:
     def __init__(self, folder: Path) -> None:
         self.folder, self.result = folder, folder / "result"
         self.code = folder / "code"
+        self.jobs = folder / "data" / "deepvm" / "jobs"
         self.result.mkdir()
         self.code.mkdir()
         (self.code / "own.py").write_text(SCRIPT)
@@ -65,7 +68,7 @@ class Home:
     def command(self, *words: str) -> list[str]:
         return [sys.executable, "-m", "deepvm.cli.main", *words]
 
-    def run(self, *words: str, limit_s: float = 120) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: str, limit_s: float = 200) -> subprocess.CompletedProcess[str]:
         return subprocess.run(self.command(*words), env=self.env, capture_output=True, text=True, timeout=limit_s)
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
@@ -100,7 +103,9 @@ class Home:
         return found
 
     def end(self) -> None:
-        """End what a test has left."""
+        """End what a test has left, networks included."""
+        for job in self.jobs.glob("*") if os.geteuid() == 0 else ():
+            NetnsCloud(self.jobs).finish(job.name)
         for pid in self.processes():
             try:
                 os.kill(pid, signal.SIGKILL)
