@@ -74,7 +74,8 @@ _EVENTS = sa.Table(
 
 def own_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Where the history and the jobs of this user are. Raises DataError: there is no home."""
-    folder = user_folder("data", environ)
+    named = environ.get("DEEPVM_DATA_DIR", "")
+    folder = Path(os.path.expanduser(named)).absolute() if named else user_folder("data", environ)
     if folder is None:
         raise DataError(f"there is no home folder for the history of jobs; set HOME, XDG_DATA_HOME or {PLACE}")
     return folder
