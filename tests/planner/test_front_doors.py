@@ -140,3 +140,13 @@ def test_doubt_puts_a_cheaper_plan_first_and_says_so() -> None:
     catalog = load_catalog("aws-us-east-1", prices="snapshot")
     why = why_not(catalog, found.request, second.cluster.gpu.name)
     assert "better, but too uncertain" in why.verdict and str(first.cluster) in why.verdict
+
+
+@pytest.mark.parametrize("architecture", [(), ("tiering",), ("on-demand", "spot-storage")])
+@pytest.mark.parametrize("budget", ["1", "30"])
+def test_what_is_compared_with_is_the_best_of_on_demand_vms_alone(budget: str, architecture: tuple[str, ...]) -> None:
+    training = Training(read_workload(model="bert-large"), PublishedPerformance())
+    catalog = load_catalog("aws-us-east-1", prices="snapshot")
+    found = recommend(catalog, budget, training=training, architecture=architecture).on_demand
+    alone = recommend(catalog, budget, training=training, architecture="on-demand")
+    assert found is not None and str(found.cluster) == str(alone[0].cluster)

@@ -119,7 +119,7 @@ def design(rows: Sequence[Row], names: Mapping[str, int]) -> FloatArray:
     return found
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)  # so that caches take it as a key
 class Evidence:
     """What is known of the effects in ``names``.
 

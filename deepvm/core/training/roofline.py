@@ -74,9 +74,12 @@ def nominal_steps(
     workload: Workload, machine: Machine, precision: Precision, vms: FloatArray, memory: MemoryFit | None = None
 ) -> Steps:
     """Steps of a workload on clusters of these numbers of VMs; ``memory``: how it was run, where that is known."""
-    one, gpus = (workload, machine.accelerator, precision), vms * machine.gpus
-    exchanged, memory, batch, grad = _passes(*one, gpus, memory) if memory else fitted(*one, tuple(gpus.tolist()))
-    link, network = machine.accelerator.link_gb_per_s * 1e9, machine.interconnect.gb_per_s * 1e9
+    gpu, gpus = machine.accelerator, vms * machine.gpus
+    if memory is None:
+        exchanged, memory, batch, grad = fitted(workload, gpu, precision, tuple(gpus.tolist()))
+    else:
+        exchanged, memory, batch, grad = _passes(workload, gpu, precision, gpus, memory)
+    link, network = gpu.link_gb_per_s * 1e9, machine.interconnect.gb_per_s * 1e9
     growth = 1.0 + machine.interconnect.per_gpu * np.maximum(gpus - 2, 0)
     local = exchanged * 2.0 * (1.0 - 1.0 / machine.gpus) / link
     # A ring passes every link and every network: the slowest decides.

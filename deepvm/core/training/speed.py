@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property, lru_cache, partial
 from itertools import product
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -251,7 +251,8 @@ class Training:
 class Parts:
     """What a step on n VMs consists of, by data sheets and published runs; arrays of shape (sizes,), seconds.
 
-    ``straggling``: logarithm of how much longer gradients take than on one GPU. ``loadings``: by some of the sizes.
+    ``straggling``: logarithm of how much longer gradients take than on one GPU. ``loadings``: what
+    published runs say of them, each for some of the sizes.
     """
 
     steps: Steps
@@ -288,14 +289,15 @@ def parts_of(
     # Many types differ in nothing that published runs tell apart.
     known = network.machine if f"{MACHINE}={network.machine}" in evidence.names else ""
     same = replace(machine, interconnect=Interconnect(network.kind, known, 0.0), vcpus=None)
-    slower, compute, sync, links = _corrections(workload, same, precision, tuple(vms.tolist()), evidence, software)
+    corrections = _corrections(workload, same, precision, tuple(vms.tolist()), evidence, software)
+    sync = steps.sync_s * corrections.sync
     # Corrections for links and for networks are learnt apart: no network is faster than the links behind it.
-    between = np.maximum(np.maximum(steps.sync_s * sync, steps.local_s * links), steps.line_s)
+    between = np.maximum(np.maximum(sync, steps.local_s * corrections.links), steps.line_s)
     return Parts(
         steps=steps,
-        grad_s=steps.grad_s * compute,
-        sync_s=np.where(vms > 1, between, steps.sync_s * sync),
-        straggling=slower + STRAGGLING * np.log(steps.gpus),
+        grad_s=steps.grad_s * corrections.grad,
+        sync_s=np.where(vms > 1, between, sync),
+        straggling=corrections.slower + STRAGGLING * np.log(steps.gpus),
         per_vm=machine.gpus,
         evidence=evidence,
         loadings=partial(_loadings, workload, machine, precision, vms, evidence, software),
@@ -316,6 +318,18 @@ def _loadings(
             yield rows, evidence.loading(effects, batch_effects(workload, machine, precision, memory.micro_batch[rows]))
 
 
+class _Corrections(NamedTuple):
+    """How many times as long as nominal, by published runs; arrays of shape (sizes,).
+
+    ``slower``: the logarithm for gradients on several GPUs, which ``grad`` includes. ``links``: of those within a VM.
+    """
+
+    slower: FloatArray
+    grad: FloatArray
+    sync: FloatArray
+    links: float
+
+
 @lru_cache(maxsize=256)
 def _corrections(
     workload: Workload,
@@ -324,19 +338,19 @@ def _corrections(
     vms: tuple[float, ...],
     evidence: Evidence,
     software: str,
-) -> tuple[FloatArray, FloatArray, FloatArray, float]:
-    """How much longer than nominal: more GPUs (a logarithm), gradients with them, networks (sizes,); links."""
+) -> _Corrections:
+    """The corrections of nominal steps: the same for all machines that published runs do not tell apart."""
     sizes = np.array(vms)
-    slower, compute, sync = (np.zeros(len(sizes)) for _ in range(3))
+    slower, grad, sync = (np.zeros(len(sizes)) for _ in range(3))
     for rows, loading in _loadings(workload, machine, precision, sizes, evidence, software):
         mean = loading.mean.T
         # More GPUs never make gradients faster, whatever noise says.
         within, across = (np.maximum(mean[part], -STRAGGLING) for part in (LOCAL, ACROSS))
         slower[rows] = within * math.log(machine.gpus) + across * np.log(sizes[rows])
-        compute[rows] = np.exp(slower[rows] - mean[COMPUTE])
+        grad[rows] = np.exp(slower[rows] - mean[COMPUTE])
         sync[rows] = np.exp(-mean[NETWORK])
     one = effects_of(workload, machine, precision, software=software, checkpointing=False, several_vms=False)
-    return slower, compute, sync, math.exp(-float(evidence.loading(one, {}).mean[0, NETWORK]))
+    return _Corrections(slower, grad, sync, math.exp(-float(evidence.loading(one, {}).mean[0, NETWORK])))
 
 
 def predict(
