@@ -18,9 +18,12 @@ from deepvm.checkpoint.tiers.registry import open_tier
 from deepvm.core.preemption.savepolicy import POLICIES, EverySeconds, Never, SavePolicy, parse_policy
 from deepvm.core.units import parse_seconds
 from deepvm.errors import RequestError
+from deepvm.io.agent_link import EPOCH
 
 JOB, _DEFAULT = "DEEPVM_JOB", "job"
 """Environment variable with the name of the training job, and the name without it."""
+PLACES = "DEEPVM_TIERS"
+"""Environment variable with the tiers of training jobs that name none, separated by blanks."""
 MTBF, MTBF_S = "DEEPVM_MTBF", 3600.0
 """Environment variable with the cluster's mean time between failures, such as ``2h``, and the default."""
 
@@ -28,7 +31,11 @@ log = logging.getLogger("deepvm.checkpoint")
 
 
 def check(model: Any, tiers: Any, slots: Any, keep: Any, keep_every: Any, journal: Any) -> list[str | Tier]:
-    """Check these arguments by name; returns the tiers as a list, paths as URLs. Raises RequestError."""
+    """Check these arguments by name; returns the tiers as a list, paths as URLs. Raises RequestError.
+
+    Without ``tiers`` those of :data:`PLACES` count.
+    """
+    tiers = os.environ.get(PLACES, "").split() if tiers is None else tiers
     if not isinstance(model, torch.nn.Module):
         raise RequestError("model", model, "a torch.nn.Module")
     _whole("slots", slots, 1, "2 overlap one version with the next")
@@ -39,7 +46,8 @@ def check(model: Any, tiers: Any, slots: Any, keep: Any, keep_every: Any, journa
     several = isinstance(tiers, Sequence) and not isinstance(tiers, str)
     rows = list(tiers) if several else [] if tiers is None else [tiers]
     if not rows:
-        raise RequestError("tiers", tiers, "at least one, such as file:///mnt/checkpoints")
+        allowed = f"at least one, such as file:///mnt/checkpoints, here or in {PLACES}, separated by blanks"
+        raise RequestError("tiers", tiers, allowed)
     rows = [Path(t).absolute().as_uri() if isinstance(t, os.PathLike) else t for t in rows]
     for row in rows:
         if not isinstance(row, (str, Tier)):
@@ -61,6 +69,14 @@ def name_of(job: Any) -> tuple[str, bool]:
     if name and not isinstance(name, str):
         raise RequestError("job", name, "a string")
     return check_job(name or _DEFAULT), bool(name)
+
+
+def epoch() -> int | None:
+    """The number of this generation of the job, None outside of ``deepvm run``. Raises RequestError."""
+    text = os.environ.get(EPOCH, "")
+    if text and not (text.isascii() and text.isdigit()):
+        raise RequestError(EPOCH, text, "a whole number; deepvm run sets it")
+    return int(text) if text else None
 
 
 def warn_of_no_name(tiers: Sequence[Tier]) -> None:

@@ -22,6 +22,7 @@ from deepvm.checkpoint.snapshot.copying import Copying, LayerSlots
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
 from deepvm.checkpoint.snapshot.snapshotter import COMPARE_EVERY, WAIT_S, Snapshotter
 from deepvm.checkpoint.tiers.base import Tier, without_secrets
+from deepvm.checkpoint.training.agent_saves import AgentSaves
 from deepvm.checkpoint.training.hooks import Hook, close_at_exit, is_nested_step, stepper, without_autograd
 from deepvm.checkpoint.training.ranks import Ranks, SaveRequests
 from deepvm.checkpoint.training.save_handle import Handle, Journal
@@ -29,6 +30,7 @@ from deepvm.checkpoint.training.state import Stateful, TrainingState
 from deepvm.checkpoint.training.unseen_steps import UnseenSteps
 from deepvm.core.preemption.savepolicy import SaveContext, SaveFacts
 from deepvm.errors import CheckpointError, RequestError
+from deepvm.io.agent_board import Scheduled
 
 log = logging.getLogger("deepvm.checkpoint")
 
@@ -52,7 +54,7 @@ class Checkpointer:
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
         extra: Mapping[str, Stateful] | None = None,
-        tiers: str | Path | Tier | Sequence[str | Path | Tier],
+        tiers: str | Path | Tier | Sequence[str | Path | Tier] | None = None,
         every: int | str | None = None,
         job: str | None = None,
         keep: int = 2,
@@ -70,7 +72,8 @@ class Checkpointer:
                 other optimizers. Samplers and iterables are read right after the step, on each rank; everything else
                 before the next forward, once for all ranks.
             tiers: where versions go: ``file:///folder``, ``tcp://host:port`` (several nodes share each version:
-                ``tcp://host:port,host:port``), ``mpi://rank``, ``s3://bucket/prefix``, or a pathlib.Path.
+                ``tcp://host:port,host:port``), ``mpi://rank``, ``s3://bucket/prefix``, or a pathlib.Path; None for
+                those of ``DEEPVM_TIERS``, separated by blanks, which ``deepvm run`` sets.
             every: steps (100), time ("30s", "10min"), or "auto": as often as pays off, for at most 3 % of the time (see
                 :class:`deepvm.core.preemption.savepolicy.Auto`); or another policy of 'deepvm simulate' by name, such
                 as "exact" or "hazard", without that limit. None: only when :meth:`save` is called.
@@ -102,12 +105,15 @@ class Checkpointer:
         opened = arguments.open_all(places, session, keep, keep_every)
         if not (named or self._ranks.rank):
             arguments.warn_of_no_name(opened)
+        if (epoch := arguments.epoch()) is not None:
+            for tier in opened:
+                tier.begin(self.job, epoch)
         self._pipeline = Pipeline(opened, slots)
         self._journal = Journal(None if self._ranks.rank else journal, self.job)
         copies = arguments.choose_strategy(strategy, self._pipeline.tiers, self.job, self._ranks.world)
         self._layers = LayerSlots(copies, self._pipeline, self._state)
         self._snapshotter = Snapshotter(self._state, self._pipeline, self._ranks, self._layers, self._journal, self.job)
-        self._requests = SaveRequests(self._ranks)
+        self._requests, self._agent = SaveRequests(self._ranks), AgentSaves.find()
         self._version = 0
         self._stepping = self._closed = False
         self._process = os.getpid()  # a forked child inherits neither the threads nor the right to stop them
@@ -186,18 +192,26 @@ class Checkpointer:
             (same,) = self._ranks.minimum([snapshots.same(self._version) and not unseen])
             handle = snapshots.last
             if not same or handle is None or (best and not handle.best):
-                handle = snapshots.begin(self._version, WAIT_S if block else 0.0, best)
+                handle = snapshots.begin(self._version, WAIT_S if block else 0.0, best=best)
+                self._tell_of(handle, None)
                 snapshots.finish(at_once=True)
         if block:
             handle.await_safe(all(tier.volatile for tier in self._pipeline.tiers), WAIT_S)
         return handle
 
-    def request_save(self) -> None:
+    def request_save(self, deadline: float | None = None) -> Handle:
         """Save after the next optimizer step; may be called from any thread, signal handler, or single rank.
 
         With several ranks it may take about a second until all of them know.
+
+        Args:
+            deadline: by when the version should be safe, by ``time.time()``: the machine is about to go. Older versions
+                give way to it: those that wait are dropped, and with several ranks also those that are being sent.
+
+        Returns:
+            The handle of the version that is saved; its number is 0 until the step has ended.
         """
-        self._requests.ask()
+        return self._requests.ask(deadline)
 
     def wait(self) -> None:
         """Wait for the copy in progress; call it before changing parameters by hand. Raises CheckpointError."""
@@ -237,6 +251,8 @@ class Checkpointer:
         self._snapshotter.forget(self._version)
         self._requests.reset(self._version)
         self._journal("restored", version=self._version)
+        if self._agent is not None:
+            self._agent.restored(self._version)
         return self._version
 
     def close(self, limit_s: float = WAIT_S) -> None:
@@ -262,6 +278,8 @@ class Checkpointer:
             for handle in self.handles:
                 handle.failed(CheckpointError(f"version {handle.version}: no tier has promised that"))
             self._journal.closed(self.metrics)
+            if self._agent is not None:
+                self._agent.close()
         if not ended:
             raise CheckpointError(f"versions under way were not finished in {limit_s:.0f} s")
         if not self._pipeline.counts["saved"] and self._schedule.saves:
@@ -309,6 +327,8 @@ class Checkpointer:
     def _before_layer(self, copies: Sequence[Copying]) -> None:
         self._snapshotter.finish(in_step=True)
         self._snapshotter.gate(*copies)
+        if self._agent is not None:
+            self._agent.sent()
 
     def _after_step(self) -> None:
         if is_nested_step(self._stepper):
@@ -318,18 +338,27 @@ class Checkpointer:
         self._version += 1
         self._unseen.stepped()
         self._layers.turn()
-        due = self._schedule.due(self._context())
+        scheduled = None if self._agent is None else self._agent.stepped(self._version, self._requests.ask)
+        due = scheduled is not None or self._schedule.due(self._context())
         if self._ranks.world == 1 or self._schedule.fixed_steps or not self._schedule.saves:
             due = self._requests.due(self._version) or due or self._layers.filled is not None
         else:  # only one rank's clock counts
             due = self._requests.due(self._version, due)
         with without_autograd():
             if due:
-                snapshots.begin(self._version, 0.0)
+                deadline = self._requests.deadline if self._requests.urgent else None
+                if scheduled is not None and scheduled.reason.holds:
+                    deadline = scheduled.limit_ms / 1000
+                handle = snapshots.begin(self._version, 0.0, handle=self._requests.begun(), deadline=deadline)
+                self._tell_of(handle, scheduled)
             elif self._ranks.world == 1 and snapshots.layout is None and self._schedule.saves:
                 snapshots.lay_out(self._version)
             if self._ranks.world > 1:
                 self._look_ahead()
+
+    def _tell_of(self, handle: Handle, scheduled: Scheduled | None) -> None:
+        if self._agent is not None:
+            self._agent.begun(handle, scheduled)
 
     def _look_ahead(self) -> None:
         """Layerwise: take a slot for the next version, if one is due, before backward begins. Collective."""
@@ -360,6 +389,8 @@ class Checkpointer:
             self._snapshotter.finish()
         except Exception as error:  # in a transformation, or with tensors that are none: before the next step then
             log.debug("version %d is sent later: %s", self._version, error)
+        if self._agent is not None:
+            self._agent.sent()
         if self._ranks.world == 1:
             with without_autograd():
                 self._look_ahead()

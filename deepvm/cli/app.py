@@ -33,6 +33,11 @@ COMMANDS = (
     Entry("catalog", "Refresh, list, show, compare, validate and convert catalogs.", "catalog.group", "app"),
     Entry("simulate", "Train under preemption, before you pay: time and bill.", "simulate.simulate", "simulate"),
     Entry("export", "Write a plan for SkyPilot, EC2 Fleet, Terraform or torchrun.", "plan.export", "export"),
+    Entry("run", "Train on machines that vanish: save, replace, resume, stop in time.", "jobs.run", "run"),
+    Entry("jobs", "List, watch, save, stop and resume jobs of deepvm run.", "jobs.jobs_group", "app"),
+    Entry("agent", "Run a command that saves before its machine is taken back.", "jobs.agent", "agent"),
+    Entry("inject", "Take machines of a job back on purpose.", "jobs.jobs_group", "inject"),
+    Entry("history", "Show how long machines lived, by type, zone and market.", "jobs.history", "app"),
     Entry("profile", "Measure your own machines: eFLOPS, speed-up, saturation.", "profile.profile_group", "app"),
     Entry(
         "performance", "Predict how fast GPUs train a model, and check that.", "performance.performance_group", "app"

@@ -45,12 +45,12 @@ def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float =
             point("shared-file.before-part")
             _report(parts[shard.rank], _checksums(shard))
             if shard.rank:
-                _await(lambda: not parts[shard.rank].exists(), deadline, f"{target}: rank 0 did not commit it")
+                _await(lambda: not parts[shard.rank].exists(), shard, deadline, f"{target}: rank 0 did not commit it")
                 manifests = folder.manifests(shard.job)
                 if not any(m.version == shard.version and m.layout == shard.layout.digest for m in manifests):
                     raise CheckpointError(f"{target}: rank 0 did not commit it")
                 return
-            _await(lambda: all(p.exists() for p in parts), deadline, f"{target}: not all ranks wrote their part")
+            _await(lambda: all(p.exists() for p in parts), shard, deadline, f"{target}: not all ranks wrote their part")
             point("shared-file.before-commit")
             folder.adopt(hidden, _complete(hidden, shard, parts))
             for part in parts:
@@ -87,8 +87,9 @@ def _report(part: Path, crcs: list[int]) -> None:
     os.replace(draft, part)
 
 
-def _await(ready: Callable[[], bool], deadline: float, otherwise: str) -> None:
-    while not ready():
+def _await(done: Callable[[], bool], shard: Shard, deadline: float, otherwise: str) -> None:
+    while not done():
+        shard.ready(shard.layout.size)  # it may be given up for a newer version
         if time.monotonic() > deadline:
             raise CheckpointError(f"{otherwise} in time; the version is given up")
         time.sleep(_PAUSE_S)

@@ -27,6 +27,7 @@ from pathlib import Path
 from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.files.commit_record import UPCOMING, read_manifest, record_of, settle, upcoming_of, verify
 from deepvm.checkpoint.files.durable_write import failing
+from deepvm.checkpoint.files.epoch_file import EpochFile
 from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.files.file_names import aside_suffix, check_job, file_name, is_leftover, parse_name, replaced
 from deepvm.checkpoint.files.writer_lock import WriterLock
@@ -64,8 +65,21 @@ class VersionFolder:
     def __init__(self, path: Path, *, direct: bool = True) -> None:
         """Create nothing before the first write; ``direct``: past the page cache where the file system can."""
         self.path, self._direct = path, direct
+        self._epochs = dict[str, int]()
         self._warned: set[tuple[Path, str]] = set()
         self.writer_lock = WriterLock(path)
+
+    def begin(self, job: str, epoch: int) -> None:
+        """Write as this generation of a job, and refuse older ones. Raises CheckpointError: a newer one has begun."""
+        with failing(self.path):
+            durable_write.make_folder(self.path)
+        EpochFile(self.path, job).begin(epoch)
+        self._epochs[job] = epoch
+
+    def _fence(self, job: str) -> contextlib.AbstractContextManager[None]:
+        """While a version is committed no newer generation begins. Raises CheckpointError: one has begun."""
+        epoch = self._epochs.get(job)
+        return contextlib.nullcontext() if epoch is None else EpochFile(self.path, job).current(epoch)
 
     def file(self, job: str, version: int) -> Path:
         """Where a version is, or would be."""
@@ -114,25 +128,28 @@ class VersionFolder:
     ) -> None:
         """Write a hidden file, rename it and commit it; on failure nothing of it stays."""
         record, upcoming, ours = record_of(target), upcoming_of(target), [hidden]
-        try:
-            settle(target)
-            write()
-            replaces = os.path.lexists(record)  # it stays until the new one is there, as long as its bytes do
-            ours.append(upcoming)  # an earlier one may be the only record of what is there
-            self._commit(upcoming, manifest())
-            self._rename(hidden, target, "data")
-        except BaseException:
-            if os.path.lexists(hidden):
-                discard(*ours)
-            raise
-        try:
-            self._sync("data")
-            self._promote(upcoming, target, manifest)
-            self._sync("replaced")
-        except BaseException:
-            if not replaces:
-                self._take_back(target)
-            raise
+        with contextlib.ExitStack() as fence:
+            try:
+                settle(target)
+                write()
+                found = manifest()
+                fence.enter_context(self._fence(found.job))
+                replaces = os.path.lexists(record)  # it stays until the new one is there, as long as its bytes do
+                ours.append(upcoming)  # an earlier one may be the only record of what is there
+                self._commit(upcoming, found)
+                self._rename(hidden, target, "data")
+            except BaseException:
+                if os.path.lexists(hidden):
+                    discard(*ours)
+                raise
+            try:
+                self._sync("data")
+                self._promote(upcoming, target, manifest)
+                self._sync("replaced")
+            except BaseException:
+                if not replaces:
+                    self._take_back(target)
+                raise
 
     def _promote(self, upcoming: Path, target: Path, manifest: Callable[[], CommitRecord]) -> None:
         try:

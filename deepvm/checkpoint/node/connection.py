@@ -46,7 +46,7 @@ class Connection:
         self.abort, self.gone = channel.abort, channel.gone
         self._registry, self._store, self._refusals, self._metrics = registry, store, refusals, metrics
         self.job = self.session = self.digest = self._role = self._token_job = ""
-        self.world, self.rank = 1, 0
+        self.world, self.rank, self.epoch = 1, 0, 0
         self._proven = False
         self._reservation: Reservation | None = None
 
@@ -117,10 +117,19 @@ class Connection:
             self.world = _whole(body, "world", 1, 4096)
             self.rank = _whole(body, "rank", 0, self.world - 1)
             self._reservation = None
+            self.epoch = _whole(body, "epoch") if "epoch" in body else 0
+            if self.epoch:
+                self._begin(self.job, self.epoch)
             known = self._registry.enter(self)
         lacks, lease_s = self._registry.lacks, self._registry.lease_s
         persists = self._registry.persists and not lacks
         self._channel.send(Kind.WELCOME, {"layout": known, "persists": persists, "lacks": lacks, "lease_s": lease_s})
+
+    def _begin(self, job: str, epoch: int) -> None:
+        """A generation of a job speaks. Raises Refused: a newer one has begun."""
+        self._registry.begin(job, epoch, self._store.epoch(job) if self._store is not None else 0)
+        if self._store is not None:
+            self._store.begin(job, epoch)  # a node that is started again knows it from there
 
     def _own(self, body: Mapping[str, Any]) -> str:
         """The job that a peer asks for. Raises Refused: its token is that of another one."""
@@ -196,6 +205,8 @@ class Connection:
 
     def _list(self, frame: Frame) -> None:
         job, store = self._own(frame.body), self._store
+        if "epoch" in frame.body:
+            self._begin(job, _whole(frame.body, "epoch"))
         found = {m.version: m for m in (store.versions(job) if store is not None else ())}
         found |= {n: v.manifest for n, v in self._registry.complete(job).items()}
         damaged = [d for d in (store.damaged(job) if store is not None else ()) if d.version not in found]

@@ -65,6 +65,7 @@ class VersionMemory:
 
     Attributes:
         changed: the one lock; notified with every change. reading: held to read a layout.
+        epochs: the newest generation of each job that has one.
         queue: complete versions that are not on disk yet, oldest first. counts: since the start.
         stopping: no new versions are accepted. closed: none becomes complete any more.
         persists: complete versions are flushed. lacks: why they are not durable then, and what to do about it.
@@ -85,6 +86,7 @@ class VersionMemory:
         self.jobs: dict[str, Job] = {}
         self.pool = Pool(limit)
         self.queue: list[Version] = []
+        self.epochs: dict[str, int] = {}
         self.closed = self.stopping = False
         self._blocked = 0
         self.reading = threading.Lock()

@@ -29,6 +29,24 @@ _COMPLETING = "this version is being completed from an earlier attempt"
 class VersionRegistry(VersionMemory):
     """All versions in memory, and what senders may do."""
 
+    def begin(self, job: str, epoch: int, stored: int = 0) -> None:
+        """A generation of a job begins, or speaks again; ``stored``: the newest that the disk knows of.
+
+        What older generations have not completed is dropped at once. Raises Refused: a newer one has begun.
+        """
+        with self.changed:
+            known = max(self.epochs.get(job, 0), stored)
+            if epoch < known:
+                raise Refused("stale", f"generation {epoch} of {job!r} is over: {known} has begun")
+            self.epochs[job] = epoch
+            here = self.jobs.get(job)
+            if here is None or epoch == known:
+                return
+            self._end(here)
+            here.session = Session("", self._clock() - self.lease_s)
+            # What is being completed is complete before the new generation looks for versions.
+            self.changed.wait_for(lambda: not any(v.state is State.FINISHING for v in here.partial.values()), _ABORT_S)
+
     def enter(self, sender: Sender) -> bool:
         """Register a sender; returns whether its layout is known. Raises Refused: another run of this name is alive."""
         job = sender.job

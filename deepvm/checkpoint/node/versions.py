@@ -26,13 +26,14 @@ class State(str, Enum):
 
 
 class Sender(Protocol):
-    """A rank's connection and what it said in ``HELLO``; ``digest``: of its layout."""
+    """A rank's connection and what it said in ``HELLO``; ``digest``: of its layout; ``epoch``: 0 without one."""
 
     job: str
     session: str
     world: int
     rank: int
     digest: str
+    epoch: int
 
     def abort(self) -> None:
         """Close it now; whatever waits on it fails."""

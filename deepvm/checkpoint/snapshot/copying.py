@@ -230,9 +230,9 @@ class LayerSlots:
         elif slot is not None:
             self._pipeline.give_back(slot)
 
-    def take(self, patience_s: float) -> Slot | None:
-        """A slot for the finished step: that of its layers, or a free one."""
-        return self._pipeline.take(patience_s) if self.filled is None else self.filled.slot
+    def take(self, patience_s: float, *, urgent: bool = False) -> Slot | None:
+        """A slot for the finished step: that of its layers, or a free one; ``urgent``: see :meth:`Pipeline.take`."""
+        return self._pipeline.take(patience_s, urgent=urgent) if self.filled is None else self.filled.slot
 
     def drop(self) -> None:
         """The finished step is not saved: give its layers' slot back."""

@@ -38,6 +38,7 @@ class Pipeline:
         self._threads: list[threading.Thread] = []
         self._closing = False
         self._under_way = 0
+        self._urgent, self._alone = 0, False
 
     def renew(self, make: Callable[[], Slot]) -> None:
         """The layout changed: release slots of the old one as they become free."""
@@ -47,12 +48,13 @@ class Pipeline:
         for slot in old:
             slot.release()
 
-    def take(self, timeout_s: float = 0) -> Slot | None:
-        """A free slot, or None if there is none in time."""
+    def take(self, timeout_s: float = 0, *, urgent: bool = False) -> Slot | None:
+        """A free slot, or None if there is none in time; ``urgent``: one more than the others have, if need be."""
+        most = self._most + urgent
         with self._change:
             # Slots of an earlier layout take memory until they are free.
             if not self._change.wait_for(
-                lambda: self._under_way < self._most and (self._free or len(self._slots) < self._most), timeout_s
+                lambda: self._under_way < most and (self._free or len(self._slots) < most), timeout_s
             ):
                 return None
             if self._free:
@@ -64,6 +66,14 @@ class Pipeline:
                 return None
             self._slots.append(slot)
             return slot
+
+    def hurry(self, version: int, *, alone: bool) -> None:
+        """Drop older versions of which nothing is sent yet; ``alone``: those that are being sent as well."""
+        self._urgent, self._alone = version, alone
+
+    def overtaken(self, version: int, *, sending: bool) -> bool:
+        """Whether a version is dropped because a newer one is urgent."""
+        return version < self._urgent and (self._alone or not sending)
 
     def warm(self) -> None:
         """In the background: allocate memory before the first version needs it."""
@@ -194,10 +204,11 @@ class _Sending:
     def send(self, number: int) -> None:
         """Send the version to a tier."""
         tier, handle = self._tiers[number], self._handle
-        shard = replace(self._shard, lost=partial(self._lose, number))
+        shard = replace(self._shard, lost=partial(self._lose, number), ready=self._ready)
         error: CheckpointError | None = None
         start = time.perf_counter()
         try:
+            self._check(sending=False)
             if not tier.streams:
                 shard.ready(shard.layout.size)
             near = not tier.away and any(other.away for other in self._tiers)
@@ -219,6 +230,15 @@ class _Sending:
         if error is not None:
             shard.lost(error)
         self._done(error)
+
+    def _ready(self, end: int) -> None:
+        self._check(sending=True)
+        self._shard.ready(end)
+
+    def _check(self, *, sending: bool) -> None:
+        """Raise TierBusyError if a newer version has no time to wait for this one."""
+        if self._pipeline.overtaken(self._shard.version, sending=sending):
+            raise TierBusyError("a newer version is saved before a preemption")
 
     def _lose(self, number: int, reason: CheckpointError) -> None:
         """A tier will acknowledge nothing more."""

@@ -110,16 +110,32 @@ class Snapshotter:
         self._renew(tree, flatten(tree))
         self._pipeline.warm()
 
-    def begin(self, version: int, patience_s: float, best: bool = False) -> Handle:
+    def begin(
+        self,
+        version: int,
+        patience_s: float,
+        *,
+        best: bool = False,
+        handle: Handle | None = None,
+        deadline: float | None = None,
+    ) -> Handle:
         """Take a slot, waiting at most ``patience_s``, and start copying the result of the step; see :meth:`finish`.
 
-        Collective. Raises CheckpointError: the ranks' states differ.
+        ``handle``: that of a request. ``deadline``: before it, by ``time.time()``, older versions give way. Collective.
+        Raises CheckpointError: the ranks' states differ.
         """
+        urgent = deadline is not None
+        if deadline is not None:
+            usual_s = max(self.last.times.values(), default=0.0) if self.last is not None else 0.0
+            # Ranks must drop the same versions: all. One rank alone keeps what is being sent if both fit.
+            alone = self._ranks.world > 1 or time.time() + 2 * usual_s > deadline
+            self._pipeline.hurry(version, alone=alone)
         if self._ranks.world > 1:
-            self._agree(version, patience_s)
+            self._agree(version, patience_s, urgent)
         self.gate()
         start = time.perf_counter()
-        handle = Handle(version, best=best, tell=partial(self._journal, version=version))
+        handle = handle or Handle(version)
+        handle.begins(version, best=best, tell=partial(self._journal, version=version))
         self.handles = with_newest(self.handles, handle)
         self.last_step, self.last_s, self.layout_s = version, time.monotonic(), 0.0
         try:
@@ -128,7 +144,7 @@ class Snapshotter:
             owned = self._state.owned()
             seen = seen_now(parts, owned.gated | owned.buffers)
             pending = PendingSnapshot(handle, tree["model"], early, patience_s, parts, owned, seen)
-            if self._fits(parts) and not self._copy(pending, patience_s):
+            if self._fits(parts) and not self._copy(pending, patience_s, urgent):
                 return self._skipped(handle)
         except RequestError as error:  # an extra can no longer be saved
             return self._failed(handle, error)
@@ -141,12 +157,12 @@ class Snapshotter:
         self._stalled(start, handle)
         return handle
 
-    def _copy(self, pending: PendingSnapshot, patience_s: float) -> bool:
+    def _copy(self, pending: PendingSnapshot, patience_s: float, urgent: bool = False) -> bool:
         """Start copying into a slot, if there is one."""
         assert self.layout is not None
         # No rank takes a slot alone: all save this version or none.
         reserved, self._reserved = self._reserved, None
-        slot = self._layers.take(patience_s) if self._ranks.world == 1 else reserved
+        slot = self._layers.take(patience_s, urgent=urgent) if self._ranks.world == 1 else reserved
         if slot is None:
             return False
         try:
@@ -310,7 +326,7 @@ class Snapshotter:
         handle.failed(CheckpointError(f"version {handle.version} is not saved: {error}"))
         return handle
 
-    def _agree(self, version: int, patience_s: float) -> None:
+    def _agree(self, version: int, patience_s: float, urgent: bool) -> None:
         """Take a slot for :meth:`begin` if every rank can. Collective. Raises CheckpointError: their states differ."""
         self.disagreements += compare_replicas(self._ranks, self._seen)
         self._seen = (0, 0, 0)
@@ -323,7 +339,7 @@ class Snapshotter:
                 bare = flatten(self._state.tree(version, {})).structure
                 self._digest = int.from_bytes(hashlib.sha256(repr(bare).encode()).digest()[:7], "big")
             else:
-                slot = self._layers.take(patience_s)
+                slot = self._layers.take(patience_s, urgent=urgent)
         except RequestError as error:  # an extra that cannot be saved: the other ranks must not wait for this one
             log.error("version %d is not saved: %s", version, error)
             whole = False
@@ -341,7 +357,7 @@ class Snapshotter:
             self._records = [torch.zeros(room, dtype=torch.uint8, device="cpu") for _ in range(self._ranks.world)]
             tree = self._tree(version)[1]
             self._renew(tree, flatten(tree))
-            slot = self._pipeline.take(patience_s)
+            slot = self._pipeline.take(patience_s, urgent=urgent)
             (ready,) = self._ranks.minimum([slot is not None])
         if not (all_whole and ready):
             self._layers.give_back(slot)

@@ -65,6 +65,16 @@ class Tier(ABC):
     def prove(self) -> None:  # noqa: B027  some places can only be tried
         """Make sure that versions can be written, as far as that can be told now. Raises CheckpointError."""
 
+    def begin(self, job: str, epoch: int) -> None:  # noqa: B027  what one run alone can reach needs no fence
+        """Write as this generation of a job; from now on nothing of an older one becomes visible.
+
+        Raises CheckpointError: a newer one has begun.
+        """
+
+    def epoch(self, job: str) -> int:
+        """The newest generation that has begun, 0 if none has. Raises CheckpointError."""
+        return 0
+
     @abstractmethod
     def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
         """Take one rank's part of a version; its memory is free on return.

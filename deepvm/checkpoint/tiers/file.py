@@ -17,6 +17,7 @@ from urllib.parse import unquote
 
 from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.files.commit_record import read_manifest, verify
+from deepvm.checkpoint.files.epoch_file import EpochFile
 from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.files.retention import kept
 from deepvm.checkpoint.files.shared_file_write import put_part
@@ -78,6 +79,14 @@ class FileTier(Store):
                 f"{self.url}: no version can be written there: {place} is not a writable folder; "
                 "mount it for writing, give this user the right, or name another one"
             )
+
+    def begin(self, job: str, epoch: int) -> None:
+        """See :meth:`Tier.begin`."""
+        self.folder.begin(job, epoch)
+
+    def epoch(self, job: str) -> int:
+        """See :meth:`Tier.epoch`."""
+        return EpochFile(self.folder.path, job).read()
 
     def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
         """See :meth:`Tier.put`."""

@@ -119,6 +119,10 @@ class StripedTier(Tier):
                 self._plans = {layout.digest: tuple(plan_part(layout, n, count) for n in range(1, count + 1))}
             return self._plans[layout.digest]
 
+    def begin(self, job: str, epoch: int) -> None:
+        """See :meth:`Tier.begin`."""
+        _all(lambda node, name: node.begin(name, epoch), self._nodes, self._jobs(job))
+
     def versions(self, job: str) -> tuple[CommitRecord, ...]:
         """See :meth:`Tier.versions`: those of which all nodes have parts sent together; their ``crcs`` are empty."""
         rows = _all(lambda node, name: {m.version: m for m in node.versions(name)}, self._nodes, self._jobs(job))

@@ -103,6 +103,7 @@ class TcpTier(Tier):
         self._lock = threading.Lock()
         self._idle: list[Link] = []
         self._pollers: dict[tuple[str, int], AckPoller] = {}
+        self._epochs = dict[str, int]()
         self._closed = False
 
     def put(self, shard: Shard, acknowledged: Callable[[Level], None], barrier: CommitBarrier | None = None) -> None:
@@ -141,6 +142,14 @@ class TcpTier(Tier):
         level = Level.DURABLE if answer.get("durable") else Level.REMOTE
         if (answer.get("complete") or level is Level.DURABLE) and pending.reached(level):
             poller.discard(pending)
+
+    def begin(self, job: str, epoch: int) -> None:
+        """See :meth:`Tier.begin`; the node forgets it only with its folder or bucket."""
+        self._epochs[job] = epoch
+        with self._reader() as link:
+            link.call(Kind.LIST, {"job": check_job(job), "epoch": epoch}, Kind.VERSIONS)
+            # The versions are asked for again by whoever needs them.
+            link.close()
 
     def settle(self, limit_s: float) -> bool:
         """Wait until every level that can be reached was acknowledged; False on timeout."""
@@ -223,7 +232,9 @@ class TcpTier(Tier):
         return Link(self._address, self._token, limit_s=min(limit_s, 5.0))
 
     def _greeting(self, shard: Shard) -> dict[str, Any]:
+        epoch = self._epochs.get(shard.job)
         return {
+            **({} if epoch is None else {"epoch": epoch}),
             "role": "sender",
             "job": shard.job,
             "session": self._session,

@@ -7,6 +7,7 @@ separate CPU group, so that it never mixes with the training's own collectives.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -15,6 +16,7 @@ from typing import Any, TypeVar, cast
 import torch
 
 from deepvm.checkpoint.format.layout import Ranges, Segment, runs
+from deepvm.checkpoint.training.save_handle import Handle
 from deepvm.errors import CheckpointError
 
 T = TypeVar("T")
@@ -72,17 +74,33 @@ class Ranks:
 
 
 class SaveRequests:
-    """Save requests from any thread or rank; ranks share them about once a second."""
+    """Save requests from any thread or rank; ranks share them about once a second.
+
+    Attributes:
+        urgent: whether the save that is due comes before a preemption. deadline: of this rank's urgent request, by
+            ``time.time()``. handle: of the next version; whoever asked for it has it.
+    """
 
     def __init__(self, ranks: Ranks) -> None:
         """None yet."""
         self._ranks = ranks
-        self._asked = False
+        self._asked = 0
+        self.urgent, self.deadline = False, math.inf
+        self.handle = Handle(0)
         self.reset(0)
 
-    def ask(self) -> None:
+    def ask(self, deadline: float | None = None) -> Handle:
         """Ask for the next version; any thread may, at any time."""
-        self._asked = True
+        handle = self.handle
+        if deadline is not None:
+            self.deadline = deadline
+        self._asked = max(self._asked, 1 + (deadline is not None))
+        return handle
+
+    def begun(self) -> Handle:
+        """The handle of a version that begins now; what is asked for later is of the next."""
+        handle, self.handle = self.handle, Handle(0)
+        return handle
 
     def reset(self, version: int) -> None:
         """Continue from another version; on all ranks."""
@@ -90,16 +108,20 @@ class SaveRequests:
 
     def due(self, version: int, by_policy: bool = False) -> bool:
         """Whether to save this version: any rank asked, or rank 0's policy does. Collective, after every step."""
+        self.urgent = False
         if self._ranks.world > 1 and version < self._next:
             return False
         asked = self._asked
         if asked:  # a request that arrives between these two lines is served by this version too
-            self._asked = False
+            self._asked = 0
         if self._ranks.world == 1:
-            return asked or by_policy
+            self.urgent = asked > 1
+            return bool(asked) or by_policy
         now = time.monotonic()
         step_ms = int(1000 * (now - self._since_s) / max(version - self._since, 1))
-        wanted, slowest = self._ranks.minimum([-int(asked or (by_policy and not self._ranks.rank)), -step_ms])
+        own = max(asked, int(by_policy and not self._ranks.rank))
+        wanted, slowest = self._ranks.minimum([-own, -step_ms])
+        self.urgent = wanted < -1
         steps = int(1000 * _SHARE_S) // max(-slowest, 1)
         self._next = version + min(max(steps, 1), _MOST_STEPS)
         self._since, self._since_s = version, now

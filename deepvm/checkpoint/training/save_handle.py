@@ -48,6 +48,11 @@ class Handle:
     tell: Callable[..., None] = field(default=lambda event, **facts: None, repr=False)
     _start: float = field(default_factory=time.perf_counter)
 
+    def begins(self, version: int, *, best: bool, tell: Callable[..., None]) -> None:
+        """The version of a request is known, and times count from now on."""
+        self.version, self.best, self.tell = version, best, tell
+        self._start = time.perf_counter()
+
     def reached(self, level: Level, *, away: bool = True) -> None:
         """A tier has the version at this level; durable is remote too, if ``away`` from here, and both are local."""
         self._tell_timed(level.value)  # before anybody who waits for it goes on

@@ -214,7 +214,7 @@ def test_no_rank_saves_a_version_for_which_another_has_no_slot(tmp_path: Path) -
     def work(rank: int, saver: Checkpointer, sampler: Sampler) -> list[bool]:
         take = saver._pipeline.take
         if rank == 1:
-            saver._pipeline.take = lambda timeout_s=0: None  # type: ignore[method-assign]
+            saver._pipeline.take = lambda timeout_s=0, **_: None  # type: ignore[method-assign]
         first = saver.save()
         saver._pipeline.take = take  # type: ignore[method-assign]
         step(saver)

@@ -1,0 +1,85 @@
+"""What a checkpointer does for the agent of its machine: it saves what is asked for, and waits before a preemption."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+
+from deepvm.checkpoint.training.save_handle import Handle
+from deepvm.errors import CheckpointError
+from deepvm.io.agent_board import SaveReason, Scheduled
+from deepvm.io.agent_link import AgentLink
+
+
+class AgentSaves:
+    """The saves of this rank that its agent hears of."""
+
+    def __init__(self, link: AgentLink) -> None:
+        """Count from now on."""
+        self._link = link
+        self._since_ns = time.perf_counter_ns()
+        self._held: tuple[Handle, Scheduled] | None = None
+
+    @classmethod
+    def find(cls) -> AgentSaves | None:
+        """Those of the agent that the environment names, None without one."""
+        link = AgentLink.find()
+        return None if link is None else cls(link)
+
+    def restored(self, version: int) -> None:
+        """Training goes on from a version."""
+        if not self._link.rank:
+            self._link.tell({"tell": "restored", "version": version})
+        self._since_ns = time.perf_counter_ns()
+
+    def stepped(self, version: int, ask: Callable[[float], object]) -> Scheduled | None:
+        """A step has ended; returns the save that is due, the same on all ranks.
+
+        ``ask``: asks the other ranks to save before a time, where the agent knows of no machine but this one.
+        """
+        now_ns = time.perf_counter_ns()
+        since_ns, self._since_ns = self._since_ns, now_ns
+        if not self._link.knows_all and not self._link.local_rank:
+            found = self._link.asked_here()
+            if found is not None:
+                ask(found.limit_ms / 1000)
+        return self._link.stepped(version, now_ns - since_ns)
+
+    def begun(self, handle: Handle, scheduled: Scheduled | None) -> None:
+        """A version is being saved; ``scheduled``: for what the agent asked, None if it did not."""
+        save = scheduled or Scheduled(SaveReason.NONE)
+        self._link.saving(handle.version)
+        if not self._link.rank:
+            handle.remote_done.add_done_callback(lambda _: self._tell(handle, save))
+        if save.reason.holds:
+            self._held = handle, save
+
+    def _tell(self, handle: Handle, save: Scheduled) -> None:
+        error = handle.remote_done.exception()
+        if error is not None and handle.durable.done() and handle.durable.exception() is None:
+            error = None  # on a disk of this machine, where nothing else was asked for
+        self._link.tell(
+            {
+                "tell": "saved",
+                "version": handle.version,
+                "save": list(save),
+                "stall_s": handle.stall_s,
+                "took_s": max(handle.times.values(), default=0.0),
+                "error": None if error is None else str(error),
+            }
+        )
+
+    def sent(self) -> None:
+        """The version begun last was read in full: wait if what comes next would be lost."""
+        held, self._held = self._held, None
+        if held is None:
+            return
+        handle, save = held
+        with contextlib.suppress(CheckpointError):
+            handle.await_safe(False, max(save.limit_ms / 1000 - time.time(), 0.0))
+        self._link.hold(handle.version, save)
+
+    def close(self) -> None:
+        """Tell the agent what is left to tell."""
+        self._link.close()

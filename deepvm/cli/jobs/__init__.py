@@ -1,0 +1,1 @@
+"""``deepvm run``, ``jobs``, ``history``, ``inject`` and ``agent``."""

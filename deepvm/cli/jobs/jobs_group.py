@@ -1,0 +1,184 @@
+"""``deepvm jobs`` and ``deepvm inject``: jobs that run, and those that have."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deepvm.cli.output import Output, note, print_as, print_document
+from deepvm.cli.parameters import arg, flag, group, opt
+from deepvm.core.spelling import one_of
+from deepvm.errors import DataError, RequestError
+
+if TYPE_CHECKING:
+    from deepvm.jobs.history import History, JobRow
+
+app = group("List, watch, save, stop and resume jobs of deepvm run.")
+Name = Annotated[str, arg("NAME", "Name of a job; 'deepvm jobs ls' lists them.")]
+
+
+@app.command("ls", short_help="List jobs.")
+def list_jobs(output: Output = "table") -> None:
+    """List the jobs of this user, the newest first."""
+    from deepvm.jobs.history import History
+    from deepvm.reports.jobs import listing
+
+    with History.open() as history:
+        rows = [(row, history.world(row.name)) for row in history.jobs()]
+    alive = {row.name: _is_controlled(row.folder) for row, _ in rows}
+    print_as(output, lambda: listing.print_jobs(rows, alive), lambda: listing.jobs_document(rows, alive))
+    if not rows and output == "table":
+        note("no job yet; 'deepvm run job.yaml' starts one")
+
+
+@app.command(short_help="Show a job: machines, versions, money, the last events.")
+def show(name: Name, output: Output = "table") -> None:
+    """Show a job: its machines, versions, money and last events; of one that has ended, the final document."""
+    from deepvm.jobs.final import final_document
+    from deepvm.jobs.history import History
+    from deepvm.reports.jobs import listing
+
+    with History.open() as history:
+        row = _row(history, name)
+        world, events = history.world(name), history.events(name)
+    document = row.result or final_document(name, row.created_s, world, events, None)
+    if output == "table":
+        listing.print_job(document, events)
+    else:
+        print_document(document, output)
+
+
+@app.command(short_help="Print what the trainers of a job have printed.")
+def logs(name: Name, follow: Annotated[bool, flag("--follow", "Go on until the job has ended.")] = False) -> None:
+    """Print what the trainers of a job have printed, of each machine after the other."""
+    from deepvm.jobs.history import History
+
+    with History.open() as history:
+        folder, places = _row(history, name).folder / "logs", dict[Path, int]()
+        while True:
+            ended = _row(history, name).result is not None
+            for file in sorted(folder.glob("*.log")):
+                with file.open(encoding="utf-8", errors="replace") as stream:
+                    stream.seek(places.get(file, 0))
+                    for line in stream:
+                        typer.echo(f"{file.stem}: {line.rstrip()}")
+                    places[file] = stream.tell()
+            if not follow or ended:
+                return
+            time.sleep(0.5)
+
+
+@app.command(short_help="Have a job save a version now.")
+def save(name: Name) -> None:
+    """Have a job save a version after its next step; training goes on."""
+    _command(name, {"command": "save"})
+
+
+@app.command(short_help="End a job after a version.")
+def stop(name: Name) -> None:
+    """End a job: it saves a version, then its machines are released. 'deepvm jobs resume' goes on with it."""
+    _command(name, {"command": "stop"})
+
+
+@app.command(short_help="Go on with a job whose controller is gone.")
+def resume(name: Name, output: Output = "table") -> None:
+    """Go on with a job whose controller is gone: machines that live are adopted, the others replaced."""
+    from deepvm.cli.jobs.run import control
+    from deepvm.jobs.history import History
+    from deepvm.jobs.submission import resumed
+
+    with History.open() as history:
+        row = _row(history, name)
+        if row.result is not None and row.result["state"] != "stopped":
+            raise RequestError("NAME", name, f"a job that has not ended; {name} is {row.result['state']}")
+        control(*resumed(row, history), history, output)
+
+
+@app.command(short_help="List and release machines that no job needs.")
+def orphans(
+    release: Annotated[bool, flag("--release", "Release them.")] = False,
+    output: Output = "table",
+) -> None:
+    """List machines that live although no controller watches them; --release ends them."""
+    from deepvm.jobs.history import History
+    from deepvm.jobs.submission import cloud_of
+    from deepvm.reports.jobs import listing
+
+    found = []
+    with History.open() as history:
+        for row in history.jobs():
+            cloud = cloud_of(row.spec["cloud"])
+            if not _is_controlled(row.folder):
+                found += [(row.name, machine, since_s) for machine, since_s in cloud.listing(row.name).alive.items()]
+                if release:
+                    for _, machine, _ in [one for one in found if one[0] == row.name]:
+                        cloud.release(row.name, machine)
+    print_as(output, lambda: listing.print_orphans(found), lambda: listing.orphans_document(found))
+    if found and output == "table":
+        note("released" if release else "deepvm jobs orphans --release ends them")
+
+
+def inject(
+    name: Name,
+    mttp: Annotated[str, opt("Mean time to preemption of a machine, such as 30s.", "TIME")],
+    seed: Annotated[int, opt("Random seed; the same seed gives the same lives.", "N")] = 0,
+    grace: Annotated[str, opt("From the notice to the end.", "TIME")] = "120s",
+    missed: Annotated[float, opt("Share of preemptions without a notice.", "X")] = 0.0,
+    count: Annotated[int | None, opt("At most so many; default: until the job ends.", "N")] = None,
+) -> None:
+    """Take machines of a job back on purpose, on clouds that can: local and netns.
+
+    Example: deepvm inject resnet-7 --mttp 30s --grace 5s --missed 0.1
+    """
+    from deepvm.core.units import parse_seconds
+
+    if not 0 <= missed <= 1:
+        raise RequestError("missed", missed, "a share from 0 to 1")
+    lives = {"mttp_s": parse_seconds(mttp, "mttp"), "grace_s": parse_seconds(grace, "grace"), "missed": missed}
+    _command(name, {"command": "inject", "inject": {**lives, "seed": seed, "count": count}})
+
+
+def _row(history: History, name: str) -> JobRow:
+    row = history.job(name)
+    if row is None:
+        raise RequestError("NAME", name, one_of(name, [job.name for job in history.jobs()]) or "the name of a job")
+    return row
+
+
+def _is_controlled(folder: Path) -> bool:
+    """Whether a controller of a job lives."""
+    from deepvm.io.file_lock import FileLock
+
+    if not (folder / "controller.lock").exists():
+        return False
+    lock = FileLock(folder / "controller.lock")
+    free = lock.take(shared=True)
+    if free:
+        lock.release()
+    return not free
+
+
+def _command(name: str, message: Mapping[str, Any]) -> None:
+    """Send a command to a job's controller. Raises RequestError, DataError."""
+    from deepvm.jobs.agent.controller_client import ControllerClient, Unheard
+    from deepvm.jobs.history import History
+    from deepvm.jobs.submission import secret_in
+    from deepvm.jobs.wire import USER, secret_of
+
+    with History.open() as history:
+        row = _row(history, name)
+    if row.result is not None:
+        raise RequestError("NAME", name, f"a job that has not ended; {name} is {row.result['state']}")
+    place = row.folder / "controller"
+    client = ControllerClient(lambda: place.read_text().strip(), USER, secret_of(secret_in(row.folder), USER))
+    try:
+        answer = client.ask("/command", message, 10.0)
+    except Unheard as error:
+        cure = f"deepvm jobs resume {name} starts another"
+        raise DataError(f"the controller of {name} does not answer ({error}); {cure}") from None
+    if "error" in answer:
+        raise DataError(f"{name}: {answer['error']}")

@@ -1,0 +1,113 @@
+"""``deepvm run``: train on machines that vanish."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deepvm.cli.interrupts import INTERRUPTED
+from deepvm.cli.output import Output, note, print_document
+from deepvm.cli.parameters import arg, flag, opt
+from deepvm.errors import DataError
+
+if TYPE_CHECKING:
+    from deepvm.jobs.controller.controller import Submitted
+    from deepvm.jobs.history import History
+    from deepvm.jobs.world import World
+
+_STOPPED, _FAILED = 3, 1
+
+
+def run(
+    job: Annotated[Path, arg("JOB", "Job file; docs/reference/run-file.md shows one.")],
+    cloud: Annotated[
+        str | None, opt("Where machines come from: local, ssh or aws; default: the job's.", "NAME")
+    ] = None,
+    name: Annotated[str | None, opt("Name of the job; default: the job file's.", "NAME")] = None,
+    detach: Annotated[bool, flag("--detach", "Return at once; 'deepvm jobs' watches and stops the job.")] = False,
+    dry_run: Annotated[bool, flag("--dry-run", "Show what would be rented, and rent nothing.")] = False,
+    output: Output = "table",
+) -> None:
+    """Train on machines that vanish: ask for them, save before they go, replace them, stop in time.
+
+    Examples: deepvm run job.yaml
+
+    deepvm run job.yaml --cloud local -o json
+    """
+    from deepvm.jobs.history import History
+    from deepvm.jobs.jobfile import changed, read_job_file
+    from deepvm.jobs.submission import about, submit, world_of
+    from deepvm.reports.jobs import listing
+
+    found = changed(read_job_file(job), cloud=cloud, name=name)
+    if dry_run:
+        with about(job):
+            listing.print_plan(found.name, world_of(found, job.parent, 0.0))
+        return
+    with History.open() as history:
+        submitted, world = submit(found, job, history)
+        if detach:
+            _detached(submitted)
+        else:
+            control(submitted, world, history, output)
+
+
+def _detached(job: Submitted) -> None:
+    """Start the controller of a job in the background."""
+    import subprocess
+    import sys
+
+    with (job.folder / "controller.log").open("ab") as log:
+        subprocess.Popen(
+            [sys.executable, "-m", "deepvm.cli.main", "jobs", "resume", job.name],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd="/",
+        )
+    typer.echo(job.name)
+    note(f"{job.name} runs in the background; 'deepvm jobs show {job.name}' shows it, 'deepvm jobs stop' ends it")
+
+
+def control(job: Submitted, world: World, history: History, output: str) -> None:
+    """Be the controller of a job to its end, show the result, and exit as its state says."""
+    import asyncio
+
+    from deepvm.io.file_lock import FileLock
+    from deepvm.jobs.controller.controller import Controller
+    from deepvm.jobs.final import final_document
+    from deepvm.jobs.submission import cloud_of, on_demand_price
+    from deepvm.reports.jobs.events import closing_lines
+    from deepvm.reports.jobs.listing import print_job
+    from deepvm.reports.jobs.live import LiveView
+
+    row = history.job(job.name)
+    assert row is not None
+    lock = FileLock(job.folder / "controller.lock")
+    if not lock.take(shared=False):
+        raise DataError(f"another process is the controller of {job.name}; see 'deepvm jobs show {job.name}'")
+    try:
+        controller = Controller(job, world, cloud_of(row.spec["cloud"]), history)
+        with LiveView(job.name, lambda: controller.world) as view:
+            controller.told = view.told
+            end = asyncio.run(controller.run())
+        price = on_demand_price(row.spec)
+        events = history.events(job.name)
+        document = final_document(job.name, row.created_s, end, events, None if price is None else float(price))
+        history.finish(job.name, document)
+    finally:
+        lock.release()
+    if output == "table":
+        print_job(document, ())
+    else:
+        print_document(document, output)
+    state = document["state"]
+    for line in closing_lines(document, controller.last_lines, job.folder):
+        note(line)
+    if controller.interrupted:
+        raise typer.Exit(INTERRUPTED)
+    if state != "done":
+        raise typer.Exit(_FAILED if state == "failed" else _STOPPED)

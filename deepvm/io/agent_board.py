@@ -1,0 +1,140 @@
+"""The board: memory that an agent shares with the trainers on its machine. A step costs them a few loads and stores.
+
+All ranks save the same step without a collective in each. Rank 0, at the end of step s, sees that a version is asked
+for, and has entry ``(s + 1) % 4`` of every machine's ring set to s + 1. Only behind the acknowledgements of all agents
+does it contribute to step s + 1, so nobody can have passed it; every rank saves at the end of step k if entry ``k % 4``
+says k. There are four entries because a rank may be a step behind: one that it has not read must not be overwritten.
+
+Numbers are 64 bits wide, aligned, and written through ``memoryview.cast("Q")``, which stores each whole; ``struct``
+writes byte by byte.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from enum import IntEnum
+from pathlib import Path
+from typing import NamedTuple
+
+AGENT = "DEEPVM_AGENT"
+"""Environment variable: the folder of the machine's agent, with its board and its socket."""
+BOARD, SOCKET = "board", "socket"
+MOST_RANKS = 200
+_RING = 4
+_MAGIC = 0x4445455056423031  # "DEEPVB01"
+_WORDS = 2048
+_RING_AT, _ENTRY_WORDS = 16, 4
+_RANK_AT, _RANK_WORDS = 64, 8
+
+
+class Word(IntEnum):
+    """Indices of single numbers."""
+
+    MAGIC = 0
+    REQUEST = 1  # number of the newest request to save, from 1
+    REASON = 2  # its SaveReason
+    LIMIT_MS = 3  # until when it is of use, milliseconds since the epoch
+    RESUMED = 4  # ranks that hold after a request with this number, or a lower one, go on
+    DUE = 5  # the step at whose end the save policy wants a version; 0: none
+    ALONE = 6  # 1: the agent has no controller, and knows of no other machine
+
+
+class RankWord(IntEnum):
+    """Indices within the numbers of one local rank."""
+
+    STEP = 0  # steps done, those of the restored version included
+    STEP_NS = 1  # duration of the last one
+    VERSION = 2  # the newest version that it has begun to save
+    HELD = 3  # the step at whose end it holds; 0: it does not
+
+
+class SaveReason(IntEnum):
+    """Why a version is saved."""
+
+    NONE = 0
+    INSURANCE = 1  # by the save policy
+    EMERGENCY = 2  # a machine is about to go
+    RESIZE = 3  # a machine has come
+    STOP = 4  # the job is about to stop
+    USER = 5  # deepvm jobs save
+
+    @property
+    def holds(self) -> bool:
+        """Whether trainers wait afterwards, because what they do next would be lost."""
+        return self in (SaveReason.EMERGENCY, SaveReason.RESIZE, SaveReason.STOP)
+
+
+class Scheduled(NamedTuple):
+    """A save at the end of a step. ``request``: its number, 0 for one by the save policy."""
+
+    reason: SaveReason
+    limit_ms: int = 0
+    request: int = 0
+
+
+class Board:
+    """An open board; for one process, any thread."""
+
+    def __init__(self, path: Path) -> None:
+        """Open it. Raises OSError if it cannot be read, ValueError if it is not a board."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self._map = mmap.mmap(descriptor, _WORDS * 8)
+        finally:
+            os.close(descriptor)
+        self.words = memoryview(self._map).cast("Q")
+        if self.words[Word.MAGIC] != _MAGIC:
+            self.close()
+            raise ValueError(f"{path} is not an agent's board")
+
+    @classmethod
+    def create(cls, path: Path) -> Board:
+        """Make an empty one, also in place of that of an older generation. Raises OSError."""
+        words = memoryview(bytearray(_WORDS * 8)).cast("Q")
+        words[Word.MAGIC] = _MAGIC
+        hidden = path.with_name(f".{path.name}.{os.getpid()}")
+        hidden.write_bytes(words.tobytes())
+        # A new file: trainers of an older generation keep theirs, and change nothing here.
+        os.replace(hidden, path)
+        return cls(path)
+
+    def request(self, reason: SaveReason, limit_ms: int) -> int:
+        """Ask for a version; returns the number of the request."""
+        words = self.words
+        words[Word.REASON], words[Word.LIMIT_MS] = reason, limit_ms
+        words[Word.REQUEST] += 1  # last: whoever sees it sees the reason, too
+        return words[Word.REQUEST]
+
+    def schedule(self, step: int, save: Scheduled) -> None:
+        """Have all local ranks save at the end of a step."""
+        place = _RING_AT + step % _RING * _ENTRY_WORDS
+        words = self.words
+        words[place] = 0
+        words[place + 1], words[place + 2], words[place + 3] = save
+        words[place] = step
+
+    def scheduled(self, step: int) -> Scheduled | None:
+        """The save at the end of a step, if any."""
+        words, place = self.words, _RING_AT + step % _RING * _ENTRY_WORDS
+        if words[place] != step or not step:
+            return None
+        return Scheduled(SaveReason(words[place + 1]), words[place + 2], words[place + 3])
+
+    def of_rank(self, local_rank: int, word: RankWord) -> int:
+        """A number of a local rank."""
+        return self.words[_RANK_AT + local_rank * _RANK_WORDS + word]
+
+    def set_of_rank(self, local_rank: int, word: RankWord, value: int) -> None:
+        """Change a number of a local rank; only that rank does."""
+        self.words[_RANK_AT + local_rank * _RANK_WORDS + word] = value
+
+    def close(self) -> None:
+        """Close it; twice is harmless."""
+        self.words.release()
+        self._map.close()
+
+
+def rank_place(local_rank: int) -> int:
+    """Index of the first number of a local rank."""
+    return _RANK_AT + local_rank * _RANK_WORDS

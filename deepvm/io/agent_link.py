@@ -1,0 +1,180 @@
+"""What a trainer knows of the agent on its machine: the board, and messages over a socket.
+
+A message is a line of JSON, and so is its answer. Messages are for what happens now and then; what happens in each step
+goes over the board (:mod:`deepvm.io.agent_board`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import queue
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from deepvm.io.agent_board import AGENT, BOARD, SOCKET, Board, RankWord, SaveReason, Scheduled, Word
+
+EPOCH = "DEEPVM_EPOCH"
+"""Environment variable: the number of the generation. What bears a lower one is refused."""
+_ANSWER_S = 30.0
+_POLL_S = 0.005
+_LAST_S = 5.0
+_LONGEST = 1_000_000
+_RANKS = (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"))
+
+log = logging.getLogger("deepvm.training")
+
+
+class AgentLink:
+    """The agent of this machine, as one rank sees it."""
+
+    def __init__(self, folder: Path, *, rank: int, local_rank: int, world: int, local_world: int) -> None:
+        """Open the board. Raises OSError or ValueError if there is none."""
+        self.rank, self.local_rank, self.world, self._local_world = rank, local_rank, world, local_world
+        self._folder = folder
+        self.board = Board(folder / BOARD)
+        self._words = self.board.words
+        self._request = 0
+        self._due = 0
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._reader: Any = None
+        self._told: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()
+        self._teller: threading.Thread | None = None
+
+    @classmethod
+    def find(cls, environ: Mapping[str, str] = os.environ) -> AgentLink | None:
+        """The agent that the environment names, None without one; if it cannot be used, training goes on without it."""
+        folder = environ.get(AGENT)
+        if not folder:
+            return None
+        try:
+            rank, local_rank, world = (int(environ.get(name, default)) for name, default in _RANKS)
+            local_world = int(environ.get("LOCAL_WORLD_SIZE", str(world)))
+            return cls(Path(folder), rank=rank, local_rank=local_rank, world=world, local_world=local_world)
+        except (OSError, ValueError) as error:
+            log.warning("the agent at %s cannot be used: %s; nobody saves before a preemption", folder, error)
+            return None
+
+    def stepped(self, step: int, took_ns: int) -> Scheduled | None:
+        """Report the end of a step; returns the save that is due there, the same on all ranks."""
+        board, words = self.board, self._words
+        board.set_of_rank(self.local_rank, RankWord.STEP, step)
+        board.set_of_rank(self.local_rank, RankWord.STEP_NS, took_ns)
+        if self.rank == 0 and self.knows_all and (words[Word.REQUEST] != self._request or self._policy_wants(step)):
+            save = self._asked()
+            if self.world == 1:
+                return save
+            # Until the agents of all machines have it, this rank takes part in no further step.
+            self.ask({"ask": "schedule", "step": step + 1, "save": list(save)})
+        return board.scheduled(step)
+
+    def asked(self) -> Scheduled | None:
+        """The request that a single rank has not seen, outside of steps."""
+        unseen = self.world == 1 and self._words[Word.REQUEST] != self._request
+        return self._asked() if unseen else None
+
+    @property
+    def knows_all(self) -> bool:
+        """Whether the agent can have all ranks save the same step: it has a controller, or all ranks are here."""
+        return not self._words[Word.ALONE] or self.world == self._local_world
+
+    def asked_here(self) -> Scheduled | None:
+        """A request that this machine alone has heard of; once."""
+        return self._asked() if self._words[Word.REQUEST] != self._request else None
+
+    def _policy_wants(self, step: int) -> bool:
+        due = self._words[Word.DUE]
+        # With several ranks it is announced a step ahead.
+        return due != self._due and due > 0 and step >= due - (self.world > 1)
+
+    def _asked(self) -> Scheduled:
+        """What is asked for; from now on it is known."""
+        words, self._due = self._words, self._words[Word.DUE]
+        if words[Word.REQUEST] == self._request:
+            return Scheduled(SaveReason.INSURANCE)
+        self._request = words[Word.REQUEST]
+        return Scheduled(SaveReason(words[Word.REASON]), words[Word.LIMIT_MS], self._request)
+
+    def saving(self, step: int) -> None:
+        """Report that the state after a step is being saved."""
+        self.board.set_of_rank(self.local_rank, RankWord.VERSION, step)
+
+    def hold(self, step: int, save: Scheduled) -> None:
+        """Wait at the end of a saved step, while what is done next would be lost."""
+        if not save.reason.holds:
+            return
+        board, limit_s = self.board, save.limit_ms / 1000
+        board.set_of_rank(self.local_rank, RankWord.HELD, step)
+        while self._words[Word.RESUMED] < save.request and time.time() < limit_s:
+            time.sleep(_POLL_S)
+        board.set_of_rank(self.local_rank, RankWord.HELD, 0)
+
+    def ask(self, message: Mapping[str, Any], limit_s: float = _ANSWER_S) -> Mapping[str, Any] | None:
+        """The agent's answer; None if there is none in time, as when it was killed: training goes on."""
+        line = json.dumps({**message, "rank": self.rank, "local_rank": self.local_rank}).encode() + b"\n"
+        with self._lock:
+            for _ in range(2):  # the agent may have been restarted
+                try:
+                    if self._socket is None:
+                        self._connect()
+                    assert self._socket is not None
+                    self._socket.settimeout(limit_s)
+                    self._socket.sendall(line)
+                    found = self._reader.readline(_LONGEST)
+                    answer = json.loads(found) if found.endswith(b"\n") else None
+                    if isinstance(answer, dict):
+                        return answer
+                except TimeoutError:
+                    self._disconnect()
+                    return None
+                except (OSError, ValueError) as error:
+                    log.debug("the agent does not answer: %s", error)
+                self._disconnect()
+        return None
+
+    def tell(self, message: Mapping[str, Any]) -> None:
+        """Send a message in the background, in order; any thread may."""
+        with self._lock:
+            if self._teller is None:
+                self._teller = threading.Thread(target=self._tell_all, name="deepvm-agent", daemon=True)
+                self._teller.start()
+        self._told.put(message)
+
+    def _tell_all(self) -> None:
+        for message in iter(self._told.get, None):
+            self.ask(message)
+
+    def _connect(self) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(_ANSWER_S)
+        # The name of a Unix socket has at most 107 bytes: go by the open folder.
+        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._socket.connect(f"/proc/self/fd/{folder}/{SOCKET}")
+        finally:
+            os.close(folder)
+        self._reader = self._socket.makefile("rb")
+
+    def _disconnect(self) -> None:
+        for one in (self._reader, self._socket):
+            if one is not None:
+                with contextlib.suppress(OSError):
+                    one.close()
+        self._socket = self._reader = None
+
+    def close(self) -> None:
+        """Send what is left to tell, and close all; twice is harmless."""
+        if self._teller is not None:
+            self._told.put(None)
+            self._teller.join(_LAST_S)
+            self._teller = None
+        with self._lock:
+            self._disconnect()
+            self.board.close()

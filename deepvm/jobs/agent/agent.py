@@ -1,0 +1,439 @@
+"""The agent's loop: it does what the controller orders, and tells it what happens here.
+
+Orders come as answers to heartbeats, and say what should be so now, not what has changed: an answer that is lost is
+made good by the next. Without the controller the trainers go on; after ``orphan_after_s`` the agent has them save, and
+ends its machine.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deepvm.core.preemption.savepolicy import SaveContext, SaveFacts, SavePolicy, parse_policy
+from deepvm.io.agent_board import AGENT, BOARD, Board, RankWord, SaveReason, Scheduled, Word
+from deepvm.io.agent_link import EPOCH
+from deepvm.jobs.agent.backups import Backups
+from deepvm.jobs.agent.controller_client import LINE, ControllerClient, Reporter, Unheard
+from deepvm.jobs.agent.notices import MetadataError, NoticeSource
+from deepvm.jobs.agent.trainer_socket import TrainerSocket
+from deepvm.jobs.agent.trainers import Command, Trainers
+from deepvm.jobs.wire import WireError
+
+_TICK_S = 0.01
+_ORPHAN_SAVE_S = 300.0
+_RETRY_S = 0.1
+
+log = logging.getLogger("deepvm.agent")
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a machine tells its agent.
+
+    Attributes:
+        machine: the name under which it was asked for. secret: of that machine. folder: the agent's own.
+        controller: the controller's URL now. address: of this machine, for the others.
+        interface: the network interface of collectives, empty for any. beat_s: between heartbeats, at most.
+    """
+
+    machine: str
+    secret: bytes
+    folder: Path
+    controller: Callable[[], str]
+    address: str
+    interface: str = ""
+    beat_s: float = 5.0
+
+
+@dataclass
+class Orders:
+    """The newest orders, as the controller sent them."""
+
+    digest: str = ""
+    shutdown: bool = False
+    generation: int = 0
+    serve: bool = False
+    ranks: list[dict[str, Any]] = field(default_factory=list)
+    tiers: list[str] = field(default_factory=list)
+    port: int = 0
+    save: dict[str, Any] | None = None
+    schedule: dict[str, Any] | None = None
+
+
+class Agent:
+    """The agent of one machine, from its start to the end of the machine."""
+
+    def __init__(self, around: Surroundings, notices: NoticeSource | None) -> None:
+        """Start nothing yet."""
+        self._around, self._notices = around, notices
+        self._over = threading.Event()
+        self._orders = Orders()
+        self._scheduled = 0
+        self._running = 0
+        self._request: tuple[float, int] | None = None
+        self._board: Board | None = None
+        self._trainers: Trainers | None = None
+        self._policy: SavePolicy | None = None
+        self._facts = SaveFacts()
+        self._last = (0, time.monotonic())
+        self._base = 0
+        """Steps that a script had done when its backup was made: it counts from 0 again."""
+        self._heard_s = time.monotonic()
+        self._lock = threading.Lock()
+        self._clients = {
+            name: ControllerClient(around.controller, around.machine, around.secret)
+            for name in ("beat", "report", "ask")
+        }
+        self._reporter = Reporter(self._clients["report"], self._over)
+        self._ask_lock = threading.Lock()
+        self._backups: Backups | None = None
+
+    def run(self) -> None:
+        """Work until the controller needs this machine no more, or nobody has heard of it for too long."""
+        folder = self._around.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        spec = self._prepare()
+        sockets = TrainerSocket(folder, self._answer)
+        threads = [threading.Thread(target=self._beats, daemon=True, name="beats")]
+        if self._notices is not None:
+            threads.append(threading.Thread(target=self._listen, daemon=True, name="notices"))
+        for thread in threads:
+            thread.start()
+        try:
+            self._loop(float(spec["orphan_after_s"]))
+        finally:
+            self._over.set()
+            assert self._trainers is not None
+            self._trainers.close()
+            sockets.close()
+
+    def _prepare(self) -> Mapping[str, Any]:
+        """Fetch the job and its code, and run its setup."""
+        client = self._clients["ask"]
+        spec: dict[str, Any] = self._insist(lambda: client.ask("/job", {}))
+        folder = self._around.folder
+        token = folder / "token"
+        descriptor = os.open(token, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "w", encoding="ascii") as file:
+            file.write(client.shown(spec["sealed_token"]))
+        code = folder / "code"
+        if spec["has_code"]:
+            archive = folder / "code.tar.gz"
+            self._insist(lambda: client.fetch("/code", archive))
+            code.mkdir(exist_ok=True)
+            subprocess.run(["tar", "-xzf", str(archive), "-C", str(code)], check=True)
+            archive.unlink()
+        code.mkdir(exist_ok=True)
+        environ = {k: v for k, v in os.environ.items() if k not in (AGENT, EPOCH)}
+        environ |= {"PYTHONUNBUFFERED": "1", AGENT: str(folder), "DEEPVM_JOB": spec["name"]}
+        environ |= {"DEEPVM_TOKEN_FILE": str(token), "DEEPVM_DATA": str(folder / "data")}
+        command = Command(spec["train"], int(spec["per_machine"]), spec["env"], code, spec["launcher"])
+        self._trainers = Trainers(command, environ, self._said)
+        self._policy = parse_policy(spec["save_policy"])
+        self._backups = Backups(spec["tiers"], spec["name"], folder / "backups")
+        if spec["setup"] and not (folder / "setup-done").exists():
+            done = subprocess.run(
+                ["/bin/sh", "-c", spec["setup"]],
+                cwd=code,
+                env={**environ, **spec["env"]},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+            if done.returncode:
+                last = done.stdout.decode("utf-8", "replace").splitlines()[-40:]
+                self._reporter.add("setup-failed", code=done.returncode, lines=last)
+            (folder / "setup-done").touch()
+        self._trainers.warm_up()
+        return spec
+
+    def _insist(self, ask: Callable[[], Any]) -> Any:
+        """Try until the controller answers."""
+        while True:
+            try:
+                return ask()
+            except (Unheard, WireError) as error:
+                log.debug("the controller does not answer: %s", error)
+                time.sleep(_RETRY_S)
+
+    # --- the controller ----------------------------------------------------------------------------------------------
+
+    def _beats(self) -> None:
+        """Heartbeats; each is answered when there is something new to do, or after ``beat_s``."""
+        client, around = self._clients["beat"], self._around
+        while not self._over.is_set():
+            trainers, board = self._trainers, self._board
+            assert trainers is not None
+            step = self._base + board.of_rank(0, RankWord.STEP) if board is not None else 0
+            message = {
+                "generation": self._running,
+                "step": step,
+                "step_ns": board.of_rank(0, RankWord.STEP_NS) if board is not None else 0,
+                "warm": trainers.warm or bool(trainers.running),
+                "address": around.address,
+                "port": _free_port(),
+                "seen": self._orders.digest,
+                "scheduled": self._scheduled,
+                "wait_s": around.beat_s if trainers.warm or trainers.running else _RETRY_S,
+            }
+            try:
+                answer = client.ask("/beat", message, around.beat_s + 10.0)
+            except (Unheard, WireError) as error:
+                log.debug("no answer to a heartbeat: %s", error)
+                self._over.wait(_RETRY_S)
+                continue
+            self._heard_s = time.monotonic()
+            if not answer.get("same"):
+                self._obey(Orders(**answer))
+
+    def _obey(self, orders: Orders) -> None:
+        with self._lock:
+            self._orders = orders
+            schedule, board = orders.schedule, self._board
+            if schedule is not None and board is not None and schedule["generation"] == self._running:
+                reason, limit_ms, request = schedule["save"]
+                board.schedule(schedule["step"], Scheduled(SaveReason(reason), limit_ms, request))
+                self._scheduled = schedule["number"]
+
+    def _listen(self) -> None:
+        """The notices of the metadata service."""
+        assert self._notices is not None
+        told, rebalance, unheard = 0.0, False, 0
+        while not self._over.is_set():
+            try:
+                notice = self._notices.poll()
+                unheard = 0
+                if notice is not None and abs(notice.taken_s - told) > 1.0:
+                    told = notice.taken_s
+                    self._reporter.add("notice", taken_s=notice.taken_s, action=notice.action)
+                if not rebalance and self._notices.rebalance():
+                    rebalance = True
+                    self._reporter.add("rebalance")
+            except (OSError, MetadataError) as error:
+                unheard += 1
+                if unheard in (3, 300):
+                    log.warning("the metadata service cannot be used: %s; preemptions come unannounced", error)
+                    self._reporter.add("deaf", why=str(error))
+            self._over.wait(1.0)
+
+    # --- trainers ----------------------------------------------------------------------------------------------------
+
+    def _loop(self, orphan_after_s: float) -> None:
+        saved_for_nobody_s: float | None = None
+        while True:
+            orders = self._orders
+            if orders.shutdown:
+                return
+            silent_s = time.monotonic() - self._heard_s
+            if silent_s >= orphan_after_s:
+                if saved_for_nobody_s is None:
+                    log.warning("nobody has answered for %.0f s: trainers save, and this machine ends", silent_s)
+                    saved_for_nobody_s = time.monotonic() + _ORPHAN_SAVE_S
+                    if self._board is not None:
+                        self._board.request(SaveReason.STOP, int((time.time() + _ORPHAN_SAVE_S) * 1000))
+                if self._saved_since(saved_for_nobody_s - _ORPHAN_SAVE_S) or time.monotonic() > saved_for_nobody_s:
+                    return
+            else:
+                saved_for_nobody_s = None
+            with self._lock:
+                if orders.generation != self._running:
+                    self._change(orders)
+                self._save(orders)
+                self._watch()
+                self._plan_saves()
+            self._over.wait(_TICK_S)
+
+    def _saved_since(self, since_s: float) -> bool:
+        return not self._running or self._last[1] >= since_s
+
+    def _change(self, orders: Orders) -> None:
+        """End the trainers of an older generation, and start those of the newest."""
+        trainers = self._trainers
+        assert trainers is not None
+        if trainers.running:
+            trainers.kill()
+        self._running, self._request = 0, None
+        trainers.warm_up()
+        if not orders.generation:
+            return
+        self._reporter.forget(orders.generation)
+        if self._board is not None:
+            self._board.close()
+        self._board = Board.create(self._around.folder / BOARD)
+        self._running, self._scheduled, self._base = orders.generation, 0, 0
+        self._last = (0, time.monotonic())
+        mine = next(r for r in orders.ranks if r["machine"] == self._around.machine)
+        world = sum(r["processes"] for r in orders.ranks)
+        common = {
+            EPOCH: str(orders.generation),
+            "WORLD_SIZE": str(world),
+            "LOCAL_WORLD_SIZE": str(mine["processes"]),
+            "MASTER_ADDR": orders.ranks[0]["address"],
+            "MASTER_PORT": str(orders.port),
+            "DEEPVM_TIERS": " ".join(orders.tiers),
+        }
+        if self._around.interface:
+            common |= {"GLOO_SOCKET_IFNAME": self._around.interface, "NCCL_SOCKET_IFNAME": self._around.interface}
+        first = sum(r["processes"] for r in orders.ranks[: orders.ranks.index(mine)])
+        each = [
+            {**common, "RANK": str(first + local), "LOCAL_RANK": str(local)}
+            for local in range(trainers.command.processes)
+        ]
+        try:
+            trainers.start(each)
+        except OSError as error:
+            why = f"{error.filename or trainers.command.train}: {error.strerror or error}"
+            self._reporter.add("ended", generation=self._running, code=127, step=0, lines=[why])
+            return
+        self._reporter.add("started", generation=self._running)
+
+    def _save(self, orders: Orders) -> None:
+        """Pass on that a version is wanted, and that trainers may go on."""
+        board = self._board
+        if board is None or not self._running or orders.generation != self._running:
+            return
+        if orders.save is None:
+            if self._request is not None:
+                self._request = None
+                board.words[Word.RESUMED] = 2**63
+            return
+        asked_s = orders.save["asked_s"]
+        if self._request is None or self._request[0] != asked_s:
+            board.words[Word.RESUMED] = 0
+            number = 0
+            if orders.ranks[0]["machine"] == self._around.machine:
+                number = board.request(SaveReason(orders.save["reason"]), int(orders.save["limit_s"] * 1000))
+            self._request = asked_s, number
+
+    def _watch(self) -> None:
+        """Tell how trainers have ended; while they train, get others ready for the next generation."""
+        trainers, board = self._trainers, self._board
+        assert trainers is not None
+        if trainers.running and board is not None and board.of_rank(0, RankWord.STEP) > self._last[0]:
+            trainers.warm_up()
+        code = trainers.ended() if trainers.running else None
+        if code is None or board is None:
+            return
+        last = trainers.last_lines() if code else []
+        step = self._base + board.of_rank(0, RankWord.STEP)
+        trainers.kill()
+        self._reporter.add("ended", generation=self._running, code=code, step=step, lines=last)
+
+    def _plan_saves(self) -> None:
+        """Say on the board when the save policy wants a version."""
+        board, policy = self._board, self._policy
+        if board is None or policy is None or not self._running or self._orders.ranks[:1] == []:
+            return
+        if self._orders.ranks[0]["machine"] != self._around.machine or not policy.saves:
+            return
+        step, now_s = board.of_rank(0, RankWord.STEP), time.monotonic()
+        if not step:
+            return
+        version = board.of_rank(0, RankWord.VERSION)
+        if version > self._last[0]:
+            self._last = version, now_s
+        if policy.fixed_steps:
+            board.words[Word.DUE] = (step // policy.fixed_steps + 1) * policy.fixed_steps
+            return
+        step_s = board.of_rank(0, RankWord.STEP_NS) / 1e9
+        facts = SaveFacts(
+            save_s=self._facts.save_s,
+            backup_s=self._facts.backup_s,
+            step_s=step_s,
+            emergency_s=self._facts.emergency_s,
+            mttp_s=self._facts.mttp_s,
+        )
+        due = policy.due(SaveContext(step, now_s, self._last[0], self._last[1], facts))
+        board.words[Word.DUE] = step + 1 if due else 0
+
+    # --- what trainers say -------------------------------------------------------------------------------------------
+
+    def _said(self, local_rank: int, line: str) -> None:
+        self._reporter.add(LINE, local_rank=local_rank, text=line[:4000], generation=self._running)
+
+    def _answer(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        kind = message.get("ask") or message.get("tell")
+        if kind == "restored":
+            self._last = int(message["version"]), time.monotonic()
+            self._reporter.add("started", generation=self._running, version=int(message["version"]))
+            return {}
+        if kind == "saved":
+            return self._told_of_save(message)
+        if kind == "schedule":
+            return self._schedule(message)
+        if kind == "backup":
+            return self._backup(message)
+        if kind == "latest":
+            return self._latest(message)
+        return {"error": f"there is no message {kind!r}"}
+
+    def _told_of_save(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        reason = SaveReason(message["save"][0])
+        if message.get("error"):
+            self._reporter.add("unsaved", generation=self._running, reason=reason, why=message["error"])
+            return {}
+        took_s, stall_s = float(message["took_s"]), float(message["stall_s"])
+        self._facts = SaveFacts(save_s=stall_s, backup_s=took_s, emergency_s=took_s)
+        self._reporter.add(
+            "saved",
+            generation=self._running,
+            version=int(message["version"]),
+            reason=reason,
+            stall_s=stall_s,
+            took_s=took_s,
+        )
+        return {}
+
+    def _schedule(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Have all machines save at the end of a step."""
+        step, save = int(message["step"]), list(message["save"])
+        board = self._board
+        if board is None:
+            return {"error": "no generation runs here"}
+        if len(self._orders.ranks) == 1:
+            board.schedule(step, Scheduled(SaveReason(save[0]), int(save[1]), int(save[2])))
+            return {}
+        with self._ask_lock:
+            try:
+                order = {"generation": self._running, "step": step, "save": save}
+                return self._clients["ask"].ask("/schedule", order, 10.0)
+            except (Unheard, WireError) as error:
+                return {"error": str(error)}
+
+    def _backup(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        backups, save = self._backups, list(message["save"])
+        assert backups is not None
+        generation, began, stall_s = self._running, time.monotonic(), float(message.get("stall_s", 0.0))
+
+        def done(version: int, error: str) -> None:
+            if generation == self._running and not message["rank"]:
+                took_s = time.monotonic() - began
+                facts = {"stall_s": stall_s, "took_s": took_s, "error": error or None}
+                self._told_of_save({"version": version, "save": save, **facts})
+
+        step = self._base + int(message["step"])
+        return backups.add(Path(message["path"]), step, int(message["rank"]), generation, done)
+
+    def _latest(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        assert self._backups is not None
+        found = self._backups.latest(int(message["rank"]), self._running)
+        self._base = 0 if found is None else found.step
+        if not message["rank"]:
+            self._reporter.add("started", generation=self._running, version=self._base)
+        return {} if found is None else {"path": str(found.path)}
+
+
+def _free_port() -> int:
+    """A port that nobody uses now."""
+    with socket.socket() as found:
+        found.bind(("", 0))
+        return int(found.getsockname()[1])

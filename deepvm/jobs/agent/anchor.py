@@ -1,0 +1,83 @@
+"""The agent of an anchor: the machine that keeps a job's versions in its memory, and trains nothing."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+
+from deepvm.jobs.agent.agent import Surroundings
+from deepvm.jobs.agent.controller_client import ControllerClient, Unheard
+from deepvm.jobs.wire import WireError
+
+_RETRY_S = 0.1
+
+log = logging.getLogger("deepvm.agent")
+
+
+class AnchorAgent:
+    """Runs a memory node as long as the controller needs it, or for a while without a controller."""
+
+    def __init__(self, around: Surroundings) -> None:
+        """Start nothing yet."""
+        self._around = around
+        self._client = ControllerClient(around.controller, around.machine, around.secret)
+        self._node: subprocess.Popen[str] | None = None
+        self._port = 0
+
+    def run(self) -> None:
+        """Work until the machine is not needed any more."""
+        around = self._around
+        around.folder.mkdir(parents=True, exist_ok=True)
+        spec, heard_s = None, time.monotonic()
+        try:
+            while True:
+                try:
+                    if spec is None:
+                        spec = self._client.ask("/job", {})
+                        self._start(self._client.shown(spec["sealed_token"]), spec["anchor_memory"])
+                    if self._node is not None and self._node.poll() is not None:
+                        return  # the controller hears that the machine has ended
+                    seen = "serving" if self._port else ""
+                    beat = {"generation": 0, "step": 0, "step_ns": 0, "warm": self._port > 0, "scheduled": 0}
+                    where = {"address": around.address, "port": self._port}
+                    answer = self._client.ask("/beat", {**beat, **where, "seen": seen, "wait_s": around.beat_s}, 15.0)
+                except (Unheard, WireError) as error:
+                    log.debug("the controller does not answer: %s", error)
+                    if spec is not None and time.monotonic() - heard_s >= float(spec["orphan_after_s"]):
+                        return
+                    time.sleep(_RETRY_S)
+                    continue
+                heard_s = time.monotonic()
+                if answer.get("shutdown"):
+                    return
+                time.sleep(0.0 if self._port else _RETRY_S)
+        finally:
+            if self._node is not None:
+                self._node.terminate()
+
+    def _start(self, token: str, memory: str) -> None:
+        """Start the memory node, on any free port."""
+        folder = self._around.folder
+        file = folder / "token"
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "w", encoding="ascii") as stream:
+            stream.write(token)
+        words = ["memory-node", "serve", "--token-file", str(file), "--memory", memory]
+        words += ["--listen", f"{self._around.address}:0", "--drain-timeout", "1"]
+        self._node = subprocess.Popen(
+            [sys.executable, "-m", "deepvm.cli.main", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._node is not None and self._node.stdout is not None
+        for line in self._node.stdout:
+            if line.startswith("listening on "):
+                self._port = int(line.rpartition(":")[2])

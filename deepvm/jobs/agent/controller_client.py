@@ -1,0 +1,145 @@
+"""The agent's way to the controller: it asks, the controller answers; nobody connects to an agent."""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from deepvm.jobs.wire import HEADER, LARGEST, Sender, WireError
+
+RETRY_S, _MOST_RETRY_S = 0.2, 5.0
+LINE = "line"
+"""The event of a line that a trainer has printed."""
+_MOST_WAITING = 10_000
+"""Events that wait for the controller; beyond it the oldest lines are dropped."""
+
+log = logging.getLogger("deepvm.agent")
+
+
+class Unheard(ConnectionError):
+    """The controller does not answer."""
+
+
+class ControllerClient:
+    """Messages of one kind; for one thread, each with its own client."""
+
+    def __init__(self, where: Callable[[], str], machine: str, secret: bytes) -> None:
+        """``where``: the controller's URL now; another one after it was started elsewhere."""
+        self._where, self._sender = where, Sender(machine, secret)
+        self._connection: http.client.HTTPConnection | None = None
+        self._url = ""
+
+    def ask(self, path: str, message: Mapping[str, Any], limit_s: float = 30.0) -> dict[str, Any]:
+        """The controller's answer. Raises Unheard if there is none, WireError for one that is not the controller's."""
+        for _ in range(2):  # a controller that was started again has another nonce, and an old connection is closed
+            try:
+                if self._connection is None or self._url != self._where():
+                    self._connect(limit_s)
+                assert self._connection is not None
+                if self._connection.sock is not None:
+                    self._connection.sock.settimeout(limit_s)
+                body, signature = self._sender.sealed(message)
+                self._connection.request("POST", path, body, {HEADER: signature, "Content-Type": "application/json"})
+                answer = self._connection.getresponse()
+                found = answer.read(LARGEST + 1)
+                if answer.status == 200:
+                    return self._sender.opened(found, answer.getheader(HEADER, ""))
+                self.close()
+                if answer.status != 401:
+                    raise Unheard(f"{answer.status} {answer.reason}")
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                self.close()
+                last: Exception = error
+            else:
+                last = Unheard("401 Unauthorized")
+        raise Unheard(str(last) or type(last).__name__)
+
+    def shown(self, sealed: str) -> str:
+        """A secret that stands in the last answer."""
+        return self._sender.shown(sealed)
+
+    def fetch(self, path: str, target: Path, limit_s: float = 600.0) -> None:
+        """Save a file of the controller's. Raises Unheard, OSError."""
+        answer = self.ask(path, {}, limit_s)
+        size, offset = int(answer["bytes"]), 0
+        with target.open("wb") as file:
+            while offset < size:
+                piece = bytes.fromhex(self.ask(path, {"offset": offset}, limit_s)["data"])
+                file.write(piece)
+                offset += len(piece)
+
+    def _connect(self, limit_s: float) -> None:
+        self.close()
+        self._url = self._where()
+        parts = urlsplit(self._url)
+        self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=limit_s)
+        self._connection.request("GET", "/nonce")
+        answer = self._connection.getresponse()
+        self._sender.nonce = answer.read(100).decode("ascii", "replace")
+        if answer.status != 200:
+            raise Unheard(f"{answer.status} {answer.reason}")
+
+    def close(self) -> None:
+        """Close the connection; the next message opens another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class Reporter:
+    """Sends what has happened, in order, until the controller has heard it."""
+
+    def __init__(self, client: ControllerClient, lost: threading.Event) -> None:
+        """Start; ``lost`` is set when there is nobody to report to any more."""
+        self._client, self._lost = client, lost
+        self._events: list[dict[str, Any]] = []
+        self._change = threading.Condition()
+        self._number = time.time_ns()  # an agent that is started again goes on counting
+        self._thread = threading.Thread(target=self._run, name="report", daemon=True)
+        self._thread.start()
+
+    def add(self, kind: str, **facts: Any) -> None:
+        """Report something."""
+        with self._change:
+            self._number += 1
+            self._events.append({"event": kind, "of": self._number, "at": time.time(), **facts})
+            if len(self._events) > _MOST_WAITING and kind == LINE:
+                place = next(n for n, event in enumerate(self._events) if event["event"] == LINE)
+                del self._events[place]
+            self._change.notify()
+
+    def forget(self, generation: int) -> None:
+        """Drop what generations before this one had to say: nobody wants to hear it."""
+        with self._change:
+            late = [e for e in self._events if e["event"] != LINE and e.get("generation", generation) < generation]
+            self._events = [e for e in self._events if e not in late] if late else self._events
+
+    @property
+    def waiting(self) -> int:
+        """How many reports are not heard yet."""
+        return len(self._events)
+
+    def _run(self) -> None:
+        pause_s = RETRY_S
+        while not self._lost.is_set():
+            with self._change:
+                self._change.wait_for(lambda: self._events, 1.0)
+                some = self._events[:100]
+            if not some:
+                continue
+            try:
+                self._client.ask("/report", {"events": some})
+            except (Unheard, WireError) as error:
+                log.debug("the controller does not hear: %s", error)
+                self._lost.wait(pause_s)
+                pause_s = min(2 * pause_s, _MOST_RETRY_S)
+                continue
+            pause_s = RETRY_S
+            with self._change:
+                self._events = [e for e in self._events if e["of"] > some[-1]["of"]]

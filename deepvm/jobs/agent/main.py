@@ -1,0 +1,46 @@
+"""The agent of a machine of ``deepvm run``, as its cloud starts it: the file with its settings, and the metadata."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+
+from deepvm.jobs.agent.agent import Agent, Surroundings
+from deepvm.jobs.agent.anchor import AnchorAgent
+from deepvm.jobs.agent.notices import notice_source
+
+
+def main() -> None:
+    """Run it to the machine's end."""
+    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
+    file, metadata = Path(sys.argv[1]), sys.argv[2]
+    settings = json.loads(file.read_bytes())
+
+    def controller() -> str:
+        known = settings.get("controller_file")
+        if known:
+            try:
+                return Path(known).read_text().strip()
+            except OSError:
+                return str(settings["controller"])
+        return str(settings["controller"])
+
+    around = Surroundings(
+        machine=settings["machine"],
+        secret=bytes.fromhex(settings["secret"]),
+        folder=file.parent / "agent",
+        controller=controller,
+        address=settings.get("address", "127.0.0.1"),
+        interface=settings.get("interface", "lo"),
+        beat_s=float(settings.get("beat_s", 1.0)),
+    )
+    if settings.get("role") == "anchor":
+        AnchorAgent(around).run()
+    else:
+        Agent(around, notice_source(metadata)).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,247 @@
+"""Start trainers, one process per GPU, see how they end, and end them with all that they have started."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from deepvm.jobs.agent.warm import READY, can_warm
+
+TORCHRUN = "torchrun"
+_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
+_GONE_S = 10.0
+_LINE = 64 * 1024
+_LAST_LINES = 40
+
+
+@dataclass(frozen=True)
+class Command:
+    """How a job's trainers are started on this machine.
+
+    ``train``: the command as the user wrote it. ``per_machine``: processes, one for each GPU. ``env``: variables of the
+    job. ``folder``: its code. ``launcher``: ``direct`` or ``torchrun``, which then starts the processes.
+    """
+
+    train: str
+    per_machine: int
+    env: Mapping[str, str]
+    folder: Path
+    launcher: str = "direct"
+
+    @property
+    def words(self) -> list[str]:
+        """As the operating system takes them; a line that needs a shell gets one."""
+        if any(c in self.train for c in "|&;<>`$\n"):
+            return ["/bin/sh", "-c", self.train]
+        return shlex.split(self.train)
+
+    def words_of(self, more: Mapping[str, str]) -> list[str]:
+        """The same for one generation, whose variables are given."""
+        words = self.words
+        if self.launcher != TORCHRUN:
+            return words
+        nodes = int(more["WORLD_SIZE"]) // self.per_machine
+        options = {
+            "nnodes": nodes,
+            "node-rank": int(more["RANK"]) // self.per_machine,
+            "nproc-per-node": self.per_machine,
+            "master-addr": more["MASTER_ADDR"],
+            "master-port": more["MASTER_PORT"],
+        }
+        # torchrun starts the interpreter itself.
+        script = words[1:] if os.path.basename(words[0]) in ("python", "python3") else words
+        run = ["python", "-m", "torch.distributed.run", *(f"--{name}={value}" for name, value in options.items())]
+        return [*run, *script]
+
+    @property
+    def processes(self) -> int:
+        """How many the agent starts."""
+        return 1 if self.launcher == TORCHRUN else self.per_machine
+
+
+@dataclass(eq=False)
+class Trainer:
+    """A process: one rank, or torchrun."""
+
+    local_rank: int
+    process: subprocess.Popen[bytes]
+    last: list[str] = field(default_factory=list)
+    """Its last lines."""
+    reader: threading.Thread | None = None
+
+
+class Trainers:
+    """The trainers of one machine: those that wait, and those of one generation."""
+
+    def __init__(self, command: Command, environ: Mapping[str, str], said: Callable[[int, str], None]) -> None:
+        """Start nothing yet; ``said`` is called with the local rank and each line that a trainer prints."""
+        self.command, self._environ, self._said = command, dict(environ), said
+        self._warm: list[tuple[subprocess.Popen[bytes], int]] = []
+        self.running: list[Trainer] = []
+        # What trainers leave behind becomes a child of this process, which can end it.
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+
+    def warm_up(self) -> None:
+        """Start processes that load torch and wait, where the command allows it and there are none."""
+        self._warm = [(p, f) for p, f in self._warm if p.poll() is None]
+        if not can_warm(self.command.words) or self.command.launcher == TORCHRUN:
+            return
+        for _ in range(self.command.processes - len(self._warm)):
+            told, tells = os.pipe()
+            words = [_python(self.command.words[0], self._environ), "-m", "deepvm.jobs.agent.warm", str(tells)]
+            process = subprocess.Popen(
+                words,
+                env={**self._environ, **self.command.env},
+                cwd="/",
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=(tells,),
+            )
+            os.close(tells)
+            os.set_blocking(told, False)
+            self._warm.append((process, told))
+
+    @property
+    def warm(self) -> bool:
+        """Whether trainers can begin at once, as far as this command allows it."""
+        if not can_warm(self.command.words) or self.command.launcher == TORCHRUN:
+            return True
+        self._warm = [(p, self._heard(f)) for p, f in self._warm if p.poll() is None]
+        return sum(f < 0 for _, f in self._warm) >= self.command.processes
+
+    @staticmethod
+    def _heard(told: int) -> int:
+        """-1 once a waiting process has said that it is ready."""
+        if told < 0:
+            return told
+        try:
+            found = os.read(told, len(READY))
+        except BlockingIOError:
+            return told
+        os.close(told)
+        return -1 if found else -2
+
+    def start(self, each: Sequence[Mapping[str, str]]) -> None:
+        """Start the trainers of a generation; ``each``: further variables of each process. Raises OSError."""
+        assert not self.running
+        folder = self.command.folder
+        waiting = [p for p, f in self._warm if p.poll() is None and f != -2]
+        self._warm = []
+        for local_rank, more in enumerate(each):
+            words, env = self.command.words_of(more), {**self._environ, **self.command.env, **more}
+            if waiting:
+                process = waiting.pop(0)
+                assert process.stdin is not None
+                line = json.dumps({"env": env, "folder": str(folder), "words": words}).encode() + b"\n"
+                process.stdin.write(line)
+                process.stdin.close()
+            else:
+                process = subprocess.Popen(
+                    [_python(words[0], env), *words[1:]],
+                    env=env,
+                    cwd=folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            trainer = Trainer(local_rank, process)
+            trainer.reader = threading.Thread(target=self._read, args=(trainer,), daemon=True)
+            trainer.reader.start()
+            self.running.append(trainer)
+        for process in waiting:
+            _kill(process)
+
+    def _read(self, trainer: Trainer) -> None:
+        source: IO[bytes] | Any = trainer.process.stdout
+        for line in iter(lambda: source.readline(_LINE), b""):
+            text = line.decode("utf-8", "replace").rstrip("\n")
+            trainer.last = [*trainer.last[1 - _LAST_LINES :], text]
+            self._said(trainer.local_rank, text)
+
+    def ended(self) -> int | None:
+        """The worst exit code if all have ended, or one has failed; else None."""
+        codes = [t.process.poll() for t in self.running]
+        if not codes or (None in codes and not any(codes)):
+            return None
+        return next((_code(c) for c in codes if c), 0)
+
+    def last_lines(self) -> list[str]:
+        """What the trainer that failed first, or else the first, printed last."""
+        failed = [t for t in self.running if t.process.poll()] or self.running
+        for trainer in failed[:1]:
+            if trainer.reader is not None:
+                trainer.reader.join(1.0)
+            return list(trainer.last)
+        return []
+
+    def kill(self) -> None:
+        """End the trainers of this generation with all that they have started; returns when they are gone."""
+        for trainer in self.running:
+            _kill(trainer.process)
+        self.running = []
+        _reap_strays({p.pid for p, _ in self._warm})
+
+    def close(self) -> None:
+        """End those that wait as well."""
+        self.kill()
+        for process, _ in self._warm:
+            _kill(process)
+        self._warm = []
+
+
+def _python(name: str, env: Mapping[str, str]) -> str:
+    """The interpreter of a command: this one, unless the user's ``PATH`` names another."""
+    if name in ("python", "python3") and "PATH" not in env:
+        return sys.executable
+    return name
+
+
+def _code(returned: int) -> int:
+    """An exit code as a shell gives it."""
+    return 128 - returned if returned < 0 else returned
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_GONE_S)
+
+
+def _reap_strays(spared: set[int]) -> None:
+    """End what trainers have left: as their subreaper this process is its parent now."""
+    deadline = time.monotonic() + _GONE_S
+    while time.monotonic() < deadline:
+        strays = [pid for pid in _children() if pid not in spared]
+        if not strays:
+            return
+        for pid in strays:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.005)
+
+
+def _children() -> list[int]:
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):
+            found += [int(pid) for pid in (task / "children").read_text().split()]
+    return found

@@ -1,0 +1,60 @@
+"""A trainer that has loaded torch and waits: it begins within milliseconds, as if it had been started then.
+
+It reads one line of JSON from its standard input, the variables and words of a command such as ``python train.py``, and
+becomes that. At the end of the input, when its agent is gone, it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+
+READY = b"warm\n"
+
+
+def can_warm(words: Sequence[str]) -> bool:
+    """Whether a command is ``python FILE ...`` or ``python -m MODULE ...``, without options for the interpreter."""
+    if len(words) < 2 or os.path.basename(words[0]) not in ("python", "python3"):
+        return False
+    return not words[1].startswith("-") or (words[1] == "-m" and len(words) > 2)
+
+
+def main() -> None:
+    """Load, wait, run."""
+    with contextlib.suppress(Exception):  # a training without torch, or whose torch is broken: it will say so itself
+        importlib.import_module("torch")
+        # The first optimizer loads it, in as long as torch itself takes.
+        importlib.import_module("torch._dynamo")
+        importlib.import_module("torch.distributed")
+        importlib.import_module("deepvm.checkpoint.checkpointer")
+    tells = int(sys.argv[1])
+    os.write(tells, READY)
+    os.close(tells)
+    with os.fdopen(0, "rb", closefd=False) as source:
+        line = source.readline()
+    if not line:
+        os._exit(0)
+    order = json.loads(line)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.environ.clear()
+    os.environ.update(order["env"])
+    os.chdir(order["folder"])
+    _, first, *rest = order["words"]
+    sys.modules.pop("__main__", None)
+    if first == "-m":
+        sys.argv, sys.path[0] = rest, order["folder"]
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv, sys.path[0] = [first, *rest], os.path.dirname(os.path.abspath(first))
+        runpy.run_path(first, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

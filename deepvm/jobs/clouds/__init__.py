@@ -1,0 +1,1 @@
+"""Where machines come from: asked for, listed, released."""

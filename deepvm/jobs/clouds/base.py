@@ -1,0 +1,74 @@
+"""What the controller needs of a cloud, whichever it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from deepvm.errors import CloudError, DeepVMError
+from deepvm.jobs.world import MachineRecord
+
+
+class UnknownError(DeepVMError):
+    """The cloud does not answer, or not as it should: nobody knows what became of the request."""
+
+    exit_code = CloudError.exit_code
+
+
+class RefusedError(DeepVMError):
+    """The cloud will not make a machine: capacity, quota, price. None was made."""
+
+    exit_code = CloudError.exit_code
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a new machine must know.
+
+    Attributes:
+        job: its name. machine: the name of the request, the tag of the machine. secret: of this machine.
+        controller: the controller's URL. controller_file: a file with it, for machines that share this disk.
+    """
+
+    job: str
+    machine: str
+    secret: bytes = field(repr=False)
+    controller: str
+    controller_file: str = ""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The cloud's machines of a job, by the name of their request, with seconds since the epoch.
+
+    ``alive``: since when each lives. ``ended``: from when to when each that does no more did, and why if that is known.
+    """
+
+    alive: Mapping[str, float]
+    ended: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+
+class Cloud(Protocol):
+    """A cloud; calls may block, and come from several threads."""
+
+    can_preempt: bool
+    """Whether machines can be taken back on purpose."""
+
+    def host(self, job: str) -> str:
+        """The address at which a job's controller listens, so that its machines reach it."""
+
+    def finish(self, job: str) -> None:
+        """A job is over: remove what its machines shared. Raises UnknownError."""
+
+    def request(self, record: MachineRecord, start: Start) -> float:
+        """Make a machine, once for each name; returns when it was launched. Raises RefusedError, UnknownError."""
+
+    def listing(self, job: str) -> Listing:
+        """The machines of a job. Raises UnknownError."""
+
+    def release(self, job: str, machine: str) -> None:
+        """End a machine; harmless if there is none. Raises UnknownError."""
+
+    def preempt(self, job: str, machine: str, grace_s: float | None) -> None:
+        """Take a machine back after a notice of ``grace_s``, or at once without one."""

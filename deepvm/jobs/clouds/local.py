@@ -1,0 +1,221 @@
+"""Machines that are process trees on this computer: each with a folder, a metadata service, a price and an end.
+
+A machine's folder holds a lock that every process of its first ranks keeps open: it is free when, and only when, they
+are gone. ``machine.json`` says when it was launched; ``ended.json`` when and why it ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from deepvm.io.atomic_write import write_bytes
+from deepvm.jobs.clouds.base import Listing, RefusedError, Start, UnknownError
+from deepvm.jobs.clouds.settings import MachineSettings
+from deepvm.jobs.world import MachineRecord
+
+LOCK, MACHINE, ENDED, ORDER = "lock", "machine.json", "ended.json", "order.json"
+_LOOK_S, _GONE_S = 0.01, 10.0
+
+
+class LocalCloud:
+    """See :class:`deepvm.jobs.clouds.base.Cloud`."""
+
+    can_preempt = True
+
+    def __init__(self, folder: Path, allocation_s: float = 0.5) -> None:
+        """``folder``: for the machines of all jobs. ``allocation_s``: from the request to the launch."""
+        self._folder, self._allocation_s = folder, allocation_s
+
+    def _machine(self, job: str, machine: str) -> Path:
+        return self._folder / job / "machines" / machine
+
+    def host(self, job: str) -> str:
+        """See :class:`Cloud`."""
+        return "127.0.0.1"
+
+    def settings(self, record: MachineRecord, job: str) -> MachineSettings:
+        """What a machine must know of its surroundings."""
+        return {"address": "127.0.0.1", "interface": "lo", "metadata_host": "127.0.0.1", "metadata_port": 0}
+
+    def words(self, record: MachineRecord, job: str) -> list[str]:
+        """What starts a machine's first process. Raises RefusedError."""
+        return jail()
+
+    def finish(self, job: str) -> None:
+        """See :class:`Cloud`."""
+
+    def request(self, record: MachineRecord, start: Start) -> float:
+        """See :class:`Cloud`."""
+        place = self._machine(start.job, start.machine)
+        place.mkdir(parents=True, exist_ok=True)
+        time.sleep(self._allocation_s)
+        descriptor = os.open(place / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            free = _locked(descriptor)
+            if (place / MACHINE).exists():  # asked for again, after a reply that was lost
+                return float(_read(place / MACHINE)["launched_s"])
+            if not free:
+                raise UnknownError(f"{place}: another process makes this machine")
+            launched_s = time.time()
+            settings = {
+                **self.settings(record, start.job),
+                "machine": start.machine,
+                "secret": start.secret.hex(),
+                "controller": start.controller,
+                "controller_file": start.controller_file,
+                "type": record.pool.instance_type,
+                "zone": record.pool.zone,
+                "market": record.pool.market,
+                "role": record.role.value,
+                "launched_s": launched_s,
+            }
+            write_bytes(place / "settings.json", json.dumps(settings).encode())
+            (place / "settings.json").chmod(0o600)
+            words = [
+                *self.words(record, start.job),
+                sys.executable,
+                "-m",
+                "deepvm.jobs.clouds.local_machine",
+                str(place),
+            ]
+            write_bytes(place / MACHINE, json.dumps({"launched_s": launched_s}).encode())
+            # Nobody's child: it outlives this process, which need not wait for it.
+            begin = 'log=$1; shift; "$@" >>"$log" 2>&1 & echo $!'
+            started = subprocess.run(
+                ["/bin/sh", "-c", begin, "sh", str(place / "machine.log"), *words],
+                cwd="/",
+                env=_environ(),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                start_new_session=True,
+                pass_fds=(descriptor,),  # the lock is held until the last of them is gone
+                check=True,
+            )
+            process = int(started.stdout)
+            write_bytes(place / MACHINE, json.dumps({"launched_s": launched_s, "process": process}).encode())
+            return launched_s
+        except OSError as error:
+            raise RefusedError(f"{place}: {error.strerror or error}") from None
+        finally:
+            os.close(descriptor)
+
+    def listing(self, job: str) -> Listing:
+        """See :class:`Cloud`."""
+        alive, ended = dict[str, float](), dict[str, tuple[float, float]]()
+        with contextlib.suppress(FileNotFoundError):
+            for place in sorted((self._folder / job / "machines").iterdir()):
+                if not (place / MACHINE).exists():
+                    continue
+                launched_s = float(_read(place / MACHINE)["launched_s"])
+                if _is_alive(place):
+                    alive[place.name] = launched_s
+                else:
+                    ended[place.name] = launched_s, self._end(place, "lost")
+        return Listing(alive, ended)
+
+    @staticmethod
+    def _end(place: Path, why: str) -> float:
+        """When a machine that is gone ended; written down if nobody has."""
+        if not (place / ENDED).exists():
+            write_bytes(place / ENDED, json.dumps({"ended_s": time.time(), "why": why}).encode())
+        return float(_read(place / ENDED)["ended_s"])
+
+    def release(self, job: str, machine: str) -> None:
+        """See :class:`Cloud`."""
+        place = self._machine(job, machine)
+        if not (place / MACHINE).exists() or not _is_alive(place):
+            return
+        _kill(place, "released")
+        self._end(place, "released")
+        shutil.rmtree(place / "agent" / "code", ignore_errors=True)
+
+    def preempt(self, job: str, machine: str, grace_s: float | None) -> None:
+        """See :class:`Cloud`."""
+        place = self._machine(job, machine)
+        if not (place / MACHINE).exists() or not _is_alive(place):
+            return
+        if grace_s is None:
+            _kill(place, "preempted")
+            self._end(place, "preempted")
+        else:
+            write_bytes(place / ORDER, json.dumps({"taken_s": time.time() + grace_s}).encode())
+
+
+@cache
+def jail() -> list[str]:
+    """What starts a process with one of its own kind of numbers: when it ends, all it has started ends, too."""
+    if shutil.which("unshare") is None:
+        return []
+    user = [] if os.geteuid() == 0 else ["--user", "--map-current-user"]
+    words = ["unshare", *user, "--pid", "--mount-proc", "--fork", "--kill-child"]
+    tried = subprocess.run([*words, "true"], stdin=subprocess.DEVNULL, capture_output=True)
+    return words if tried.returncode == 0 else []
+
+
+def _environ() -> dict[str, str]:
+    """What a machine has of this process's environment; its Python is this one."""
+    found = {k: v for k, v in os.environ.items() if not k.startswith("DEEPVM_")}
+    found["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), found.get("PATH", os.defpath)])
+    return found
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_alive(place: Path) -> bool:
+    """Whether any process of a machine lives: it holds the lock."""
+    descriptor = os.open(place / LOCK, os.O_RDWR)
+    try:
+        return not _locked(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _kill(place: Path, why: str) -> None:
+    """End a machine, and return when it is gone."""
+    # Its first process reads this, also where nobody was left to write down its number.
+    write_bytes(place / ORDER, json.dumps({"end": why}).encode())
+    process = int(_read(place / MACHINE).get("process", 0))
+    if not process:
+        return _await_end(place)
+    children = Path(f"/proc/{process}/task/{process}/children")
+    with contextlib.suppress(OSError):  # unshare itself waits until all are gone, and then frees the lock
+        for child in children.read_text().split():
+            os.kill(int(child), signal.SIGKILL)
+    if not jail():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process, signal.SIGKILL)
+    return _await_end(place)
+
+
+def _await_end(place: Path) -> None:
+    deadline = time.monotonic() + _GONE_S
+    while _is_alive(place):
+        if time.monotonic() > deadline:
+            raise UnknownError(f"{place}: its processes do not end")
+        time.sleep(_LOOK_S)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UnknownError(f"{path}: {error}") from None
+    assert isinstance(found, dict)
+    return found

@@ -1,0 +1,67 @@
+"""The first process of a local machine: its metadata service, its agent, and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from deepvm.io.atomic_write import write_bytes
+from deepvm.jobs.clouds.fake_metadata import FakeMetadata
+
+_LOOK_S = 0.02
+
+
+def main() -> None:
+    """Run one machine until its agent has ended it, or its cloud has taken it back."""
+    place = Path(sys.argv[1])
+    settings = json.loads((place / "settings.json").read_bytes())
+    zone = settings["zone"]
+    facts = {"instance-type": settings["type"], "placement/availability-zone": zone}
+    metadata = FakeMetadata(facts, settings["metadata_host"], settings["metadata_port"])
+    agent = subprocess.Popen(
+        [sys.executable, "-m", "deepvm.jobs.agent.main", str(place / "settings.json"), metadata.url],
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    taken_s: float | None = None
+    while agent.poll() is None:
+        time.sleep(_LOOK_S)
+        _reap(agent.pid)
+        if (place / "order.json").exists():
+            order = json.loads((place / "order.json").read_bytes())
+            if "end" in order:
+                _end(place, order["end"])
+            if taken_s is None:
+                taken_s = float(order["taken_s"])
+                metadata.notice(taken_s)
+        if taken_s is not None and time.time() >= taken_s:
+            _end(place, "preempted")
+    # An instance that shuts itself down is gone.
+    _end(place, "shut down")
+
+
+def _reap(spared: int) -> None:
+    """As the first process of its kind it is the parent of all that have lost theirs."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is None or found.si_pid == spared:
+                return
+            os.waitpid(found.si_pid, os.WNOHANG)
+
+
+def _end(place: Path, why: str) -> None:
+    write_bytes(place / "ended.json", json.dumps({"ended_s": time.time(), "why": why}).encode())
+    if os.getpid() == 1:
+        os._exit(0)  # and all processes with numbers of its own kind
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Local machines with a network of their own: a namespace each, at one switch for each job; needs root.
+
+Each has its metadata service at 169.254.169.254, as on EC2, and an address that others reach it by. Its link can be
+taken away, so that it is alive and silent, and given back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import subprocess
+import threading
+from pathlib import Path
+
+from deepvm.jobs.clouds.base import RefusedError
+from deepvm.jobs.clouds.local import LocalCloud, jail
+from deepvm.jobs.clouds.settings import MachineSettings
+from deepvm.jobs.world import MachineRecord
+
+_METADATA = "169.254.169.254"
+_FIRST = 10
+_MOST = 240
+_LIMIT_S = 30.0
+_MAKING = threading.Lock()
+
+
+class NetnsCloud(LocalCloud):
+    """See :class:`deepvm.jobs.clouds.base.Cloud`."""
+
+    def __init__(self, folder: Path, allocation_s: float = 0.5) -> None:
+        """As a local cloud. Raises RefusedError: there can be no namespaces here."""
+        super().__init__(folder, allocation_s)
+        missing = [name for name in ("ip", "unshare") if shutil.which(name) is None]
+        if os.geteuid() != 0 or missing:
+            needs = f"the programs {' and '.join(missing)}" if missing else "root"
+            raise RefusedError(f"the cloud netns needs {needs}; the cloud local does without")
+
+    def host(self, job: str) -> str:
+        """See :class:`Cloud`: the switch, which is made now."""
+        bridge, net = _bridge(job), _net(job)
+        with _MAKING:
+            if not Path(f"/sys/class/net/{bridge}").exists():
+                _ip("link", "add", bridge, "type", "bridge")
+                _ip("addr", "add", f"{net}.1/24", "dev", bridge)
+                _ip("link", "set", bridge, "up")
+        return f"{net}.1"
+
+    def settings(self, record: MachineRecord, job: str) -> MachineSettings:
+        """With its own address and interface."""
+        number = int(record.id.removeprefix("m"))
+        address = f"{_net(job)}.{_FIRST + number % _MOST}"
+        return {"address": address, "interface": "eth0", "metadata_host": _METADATA, "metadata_port": 80}
+
+    def words(self, record: MachineRecord, job: str) -> list[str]:
+        """Commands run in the machine's namespace, which is made now. Raises RefusedError."""
+        space, bridge = _space(job, record.id), self._made(job)
+        address = self.settings(record, job)["address"]
+        outer, inner = _outer(space), f"{space}i"[-15:]
+        try:
+            _remove(space)
+            _ip("netns", "add", space)
+            _ip("link", "add", outer, "type", "veth", "peer", "name", inner)
+            _ip("link", "set", inner, "netns", space)
+            _ip("-n", space, "link", "set", inner, "name", "eth0")
+            _ip("-n", space, "addr", "add", f"{address}/24", "dev", "eth0")
+            _ip("-n", space, "addr", "add", f"{_METADATA}/32", "dev", "lo")
+            _ip("-n", space, "link", "set", "lo", "up")
+            _ip("-n", space, "link", "set", "eth0", "up")
+            _ip("link", "set", outer, "master", bridge)
+            _ip("link", "set", outer, "up")
+        except subprocess.SubprocessError as error:
+            _remove(space)
+            said = (getattr(error, "stderr", b"") or b"").decode(errors="replace").strip()
+            raise RefusedError(f"no network namespace could be made: {said or error}") from None
+        return ["ip", "netns", "exec", space, *jail()]
+
+    def _made(self, job: str) -> str:
+        self.host(job)
+        return _bridge(job)
+
+    def release(self, job: str, machine: str) -> None:
+        """See :class:`Cloud`."""
+        super().release(job, machine)
+        _remove(_space(job, machine))
+
+    def finish(self, job: str) -> None:
+        """See :class:`Cloud`."""
+        for place in sorted((self._folder / job / "machines").glob("*")):
+            _remove(_space(job, place.name))
+        with contextlib.suppress(subprocess.SubprocessError):
+            _ip("link", "del", _bridge(job))
+
+    def cut(self, job: str, machine: str, *, down: bool = True) -> None:
+        """Take a machine's link away, or give it back."""
+        _ip("-n", _space(job, machine), "link", "set", "eth0", "down" if down else "up")
+
+
+def _hash(text: str, digits: int) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:digits]
+
+
+def _bridge(job: str) -> str:
+    return f"dvmj{_hash(job, 8)}"
+
+
+def _space(job: str, machine: str) -> str:
+    return f"dvmj{_hash(job, 6)}{machine}"
+
+
+def _net(job: str) -> str:
+    """Of the addresses 10.64.0.0 to 10.127.255.255, which few networks use."""
+    number = int(_hash(job, 4), 16) % (64 * 256)
+    return f"10.{64 + number // 256}.{number % 256}"
+
+
+def _outer(space: str) -> str:
+    """The end of its cable at the switch."""
+    return f"{space}o"[-15:]
+
+
+def _remove(space: str) -> None:
+    # A connection that was never closed keeps the namespace, and with it the cable, for minutes.
+    for words in (("link", "del", _outer(space)), ("netns", "del", space)):
+        with contextlib.suppress(subprocess.SubprocessError):
+            _ip(*words)
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=_LIMIT_S)

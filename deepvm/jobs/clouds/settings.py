@@ -1,0 +1,14 @@
+"""What a local machine's processes are told of their surroundings, in a file of its folder."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+
+class MachineSettings(TypedDict, total=False):
+    """Where a machine is: its address for the others, the interface of collectives, its metadata service."""
+
+    address: str
+    interface: str
+    metadata_host: str
+    metadata_port: int

@@ -1,0 +1,98 @@
+"""What agents ask the controller, over HTTP; every message is signed (:mod:`deepvm.jobs.wire`)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from deepvm.jobs.wire import HEADER, LARGEST, Receiver, WireError
+
+
+class Handler(Protocol):
+    """What the controller does with messages; each returns the answer."""
+
+    async def job(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the job's machines must know."""
+
+    async def code(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A piece of the job's code, or how much there is."""
+
+    async def beat(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A heartbeat: the orders, once they differ from those that the agent has, or time is up."""
+
+    async def report(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What happened on a machine."""
+
+    async def schedule(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Have all machines save at the end of a step."""
+
+    async def command(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the user wants: only :data:`deepvm.jobs.wire.USER` may."""
+
+    def gone(self, machine: str) -> None:
+        """The connection of a heartbeat broke."""
+
+
+def application(handler: Handler, receiver: Receiver) -> Starlette:
+    """The controller's side of the wire."""
+
+    async def nonce(_: Request) -> Response:
+        return PlainTextResponse(receiver.nonce)
+
+    def signed(answer: Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]) -> Callable[..., Any]:
+        async def endpoint(request: Request) -> Response:
+            body = b""
+            try:
+                async for piece in request.stream():
+                    body += piece
+                    if len(body) > LARGEST:
+                        return PlainTextResponse("too large", 413)
+                message = receiver.opened(body, request.headers.get(HEADER, ""))
+            except ClientDisconnect:
+                return PlainTextResponse("", 400)
+            except WireError as error:
+                return PlainTextResponse(str(error), 401)
+            machine = str(message["machine"])
+            try:
+                found = await _unless_gone(request, answer(machine, message))
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                return PlainTextResponse(f"{type(error).__name__}: {error}", 400)
+            if found is None:
+                handler.gone(machine)
+                return PlainTextResponse("", 400)
+            sealed, signature = receiver.sealed(found, machine, int(message["number"]))
+            return Response(sealed, media_type="application/json", headers={HEADER: signature})
+
+        return endpoint
+
+    kinds = {"job": handler.job, "code": handler.code, "beat": handler.beat, "report": handler.report}
+    kinds |= {"schedule": handler.schedule, "command": handler.command}
+    routes = [Route("/nonce", nonce)]
+    routes += [Route(f"/{kind}", signed(answer), methods=["POST"]) for kind, answer in kinds.items()]
+    return Starlette(routes=routes)
+
+
+async def _unless_gone(request: Request, answer: Awaitable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The answer, or None if the connection breaks first."""
+
+    async def broken() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    tasks: list[asyncio.Future[Any]] = [asyncio.ensure_future(answer), asyncio.ensure_future(broken())]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return tasks[0].result() if tasks[0].done() else None
+    finally:
+        for task in tasks:
+            if not task.done():
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task

@@ -1,0 +1,519 @@
+"""The controller of one job: events come in, are written down, and what follows from them is done."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from deepvm.io.agent_board import SaveReason
+from deepvm.jobs import decisions as d
+from deepvm.jobs.clouds.base import Cloud, RefusedError, Start, UnknownError
+from deepvm.jobs.controller.api import application
+from deepvm.jobs.controller.injector import Injection, strike_of
+from deepvm.jobs.history import MACHINE, STATE, EventRow, History
+from deepvm.jobs.states import Machine
+from deepvm.jobs.wire import USER, Receiver, secret_of, token_of
+from deepvm.jobs.world import LOST, Reason, World
+
+_TICK_S, _GONE_S, _ACK_S = 0.2, 0.3, 8.0
+_PIECE = 300_000
+_QUIET = (d.Tick, d.Heard, d.Listed, d.Silent)
+"""Events of which only what follows is written down."""
+_ENDS = (Machine.SUSPECT, Machine.LOST, Machine.ENDED)
+_REASONS = {
+    Reason.EMERGENCY: SaveReason.EMERGENCY,
+    Reason.RESIZE: SaveReason.RESIZE,
+    Reason.STOP: SaveReason.STOP,
+    Reason.INSURANCE: SaveReason.INSURANCE,
+    Reason.PERIODIC: SaveReason.USER,
+}
+_OF_AGENT = {
+    SaveReason.NONE: Reason.PERIODIC,
+    SaveReason.USER: Reason.PERIODIC,
+    SaveReason.INSURANCE: Reason.INSURANCE,
+    SaveReason.EMERGENCY: Reason.EMERGENCY,
+    SaveReason.RESIZE: Reason.RESIZE,
+    SaveReason.STOP: Reason.STOP,
+}
+
+log = logging.getLogger("deepvm.jobs")
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A job as its controller runs it.
+
+    Attributes:
+        name: of the job. folder: its own, with the code and logs. secret: from which its machines' secrets follow.
+        spec: what agents are told. code: an archive, None without any. list_s: between looks at the cloud's list.
+    """
+
+    name: str
+    folder: Path
+    secret: str = field(repr=False)
+    spec: Mapping[str, Any]
+    code: Path | None = None
+    injection: Injection | None = None
+    list_s: float = 1.0
+
+
+@dataclass
+class _Agent:
+    """What the last heartbeat of a machine said."""
+
+    address: str = ""
+    port: int = 0
+    scheduled: int = 0
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to the controller."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+class Controller:
+    """Runs a job to its end; everything happens in one thread, but for the calls to the cloud."""
+
+    def __init__(self, job: Submitted, world: World, cloud: Cloud, history: History) -> None:
+        """Start nothing yet; ``told`` is called with each event that is written down."""
+        self._job, self.world, self._cloud, self._history = job, world, cloud, history
+        self._stored = world
+        self.told: Callable[[EventRow], None] = lambda event: None
+        self.interrupted = False
+        self._agents: dict[str, _Agent] = {}
+        self._change = asyncio.Condition()
+        self._tasks = set[asyncio.Task[None]]()
+        self._ports: dict[int, int] = {}
+        self._schedule: dict[str, Any] | None = None
+        self._struck = set[str]()
+        self._heard: dict[str, d.Heard] = {}
+        self._inbox: list[tuple[d.Event, Mapping[str, Any]]] = []
+        self._wrong: Exception | None = None
+        self._waiting: dict[str, float] = {}
+        self.last_lines: list[str] = []
+        self._stop = ""
+        self._injected_s = 0.0
+
+    # --- events ------------------------------------------------------------------------------------------------------
+
+    def feed(self, event: d.Event, facts: Mapping[str, Any] | None = None) -> None:
+        """React to an event, with all that have come by then; :meth:`_heeded` waits for it."""
+        if not self._inbox:
+            asyncio.get_running_loop().call_soon(self._drain)
+        self._inbox.append((event, facts or {}))
+
+    @staticmethod
+    async def _heeded() -> None:
+        """Wait until what was fed is written down."""
+        await asyncio.sleep(0)  # what was called for before comes first
+
+    def _drain(self) -> None:
+        """Write down what has happened, then act; what goes wrong here ends :meth:`run`."""
+        try:
+            self._act()
+        except Exception as error:
+            self._wrong = self._wrong or error
+
+    def _act(self) -> None:
+        inbox, self._inbox = self._inbox, []
+        before = self.world
+        world, acts = d.react(before, [event for event, _ in inbox], time.time())
+        told = [(_name(e), {**_facts(e), **facts}) for e, facts in inbox if not isinstance(e, _QUIET)]
+        told += [(MACHINE, facts) for facts in _ends(before, world)]
+        if before.job is not world.job and not told:
+            told.append((STATE, {}))
+        number, state = {"generation": world.generation}, world.job.value
+        rows = [EventRow(world.now_s, kind, state, {**facts, **number}) for kind, facts in told]
+        if acts or rows or self._has_changed(before, world):
+            self._history.commit(self._job.name, self._stored, world, rows)
+            self._stored = world
+        self.world = world
+        for row in rows:
+            self.told(row)
+        for act in acts:
+            self._start(self._do(act))
+        if replace(before, now_s=world.now_s) != world:
+            self._start(self._wake())
+
+    @staticmethod
+    def _has_changed(before: World, world: World) -> bool:
+        """Whether anything has but what the next heartbeats say again."""
+        one, other = (replace(w, now_s=0.0, reached=0, facts=world.facts, machines={}) for w in (before, world))
+        if one != other or before.machines.keys() != world.machines.keys():
+            return True
+        changed = [(m, world.machines[key]) for key, m in before.machines.items() if m is not world.machines[key]]
+        return any(replace(a, heard_s=b.heard_s, silent_s=b.silent_s) != b for a, b in changed)
+
+    async def _wake(self) -> None:
+        async with self._change:
+            self._change.notify_all()
+
+    def _start(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _do(self, act: d.Act) -> None:
+        """Have the cloud do something; what became of it is an event, or found in the cloud's list."""
+        name = self._job.name
+        try:
+            if isinstance(act, d.Release):
+                await asyncio.to_thread(self._cloud.release, name, act.id)
+                return
+            record = self.world.machines[act.id]
+            start = Start(
+                name, act.id, secret_of(self._job.secret, act.id), self._url, str(self._job.folder / "controller")
+            )
+            launched_s = await asyncio.to_thread(self._cloud.request, record, start)
+        except RefusedError as error:
+            self.feed(d.Refused(act.id, str(error)))
+        except UnknownError as error:
+            log.warning("%s", error)
+        else:
+            self.feed(d.Launched(act.id, launched_s))
+
+    # --- the loop ----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> World:
+        """Run until the job is over and nothing lives."""
+        host = await asyncio.to_thread(self._cloud.host, self._job.name)
+        self._receiver = Receiver(self._job.secret)
+        config = uvicorn.Config(
+            application(self, self._receiver),
+            host=host,
+            port=0,
+            log_level="error",
+            timeout_keep_alive=75,
+            lifespan="off",
+        )
+        server = _Server(config)
+        serving = asyncio.create_task(server.serve())
+        while not server.started:
+            await asyncio.sleep(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        self._url = f"http://{host}:{port}"
+        place = self._job.folder / "controller"
+        place.with_name("controller.new").write_text(self._url)
+        place.with_name("controller.new").replace(place)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, self._interrupt)
+        now_s = time.time()
+        # Nobody was there to hear them.
+        rested = {k: replace(m, heard_s=m.heard_s and now_s) for k, m in self.world.machines.items()}
+        self.world = replace(self.world, machines=rested)
+        listed_s = 0.0
+        try:
+            while True:
+                if self._wrong is not None:
+                    raise self._wrong
+                if time.monotonic() - listed_s >= self._job.list_s:
+                    listed_s = time.monotonic()
+                    self._start(self._list())
+                if self._stop:
+                    self.feed(d.Stop(self._stop))
+                    self._stop = ""
+                self._hear()
+                self.feed(d.Tick())
+                self._strike()
+                for machine, since_s in list(self._waiting.items()):
+                    if time.monotonic() - since_s >= _GONE_S:
+                        del self._waiting[machine]
+                        self.feed(d.Silent(machine))
+                over = self.world.job.over and all(m.state.over for m in self.world.machines.values())
+                if over and not self._tasks:
+                    await asyncio.to_thread(self._cloud.finish, self._job.name)
+                    return self.world
+                await asyncio.sleep(_TICK_S if not over else 0.01)
+        finally:
+            loop.remove_signal_handler(signal.SIGINT)
+            server.should_exit = True
+            with contextlib.suppress(asyncio.CancelledError):
+                await serving
+
+    def _interrupt(self) -> None:
+        """Ctrl-C: save, release, end; a second one ends the controller at once, and machines live on."""
+        if self.interrupted:
+            raise KeyboardInterrupt
+        self.interrupted = True
+        self.stop("interrupted")
+
+    def stop(self, why: str) -> None:
+        """End the job with a version."""
+        self._stop = why
+
+    def _hear(self) -> None:
+        """The heartbeats of members since the last look, all at once: with many machines each would take too long."""
+        heard, self._heard = self._heard, {}
+        for machine, beat in heard.items():
+            if self.world.machines[machine].state is not Machine.MEMBER:
+                self.feed(beat)
+        now_s, machines = time.time(), dict(self.world.machines)
+        for machine in heard:
+            if machines[machine].state is Machine.MEMBER:
+                machines[machine] = replace(machines[machine], heard_s=now_s, silent_s=None)
+        own = [b for m, b in heard.items() if b.epoch == self.world.generation and m in self.world.members]
+        reached = max([self.world.reached, *(b.step for b in own)])
+        step_s = next((b.step_s for b in own if b.step_s), float(self.world.facts.step_s))
+        facts = replace(self.world.facts, step_s=step_s)
+        self.world = replace(self.world, machines=machines, reached=reached, facts=facts)
+
+    async def _list(self) -> None:
+        try:
+            found = await asyncio.to_thread(self._cloud.listing, self._job.name)
+        except UnknownError as error:
+            log.warning("%s", error)
+            return
+        self.feed(d.Listed(dict(found.alive), dict(found.ended)))
+
+    def _strike(self) -> None:
+        """Take machines back on purpose, when their lives are over."""
+        injection = self._job.injection
+        if injection is None or self.world.job.over:
+            return
+        for number, machine in enumerate(self.world.machines.values(), start=1):
+            done = self.world.preemptions + len([m for m in self._struck if not self._is_struck(m)])
+            if injection.count is not None and done >= injection.count:
+                return
+            if machine.id in self._struck or machine.trained_s is None or machine.state is not Machine.MEMBER:
+                continue
+            strike = strike_of(injection, number)
+            if time.time() - max(machine.trained_s, self._injected_s) >= strike.life_s:
+                self._struck.add(machine.id)
+                self._start(self._preempt(machine.id, strike.grace_s))
+
+    def _is_struck(self, machine: str) -> bool:
+        record = self.world.machines[machine]
+        return record.noticed_s is not None or record.end_reason == LOST
+
+    async def _preempt(self, machine: str, grace_s: float | None) -> None:
+        with contextlib.suppress(UnknownError):
+            await asyncio.to_thread(self._cloud.preempt, self._job.name, machine, grace_s)
+
+    # --- agents ------------------------------------------------------------------------------------------------------
+
+    async def job(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See :class:`deepvm.jobs.controller.api.Handler`."""
+        token = self._receiver.hidden(token_of(self._job.secret), message)
+        return {
+            **self._job.spec,
+            "name": self._job.name,
+            "has_code": self._job.code is not None,
+            "sealed_token": token,
+        }
+
+    async def code(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See :class:`deepvm.jobs.controller.api.Handler`."""
+        assert self._job.code is not None
+        if "offset" not in message:
+            return {"bytes": self._job.code.stat().st_size}
+        with self._job.code.open("rb") as file:
+            file.seek(int(message["offset"]))
+            return {"data": file.read(_PIECE).hex()}
+
+    async def beat(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See :class:`deepvm.jobs.controller.api.Handler`."""
+        agent = self._agents.setdefault(machine, _Agent())
+        agent.address, agent.port = str(message["address"]), int(message["port"])
+        agent.scheduled = int(message["scheduled"])
+        self._waiting.pop(machine, None)
+        generation, step, step_s = (int(message["generation"]), int(message["step"]), int(message["step_ns"]) / 1e9)
+        heard = d.Heard(machine, generation, step, bool(message["warm"]), step_s)
+        record = self.world.machines.get(machine)
+        if record is not None and record.state is Machine.MEMBER:
+            self._heard[machine] = heard  # nothing follows from it at once
+        else:
+            self.feed(heard)
+            await self._heeded()
+        if agent.scheduled:
+            await self._wake()
+        until_s = time.monotonic() + min(max(float(message["wait_s"]), 0.0), 60.0)
+        async with self._change:
+            while True:
+                orders, left_s = d.orders(self.world, machine), until_s - time.monotonic()
+                if self._digest(orders) != message["seen"]:
+                    return self._told(orders)
+                if left_s <= 0:
+                    return {"same": True}
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._change.wait(), left_s)
+
+    def gone(self, machine: str) -> None:
+        """See :class:`deepvm.jobs.controller.api.Handler`."""
+        if machine in self.world.machines:
+            self._waiting.setdefault(machine, time.monotonic())
+
+    def _anchor_tier(self) -> list[str]:
+        """The memory nodes of this generation, if there are any; each keeps a part of every version."""
+        agents = [self._agents.get(anchor, _Agent()) for anchor in self.world.anchors]
+        return [f"tcp://{','.join(f'{a.address}:{a.port}' for a in agents)}"] if agents else []
+
+    def _schedule_of(self, orders: d.Orders) -> Mapping[str, Any] | None:
+        found = self._schedule
+        return found if found is not None and found["generation"] == orders.generation else None
+
+    def _digest(self, orders: d.Orders) -> str:
+        """Differs where the orders do: the members of a generation do not change."""
+        save, schedule = orders.save, self._schedule_of(orders)
+        asked_s, number = 0.0 if save is None else save.asked_s, 0 if schedule is None else schedule["number"]
+        if orders.serve:
+            return "serving"
+        return f"{self._receiver.nonce[:8]} {orders.shutdown:d} {orders.generation} {asked_s} {number}"
+
+    def _told(self, orders: d.Orders) -> dict[str, Any]:
+        """The orders as an agent reads them."""
+        found: dict[str, Any] = {
+            "digest": self._digest(orders),
+            "shutdown": orders.shutdown,
+            "serve": orders.serve,
+            "generation": orders.generation,
+            "ranks": [],
+            "tiers": [],
+            "port": 0,
+            "save": None,
+            "schedule": self._schedule_of(orders),
+        }
+        if orders.generation:
+            first = self._agents.get(orders.members[0], _Agent())
+            port = self._ports.setdefault(orders.generation, first.port)
+            each = int(self._job.spec["per_machine"])
+            found["port"] = port
+            found["tiers"] = [*self._anchor_tier(), *self._job.spec["tiers"]]
+            found["ranks"] = [
+                {"machine": m, "address": self._agents.get(m, _Agent()).address, "processes": each}
+                for m in orders.members
+            ]
+            if orders.save is not None:
+                save = orders.save
+                found["save"] = {
+                    "reason": int(_REASONS[save.reason]),
+                    "asked_s": save.asked_s,
+                    "limit_s": save.limit_s,
+                }
+        return found
+
+    async def schedule(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See :class:`deepvm.jobs.controller.api.Handler`."""
+        generation, members = int(message["generation"]), self.world.members
+        if generation != self.world.generation or not self.world.formed or members[:1] != (machine,):
+            return {"error": "an older generation"}
+        number = 1 if self._schedule is None else self._schedule["number"] + 1
+        order = {"generation": generation, "step": int(message["step"]), "save": list(message["save"])}
+        self._schedule = {**order, "number": number}
+        until_s = time.monotonic() + _ACK_S
+        async with self._change:
+            self._change.notify_all()
+            while any(self._agents[m].scheduled < number for m in members):
+                left_s = until_s - time.monotonic()
+                if left_s <= 0 or self.world.generation != generation:
+                    return {"error": "not all machines have it"}
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._change.wait(), left_s)
+        return {}
+
+    async def command(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See :class:`deepvm.jobs.controller.api.Handler`."""
+        if machine != USER:
+            return {"error": "only the user may"}
+        kind = message["command"]
+        if kind == "stop":
+            self.stop("stopped by the user")
+        elif kind == "save":
+            self.feed(d.SaveNow())
+        elif kind == "inject":
+            found = message["inject"]
+            count = found["count"]
+            done = self.world.preemptions
+            self._job = replace(
+                self._job,
+                injection=Injection(
+                    found["mttp_s"],
+                    found["seed"],
+                    None if count is None else done + count,
+                    found["grace_s"],
+                    found["missed"],
+                ),
+            )
+            self._injected_s = time.time()
+        else:
+            return {"error": f"there is no command {kind!r}"}
+        return {}
+
+    async def report(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See :class:`deepvm.jobs.controller.api.Handler`."""
+        for event in message["events"]:
+            record, number = self.world.machines.get(machine), int(event["of"])
+            if record is None or number <= record.reported:
+                continue  # the answer to it was lost
+            self.world = self.world.with_machine(replace(record, reported=number))
+            self._reported(machine, event)
+        await self._heeded()
+        return {}
+
+    def _reported(self, machine: str, event: Mapping[str, Any]) -> None:
+        kind = event["event"]
+        if kind == "line":
+            self._line(machine, event)
+        elif kind == "notice":
+            self.feed(d.Noticed(machine, float(event["taken_s"])), {"action": event["action"]})
+        elif kind == "started":
+            version = event.get("version")
+            self.feed(d.Started(machine, int(event["generation"]), None if version is None else int(version)))
+        elif kind == "ended":
+            code, step = int(event["code"]), int(event["step"])
+            if code:
+                self.last_lines = [str(line) for line in event["lines"]]
+            self.feed(d.Ended(machine, int(event["generation"]), code, step), {"lines": event["lines"]})
+        elif kind == "saved":
+            reason = _OF_AGENT[SaveReason(int(event["reason"]))]
+            self.feed(
+                d.Safe(
+                    int(event["generation"]),
+                    int(event["version"]),
+                    reason,
+                    float(event["stall_s"]),
+                    float(event["took_s"]),
+                )
+            )
+        elif kind == "unsaved":
+            if SaveReason(int(event["reason"])).holds:
+                self.feed(d.Unsaved(int(event["generation"]), str(event["why"])))
+        elif kind == "setup-failed":
+            self.last_lines = [str(line) for line in event["lines"]]
+            self.feed(d.Failed(machine, f"setup failed with exit code {event['code']}"))
+
+    def _line(self, machine: str, event: Mapping[str, Any]) -> None:
+        folder = self._job.folder / "logs"
+        folder.mkdir(exist_ok=True)
+        with (folder / f"{machine}.log").open("a", encoding="utf-8") as file:
+            file.write(f"{event['text']}\n")
+
+
+def _ends(before: World, world: World) -> Iterator[dict[str, Any]]:
+    """The machines that are silent, given up or gone now, and were not before."""
+    for key, machine in world.machines.items():
+        known = before.machines.get(key)
+        if known is not machine and (known is None or known.state is not machine.state) and machine.state in _ENDS:
+            yield {"id": key, "state": machine.state.value, "why": machine.end_reason}
+
+
+def _name(event: d.Event) -> str:
+    return type(event).__name__.lower()
+
+
+def _facts(event: d.Event) -> dict[str, Any]:
+    assert is_dataclass(event)
+    found = asdict(event)
+    return {k: v.value if isinstance(v, Reason) else v for k, v in found.items() if k not in ("alive", "ended")}

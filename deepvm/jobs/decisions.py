@@ -1,0 +1,561 @@
+"""What the controller does about what happens: a pure function from what it knows and an event to acts.
+
+Every event is written to the history before the acts that follow from it, so a controller that was killed knows as much
+as the one before. Rules (``Rules that keep the promise``, docs/explain/orchestrator.md):
+
+- one generation at a time: a change of membership makes a new one, and what bears an older number is refused;
+- a machine that is noticed, or one that comes, waits for a version, so that no step is lost; one that is gone does not;
+- replacements are asked for at a notice, and after a loss when the cloud or a second deadline confirms it;
+- whatever is not needed is released, and whatever was asked for has its record first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from deepvm.jobs.states import Job, JobEvent, Machine, MachineEvent, job_after, machine_after
+from deepvm.jobs.world import LOST, PREEMPTED, REFUSED, RELEASED, MachineRecord, Pool, Reason, Role, Save, World
+
+# --- what happens ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed."""
+
+
+@dataclass(frozen=True)
+class Launched:
+    """The cloud has made a machine."""
+
+    id: str
+    launched_s: float
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The cloud will not make it."""
+
+    id: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Listed:
+    """The cloud's list of the job's machines: since when they live, and from when to when those did that do no more."""
+
+    alive: Mapping[str, float]
+    ended: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A heartbeat: which generation the agent runs (0: none), how far, and whether it can start another at once.
+
+    ``step_s``: duration of the last step, 0 before the first.
+    """
+
+    id: str
+    epoch: int = 0
+    step: int = 0
+    warm: bool = False
+    step_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Silent:
+    """The connection of a machine's agent broke, and it has not come back."""
+
+    id: str
+
+
+@dataclass(frozen=True)
+class Noticed:
+    """The cloud takes a machine back at ``taken_s``."""
+
+    id: str
+    taken_s: float
+
+
+@dataclass(frozen=True)
+class Started:
+    """The trainers of a generation run on a machine; ``version``: what the first one resumed from, else None."""
+
+    id: str
+    generation: int
+    version: int | None = None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """All trainers of a generation on a machine have ended: the worst exit code, the last step that was done."""
+
+    id: str
+    generation: int
+    code: int
+    step: int = 0
+
+
+@dataclass(frozen=True)
+class Safe:
+    """A version of a generation survives the loss of its machines.
+
+    ``stall_s``: for how long it stalled training. ``took_s``: from the end of its step until it was safe.
+    """
+
+    generation: int
+    version: int
+    reason: Reason
+    stall_s: float = 0.0
+    took_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Unsaved:
+    """The version that was asked for will not come."""
+
+    generation: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Stop:
+    """The user ends the job; with a version first."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class SaveNow:
+    """The user wants a version; training goes on."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Nothing can be trained on a machine: its setup failed."""
+
+    id: str
+    why: str
+
+
+Event: TypeAlias = (
+    Tick
+    | Launched
+    | Refused
+    | Listed
+    | Heard
+    | Silent
+    | Noticed
+    | Started
+    | Ended
+    | Safe
+    | Unsaved
+    | Stop
+    | SaveNow
+    | Failed
+)
+
+# --- what is done ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Request:
+    """Ask the cloud for a machine; its record says where."""
+
+    id: str
+
+
+@dataclass(frozen=True)
+class Release:
+    """Have the cloud end a machine; may be repeated."""
+
+    id: str
+
+
+Act: TypeAlias = Request | Release
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What an agent is to do: the answer to each of its heartbeats, so that none is lost with a controller.
+
+    Attributes:
+        shutdown: nobody needs the machine any more. serve: keep versions in its memory.
+        generation, members: what to run there, 0 for nothing, and where its ranks are; anything older is killed.
+        save: a version is wanted of that generation: save the same step on all ranks, and hold until the next orders,
+            or until ``save.limit_s``.
+    """
+
+    shutdown: bool = False
+    serve: bool = False
+    generation: int = 0
+    members: tuple[str, ...] = ()
+    save: Save | None = None
+
+
+def orders(world: World, machine: str) -> Orders:
+    """The orders for a machine; one that is not known is not needed."""
+    known = world.machines.get(machine)
+    if known is None or known.state in _UNWANTED:
+        return Orders(shutdown=True)
+    if known.role is Role.ANCHOR:
+        return Orders(serve=True)
+    if not world.formed or machine not in world.members:
+        return Orders()
+    return Orders(generation=world.generation, members=world.members, save=world.save)
+
+
+_UNWANTED = (Machine.RELEASING, Machine.LOST, Machine.ENDED, Machine.FAILED)
+
+
+def react(world: World, events: Event | Sequence[Event], now_s: float) -> tuple[World, tuple[Act, ...]]:
+    """What is known after an event, or several at once, and what is to be done about it."""
+    world = replace(world, now_s=max(now_s, world.now_s))
+    acts: list[Act] = []
+    for event in events if isinstance(events, Sequence) else (events,):
+        world = _known(world, event)
+        if isinstance(event, Listed):
+            acts += _unwanted(world, event)
+    for rule in (_watched, _judged, _limited, _saved_first, _formed, _ended, _wanted):
+        world, more = rule(world)
+        acts += more
+    return world, tuple(acts)
+
+
+# --- what an event says ----------------------------------------------------------------------------------------------
+
+
+def _known(world: World, event: Event) -> World:
+    if isinstance(event, Listed):
+        return _listed(world, event)
+    if isinstance(event, Stop):
+        return world if world.ending else replace(world, ending=event.why)
+    if isinstance(event, SaveNow):
+        if world.save is not None or not world.formed or world.job.over:
+            return world
+        return replace(world, save=Save(Reason.PERIODIC, world.now_s, world.now_s + world.terms.save_s))
+    if isinstance(event, Safe | Unsaved | Started | Ended):
+        return _of_generation(world, event)
+    if isinstance(event, Tick) or event.id not in world.machines:
+        return world
+    machine, now = world.machines[event.id], world.now_s
+    if isinstance(event, Launched):
+        return _moved(world, replace(machine, launched_s=event.launched_s), MachineEvent.LAUNCHED)
+    if isinstance(event, Refused):
+        world = _moved(world, machine, MachineEvent.REFUSED)
+        times = world.blocked.get(machine.pool, (0.0, 0))[1]
+        until = now + world.terms.cool_s * 2 ** min(times, 6)
+        return replace(world, blocked={**world.blocked, machine.pool: (until, times + 1)})
+    if isinstance(event, Silent):
+        if machine.state not in (Machine.WARMING, Machine.MEMBER):
+            return world
+        return _moved(world, replace(machine, silent_s=now), MachineEvent.SILENT)
+    if isinstance(event, Failed):
+        return replace(world, job=job_after(world.job, JobEvent.CRASHED), failure=event.why)
+    if isinstance(event, Noticed):
+        first = machine.noticed_s is None and not machine.state.over and machine.state is not Machine.RELEASING
+        moved = _moved(world, machine, MachineEvent.NOTICE)
+        if not first:
+            return moved
+        return moved.with_machine(replace(moved.machines[machine.id], noticed_s=now, taken_s=event.taken_s))
+    assert isinstance(event, Heard)
+    if machine.state.over:
+        return world
+    world = _moved(world, replace(machine, heard_s=now, silent_s=None), MachineEvent.BEAT)
+    if event.warm or event.epoch:
+        world = _moved(world, world.machines[machine.id], MachineEvent.WARM)
+    if event.epoch == world.generation and event.id in world.members:
+        facts = replace(world.facts, step_s=event.step_s) if event.step_s else world.facts
+        world = replace(world, reached=max(world.reached, event.step), facts=facts)
+    return world
+
+
+def _listed(world: World, event: Listed) -> World:
+    for machine in list(world.machines.values()):
+        if machine.id in event.ended:
+            world = _moved(world, machine, MachineEvent.GONE)
+            # The bill is by the cloud's times, not by those when somebody looked.
+            launched_s, ended_s = event.ended[machine.id]
+            world = world.with_machine(replace(world.machines[machine.id], launched_s=launched_s, ended_s=ended_s))
+        elif machine.id in event.alive:
+            machine = replace(machine, launched_s=event.alive[machine.id])
+            world = _moved(world, machine, MachineEvent.LAUNCHED)
+        elif world.now_s - machine.requested_s >= world.terms.absent_s:
+            world = _moved(world, machine, MachineEvent.ABSENT)
+    return world
+
+
+def _of_generation(world: World, event: Safe | Unsaved | Started | Ended) -> World:
+    """What trainers say; of an older generation it says nothing any more."""
+    if event.generation != world.generation or world.job.over:
+        return world
+    if isinstance(event, Safe):
+        save = world.save
+        if save is not None and save.reason is event.reason:  # else one that was under way: more was done since
+            save = replace(save, over=True)
+        facts = replace(world.facts, save_s=event.stall_s, backup_s=event.took_s, emergency_s=event.took_s)
+        world = replace(world, version=max(world.version, event.version), facts=facts)
+        counts = world.counts.saved(event.reason)
+        return replace(world, counts=counts, saving_s=world.saving_s + event.stall_s, save=save)
+    if isinstance(event, Unsaved):
+        return replace(world, save=None if world.save is None else replace(world.save, over=True))
+    if event.id not in world.members or not world.formed:
+        return world
+    if isinstance(event, Ended):
+        reached = max(world.reached, event.step)
+        return replace(world, exits={**world.exits, event.id: event.code}, reached=reached)
+    if event.version is not None and event.id == world.members[0]:
+        lost = max((world.peak or 0) - event.version, 0)
+        counts = replace(world.counts, lost_steps=world.counts.lost_steps + lost)
+        # A heartbeat with its first steps may have been faster.
+        world = replace(world, counts=counts, peak=None, reached=max(world.reached, event.version))
+    started, machine = world.started | {event.id}, world.machines[event.id]
+    if machine.trained_s is None:
+        world = world.with_machine(replace(machine, trained_s=world.now_s))
+    job = job_after(world.job, JobEvent.STARTED) if started == set(world.members) else world.job
+    return replace(world, started=started, job=job)
+
+
+def _moved(world: World, machine: MachineRecord, event: MachineEvent) -> World:
+    """A machine in its next state, with the times that it brings."""
+    was, state, now = machine.state, machine_after(machine.state, event), world.now_s
+    if state is was:
+        return world.with_machine(machine)
+    machine = replace(machine, state=state)
+    if was is Machine.INTENT and state not in (Machine.FAILED, Machine.RELEASING):
+        machine = replace(machine, launched_s=now if machine.launched_s is None else machine.launched_s)
+        world = replace(world, blocked={p: times for p, times in world.blocked.items() if p != machine.pool})
+    if state is Machine.MEMBER and machine.ready_s is None:
+        machine = replace(machine, ready_s=now)
+    if state is Machine.LOST:
+        machine = replace(machine, end_reason=LOST)
+    if state.over:
+        ended_s = now if machine.launched_s is not None else None
+        machine = replace(machine, ended_s=ended_s, end_reason=machine.end_reason or _end_reason(machine, was))
+    return world.with_machine(machine)
+
+
+def _end_reason(machine: MachineRecord, was: Machine) -> str:
+    if machine.state is Machine.FAILED:
+        return REFUSED
+    if machine.noticed_s is not None:
+        return PREEMPTED
+    return RELEASED if was is Machine.RELEASING else LOST
+
+
+# --- what follows from it --------------------------------------------------------------------------------------------
+
+_Step: TypeAlias = tuple[World, list[Act]]
+
+
+def _watched(world: World) -> _Step:
+    """Agents that are silent, machines that take too long."""
+    terms, now, acts = world.terms, world.now_s, list[Act]()
+    for machine in list(world.machines.values()):
+        state, heard = machine.state, machine.heard_s
+        if state in (Machine.WARMING, Machine.MEMBER) and heard is not None and now - heard >= terms.silent_s:
+            world = _moved(world, replace(machine, silent_s=now), MachineEvent.SILENT)
+        late = state.coming and now - machine.requested_s >= terms.start_s
+        if late or (state is Machine.SUSPECT and heard is not None and now - heard >= terms.lost_s):
+            world = _moved(world, machine, MachineEvent.OVERDUE)
+            acts.append(Release(machine.id))
+    return world, acts
+
+
+def _judged(world: World) -> _Step:
+    """What the exits of trainers mean: the end, a failure, or that a machine is gone."""
+    if not world.formed or not world.exits or world.job.over:
+        return world, []
+    if set(world.exits) == set(world.members) and not any(world.exits.values()):
+        return replace(world, job=job_after(world.job, JobEvent.TRAINED), save=None), []
+    if not any(world.exits.values()) or _broken(world):
+        return world, []
+    if world.suspected_s is None:
+        return replace(world, suspected_s=world.now_s), []
+    # A trainer fails when a peer is gone: all machines must have been heard since.
+    heard = [world.machines[m].heard_s or 0.0 for m in world.members]
+    if min(heard) <= world.suspected_s:
+        return world, []
+    # A network that was cut for a moment breaks a collective, too, and somebody may kill a trainer; a bug breaks it
+    # twice at the same step, and a script that fails by itself at once does so again.
+    further, killed = world.reached > world.crashed_at, _KILLED in world.exits.values()
+    crashes = 1 if further else world.crashes + 1
+    by_itself_at_once = len(world.members) == 1 and not killed and not world.steps
+    if crashes <= (_MOST_KILLED if killed else 1) and not by_itself_at_once:
+        again = job_after(world.job, JobEvent.BROKEN)
+        world = replace(world, job=again, crashes=crashes, crashed_at=max(world.reached, world.crashed_at))
+        return replace(world, formed=False, exits={}, suspected_s=None), []
+    return replace(world, job=job_after(world.job, JobEvent.CRASHED), save=None), []
+
+
+_KILLED, _MOST_KILLED = 137, 3
+
+
+def _limited(world: World) -> _Step:
+    """Money and time: stop at the last moment at which a version still fits."""
+    terms = world.terms
+    if world.ending or world.job.over:
+        return world, []
+    # From the decision to the end of the bill: the step that is being done, the version, the release.
+    last_s = float(world.facts.step_s + world.facts.emergency_s) + _RELEASE_S
+    if terms.total_usd is not None and world.usd + world.usd_per_second * last_s >= terms.total_usd:
+        return replace(world, ending=f"the budget of {terms.total_usd:g} $ is used up"), []
+    if terms.end_s is not None and world.now_s + last_s >= terms.end_s:
+        return replace(world, ending="the deadline has come"), []
+    if world.idle_s is not None and world.now_s - world.idle_s >= terms.give_up_s:
+        return replace(world, ending="no machine is to be had"), []
+    return world, []
+
+
+_RELEASE_S = 2.0
+
+
+def _broken(world: World) -> bool:
+    """Whether a member of the generation is gone, or may be."""
+    return any(world.machines[m].state not in (Machine.MEMBER, Machine.NOTICED) for m in world.members)
+
+
+def _saved_first(world: World) -> _Step:
+    """Ask for a version where one is wanted before what comes next, and give it up after its limit."""
+    if world.job.over or not world.formed:
+        return replace(world, save=None), []
+    noticed = [world.machines[m] for m in world.members if world.machines[m].state is Machine.NOTICED]
+    taken_s = min((m.taken_s for m in noticed if m.taken_s is not None), default=None)
+    if world.save is not None or _broken(world):
+        return world, []
+    reason, limit_s = None, world.now_s + world.terms.save_s
+    if noticed and taken_s is not None:
+        facts = replace(world.facts, grace_s=taken_s - world.now_s)
+        if bool(world.terms.policy.emergency(facts)):
+            reason, limit_s = Reason.EMERGENCY, taken_s
+    elif world.ending:
+        reason = Reason.STOP
+    elif world.job is Job.RUNNING and (_next_members(world), _next_anchors(world)) != (world.members, world.anchors):
+        reason = Reason.RESIZE if _next_members(world) and _has_anchors(world) else None
+    if reason is None:
+        return world, []
+    return replace(world, save=Save(reason, world.now_s, limit_s), job=job_after(world.job, JobEvent.SAVE)), []
+
+
+def _next_members(world: World) -> tuple[str, ...]:
+    """The machines of the next generation: those of this one in their order, then the newcomers."""
+    able = [m.id for m in world.of(Role.TRAINER, Machine.MEMBER)]
+    stay = [m for m in world.members if m in able]
+    return tuple([*stay, *(m for m in able if m not in stay)][: world.terms.most])
+
+
+def _next_anchors(world: World) -> tuple[str, ...]:
+    """The machines that keep the versions of the next generation, each part where it was; none if one is missing."""
+    able = [m.id for m in world.of(Role.ANCHOR, Machine.MEMBER)]
+    fresh = (m for m in able if m not in world.anchors)
+    places = [*world.anchors, *[""] * world.terms.anchors][: world.terms.anchors]
+    found = [m if m in able else next(fresh, "") for m in places]
+    return tuple(found) if all(found) else ()
+
+
+def _has_anchors(world: World) -> bool:
+    return len(_next_anchors(world)) == world.terms.anchors
+
+
+def _formed(world: World) -> _Step:
+    """Form the next generation where this one is broken, or a version is safe before the change that is wanted."""
+    terms, now, save = world.terms, world.now_s, world.save
+    if world.job.over or world.ending:
+        return world, []
+    broken = world.formed and _broken(world)
+    saved = save is not None and (save.over or now >= save.limit_s)
+    if world.formed and not broken and not saved:
+        return world, []
+    acts: list[Act] = []
+    if saved:  # what was noticed has nothing left to give
+        for machine in [world.machines[m] for m in world.members]:
+            if machine.state is Machine.NOTICED:
+                world = _moved(world, machine, MachineEvent.RELEASE)
+                acts.append(Release(machine.id))
+    members, anchors = _next_members(world), _next_anchors(world)
+    if world.formed and (members, anchors) == (world.members, world.anchors):
+        return replace(world, save=None, job=job_after(world.job, JobEvent.STARTED)), acts
+    if len(members) < terms.least or not _gathered(world, members) or not _has_anchors(world):
+        if world.formed:
+            world = replace(world, job=job_after(world.job, JobEvent.BROKEN))
+        return replace(world, formed=False, save=None, suspected_s=None, exits={}, started=frozenset()), acts
+    number = world.generation + 1
+    for name in members:
+        world = world.with_machine(replace(world.machines[name], epoch=number))
+    job = job_after(world.job, JobEvent.FORM)
+    world = replace(world, peak=max(world.reached, world.peak or 0), reached=0)
+    world = replace(world, job=job, generation=number, members=members, anchors=anchors, formed=True, exits={})
+    return replace(world, started=frozenset(), suspected_s=None, save=None), acts
+
+
+def _gathered(world: World, members: tuple[str, ...]) -> bool:
+    """Whether the first generation need not wait for more machines; later ones grow as they come."""
+    if world.generation or len(members) >= world.terms.most or not any(m.state.coming for m in world.machines.values()):
+        return True
+    first = min(world.machines[m].ready_s or world.now_s for m in members)
+    return world.now_s - first >= world.terms.gather_s
+
+
+def _ended(world: World) -> _Step:
+    """The end: with a version, if one can be had; then nothing is left running."""
+    save = world.save
+    if world.ending and not world.job.over:
+        waits = world.formed and not _broken(world) and save is not None and not save.over
+        if not waits or (save is not None and world.now_s >= save.limit_s):
+            world = replace(world, job=job_after(world.job, JobEvent.STOP))
+    if not world.job.over:
+        return world, []
+    acts: list[Act] = []
+    for machine in list(world.machines.values()):
+        if not machine.state.over and machine.state not in (Machine.RELEASING, Machine.LOST):
+            world = _moved(world, machine, MachineEvent.RELEASE)
+            acts.append(Release(machine.id))
+    return replace(world, formed=False, save=None), acts
+
+
+def _unwanted(world: World, event: Listed) -> Iterator[Act]:
+    """What lives in the cloud and is not wanted: released again, or known to nobody."""
+    for machine in sorted(event.alive):
+        known = world.machines.get(machine)
+        if known is None or known.state in _UNWANTED:
+            yield Release(machine)
+
+
+def _wanted(world: World) -> _Step:
+    """Ask for what is missing, where a pool may have it; release what is too many, and what was given up."""
+    if world.job.over or world.ending:
+        return world, []
+    acts: list[Act] = []
+    for machine in list(world.of(Role.TRAINER, Machine.NOTICED)):
+        if machine.id not in world.members or not world.formed:  # it has nothing to give
+            world = _moved(world, machine, MachineEvent.RELEASE)
+            acts.append(Release(machine.id))
+    alive = [m for m in world.machines.values() if m.state.coming or m.state in (Machine.MEMBER, Machine.SUSPECT)]
+    live = [m for m in alive if m.role is Role.TRAINER]
+    spare = [m for m in live if m.id not in world.members or not world.formed]
+    for machine in list(reversed(spare))[: max(len(live) - world.terms.most, 0)]:
+        world = _moved(world, machine, MachineEvent.RELEASE)
+        acts.append(Release(machine.id))
+    terms, free = world.terms, [p for p in world.pools if world.blocked.get(p, (0.0, 0))[0] <= world.now_s]
+    steady = terms.steadies - sum(m.pool == terms.steady for m in live)
+    wanted: list[tuple[Pool | None, Role, int]] = [
+        (terms.anchor, Role.ANCHOR, terms.anchors - (len(alive) - len(live))),
+        (terms.steady, Role.TRAINER, min(steady, terms.most - len(live))),
+        (free[0] if free else None, Role.TRAINER, terms.most - len(live) - max(steady, 0)),
+    ]
+    for pool, role, count in wanted:
+        for _ in range(count if pool is not None else 0):
+            assert pool is not None
+            world, act = _requested(world, pool, role)
+            acts.append(act)
+    waits = not live and not any(isinstance(act, Request) for act in acts)
+    return replace(world, idle_s=(world.idle_s or world.now_s) if waits else None), acts
+
+
+def _requested(world: World, pool: Pool, role: Role) -> tuple[World, Request]:
+    """With the record of a new machine, which comes before the request."""
+    number = world.requests + 1
+    machine = MachineRecord(f"m{number}", pool, world.now_s, role=role)
+    return replace(world, requests=number).with_machine(machine), Request(machine.id)

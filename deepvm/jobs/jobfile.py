@@ -1,0 +1,335 @@
+"""Job files of ``deepvm run``: what is trained, on what, for how much; errors name line, key and what is allowed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+import yaml
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from deepvm.core.preemption.savepolicy import parse_policy
+from deepvm.core.spelling import did_you_mean
+from deepvm.core.units import MOST_USD, parse_seconds
+from deepvm.errors import DataError, JobFormatError, RequestError
+from deepvm.io.safe_read import read_text
+
+SCHEMA_VERSION = "deepvm.job/1"
+_WANTED = "give a job file; docs/reference/run-file.md shows one"
+_LARGEST = 1_000_000
+"""Characters that a job file may have; more is another file."""
+MOST_MACHINES, _MOST_STEPS = 4096, 10**12
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+_LINES: TypeAlias = dict[tuple[str | int, ...], int]
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, float):  # read before
+        return value
+    if not isinstance(value, str):  # 12 is nobody's deadline
+        raise ValueError("no time with a unit")
+    return parse_seconds(value, "time")
+
+
+def _bare(value: object) -> object:
+    """Numbers as they are written: true is none, and text is none."""
+    if isinstance(value, (bool, str)):
+        raise ValueError("no number")
+    return value
+
+
+def _named(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError("no name")
+    return value
+
+
+def _policy(value: str) -> str:
+    parse_policy(value)
+    return value
+
+
+def _variables(value: object) -> object:
+    """Values of variables may be written as numbers, but not as true and false, of which nobody knows the spelling."""
+    if not isinstance(value, dict):
+        raise ValueError("no variables")
+    for name, text in value.items():
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise ValueError(f"{name!r} is no name of a variable")
+        if isinstance(text, bool) or not isinstance(text, (str, int, float)) or "\0" in str(text):
+            raise ValueError(f"the value of {name} must be text")
+    return {name: str(text) for name, text in value.items()}
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds)]
+Usd = Annotated[float, BeforeValidator(_bare), Field(gt=0, le=MOST_USD)]
+Count = Annotated[int, BeforeValidator(_bare), Field(ge=1, le=MOST_MACHINES)]
+Text = Annotated[str, Field(min_length=1, max_length=10_000)]
+_TIME = "a time with a unit, such as 30s, 90min or 12h"
+_WHOLE = f"a whole number from 1 to {MOST_MACHINES}"
+
+
+def _said(what: str, default: Any = ...) -> Any:
+    return Field(default, description=what)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True)
+
+
+class Range(_Strict):
+    """Machines of a job that goes on with fewer."""
+
+    min: Count = _said(_WHOLE)
+    max: Count = _said(f"{_WHOLE}, at least min")
+
+
+class Machines(_Strict):
+    """What trains."""
+
+    type: Text | None = _said("an instance type, such as g4dn.xlarge", None)
+    plan: Text | None = _said("the file of a plan: deepvm recommend -o json > plan.json", None)
+    count: Count | Range | None = _said(f"{_WHOLE}, or {{min: 2, max: 4}}", None)
+    market: Literal["spot", "on-demand"] = _said("spot or on-demand", "spot")
+    zone: Text | None = _said("a zone, such as us-east-1a", None)
+
+
+class Anchor(_Strict):
+    """The machine that keeps versions in its memory."""
+
+    type: Text = _said("an instance type, such as m7g.large")
+    memory: Text | None = _said("memory for versions, such as 6GiB", None)
+
+
+class Budget(_Strict):
+    """What the job may cost, and when it must end."""
+
+    usd_per_hour: Usd | None = _said("dollars an hour, above 0", None)
+    total_usd: Usd | None = _said("dollars in all, above 0", None)
+    deadline: Seconds | None = _said(_TIME, None)
+    deadline_policy: Literal["greedy", "uniform-progress"] = _said("greedy or uniform-progress", "uniform-progress")
+
+
+class Injected(_Strict):
+    """Preemptions on purpose, on clouds that can."""
+
+    mttp: Seconds = _said(_TIME)
+    seed: int = _said("a whole number", 0)
+    count: Annotated[int, BeforeValidator(_bare), Field(ge=0, le=10_000)] | None = _said(
+        "how many in all, a whole number from 0", None
+    )
+    grace: Seconds = _said(_TIME, 120.0)
+    missed: Annotated[float, BeforeValidator(_bare), Field(ge=0, le=1)] = _said(
+        "the share without a notice, from 0 to 1", 0.0
+    )
+
+
+class JobFile(_Strict):
+    """All of a job file; see docs/reference/run-file.md."""
+
+    schema_version: Literal["deepvm.job/1"] = _said(SCHEMA_VERSION, "deepvm.job/1")
+    name: Annotated[str, AfterValidator(_named)] = _said(
+        "1 to 40 lower-case letters, digits and hyphens, a letter or digit first and last"
+    )
+    train: Text = _said("the command that trains, such as python train.py --epochs 90")
+    launcher: Literal["direct", "torchrun"] = _said("direct or torchrun", "direct")
+    code: Text | None = _said("a folder, or git: URL@REF", None)
+    setup: Text | None = _said("a command that is run once on each machine", None)
+    env: Annotated[dict[str, str], BeforeValidator(_variables)] = _said(
+        "names of variables with texts, such as {OMP_NUM_THREADS: '1'}", {}
+    )
+    data: dict[str, Text] = _said("names with URLs, or mount: with a path, such as {train: s3://bucket/train}", {})
+    machines: Machines = _said("type, plan, count, market, zone", Machines())
+    anchor: Anchor | Literal["none"] | None = _said("{type: m7g.large}, or none", None)
+    tiers: list[Text] = _said("a list of URLs, such as [s3://bucket/run]", [])
+    save_policy: Annotated[str, AfterValidator(_policy)] = _said(
+        "a save policy, such as adaptive, thesis or static:100", "adaptive"
+    )
+    save_every_steps: Annotated[int, BeforeValidator(_bare), Field(ge=1, le=_MOST_STEPS)] | None = _said(
+        f"a whole number from 1 to {_MOST_STEPS:.0e}, or null", None
+    )
+    keep: Annotated[int, BeforeValidator(_bare), Field(ge=0, le=10_000)] = _said("a whole number from 0", 2)
+    budget: Budget = _said("usd_per_hour, total_usd, deadline, deadline_policy", Budget())
+    cloud: Literal["local", "ssh", "aws", "netns"] = _said("local, ssh, aws or netns", "local")
+    inject: Injected | None = _said("{mttp: 30s, seed: 1, count: 5, grace: 5s, missed: 0}", None)
+
+
+def read_job_file(path: Path) -> JobFile:
+    """Read a job file.
+
+    Raises:
+        JobFormatError: unknown or repeated keys, values that cannot be, files that are not there.
+        DataError: no such file. CatalogFormatError: it is no regular file, or not text.
+    """
+    try:
+        text = read_text(path, _WANTED)
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: {error.strerror}; {_WANTED}") from None
+    if len(text) > _LARGEST:
+        raise DataError(f"{path}: has {len(text)} characters; {_WANTED}")
+    found = parse_job_file(text, str(path))
+    folder = path.parent
+    if found.code is not None and not found.code.startswith("git:") and not (folder / found.code).is_dir():
+        allowed = JobFile.model_fields["code"].description
+        raise JobFormatError(str(path), [f"code: there is no folder {found.code!r}; allowed: {allowed}"])
+    return found
+
+
+def changed(job: JobFile, *, cloud: str | None = None, name: str | None = None) -> JobFile:
+    """A job with what the command line says. Raises JobFormatError."""
+    given = {key: value for key, value in (("cloud", cloud), ("name", name)) if value is not None}
+    if not given:
+        return job
+    try:
+        return JobFile.model_validate({**job.model_dump(by_alias=True, exclude_unset=True), **given})
+    except ValidationError as error:
+        path = tuple(str(step) for step in error.errors()[0]["loc"])
+        raise RequestError(path[0], given.get(path[0]), _allowed(path)) from None
+
+
+def parse_job_file(text: str, place: str) -> JobFile:
+    """Read a job from YAML; ``place`` is what errors call it. Raises JobFormatError."""
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f"line {mark.line + 1}: " if mark else ""
+        raise JobFormatError(place, [f"{line}not YAML: {getattr(error, 'problem', None) or error}"]) from None
+    if root is None:
+        raise JobFormatError(place, [f"empty; {_WANTED}"])
+    if not isinstance(root, yaml.MappingNode):
+        raise JobFormatError(place, [f"line {root.start_mark.line + 1}: no keys with values; {_WANTED}"])
+    lines: _LINES = {}
+    problems: list[str] = []
+    try:
+        document = _plain(root, (), lines, problems)
+    except (yaml.YAMLError, RecursionError, ValueError, AttributeError, LookupError) as error:
+        raise JobFormatError(place, [f"not YAML: {error}".splitlines()[0]]) from None
+    try:
+        found = JobFile.model_validate(document)
+    except ValidationError as error:
+        raise JobFormatError(place, [*problems, *dict.fromkeys(_problems(error, document, lines))]) from None
+    problems += _contradictions(found, lines)
+    if problems:
+        raise JobFormatError(place, problems)
+    return found
+
+
+def _plain(node: yaml.Node, path: tuple[str | int, ...], lines: _LINES, problems: list[str]) -> Any:
+    """A document with the line of each key."""
+    if isinstance(node, yaml.MappingNode):
+        found: dict[str, Any] = {}
+        for key, value in node.value:
+            name, line = str(key.value), key.start_mark.line + 1
+            if name in found:
+                problems.append(f"line {line}: {_dotted((*path, name))}: occurs twice")
+            lines[(*path, name)] = line
+            found[name] = _plain(value, (*path, name), lines, problems)
+        return found
+    if isinstance(node, yaml.SequenceNode):
+        for place, value in enumerate(node.value):
+            lines[(*path, place)] = value.start_mark.line + 1
+        return [_plain(value, (*path, place), lines, problems) for place, value in enumerate(node.value)]
+    loader = yaml.SafeLoader("")
+    try:
+        return loader.construct_object(node, deep=True)
+    finally:
+        loader.dispose()
+
+
+def _problems(error: ValidationError, document: Mapping[str, Any], lines: _LINES) -> Iterator[str]:
+    for one in error.errors():
+        path = _in_the_file(one["loc"], document, one["type"] in ("missing", "extra_forbidden"))
+        where = f"line {_line(path, lines)}: " if path in lines or len(path) > 1 else ""
+        name, model = _dotted(path), _model_at(path[:-1])
+        known = tuple(model.model_fields) if model else ()
+        if one["type"] == "extra_forbidden":
+            meant = did_you_mean(str(path[-1]), known) or f"there are {', '.join(known)}"
+            yield f"{where}{name}: there is no such key; {meant}"
+        elif one["type"] == "missing":
+            yield f"{where}{name}: missing; allowed: {_allowed(path)}"
+        else:
+            yield f"{where}{name}: {_shown(_at(document, path))} cannot be used; allowed: {_allowed(path)}"
+
+
+def _in_the_file(loc: tuple[str | int, ...], document: Any, last_may_lack: bool) -> tuple[str | int, ...]:
+    """Where an error is, without the names of the alternatives that pydantic tried."""
+    path: list[str | int] = []
+    value = document
+    for place, step in enumerate(loc):
+        here = isinstance(value, dict) and step in value or isinstance(value, list) and isinstance(step, int)
+        if here:
+            path.append(step)
+            value = value[step]
+        elif last_may_lack and place == len(loc) - 1 and isinstance(value, dict):
+            path.append(step)
+    return tuple(path)
+
+
+def _model_at(path: tuple[str | int, ...]) -> type[BaseModel] | None:
+    """The schema of an object."""
+    model: type[BaseModel] | None = JobFile
+    for step in path:
+        field = model.model_fields.get(str(step)) if model else None
+        kinds = [] if field is None else [field.annotation, *getattr(field.annotation, "__args__", ())]
+        model = next((k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)), None)
+    return model
+
+
+def _allowed(path: tuple[str | int, ...]) -> str:
+    """What a key may be: its description, or that of the nearest key above it."""
+    for end in range(len(path), 0, -1):
+        model = _model_at(path[: end - 1])
+        field = model.model_fields.get(str(path[end - 1])) if model else None
+        if field is not None and field.description:
+            return field.description
+    return "what docs/reference/run-file.md shows"
+
+
+def _contradictions(found: JobFile, lines: _LINES) -> Iterator[str]:
+    """Keys that do not go together."""
+    machines = found.machines
+    if machines.type and machines.plan:
+        yield f"line {_line(('machines', 'plan'), lines)}: machines.plan: either type or plan"
+    if isinstance(machines.count, Range) and machines.count.max < machines.count.min:
+        line = _line(("machines", "count", "max"), lines)
+        yield f"line {line}: machines.count.max: {machines.count.max} is less than min, {machines.count.min}"
+    if not (machines.type or machines.plan or found.budget.usd_per_hour):
+        where = f"line {lines['machines',]}: " if ("machines",) in lines else ""
+        yield f"{where}machines: neither type nor plan, nor budget.usd_per_hour to plan for; give one of them"
+    if found.inject is not None and found.cloud not in ("local", "netns"):
+        line = lines["inject",]
+        yield f"line {line}: inject: the cloud {found.cloud} takes machines back itself; allowed with local and netns"
+
+
+def _at(document: Any, path: tuple[str | int, ...]) -> Any:
+    for step in path:
+        document = document[step]
+    return document
+
+
+def _line(path: tuple[str | int, ...], lines: _LINES) -> int:
+    return next((lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in lines), 1)
+
+
+def _dotted(path: tuple[str | int, ...]) -> str:
+    text = ""
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        else:
+            text += ("." if text else "") + (step if step.isprintable() else repr(step))[:60]
+    return text
+
+
+def _shown(value: Any) -> str:
+    text = (
+        "an object"
+        if isinstance(value, dict)
+        else f"a list of {len(value)}"
+        if isinstance(value, list)
+        else repr(value)
+    )
+    return text if len(text) < 60 else text[:56] + " ..."

@@ -1,0 +1,138 @@
+"""How agents and the controller know each other: signed messages over HTTP, each of which counts once.
+
+Each machine has a secret of its own, the HMAC of its name under the job's secret. A message is JSON with the machine's
+name, the nonce that the controller chose when it started, a session that the sender chose, and a number that grows; its
+HMAC is a header. So nobody else can command an agent or speak for one, and what was recorded cannot be sent again, not
+even to a controller that has been restarted. An answer is signed together with the number that it answers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from deepvm.errors import DeepVMError
+
+HEADER = "X-DeepVM-Signature"
+LARGEST = 1_000_000
+"""Bytes of a message."""
+USER = "user"
+"""The name under which the user's own commands are signed; no machine has it."""
+_SESSIONS = 64  # of a machine, that are remembered
+
+
+class WireError(DeepVMError):
+    """A message that is not to be trusted, or says nothing."""
+
+
+def new_secret() -> str:
+    """The secret of a job."""
+    return secrets.token_hex(32)
+
+
+def secret_of(job_secret: str, machine: str) -> bytes:
+    """The secret of one of a job's machines."""
+    return hmac.new(bytes.fromhex(job_secret), f"deepvm machine {machine}".encode(), hashlib.sha256).digest()
+
+
+def _signature(secret: bytes, kind: str, number: int, body: bytes) -> str:
+    return hmac.new(secret, f"{kind} {number} ".encode() + body, hashlib.sha256).hexdigest()
+
+
+def token_of(job_secret: str) -> str:
+    """The token of a job's memory node."""
+    return hmac.new(bytes.fromhex(job_secret), b"deepvm memory node", hashlib.sha256).hexdigest()
+
+
+def _covered(secret: bytes, key: bytes, session: str, number: int) -> bytes:
+    """With a pad that no other message has: 32 bytes covered, or uncovered again."""
+    pad = hmac.new(key, f"secret {session} {number}".encode(), hashlib.sha256).digest()
+    return bytes(a ^ b for a, b in zip(secret, pad, strict=True))
+
+
+@dataclass
+class Sender:
+    """What an agent signs with, for messages of one kind; for one thread."""
+
+    machine: str
+    secret: bytes = field(repr=False)
+    nonce: str = ""
+    session: str = field(default_factory=lambda: f"{time.time_ns():016x}{secrets.token_hex(8)}")
+    number: int = 0
+
+    def sealed(self, message: Mapping[str, Any]) -> tuple[bytes, str]:
+        """A message as bytes, and its signature."""
+        self.number += 1
+        who = {"machine": self.machine, "nonce": self.nonce, "session": self.session, "number": self.number}
+        body = json.dumps({**message, **who}).encode()
+        return body, _signature(self.secret, "message", self.number, body)
+
+    def shown(self, sealed: str) -> str:
+        """A secret in the answer to the last message."""
+        return _covered(bytes.fromhex(sealed), self.secret, self.session, self.number).hex()
+
+    def opened(self, body: bytes, signature: str) -> dict[str, Any]:
+        """The answer to the last message. Raises WireError: it is not the controller's."""
+        if not hmac.compare_digest(_signature(self.secret, "answer", self.number, body), signature):
+            raise WireError("an answer that the controller has not signed")
+        return _object(body)
+
+
+class Receiver:
+    """What the controller reads messages with."""
+
+    def __init__(self, job_secret: str) -> None:
+        """Choose a nonce: what was signed for an older controller does not count."""
+        self.nonce = secrets.token_hex(16)
+        self._secret = job_secret
+        self._seen: dict[str, dict[str, int]] = {}
+        self._over: dict[str, str] = {}
+        """By machine: sessions up to this one are forgotten, and refused; their names begin with the time."""
+
+    def opened(self, body: bytes, signature: str) -> dict[str, Any]:
+        """A message. Raises WireError: it is not signed by the machine that it names, or was seen before."""
+        message = _object(body)
+        machine, session, number = (message.get(key) for key in ("machine", "session", "number"))
+        if not isinstance(machine, str) or not isinstance(session, str) or type(number) is not int:
+            raise WireError("a message without machine, session or number")
+        secret = secret_of(self._secret, machine)
+        if not hmac.compare_digest(_signature(secret, "message", number, body), signature):
+            raise WireError("a message with a wrong signature")
+        if message.get("nonce") != self.nonce:
+            raise WireError("a message for another controller")
+        seen = self._seen.setdefault(machine, {})
+        if number <= seen.get(session, 0) or session <= self._over.get(machine, ""):
+            raise WireError("a message that was seen before")
+        seen[session] = number
+        if len(seen) > _SESSIONS:
+            oldest = self._over[machine] = min(seen)
+            del seen[oldest]
+        return message
+
+    def hidden(self, secret: str, message: Mapping[str, Any]) -> str:
+        """A secret of 64 hex digits for the answer to a message: only the machine that sent it can read it."""
+        machine, session, number = message["machine"], message["session"], message["number"]
+        return _covered(bytes.fromhex(secret), secret_of(self._secret, machine), session, number).hex()
+
+    def sealed(self, answer: Mapping[str, Any], machine: str, number: int) -> tuple[bytes, str]:
+        """An answer as bytes, and its signature."""
+        body = json.dumps(answer).encode()
+        return body, _signature(secret_of(self._secret, machine), "answer", number, body)
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    if len(body) > LARGEST:
+        raise WireError("a message that is too large")
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        raise WireError("a message that is not JSON") from None
+    if not isinstance(found, dict):
+        raise WireError("a message that is not an object")
+    return found

@@ -1,0 +1,215 @@
+"""What the controller knows: machines, the generation, what is being saved, what was paid. Plain data, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from deepvm.core.preemption.savepolicy import Adaptive, SaveFacts, SavePolicy
+from deepvm.jobs.states import Job, Machine
+
+RELEASED, PREEMPTED, LOST, REFUSED = "released", "preempted", "lost", "refused"
+"""Why a machine ended."""
+
+
+class Role(Enum):
+    """What a machine is for."""
+
+    TRAINER = "trainer"
+    ANCHOR = "anchor"  # it keeps versions in its memory
+
+
+class Reason(Enum):
+    """Why a version is wanted."""
+
+    EMERGENCY = "emergency"  # a machine goes
+    INSURANCE = "insurance"  # by the policy
+    PERIODIC = "periodic"  # by the training itself
+    RESIZE = "resize"  # a machine comes
+    STOP = "stop"  # money, time or the user end the job
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Where machines come from: one type in one zone and market."""
+
+    instance_type: str
+    zone: str
+    market: str
+    usd_per_hour: float
+    grace_s: float = 120.0
+
+
+@dataclass(frozen=True)
+class MachineRecord:
+    """A machine; times in seconds since the epoch, None until they are known.
+
+    Attributes:
+        id: the token of the request, and the machine's tag in the cloud.
+        trained_s: when its first trainers were ready. taken_s: when the cloud takes it back, by its notice.
+        epoch: the newest generation that it was told to run. reported: the newest report of its agent that was heard.
+    """
+
+    id: str
+    pool: Pool
+    requested_s: float
+    state: Machine = Machine.INTENT
+    launched_s: float | None = None
+    ready_s: float | None = None
+    trained_s: float | None = None
+    heard_s: float | None = None
+    silent_s: float | None = None
+    noticed_s: float | None = None
+    taken_s: float | None = None
+    ended_s: float | None = None
+    end_reason: str = ""
+    epoch: int = 0
+    reported: int = 0
+    role: Role = Role.TRAINER
+
+    def usd(self, now_s: float) -> float:
+        """What it has cost: from its launch to its end, by the second."""
+        if self.launched_s is None:
+            return 0.0
+        end = now_s if self.ended_s is None else self.ended_s
+        return self.pool.usd_per_hour * max(end - self.launched_s, 0.0) / 3600
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the job may have, and how long the controller waits for what.
+
+    Attributes:
+        least, most: machines of a generation. total_usd: what may be paid in all. end_s: when it must stop.
+        silent_s: without a heartbeat a machine is SUSPECT. lost_s: so long silent it is LOST.
+        start_s: a machine that takes longer to become a member is released. absent_s: until the cloud's list counts.
+        gather_s: how long the first generation waits for more machines than the fewest.
+        save_s: how long a version may take that no notice limits. cool_s: how long a pool that refused is left alone;
+            twice as long each time. give_up_s: without any machine for so long, there is nothing to be had.
+        policy: decides on emergency saves.
+        anchor, anchors: where the machines that keep versions come from, and how many there are.
+        steady, steadies: the same of machines of a generation that must be bought on demand.
+    """
+
+    least: int
+    most: int
+    total_usd: float | None = None
+    end_s: float | None = None
+    silent_s: float = 15.0
+    lost_s: float = 45.0
+    start_s: float = 900.0
+    absent_s: float = 60.0
+    gather_s: float = 10.0
+    save_s: float = 600.0
+    cool_s: float = 30.0
+    give_up_s: float = 3600.0
+    policy: SavePolicy = field(default_factory=Adaptive)
+    anchor: Pool | None = None
+    anchors: int = 0
+    steady: Pool | None = None
+    steadies: int = 0
+
+
+@dataclass(frozen=True)
+class Save:
+    """A version that something waits for: why, and until when; ``over``: it is safe, or will not come."""
+
+    reason: Reason
+    asked_s: float
+    limit_s: float
+    over: bool = False
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What the report says."""
+
+    lost_steps: int = 0
+    saves: Mapping[Reason, int] = field(default_factory=dict)
+
+    def saved(self, reason: Reason) -> Counts:
+        """One more version."""
+        return replace(self, saves={**self.saves, reason: self.saves.get(reason, 0) + 1})
+
+
+@dataclass(frozen=True)
+class World:
+    """All of it.
+
+    Attributes:
+        machines: by id, in the order of their requests.
+        generation: the newest; 0 before the first. members: its machines, in the order of their ranks. anchors: those
+            that keep its versions, in the order of their parts.
+        formed: whether its trainers were told to start, and not to stop since. started: where they run.
+        exits: the worst exit code of the trainers on each machine where all have ended.
+        suspected_s: since when an exit is looked into. crashed_at, crashes: the last step before trainers failed for no
+            reason that is known, and how often they have without getting further.
+        version: the newest that is safe. reached: the last step of this generation. peak: that of those before it,
+            until it is known from which version this one goes on.
+        pools: where machines are asked for, the best first. blocked: until when a pool is left alone, and how often it
+            refused in a row. idle_s: since when there is no machine and none is coming.
+        facts: what is known of steps, versions and lives.
+        ending: why the job is to stop, empty if it is not. failure: why nothing can be trained, else empty.
+        requests: how many machines were ever asked for. saving_s: for how long saves have stalled training.
+    """
+
+    terms: Terms
+    now_s: float
+    job: Job = Job.PENDING
+    machines: Mapping[str, MachineRecord] = field(default_factory=dict)
+    generation: int = 0
+    members: tuple[str, ...] = ()
+    anchors: tuple[str, ...] = ()
+    formed: bool = False
+    started: frozenset[str] = frozenset()
+    exits: Mapping[str, int] = field(default_factory=dict)
+    suspected_s: float | None = None
+    crashed_at: int = -1
+    crashes: int = 0
+    save: Save | None = None
+    version: int = 0
+    reached: int = 0
+    peak: int | None = None
+    pools: tuple[Pool, ...] = ()
+    blocked: Mapping[Pool, tuple[float, int]] = field(default_factory=dict)
+    idle_s: float | None = None
+    facts: SaveFacts = field(default_factory=SaveFacts)
+    ending: str = ""
+    failure: str = ""
+    requests: int = 0
+    saving_s: float = 0.0
+    counts: Counts = field(default_factory=Counts)
+
+    @property
+    def notices(self) -> int:
+        """Machines of which the cloud said that it takes them back."""
+        return sum(m.noticed_s is not None for m in self.machines.values())
+
+    @property
+    def preemptions(self) -> int:
+        """Machines that the cloud took back, or that were lost."""
+        return sum(m.noticed_s is not None or m.end_reason == LOST for m in self.machines.values())
+
+    @property
+    def steps(self) -> int:
+        """Steps done, as far as they are known."""
+        return max(self.reached, self.version if self.peak is None else self.peak)
+
+    @property
+    def usd(self) -> float:
+        """What was paid until now."""
+        return sum(m.usd(self.now_s) for m in self.machines.values())
+
+    @property
+    def usd_per_second(self) -> float:
+        """What it costs now."""
+        return sum(m.pool.usd_per_hour for m in self.machines.values() if m.state.costs) / 3600
+
+    def of(self, role: Role, *states: Machine) -> Iterator[MachineRecord]:
+        """The machines of a role in these states."""
+        return (m for m in self.machines.values() if m.role is role and m.state in states)
+
+    def with_machine(self, machine: MachineRecord) -> World:
+        """With one machine new or changed."""
+        return replace(self, machines={**self.machines, machine.id: machine})

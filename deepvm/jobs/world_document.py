@@ -1,0 +1,98 @@
+"""The world as JSON, so that a controller can be killed at any time and another goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+from deepvm.core.preemption.savepolicy import SaveFacts, parse_policy
+from deepvm.jobs.states import Job, Machine
+from deepvm.jobs.world import Counts, MachineRecord, Pool, Reason, Role, Save, Terms, World
+
+_PLAIN = (
+    "now_s",
+    "generation",
+    "formed",
+    "suspected_s",
+    "crashed_at",
+    "crashes",
+    "version",
+    "reached",
+    "peak",
+    "idle_s",
+    "ending",
+    "failure",
+    "requests",
+    "saving_s",
+)
+
+
+_POOLS = ("anchor", "steady")
+
+
+def _pool_document(pool: Pool | None) -> dict[str, Any] | None:
+    return None if pool is None else asdict(pool)
+
+
+def to_document(world: World) -> dict[str, Any]:
+    """All of it but the machines, which have rows of their own."""
+    terms, save = world.terms, world.save
+    return {
+        **{name: getattr(world, name) for name in _PLAIN},
+        "terms": {
+            **{f.name: getattr(terms, f.name) for f in fields(terms)},
+            "policy": terms.policy.name,
+            **{name: _pool_document(getattr(terms, name)) for name in _POOLS},
+        },
+        "job": world.job.value,
+        "members": list(world.members),
+        "anchors": list(world.anchors),
+        "started": sorted(world.started),
+        "exits": dict(world.exits),
+        "save": None if save is None else {**asdict(save), "reason": save.reason.value},
+        "pools": [asdict(pool) for pool in world.pools],
+        "blocked": [[asdict(pool), *times] for pool, times in world.blocked.items()],
+        "facts": asdict(world.facts),
+        "lost_steps": world.counts.lost_steps,
+        "saves": {reason.value: count for reason, count in world.counts.saves.items()},
+    }
+
+
+def from_document(found: Mapping[str, Any], machines: Mapping[str, MachineRecord]) -> World:
+    """The world of a document. Raises KeyError, TypeError, ValueError: it is none."""
+    save = found["save"]
+    terms = {
+        **found["terms"],
+        "policy": parse_policy(found["terms"]["policy"]),
+        **{name: found["terms"][name] and Pool(**found["terms"][name]) for name in _POOLS},
+    }
+    return World(
+        **{name: found[name] for name in _PLAIN},
+        terms=Terms(**terms),
+        job=Job(found["job"]),
+        machines=machines,
+        members=tuple(found["members"]),
+        anchors=tuple(found["anchors"]),
+        started=frozenset(found["started"]),
+        exits=found["exits"],
+        save=None if save is None else Save(**{**save, "reason": Reason(save["reason"])}),
+        pools=tuple(Pool(**pool) for pool in found["pools"]),
+        blocked={Pool(**pool): (until_s, times) for pool, until_s, times in found["blocked"]},
+        facts=SaveFacts(**found["facts"]),
+        counts=Counts(found["lost_steps"], {Reason(name): count for name, count in found["saves"].items()}),
+    )
+
+
+def to_row(machine: MachineRecord) -> dict[str, Any]:
+    """A machine as the columns of a table."""
+    row = {**asdict(machine), "state": machine.state.value, "role": machine.role.value}
+    pool = row.pop("pool")
+    return {**row, **pool}
+
+
+def from_row(row: Mapping[str, Any]) -> MachineRecord:
+    """A machine of the columns of a table."""
+    pool = Pool(**{f.name: row[f.name] for f in fields(Pool)})
+    plain = {f.name: row[f.name] for f in fields(MachineRecord) if f.name not in ("pool", "state", "role")}
+    return MachineRecord(**plain, pool=pool, state=Machine(row["state"]), role=Role(row["role"]))

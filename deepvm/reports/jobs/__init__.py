@@ -1,0 +1,1 @@
+"""Jobs of ``deepvm run``: what the command line shows of them."""

@@ -1,0 +1,76 @@
+"""What happens to a job, in words: one line for each event that people want to know of."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from deepvm.core.units import counted, format_seconds
+from deepvm.jobs.history import MACHINE, STATE, EventRow
+
+_SAVED = {
+    "emergency": "before a preemption",
+    "insurance": "by the save policy",
+    "periodic": "as asked for",
+    "resize": "before machines join",
+    "stop": "before the end",
+}
+
+
+_ENDS = {"suspect": "is silent", "lost": "is given up"}
+
+
+def event_line(event: EventRow) -> str:
+    """The line of an event; empty for one that says nothing new."""
+    facts, kind = event.facts, event.kind
+    who = str(facts.get("id", ""))
+    lines: dict[str, Callable[[], str]] = {
+        "launched": lambda: f"{who} was launched",
+        "refused": lambda: f"{who} was refused: {facts['why']}",
+        MACHINE: lambda: f"{who} {_ENDS.get(facts['state']) or 'was ' + facts['why']}",
+        "noticed": lambda: f"{who} is taken back in {_left(facts['taken_s'] - event.at_s)}",
+        "started": lambda: _started(facts),
+        "ended": lambda: f"{who}: trainers ended with exit code {facts['code']} after step {facts['step']}",
+        "safe": lambda: f"version {facts['version']} is safe, {_SAVED[facts['reason']]}",
+        "unsaved": lambda: f"no version was saved: {facts['why']}",
+        "stop": lambda: f"the job is to stop: {facts['why']}",
+        "savenow": lambda: "a version was asked for",
+        "failed": lambda: f"{who}: {facts['why']}",
+    }
+    if kind != STATE:
+        return lines[kind]() if kind in lines else ""
+    return f"generation {facts['generation']} forms" if event.state == "forming" else f"the job is {event.state}"
+
+
+def _left(seconds: float) -> str:
+    return format_seconds(max(seconds, 0.0), digits=2)
+
+
+def _started(facts: Mapping[str, Any]) -> str:
+    if facts.get("version") is None:
+        return ""
+    generation, version = facts["generation"], facts["version"]
+    return (
+        f"generation {generation} goes on after {counted(version, 'step')}"
+        if version
+        else (f"generation {generation} starts at step 0")
+    )
+
+
+def closing_lines(document: Mapping[str, Any], last: Sequence[str], folder: Path) -> Iterator[str]:
+    """What to know of a job that has not trained to its end, and what to do next."""
+    name, state = document["name"], document["state"]
+    if state == "failed":
+        yield from last
+        why = document["why"] or "training failed"
+        yield f"{name}: {why}; all that it printed: deepvm jobs logs {name} ({folder / 'logs'})"
+    elif state == "stopped":
+        steps = counted(document["steps"], "step")
+        yield f"{name}: {document['why']}, after {steps}; deepvm jobs resume {name} goes on"
+
+
+def clock(at_s: float) -> str:
+    """The time of day, here."""
+    return time.strftime("%H:%M:%S", time.localtime(at_s))

@@ -1,0 +1,131 @@
+"""Jobs, their machines and their events, as tables and documents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from deepvm.core.units import format_seconds
+from deepvm.jobs.history import EventRow, JobRow
+from deepvm.jobs.world import World
+from deepvm.reports.jobs.events import clock, event_line
+from deepvm.reports.tables import Column, print_lines, print_table
+
+_LAST = 12
+
+
+def jobs_document(rows: Sequence[tuple[JobRow, World]], alive: Mapping[str, bool]) -> dict[str, Any]:
+    """The jobs as a document."""
+    return {
+        "schema_version": "deepvm.jobs/1",
+        "jobs": [
+            {
+                "name": row.name,
+                "state": row.state,
+                "controller": "alive" if alive[row.name] else "gone",
+                "created": _time(row.created_s),
+                "steps": world.steps,
+                "preemptions": world.preemptions,
+                "machines": sum(m.state.costs for m in world.machines.values()),
+                "cost_usd": round(world.usd, 8),
+            }
+            for row, world in rows
+        ],
+    }
+
+
+def print_jobs(rows: Sequence[tuple[JobRow, World]], alive: Mapping[str, bool]) -> None:
+    """The jobs as a table."""
+    header = [Column("job"), Column("state"), Column("created"), *_numbers("steps", "preemptions", "machines", "$")]
+    body = []
+    for row, world in rows:
+        state = row.state if row.result is not None or alive[row.name] else f"{row.state}, no controller"
+        machines = sum(m.state.costs for m in world.machines.values())
+        body.append(
+            [
+                row.name,
+                state,
+                _time(row.created_s),
+                str(world.steps),
+                str(world.preemptions),
+                str(machines),
+                f"{world.usd:.4f}",
+            ]
+        )
+    print_table(header, body)
+
+
+def print_job(document: Mapping[str, Any], events: Sequence[EventRow]) -> None:
+    """One job: in short, its machines, what happened last."""
+    saves = ", ".join(f"{count} {reason}" for reason, count in document["saves"].items() if count) or "none"
+    lines = [
+        f"{document['name']}: {document['state']}{', ' + document['why'] if document['why'] else ''}",
+        f"{document['steps']} steps in {format_seconds(document['total_s'])}, {document['generations']} generations",
+        f"{document['preemptions']} preemptions, {document['notices']} with a notice; "
+        f"{document['lost_steps']} steps lost",
+        f"saved versions: {saves}",
+        f"{document['cost_usd']:.4f} $"
+        + (f", on demand {document['on_demand_cost_usd']:.4f} $" if document["on_demand_cost_usd"] else ""),
+    ]
+    print_lines(lines)
+    names = ("machine", "type", "market", "requested", "ready", "notice", "end", "why")
+    header = [*(Column(name) for name in names), *_numbers("$")]
+    body = [
+        [
+            m["id"],
+            m["type"],
+            m["market"],
+            *(_clock(m[key]) for key in ("requested", "ready", "notice", "end")),
+            m["end_reason"],
+            f"{m['usd']:.4f}",
+        ]
+        for m in document["machines"]
+    ]
+    print_table(header, body)
+    for event in events[-_LAST:]:
+        line = event_line(event)
+        if line:
+            print_lines([f"{clock(event.at_s)} {line}"])
+
+
+def print_plan(name: str, world: World) -> None:
+    """What a job would rent."""
+    terms, pool = world.terms, world.pools[0]
+    count = f"{terms.most}" if terms.least == terms.most else f"{terms.least} to {terms.most}"
+    parts = [f"{count} x {pool.instance_type} {pool.market}"]
+    usd = (terms.most - terms.steadies) * pool.usd_per_hour
+    if terms.steady is not None:
+        parts = [f"{terms.most - terms.steadies} x {pool.instance_type} {pool.market}", f"{terms.steadies} on demand"]
+        usd += terms.steadies * terms.steady.usd_per_hour
+    if terms.anchor is not None:
+        parts.append(f"{terms.anchors} x {terms.anchor.instance_type} to keep versions in memory")
+        usd += terms.anchors * terms.anchor.usd_per_hour
+    limit = "" if terms.total_usd is None else f", {terms.total_usd:g} $ in all"
+    print_lines([f"{name}: {', '.join(parts)}; up to {usd:.4f} $/h in {pool.zone}{limit}"])
+
+
+def _numbers(*names: str) -> list[Column]:
+    return [Column(name, "right") for name in names]
+
+
+def orphans_document(found: Sequence[tuple[str, str, float]]) -> dict[str, Any]:
+    """Machines without a controller, as a document."""
+    rows = [{"job": job, "machine": machine, "since": _time(since_s)} for job, machine, since_s in found]
+    return {"schema_version": "deepvm.orphans/1", "orphans": rows}
+
+
+def print_orphans(found: Sequence[tuple[str, str, float]]) -> None:
+    """Machines without a controller, as a table."""
+    print_table(
+        [Column("job"), Column("machine"), Column("since")],
+        [[job, machine, _time(since_s)] for job, machine, since_s in found],
+    )
+
+
+def _time(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _clock(time: str | None) -> str:
+    return "" if time is None else time[11:19]

@@ -1,0 +1,70 @@
+"""Pools of machines and single machines of the history, as tables and documents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from deepvm.core.units import format_seconds
+from deepvm.jobs.pools import PoolHistory
+from deepvm.reports.tables import Column, print_table
+
+
+def pools_document(pools: Sequence[PoolHistory]) -> dict[str, Any]:
+    """The pools as a document."""
+    return {
+        "schema_version": "deepvm.pools/1",
+        "pools": [
+            {
+                "type": p.instance_type,
+                "zone": p.zone,
+                "market": p.market,
+                "machines": p.machines,
+                "preemptions": p.preemptions,
+                "missed_notices": p.missed,
+                "mttp_s": p.mttp_s,
+                "mttp_low_s": p.mttp_interval_s[0],
+                "mttp_high_s": p.mttp_interval_s[1],
+                "allocation_s": p.allocation_s,
+            }
+            for p in pools
+        ],
+    }
+
+
+def print_pools(pools: Sequence[PoolHistory]) -> None:
+    """The pools as a table."""
+    columns = [
+        Column("type"),
+        Column("zone"),
+        Column("market"),
+        Column("machines", "right"),
+        Column("preempted", "right"),
+        Column("without notice", "right"),
+        Column("mean life", "right"),
+        Column("80 % interval", "right"),
+        Column("allocation", "right"),
+    ]
+    rows = []
+    for p in pools:
+        low, high = p.mttp_interval_s
+        upper = "-" if high is None else format_seconds(high)
+        rows.append(
+            [
+                p.instance_type,
+                p.zone,
+                p.market,
+                str(p.machines),
+                str(p.preemptions),
+                str(p.missed),
+                "-" if p.mttp_s is None else format_seconds(p.mttp_s),
+                f"{format_seconds(low)} to {upper}",
+                format_seconds(p.allocation_s),
+            ]
+        )
+    print_table(columns, rows)
+
+
+def machines_document(machines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Machines as a document."""
+    return {"schema_version": "deepvm.history/1", "machines": [dict(m) for m in machines]}

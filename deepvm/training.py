@@ -1,0 +1,165 @@
+"""For scripts that save by themselves: when to save, and backups that outlive the machine (Spotify thesis, Table 5.1).
+
+Example::
+
+    import deepvm.training as dt
+
+    for i, inputs in enumerate(loader):
+        with dt.step_context():
+            ...
+        if i % 1000 == 0 or dt.check_save():
+            save_checkpoint(path)
+            dt.backup(path)
+
+Where no agent of ``deepvm run`` or ``deepvm agent`` is, every call is harmless and takes about a microsecond. Scripts
+with a :class:`deepvm.checkpoint.Checkpointer` need none of this. Only the standard library is imported.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+
+from deepvm.errors import CheckpointError
+from deepvm.io.agent_board import SaveReason, Scheduled
+from deepvm.io.agent_link import AgentLink
+
+__all__ = ["backup", "check_save", "enter_step", "exit_step", "latest", "step_context"]
+
+log = logging.getLogger("deepvm.training")
+
+_LATEST_S = 600.0
+"""How long a backup may take to arrive."""
+
+
+class _Training:
+    """This process: its agent, the steps it has done, and the save that is due."""
+
+    def __init__(self) -> None:
+        self.looked = False
+        self.link: AgentLink | None = None
+        self.steps = 0
+        self.began_ns = 0
+        self.due: Scheduled | None = None
+        self.current: Scheduled | None = None
+        self.due_ns = 0
+        self.holds = False
+
+    def agent(self) -> AgentLink | None:
+        """The agent, if any."""
+        if not self.looked:
+            self.looked, self.link = True, AgentLink.find()
+        return self.link
+
+    def hold(self) -> None:
+        """After a save before a preemption: what comes next would be lost."""
+        self.holds = False
+        if self.link is not None and self.current is not None:
+            self.link.hold(self.steps, self.current)
+
+
+_training = _Training()
+
+
+def _forget() -> None:
+    """A forked child, such as a data loader's worker, is no trainer until it says so."""
+    global _training
+    _training = _Training()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+class _Step(AbstractContextManager[None]):
+    def __enter__(self) -> None:
+        enter_step()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            exit_step()
+
+
+_STEP = _Step()
+
+
+def step_context() -> AbstractContextManager[None]:
+    """One training step; one that raises does not count."""
+    return _STEP
+
+
+def enter_step() -> None:
+    """A training step begins. After a backup before a preemption it waits, because the step would be lost."""
+    state = _training
+    if state.agent() is None:
+        return
+    if state.holds:
+        state.hold()
+    state.began_ns = time.perf_counter_ns()
+
+
+def exit_step() -> None:
+    """A training step has ended."""
+    state = _training
+    link = state.agent()
+    if link is None:
+        return
+    if state.holds:
+        state.hold()
+    state.steps += 1
+    due = link.stepped(state.steps, time.perf_counter_ns() - state.began_ns)
+    if due is not None:
+        state.due = due
+
+
+def check_save() -> bool:
+    """Whether to save now: a machine is about to go, the save policy wants a version, or a user does.
+
+    True once for each of them, on all ranks after the same step. A single rank hears of it outside of steps, too.
+    """
+    state = _training
+    link = state.agent()
+    if link is None:
+        return False
+    due, state.due = state.due or link.asked(), None
+    if due is None:
+        return False
+    state.current, state.due_ns = due, time.perf_counter_ns()
+    return True
+
+
+def backup(path: str | Path) -> None:
+    """Have a file or folder uploaded in the background, under a checksum; older backups are removed afterwards.
+
+    It must not be changed until :func:`check_save` is true again; give each save a path of its own if it may be.
+    """
+    state = _training
+    link = state.agent()
+    if link is None:
+        return
+    place = os.path.abspath(path)
+    save = state.current or Scheduled(SaveReason.NONE)
+    stall_s = (time.perf_counter_ns() - state.due_ns) / 1e9 if state.current is not None else 0.0
+    found = link.ask({"ask": "backup", "path": place, "step": state.steps, "save": list(save), "stall_s": stall_s})
+    if found is None or "error" in found:
+        log.error("%s is not backed up: %s", place, "the agent does not answer" if found is None else found["error"])
+        return
+    link.saving(state.steps)
+    state.holds = state.current is not None and state.current.reason.holds
+
+
+def latest() -> Path | None:
+    """The newest backup of this rank, or of rank 0, fetched if it is not here; None if there is none."""
+    link = _training.agent()
+    if link is None:
+        return None
+    found = link.ask({"ask": "latest"}, _LATEST_S)
+    if found is None or "error" in found:  # to begin anew would be worse
+        why = "the agent does not answer" if found is None else found["error"]
+        raise CheckpointError(f"the newest backup cannot be fetched: {why}")
+    return Path(found["path"]) if found.get("path") else None

@@ -1,0 +1,185 @@
+"""Saves before a preemption: they need no free slot, older versions give way, and training holds until it may go on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.jobs.agents import BareAgent
+from support.jobs.runs import until
+
+torch = pytest.importorskip("torch")
+from support.checkpoint.trainings import Fill, contents, model_of  # noqa: E402
+
+from deepvm.checkpoint import Checkpointer  # noqa: E402
+from deepvm.checkpoint.format.manifest import CommitRecord  # noqa: E402
+from deepvm.checkpoint.format.shard import Level, Shard  # noqa: E402
+from deepvm.checkpoint.tiers.base import Tier  # noqa: E402
+from deepvm.errors import CheckpointError, RequestError, TierBusyError  # noqa: E402
+from deepvm.io.agent_board import AGENT, RankWord, SaveReason, Word  # noqa: E402
+
+
+class Slow(Tier):
+    """Takes versions one after the other; each has to be let through."""
+
+    url = "slow://here"
+    streams = True
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        self.taken: list[int] = []
+        self.open = threading.Event()
+
+    def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
+        self.begun.append(shard.version)
+        while not self.open.wait(0.01):
+            shard.ready(shard.layout.size)
+        self.taken.append(shard.version)
+        acknowledged(Level.DURABLE)
+
+    def versions(self, job: str) -> tuple[CommitRecord, ...]:
+        return ()
+
+    def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
+        raise CheckpointError("nothing is here")
+
+
+def saver_of(tier: Tier | Path, **options: Any) -> tuple[Callable[[], None], Checkpointer]:
+    """A step of a small training, forward and all, and its checkpointer."""
+    model = model_of(2, 64)
+    optimizer = Fill(model.parameters())
+
+    def step() -> None:
+        model(torch.zeros(1, 64)).sum().backward()
+        optimizer.step()
+
+    return step, Checkpointer(model=model, optimizer=optimizer, tiers=[tier], **options)
+
+
+def test_a_request_has_a_handle(tmp_path: Path) -> None:
+    step, saver = saver_of(tmp_path)
+    with saver:
+        handle, same = saver.request_save(), saver.request_save()
+        assert handle is same and handle.version == 0 and not handle.snapshot_done.done()
+        step()
+        assert handle.version == 1 and saver.request_save() is not handle
+        step()
+        assert handle.durable.result(20) == 1
+        assert max(handle.times.values()) < 15  # from the step on, not from the request
+
+
+def test_an_urgent_save_needs_no_free_slot_and_older_ones_give_way() -> None:
+    tier = Slow()
+    step, saver = saver_of(tier, slots=2)
+    with saver:
+        old = []
+        for _ in range(2):
+            old.append(saver.request_save())
+            step()
+            step()
+        until(lambda: tier.begun == [1])
+        skipped = saver.request_save()
+        step()
+        step()
+        assert skipped.skipped  # both slots are in flight
+        urgent = saver.request_save(deadline=time.time() + 600)
+        step()
+        step()
+        tier.open.set()
+        assert urgent.durable.result(20) == urgent.version
+        assert tier.taken == [1, urgent.version]  # what was being sent fits; what waited is dropped
+        assert isinstance(old[1].durable.exception(5), TierBusyError)
+
+
+def test_what_is_being_sent_gives_way_too_where_both_do_not_fit() -> None:
+    tier = Slow()
+    step, saver = saver_of(tier, slots=1)
+    with saver:
+        first = saver.request_save()
+        step()
+        step()
+        until(lambda: tier.begun == [1])
+        urgent = saver.request_save(deadline=time.time() - 1)
+        step()
+        step()
+        assert isinstance(first.durable.exception(10), TierBusyError)
+        tier.open.set()
+        assert urgent.durable.result(20) == urgent.version and tier.taken == [urgent.version]
+
+
+@pytest.fixture
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BareAgent]:
+    (tmp_path / "agent").mkdir()
+    found = BareAgent(tmp_path / "agent")
+    monkeypatch.setenv(AGENT, str(tmp_path / "agent"))
+    yield found
+    found.close()
+
+
+def test_training_holds_after_a_save_before_a_preemption(agent: BareAgent, tmp_path: Path) -> None:
+    step, saver = saver_of(tmp_path / "versions")
+    assert saver.restore_latest() == 0
+    until(lambda: agent.told("restored"))
+    step()
+    agent.board.request(SaveReason.EMERGENCY, int((time.time() + 60) * 1000))
+    done = threading.Event()
+
+    def train() -> None:
+        step()
+        step()
+        done.set()
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    (told,) = until(lambda: agent.told("saved"))
+    assert told["version"] == 2 and told["save"][0] == SaveReason.EMERGENCY and told["error"] is None
+    assert contents(tmp_path / "versions") == {2: {2.0}}
+    assert not done.wait(0.2) and agent.board.of_rank(0, RankWord.HELD) == 2
+    agent.board.words[Word.RESUMED] = 1
+    assert done.wait(10)
+    thread.join()
+    saver.close()
+
+
+def test_the_agents_save_policy_and_the_trainings_own(agent: BareAgent, tmp_path: Path) -> None:
+    step, saver = saver_of(tmp_path / "versions", every=5, keep=0, slots=8)
+    with saver:
+        for number in range(1, 13):
+            agent.board.words[Word.DUE] = ((number - 1) // 4 + 1) * 4
+            step()
+    reasons = {m["version"]: SaveReason(m["save"][0]) for m in agent.told("saved")}
+    assert reasons == {
+        4: SaveReason.INSURANCE,
+        5: SaveReason.NONE,
+        8: SaveReason.INSURANCE,
+        10: SaveReason.NONE,
+        12: SaveReason.INSURANCE,
+    }
+
+
+def test_tiers_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(1, 8)
+    monkeypatch.setenv("DEEPVM_TIERS", f"{(tmp_path / 'a').as_uri()} {(tmp_path / 'b').as_uri()}")
+    with Checkpointer(model=model, optimizer=Fill(model.parameters())) as saver:
+        saver.save(block=True)
+    assert contents(tmp_path / "a") and contents(tmp_path / "b")
+    monkeypatch.delenv("DEEPVM_TIERS")
+    with pytest.raises(RequestError, match="DEEPVM_TIERS"):
+        Checkpointer(model=model, optimizer=Fill(model.parameters()))
+
+
+def test_a_trainer_of_an_older_generation_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(1, 8)
+    monkeypatch.setenv("DEEPVM_EPOCH", "2")
+    with Checkpointer(model=model, optimizer=Fill(model.parameters()), tiers=tmp_path) as newer:
+        monkeypatch.setenv("DEEPVM_EPOCH", "1")
+        with pytest.raises(CheckpointError, match="generation 1 is over: 2 has begun"):
+            Checkpointer(model=model, optimizer=Fill(model.parameters()), tiers=tmp_path)
+        newer.save(block=True)
+    monkeypatch.setenv("DEEPVM_EPOCH", "two")
+    with pytest.raises(RequestError, match="DEEPVM_EPOCH"):
+        Checkpointer(model=model, optimizer=Fill(model.parameters()), tiers=tmp_path)

@@ -1,0 +1,130 @@
+"""The board of an agent: all ranks save the same steps, however far apart they run."""
+
+from __future__ import annotations
+
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deepvm.io import agent_board
+from deepvm.io.agent_board import AGENT, BOARD, Board, RankWord, SaveReason, Scheduled, Word
+from deepvm.io.agent_link import AgentLink
+
+STEPS = 300
+
+
+class Direct(AgentLink):
+    """A link whose agent does at once what it is asked for."""
+
+    def ask(self, message: Any, limit_s: float = 30.0) -> Any:
+        reason, limit_ms, request = message["save"]
+        self.board.schedule(message["step"], Scheduled(SaveReason(reason), limit_ms, request))
+        return {}
+
+
+def saved_steps(folder: Path, ranks: int, seed: int) -> list[list[int]]:
+    """The steps that each rank saves, of a training with a collective in each step and random stragglers."""
+    rng = random.Random(seed)
+    board = Board.create(folder / BOARD)
+    barrier, found = threading.Barrier(ranks), [list[int]() for _ in range(ranks)]
+    pauses = [[rng.choice([0, 0, 0, 0.001]) for _ in range(STEPS)] for _ in range(ranks)]
+    asked = {step for step in range(1, STEPS) if rng.random() < 0.3}
+
+    def train(rank: int) -> None:
+        link = Direct(folder, rank=rank, local_rank=rank, world=ranks, local_world=ranks)
+        for step in range(1, STEPS + 1):
+            barrier.wait(20)  # the collective of this step
+            threading.Event().wait(pauses[rank][step - 1])
+            if rank == 0 and step in asked:
+                board.request(SaveReason.USER, 0)
+            if link.stepped(step, 1) is not None:
+                found[rank].append(step)
+        link.close()
+
+    threads = [threading.Thread(target=train, args=(rank,)) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    board.close()
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_all_ranks_save_the_same_steps(tmp_path: Path, seed: int) -> None:
+    found = saved_steps(tmp_path, 3, seed)
+    assert found[0] == found[1] == found[2]
+    assert len(found[0]) > STEPS / 6
+
+
+def test_an_entry_that_a_rank_has_not_read_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    board = Board.create(tmp_path / BOARD)
+    for step in (4, 5, 6):  # rank 0 may be a step ahead of the slowest
+        board.schedule(step, Scheduled(SaveReason.USER))
+    assert all(board.scheduled(step) for step in (4, 5, 6)) and not board.scheduled(7) and not board.scheduled(8)
+    monkeypatch.setattr(agent_board, "_RING", 1)
+    board.schedule(4, Scheduled(SaveReason.USER))
+    board.schedule(5, Scheduled(SaveReason.USER))
+    assert not board.scheduled(4)  # this is what one entry alone would lose
+
+
+def test_a_single_rank_saves_at_once_and_once(tmp_path: Path) -> None:
+    board = Board.create(tmp_path / BOARD)
+    link = AgentLink(tmp_path, rank=0, local_rank=0, world=1, local_world=1)
+    assert link.stepped(1, 5) is None
+    number = board.request(SaveReason.EMERGENCY, 77)
+    assert link.stepped(2, 5) == Scheduled(SaveReason.EMERGENCY, 77, number)
+    assert link.stepped(3, 5) is None and link.asked() is None
+    assert board.of_rank(0, RankWord.STEP) == 3
+    board.request(SaveReason.USER, 0)
+    assert link.asked() == Scheduled(SaveReason.USER, 0, number + 1)  # outside of steps as well
+
+
+def test_the_save_policy_asks_once_for_each_step_that_it_names(tmp_path: Path) -> None:
+    board = Board.create(tmp_path / BOARD)
+    link = AgentLink(tmp_path, rank=0, local_rank=0, world=1, local_world=1)
+    found = []
+    for step in range(1, 13):
+        board.words[Word.DUE] = ((step - 1) // 5 + 1) * 5
+        found.append((step, link.stepped(step, 1)))
+    assert [step for step, save in found if save] == [5, 10]
+
+
+def test_trainers_hold_until_they_may_go_on(tmp_path: Path) -> None:
+    board = Board.create(tmp_path / BOARD)
+    link = AgentLink(tmp_path, rank=0, local_rank=0, world=1, local_world=1)
+    save = Scheduled(SaveReason.EMERGENCY, 2**50, board.request(SaveReason.EMERGENCY, 2**50))
+    thread = threading.Thread(target=link.hold, args=(3, save))
+    thread.start()
+    thread.join(0.2)
+    assert thread.is_alive() and board.of_rank(0, RankWord.HELD) == 3
+    board.words[Word.RESUMED] = save.request
+    thread.join(5)
+    assert not thread.is_alive() and board.of_rank(0, RankWord.HELD) == 0
+    link.hold(4, Scheduled(SaveReason.EMERGENCY, 1, 9))  # a limit that has passed
+    link.hold(4, Scheduled(SaveReason.USER, 2**50, 9))  # nothing would be lost
+
+
+def test_a_newer_generation_has_a_board_of_its_own(tmp_path: Path) -> None:
+    old = Board.create(tmp_path / BOARD)
+    new = Board.create(tmp_path / BOARD)
+    old.request(SaveReason.STOP, 0)
+    assert new.words[Word.REQUEST] == 0
+
+
+@pytest.mark.parametrize("content", [None, b"", b"x" * 20_000])
+def test_what_is_no_board_is_no_agent(tmp_path: Path, content: bytes | None, caplog: pytest.LogCaptureFixture) -> None:
+    if content is not None:
+        (tmp_path / BOARD).write_bytes(content)
+    assert AgentLink.find({AGENT: str(tmp_path)}) is None
+    assert "cannot be used" in caplog.text
+    assert AgentLink.find({}) is None and AgentLink.find({AGENT: ""}) is None
+
+
+def test_ranks_that_are_no_numbers_are_no_agent(tmp_path: Path) -> None:
+    Board.create(tmp_path / BOARD)
+    assert AgentLink.find({AGENT: str(tmp_path), "RANK": "first"}) is None
+    assert AgentLink.find({AGENT: str(tmp_path), "RANK": "3", "WORLD_SIZE": "4"}) is not None

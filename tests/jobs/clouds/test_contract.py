@@ -1,0 +1,103 @@
+"""What every cloud must do: ask once for each name, list what lives and what has ended, release, take back."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.jobs.runs import until
+from support.profiling.namespaces import need_namespaces
+
+from deepvm.jobs.clouds.base import Cloud, Start
+from deepvm.jobs.clouds.local import LocalCloud
+from deepvm.jobs.clouds.netns import NetnsCloud
+from deepvm.jobs.wire import new_secret, secret_of
+from deepvm.jobs.world import MachineRecord, Pool
+
+POOL = Pool("g4dn.xlarge", "here", "spot", 0.3)
+
+
+@pytest.fixture(params=["local", "netns"])
+def cloud(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cloud]:
+    if request.param == "netns":
+        need_namespaces()
+    found: Cloud = (NetnsCloud if request.param == "netns" else LocalCloud)(tmp_path, allocation_s=0.0)
+    yield found
+    for machine in found.listing("job").alive:
+        found.release("job", machine)
+    found.finish("job")
+
+
+def ask(cloud: Cloud, name: str) -> float:
+    """Machines whose agents find no controller: they try for ever."""
+    start = Start("job", name, secret_of(new_secret(), name), f"http://{cloud.host('job')}:9")
+    return cloud.request(MachineRecord(name, POOL, time.time()), start)
+
+
+def test_life_of_a_machine(cloud: Cloud) -> None:
+    assert not cloud.listing("job").alive and not cloud.listing("job").ended
+    before = time.time()
+    launched_s = ask(cloud, "m1")
+    assert before <= launched_s <= time.time()
+    assert cloud.listing("job").alive == {"m1": launched_s} and not cloud.listing("other").alive
+    cloud.release("job", "m1")
+    found = cloud.listing("job")
+    assert not found.alive and list(found.ended) == ["m1"]
+    began_s, ended_s = found.ended["m1"]
+    assert began_s == launched_s <= ended_s <= time.time()
+    cloud.release("job", "m1")  # once more, and one that never was
+    cloud.release("job", "m9")
+    assert cloud.listing("job") == found
+
+
+def test_asked_twice_for_one_name_it_is_one_machine(cloud: Cloud) -> None:
+    assert ask(cloud, "m1") == ask(cloud, "m1")
+    assert list(cloud.listing("job").alive) == ["m1"]
+
+
+def test_many_at_once(cloud: Cloud) -> None:
+    threads = [threading.Thread(target=ask, args=(cloud, f"m{n}")) for n in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(cloud.listing("job").alive) == ["m1", "m2", "m3", "m4"]
+
+
+def test_taken_back_at_once_and_with_a_notice(cloud: Cloud, tmp_path: Path) -> None:
+    ask(cloud, "m1")
+    ask(cloud, "m2")
+    cloud.preempt("job", "m1", None)
+    assert list(cloud.listing("job").alive) == ["m2"]
+    began = time.time()
+    cloud.preempt("job", "m2", 1.0)
+    assert "m2" in cloud.listing("job").alive
+    until(lambda: not cloud.listing("job").alive, 10)
+    assert 0.9 < time.time() - began < 5
+    reasons = [json.loads((tmp_path / "job" / "machines" / m / "ended.json").read_text())["why"] for m in ("m1", "m2")]
+    assert reasons == ["preempted", "preempted"]
+
+
+def test_no_process_outlives_its_machine(cloud: Cloud, tmp_path: Path) -> None:
+    """Nor does one that has left its group and its parents: a daemon that a trainer has started."""
+    ask(cloud, "m1")
+    place = tmp_path / "job" / "machines" / "m1"
+    assert place.exists()
+    until(lambda: _of(place))
+    cloud.release("job", "m1")
+    assert not _of(place)
+
+
+def _of(place: Path) -> list[int]:
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            with contextlib.suppress(OSError):
+                if str(place).encode() in (process / "cmdline").read_bytes():
+                    found.append(int(process.name))
+    return found

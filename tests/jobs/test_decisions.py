@@ -1,0 +1,97 @@
+"""The controller's decisions in simulated time: whatever happens, the job ends, and nothing is left."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.effort import examples
+from support.jobs.simulation import Faults, Simulation, finished
+
+from deepvm.jobs import decisions as d
+from deepvm.jobs.states import Job, Machine
+from deepvm.jobs.world import Pool, Reason, Terms, World
+
+
+def test_nothing_happens() -> None:
+    world = finished(Simulation(random.Random(1), Terms(2, 2), Faults()))
+    assert (world.job, world.generation, world.preemptions, world.counts.lost_steps) == (Job.DONE, 1, 0, 0)
+    assert len(world.machines) == 2
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(("least", "most"), [(1, 1), (2, 2), (1, 3)])
+def test_no_step_is_lost_where_a_notice_comes_in_time(seed: int, least: int, most: int) -> None:
+    simulation = Simulation(random.Random(seed), Terms(least, most), Faults(notices=3))
+    world = finished(simulation)
+    assert world.job is Job.DONE and world.counts.lost_steps == simulation.lost == 0
+    assert world.notices == world.preemptions
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(
+    seed=st.integers(0, 10**9),
+    size=st.sampled_from([(1, 1), (2, 2), (3, 3), (1, 4), (2, 4)]),
+    notices=st.integers(0, 4),
+    losses=st.integers(0, 4),
+    cuts=st.integers(0, 4),
+    crashes=st.integers(0, 4),
+    refusals=st.sampled_from([0.0, 0.3]),
+    replies=st.sampled_from([0.0, 0.3]),
+)
+def test_it_ends_and_leaves_nothing(
+    seed: int,
+    size: tuple[int, int],
+    notices: int,
+    losses: int,
+    cuts: int,
+    crashes: int,
+    refusals: float,
+    replies: float,
+) -> None:
+    faults = Faults(notices, 8.0, losses, cuts, crashes, refusals, replies)
+    simulation = Simulation(random.Random(seed), Terms(*size), faults)
+    world = finished(simulation)
+    assert world.job is Job.DONE
+    assert all(m.state.over or m.state is Machine.RELEASING for m in world.machines.values())
+    assert world.counts.saves.get(Reason.EMERGENCY, 0) <= notices
+
+
+def test_a_version_that_was_under_way_is_not_the_emergency_save() -> None:
+    world = World(Terms(1, 1), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
+    first = "m1"
+    for event in (
+        d.Tick(),
+        d.Launched(first, 1.0),
+        d.Heard(first, warm=True),
+        d.Started(first, 1, 0),
+        d.Noticed(first, 120.0),
+        d.Safe(1, 40, Reason.INSURANCE),
+    ):
+        world, acts = d.react(world, event, 2.0)
+    assert world.save is not None and not world.save.over and not acts
+    world, acts = d.react(world, d.Safe(1, 41, Reason.EMERGENCY), 3.0)
+    assert acts[0] == d.Release(first)
+    assert world.counts.saves == {Reason.INSURANCE: 1, Reason.EMERGENCY: 1}
+
+
+def test_steps_that_were_heard_of_before_their_version_are_not_lost() -> None:
+    world = World(Terms(1, 1), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
+    events = (
+        d.Tick(),
+        d.Launched("m1", 1.0),
+        d.Heard("m1", warm=True),
+        d.Started("m1", 1, 0),
+        d.Heard("m1", 1, 40, warm=True),
+        d.Noticed("m1", 120.0),
+        d.Safe(1, 41, Reason.EMERGENCY),
+        d.Heard("m2", warm=True),
+        d.Started("m2", 2),
+        d.Heard("m2", 2, 43, warm=True),
+        d.Started("m2", 2, 41),
+    )
+    for event in events:
+        world, _ = d.react(world, event, 2.0)
+    assert world.generation == 2 and world.counts.lost_steps == 0 and world.steps == 43

@@ -1,0 +1,170 @@
+"""Job files: what is read, and what is refused with line, key and what is allowed."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deepvm.errors import DataError, DeepVMError, JobFormatError
+from deepvm.jobs.jobfile import Range, parse_job_file, read_job_file
+
+WHOLE = """
+    name: resnet-7
+    train: python train.py --epochs 90
+    code: .
+    setup: pip install -r requirements.txt
+    env: {OMP_NUM_THREADS: 1, SEED: "7"}
+    data: {train: s3://bucket/train}
+    machines: {type: g4dn.xlarge, count: {min: 2, max: 4}, market: spot}
+    anchor: {type: m7g.large}
+    tiers: [s3://bucket/run]
+    save_policy: static:40
+    save_every_steps: null
+    keep: 2
+    budget: {usd_per_hour: 3, total_usd: 50, deadline: 12h, deadline_policy: uniform-progress}
+    cloud: local
+    inject: {mttp: 30s, seed: 1, count: 5, grace: 5s, missed: 0.1}
+"""
+
+
+def parsed(text: str) -> str:
+    """The message about a bad file."""
+    with pytest.raises(JobFormatError) as caught:
+        parse_job_file(textwrap.dedent(text), "job.yaml")
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+def test_all_keys() -> None:
+    found = parse_job_file(textwrap.dedent(WHOLE), "job.yaml")
+    assert found.machines.count == Range(min=2, max=4) and found.budget.deadline == 43200
+    assert found.env == {"OMP_NUM_THREADS": "1", "SEED": "7"}
+    assert found.inject is not None and (found.inject.mttp, found.inject.missed) == (30, 0.1)
+    assert found.schema_version == "deepvm.job/1" and found.launcher == "direct"
+
+
+def test_the_least() -> None:
+    found = parse_job_file("name: x\ntrain: python t.py\nbudget: {usd_per_hour: 3}\n", "job.yaml")
+    assert found.machines.count is None and found.cloud == "local" and found.save_policy == "adaptive"
+
+
+def base(**changes: str) -> str:
+    keys = {"name": "x", "train": "python t.py", "machines": "{type: a}"} | changes
+    return "".join(f"{key}: {value}\n" for key, value in keys.items() if value)
+
+
+BAD = [
+    ("", "job.yaml, empty"),
+    ("- a\n- b\n", "line 1: no keys with values"),
+    ("train: [\n", "line 2: not YAML"),
+    ("name: x\n\ttrain: y\n", "line 2: not YAML"),
+    ("a: &x [*x]\nname: !!int y\n", "not YAML"),
+    ("name: x\n", "train: missing; allowed: the command that trains"),
+    (base(machines=""), "machines: neither type nor plan, nor budget.usd_per_hour"),
+    (base(name="X"), "line 1: name: 'X' cannot be used; allowed: 1 to 40 lower-case letters"),
+    (base(name="-x"), "name: '-x' cannot be used"),
+    (base(name="x" * 41), "name: 'xxxx"),
+    (base(name="7"), "name: 7 cannot be used"),
+    (base(name="x y"), "name: 'x y' cannot be used"),
+    (base(train='""'), "line 2: train: '' cannot be used"),
+    (base(train="5"), "train: 5 cannot be used"),
+    (base(colour="red"), "line 4: colour: there is no such key; did you mean cloud?"),
+    (base(machine="{type: a}"), "did you mean machines?"),
+    (base(zzzzzz="1"), "there is no such key; there are schema_version, name"),
+    (base(name="x\nname: y"), "line 2: name: occurs twice"),
+    (base(machines="{type: a, type: b}"), "machines.type: occurs twice"),
+    (base(machines="{type: a, plan: b}"), "machines.plan: either type or plan"),
+    (base(machines="{type: a, count: 0}"), "machines.count: 0 cannot be used; allowed: a whole number from 1"),
+    (base(machines="{type: a, count: -1}"), "machines.count: -1 cannot be used"),
+    (base(machines="{type: a, count: 1.5}"), "machines.count: 1.5 cannot be used"),
+    (base(machines="{type: a, count: true}"), "machines.count: True cannot be used"),
+    (base(machines="{type: a, count: many}"), "machines.count: 'many' cannot be used"),
+    (base(machines="{type: a, count: 99999}"), "machines.count: 99999 cannot be used"),
+    (base(machines="{type: a, count: {min: 2}}"), "machines.count.max: missing"),
+    (base(machines="{type: a, count: {min: 3, max: 2}}"), "machines.count.max: 2 is less than min, 3"),
+    (base(machines="{type: a, count: {min: 1, max: 2, mean: 1}}"), "machines.count.mean: there is no such key"),
+    (base(machines="{type: a, market: sport}"), "machines.market: 'sport' cannot be used; allowed: spot or on-demand"),
+    (base(machines="[a]"), "machines: a list of 1 cannot be used"),
+    (base(machines="{type: a, cuont: 3}"), "machines.cuont: there is no such key; did you mean count?"),
+    (base(env="{A: true}"), "env: an object cannot be used; allowed: names of variables"),
+    (base(env="{1A: x}"), "env: an object cannot be used"),
+    (base(env="[A=1]"), "env: a list of 1 cannot be used"),
+    (base(data="{train: 5}"), "data.train: 5 cannot be used"),
+    (base(anchor="yes"), "anchor: True cannot be used; allowed: {type: m7g.large}, or none"),
+    (base(anchor="{memory: 6GiB}"), "anchor.type: missing; allowed: an instance type"),
+    (base(tiers="s3://x"), "tiers: 's3://x' cannot be used; allowed: a list of URLs"),
+    (base(save_policy="fast"), "save_policy: 'fast' cannot be used"),
+    (base(save_policy="static:0"), "save_policy: 'static:0' cannot be used"),
+    (base(save_every_steps="0"), "save_every_steps: 0 cannot be used"),
+    (base(keep="-1"), "keep: -1 cannot be used; allowed: a whole number from 0"),
+    (base(budget="{usd_per_hour: 0}"), "budget.usd_per_hour: 0 cannot be used; allowed: dollars an hour, above 0"),
+    (base(budget="{total_usd: '5'}"), "budget.total_usd: '5' cannot be used"),
+    (base(budget="{total_usd: .nan}"), "budget.total_usd: nan cannot be used"),
+    (base(budget="{deadline: 12}"), "budget.deadline: 12 cannot be used; allowed: a time with a unit"),
+    (base(budget="{deadline: tomorrow}"), "budget.deadline: 'tomorrow' cannot be used"),
+    (base(budget="{deadline_policy: lazy}"), "budget.deadline_policy: 'lazy' cannot be used"),
+    (base(cloud="azure"), "cloud: 'azure' cannot be used; allowed: local, ssh, aws or netns"),
+    (base(launcher="mpi"), "launcher: 'mpi' cannot be used; allowed: direct or torchrun"),
+    (base(inject="{seed: 1}"), "inject.mttp: missing; allowed: a time with a unit"),
+    (base(inject="{mttp: 30s, missed: 2}"), "inject.missed: 2 cannot be used; allowed: the share without a notice"),
+    (base(inject="{mttp: 30s}", cloud="aws"), "inject: the cloud aws takes machines back itself"),
+    (base(schema_version="deepvm.job/9"), "schema_version: 'deepvm.job/9' cannot be used"),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), BAD)
+def test_bad_files(text: str, said: str) -> None:
+    message = parsed(text)
+    assert said in message
+    assert all(line.startswith("job.yaml, ") for line in message.splitlines())
+
+
+def test_all_mistakes_are_said_at_once() -> None:
+    message = parsed(base(name="X", keep="-1", machines="{type: a, count: 0}"))
+    assert [line.split(": ")[1] for line in message.splitlines()] == ["name", "machines.count", "keep"]
+
+
+def test_files(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    with pytest.raises(DataError, match="No such file"):
+        read_job_file(file)
+    file.write_text(base(code="none"))
+    with pytest.raises(JobFormatError, match="code: there is no folder 'none'"):
+        read_job_file(file)
+    (tmp_path / "none").mkdir()
+    assert read_job_file(file).code == "none"
+    file.write_text("#" * 1_000_001)
+    with pytest.raises(DataError, match="1000001 characters"):
+        read_job_file(file)
+
+
+@given(text=st.text(max_size=200) | st.text(alphabet="abn:{}[],-& *!'\"\n 1", max_size=60))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    try:
+        parse_job_file(text, "job.yaml")
+    except DeepVMError as error:
+        assert str(error).startswith("job.yaml, ")
+
+
+@given(
+    changes=st.dictionaries(
+        st.sampled_from(["name", "train", "env", "machines", "budget", "tiers", "keep", "inject", "anchor", "data"]),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+            lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
+            max_leaves=4,
+        ),
+    )
+)
+def test_any_values_are_read_or_refused(changes: dict[str, object]) -> None:
+    import yaml
+
+    text = yaml.safe_dump({"name": "x", "train": "t", "machines": {"type": "a"}} | changes)
+    try:
+        parse_job_file(text, "job.yaml")
+    except DeepVMError as error:
+        assert all(line.startswith("job.yaml, ") for line in str(error).splitlines() if line)

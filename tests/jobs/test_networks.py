@@ -1,0 +1,84 @@
+"""Jobs whose machines have networks of their own: links that are cut without a word, notices in short time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.effort import THOROUGH
+from support.jobs.kills import CHAIN, final_of
+from support.jobs.runs import Home, until
+from support.profiling.namespaces import need_namespaces
+
+from deepvm.jobs.clouds.netns import NetnsCloud
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    need_namespaces()
+    found = Home(tmp_path)
+    (found.code / "chain.py").write_text(CHAIN)
+    yield found
+    found.end()
+
+
+def started(home: Home, name: str, **more: Any) -> tuple[Any, Path]:
+    """A job that has a version, and the folder of its backups."""
+    job = home.job(name, "exec python chain.py 1800;", cloud="netns", save_policy="static:20", **more)
+    process = home.start("run", str(job))
+    backups = home.folder / "data" / "deepvm" / "jobs" / name / "versions" / name / "backups"
+    until(lambda: list(backups.glob("0*")))
+    return process, backups
+
+
+def finished(home: Home, process: Any, name: str) -> dict[str, Any]:
+    """The final document of a job that ends well and leaves nothing."""
+    try:
+        assert process.wait(120) == 0
+    finally:
+        process.kill()
+        process.communicate()
+    assert (home.result / "final-0").read_text() == final_of(1800)
+    assert until(lambda: not home.processes(), 10)
+    return home.document("jobs", "show", name)
+
+
+def test_a_machine_that_stays_silent_is_replaced(home: Home) -> None:
+    name = f"cut{time.time_ns() % 10**9}"
+    process, backups = started(home, name)
+    NetnsCloud(home.jobs).cut(name, "m1")
+    found = finished(home, process, name)
+    assert (found["generations"], found["preemptions"], found["notices"]) == (2, 1, 0)
+    assert [m["end_reason"] for m in found["machines"]] == ["lost", "released"]
+    assert {int(folder.name.partition("-")[2]) for folder in backups.glob("0*")} == {2}
+
+
+def test_a_machine_that_comes_back_begins_a_new_generation(home: Home) -> None:
+    """What its older trainers did in the dark is part of the training, or of nothing."""
+    name = f"back{time.time_ns() % 10**9}"
+    process, _ = started(home, name)
+    cloud = NetnsCloud(home.jobs)
+    cloud.cut(name, "m1")
+    until(lambda: home.document("jobs", "show", name)["generations"] == 1 and _is_silent(home, name), 20)
+    cloud.cut(name, "m1", down=False)
+    found = finished(home, process, name)
+    assert (found["generations"], found["preemptions"], len(found["machines"])) == (2, 0, 1)
+
+
+def _is_silent(home: Home, name: str) -> bool:
+    return "m1 is silent" in home.run("jobs", "show", name).stdout
+
+
+@pytest.mark.parametrize("seed", range(10 if THOROUGH else 1))
+def test_every_notice_of_five_seconds_is_heeded(home: Home, seed: int) -> None:
+    count = 10 if THOROUGH else 2
+    name = f"notices{time.time_ns() % 10**9}"
+    inject = {"mttp": "1s", "count": count, "grace": "5s", "seed": seed}
+    job = home.job(name, "exec python chain.py 2000;", cloud="netns", inject=inject)
+    found = home.document("run", str(job))
+    assert (found["state"], found["notices"], found["lost_steps"]) == ("done", count, 0)
+    assert found["saves"]["emergency"] == count
+    assert (home.result / "final-0").read_text() == final_of(2000)

@@ -1,0 +1,236 @@
+"""Whole jobs on local machines: taken back with a notice and without, controllers killed, money and time used up."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.jobs.runs import Home, until
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    found = Home(tmp_path)
+    yield found
+    found.end()
+
+
+def nothing_is_left(home: Home) -> bool:
+    return bool(until(lambda: not home.processes(), 10))
+
+
+def test_a_job_goes_on_on_the_next_machine_and_loses_no_step(home: Home) -> None:
+    inject = {"mttp": "1s", "count": 2, "grace": "4s", "seed": 4}
+    job = home.job("two", "exec python own.py 150 0.02;", inject=inject)
+    found = home.document("run", str(job))
+    assert (found["state"], found["steps"], found["lost_steps"]) == ("done", 150, 0)
+    assert (found["preemptions"], found["notices"], found["saves"]["emergency"]) == (2, 2, 2)
+    assert [m["end_reason"] for m in found["machines"]] == ["preempted", "preempted", "released"]
+    assert (
+        found["cost_usd"] == pytest.approx(sum(m["usd"] for m in found["machines"]), abs=1e-7) and found["cost_usd"] > 0
+    )
+    starts = [int(step) for step in (home.result / "starts-0").read_text().split()]
+    assert len(starts) == 3 and starts[0] == 0 < starts[1] < starts[2]
+    assert sum(found["breakdown_s"].values()) == pytest.approx(found["total_s"], abs=0.5)
+    assert nothing_is_left(home)
+    shown = home.run("jobs", "show", "two")
+    assert "2 preemptions, 2 with a notice; 0 steps lost" in shown.stdout
+    pools = home.document("history", "pools")["pools"]
+    assert [(p["type"], p["machines"], p["preemptions"], p["missed_notices"]) for p in pools] == [
+        ("g4dn.xlarge", 3, 2, 0)
+    ]
+
+
+def test_losses_without_a_notice_cost_what_was_done_since_the_last_version(home: Home) -> None:
+    inject = {"mttp": "1s", "count": 1, "missed": 1.0, "seed": 2}
+    job = home.job("lost", "exec python own.py 120 0.02;", count=2, save_policy="static:20", inject=inject)
+    found = home.document("run", str(job))
+    assert (found["state"], found["preemptions"], found["notices"]) == ("done", 1, 0)
+    assert found["generations"] == 2 and found["saves"]["insurance"] >= 4
+    lost = [m for m in found["machines"] if m["end_reason"] == "lost"]
+    assert len(lost) == 1 and lost[0]["notice"] is None
+    assert nothing_is_left(home)
+
+
+def test_a_killed_controller_kills_no_training_and_is_resumed(home: Home) -> None:
+    job = home.job("killed", "exec python own.py 200 0.03;")
+    process = home.start("run", str(job))
+    until(lambda: (home.result / "starts-0").exists())
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    listed = home.document("jobs", "ls")["jobs"][0]
+    assert listed["name"] == "killed" and listed["controller"] == "gone" and listed["state"] == "running"
+    assert home.document("jobs", "orphans")["orphans"][0]["machine"] == "m1"
+    found = home.document("jobs", "resume", "killed")
+    assert (found["state"], found["generations"], len(found["machines"])) == ("done", 1, 1)
+    assert (home.result / "starts-0").read_text() == "0 "  # the same process trained to the end
+    assert nothing_is_left(home)
+
+
+def test_a_job_is_stopped_with_a_version_and_resumed_from_it(home: Home) -> None:
+    job = home.job("stopped", "exec python own.py 100 0.05;")
+    process = home.start("run", str(job))
+    until(lambda: (home.result / "starts-0").exists())
+    assert home.run("jobs", "stop", "stopped").returncode == 0
+    assert process.wait(30) == 3
+    process.communicate()
+    assert nothing_is_left(home)
+    found = home.document("jobs", "resume", "stopped")
+    assert found["state"] == "done" and found["saves"]["stop"] == 1 and found["lost_steps"] == 0
+    assert (home.result / "done-0").read_text() == "100 "
+
+
+def test_ctrl_c_saves_and_releases(home: Home) -> None:
+    job = home.job("ctrl-c", "exec python own.py 1000 0.05;")
+    process = home.start("run", str(job))
+    until(lambda: (home.result / "starts-0").exists())
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130, said
+    assert b"jobs resume ctrl-c goes on" in said
+    assert nothing_is_left(home)
+
+
+def test_the_budget_ends_a_job_in_time(home: Home) -> None:
+    job = home.job("poor", "exec python own.py 10000 0.02;", budget={"total_usd": 0.0008})
+    done = home.run("run", str(job))
+    assert done.returncode == 3 and "the budget of 0.0008 $ is used up" in done.stderr
+    found = home.document("jobs", "show", "poor")
+    assert found["state"] == "stopped" and found["saves"]["stop"] == 1
+    assert 0.0004 < found["cost_usd"] <= 0.0008
+
+
+@pytest.mark.parametrize(
+    ("train", "said"),
+    [
+        ("python -c 'print(\"about to fail\"); raise SystemExit(9)';", "about to fail"),
+        ("no-such-command", "No such file"),
+        ("kill -9 $$;", "exit code 137"),
+    ],
+)
+def test_a_training_that_fails(home: Home, train: str, said: str) -> None:
+    done = home.run("run", str(home.job("fails", train)))
+    assert done.returncode == 1 and said in done.stderr and "Traceback" not in done.stderr
+    assert nothing_is_left(home)
+
+
+def test_a_setup_that_fails(home: Home) -> None:
+    job = home.job("setup", "true;", setup="echo no such package; exit 5")
+    done = home.run("run", str(job))
+    assert done.returncode == 1 and "no such package" in done.stderr and "exit code 5" in done.stderr
+    assert nothing_is_left(home)
+
+
+def test_setup_code_and_environment(home: Home) -> None:
+    (home.code / "data.txt").write_text("from the code folder")
+    job = home.job(
+        "code", 'cat data.txt made.txt > "$RESULT/seen"; echo $EXTRA >> "$RESULT/seen"', setup="echo setup > made.txt"
+    )
+    text = job.read_text().replace("env:", "env:\n  EXTRA: more")
+    job.write_text(text)
+    assert home.document("run", str(job))["state"] == "done"
+    assert (home.result / "seen").read_text() == "from the code foldersetup\nmore\n"
+
+
+def test_a_second_job_of_a_name_is_refused(home: Home) -> None:
+    job = home.job("once", "true;")
+    assert home.document("run", str(job))["state"] == "done"
+    done = home.run("run", str(job))
+    assert done.returncode == 2 and "--name once-2" in done.stderr
+    assert home.document("run", str(job), "--name", "once-2")["state"] == "done"
+
+
+def test_detached(home: Home) -> None:
+    job = home.job("away", "exec python own.py 60 0.05;")
+    assert home.run("run", str(job), "--detach").stdout == "away\n"
+    until(lambda: (home.result / "starts-0").exists())
+    assert home.run("jobs", "save", "away").returncode == 0
+
+    def saved() -> Any:
+        return home.document("jobs", "show", "away")["saves"]["periodic"]
+
+    until(saved)
+    until(lambda: home.document("jobs", "show", "away")["state"] == "done")
+    assert nothing_is_left(home)
+
+
+def test_versions_in_the_memory_of_an_anchor(home: Home) -> None:
+    """Two ranks with a Checkpointer; the anchor costs something, and outlives the others."""
+    pytest.importorskip("torch")
+    (home.code / "train.py").write_text(TRAIN)
+    inject = {"mttp": "2s", "count": 1, "grace": "4s", "seed": 1}
+    job = home.job("anchored", "exec python train.py 60;", count=2, anchor={"type": "m7g.large"}, inject=inject)
+    found = home.document("run", str(job))
+    assert (found["state"], found["lost_steps"], found["notices"]) == ("done", 0, 1)
+    anchor, *others = found["machines"]
+    assert (anchor["type"], anchor["market"], anchor["end_reason"]) == ("m7g.large", "on-demand", "released")
+    assert len(others) == 3 and anchor["usd"] > 0
+    assert (home.result / "resumed").read_text().startswith("0 tcp://127.0.0.1:")
+    assert nothing_is_left(home)
+
+
+TRAIN = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+from deepvm.checkpoint import Checkpointer
+
+dist.init_process_group("gloo")
+torch.manual_seed(1)
+torch.set_num_threads(1)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+optimizer = torch.optim.Adam(model.parameters())
+checkpointer = Checkpointer(model=model, optimizer=optimizer)
+first = checkpointer.restore_latest()
+if dist.get_rank() == 0:
+    open(os.environ["RESULT"] + "/resumed", "a").write(f"{first} {os.environ['DEEPVM_TIERS']}\\n")
+for step in range(first, int(sys.argv[1])):
+    optimizer.zero_grad()
+    model(torch.ones(1, 64) * step).sum().backward()
+    optimizer.step()
+    time.sleep(0.05)
+checkpointer.close()
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"machines": {"type": "g4dn.xlarge", "count": {"min": 2, "max": 4}}}, "2 to 4 x g4dn.xlarge spot"),
+        ({"machines": {"type": "g4dn.xlarge", "market": "on-demand"}}, "1 x g4dn.xlarge on-demand; up to 0.5260 $/h"),
+        ({"anchor": {"type": "m7g.large"}}, "1 x g4dn.xlarge spot, 1 x m7g.large to keep versions in memory"),
+        ({"machines": {}, "budget": {"usd_per_hour": 1}}, "$/h in local"),
+    ],
+)
+def test_what_a_job_would_rent(home: Home, more: dict[str, Any], said: str) -> None:
+    done = home.run("run", str(home.job("plan", "python train.py", **more)), "--dry-run")
+    assert said in done.stdout, done
+    assert not home.document("jobs", "ls")["jobs"]
+
+
+def test_a_plan_of_recommend(home: Home) -> None:
+    plan = home.run("recommend", "--pw", "3", "--architecture", "tiering", "--catalog", "aws", "-o", "json")
+    (home.folder / "plan.json").write_text(plan.stdout)
+    job = home.job("planned", "python train.py", machines={"plan": "plan.json"})
+    done = home.run("run", str(job), "--dry-run")
+    assert "to keep versions in memory" in done.stdout, done
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"machines": {"type": "g9.huge"}}, "machines.type"),
+        ({"anchor": {"type": "huge"}}, "anchor.type"),
+        ({"machines": {}, "budget": {"usd_per_hour": 0.001}}, "budget.usd_per_hour"),
+        ({"machines": {"plan": "none.json"}}, "none.json"),
+        ({"cloud": "aws"}, "cloud"),
+    ],
+)
+def test_what_cannot_be_rented(home: Home, more: dict[str, Any], said: str) -> None:
+    done = home.run("run", str(home.job("bad", "python train.py", **more)))
+    assert done.returncode in (2, 4) and said in done.stderr and "Traceback" not in done.stderr, done
+    assert not home.document("jobs", "ls")["jobs"]

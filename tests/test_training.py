@@ -1,0 +1,138 @@
+"""``deepvm.training``: for scripts that save by themselves, with an agent and without."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.jobs.agents import BareAgent
+
+import deepvm.training as dt
+from deepvm.errors import CheckpointError
+from deepvm.io.agent_board import AGENT, RankWord, SaveReason, Word
+
+
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    importlib.reload(dt)
+    yield
+    if dt._training.link is not None:
+        dt._training.link.close()
+    importlib.reload(dt)
+
+
+@pytest.fixture
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: None) -> Iterator[BareAgent]:
+    found = BareAgent(tmp_path)
+    monkeypatch.setenv(AGENT, str(tmp_path))
+    yield found
+    found.close()
+
+
+def test_without_an_agent_nothing_happens(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(AGENT, raising=False)
+    with dt.step_context():
+        pass
+    dt.enter_step()
+    dt.exit_step()
+    dt.backup("/no/such/file")
+    assert not dt.check_save() and dt.latest() is None
+
+
+def test_it_imports_the_standard_library_alone() -> None:
+    code = "import sys, deepvm.training; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (
+        not set(done.stdout.split())
+        - set(sys.stdlib_module_names)
+        - {"deepvm", "__main__", "sitecustomize"}
+        - {name for name in done.stdout.split() if name.startswith(("_", "a1_", "distutils"))}
+    )
+
+
+def test_a_save_is_due_once(agent: BareAgent) -> None:
+    with dt.step_context():
+        pass
+    assert not dt.check_save()
+    agent.board.request(SaveReason.USER, 0)
+    with dt.step_context():
+        pass
+    assert dt.check_save() and not dt.check_save()
+    assert agent.board.of_rank(0, RankWord.STEP) == 2
+
+
+def test_a_request_is_heard_in_an_evaluation_too(agent: BareAgent) -> None:
+    assert not dt.check_save()
+    agent.board.request(SaveReason.EMERGENCY, int(time.time() * 1000) + 50)
+    assert dt.check_save()
+
+
+def test_a_step_that_raises_does_not_count(agent: BareAgent) -> None:
+    with pytest.raises(ZeroDivisionError), dt.step_context():
+        raise ZeroDivisionError
+    assert agent.board.of_rank(0, RankWord.STEP) == 0
+
+
+def test_a_backup_before_a_preemption_holds_the_training(agent: BareAgent, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("1")
+    agent.board.request(SaveReason.EMERGENCY, int((time.time() + 60) * 1000))
+    dt.enter_step()
+    dt.exit_step()
+    assert dt.check_save()
+    dt.backup(tmp_path / "mine")
+    message = agent.heard[-1]
+    assert message["ask"] == "backup" and message["path"] == str(tmp_path / "mine") and message["step"] == 1
+    assert message["save"][0] == SaveReason.EMERGENCY
+    went_on = threading.Event()
+
+    def train() -> None:
+        dt.enter_step()
+        went_on.set()
+
+    threading.Thread(target=train, daemon=True).start()
+    assert not went_on.wait(0.2)
+    agent.board.words[Word.RESUMED] = 1
+    assert went_on.wait(5)
+
+
+def test_a_backup_of_its_own_accord_holds_nothing(agent: BareAgent, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("1")
+    dt.backup(tmp_path / "mine")
+    assert agent.heard[-1]["save"][0] == SaveReason.NONE
+    dt.enter_step()
+
+
+def test_latest(agent: BareAgent) -> None:
+    assert dt.latest() is None
+    agent.answers["latest"] = {"path": "/somewhere/mine"}
+    assert dt.latest() == Path("/somewhere/mine")
+    agent.answers["latest"] = {"error": "the disk is gone"}
+    with pytest.raises(CheckpointError, match="the disk is gone"):
+        dt.latest()
+
+
+def test_an_agent_that_is_gone_is_no_fresh_start(agent: BareAgent) -> None:
+    dt.check_save()
+    agent.socket.close()
+    with pytest.raises(CheckpointError, match="does not answer"):
+        dt.latest()
+
+
+def test_a_forked_child_is_no_trainer(agent: BareAgent) -> None:
+    with dt.step_context():
+        pass
+    child = os.fork()
+    if not child:
+        os.environ.pop(AGENT)
+        with dt.step_context():
+            pass
+        os._exit(int(dt.check_save()))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert agent.board.of_rank(0, RankWord.STEP) == 1
