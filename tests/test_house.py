@@ -18,6 +18,7 @@ import deepvm
 from deepvm.catalog.clouds import CLOUDS
 from deepvm.checkpoint.tiers.registry import TIERS
 from deepvm.cli.app import COMMANDS
+from deepvm.jobs.clouds.registry import CLOUDS as JOB_CLOUDS
 from deepvm.reports.exports.registry import REGISTRY
 
 ROOT = Path(__file__).parents[1]
@@ -74,6 +75,7 @@ REGISTRIES = {
     "catalog/clouds/__init__.py": {home.partition(":")[0] for home in CLOUDS.values()},
     "cli/app.py": {f"deepvm.cli.{entry.module}" for entry in COMMANDS},
     "checkpoint/tiers/registry.py": {home.partition(":")[0] for home in TIERS.values()},
+    "jobs/clouds/registry.py": {home.partition(":")[0] for home in JOB_CLOUDS.values()},
     "reports/exports/registry.py": set(REGISTRY.values()),
 }
 USERS_OWN = {"profiling/workload/models.py"}

@@ -11,10 +11,11 @@ import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from deepvm.core.preemption.savepolicy import parse_policy
-from deepvm.core.spelling import did_you_mean
+from deepvm.core.spelling import did_you_mean, joined
 from deepvm.core.units import MOST_USD, parse_seconds
 from deepvm.errors import DataError, JobFormatError, RequestError
 from deepvm.io.safe_read import read_text
+from deepvm.jobs.clouds.registry import CLOUDS, find_cloud
 
 SCHEMA_VERSION = "deepvm.job/1"
 _WANTED = "give a job file; docs/reference/run-file.md shows one"
@@ -48,6 +49,11 @@ def _named(value: str) -> str:
 
 def _policy(value: str) -> str:
     parse_policy(value)
+    return value
+
+
+def _cloud(value: str) -> str:
+    find_cloud(value)
     return value
 
 
@@ -152,7 +158,7 @@ class JobFile(_Strict):
     )
     keep: Annotated[int, BeforeValidator(_bare), Field(ge=0, le=10_000)] = _said("a whole number from 0", 2)
     budget: Budget = _said("usd_per_hour, total_usd, deadline, deadline_policy", Budget())
-    cloud: Literal["local", "ssh", "aws", "netns"] = _said("local, ssh, aws or netns", "local")
+    cloud: Annotated[str, AfterValidator(_cloud)] = _said(joined(CLOUDS, "or"), "local")
     inject: Injected | None = _said("{mttp: 30s, seed: 1, count: 5, grace: 5s, missed: 0}", None)
 
 
@@ -299,7 +305,7 @@ def _contradictions(found: JobFile, lines: _LINES) -> Iterator[str]:
     if not (machines.type or machines.plan or found.budget.usd_per_hour):
         where = f"line {lines['machines',]}: " if ("machines",) in lines else ""
         yield f"{where}machines: neither type nor plan, nor budget.usd_per_hour to plan for; give one of them"
-    if found.inject is not None and found.cloud not in ("local", "netns"):
+    if found.inject is not None and not find_cloud(found.cloud).can_preempt:
         line = lines["inject",]
         yield f"line {line}: inject: the cloud {found.cloud} takes machines back itself; allowed with local and netns"
 

@@ -20,8 +20,7 @@ from deepvm.core.cluster.instances import InstanceType, Market
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.errors import DataError, JobFormatError, RequestError
 from deepvm.jobs.clouds.base import Cloud
-from deepvm.jobs.clouds.local import LocalCloud
-from deepvm.jobs.clouds.netns import NetnsCloud
+from deepvm.jobs.clouds.registry import find_cloud, open_cloud
 from deepvm.jobs.controller.controller import Submitted
 from deepvm.jobs.controller.injector import Injection
 from deepvm.jobs.history import History, JobRow, own_folder
@@ -72,7 +71,7 @@ def world_of(job: JobFile, beside: Path, now_s: float) -> World:
 
     on_demand = pool(wanted.type, Market.ON_DEMAND, "machines.type") if wanted.steadies else None
     spot = wanted.steadies < wanted.most
-    near = job.cloud in ("local", "netns")  # heartbeats each second, and no cloud that takes minutes
+    near = find_cloud(job.cloud).near
     terms = Terms(
         silent_s=4.0 if near else 15.0,
         lost_s=15.0 if near else 45.0,
@@ -145,12 +144,8 @@ def _recommended(usd_per_hour: float) -> Rented:
 
 
 def cloud_of(name: str) -> Cloud:
-    """The cloud of this name."""
-    if name == "local":
-        return LocalCloud(jobs_folder())
-    if name == "netns":
-        return NetnsCloud(jobs_folder())
-    raise RequestError("cloud", name, "local or netns")
+    """The cloud of this name, for this user's jobs. Raises RequestError, RefusedError."""
+    return open_cloud(name, jobs_folder())
 
 
 @contextlib.contextmanager

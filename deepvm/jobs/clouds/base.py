@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from pathlib import Path
+from typing import ClassVar, Protocol
 
 from deepvm.errors import CloudError, DeepVMError
 from deepvm.jobs.world import MachineRecord
@@ -52,8 +53,14 @@ class Listing:
 class Cloud(Protocol):
     """A cloud; calls may block, and come from several threads."""
 
-    can_preempt: bool
+    can_preempt: ClassVar[bool]
     """Whether machines can be taken back on purpose."""
+    near: ClassVar[bool]
+    """Whether machines come within seconds, and heartbeats each second cost nothing."""
+
+    @classmethod
+    def open(cls, folder: Path) -> Cloud:
+        """That of this user, whose jobs are in ``folder``. Raises RefusedError: it cannot be used here."""
 
     def host(self, job: str) -> str:
         """The address at which a job's controller listens, so that its machines reach it."""

@@ -17,7 +17,7 @@ import sys
 import time
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from deepvm.io.atomic_write import write_bytes
 from deepvm.jobs.clouds.base import Listing, RefusedError, Start, UnknownError
@@ -31,11 +31,17 @@ _LOOK_S, _GONE_S = 0.01, 10.0
 class LocalCloud:
     """See :class:`deepvm.jobs.clouds.base.Cloud`."""
 
-    can_preempt = True
+    can_preempt: ClassVar = True
+    near: ClassVar = True
 
     def __init__(self, folder: Path, allocation_s: float = 0.5) -> None:
         """``folder``: for the machines of all jobs. ``allocation_s``: from the request to the launch."""
         self._folder, self._allocation_s = folder, allocation_s
+
+    @classmethod
+    def open(cls, folder: Path) -> LocalCloud:
+        """See :class:`Cloud`."""
+        return cls(folder)
 
     def _machine(self, job: str, machine: str) -> Path:
         return self._folder / job / "machines" / machine

@@ -1,0 +1,29 @@
+"""Where the machines of jobs come from: a cloud is one module, or one folder, and one line here."""
+
+from __future__ import annotations
+
+import pkgutil
+from pathlib import Path
+from typing import cast
+
+from deepvm.core.spelling import joined, one_of
+from deepvm.errors import RequestError
+from deepvm.jobs.clouds.base import Cloud
+
+CLOUDS = {
+    "local": "deepvm.jobs.clouds.local:LocalCloud",
+    "netns": "deepvm.jobs.clouds.netns:NetnsCloud",
+}
+"""Name -> ``module:class``, imported when first used."""
+
+
+def find_cloud(name: str) -> type[Cloud]:
+    """The class of a cloud. Raises RequestError."""
+    if name not in CLOUDS:
+        raise RequestError("cloud", name, one_of(name, tuple(CLOUDS)) or joined(CLOUDS, "or"))
+    return cast("type[Cloud]", pkgutil.resolve_name(CLOUDS[name]))
+
+
+def open_cloud(name: str, folder: Path) -> Cloud:
+    """The cloud of a name; ``folder``: where the jobs of this user are. Raises RequestError, RefusedError."""
+    return find_cloud(name).open(folder)
