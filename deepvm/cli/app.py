@@ -33,7 +33,7 @@ COMMANDS = (
     Entry("catalog", "Refresh, list, show, compare, validate and convert catalogs.", "catalog.group", "app"),
     Entry("simulate", "Train under preemption, before you pay: time and bill.", "simulate.simulate", "simulate"),
     Entry("export", "Write a plan for SkyPilot, EC2 Fleet, Terraform or torchrun.", "plan.export", "export"),
-    Entry("run", "Train on machines that vanish: save, replace, resume, stop in time.", "jobs.run", "run"),
+    Entry("run", "Train on machines that vanish: save, replace, resume.", "jobs.run", "run"),
     Entry("jobs", "List, watch, save, stop and resume jobs of deepvm run.", "jobs.jobs_group", "app"),
     Entry("agent", "Run a command that saves before its machine is taken back.", "jobs.agent", "agent"),
     Entry("inject", "Take machines of a job back on purpose.", "jobs.jobs_group", "inject"),

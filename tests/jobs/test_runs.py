@@ -95,6 +95,19 @@ def test_ctrl_c_saves_and_releases(home: Home) -> None:
     assert nothing_is_left(home)
 
 
+def test_ctrl_c_keeps_the_machines_where_that_is_wanted(home: Home) -> None:
+    job = home.job("kept", "exec python own.py 100 0.05;")
+    process = home.start("run", str(job), "--keep")
+    until(lambda: (home.result / "starts-0").exists())
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130 and b"kept trains on, for 0." in said, said
+    assert home.document("jobs", "ls")["jobs"][0]["controller"] == "gone"
+    found = home.document("jobs", "resume", "kept")
+    assert (found["state"], found["generations"], len(found["machines"])) == ("done", 1, 1)
+    assert nothing_is_left(home)
+
+
 def test_the_budget_ends_a_job_in_time(home: Home) -> None:
     job = home.job("poor", "exec python own.py 10000 0.02;", budget={"total_usd": 0.0008})
     done = home.run("run", str(job))

@@ -56,7 +56,7 @@ TOPICS = (
         "docs/explain/performance.md",
     ),
     Topic(
-        ("time", "bill", "work", "job", "jobs", "deadline", "tokens", "epochs", "duration"),
+        ("time", "bill", "work", "job", "deadline", "tokens", "epochs", "duration"),
         "How long a whole training takes, and what it costs.",
         (
             "Say how much there is to train, and each cluster gets a time and a bill: at the predicted speed, less "
@@ -134,6 +134,23 @@ TOPICS = (
         ),
         ("deepvm ckpt --help", "deepvm recommend 3 --checkpoint-size 1.4GB"),
         "docs/guide/checkpoint.md",
+    ),
+    Topic(
+        ("running", "launch", "notice", "notices", "machines", "controller", "orchestrator", "rehearse"),
+        "Train on machines that vanish, here first, then on a cloud.",
+        (
+            "'deepvm run' rents the machines of a job file, has the training save before one is taken back, replaces "
+            "it, goes on from that step, and stops in time. Local machines cost nothing and are taken back on purpose: "
+            "rehearse with them. 'deepvm jobs' watches, saves, stops and resumes.",
+            "'deepvm agent' does the machine's part alone, under any engine that starts machines.",
+        ),
+        (
+            ("--cloud local", "machines on this computer; default: the job file's"),
+            ("--dry-run", "only show what would be rented"),
+            ("--detach", "return at once; the job goes on in the background"),
+        ),
+        ("deepvm run --help", "deepvm jobs --help"),
+        "docs/guide/run.md",
     ),
     Topic(
         ("prices", "region", "regions", "zone", "zones", "aws", "credentials", "offline", "catalogs"),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from deepvm.cli.jobs.run import Keep
 from deepvm.cli.output import Output, note, print_as, print_document
 from deepvm.cli.parameters import arg, flag, group, opt
 from deepvm.core.spelling import one_of
@@ -85,7 +86,7 @@ def stop(name: Name) -> None:
 
 
 @app.command(short_help="Go on with a job whose controller is gone.")
-def resume(name: Name, output: Output = "table") -> None:
+def resume(name: Name, keep: Keep = False, output: Output = "table") -> None:
     """Go on with a job whose controller is gone: machines that live are adopted, the others replaced."""
     from deepvm.cli.jobs.run import control
     from deepvm.jobs.history import History
@@ -95,7 +96,7 @@ def resume(name: Name, output: Output = "table") -> None:
         row = _row(history, name)
         if row.result is not None and row.result["state"] != "stopped":
             raise RequestError("NAME", name, f"a job that has not ended; {name} is {row.result['state']}")
-        control(*resumed(row, history), history, output)
+        control(*resumed(row, history), history, output, keep)
 
 
 @app.command(short_help="List and release machines that no job needs.")

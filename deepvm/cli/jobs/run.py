@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from deepvm.jobs.world import World
 
 _STOPPED, _FAILED = 3, 1
+Keep = Annotated[bool, flag("--keep", "On Ctrl-C leave the machines training; default: save, then release them.")]
 
 
 def run(
@@ -28,6 +29,7 @@ def run(
     name: Annotated[str | None, opt("Name of the job; default: the job file's.", "NAME")] = None,
     detach: Annotated[bool, flag("--detach", "Return at once; 'deepvm jobs' watches and stops the job.")] = False,
     dry_run: Annotated[bool, flag("--dry-run", "Show what would be rented, and rent nothing.")] = False,
+    keep: Keep = False,
     output: Output = "table",
 ) -> None:
     """Train on machines that vanish: ask for them, save before they go, replace them, stop in time.
@@ -51,7 +53,7 @@ def run(
         if detach:
             _detached(submitted)
         else:
-            control(submitted, world, history, output)
+            control(submitted, world, history, output, keep)
 
 
 def _detached(job: Submitted) -> None:
@@ -72,7 +74,7 @@ def _detached(job: Submitted) -> None:
     note(f"{job.name} runs in the background; 'deepvm jobs show {job.name}' shows it, 'deepvm jobs stop' ends it")
 
 
-def control(job: Submitted, world: World, history: History, output: str) -> None:
+def control(job: Submitted, world: World, history: History, output: str, keep: bool) -> None:
     """Be the controller of a job to its end, show the result, and exit as its state says."""
     import asyncio
 
@@ -91,9 +93,14 @@ def control(job: Submitted, world: World, history: History, output: str) -> None
         raise DataError(f"another process is the controller of {job.name}; see 'deepvm jobs show {job.name}'")
     try:
         controller = Controller(job, world, cloud_of(row.spec["cloud"]), history)
+        controller.keeps = keep
         with LiveView(job.name, lambda: controller.world) as view:
             controller.told = view.told
             end = asyncio.run(controller.run())
+        if not end.job.over:
+            rate = end.usd_per_second * 3600
+            note(f"{job.name} trains on, for {rate:.4g} $/h; 'deepvm jobs resume {job.name}' watches it again")
+            raise typer.Exit(INTERRUPTED)
         price = on_demand_price(row.spec)
         events = history.events(job.name)
         document = final_document(job.name, row.created_s, end, events, None if price is None else float(price))

@@ -88,11 +88,15 @@ class Controller:
     """Runs a job to its end; everything happens in one thread, but for the calls to the cloud."""
 
     def __init__(self, job: Submitted, world: World, cloud: Cloud, history: History) -> None:
-        """Start nothing yet; ``told`` is called with each event that is written down."""
+        """Start nothing yet.
+
+        ``told`` is called with each event that is written down. ``keeps``: an interruption ends only the controller;
+        machines train on, and another controller adopts them.
+        """
         self._job, self.world, self._cloud, self._history = job, world, cloud, history
         self._stored = world
         self.told: Callable[[EventRow], None] = lambda event: None
-        self.interrupted = False
+        self.interrupted, self.keeps = False, False
         self._agents: dict[str, _Agent] = {}
         self._change = asyncio.Condition()
         self._tasks = set[asyncio.Task[None]]()
@@ -232,6 +236,8 @@ class Controller:
                     if time.monotonic() - since_s >= _GONE_S:
                         del self._waiting[machine]
                         self.feed(d.Silent(machine))
+                if self.interrupted and self.keeps:
+                    return self.world
                 over = self.world.job.over and all(m.state.over for m in self.world.machines.values())
                 if over and not self._tasks:
                     await asyncio.to_thread(self._cloud.finish, self._job.name)
@@ -244,11 +250,12 @@ class Controller:
                 await serving
 
     def _interrupt(self) -> None:
-        """Ctrl-C: save, release, end; a second one ends the controller at once, and machines live on."""
+        """Ctrl-C: save, release, end, unless machines are kept; a second one ends the controller at once."""
         if self.interrupted:
             raise KeyboardInterrupt
         self.interrupted = True
-        self.stop("interrupted")
+        if not self.keeps:
+            self.stop("interrupted")
 
     def stop(self, why: str) -> None:
         """End the job with a version."""
