@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from support.imports import found_in, loads, parsed, statements
 
 import deepvm
 from deepvm.catalog.clouds import CLOUDS
@@ -67,8 +68,6 @@ PLACES = {
     "tomli": ["cli/settings.py"],
     "tomllib": ["cli/settings.py"],  # of the standard library from 3.11 on
 }
-LOADERS = {"import_module", "__import__", "resolve_name"}
-"""Functions that import what a string names."""
 REGISTRIES = {
     # module below deepvm/: what it loads by names that it keeps in a table
     "__init__.py": set(deepvm._HOMES.values()),
@@ -95,36 +94,9 @@ def below(path: Path) -> str:
 
 def imports(path: Path) -> Iterator[tuple[str, bool]]:
     """(dotted name, whether it stands at the top of the module) of every import, and of all that is loaded by name."""
-    tree = ast.parse(path.read_text())
-    yield from statements(tree)
-    yield from ((name, False) for name in (*loads(tree), *REGISTRIES.get(below(path), ())) if name)
-
-
-def statements(tree: ast.Module) -> Iterator[tuple[str, bool]]:
-    """(dotted name, whether it stands at the top of the module) of every import statement."""
-    top = {id(node) for node in tree.body}
-    typing_only = {
-        id(child)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
-        for child in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        at_top = id(node) in top and id(node) not in typing_only
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, at_top) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"relative import of {node.module}"
-            yield from ((f"{node.module}.{alias.name}", at_top) for alias in node.names)
-
-
-def loads(tree: ast.Module) -> Iterator[str]:
-    """The module that each call of a loader names; empty where the name is computed."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and node.args:
-            function, name = node.func, node.args[0]
-            if getattr(function, "attr", getattr(function, "id", "")) in LOADERS:
-                yield str(name.value).partition(":")[0] if isinstance(name, ast.Constant) else ""
+    written, loaded = found_in(path)
+    yield from written
+    yield from ((name, False) for name in (*loaded, *REGISTRIES.get(below(path), ())) if name)
 
 
 def room(parts: tuple[str, ...]) -> str:
@@ -203,7 +175,7 @@ def test_a_place_that_is_not_used_is_seen() -> None:
 
 
 def test_what_is_loaded_by_a_computed_name_stands_in_a_table() -> None:
-    assert {below(p) for p in modules() if "" in loads(ast.parse(p.read_text()))} == {*REGISTRIES, *USERS_OWN}
+    assert {below(p) for p in modules() if "" in found_in(p)[1]} == {*REGISTRIES, *USERS_OWN}
 
 
 def test_tables_name_modules_that_exist() -> None:
@@ -534,7 +506,7 @@ def private_uses(source: Path, tree: ast.Module) -> set[str]:
 
 
 def test_private_names_stay_in_their_room() -> None:
-    found = {below(p): private_uses(p.relative_to(PACKAGE), ast.parse(p.read_text())) for p in modules()}
+    found = {below(p): private_uses(p.relative_to(PACKAGE), parsed(p)) for p in modules()}
     assert not {name: uses for name, uses in found.items() if uses}
 
 

@@ -111,7 +111,8 @@ PRINTED = [
 
 
 @pytest.mark.parametrize(
-    ("locale", "every"), [("utf-8", 1), ("posix", 5), ("ascii", 5), pytest.param("ascii", 1, marks=pytest.mark.slow)]
+    ("locale", "every"),
+    [("utf-8", 3), ("posix", 7), ("ascii", 7), *(pytest.param(name, 1, marks=pytest.mark.slow) for name in LOCALES)],
 )
 def test_names_that_are_no_text_are_printed_escaped(folder: Path, locale: str, every: int) -> None:
     said = ""
