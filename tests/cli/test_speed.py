@@ -25,7 +25,7 @@ def cpu_s(command: list[str], environment: dict[str, str]) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def times_floor(words: list[str], environment: dict[str, str], runs: int = 9) -> float:
+def times_floor(words: list[str], environment: dict[str, str], runs: int = 5) -> float:
     """How many times the import floor a command takes: the median of pairs, run in turn.
 
     Beside other tests the least of each would compare a long run with a short one's moment of peace.

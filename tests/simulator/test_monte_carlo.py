@@ -181,8 +181,8 @@ def test_a_dask_cluster_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(distributed, "Client", Client)
         monkeypatch.setattr(module, "CHUNK", 7)
         told: list[int] = []
-        cases = simulate_each(CASES, runs=110, seed=1, executor=address, progress=told.append)
-    assert agree(cases, simulate_each(CASES, runs=110, seed=1)) and len(made) == 1 and sum(told) == 4 * 110
+        cases = simulate_each(CASES, runs=30, seed=1, executor=address, progress=told.append)
+    assert agree(cases, simulate_each(CASES, runs=30, seed=1)) and len(made) == 1 and sum(told) == 4 * 30
     monkeypatch.undo()
     assert same(far, simulate(JOB, EverySteps(9), runs=module.CHUNK + 5, seed=1))
 

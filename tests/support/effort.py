@@ -6,5 +6,5 @@ THOROUGH = "THOROUGH_TESTS" in os.environ
 
 
 def examples(count: int) -> int:
-    """This many examples in the thorough suite, an eighth of them in the quick one, but not fewer than ten."""
-    return count if THOROUGH else max(min(count, 10), count // 8)
+    """This many examples in the thorough suite, a twelfth of them in the quick one, but not fewer than eight."""
+    return count if THOROUGH else max(min(count, 8), count // 12)
