@@ -18,6 +18,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import statistics
 import sys
 import tempfile
@@ -371,6 +372,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     if asked.repeats < 1:
         parser.error("--repeats: allowed: a whole number >= 1")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # no machine is left
     parts = asked.only or [p for p in PARTS if p != "torchrun" or not asked.quick]
     where = about()
     with tempfile.TemporaryDirectory(prefix="bench-recovery-") as folder:
