@@ -104,6 +104,7 @@ class Controller:
         self._wrong: Exception | None = None
         self._waiting: dict[str, asyncio.TimerHandle] = {}
         self.last_lines: list[str] = []
+        self._listed_s = 0.0
         self._stop = ""
         self._injected_s = 0.0
 
@@ -172,6 +173,8 @@ class Controller:
         try:
             if isinstance(act, d.Release):
                 await asyncio.to_thread(self._cloud.release, name, act.id)
+                if self._cloud.near:  # it is gone already
+                    self._listed_s = 0.0
                 return
             record = self.world.machines[act.id]
             start = Start(
@@ -214,13 +217,12 @@ class Controller:
         # Nobody was there to hear them.
         rested = {k: replace(m, heard_s=m.heard_s and now_s) for k, m in self.world.machines.items()}
         self.world = replace(self.world, machines=rested)
-        listed_s = 0.0
         try:
             while True:
                 if self._wrong is not None:
                     raise self._wrong
-                if time.monotonic() - listed_s >= self._job.list_s:
-                    listed_s = time.monotonic()
+                if time.monotonic() - self._listed_s >= self._job.list_s:
+                    self._listed_s = time.monotonic()
                     self._start(self._list())
                 if self._stop:
                     self.feed(d.Stop(self._stop))
