@@ -30,7 +30,7 @@ BEAT_S = 5.0
 class InstantCloud:
     """Makes a machine for each request at once."""
 
-    can_preempt = False
+    can_preempt = near = False
 
     def __init__(self) -> None:
         """None yet."""

@@ -7,14 +7,18 @@ becomes that. At the end of the input, when its agent is gone, it ends.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
 import runpy
+import socket
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 
 READY = b"warm\n"
+_FIRST_S, _LOOK_S = 0.4, 0.002
 
 
 def can_warm(words: Sequence[str]) -> bool:
@@ -22,6 +26,20 @@ def can_warm(words: Sequence[str]) -> bool:
     if len(words) < 2 or os.path.basename(words[0]) not in ("python", "python3"):
         return False
     return not words[1].startswith("-") or (words[1] == "-m" and len(words) > 2)
+
+
+def _await_first(environ: Mapping[str, str]) -> None:
+    """Let rank 0 begin to listen: torch tries again half a second after a connection was refused.
+
+    Not for long, because nobody knows when, or whether, the script will connect.
+    """
+    where, until_s = (environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")), time.monotonic() + _FIRST_S
+    if environ.get("RANK", "0") == "0" or not all(where):
+        return
+    while (left_s := until_s - time.monotonic()) > 0:
+        with contextlib.suppress(OSError), socket.create_connection(where, left_s):
+            return
+        time.sleep(_LOOK_S)
 
 
 def main() -> None:
@@ -32,6 +50,7 @@ def main() -> None:
         importlib.import_module("torch._dynamo")
         importlib.import_module("torch.distributed")
         importlib.import_module("deepvm.checkpoint.checkpointer")
+    gc.freeze()  # else the end of this process looks at all of torch for garbage, for most of a second
     tells = int(sys.argv[1])
     os.write(tells, READY)
     os.close(tells)
@@ -46,6 +65,7 @@ def main() -> None:
     os.environ.clear()
     os.environ.update(order["env"])
     os.chdir(order["folder"])
+    _await_first(order["env"])
     _, first, *rest = order["words"]
     sys.modules.pop("__main__", None)
     if first == "-m":

@@ -106,8 +106,9 @@ class Controller:
         self._heard: dict[str, d.Heard] = {}
         self._inbox: list[tuple[d.Event, Mapping[str, Any]]] = []
         self._wrong: Exception | None = None
-        self._waiting: dict[str, float] = {}
+        self._waiting: dict[str, asyncio.TimerHandle] = {}
         self.last_lines: list[str] = []
+        self._listed_s = 0.0
         self._stop = ""
         self._injected_s = 0.0
 
@@ -176,6 +177,8 @@ class Controller:
         try:
             if isinstance(act, d.Release):
                 await asyncio.to_thread(self._cloud.release, name, act.id)
+                if self._cloud.near:  # it is gone already
+                    self._listed_s = 0.0
                 return
             record = self.world.machines[act.id]
             start = Start(
@@ -218,13 +221,12 @@ class Controller:
         # Nobody was there to hear them.
         rested = {k: replace(m, heard_s=m.heard_s and now_s) for k, m in self.world.machines.items()}
         self.world = replace(self.world, machines=rested)
-        listed_s = 0.0
         try:
             while True:
                 if self._wrong is not None:
                     raise self._wrong
-                if time.monotonic() - listed_s >= self._job.list_s:
-                    listed_s = time.monotonic()
+                if time.monotonic() - self._listed_s >= self._job.list_s:
+                    self._listed_s = time.monotonic()
                     self._start(self._list())
                 if self._stop:
                     self.feed(d.Stop(self._stop))
@@ -232,10 +234,6 @@ class Controller:
                 self._hear()
                 self.feed(d.Tick())
                 self._strike()
-                for machine, since_s in list(self._waiting.items()):
-                    if time.monotonic() - since_s >= _GONE_S:
-                        del self._waiting[machine]
-                        self.feed(d.Silent(machine))
                 if self.interrupted and self.keeps:
                     return self.world
                 over = self.world.job.over and all(m.state.over for m in self.world.machines.values())
@@ -335,7 +333,8 @@ class Controller:
         agent = self._agents.setdefault(machine, _Agent())
         agent.address, agent.port = str(message["address"]), int(message["port"])
         agent.scheduled = int(message["scheduled"])
-        self._waiting.pop(machine, None)
+        if (wait := self._waiting.pop(machine, None)) is not None:
+            wait.cancel()
         generation, step, step_s = (int(message["generation"]), int(message["step"]), int(message["step_ns"]) / 1e9)
         heard = d.Heard(machine, generation, step, bool(message["warm"]), step_s)
         record = self.world.machines.get(machine)
@@ -359,8 +358,14 @@ class Controller:
 
     def gone(self, machine: str) -> None:
         """See :class:`deepvm.jobs.controller.api.Handler`."""
-        if machine in self.world.machines:
-            self._waiting.setdefault(machine, time.monotonic())
+        if machine in self.world.machines and machine not in self._waiting:
+            wait = asyncio.get_running_loop().call_later(_GONE_S, self._is_gone, machine)
+            self._waiting[machine] = wait
+
+    def _is_gone(self, machine: str) -> None:
+        """A connection broke, and no other came."""
+        del self._waiting[machine]
+        self.feed(d.Silent(machine))
 
     def _anchor_tier(self) -> list[str]:
         """The memory nodes of this generation, if there are any; each keeps a part of every version."""
