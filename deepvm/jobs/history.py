@@ -23,8 +23,8 @@ from deepvm.jobs.world_document import from_document, from_row, to_document, to_
 PLACE = "DEEPVM_HISTORY"
 """Environment variable: the URL of a PostgreSQL database, or the name of an SQLite file."""
 SCHEMA = 1
-STATE, MACHINE = "state", "machine"
-"""Kinds of events: the job's new state, and a machine's."""
+STATE, MACHINE, MARKET = "state", "machine", "market"
+"""Kinds of events: the job's new state, a machine's, and the market in which the next ones are asked for."""
 
 _TABLES = sa.MetaData()
 _META = sa.Table("deepvm_schema", _TABLES, sa.Column("version", sa.Integer, primary_key=True))

@@ -38,10 +38,12 @@ def run(
     """
     from deepvm.jobs.history import History
     from deepvm.jobs.jobfile import changed, read_job_file
-    from deepvm.jobs.submission import about, submit, world_of
+    from deepvm.jobs.submission import about, remarks, submit, world_of
     from deepvm.reports.jobs import listing
 
     found = changed(read_job_file(job), cloud=cloud, name=name)
+    for line in remarks(found):
+        note(line)
     if dry_run:
         with about(job):
             listing.print_plan(found.name, world_of(found, job.parent, 0.0))
