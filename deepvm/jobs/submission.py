@@ -27,6 +27,7 @@ from deepvm.jobs.controller.injector import Injection
 from deepvm.jobs.history import History, JobRow, own_folder
 from deepvm.jobs.jobfile import Anchor, JobFile, Range
 from deepvm.jobs.markets import is_on_demand, most_of
+from deepvm.jobs.pools import expected_life_s
 from deepvm.jobs.states import Job
 from deepvm.jobs.wire import new_secret
 from deepvm.jobs.world import Pool, Terms, World
@@ -34,6 +35,8 @@ from deepvm.jobs.world import Pool, Terms, World
 CODE, SECRET = "code.tar.gz", "secret"
 ORPHAN_AFTER_S = 1800.0
 _MEMORY = "1GiB"
+_GRACE_S = 120.0
+"""From a notice to the end, of AWS."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ def world_of(job: JobFile, beside: Path, now_s: float) -> World:
     Raises RequestError, or what reading its plan raises.
     """
     wanted, budget = rented_of(job, beside), job.budget
-    zone, grace_s = job.machines.zone or job.cloud, job.inject.grace if job.inject else 120.0
+    zone, grace_s = job.machines.zone or job.cloud, job.inject.grace if job.inject else _GRACE_S
 
     def pool(name: str, market: Market, option: str) -> Pool:
         price = instance_of(name, option).usd_per_hour(market)
@@ -201,10 +204,21 @@ def submit(job: JobFile, file: Path, history: History) -> tuple[Submitted, World
             pack(beside / job.code, folder / CODE)
     except OSError as error:
         raise DataError(f"{error.filename or folder}: {error.strerror or error}") from None
+    world = _with_lives(job, world, history)
     spec = {**job.model_dump(mode="json"), "instance_type": _trains(world).instance_type}
     if not history.add_job(job.name, now_s, folder, spec, world):
         raise RequestError("name", job.name, "a name that no job has had")
     return submitted(job.name, folder, spec), world
+
+
+def _with_lives(job: JobFile, world: World, history: History) -> World:
+    """With the mean life of machines: of those taken back on purpose as the job says, else as is known."""
+    if job.inject is not None:
+        life_s = job.inject.mttp
+    else:
+        pool, band = _trains(world), instance_of(_trains(world).instance_type).interruption_band
+        life_s = expected_life_s(pool, job.cloud, history.machines(), band, world.now_s)
+    return replace(world, terms=replace(world.terms, mttp_s=life_s), facts=replace(world.facts, mttp_s=life_s))
 
 
 def _trains(world: World) -> Pool:
@@ -231,6 +245,7 @@ def submitted(name: str, folder: Path, spec: Mapping[str, Any]) -> Submitted:
         "setup": spec["setup"],
         "tiers": tiers,
         "save_policy": spec["save_policy"],
+        "grace_s": inject["grace"] if inject is not None else _GRACE_S,
         "per_machine": instance.gpu.count if instance.gpu else 1,
         "orphan_after_s": ORPHAN_AFTER_S,
         "anchor_memory": (spec["anchor"].get("memory") if isinstance(spec["anchor"], dict) else None) or _MEMORY,

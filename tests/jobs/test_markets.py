@@ -82,7 +82,9 @@ def test_greedy_waits_to_the_last_and_uniform_progress_does_not() -> None:
         found.refused = lambda pool, found=found: not is_on_demand(pool) and found.now > 60  # type: ignore[misc]
         moves: list[float] = []
 
-        def seen(event: object, feed: object = found.feed, found: Simulation = found, moves: list[float] = moves) -> bool:
+        def seen(
+            event: object, feed: object = found.feed, found: Simulation = found, moves: list[float] = moves
+        ) -> bool:
             before = found.world.on_demand
             heard = feed(event)  # type: ignore[operator]
             if found.world.on_demand and not before:

@@ -95,7 +95,11 @@ def control(job: Submitted, world: World, history: History, output: str) -> None
         controller = Controller(job, world, cloud_of(row.spec["cloud"]), history)
         with LiveView(job.name, lambda: controller.world) as view:
             controller.told = view.told
-            end = asyncio.run(controller.run())
+            try:
+                end = asyncio.run(controller.run())
+            except DataError as error:  # what cannot be written down is not done
+                cure = f"training goes on; then 'deepvm jobs resume {job.name}' goes on with it"
+                raise DataError(f"{error}; {cure}") from None
         price = on_demand_price(row.spec)
         events = history.events(job.name)
         document = final_document(job.name, row.created_s, end, events, None if price is None else float(price))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +22,7 @@ from deepvm.jobs.controller.api import application
 from deepvm.jobs.controller.injector import Injection, strike_of
 from deepvm.jobs.history import MACHINE, MARKET, STATE, EventRow, History
 from deepvm.jobs.markets import market_facts
+from deepvm.jobs.pools import learnt
 from deepvm.jobs.states import Machine
 from deepvm.jobs.wire import USER, Receiver, secret_of, token_of
 from deepvm.jobs.world import LOST, Reason, World
@@ -138,8 +140,9 @@ class Controller:
             told.append((MARKET, market_facts(world)))
         if before.job is not world.job and not told:
             told.append((STATE, {}))
-        number, state = {"generation": world.generation}, world.job.value
-        rows = [EventRow(world.now_s, kind, state, {**facts, **number}) for kind, facts in told]
+        state, now = world.job.value, {"generation": world.generation, "steps": world.steps}
+        paid = {"step_s": float(world.facts.step_s), "usd": round(world.usd, 8)} if told else {}
+        rows = [EventRow(world.now_s, kind, state, {**facts, **now, **paid}) for kind, facts in told]
         if acts or rows or self._has_changed(before, world):
             self._history.commit(self._job.name, self._stored, world, rows)
             self._stored = world
@@ -394,12 +397,16 @@ class Controller:
             "port": 0,
             "save": None,
             "schedule": self._schedule_of(orders),
+            "mttp_s": None,
+            "missed_rate": 0.0,
         }
         if orders.generation:
             first = self._agents.get(orders.members[0], _Agent())
             port = self._ports.setdefault(orders.generation, first.port)
             each = int(self._job.spec["per_machine"])
             found["port"] = port
+            mttp_s, found["missed_rate"] = learnt(self.world)
+            found["mttp_s"] = mttp_s if mttp_s < math.inf else None
             found["tiers"] = [*self._anchor_tier(), *self._job.spec["tiers"]]
             found["ranks"] = [
                 {"machine": m, "address": self._agents.get(m, _Agent()).address, "processes": each}
