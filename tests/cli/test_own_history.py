@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from support.command import Run
 
-from deepvm.cli.main import app
 from deepvm.jobs.history import PLACE, History
 from deepvm.jobs.world import MachineRecord, Pool, Terms, World
 
-RUN = CliRunner()
 DAY_S = 86400.0
 
 
@@ -50,37 +48,37 @@ def lived(place: str, kind: str, hours: float, count: int, *, cloud: str = "aws"
         history.commit(f"{kind}-{cloud}-{hours}", world, replace(world, machines=machines), [])
 
 
-def best(*words: str) -> tuple[dict[str, Any], str]:
-    done = RUN.invoke(app, ["recommend", "--offline", "--pw", "3", "-o", "json", *words])
-    assert done.exit_code == 0, done.output
-    return json.loads(done.stdout)["recommendations"][0], done.stderr
+def best(run: Run, *words: str) -> tuple[dict[str, Any], str]:
+    code, out, err = run("recommend", "--offline", "--pw", "3", "-o", "json", *words)
+    assert code == 0, err
+    return json.loads(out)["configurations"][0], err
 
 
-@pytest.mark.parametrize("words", [(), ("--catalog", "paper", "--work", "100", "--objective", "cost")])
-def test_types_that_never_last_are_not_recommended(place: str, words: tuple[str, ...]) -> None:
-    first, _ = best(*words)
-    kind = first["gpu"]["instance_type"] if "gpu" in first else first["cluster"]["gpu"]
+@pytest.mark.parametrize("words", [(), ("--catalog", "paper", "--work", "100", "--objective", "total-cost")])
+def test_types_that_never_last_are_not_recommended(run: Run, place: str, words: tuple[str, ...]) -> None:
+    first, _ = best(run, *words)
+    kind = first["gpu"]["instance_type"]
     lived(place, kind, 0.2, 20)
-    again, said = best(*words, "--mttp", "history")
-    assert json.dumps(again) != json.dumps(first)
+    again, said = best(run, *words, "--mttp", "history")
+    assert again["gpu"]["instance_type"] != kind
     assert f"a spot {kind} lives" in said and "20 preemptions of 20" in said and "by their bands" in said
 
 
-def test_a_thin_history_is_not_a_figure(place: str) -> None:
+def test_a_thin_history_is_not_a_figure(run: Run, place: str) -> None:
     lived(place, "g4dn.xlarge", 0.2, 2)
     lived(place, "g5.xlarge", 0.001, 9, cloud="local")
-    done = RUN.invoke(app, ["recommend", "--offline", "--pw", "3", "--mttp", "history"])
-    assert done.exit_code == 2 and "3 preemptions" in done.output and "g4dn.xlarge" in done.output
+    code, out, err = run("recommend", "--offline", "--pw", "3", "--mttp", "history")
+    assert code == 2 and "3 preemptions" in err and "g4dn.xlarge" in err
 
 
-def test_no_history_at_all(place: str) -> None:
-    done = RUN.invoke(app, ["recommend", "--offline", "--pw", "3", "--mttp", "history"])
-    assert done.exit_code == 2 and "history" in done.output
-    done = RUN.invoke(app, ["simulate", "--preset", "gpt-117m", "--lives", "history"])
-    assert done.exit_code == 2 and "no job of yours" in done.output
+def test_no_history_at_all(run: Run, place: str) -> None:
+    code, out, err = run("recommend", "--offline", "--pw", "3", "--mttp", "history")
+    assert code == 2 and "history" in err
+    code, out, err = run("simulate", "--preset", "gpt-117m", "--lives", "history")
+    assert code == 2 and "no job of yours" in err
 
 
-def test_doubt_is_part_of_it(place: str) -> None:
+def test_doubt_is_part_of_it(run: Run, place: str) -> None:
     """The same mean life of few machines and of many: the fewer are known, the worse it counts."""
     from deepvm.core.preemption.known_lives import known_life
 
@@ -89,21 +87,21 @@ def test_doubt_is_part_of_it(place: str) -> None:
     assert few.low_s < 0.6 * many.low_s and few.high_s > many.high_s
 
 
-def test_simulated_with_own_lives(place: str) -> None:
+def test_simulated_with_own_lives(run: Run, place: str) -> None:
     lived(place, "g4dn.xlarge", 2.0, 12)
     lived(place, "g5.xlarge", 9.0, 12, zone="us-east-1b")
     hours = {}
     for pool in ("", ":g4dn.xlarge", ":g5.xlarge/us-east-1b"):
         words = ["simulate", "--preset", "gpt-117m", "--runs", "20", "--lives", f"history{pool}", "-o", "json"]
-        done = RUN.invoke(app, words)
-        assert done.exit_code == 0, done.output
-        hours[pool] = json.loads(done.stdout)["preemptions"]["mean"]
-        assert "ended by a preemption" in done.stderr
+        code, out, err = run(*words)
+        assert code == 0, err
+        hours[pool] = json.loads(out)["preemptions"]["mean"]
+        assert "ended by a preemption" in err
     assert hours[":g5.xlarge/us-east-1b"] < hours[""] < hours[":g4dn.xlarge"]
-    done = RUN.invoke(app, ["simulate", "--preset", "gpt-117m", "--lives", "history:p3.2xlarge"])
-    assert done.exit_code == 2 and "history:g5.xlarge/us-east-1b" in done.output
-    done = RUN.invoke(app, ["simulate", "--preset", "gpt-117m", "--lives", "mine"])
-    assert done.exit_code == 2 and "history:TYPE/ZONE" in done.output
+    code, out, err = run("simulate", "--preset", "gpt-117m", "--lives", "history:p3.2xlarge")
+    assert code == 2 and "history:g5.xlarge/us-east-1b" in err
+    code, out, err = run("simulate", "--preset", "gpt-117m", "--lives", "mine")
+    assert code == 2 and "history:TYPE/ZONE" in err
 
 
 @pytest.mark.parametrize(
@@ -113,14 +111,10 @@ def test_simulated_with_own_lives(place: str) -> None:
         ("simulate", "--preset", "gpt-117m", "--lives", "history"),
     ],
 )
-def test_without_sqlalchemy(place: str, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]) -> None:
-    from deepvm.cli import main
-
+def test_without_sqlalchemy(run: Run, place: str, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]) -> None:
     monkeypatch.delitem(sys.modules, "deepvm.jobs.history")
     for name in [n for n in sys.modules if n.split(".")[0] == "sqlalchemy"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
-    monkeypatch.setattr(sys, "argv", ["deepvm", *words])
-    with pytest.raises(SystemExit) as ended:
-        main.main()
-    assert ended.value.code == 2
+    code, _, err = run(*words)
+    assert code == 2 and "deepvm[run]" in err
