@@ -142,7 +142,7 @@ class Controller:
             told.append((STATE, {}))
         state, now = world.job.value, {"generation": world.generation, "steps": world.steps}
         paid = {"step_s": float(world.facts.step_s), "usd": round(world.usd, 8)} if told else {}
-        rows = [EventRow(world.now_s, kind, state, {**facts, **now, **paid}) for kind, facts in told]
+        rows = [EventRow(world.now_s, kind, state, {**now, **paid, **facts}) for kind, facts in told]
         if acts or rows or self._has_changed(before, world):
             self._history.commit(self._job.name, self._stored, world, rows)
             self._stored = world

@@ -10,6 +10,7 @@ from deepvm.core.units import format_seconds
 from deepvm.jobs.history import EventRow, JobRow
 from deepvm.jobs.world import World
 from deepvm.reports.jobs.events import clock, event_line
+from deepvm.reports.jobs.validation import print_validation
 from deepvm.reports.tables import Column, print_lines, print_table
 
 _LAST = 12
@@ -83,6 +84,8 @@ def print_job(document: Mapping[str, Any], events: Sequence[EventRow]) -> None:
         for m in document["machines"]
     ]
     print_table(header, body)
+    if "validation" in document:
+        print_validation(document["validation"])
     for event in events[-_LAST:]:
         line = event_line(event)
         if line:
