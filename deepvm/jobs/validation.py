@@ -92,7 +92,8 @@ def observed(created_s: float, world: World, events: Sequence[EventRow]) -> Obse
     took = [float(f["took_s"]) for f in saved]
     step_s = _step_s(generations) or float(world.facts.step_s)
     save_s = sum(g.stalls_s + g.held_s for g in generations)
-    recompute_s = min(world.counts.lost_steps * step_s, trained_s - save_s)
+    lost_steps = _lost_steps(generations, step_s)
+    recompute_s = min(lost_steps * step_s, trained_s - save_s)
     parts = (trained_s - save_s - recompute_s, recompute_s, save_s, sum(waits), sum(prepared))
     return Observed(
         steps=world.steps,
@@ -105,7 +106,7 @@ def observed(created_s: float, world: World, events: Sequence[EventRow]) -> Obse
         graces_s=tuple(_death_s(m) - m.noticed_s if m.noticed_s is not None else 0.0 for m in trainers),
         total_s=end_s - created_s,
         cost_usd=sum(_usd_until(m, end_s) for m in trainers),
-        lost_steps=world.counts.lost_steps,
+        lost_steps=lost_steps,
         preemptions=sum(_death_s(m) < math.inf for m in trainers),
         parts_s=dict(zip(PARTS, parts, strict=True)),
     )
@@ -153,6 +154,16 @@ def _step_s(generations: Sequence[_Generation]) -> float:
     known = [g for g in generations if g.known[0] > g.first]
     steps = sum(g.known[0] - g.first for g in known)
     return sum(g.known[1] - g.start_s - g.known_stalls_s for g in known) / steps if steps else 0.0
+
+
+def _lost_steps(generations: Sequence[_Generation], step_s: float) -> int:
+    """Steps that were done again; those since the last version that a machine took with it follow from their time."""
+    lost = 0
+    for one, later in zip(generations, generations[1:], strict=False):
+        step, at_s = one.known if one.known[1] else (one.first, one.start_s)
+        since_s = 0.0 if one.held_s else one.end_s - at_s - (one.stalls_s - one.known_stalls_s)
+        lost += max(step + round(since_s / step_s) - later.first, 0) if step_s else 0
+    return lost
 
 
 def _death_s(machine: MachineRecord) -> float:
