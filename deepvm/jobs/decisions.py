@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from deepvm.jobs import markets
 from deepvm.jobs.states import Job, JobEvent, Machine, MachineEvent, job_after, machine_after
 from deepvm.jobs.world import LOST, PREEMPTED, REFUSED, RELEASED, MachineRecord, Pool, Reason, Role, Save, World
 
@@ -218,7 +219,7 @@ def react(world: World, events: Event | Sequence[Event], now_s: float) -> tuple[
         world = _known(world, event)
         if isinstance(event, Listed):
             acts += _unwanted(world, event)
-    for rule in (_watched, _judged, _limited, _saved_first, _formed, _ended, _wanted):
+    for rule in (_watched, _judged, _limited, _marketed, _saved_first, _formed, _ended, _wanted):
         world, more = rule(world)
         acts += more
     return world, tuple(acts)
@@ -298,7 +299,8 @@ def _of_generation(world: World, event: Safe | Unsaved | Started | Ended) -> Wor
         facts = replace(world.facts, save_s=event.stall_s, backup_s=event.took_s, emergency_s=event.took_s)
         world = replace(world, version=max(world.version, event.version), facts=facts)
         counts = world.counts.saved(event.reason)
-        return replace(world, counts=counts, saving_s=world.saving_s + event.stall_s, save=save)
+        stood_s = event.took_s if event.reason in _HOLDING else event.stall_s
+        return replace(world, counts=counts, saving_s=world.saving_s + stood_s, save=save)
     if isinstance(event, Unsaved):
         return replace(world, save=None if world.save is None else replace(world.save, over=True))
     if event.id not in world.members or not world.formed:
@@ -398,18 +400,23 @@ def _limited(world: World) -> _Step:
     terms = world.terms
     if world.ending or world.job.over:
         return world, []
-    # From the decision to the end of the bill: the step that is being done, the version, the release.
-    last_s = float(world.facts.step_s + world.facts.emergency_s) + _RELEASE_S
+    last_s = markets.last_s(world)
     if terms.total_usd is not None and world.usd + world.usd_per_second * last_s >= terms.total_usd:
-        return replace(world, ending=f"the budget of {terms.total_usd:g} $ is used up"), []
+        return replace(world, ending=f"{BUDGET} of {terms.total_usd:g} $ is used up"), []
     if terms.end_s is not None and world.now_s + last_s >= terms.end_s:
-        return replace(world, ending="the deadline has come"), []
+        return replace(world, ending=DEADLINE), []
     if world.idle_s is not None and world.now_s - world.idle_s >= terms.give_up_s:
         return replace(world, ending="no machine is to be had"), []
     return world, []
 
 
-_RELEASE_S = 2.0
+BUDGET, DEADLINE = "the budget", "the deadline has come"
+"""How the reasons begin for which money and time end a job."""
+
+
+def _marketed(world: World) -> _Step:
+    """Spot or on demand, where a deadline decides."""
+    return markets.decided(world), []
 
 
 def _broken(world: World) -> bool:
@@ -423,7 +430,9 @@ def _saved_first(world: World) -> _Step:
         return replace(world, save=None), []
     noticed = [world.machines[m] for m in world.members if world.machines[m].state is Machine.NOTICED]
     taken_s = min((m.taken_s for m in noticed if m.taken_s is not None), default=None)
-    if world.save is not None or _broken(world):
+    if world.save is not None and not _holds(world.save) and (world.save.over or world.now_s >= world.save.limit_s):
+        world = replace(world, save=None)
+    if _broken(world) or (world.save is not None and _holds(world.save)):
         return world, []
     reason, limit_s = None, world.now_s + world.terms.save_s
     if noticed and taken_s is not None:
@@ -439,9 +448,23 @@ def _saved_first(world: World) -> _Step:
     return replace(world, save=Save(reason, world.now_s, limit_s), job=job_after(world.job, JobEvent.SAVE)), []
 
 
+def _holds(save: Save) -> bool:
+    """Whether training waits behind a version; else it goes on, and what comes next needs another."""
+    return save.reason in _HOLDING
+
+
+_HOLDING = (Reason.EMERGENCY, Reason.RESIZE, Reason.STOP)
+
+
 def _next_members(world: World) -> tuple[str, ...]:
-    """The machines of the next generation: those of this one in their order, then the newcomers."""
-    able = [m.id for m in world.of(Role.TRAINER, Machine.MEMBER)]
+    """The machines of the next generation: those of this one in their order, then the newcomers.
+
+    Where the market changes, those of the other one take over when there are as many of them.
+    """
+    able, most = [m.id for m in world.of(Role.TRAINER, Machine.MEMBER)], markets.most_of(world)
+    fit = [m for m in able if markets.fits(world, world.machines[m])]
+    if len(fit) >= min(max(world.terms.least, len(world.members)), most):
+        able = fit
     stay = [m for m in world.members if m in able]
     return tuple([*stay, *(m for m in able if m not in stay)][: world.terms.most])
 
@@ -465,7 +488,7 @@ def _formed(world: World) -> _Step:
     if world.job.over or world.ending:
         return world, []
     broken = world.formed and _broken(world)
-    saved = save is not None and (save.over or now >= save.limit_s)
+    saved = save is not None and _holds(save) and (save.over or now >= save.limit_s)
     if world.formed and not broken and not saved:
         return world, []
     acts: list[Act] = []
@@ -533,24 +556,30 @@ def _wanted(world: World) -> _Step:
             world = _moved(world, machine, MachineEvent.RELEASE)
             acts.append(Release(machine.id))
     alive = [m for m in world.machines.values() if m.state.coming or m.state in (Machine.MEMBER, Machine.SUSPECT)]
-    live = [m for m in alive if m.role is Role.TRAINER]
+    trainers = [m for m in alive if m.role is Role.TRAINER]
+    live = [m for m in trainers if markets.fits(world, m)]
     spare = [m for m in live if m.id not in world.members or not world.formed]
-    for machine in list(reversed(spare))[: max(len(live) - world.terms.most, 0)]:
+    spare = list(reversed(spare))[: max(len(live) - world.terms.most, 0)]
+    # Those of the other market train until the others take over.
+    spare += [m for m in trainers if m not in live and m.id not in world.members]
+    for machine in spare:
         world = _moved(world, machine, MachineEvent.RELEASE)
         acts.append(Release(machine.id))
-    terms, free = world.terms, [p for p in world.pools if world.blocked.get(p, (0.0, 0))[0] <= world.now_s]
-    steady = terms.steadies - sum(m.pool == terms.steady for m in live)
+    terms = world.terms
+    steady = 0 if world.on_demand else terms.steadies - sum(m.pool == terms.steady for m in live)
     wanted: list[tuple[Pool | None, Role, int]] = [
-        (terms.anchor, Role.ANCHOR, terms.anchors - (len(alive) - len(live))),
+        (terms.anchor, Role.ANCHOR, terms.anchors - (len(alive) - len(trainers))),
         (terms.steady, Role.TRAINER, min(steady, terms.most - len(live))),
-        (free[0] if free else None, Role.TRAINER, terms.most - len(live) - max(steady, 0)),
+        (markets.pool_of(world), Role.TRAINER, terms.most - len(live) - max(steady, 0)),
     ]
     for pool, role, count in wanted:
         for _ in range(count if pool is not None else 0):
             assert pool is not None
+            if role is Role.TRAINER and not markets.is_affordable(world, pool):
+                break
             world, act = _requested(world, pool, role)
             acts.append(act)
-    waits = not live and not any(isinstance(act, Request) for act in acts)
+    waits = not trainers and not any(isinstance(act, Request) for act in acts)
     return replace(world, idle_s=(world.idle_s or world.now_s) if waits else None), acts
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
 
 from deepvm.jobs.history import EventRow
+from deepvm.jobs.spent import CAUSES, same_work_usd, spent
+from deepvm.jobs.spent import on_demand_usd as of_machines
 from deepvm.jobs.states import Job
 from deepvm.jobs.world import MachineRecord, Reason, World
 
@@ -20,7 +22,10 @@ def final_document(
     """The document ``deepvm.run/1``; times in seconds, money in dollars. ``on_demand_usd``: of one machine, an hour."""
     end_s = max([world.now_s, *(m.ended_s for m in world.machines.values() if m.ended_s is not None)])
     saves = world.counts.saves
-    hours = sum(_lived_s(m, world.now_s) for m in world.machines.values()) / 3600
+    where = spent(created_s, world, events)
+    same, work = None, None
+    if on_demand_usd is not None:
+        same, work = of_machines(world, on_demand_usd), same_work_usd(where, world, on_demand_usd)
     return {
         "schema_version": SCHEMA,
         "name": name,
@@ -33,49 +38,13 @@ def final_document(
         "lost_steps": world.counts.lost_steps,
         "saves": {reason.value: saves.get(reason, 0) for reason in Reason},
         "total_s": round(end_s - created_s, 3),
-        "breakdown_s": breakdown(created_s, world, events),
+        "breakdown_s": {cause: round(where.seconds[cause], 3) for cause in CAUSES},
         "cost_usd": round(world.usd, 8),
-        "on_demand_cost_usd": None if on_demand_usd is None else round(hours * on_demand_usd, 8),
+        "on_demand_cost_usd": None if same is None else round(same, 8),
+        "same_work_on_demand_usd": None if work is None else round(work, 8),
+        "spent_usd": {cause: round(usd, 8) for cause, usd in where.usd.items()},
         "machines": [_machine(m, world.now_s) for m in world.machines.values()],
     }
-
-
-def _lived_s(machine: MachineRecord, now_s: float) -> float:
-    if machine.launched_s is None:
-        return 0.0
-    return max((now_s if machine.ended_s is None else machine.ended_s) - machine.launched_s, 0.0)
-
-
-def breakdown(created_s: float, world: World, events: Sequence[EventRow]) -> Mapping[str, float]:
-    """Where the time went.
-
-    A job trains, or it waits: for machines (allocation), or for what they load (preparation). Of the time in which it
-    trains, saves stalled a part, and what was done twice is recompute.
-    """
-    spent = {"allocation": 0.0, "preparation": 0.0, "compute": 0.0, "recompute": 0.0, "save": 0.0}
-    launches = sorted(m.launched_s for m in world.machines.values() if m.launched_s is not None)
-    since_s, state = created_s, Job.PENDING.value
-    for at_s, then in [*((e.at_s, e.state) for e in events), (world.now_s, world.job.value)]:
-        if state in (Job.RUNNING.value, Job.SAVING.value):
-            spent["compute"] += at_s - since_s
-        else:
-            alive = [s for s in launches if since_s <= s < at_s]
-            until_s = alive[-1] if alive and not _any_alive(world, since_s) else since_s
-            spent["allocation"] += max(until_s - since_s, 0.0)
-            spent["preparation"] += at_s - max(until_s, since_s)
-        since_s, state = at_s, then
-    step_s = float(world.facts.step_s)
-    spent["recompute"] = min(world.counts.lost_steps * step_s, spent["compute"])
-    spent["save"] = min(world.saving_s, spent["compute"] - spent["recompute"])
-    spent["compute"] -= spent["recompute"] + spent["save"]
-    return {cause: round(seconds, 3) for cause, seconds in spent.items()}
-
-
-def _any_alive(world: World, at_s: float) -> bool:
-    return any(
-        m.launched_s is not None and m.launched_s <= at_s and (m.ended_s is None or m.ended_s > at_s)
-        for m in world.machines.values()
-    )
 
 
 def _machine(machine: MachineRecord, now_s: float) -> dict[str, Any]:

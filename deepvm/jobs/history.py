@@ -6,9 +6,10 @@ controller reads its job's world, and nothing that was asked of a cloud is unkno
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,9 @@ from deepvm.jobs.world_document import from_document, from_row, to_document, to_
 
 PLACE = "DEEPVM_HISTORY"
 """Environment variable: the URL of a PostgreSQL database, or the name of an SQLite file."""
-SCHEMA = 1
-STATE, MACHINE = "state", "machine"
-"""Kinds of events: the job's new state, and a machine's."""
+SCHEMA = 2
+STATE, MACHINE, MARKET = "state", "machine", "market"
+"""Kinds of events: the job's new state, a machine's, and the market in which the next ones are asked for."""
 
 _TABLES = sa.MetaData()
 _META = sa.Table("deepvm_schema", _TABLES, sa.Column("version", sa.Integer, primary_key=True))
@@ -59,6 +60,7 @@ _MACHINES = sa.Table(
     sa.Column("end_reason", sa.String(16), nullable=False),
     sa.Column("epoch", sa.Integer, nullable=False),
     sa.Column("reported", sa.BigInteger, nullable=False),
+    sa.Column("cloud", sa.String(16), nullable=False, server_default=""),
 )
 _EVENTS = sa.Table(
     "events",
@@ -70,6 +72,18 @@ _EVENTS = sa.Table(
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("facts", sa.Text, nullable=False),
 )
+
+
+def _names_clouds(connection: sa.Connection) -> None:
+    """2: machines say of which cloud they are; lives on clouds that take them back on purpose are no market's."""
+    connection.execute(sa.text("ALTER TABLE machines ADD COLUMN cloud VARCHAR(16) NOT NULL DEFAULT ''"))
+    for name, spec in connection.execute(sa.select(_JOBS.c.name, _JOBS.c.spec)).all():
+        cloud = json.loads(spec).get("cloud", "")
+        connection.execute(_MACHINES.update().where(_MACHINES.c.job == name).values(cloud=cloud))
+
+
+_MIGRATIONS: Mapping[int, Callable[[sa.Connection], None]] = {2: _names_clouds}
+"""What makes a database one of this schema out of one of the schema before."""
 
 
 def own_folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -107,14 +121,20 @@ class History:
     """An open history; for one thread."""
 
     def __init__(self, engine: sa.Engine) -> None:
-        """Make the tables where there are none. Raises DataError: they are of a newer version."""
+        """Make the tables where there are none, or bring them up to date. Raises DataError: they are of a newer one."""
         self._engine = engine
+        self._clouds: dict[str, str] = {}
         try:
-            _TABLES.create_all(engine)
-            with engine.begin() as connection:
+            with engine.execution_options(writes=True).begin() as connection:
+                if engine.dialect.name == "postgresql":  # of several processes one makes or changes the tables
+                    connection.execute(sa.text("SELECT pg_advisory_xact_lock(20171117)"))
+                _TABLES.create_all(connection)
                 found = connection.execute(sa.select(_META.c.version)).scalar()
                 if found is None:
                     connection.execute(_META.insert().values(version=SCHEMA))
+                for version in range((found or SCHEMA) + 1, SCHEMA + 1):
+                    _MIGRATIONS[version](connection)
+                    connection.execute(_META.update().values(version=version))
         except sa.exc.SQLAlchemyError as error:
             raise _unusable(engine, error) from None
         if found is not None and found > SCHEMA:
@@ -140,6 +160,14 @@ class History:
             # Readers never wait for the writer; what is committed is on the disk.
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
+            connection.isolation_level = None  # SQLAlchemy begins transactions, those that change tables included
+
+        @sa.event.listens_for(engine, "begin")
+        def _begins(connection: sa.Connection) -> None:
+            # What will be written is locked first: two that have read cannot both go on to write.
+            connection.exec_driver_sql(
+                "BEGIN IMMEDIATE" if connection.get_execution_options().get("writes") else "BEGIN"
+            )
 
         return cls(engine)
 
@@ -158,26 +186,45 @@ class History:
                 connection.execute(_JOBS.insert().values(**row))
         except sa.exc.IntegrityError:
             return False
+        except sa.exc.DBAPIError as error:
+            raise _unusable(self._engine, error) from None
         return True
 
     def commit(self, name: str, before: World, world: World, events: Sequence[EventRow]) -> None:
         """What has changed, all or nothing."""
         known = before.machines
         changed = [to_row(m) for key, m in world.machines.items() if known.get(key) is not m and known.get(key) != m]
-        with self._engine.begin() as connection:
+        with self._writing() as connection:
             for row in changed:
                 key = (_MACHINES.c.job == name) & (_MACHINES.c.id == row["id"])
                 if not connection.execute(_MACHINES.update().where(key).values(**row)).rowcount:
-                    connection.execute(_MACHINES.insert().values(job=name, **row))
+                    cloud = self._cloud(connection, name)
+                    connection.execute(_MACHINES.insert().values(job=name, cloud=cloud, **row))
             values = {"state": world.job.value, "world": json.dumps(to_document(world))}
             connection.execute(_JOBS.update().where(_JOBS.c.name == name).values(**values))
             for event in events:
                 row = {"at_s": event.at_s, "kind": event.kind, "state": event.state, "facts": json.dumps(event.facts)}
                 connection.execute(_EVENTS.insert().values(job=name, **row))
 
+    def _cloud(self, connection: sa.Connection, name: str) -> str:
+        """The cloud of a job's machines."""
+        if name not in self._clouds:
+            spec = connection.execute(sa.select(_JOBS.c.spec).where(_JOBS.c.name == name)).scalar_one()
+            self._clouds[name] = str(json.loads(spec).get("cloud", ""))
+        return self._clouds[name]
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sa.Connection]:
+        """A transaction. Raises DataError: the disk is full, or the database gone; nothing of it was written."""
+        try:
+            with self._engine.execution_options(writes=True).begin() as connection:
+                yield connection
+        except sa.exc.DBAPIError as error:
+            raise _unusable(self._engine, error) from None
+
     def finish(self, name: str, result: Mapping[str, Any]) -> None:
         """The final document of a job."""
-        with self._engine.begin() as connection:
+        with self._writing() as connection:
             connection.execute(_JOBS.update().where(_JOBS.c.name == name).values(result=json.dumps(result)))
 
     def jobs(self) -> list[JobRow]:

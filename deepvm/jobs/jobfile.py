@@ -156,6 +156,9 @@ class JobFile(_Strict):
     save_every_steps: Annotated[int, BeforeValidator(_bare), Field(ge=1, le=_MOST_STEPS)] | None = _said(
         f"a whole number from 1 to {_MOST_STEPS:.0e}, or null", None
     )
+    steps: Annotated[int, BeforeValidator(_bare), Field(ge=1, le=_MOST_STEPS)] | None = _said(
+        f"how many the training takes in all, a whole number from 1 to {_MOST_STEPS:.0e}", None
+    )
     keep: Annotated[int, BeforeValidator(_bare), Field(ge=0, le=10_000)] = _said("a whole number from 0", 2)
     budget: Budget = _said("usd_per_hour, total_usd, deadline, deadline_policy", Budget())
     cloud: Annotated[str, AfterValidator(_cloud)] = _said(joined(CLOUDS, "or"), "local")

@@ -1,4 +1,8 @@
-"""What the history says of pools: how long their machines lived, how often no notice came, how fast they came."""
+"""What the history says of pools: how long their machines lived, how often no notice came, how fast they came.
+
+It takes plain rows, and is told the time. Machines that were taken back on purpose, on clouds that can, say nothing of
+the market: they are pools of their own for people, and left out of what is planned with.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,14 @@ from statistics import fmean
 from typing import Any
 
 from deepvm.core.interval import Z80
-from deepvm.jobs.world import LOST, PREEMPTED
+from deepvm.core.preemption.interruption_bands import BAND_SHARES, mean_life_s
+from deepvm.core.preemption.known_lives import SHORT_LIFE_S, KnownLife, gamma_quantile, known_life, share_interval
+from deepvm.core.preemption.preemption_estimators import Lifetimes, Notices
+from deepvm.jobs.clouds.registry import CLOUDS, find_cloud
+from deepvm.jobs.markets import is_on_demand
+from deepvm.jobs.world import LOST, PREEMPTED, Pool, Role, World
+
+_QUANTILES = (0.1, 0.5, 0.9)
 
 
 @dataclass(frozen=True)
@@ -19,7 +30,9 @@ class PoolHistory:
     Attributes:
         machines: how many were launched. preemptions: how many were taken back or lost; the lives of the others are
             censored: they ended for another reason, or have not ended.
-        lived_s: all lives together. missed: preemptions without a notice. allocation_s: mean time to a launch.
+        missed: preemptions without a notice. leads_s: mean time from a notice to its preemption, None without any.
+        lived_s: all lives together. allocation_s: mean time to a launch; allocations_s: its 10, 50 and 90 % quantiles.
+        newest_s: when the newest of them ended, or was still alive, seconds since the epoch.
     """
 
     instance_type: str
@@ -30,6 +43,9 @@ class PoolHistory:
     missed: int
     lived_s: float
     allocation_s: float
+    allocations_s: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    leads_s: float | None = None
+    newest_s: float = 0.0
 
     @property
     def mttp_s(self) -> float | None:
@@ -40,16 +56,15 @@ class PoolHistory:
     def mttp_interval_s(self) -> tuple[float, float | None]:
         """80 % interval of the mean time to preemption; the end is open before the first.
 
-        Preemptions follow a Poisson distribution: ends by its chi-square quantiles (Garwood 1936), after Wilson and
-        Hilferty (1931).
+        Preemptions follow a Poisson distribution: ends by its chi-square quantiles (Garwood 1936).
         """
-        low = self.lived_s / _quantile(self.preemptions + 1, Z80)
-        return low, self.lived_s / _quantile(self.preemptions, -Z80) if self.preemptions else None
+        low = self.lived_s / gamma_quantile(self.preemptions + 1, Z80)
+        return low, self.lived_s / gamma_quantile(self.preemptions, -Z80) if self.preemptions else None
 
-
-def _quantile(shape: float, z: float) -> float:
-    """Of a gamma distribution with scale 1, at a standard normal quantile."""
-    return shape * max(1.0 - 1.0 / (9.0 * shape) + z / (3.0 * math.sqrt(shape)), 1e-3) ** 3
+    @property
+    def missed_interval(self) -> tuple[float, float]:
+        """80 % interval of the share of preemptions without a notice."""
+        return share_interval(self.missed, self.preemptions)
 
 
 def pools_of(machines: Iterable[Mapping[str, Any]], now_s: float) -> list[PoolHistory]:
@@ -58,22 +73,101 @@ def pools_of(machines: Iterable[Mapping[str, Any]], now_s: float) -> list[PoolHi
     for m in machines:
         if m["launched_s"] is not None:
             groups.setdefault((m["instance_type"], m["zone"], m["market"]), []).append(m)
-    found = []
-    for key, rows in sorted(groups.items()):
-        taken = [m for m in rows if m["end_reason"] in (PREEMPTED, LOST)]
-        found.append(
-            PoolHistory(
-                *key,
-                machines=len(rows),
-                preemptions=len(taken),
-                missed=sum(m["noticed_s"] is None for m in taken),
-                lived_s=sum(_lived_s(m, now_s) for m in rows),
-                allocation_s=fmean(max(m["launched_s"] - m["requested_s"], 0.0) for m in rows),
-            )
-        )
-    return found
+    return [_pool_of(key, rows, now_s) for key, rows in sorted(groups.items())]
 
 
-def _lived_s(machine: Mapping[str, Any], now_s: float) -> float:
+def _pool_of(key: tuple[str, str, str], rows: list[Mapping[str, Any]], now_s: float) -> PoolHistory:
+    taken = [m for m in rows if is_taken(m)]
+    waits = sorted(max(m["launched_s"] - m["requested_s"], 0.0) for m in rows)
+    told = [m["ended_s"] - m["noticed_s"] for m in taken if m["noticed_s"] is not None and m["ended_s"] is not None]
+    return PoolHistory(
+        *key,
+        machines=len(rows),
+        preemptions=len(taken),
+        missed=sum(m["noticed_s"] is None for m in taken),
+        lived_s=sum(lived_s(m, now_s) for m in rows),
+        allocation_s=fmean(waits),
+        allocations_s=tuple(waits[min(int(q * len(waits)), len(waits) - 1)] for q in _QUANTILES),
+        leads_s=fmean(told) if told else None,
+        newest_s=max(now_s if m["ended_s"] is None else m["ended_s"] for m in rows),
+    )
+
+
+def is_taken(machine: Mapping[str, Any]) -> bool:
+    """Whether its end was a preemption; else its life is censored."""
+    return machine["end_reason"] in (PREEMPTED, LOST)
+
+
+def lived_s(machine: Mapping[str, Any], now_s: float) -> float:
+    """From its launch to its end, or until now, seconds."""
     ended_s = now_s if machine["ended_s"] is None else machine["ended_s"]
     return max(float(ended_s - machine["launched_s"]), 0.0)
+
+
+def lives_in(
+    machines: Iterable[Mapping[str, Any]], now_s: float, wanted: tuple[str, ...] = ()
+) -> list[tuple[float, bool]]:
+    """(seconds, whether a preemption ended it) of spot machines; ``wanted``: type, zone, as far as they are named."""
+    return [
+        (lived_s(m, now_s), is_taken(m))
+        for m in machines
+        if m["launched_s"] is not None
+        and m["market"] == "spot"
+        and all(one == other for one, other in zip(wanted, (m["instance_type"], m["zone"]), strict=False))
+    ]
+
+
+def lives_by_type(machines: Iterable[Mapping[str, Any]], now_s: float) -> tuple[dict[str, KnownLife], set[str]]:
+    """Mean lives of spot machines by type, over all zones; and the types of which too little is known."""
+    groups: dict[str, list[PoolHistory]] = {}
+    for pool in pools_of((m for m in machines if _is_of_a_market(m)), now_s):
+        if pool.market == "spot":
+            groups.setdefault(pool.instance_type, []).append(pool)
+    found = {
+        name: known_life(
+            sum(p.lived_s for p in pools),
+            sum(p.preemptions for p in pools),
+            sum(p.machines for p in pools),
+            max(p.newest_s for p in pools),
+        )
+        for name, pools in groups.items()
+    }
+    return {name: life for name, life in found.items() if life}, {name for name, life in found.items() if not life}
+
+
+def _is_of_a_market(machine: Mapping[str, Any]) -> bool:
+    cloud = machine["cloud"]
+    return cloud not in CLOUDS or not find_cloud(cloud).can_preempt
+
+
+def expected_life_s(
+    pool: Pool, cloud: str, machines: Iterable[Mapping[str, Any]], band: int | None, now_s: float
+) -> float:
+    """Mean life of a pool's machines before this job has seen any: by the history where it knows enough.
+
+    Else by the cloud's band, but no more than public traces show at a busy hour: an insurance save costs seconds, a
+    loss that was not expected hours.
+    """
+    own = [p for p in pools_of((m for m in machines if m["cloud"] == cloud), now_s) if p.market == pool.market]
+    own = [p for p in own if (p.instance_type, p.zone) == (pool.instance_type, pool.zone)]
+    known = known_life(own[0].lived_s, own[0].preemptions, own[0].machines, own[0].newest_s) if own else None
+    if known is not None:
+        return known.mean_s
+    return min(SHORT_LIFE_S, mean_life_s(BAND_SHARES[-1 if band is None else band]))
+
+
+def learnt(world: World) -> tuple[float, float]:
+    """What this job has learnt, with what was known before: as policies in ``deepvm simulate`` learn it.
+
+    The mean time until the first of the generation's machines is taken back, seconds, infinite on demand; and the share
+    of preemptions without a notice.
+    """
+    spot = [m for m in world.machines.values() if m.role is Role.TRAINER and not is_on_demand(m.pool)]
+    taken = [m for m in spot if m.noticed_s is not None or m.end_reason in (PREEMPTED, LOST)]
+    seen_s = sum(
+        (world.now_s if m.ended_s is None else m.ended_s) - m.launched_s for m in spot if m.launched_s is not None
+    )
+    lives = Lifetimes(world.terms.mttp_s, seen_s=seen_s, preemptions=float(len(taken)))
+    notices = Notices(Notices.missed + sum(m.noticed_s is None for m in taken), Notices.seen + len(taken))
+    at_risk = sum(m.id in world.members and not m.state.over for m in spot)
+    return float(lives.mean_s) / at_risk if at_risk else math.inf, float(notices.missed_rate)

@@ -18,6 +18,7 @@ from deepvm.catalog.documents.plan_file import load_plan
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.instances import InstanceType, Market
 from deepvm.core.preemption.savepolicy import parse_policy
+from deepvm.core.units import MOST_USD
 from deepvm.errors import DataError, JobFormatError, RequestError
 from deepvm.jobs.clouds.base import Cloud
 from deepvm.jobs.clouds.registry import find_cloud, open_cloud
@@ -25,6 +26,8 @@ from deepvm.jobs.controller.controller import Submitted
 from deepvm.jobs.controller.injector import Injection
 from deepvm.jobs.history import History, JobRow, own_folder
 from deepvm.jobs.jobfile import Anchor, JobFile, Range
+from deepvm.jobs.markets import is_on_demand, most_of
+from deepvm.jobs.pools import expected_life_s
 from deepvm.jobs.states import Job
 from deepvm.jobs.wire import new_secret
 from deepvm.jobs.world import Pool, Terms, World
@@ -32,6 +35,8 @@ from deepvm.jobs.world import Pool, Terms, World
 CODE, SECRET = "code.tar.gz", "secret"
 ORPHAN_AFTER_S = 1800.0
 _MEMORY = "1GiB"
+_GRACE_S = 120.0
+"""From a notice to the end, of AWS."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ def world_of(job: JobFile, beside: Path, now_s: float) -> World:
     Raises RequestError, or what reading its plan raises.
     """
     wanted, budget = rented_of(job, beside), job.budget
-    zone, grace_s = job.machines.zone or job.cloud, job.inject.grace if job.inject else 120.0
+    zone, grace_s = job.machines.zone or job.cloud, job.inject.grace if job.inject else _GRACE_S
 
     def pool(name: str, market: Market, option: str) -> Pool:
         price = instance_of(name, option).usd_per_hour(market)
@@ -69,8 +74,9 @@ def world_of(job: JobFile, beside: Path, now_s: float) -> World:
             raise RequestError(option, name, f"a type with a price in the market {market.value}")
         return Pool(name, zone, market.value, float(price), grace_s)
 
-    on_demand = pool(wanted.type, Market.ON_DEMAND, "machines.type") if wanted.steadies else None
     spot = wanted.steadies < wanted.most
+    moves = spot and budget.deadline is not None and job.steps is not None
+    on_demand = pool(wanted.type, Market.ON_DEMAND, "machines.type") if wanted.steadies or moves else None
     near = find_cloud(job.cloud).near
     terms = Terms(
         silent_s=4.0 if near else 15.0,
@@ -83,11 +89,30 @@ def world_of(job: JobFile, beside: Path, now_s: float) -> World:
         policy=parse_policy(job.save_policy),
         anchor=pool(wanted.anchor, Market.ON_DEMAND, "anchor.type") if wanted.anchors else None,
         anchors=wanted.anchors,
-        steady=on_demand if spot else None,
+        steady=on_demand if spot and wanted.steadies else None,
         steadies=wanted.steadies if spot else 0,
+        usd_per_hour=budget.usd_per_hour,
+        steps=job.steps,
+        begun_s=now_s,
+        deadline_policy=budget.deadline_policy if moves else "",
+        bought=on_demand if moves else None,
+        restart_s=15.0 if near else 300.0,
+        version_s=2.0 if near else 60.0,
     )
-    pools = (pool(wanted.type, Market.SPOT, "machines.type"),) if spot else (on_demand,)
-    return World(terms=terms, now_s=now_s, pools=tuple(p for p in pools if p is not None))
+    pools = tuple(p for p in ((pool(wanted.type, Market.SPOT, "machines.type"),) if spot else (on_demand,)) if p)
+    world = World(terms=terms, now_s=now_s, pools=pools)
+    for market, asked in (("", world), (" on demand, which the deadline may need", replace(world, on_demand=moves))):
+        if most_of(asked) < wanted.least:
+            allowed = f"a sum that buys {wanted.least} x {wanted.type}{market}"
+            raise RequestError("budget.usd_per_hour", budget.usd_per_hour, allowed)
+    return world
+
+
+def remarks(job: JobFile) -> Iterator[str]:
+    """What to know of a job before it starts."""
+    if job.budget.deadline is not None and job.steps is None and job.machines.market == "spot":
+        stop = "the deadline only stops the job in time"
+        yield f"{stop}; with 'steps: N', the steps of all the work, spot and on-demand VMs are chosen so that it is met"
 
 
 @dataclass(frozen=True)
@@ -179,10 +204,21 @@ def submit(job: JobFile, file: Path, history: History) -> tuple[Submitted, World
             pack(beside / job.code, folder / CODE)
     except OSError as error:
         raise DataError(f"{error.filename or folder}: {error.strerror or error}") from None
+    world = _with_lives(job, world, history)
     spec = {**job.model_dump(mode="json"), "instance_type": _trains(world).instance_type}
     if not history.add_job(job.name, now_s, folder, spec, world):
         raise RequestError("name", job.name, "a name that no job has had")
     return submitted(job.name, folder, spec), world
+
+
+def _with_lives(job: JobFile, world: World, history: History) -> World:
+    """With the mean life of machines: of those taken back on purpose as the job says, else as is known."""
+    if job.inject is not None:
+        life_s = job.inject.mttp
+    else:
+        pool, band = _trains(world), instance_of(_trains(world).instance_type).interruption_band
+        life_s = expected_life_s(pool, job.cloud, history.machines(), band, world.now_s)
+    return replace(world, terms=replace(world.terms, mttp_s=life_s), facts=replace(world.facts, mttp_s=life_s))
 
 
 def _trains(world: World) -> Pool:
@@ -209,6 +245,7 @@ def submitted(name: str, folder: Path, spec: Mapping[str, Any]) -> Submitted:
         "setup": spec["setup"],
         "tiers": tiers,
         "save_policy": spec["save_policy"],
+        "grace_s": inject["grace"] if inject is not None else _GRACE_S,
         "per_machine": instance.gpu.count if instance.gpu else 1,
         "orphan_after_s": ORPHAN_AFTER_S,
         "anchor_memory": (spec["anchor"].get("memory") if isinstance(spec["anchor"], dict) else None) or _MEMORY,
@@ -220,11 +257,32 @@ def submitted(name: str, folder: Path, spec: Mapping[str, Any]) -> Submitted:
     return Submitted(name, folder, secret_in(folder), told, code if code.exists() else None, injection)
 
 
-def resumed(row: JobRow, history: History) -> tuple[Submitted, World]:
-    """A job whose controller is gone, or that was stopped."""
-    world = history.world(row.name)
+def resumed(
+    row: JobRow, history: History, total_usd: float | None = None, deadline_s: float | None = None
+) -> tuple[Submitted, World]:
+    """A job whose controller is gone, or that was stopped; with another budget, or a deadline from now on.
+
+    Raises:
+        RequestError: that sum is paid already. DataError: the job's secret is gone.
+    """
+    world, now_s = history.world(row.name), time.time()
     if world.job is Job.STOPPED:
         world = replace(world, job=Job.PENDING, ending="", save=None, formed=False, idle_s=None)
+    terms = world.terms
+    if total_usd is not None:
+        if not world.usd < total_usd <= MOST_USD:
+            raise RequestError(
+                "total_usd", f"{total_usd:g}", f"more than the {world.usd:.4f} $ that {row.name} has cost"
+            )
+        terms = replace(terms, total_usd=total_usd)
+    if deadline_s is not None:
+        terms = replace(terms, end_s=now_s + deadline_s, begun_s=now_s, begun=world.version)
+        if terms.steps is not None and terms.bought is None and not is_on_demand(world.pools[0]):
+            bought = instance_of(row.spec["instance_type"]).on_demand_usd_per_hour
+            if bought is not None:
+                pool = replace(world.pools[0], market=Market.ON_DEMAND.value, usd_per_hour=float(bought))
+                terms = replace(terms, bought=pool, deadline_policy=row.spec["budget"]["deadline_policy"])
+    world = replace(world, terms=terms)
     return submitted(row.name, row.folder, row.spec), world
 
 

@@ -77,6 +77,20 @@ class MachineRecord:
 
 
 @dataclass(frozen=True)
+class Pace:
+    """How fast steps were in a generation: from its step ``first`` at ``first_s`` (below 0: not yet) to ``last``.
+
+    ``step_s``: seconds of one with all that stalls it; of the generation before until this one knows; 0: unknown.
+    """
+
+    generation: int = 0
+    first: int = 0
+    first_s: float = -1.0
+    step_s: float = 0.0
+    last: int = 0
+
+
+@dataclass(frozen=True)
 class Terms:
     """What the job may have, and how long the controller waits for what.
 
@@ -90,6 +104,11 @@ class Terms:
         policy: decides on emergency saves.
         anchor, anchors: where the machines that keep versions come from, and how many there are.
         steady, steadies: the same of machines of a generation that must be bought on demand.
+        usd_per_hour: what a generation and its anchors may cost; those that leave beside those that come do not count.
+        steps: of all the work, None if nobody has said. begun_s, begun: from when and which step the deadline counts.
+        deadline_policy, bought: what decides between spot and on demand, and where the latter come from; None: nothing.
+        restart_s, version_s: until they are measured, from the request for a machine until it trains, and from the end
+            of a step until its version is safe. mttp_s: mean time to preemption of a machine, before any is seen.
     """
 
     least: int
@@ -109,6 +128,15 @@ class Terms:
     anchors: int = 0
     steady: Pool | None = None
     steadies: int = 0
+    usd_per_hour: float | None = None
+    steps: int | None = None
+    begun_s: float = 0.0
+    begun: int = 0
+    deadline_policy: str = ""
+    bought: Pool | None = None
+    restart_s: float = 300.0
+    version_s: float = 60.0
+    mttp_s: float = 3600.0
 
 
 @dataclass(frozen=True)
@@ -152,6 +180,8 @@ class World:
         facts: what is known of steps, versions and lives.
         ending: why the job is to stop, empty if it is not. failure: why nothing can be trained, else empty.
         requests: how many machines were ever asked for. saving_s: for how long saves have stalled training.
+        on_demand: whether the deadline wants machines on demand. losses: spot machines that were lost or refused when
+            it last decided. pace: how fast steps are.
     """
 
     terms: Terms
@@ -180,6 +210,9 @@ class World:
     requests: int = 0
     saving_s: float = 0.0
     counts: Counts = field(default_factory=Counts)
+    on_demand: bool = False
+    losses: int = 0
+    pace: Pace = field(default_factory=Pace)
 
     @property
     def notices(self) -> int:

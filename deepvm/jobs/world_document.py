@@ -8,7 +8,7 @@ from typing import Any
 
 from deepvm.core.preemption.savepolicy import SaveFacts, parse_policy
 from deepvm.jobs.states import Job, Machine
-from deepvm.jobs.world import Counts, MachineRecord, Pool, Reason, Role, Save, Terms, World
+from deepvm.jobs.world import Counts, MachineRecord, Pace, Pool, Reason, Role, Save, Terms, World
 
 _PLAIN = (
     "now_s",
@@ -25,10 +25,12 @@ _PLAIN = (
     "failure",
     "requests",
     "saving_s",
+    "on_demand",
+    "losses",
 )
 
 
-_POOLS = ("anchor", "steady")
+_POOLS = ("anchor", "steady", "bought")
 
 
 def _pool_document(pool: Pool | None) -> dict[str, Any] | None:
@@ -54,21 +56,26 @@ def to_document(world: World) -> dict[str, Any]:
         "pools": [asdict(pool) for pool in world.pools],
         "blocked": [[asdict(pool), *times] for pool, times in world.blocked.items()],
         "facts": asdict(world.facts),
+        "pace": asdict(world.pace),
         "lost_steps": world.counts.lost_steps,
         "saves": {reason.value: count for reason, count in world.counts.saves.items()},
     }
 
 
 def from_document(found: Mapping[str, Any], machines: Mapping[str, MachineRecord]) -> World:
-    """The world of a document. Raises KeyError, TypeError, ValueError: it is none."""
+    """The world of a document; what an older deepvm did not know of is as at the start.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is none.
+    """
     save = found["save"]
     terms = {
         **found["terms"],
         "policy": parse_policy(found["terms"]["policy"]),
-        **{name: found["terms"][name] and Pool(**found["terms"][name]) for name in _POOLS},
+        **{name: given and Pool(**given) for name in _POOLS for given in [found["terms"].get(name)]},
     }
     return World(
-        **{name: found[name] for name in _PLAIN},
+        **{name: found[name] for name in _PLAIN if name in found},
         terms=Terms(**terms),
         job=Job(found["job"]),
         machines=machines,
@@ -80,6 +87,7 @@ def from_document(found: Mapping[str, Any], machines: Mapping[str, MachineRecord
         pools=tuple(Pool(**pool) for pool in found["pools"]),
         blocked={Pool(**pool): (until_s, times) for pool, until_s, times in found["blocked"]},
         facts=SaveFacts(**found["facts"]),
+        pace=Pace(**found.get("pace", {})),
         counts=Counts(found["lost_steps"], {Reason(name): count for name, count in found["saves"].items()}),
     )
 

@@ -10,7 +10,8 @@ stops the training, so a cluster is hit spot-count times as often as one VM.
 
 **How often.** The mean time to preemption of one VM is the user's, else the job's, else that of AWS's Spot Advisor band
 (:mod:`deepvm.core.preemption.interruption_bands`). AWS averages over all zones and the last month; a GPU type at a busy
-hour may last for hours where its band says years, so users with histories of their own should give ``--mttp``.
+hour may last for hours where its band says years, so users with histories of their own should give ``--mttp``: with
+``--mttp history`` each type counts at the low end of its own interval, so that a thin history ranks lower.
 
 **The bill** is the price of the whole cluster for the whole expected time, allocation included, as the thesis counts.
 A replacement that overlaps with what it replaces is paid for as one n-th of the cluster for that time: a little too
@@ -147,9 +148,11 @@ class Work:
         return (reference.eflops or 0.0) if self.unit is None else self.unit
 
     def life_s(self, instance: InstanceType) -> float:
-        """Mean time to preemption of one spot VM, seconds; unknown bands count as the worst."""
+        """Mean time to preemption of one spot VM, seconds: of a history its low end; unknown bands are the worst."""
         if self.mttp_s is not None:
             return self.mttp_s
+        if instance.known_life is not None:
+            return instance.known_life.low_s
         band = instance.interruption_band
         return mean_life_s(BAND_SHARES[-1 if band is None else band])
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -12,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
+from support.effort import examples
 
 from deepvm.errors import DataError
 from deepvm.jobs import decisions as d
 from deepvm.jobs.history import PLACE, SCHEMA, EventRow, History
-from deepvm.jobs.pools import pools_of
+from deepvm.jobs.pools import expected_life_s, learnt, lives_by_type, pools_of
 from deepvm.jobs.world import Pool, Terms, World
 
 POOL = Pool("g4dn.xlarge", "here", "spot", 0.36)
@@ -80,6 +84,68 @@ def test_jobs_machines_and_events(place: str, tmp_path: Path) -> None:
         assert pool.lived_s == pytest.approx(101.0) and pool.allocation_s == pytest.approx(0.0, abs=6)
 
 
+def of_version_1(place: str, folder: Path) -> None:
+    """A database as the first schema had it, with a job that runs on one machine."""
+    from deepvm.jobs.history import _META, _TABLES
+
+    with History.open({PLACE: place}) as history:
+        world = new_world()
+        history.add_job("old", 100.0, folder, {"cloud": "local"}, world)
+        after, _ = d.react(world, d.Tick(), 101.0)
+        history.commit("old", world, after, [EventRow(101.0, "tick", "pending", {})])
+        with history._engine.begin() as connection:
+            connection.execute(sa.text("ALTER TABLE machines DROP COLUMN cloud"))
+            (text,) = connection.execute(sa.text("SELECT world FROM jobs")).one()
+            old = json.loads(text)
+            for name in ("pace", "on_demand", "losses"):
+                del old[name]
+            for name in (
+                "steps",
+                "begun_s",
+                "begun",
+                "deadline_policy",
+                "bought",
+                "restart_s",
+                "usd_per_hour",
+                "mttp_s",
+            ):
+                del old["terms"][name]
+            connection.execute(sa.text("UPDATE jobs SET world = :world"), {"world": json.dumps(old)})
+            connection.execute(_META.update().values(version=1))
+    assert "cloud" in _TABLES.tables["machines"].c
+
+
+def test_an_older_database_is_brought_up_to_date(place: str, tmp_path: Path) -> None:
+    of_version_1(place, tmp_path)
+    for _ in range(2):  # once, and then it stays
+        with History.open({PLACE: place}) as history:
+            (machine,) = history.machines()
+            assert (machine["id"], machine["cloud"], machine["instance_type"]) == ("m1", "local", "g4dn.xlarge")
+            world = history.world("old")
+            assert world.machines["m1"].pool == POOL and world.terms == Terms(1, 1) and not world.on_demand
+            after, _ = d.react(world, d.Launched("m1", 102.0), 103.0)
+            history.commit("old", world, after, [])
+            assert history.machines()[0]["launched_s"] == 102.0
+
+
+def test_a_migration_that_is_killed_leaves_the_older_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from deepvm.jobs import history as module
+
+    place = str(tmp_path / "history.db")
+    of_version_1(place, tmp_path)
+
+    def dies(connection: sa.Connection) -> None:
+        module._names_clouds(connection)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_MIGRATIONS", {2: dies})
+        with pytest.raises(KeyboardInterrupt):
+            History.open({PLACE: place})
+    with History.open({PLACE: place}) as history:
+        assert history.machines()[0]["cloud"] == "local"
+
+
 WRITER = """
 import sys
 from deepvm.jobs.history import PLACE, EventRow, History
@@ -97,13 +163,14 @@ while True:
 """
 
 
-@pytest.mark.parametrize("round_", range(4))
+@pytest.mark.parametrize("round_", range(examples(100)))
 def test_what_was_written_survives_a_kill(place: str, round_: int) -> None:
+    """Of SQLite and PostgreSQL together 20 kills in the quick suite, 200 in the thorough one."""
     name = f"job-{round_}"
     process = subprocess.Popen([sys.executable, "-c", WRITER, place, name], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.readline()
-    time.sleep(0.1 + 0.15 * round_)
+    time.sleep(random.Random(round_).uniform(0.0, 0.4))
     process.send_signal(signal.SIGKILL)
     last = int(process.stdout.read().split()[-1])
     process.wait()
@@ -124,6 +191,33 @@ def test_a_place_that_cannot_be_used(place: str, said: str) -> None:
     with pytest.raises(DataError, match=said) as found:
         History.open({PLACE: place})
     assert "secret" not in str(found.value)
+
+
+def test_a_full_disk_is_said_and_nothing_is_half_written(tmp_path: Path) -> None:
+    code = """
+import resource, sys
+from pathlib import Path
+from deepvm.errors import DataError
+from deepvm.jobs.history import PLACE, EventRow, History
+from deepvm.jobs.world import Pool, Terms, World
+
+world = World(Terms(1, 1), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
+history = History.open({PLACE: sys.argv[1]})
+history.add_job("one", 0.0, Path("/x"), {}, world)
+size = Path(sys.argv[1] + "-wal").stat().st_size
+resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20000, size + 20000))
+for number in range(100):
+    try:
+        history.commit("one", world, world, [EventRow(float(number), "n", "pending", {"n": "x" * 2000})] * 3)
+    except DataError as error:
+        print(number, error)
+        raise SystemExit(4)
+"""
+    place = str(tmp_path / "history.db")
+    done = subprocess.run([sys.executable, "-c", code, place], capture_output=True, text=True)
+    assert done.returncode == 4 and "cannot be used" in done.stdout and not done.stderr, done
+    with History.open({PLACE: place}) as history:
+        assert len(history.events("one")) == 3 * int(done.stdout.split()[0])
 
 
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
@@ -155,10 +249,63 @@ def test_intervals_of_mean_lives() -> None:
             "noticed_s": 1.0,
         }
 
-    rows = [machine(3600.0, "preempted") for _ in range(10)] + [machine(3600.0, "released") for _ in range(10)]
+    rows: list[dict[str, Any]] = [machine(3600.0, "preempted") for _ in range(10)] + [
+        machine(3600.0, "released") for _ in range(10)
+    ]
     (pool,) = pools_of(rows, 1e9)
     stats = pytest.importorskip("scipy.stats")
     low, high = pool.mttp_interval_s
     assert pool.mttp_s == 7200.0 and high is not None
     assert low == pytest.approx(2 * 72_000 / stats.chi2.ppf(0.9, 22), rel=0.005)  # Garwood's interval
     assert high == pytest.approx(2 * 72_000 / stats.chi2.ppf(0.1, 20), rel=0.005)
+    assert pool.missed_interval[0] == 0.0 < pool.missed_interval[1] < 0.2 and pool.leads_s == 3599.0
+    for number, row in enumerate(rows):
+        row["requested_s"] = -float(number)
+    (pool,) = pools_of(rows, 1e9)
+    assert pool.allocations_s == (2.0, 10.0, 18.0)
+
+
+def spot(kind: str, lived_s: float, reason: str, *, cloud: str = "aws", market: str = "spot") -> dict[str, Any]:
+    times = {"requested_s": 0.0, "launched_s": 0.0, "noticed_s": None, "ended_s": lived_s}
+    return {"instance_type": kind, "zone": "z", "market": market, "end_reason": reason, "cloud": cloud, **times}
+
+
+def test_lives_to_plan_with() -> None:
+    """Three preemptions or more; machines that were taken back on purpose and those on demand say nothing."""
+    rows = [spot("a", 7200.0, "preempted") for _ in range(3)] + [spot("a", 14_400.0, "released")]
+    rows += [spot("b", 10.0, "preempted", cloud="local") for _ in range(9)]
+    rows += [spot("c", 10.0, "lost") for _ in range(2)] + [spot("d", 10.0, "lost", market="on-demand")] * 5
+    known, thin = lives_by_type(rows, 1e9)
+    assert set(known) == {"a"} and thin == {"c"}
+    life = known["a"]
+    assert life.mean_s == pytest.approx((14_400 + 36_000) / 4) and (life.preemptions, life.machines) == (3, 4)
+    stats = pytest.importorskip("scipy.stats")
+    assert life.low_s == pytest.approx(50_400 / stats.gamma.ppf(0.9, 4), rel=0.01)
+    assert life.high_s == pytest.approx(50_400 / stats.gamma.ppf(0.1, 4), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("rows", "band", "expected_s"),
+    [
+        ([], 0, 14_400.0),  # the band says years, traces say hours at a busy time
+        ([spot("a", 7200.0, "preempted")] * 3, 0, (14_400 + 21_600) / 4),
+        ([spot("a", 7200.0, "preempted")] * 2, 4, 14_400.0),
+        ([spot("a", 7200.0, "preempted", cloud="local")] * 3, 0, 14_400.0),
+    ],
+)
+def test_the_life_that_a_new_job_expects(rows: list[dict[str, Any]], band: int, expected_s: float) -> None:
+    found = expected_life_s(Pool("a", "z", "spot", 1.0), "aws", rows, band, 1e9)
+    assert found == pytest.approx(expected_s)
+
+
+def test_what_a_job_learns_of_its_own_machines() -> None:
+    world = World(Terms(2, 2, mttp_s=1000.0), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
+    world, _ = d.react(world, d.Tick(), 0.0)
+    world, _ = d.react(world, [d.Launched(m, 0.0) for m in ("m1", "m2")], 0.0)
+    world, _ = d.react(world, [d.Heard(m, warm=True) for m in ("m1", "m2")], 10.0)
+    assert learnt(world) == (pytest.approx((1000 + 20) / 2), pytest.approx(0.1))  # the first of two
+    world, _ = d.react(world, d.Listed({"m2": 0.0}, {"m1": (0.0, 110.0)}), 110.0)
+    mttp_s, missed = learnt(world)
+    assert world.machines["m1"].end_reason == "lost"
+    assert mttp_s == pytest.approx((1000 + 220) / 2)  # one is left
+    assert missed == pytest.approx(2 / 11)

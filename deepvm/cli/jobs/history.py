@@ -19,7 +19,8 @@ def pools(output: Output = "table") -> None:
 
     with History.open() as history:
         found = pools_of(history.machines(), time.time())
-    print_as(output, lambda: report.print_pools(found), lambda: report.pools_document(found))
+    document = report.pools_document(found)
+    print_as(output, lambda: report.print_pools(found), lambda: document, lambda: report.rows_of(document["pools"]))
     if not found and output == "table":
         note("no machine yet; 'deepvm run job.yaml' starts some")
 
@@ -31,4 +32,6 @@ def export(output: Output = "json") -> None:
     from deepvm.reports.jobs import pools as report
 
     with History.open() as history:
-        print_document(report.machines_document(history.machines()), "json" if output == "table" else output)
+        machines = history.machines()
+    found = report.rows_of(machines) if output == "csv" else report.machines_document(machines)
+    print_document(found, "json" if output == "table" else output)

@@ -86,9 +86,19 @@ def stop(name: Name) -> None:
 
 
 @app.command(short_help="Go on with a job whose controller is gone.")
-def resume(name: Name, keep: Keep = False, output: Output = "table") -> None:
-    """Go on with a job whose controller is gone: machines that live are adopted, the others replaced."""
+def resume(
+    name: Name,
+    total_usd: Annotated[float | None, opt("Pay up to so much in all, what was paid included.", "USD")] = None,
+    deadline: Annotated[str | None, opt("Finish within this time from now, such as 6h.", "TIME")] = None,
+    keep: Keep = False,
+    output: Output = "table",
+) -> None:
+    """Go on with a job whose controller is gone, or that was stopped: machines that live are adopted, others replaced.
+
+    Example: deepvm jobs resume resnet-7 --total-usd 80
+    """
     from deepvm.cli.jobs.run import control
+    from deepvm.core.units import parse_seconds
     from deepvm.jobs.history import History
     from deepvm.jobs.submission import resumed
 
@@ -96,7 +106,8 @@ def resume(name: Name, keep: Keep = False, output: Output = "table") -> None:
         row = _row(history, name)
         if row.result is not None and row.result["state"] != "stopped":
             raise RequestError("NAME", name, f"a job that has not ended; {name} is {row.result['state']}")
-        control(*resumed(row, history), history, output, keep)
+        deadline_s = None if deadline is None else parse_seconds(deadline, "deadline")
+        control(*resumed(row, history, total_usd, deadline_s), history, output, keep=keep)
 
 
 @app.command(short_help="List and release machines that no job needs.")

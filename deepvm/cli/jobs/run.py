@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from deepvm.cli.interrupts import INTERRUPTED
 from deepvm.cli.output import Output, note, print_document
 from deepvm.cli.parameters import arg, flag, opt
-from deepvm.errors import DataError
+from deepvm.errors import DataError, RequestError
 
 if TYPE_CHECKING:
     from deepvm.jobs.controller.controller import Submitted
-    from deepvm.jobs.history import History
+    from deepvm.jobs.history import EventRow, History
     from deepvm.jobs.world import World
 
 _STOPPED, _FAILED = 3, 1
@@ -30,6 +31,9 @@ def run(
     detach: Annotated[bool, flag("--detach", "Return at once; 'deepvm jobs' watches and stops the job.")] = False,
     dry_run: Annotated[bool, flag("--dry-run", "Show what would be rented, and rent nothing.")] = False,
     keep: Keep = False,
+    validate: Annotated[
+        bool, flag("--validate", "At the end, compare with what 'deepvm simulate' says, given the lives that it had.")
+    ] = False,
     output: Output = "table",
 ) -> None:
     """Train on machines that vanish: ask for them, save before they go, replace them, stop in time.
@@ -40,20 +44,28 @@ def run(
     """
     from deepvm.jobs.history import History
     from deepvm.jobs.jobfile import changed, read_job_file
-    from deepvm.jobs.submission import about, submit, world_of
+    from deepvm.jobs.submission import about, remarks, submit, world_of
+    from deepvm.jobs.validation import refuse_unlike
     from deepvm.reports.jobs import listing
 
     found = changed(read_job_file(job), cloud=cloud, name=name)
+    for line in remarks(found):
+        note(line)
     if dry_run:
         with about(job):
             listing.print_plan(found.name, world_of(found, job.parent, 0.0))
         return
+    if validate:
+        if detach:
+            raise RequestError("validate", True, "no --detach: the comparison is printed at the end")
+        with about(job):
+            refuse_unlike(world_of(found, job.parent, 0.0).terms)
     with History.open() as history:
         submitted, world = submit(found, job, history)
         if detach:
             _detached(submitted)
         else:
-            control(submitted, world, history, output, keep)
+            control(submitted, world, history, output, keep=keep, validate=validate)
 
 
 def _detached(job: Submitted) -> None:
@@ -74,7 +86,9 @@ def _detached(job: Submitted) -> None:
     note(f"{job.name} runs in the background; 'deepvm jobs show {job.name}' shows it, 'deepvm jobs stop' ends it")
 
 
-def control(job: Submitted, world: World, history: History, output: str, keep: bool) -> None:
+def control(
+    job: Submitted, world: World, history: History, output: str, *, keep: bool = False, validate: bool = False
+) -> None:
     """Be the controller of a job to its end, show the result, and exit as its state says."""
     import asyncio
 
@@ -96,7 +110,11 @@ def control(job: Submitted, world: World, history: History, output: str, keep: b
         controller.keeps = keep
         with LiveView(job.name, lambda: controller.world) as view:
             controller.told = view.told
-            end = asyncio.run(controller.run())
+            try:
+                end = asyncio.run(controller.run())
+            except DataError as error:  # what cannot be written down is not done
+                cure = f"training goes on; then 'deepvm jobs resume {job.name}' goes on with it"
+                raise DataError(f"{error}; {cure}") from None
         if not end.job.over:
             rate = end.usd_per_second * 3600
             note(f"{job.name} trains on, for {rate:.4g} $/h; 'deepvm jobs resume {job.name}' watches it again")
@@ -104,6 +122,8 @@ def control(job: Submitted, world: World, history: History, output: str, keep: b
         price = on_demand_price(row.spec)
         events = history.events(job.name)
         document = final_document(job.name, row.created_s, end, events, None if price is None else float(price))
+        if validate:
+            document |= _validation(row.created_s, end, events)
         history.finish(job.name, document)
     finally:
         lock.release()
@@ -118,3 +138,15 @@ def control(job: Submitted, world: World, history: History, output: str, keep: b
         raise typer.Exit(INTERRUPTED)
     if state != "done":
         raise typer.Exit(_FAILED if state == "failed" else _STOPPED)
+
+
+def _validation(created_s: float, world: World, events: Sequence[EventRow]) -> dict[str, Any]:
+    """The key ``validation`` of the final document; a note where there is none."""
+    from deepvm.jobs.states import Job
+    from deepvm.jobs.validation import observed, validation
+
+    seen = observed(created_s, world, events) if world.job is Job.DONE else None
+    if seen is None:
+        note("nothing is compared: only a job that has trained to its end is")
+        return {}
+    return {"validation": validation(seen, world.terms, world.terms.policy, world.pools[0].usd_per_hour)}

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from deepvm.cli.output import note, say
-from deepvm.cli.plan.options import PlanFlags, say_notes
+from deepvm.cli.plan.options import HISTORY, PlanFlags, say_notes
+from deepvm.cli.plan.own_history import with_history
 from deepvm.cli.settings import set_elsewhere
 from deepvm.errors import CloudError, MissingDataError, RequestError
 
@@ -25,7 +26,8 @@ def open_catalogs(flags: PlanFlags, *, details: bool = False) -> tuple[Catalog, 
 
     Raises DataError, CloudError (``--prices live`` failed), or RequestError (options contradict each other).
     """
-    return flags.with_measurements(_of_market(flags, details) or [_other(flags)])
+    found = flags.with_measurements(_of_market(flags, details) or [_other(flags)])
+    return with_history(found) if flags.mttp == HISTORY else found
 
 
 def _of_market(flags: PlanFlags, details: bool) -> Sequence[Catalog]:

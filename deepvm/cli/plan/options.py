@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 DEFAULT_CATALOG = "aws"
 USUAL_MODEL = "resnet50"
 """What is trained on a cloud's market unless the user says: the model of the paper's experiments."""
+HISTORY = "history"
+"""The value of --mttp that asks the user's own jobs."""
 NO_MODEL = "none"
 """``--model none`` counts eFLOPS."""
 _AMOUNTS = ("seq", "batch_per_gpu", "global_batch", "tokens", "samples", "epochs", "dataset_size")
@@ -185,7 +187,9 @@ class PlanFlags(WorkloadFlags):
     job_file: Annotated[str, opt("Job file, see 'deepvm simulate': adds expected time and cost.", "FILE", "--job")] = ""
     work: Annotated[str | None, opt("Instead of --job: hours on one VM, or a time such as 90min.", "HOURS")] = None
     measured_on: Annotated[str, of_type("Type that --work or step_s is for; default: cheapest usable.", "TYPE")] = ""
-    mttp: Annotated[str | None, opt("Mean time to preemption of a spot VM, such as 3h.", "TIME")] = None
+    mttp: Annotated[
+        str | None, opt("Mean time to preemption of a spot VM, such as 3h; history: by your own jobs.", "TIME|history")
+    ] = None
     interruption_rate: Annotated[
         str | None, opt("Spot VMs preempted per month, such as 10%; default: the job's mttp_s or AWS's.", "SHARE")
     ] = None
@@ -221,6 +225,10 @@ class PlanFlags(WorkloadFlags):
 
         own = {f.name for f in fields(self)}
         options = {a: getattr(self, name) for a in PlanOptions.__annotations__ if (name := field_name(a)) in own}
+        if self.mttp == HISTORY:  # it is in the catalog
+            if self.interruption_rate is not None:
+                raise RequestError("interruption_rate", self.interruption_rate, "either --mttp or --interruption-rate")
+            options |= {"mttp": None}
         options |= {"quotas": open_quotas(self.quota, catalog), "job": self._job(), "training": self.training(catalog)}
         return cast("PlanOptions", options)
 

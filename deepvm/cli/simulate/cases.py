@@ -13,6 +13,7 @@ from deepvm.core.cluster.instances import Market
 from deepvm.core.preemption.deadlines import parse_deadline_policy
 from deepvm.core.preemption.job import Job
 from deepvm.core.preemption.savepolicy import SavePolicy, parse_policy
+from deepvm.core.spelling import joined
 from deepvm.core.units import format_seconds, parse_seconds
 from deepvm.errors import DataError, RequestError, SimulationError
 from deepvm.reports.simulation import simulations
@@ -56,7 +57,9 @@ def policies_of(policy: str | None, compare: str | None) -> list[SavePolicy]:
 def cases_of(jobs: list[Job], policies: list[SavePolicy], sweep: list[str], *, replayed: bool) -> list[Case]:
     """Every job with every value of the sweep under every policy."""
     if replayed and any(text.startswith("mttp=") for text in sweep):
-        raise RequestError("sweep", " ".join(sweep), "a key other than mttp: the lifetimes are those of --trace")
+        raise RequestError(
+            "sweep", " ".join(sweep), "a key other than mttp: the lifetimes are those of --trace or --lives"
+        )
     return [Case(varied, p, values) for job in jobs for varied, values in swept(job, sweep) for p in policies]
 
 
@@ -76,10 +79,15 @@ def deadline_of(time: str, policy: str | None, jobs: list[Job]) -> Deadline | No
 
 
 def simulated(
-    cases: list[Case], runs: int, seed: int, traces: list[Path], jobs: int, executor: str, deadline: Deadline | None
+    cases: list[Case],
+    runs: int,
+    seed: int,
+    lives: LifeSource | None,
+    jobs: int,
+    executor: str,
+    deadline: Deadline | None,
 ) -> tuple[list[Answer], list[SimulationError]]:
     """The answers, and the errors of the cases that make no progress."""
-    lives = _lives(traces) if traces else None
     with cleaning_up(), Progress(len(cases) * runs, "runs") as progress:
         found = simulate_each(
             [(case.job, case.policy) for case in cases],
@@ -101,7 +109,37 @@ def simulated(
     return answers, failed
 
 
-def _lives(files: list[Path]) -> LifeSource:
+def own_lives(text: str) -> LifeSource:
+    """Lives of the machines of this user's jobs: ``history``, ``history:TYPE`` or ``history:TYPE/ZONE``.
+
+    Raises:
+        RequestError: another text, or a pool without a history. MissingExtraError: no SQLAlchemy.
+        DataError: the history cannot be read, or no machine in it was taken back.
+    """
+    name, _, pool = text.partition(":")
+    if name != "history":
+        raise RequestError("lives", text, "history, history:TYPE or history:TYPE/ZONE")
+    import time
+
+    from deepvm.jobs.history import History
+    from deepvm.jobs.pools import lives_in
+    from deepvm.simulator.traces.resampled import ResampledLifetimes
+
+    with History.open() as history:
+        rows = history.machines()
+    found = lives_in(rows, time.time(), tuple(pool.split("/")) if pool else ())
+    if not found:
+        kinds = sorted({f"history:{m['instance_type']}/{m['zone']}" for m in rows if m["market"] == "spot"})
+        known = joined(kinds, "or") if kinds else "a --trace: no job of yours has had spot machines yet"
+        raise RequestError("lives", text, known)
+    lives = ResampledLifetimes(found)
+    ended = sum(end for _, end in found)
+    note(f"{len(found)} lives, {ended} ended by a preemption; mean life {format_seconds(lives.mean_s)}")
+    return lives
+
+
+def traced_lives(files: list[Path]) -> LifeSource:
+    """The lifetimes of traces. Raises DataError: no machine is preempted there."""
     traces = read_traces(files, note)
     whole = [whole_lives(pool.pairs) for pool in pools_of(traces, say=note)]
     if not any(whole):

@@ -28,6 +28,9 @@ def simulate(
         opt("A row per mttp, grace, save, backup, allocation, preparation, missed or vms.", "KEY=LOW:HIGH[:STEP]"),
     ] = None,
     trace: Annotated[list[Path] | None, opt("Replay recorded lifetimes; repeat for several pools.", "FILE")] = None,
+    lives: Annotated[
+        str, opt("Lives of your own machines: history, or history:TYPE or history:TYPE/ZONE.", "history[:TYPE]")
+    ] = "",
     deadline: Annotated[str, opt("Finish by then, such as 150h, with on-demand VMs if need be.", "TIME")] = "",
     deadline_policy: Annotated[str | None, opt("uniform-progress (default), greedy or on-demand.", "NAME")] = None,
     jobs: Annotated[int, opt("Worker processes, for rows and for chunks of 10 000 runs.", "N")] = 1,
@@ -47,10 +50,13 @@ def simulate(
         named = f"--job {more[0]} for a job, or --trace {more[0]} for recorded lifetimes"
         raise RequestError("job", "", named)
     traces = [*(trace or []), *(more or [])]
-    all_jobs = cases.jobs_of(job or [], preset or [], market, replayed=bool(traces))
+    if lives and traces:
+        raise RequestError("lives", lives, "either --lives or --trace")
+    source = cases.own_lives(lives) if lives else cases.traced_lives(traces) if traces else None
+    all_jobs = cases.jobs_of(job or [], preset or [], market, replayed=source is not None)
     limit = cases.deadline_of(deadline, deadline_policy, all_jobs)
-    asked = cases.cases_of(all_jobs, cases.policies_of(policy, compare), sweep or [], replayed=bool(traces))
-    answers, failed = cases.simulated(asked, runs, seed, traces, jobs, executor, limit)
+    asked = cases.cases_of(all_jobs, cases.policies_of(policy, compare), sweep or [], replayed=source is not None)
+    answers, failed = cases.simulated(asked, runs, seed, source, jobs, executor, limit)
     if answers:
         cases.show(answers, output, plot, many=bool(compare is not None or sweep or len(all_jobs) > 1))
     if failed:

@@ -11,6 +11,7 @@ from functools import cached_property
 from deepvm.core.cluster.memory_nodes import PAPER_TABLE, REAL_NODES, MemoryNodeRule, SaturationTable
 from deepvm.core.cluster.provenance import Provenance
 from deepvm.core.cluster.speedup import SpeedupCurve
+from deepvm.core.preemption.known_lives import KnownLife
 from deepvm.core.units import GIB, Money, to_decimal, to_micro_usd, to_positive, to_whole
 from deepvm.errors import MissingDataError, RequestError
 
@@ -89,6 +90,7 @@ class InstanceType:
             cluster the cluster's), then the others, cheapest first; empty when unknown.
         zones: ids of the zones that offer it; empty when unknown.
         unusable: why no cluster can have it, such as a share of a GPU; empty when one can.
+        known_life: how long its spot VMs lived by the user's own history, None where that says too little.
     """
 
     name: str
@@ -114,6 +116,7 @@ class InstanceType:
     unusable: str = ""
     eflops_source: str = ""
     default_speedup: str = ""
+    known_life: KnownLife | None = None
 
     def __post_init__(self) -> None:
         """Make prices exact; raise a RequestError that names a figure that cannot be true."""

@@ -184,6 +184,16 @@ def parse_deadline_policy(text: str, option: str = "policies") -> DeadlinePolicy
     return DEADLINE_POLICIES[text]()
 
 
+def steps_on_spot(policy: DeadlinePolicy, standing: Standing, step_s: Number, version_s: Number) -> Number:
+    """Steps until the next version is due, so that it is durable before the policy has the job leave spot.
+
+    Work counts only when it is durable: from then on it is slack again. Below 1 there is no time for a step and its
+    version, and the job has to change the market. ``version_s``: from the end of a step until its version is durable.
+    """
+    stay_s = policy.stay_s(replace(standing, on=np.full(np.shape(standing.left_s), SPOT, dtype="int8")))
+    return np.floor((stay_s - version_s) / step_s)
+
+
 def on_demand_next(policy: DeadlinePolicy, standing: Standing) -> npt.NDArray[np.bool_]:
     """Whether the next machine is on-demand, at the start of a job and after each preemption.
 

@@ -8,13 +8,14 @@ ends its machine.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,11 @@ class Surroundings:
 
 @dataclass
 class Orders:
-    """The newest orders, as the controller sent them."""
+    """The newest orders, as the controller sent them.
+
+    ``mttp_s``: mean time until a machine of the generation is taken back, None for never; ``missed_rate``: how often
+    without a notice.
+    """
 
     digest: str = ""
     shutdown: bool = False
@@ -67,6 +72,8 @@ class Orders:
     port: int = 0
     save: dict[str, Any] | None = None
     schedule: dict[str, Any] | None = None
+    mttp_s: float | None = None
+    missed_rate: float = 0.0
 
 
 class Agent:
@@ -139,6 +146,7 @@ class Agent:
         command = Command(spec["train"], int(spec["per_machine"]), spec["env"], code, spec["launcher"])
         self._trainers = Trainers(command, environ, self._said)
         self._policy = parse_policy(spec["save_policy"])
+        self._facts = replace(self._facts, grace_s=float(spec["grace_s"]))
         self._backups = Backups(spec["tiers"], spec["name"], folder / "backups")
         if spec["setup"] and not (folder / "setup-done").exists():
             done = subprocess.run(
@@ -345,12 +353,11 @@ class Agent:
             board.words[Word.DUE] = (step // policy.fixed_steps + 1) * policy.fixed_steps
             return
         step_s = board.of_rank(0, RankWord.STEP_NS) / 1e9
-        facts = SaveFacts(
-            save_s=self._facts.save_s,
-            backup_s=self._facts.backup_s,
+        facts = replace(
+            self._facts,
             step_s=step_s,
-            emergency_s=self._facts.emergency_s,
-            mttp_s=self._facts.mttp_s,
+            mttp_s=math.inf if self._orders.mttp_s is None else self._orders.mttp_s,
+            missed_rate=self._orders.missed_rate,
         )
         due = policy.due(SaveContext(step, now_s, self._last[0], self._last[1], facts))
         board.words[Word.DUE] = step + 1 if due else 0
@@ -382,7 +389,7 @@ class Agent:
             self._reporter.add("unsaved", generation=self._running, reason=reason, why=message["error"])
             return {}
         took_s, stall_s = float(message["took_s"]), float(message["stall_s"])
-        self._facts = SaveFacts(save_s=stall_s, backup_s=took_s, emergency_s=took_s)
+        self._facts = replace(self._facts, save_s=stall_s, backup_s=took_s, emergency_s=took_s)
         self._reporter.add(
             "saved",
             generation=self._running,

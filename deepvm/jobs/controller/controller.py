@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +20,9 @@ from deepvm.jobs import decisions as d
 from deepvm.jobs.clouds.base import Cloud, RefusedError, Start, UnknownError
 from deepvm.jobs.controller.api import application
 from deepvm.jobs.controller.injector import Injection, strike_of
-from deepvm.jobs.history import MACHINE, STATE, EventRow, History
+from deepvm.jobs.history import MACHINE, MARKET, STATE, EventRow, History
+from deepvm.jobs.markets import market_facts
+from deepvm.jobs.pools import learnt
 from deepvm.jobs.states import Machine
 from deepvm.jobs.wire import USER, Receiver, secret_of, token_of
 from deepvm.jobs.world import LOST, Reason, World
@@ -138,10 +141,13 @@ class Controller:
         world, acts = d.react(before, [event for event, _ in inbox], time.time())
         told = [(_name(e), {**_facts(e), **facts}) for e, facts in inbox if not isinstance(e, _QUIET)]
         told += [(MACHINE, facts) for facts in _ends(before, world)]
+        if before.on_demand != world.on_demand:
+            told.append((MARKET, market_facts(world)))
         if before.job is not world.job and not told:
             told.append((STATE, {}))
-        number, state = {"generation": world.generation}, world.job.value
-        rows = [EventRow(world.now_s, kind, state, {**facts, **number}) for kind, facts in told]
+        state, now = world.job.value, {"generation": world.generation, "steps": world.steps}
+        paid = {"step_s": float(world.facts.step_s), "usd": round(world.usd, 8)} if told else {}
+        rows = [EventRow(world.now_s, kind, state, {**now, **paid, **facts}) for kind, facts in told]
         if acts or rows or self._has_changed(before, world):
             self._history.commit(self._job.name, self._stored, world, rows)
             self._stored = world
@@ -156,7 +162,9 @@ class Controller:
     @staticmethod
     def _has_changed(before: World, world: World) -> bool:
         """Whether anything has but what the next heartbeats say again."""
-        one, other = (replace(w, now_s=0.0, reached=0, facts=world.facts, machines={}) for w in (before, world))
+        one, other = (
+            replace(w, now_s=0.0, reached=0, facts=world.facts, pace=world.pace, machines={}) for w in (before, world)
+        )
         if one != other or before.machines.keys() != world.machines.keys():
             return True
         changed = [(m, world.machines[key]) for key, m in before.machines.items() if m is not world.machines[key]]
@@ -292,7 +300,12 @@ class Controller:
             done = self.world.preemptions + len([m for m in self._struck if not self._is_struck(m)])
             if injection.count is not None and done >= injection.count:
                 return
-            if machine.id in self._struck or machine.trained_s is None or machine.state is not Machine.MEMBER:
+            if (
+                machine.id in self._struck
+                or machine.pool == self.world.terms.bought
+                or machine.trained_s is None
+                or machine.state is not Machine.MEMBER
+            ):
                 continue
             strike = strike_of(injection, number)
             if time.time() - max(machine.trained_s, self._injected_s) >= strike.life_s:
@@ -396,12 +409,16 @@ class Controller:
             "port": 0,
             "save": None,
             "schedule": self._schedule_of(orders),
+            "mttp_s": None,
+            "missed_rate": 0.0,
         }
         if orders.generation:
             first = self._agents.get(orders.members[0], _Agent())
             port = self._ports.setdefault(orders.generation, first.port)
             each = int(self._job.spec["per_machine"])
             found["port"] = port
+            mttp_s, found["missed_rate"] = learnt(self.world)
+            found["mttp_s"] = mttp_s if mttp_s < math.inf else None
             found["tiers"] = [*self._anchor_tier(), *self._job.spec["tiers"]]
             found["ranks"] = [
                 {"machine": m, "address": self._agents.get(m, _Agent()).address, "processes": each}

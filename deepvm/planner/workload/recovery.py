@@ -22,14 +22,13 @@ from deepvm.core.cluster.instances import InstanceType
 from deepvm.core.preemption.goodput import Array, kept_share
 from deepvm.core.preemption.interruption_bands import BAND_SHARES, mean_life_s
 from deepvm.core.preemption.job import ZERO, Job, Span
+from deepvm.core.preemption.known_lives import SHORT_LIFE_S
 from deepvm.core.training.workload import Method
 from deepvm.planner.architectures import REGISTRY, Architecture, Keeps
 from deepvm.planner.columns import TrainingTable
 from deepvm.planner.job_forecast import PREPARATION_S, START_S
 from deepvm.planner.request import PlanRequest
 
-SHORT_LIFE_S = 4 * 3600.0
-"""Of a spot VM with GPUs at a busy time, by public traces."""
 COPY_BYTES_PER_S = 6e9  # from one GPU to host memory
 STORAGE_BYTES_PER_S = 1.25e9  # between one VM and a bucket, at most
 SOON_S = 10.0
@@ -48,9 +47,11 @@ class Lives:
 
 
 def lives_of(instance: InstanceType, request: PlanRequest) -> Lives:
-    """By the user's own figure, else by public traces and by AWS's band; an unknown band counts as the worst."""
+    """By the user's figure or history, else by public traces and AWS's band; an unknown band counts as the worst."""
     if request.life_s is not None:
         return Lives(request.life_s, request.life_s, request.life_s)
+    if (known := instance.known_life) is not None:
+        return Lives(known.low_s, known.mean_s, known.high_s)
     band = instance.interruption_band
     good = mean_life_s(BAND_SHARES[-1 if band is None else band])
     return Lives(SHORT_LIFE_S, math.sqrt(SHORT_LIFE_S * good), good)

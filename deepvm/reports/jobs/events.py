@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.core.units import counted, format_seconds
-from deepvm.jobs.history import MACHINE, STATE, EventRow
+from deepvm.jobs.decisions import BUDGET, DEADLINE
+from deepvm.jobs.history import MACHINE, MARKET, STATE, EventRow
 
 _SAVED = {
     "emergency": "before a preemption",
@@ -38,6 +39,7 @@ def event_line(event: EventRow) -> str:
         "stop": lambda: f"the job is to stop: {facts['why']}",
         "savenow": lambda: "a version was asked for",
         "failed": lambda: f"{who}: {facts['why']}",
+        MARKET: lambda: f"machines are asked for {facts['market']}: {facts['why']}",
     }
     if kind != STATE:
         return lines[kind]() if kind in lines else ""
@@ -68,7 +70,14 @@ def closing_lines(document: Mapping[str, Any], last: Sequence[str], folder: Path
         yield f"{name}: {why}; all that it printed: deepvm jobs logs {name} ({folder / 'logs'})"
     elif state == "stopped":
         steps = counted(document["steps"], "step")
-        yield f"{name}: {document['why']}, after {steps}; deepvm jobs resume {name} goes on"
+        yield f"{name}: {document['why']}, after {steps}; deepvm jobs resume {name}{_more(document)} goes on"
+
+
+def _more(document: Mapping[str, Any]) -> str:
+    """What a job needs to go on, as options: what ended it once ends it again."""
+    if document["why"].startswith(BUDGET):
+        return f" --total-usd {2 * document['cost_usd']:.2g}"
+    return f" --deadline {max(document['total_s'] / 3600, 0.01):.2g}h" if document["why"] == DEADLINE else ""
 
 
 def clock(at_s: float) -> str:

@@ -10,6 +10,8 @@ from deepvm.core.units import format_seconds
 from deepvm.jobs.history import EventRow, JobRow
 from deepvm.jobs.world import World
 from deepvm.reports.jobs.events import clock, event_line
+from deepvm.reports.jobs.money import print_money
+from deepvm.reports.jobs.validation import print_validation
 from deepvm.reports.tables import Column, print_lines, print_table
 
 _LAST = 12
@@ -65,8 +67,7 @@ def print_job(document: Mapping[str, Any], events: Sequence[EventRow]) -> None:
         f"{document['preemptions']} preemptions, {document['notices']} with a notice; "
         f"{document['lost_steps']} steps lost",
         f"saved versions: {saves}",
-        f"{document['cost_usd']:.4f} $"
-        + (f", on demand {document['on_demand_cost_usd']:.4f} $" if document["on_demand_cost_usd"] else ""),
+        f"{document['cost_usd']:.4f} $ paid",
     ]
     print_lines(lines)
     names = ("machine", "type", "market", "requested", "ready", "notice", "end", "why")
@@ -83,6 +84,10 @@ def print_job(document: Mapping[str, Any], events: Sequence[EventRow]) -> None:
         for m in document["machines"]
     ]
     print_table(header, body)
+    if "spent_usd" in document:
+        print_money(document)
+    if "validation" in document:
+        print_validation(document["validation"])
     for event in events[-_LAST:]:
         line = event_line(event)
         if line:

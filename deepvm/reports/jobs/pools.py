@@ -22,10 +22,14 @@ def pools_document(pools: Sequence[PoolHistory]) -> dict[str, Any]:
                 "machines": p.machines,
                 "preemptions": p.preemptions,
                 "missed_notices": p.missed,
+                "missed_low": p.missed_interval[0],
+                "missed_high": p.missed_interval[1],
+                "lead_s": p.leads_s,
                 "mttp_s": p.mttp_s,
                 "mttp_low_s": p.mttp_interval_s[0],
                 "mttp_high_s": p.mttp_interval_s[1],
                 "allocation_s": p.allocation_s,
+                **dict(zip(("allocation_p10_s", "allocation_p50_s", "allocation_p90_s"), p.allocations_s, strict=True)),
             }
             for p in pools
         ],
@@ -40,15 +44,19 @@ def print_pools(pools: Sequence[PoolHistory]) -> None:
         Column("market"),
         Column("machines", "right"),
         Column("preempted", "right"),
-        Column("without notice", "right"),
         Column("mean life", "right"),
         Column("80 % interval", "right"),
+        Column("without notice", "right"),
+        Column("80 % interval", "right"),
         Column("allocation", "right"),
+        Column("10 to 90 %", "right"),
     ]
     rows = []
     for p in pools:
         low, high = p.mttp_interval_s
         upper = "-" if high is None else format_seconds(high)
+        least, most = (f"{100 * share:.0f}" for share in p.missed_interval)
+        fast, usual, slow = (format_seconds(seconds) for seconds in p.allocations_s)
         rows.append(
             [
                 p.instance_type,
@@ -56,13 +64,21 @@ def print_pools(pools: Sequence[PoolHistory]) -> None:
                 p.market,
                 str(p.machines),
                 str(p.preemptions),
-                str(p.missed),
                 "-" if p.mttp_s is None else format_seconds(p.mttp_s),
                 f"{format_seconds(low)} to {upper}",
-                format_seconds(p.allocation_s),
+                f"{p.missed} of {p.preemptions}",
+                f"{least} to {most} %",
+                usual,
+                f"{fast} to {slow}",
             ]
         )
     print_table(columns, rows)
+
+
+def rows_of(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Pools or machines for CSV: names of the columns, and the rows."""
+    header = list(found[0]) if found else []
+    return header, [[row[name] for name in header] for row in found]
 
 
 def machines_document(machines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from deepvm.planner.request import Objective, PolicyName
 from deepvm.reports.plans.outlooks import expected_cells, in_words, risk_of, share_words, simulated
 from deepvm.reports.plans.sources import (
     doubts,
+    history_words,
     placement_lines,
     quota_lines,
     refused_lines,
@@ -187,7 +188,8 @@ def _job_lines(answer: Recommendations) -> list[str]:
         basis = answer.reference.eflops_basis
         lines.append(f"Doubt: it rests on the estimated eFLOPS of {answer.reference.name}: {basis}.")
     life, band = work.life_s(gpu), gpu.interruption_band
-    source = "" if work.mttp_s is not None or band is None else ", by AWS's band"
+    known = gpu.known_life if work.mttp_s is None else None
+    source = "" if work.mttp_s is not None or known is not None or band is None else ", by AWS's band"
     if math.isinf(life):
         lines.append(f"No VM is ever preempted, by '--interruption-rate 0%'; saves by {work.policy_name}.")
     else:
@@ -197,6 +199,8 @@ def _job_lines(answer: Recommendations) -> list[str]:
             f"A spot {gpu.name} lives {format_seconds(life)} on average{source}; {count} of them "
             f"{'is' if count == 1 else 'are'} preempted {many} times in all, with saves by {work.policy_name}."
         )
+    if known is not None:
+        lines.append(f"By your history, {history_words(gpu.name, known)}; the low end counts.")
     if source and band is not None:
         lines.append(
             f"Doubt: {INTERRUPTION_BANDS[band]} a month is of all zones and hours together, counted as "

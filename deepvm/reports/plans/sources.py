@@ -13,9 +13,10 @@ from deepvm.catalog.signals.signal import PRICES, age, base
 from deepvm.core.cluster.cluster import Cluster, Recommendation
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS, Catalog, Market, Quota, find_quota
 from deepvm.core.cluster.provenance import Measurement, Origin
+from deepvm.core.preemption.known_lives import KnownLife
 from deepvm.core.spelling import joined, listed
 from deepvm.core.training.doubts import PLAIN, UNPUBLISHED
-from deepvm.core.units import counted, format_usd
+from deepvm.core.units import counted, format_seconds, format_usd
 from deepvm.planner.recommend import Recommendations
 from deepvm.reports.plans.outlooks import cluster_sentence, risk_of
 
@@ -164,6 +165,14 @@ def quota_needs(cluster: Cluster, catalog: Catalog) -> list[dict[str, object]]:
             }
         )
     return rows
+
+
+def history_words(name: str, known: KnownLife) -> str:
+    """How long VMs of a type lived by the user's history: with its doubt and its age."""
+    low, mean, high = (format_seconds(s, digits=3) for s in (known.low_s, known.mean_s, known.high_s))
+    seen = counted(known.preemptions, "preemption")
+    newest = datetime.fromtimestamp(known.newest_s, timezone.utc).date()
+    return f"a spot {name} lives {mean} on average (80 %: {low} to {high}; {seen} of {known.machines} until {newest})"
 
 
 def risk_lines(best: Recommendation, catalog: Catalog, *, known: bool = False) -> list[str]:

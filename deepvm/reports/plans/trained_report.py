@@ -35,6 +35,7 @@ from deepvm.reports.plans.answer import (
 from deepvm.reports.plans.recommendations import left_out, other_regions, print_why, request_words
 from deepvm.reports.plans.sources import (
     doubts,
+    history_words,
     placement_lines,
     quota_lines,
     refused_lines,
@@ -203,6 +204,8 @@ def _preemptions(answer: Recommendations) -> Iterator[str]:
     lives = lives_of(gpu, request)
     if request.life_s is not None:
         lived = f"a spot VM lives {format_seconds(lives.usual_s, digits=3)} on average, as you say"
+    elif gpu.known_life is not None:
+        lived = history_words(gpu.name, gpu.known_life)
     else:
         band = "AWS's band" if gpu.interruption_band is not None else "AWS's worst band, as its own is unknown"
         lived = (

@@ -23,7 +23,7 @@ from deepvm.core.units import format_seconds
 from deepvm.errors import SimulationError
 from deepvm.simulator.engine.hazard_intervals import pass_over
 from deepvm.simulator.engine.latencies import Backups, remainder, total
-from deepvm.simulator.engine.lifetimes import LifeSource
+from deepvm.simulator.engine.lifetimes import LifeSource, ListedLifetimes
 from deepvm.simulator.engine.markets import Deadline, Markets
 from deepvm.simulator.engine.policy_adapter import PolicyAdapter
 from deepvm.simulator.engine.state import NEVER, PARTS, Array, Outcome, Rows, Runs
@@ -166,8 +166,9 @@ class _Engine:
         if not self._spot:
             return
         death = np.minimum(when + self._lives.draw(random, r.start[rows], r.lives[rows]), NEVER)
+        listed = self._lives.graces_s(r.lives[rows]) if isinstance(self._lives, ListedLifetimes) else None
         r.lives[rows] += ~r.on_demand[rows]
-        notice = death - job.grace_s.draw(random, count)
+        notice = death - (job.grace_s.draw(random, count) if listed is None else listed)
         if job.missed_notice_rate:
             missed = random.random(count) < job.missed_notice_rate
             notice[missed] = death[missed]

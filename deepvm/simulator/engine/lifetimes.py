@@ -105,6 +105,27 @@ class ObservedLifetimes:
         return np.asarray(self._lives[first + (starts - first + numbers) % self._size[starts]])
 
 
+class ListedLifetimes:
+    """Lives in the order in which machines are asked for, the same in each run; whoever comes later lives for ever."""
+
+    def __init__(self, lives: Sequence[float], graces_s: Sequence[float] | None = None) -> None:
+        """``lives``: seconds from the request; infinite: it was not taken back. ``graces_s``: 0 without a notice."""
+        self._lives = np.array([*lives, math.inf], dtype=float)
+        self._graces = None if graces_s is None else np.array([*graces_s, 0.0], dtype=float)
+
+    def graces_s(self, numbers: Whole) -> Array | None:
+        """(N,) seconds from the notice of each to its end; None: as the job says."""
+        return None if self._graces is None else self._graces[np.minimum(numbers, len(self._graces) - 1)]
+
+    def starts(self, random: np.random.Generator, runs: int) -> Whole:
+        """See :class:`LifeSource`."""
+        return np.zeros(runs, dtype=np.int64)
+
+    def draw(self, random: np.random.Generator, starts: Whole, numbers: Whole) -> Array:
+        """See :class:`LifeSource`."""
+        return np.asarray(self._lives[np.minimum(numbers, len(self._lives) - 1)])
+
+
 def whole_lives(lives: Sequence[tuple[float, bool]]) -> tuple[float, ...]:
     """Lifetimes to replay, of (seconds, whether the end was seen) as a ring: the next extends a censored one."""
     found: list[float] = []

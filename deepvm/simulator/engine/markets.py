@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from deepvm.core.cluster.instances import Market
-from deepvm.core.preemption.deadlines import ON_DEMAND, SPOT, DeadlinePolicy, Standing, on_demand_next
+from deepvm.core.preemption.deadlines import ON_DEMAND, SPOT, DeadlinePolicy, Standing, on_demand_next, steps_on_spot
 from deepvm.core.preemption.job import Job
 from deepvm.core.preemption.savepolicy import SaveFacts, SavePolicy, whole_steps
 from deepvm.core.units import format_seconds
@@ -82,8 +82,9 @@ class Markets:
         """Set ``r.cap``, the steps until the next version at the latest; the rows that have to change the market."""
         choice = np.where(r.on_demand, ON_DEMAND, SPOT).astype("int8")
         restart_s = np.where(r.on_demand, self._move_s, self._restart_s)
-        stay = self._deadline.policy.stay_s(replace(self._standing(r, slice(None)), on=choice, restart_s=restart_s))
-        on_spot = np.floor((stay - self._save_s) / self._step_s)
+        standing = replace(self._standing(r, slice(None)), on=choice, restart_s=restart_s)
+        stay = self._deadline.policy.stay_s(standing)
+        on_spot = steps_on_spot(self._deadline.policy, standing, self._step_s, self._save_s)
         # Before it leaves on-demand it makes a version, by which it falls back on its line; that is made good before.
         gain = max(self._deadline.seconds / self._total_s - 1, 1e-9)
         on_demand = np.ceil((stay + (stay > 0) * self._save_s / gain) / max(self._job.step_s.low, 1e-9))

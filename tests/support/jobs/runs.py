@@ -51,6 +51,8 @@ class Home:
         self.env = {k: v for k, v in os.environ.items() if not k.startswith("DEEPVM_")}
         self.env |= {f"XDG_{kind}_HOME": str(folder / kind.lower()) for kind in ("DATA", "CACHE", "CONFIG", "STATE")}
 
+        self.env["DEEPVM_DATA_DIR"] = str(self.jobs.parent)  # the suite's own is for all tests together
+
     def job(self, name: str, train: str, count: Any = 1, **more: Any) -> Path:
         """A job file. Commands that end in ``;`` have a shell, and no process that loads torch beforehand."""
         document = {

@@ -81,6 +81,7 @@ class Simulation:
         self.commits: list[tuple[int, int]] = []
         self.lost = 0
         self.ended_s: float | None = None
+        self.refused: Callable[[Pool], bool] = lambda pool: self.rng.random() < self.faults.refusals
         self.at(0.0, self.tick)
         self.at(LIST_S, self.list)
         self.at(STEP_S, self.train)
@@ -125,7 +126,7 @@ class Simulation:
             return
         assert act.id not in self.machines, "asked for twice"
         assert act.id in self.world.machines, "asked for without a record"
-        if self.rng.random() < self.faults.refusals:
+        if self.refused(self.world.machines[act.id].pool):
             self.at(0.5, lambda: self.feed(d.Refused(act.id, "capacity")) and None)
             return
         machine = self.machines[act.id] = Machine(act.id, self.now)
@@ -153,8 +154,9 @@ class Simulation:
         assert len(world.members) <= world.terms.most
         assert not world.formed or len(world.members) >= world.terms.least
         asked = [m for m in world.machines.values() if not m.state.over]
+        both = 1 if world.terms.bought is None else 2  # spot trains until on-demand takes over
         assert len([m for m in asked if m.noticed_s is None and m.state.value not in ("releasing", "lost")]) <= (
-            world.terms.most
+            both * world.terms.most
         ), "more machines than anybody wants"
 
     def tick(self) -> None:
@@ -181,6 +183,8 @@ class Simulation:
         if self.world.job.over:
             return
         able = [m for m in self.machines.values() if m.alive and m.taken_s is None and m.warm_s <= self.now]
+        if self.world.terms.bought is not None:  # what is bought on demand stays
+            able = [m for m in able if self.world.machines[m.id].pool != self.world.terms.bought]
         if not able:
             self.at(3.0, lambda: self.strike(kind))
             return

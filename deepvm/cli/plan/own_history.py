@@ -1,0 +1,45 @@
+"""``--mttp history``: how long the spot VMs of this user's own jobs lived, in the place of a cloud's bands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from deepvm.cli.output import note
+from deepvm.errors import RequestError
+
+if TYPE_CHECKING:
+    from deepvm.core.cluster.instances import Catalog
+
+
+def with_history(catalogs: Sequence[Catalog]) -> tuple[Catalog, ...]:
+    """The catalogs with the lives that the history knows; notes say of which types, the others keep their bands.
+
+    Raises:
+        RequestError: no type of the catalogs has a history. MissingExtraError: no SQLAlchemy. DataError: no history.
+    """
+    import time
+
+    from deepvm.core.preemption.known_lives import FEWEST
+    from deepvm.jobs.history import History
+    from deepvm.jobs.pools import lives_by_type
+    from deepvm.reports.plans.sources import history_words
+
+    with History.open() as history:
+        lives, thin = lives_by_type(history.machines(), time.time())
+    offered = {i.name for catalog in catalogs for i in catalog}
+    known = {name: life for name, life in lives.items() if name in offered}
+    if not known:
+        seen = f"; there are fewer of {', '.join(sorted(thin))}" if thin else ""
+        allowed = f"a time such as 3h: your history has no type here with {FEWEST} preemptions of spot VMs{seen}"
+        raise RequestError("mttp", "history", allowed)
+    for name, life in sorted(known.items()):
+        note(f"by your history, {history_words(name, life)}")
+    rest = (
+        f"fewer than {FEWEST} preemptions are known of {', '.join(sorted(thin & offered))}: " if thin & offered else ""
+    )
+    note(f"{rest}the other types are counted by their bands")
+    return tuple(
+        replace(c, instances=tuple(replace(i, known_life=known.get(i.name)) for i in c.instances)) for c in catalogs
+    )

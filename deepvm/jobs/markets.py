@@ -1,0 +1,211 @@
+"""Spot or on demand, by the job's deadline and budget: the policies that ``deepvm simulate`` foresees, acting for real.
+
+Rules are those of :mod:`deepvm.core.preemption.deadlines`; added here is what a real job knows. A change of market is a
+replacement: machines of the other market are asked for first, the generation changes behind a version, and only then
+are the others released, so that no step is lost and spot machines train while on-demand ones boot.
+
+**What is not known yet** counts at its longest: until a machine has started, ``Terms.restart_s``; until a version was
+safe, ``Terms.version_s``. A step takes what steps took in this generation, with all that stalls them. Nothing is known
+of the work before the first steps: spot is waited for, but no longer than a tenth of the time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from deepvm.core.preemption.deadlines import (
+    DEADLINE_POLICIES,
+    ON_DEMAND,
+    SPOT,
+    WAIT,
+    DeadlinePolicy,
+    Standing,
+    on_demand_next,
+    steps_on_spot,
+)
+from deepvm.jobs.states import Job, Machine
+from deepvm.jobs.world import LOST, PREEMPTED, REFUSED, MachineRecord, Pace, Pool, Reason, Role, Save, World
+
+_HORIZON_S = 1.0
+"""Between two decisions; the controller looks more often."""
+_DOUBT = 0.03
+"""Share of the work by which measured steps may be too fast."""
+_BLIND = 0.1
+_FEWEST = 3
+"""Steps from which their time is a figure."""
+_RELEASE_S = 2.0
+
+
+def last_s(world: World) -> float:
+    """From the decision to stop to the end of the bill: the step that is being done, the version, the release."""
+    return float(world.facts.step_s + world.facts.emergency_s) + _RELEASE_S
+
+
+def decided(world: World) -> World:
+    """With the market of the next machines, and a version where one must be safe before the market may change."""
+    terms = world.terms
+    if terms.bought is None or terms.end_s is None or world.job.over or world.ending:
+        return world
+    losses = max(_losses(world), world.losses)
+    lost = losses > world.losses
+    world = replace(world, pace=_paced(world), losses=losses)
+    policy = DEADLINE_POLICIES[terms.deadline_policy]()
+    now = standing(world)
+    if now is None:  # a pool without capacity must not use up the time before anything is known
+        late = not world.formed and world.now_s - terms.begun_s >= _BLIND * (terms.end_s - terms.begun_s)
+        return replace(world, on_demand=world.on_demand or late)
+    if world.on_demand:  # once asked for, it is waited for
+        return replace(world, on_demand=not (now.on == ON_DEMAND and policy.choose(now) == SPOT))
+    if now.on == ON_DEMAND:  # spot has been asked for, and is not there yet
+        return replace(world, on_demand=bool(policy.choose(now) == ON_DEMAND))
+    hoped = standing(world, hoped=True) if lost else None
+    if hoped is not None and on_demand_next(policy, hoped):
+        return replace(world, on_demand=True)
+    return _kept(world, policy, now)
+
+
+def _kept(world: World, policy: DeadlinePolicy, now: Standing) -> World:
+    """Whether the job may stay on spot, or wait for it."""
+    if now.on == WAIT:
+        return replace(world, on_demand=bool(now.safety_net))
+    stay_s, step_s = float(policy.stay_s(now)), step_s_of(world)
+    if float(steps_on_spot(policy, now, step_s, now.version_s)) >= 1:
+        return world
+    if stay_s > 0 and world.save is not None and not world.save.over:
+        return world  # what it makes safe may be time enough
+    gained_s = (world.steps - world.version) * step_s
+    if stay_s > 0 and world.job is Job.RUNNING and gained_s > 2 * float(now.version_s):
+        return replace(world, save=Save(Reason.INSURANCE, world.now_s, world.now_s + stay_s))
+    return replace(world, on_demand=True)
+
+
+def standing(world: World, *, hoped: bool = False) -> Standing | None:
+    """Where the job stands, None while nobody knows; ``hoped``: with the steps that an emergency save may keep."""
+    terms, step_s = world.terms, step_s_of(world)
+    if terms.steps is None or terms.end_s is None or not step_s:
+        return None
+    each_s, end_s = step_s * (1 + _DOUBT), terms.end_s - last_s(world)
+    done = world.steps if hoped else world.version
+    return Standing(
+        work_s=max(terms.steps - done, 0) * each_s,
+        left_s=end_s - world.now_s,
+        total_s=max(terms.steps - terms.begun, 1) * each_s,
+        deadline_s=end_s - terms.begun_s,
+        restart_s=_restart_s(world),
+        version_s=step_s + (float(world.facts.emergency_s) or terms.version_s),
+        horizon_s=_HORIZON_S,
+        on=_on(world),
+    )
+
+
+def step_s_of(world: World) -> float:
+    """How long a step takes, with all that stalls it, seconds; 0 before the first."""
+    return world.pace.step_s or float(world.facts.step_s)
+
+
+def _on(world: World) -> int:
+    if world.formed:
+        return ON_DEMAND if all(is_on_demand(world.machines[m].pool) for m in world.members) else SPOT
+    return SPOT if any(m.state.coming for m in world.machines.values() if m.role is Role.TRAINER) else WAIT
+
+
+def _restart_s(world: World) -> float:
+    """From the request for a machine until it trains: the longest that was seen."""
+    seen = [m.trained_s - m.requested_s for m in world.machines.values() if m.trained_s is not None]
+    return max(seen, default=world.terms.restart_s)
+
+
+def _losses(world: World) -> int:
+    """Spot machines that were taken back, lost, or not to be had."""
+    ends = (PREEMPTED, LOST, REFUSED)
+    return sum(
+        m.role is Role.TRAINER and not is_on_demand(m.pool) and (m.noticed_s is not None or m.end_reason in ends)
+        for m in world.machines.values()
+    )
+
+
+def _paced(world: World) -> Pace:
+    """How fast the steps of this generation were, from the first that was heard of."""
+    pace, reached = world.pace, world.reached
+    if world.job is not Job.RUNNING:
+        return pace
+    if pace.generation != world.generation:
+        return Pace(world.generation, reached, -1.0, pace.step_s)
+    if pace.first_s < 0:  # the first step loads and compiles: time counts from its end
+        return replace(pace, first=reached, first_s=world.now_s) if reached > pace.first else pace
+    done = reached - pace.first
+    if done < _FEWEST or reached == pace.last:
+        return pace
+    return replace(pace, last=reached, step_s=(world.now_s - pace.first_s) / done)
+
+
+def market_facts(world: World) -> dict[str, str]:
+    """The market in which machines are asked for from now on, and why, in words."""
+    now, market = standing(world), "on demand" if world.on_demand else "on spot"
+    if now is None:
+        return {"market": market, "why": "nothing has been trained yet, and the deadline comes nearer"}
+    spare, ahead = (f"{abs(float(x)):.0f} s" for x in (now.spare_s, now.ahead_s))
+    if float(now.spare_s) < 0:
+        return {"market": market, "why": f"the deadline may be missed by {spare}"}
+    where = "ahead of" if float(now.ahead_s) >= 0 else "behind"
+    return {"market": market, "why": f"{spare} to spare, {ahead} {where} an even pace"}
+
+
+# --- machines --------------------------------------------------------------------------------------------------------
+
+
+def is_on_demand(pool: Pool) -> bool:
+    """Whether machines of a pool are never taken back."""
+    return pool.market != "spot"
+
+
+def fits(world: World, machine: MachineRecord) -> bool:
+    """Whether a machine is of the market that is wanted; any is while there is none on demand."""
+    terms = world.terms
+    if terms.bought is None or (world.on_demand and is_blocked(world, terms.bought)):
+        return True
+    return (
+        is_on_demand(machine.pool) if world.on_demand else not is_on_demand(machine.pool) or _is_steady(world, machine)
+    )
+
+
+def _is_steady(world: World, machine: MachineRecord) -> bool:
+    return machine.pool == world.terms.steady
+
+
+def is_blocked(world: World, pool: Pool) -> bool:
+    """Whether a pool is left alone, because it has just refused."""
+    return world.blocked.get(pool, (0.0, 0))[0] > world.now_s
+
+
+def pool_of(world: World) -> Pool | None:
+    """Where the next machine is asked for; None: nowhere now."""
+    bought = world.terms.bought
+    if world.on_demand and bought is not None and not is_blocked(world, bought):
+        return bought
+    return next((p for p in world.pools if not is_blocked(world, p)), None)
+
+
+def most_of(world: World) -> int:
+    """Machines of a generation in the market that is wanted, at most: those that the hourly budget buys."""
+    terms = world.terms
+    pool = terms.bought if world.on_demand else min(world.pools, key=lambda p: p.usd_per_hour, default=None)
+    if terms.usd_per_hour is None or pool is None:
+        return terms.most
+    rate = 0.0 if terms.anchor is None else terms.anchors * terms.anchor.usd_per_hour
+    steadies = 0 if terms.steady is None or world.on_demand else terms.steadies
+    if terms.steady is not None:
+        rate += steadies * terms.steady.usd_per_hour
+    return min(terms.most, steadies + max(int((terms.usd_per_hour - rate + 1e-9) / pool.usd_per_hour), 0))
+
+
+def is_affordable(world: World, pool: Pool) -> bool:
+    """Whether one machine more keeps to the hourly budget; those that leave do not count."""
+    terms = world.terms
+    if terms.usd_per_hour is None:
+        return True
+    stay = [m for m in world.machines.values() if m.state in _STAY and (m.role is Role.ANCHOR or fits(world, m))]
+    return sum(m.pool.usd_per_hour for m in stay) + pool.usd_per_hour <= terms.usd_per_hour + 1e-9
+
+
+_STAY = (Machine.INTENT, Machine.BOOTING, Machine.WARMING, Machine.MEMBER, Machine.SUSPECT)

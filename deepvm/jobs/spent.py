@@ -1,0 +1,100 @@
+"""Where the time and the money of a job went: what trained, and what was wasted, by cause.
+
+A job trains, or it waits: for machines (allocation), or for what they load (preparation). Of the time in which it
+trains, versions stalled a part (save), and what was done twice is recompute. Money follows the machines that the cloud
+counted meanwhile; what it counted after the last step, until all were gone, is release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from deepvm.jobs.history import EventRow
+from deepvm.jobs.states import Job
+from deepvm.jobs.world import MachineRecord, Role, World
+
+CAUSES = ("allocation", "preparation", "compute", "recompute", "save")
+RELEASE = "release"
+_TRAINS = (Job.RUNNING.value, Job.SAVING.value)
+
+
+@dataclass(frozen=True)
+class Spent:
+    """By cause: seconds of the job, dollars, and seconds of machines that train."""
+
+    seconds: Mapping[str, float]
+    usd: Mapping[str, float]
+    machine_s: Mapping[str, float]
+
+
+def spent(created_s: float, world: World, events: Sequence[EventRow]) -> Spent:
+    """What a job has spent until now."""
+    found = {part: dict.fromkeys(CAUSES, 0.0) for part in ("seconds", "usd", "machine_s")}
+    for cause, from_s, to_s in _stretches(created_s, world, events):
+        found["seconds"][cause] += to_s - from_s
+        found["usd"][cause] += _over(world, from_s, to_s, lambda m: m.pool.usd_per_hour / 3600)
+        found["machine_s"][cause] += _over(world, from_s, to_s, lambda m: float(m.role is Role.TRAINER))
+    trained_s = found["seconds"]["compute"]
+    again_s = min(world.counts.lost_steps * float(world.facts.step_s), trained_s)
+    save_s = min(world.saving_s, trained_s - again_s)
+    for part in found.values():
+        each = part["compute"] / trained_s if trained_s else 0.0
+        part["recompute"], part["save"] = again_s * each, save_s * each
+        part["compute"] -= part["recompute"] + part["save"]
+    found["usd"][RELEASE] = max(world.usd - sum(found["usd"].values()), 0.0)
+    return Spent(**found)
+
+
+def _stretches(created_s: float, world: World, events: Sequence[EventRow]) -> Iterator[tuple[str, float, float]]:
+    """(cause, from, to) from the start to the end of the last event, training as compute."""
+    launches = sorted(m.launched_s for m in world.machines.values() if m.launched_s is not None)
+    since_s, state = created_s, Job.PENDING.value
+    last_s = next((e.at_s for e in events if Job(e.state).over), world.now_s)
+    for at_s, then in [*((e.at_s, e.state) for e in events if e.at_s <= last_s), (last_s, world.job.value)]:
+        at_s = max(at_s, since_s)
+        if state in _TRAINS:
+            yield "compute", since_s, at_s
+        else:
+            alive = [s for s in launches if since_s <= s < at_s]
+            until_s = alive[-1] if alive and not _any_alive(world, since_s) else since_s
+            yield "allocation", since_s, max(until_s, since_s)
+            yield "preparation", max(until_s, since_s), at_s
+        since_s, state = at_s, then
+
+
+def _any_alive(world: World, at_s: float) -> bool:
+    return any(
+        m.launched_s is not None and m.launched_s <= at_s and (m.ended_s is None or m.ended_s > at_s)
+        for m in world.machines.values()
+    )
+
+
+def _over(world: World, from_s: float, to_s: float, rate: Callable[[MachineRecord], float]) -> float:
+    """A rate of machines, summed over a time and the machines that the cloud counted in it."""
+    total = 0.0
+    for m in world.machines.values():
+        if m.launched_s is not None:
+            end_s = to_s if m.ended_s is None else min(m.ended_s, to_s)
+            total += rate(m) * max(end_s - max(m.launched_s, from_s), 0.0)
+    return total
+
+
+def on_demand_usd(world: World, usd_per_hour: float) -> float:
+    """What the same machines would have cost on demand; those that keep versions are on demand already."""
+    trained_s = sum(_lived_s(m, world.now_s) for m in world.machines.values() if m.role is Role.TRAINER)
+    kept = sum(m.usd(world.now_s) for m in world.machines.values() if m.role is not Role.TRAINER)
+    return trained_s * usd_per_hour / 3600 + kept
+
+
+def same_work_usd(found: Spent, world: World, usd_per_hour: float) -> float:
+    """What the same steps would have cost on demand: they alone, and loading once on as many machines."""
+    trained = [m for m in world.machines.values() if m.role is Role.TRAINER and m.launched_s and m.trained_s]
+    loads_s = [m.trained_s - m.launched_s for m in trained if m.trained_s and m.launched_s][: world.terms.most]
+    return (found.machine_s["compute"] + sum(loads_s)) * usd_per_hour / 3600
+
+
+def _lived_s(machine: MachineRecord, now_s: float) -> float:
+    if machine.launched_s is None:
+        return 0.0
+    return max((now_s if machine.ended_s is None else machine.ended_s) - machine.launched_s, 0.0)

@@ -1,0 +1,260 @@
+"""``deepvm run --validate``: what ``deepvm simulate`` says of a job, given the lives and latencies that it had.
+
+The engine of the simulator gets the machines' lives in their order, with their notices, and the mean of each latency
+that was measured; what it says is compared with what happened. So what differs is what the model leaves out. Times are
+those of the events: a generation trains from the event in which it resumes until the version that it holds for is safe,
+until a machine is gone, or until its trainers have ended.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from deepvm.core.preemption.job import Job, Span
+from deepvm.core.preemption.savepolicy import SavePolicy
+from deepvm.errors import RequestError, SimulationError
+from deepvm.jobs.history import EventRow
+from deepvm.jobs.world import LOST, PREEMPTED, MachineRecord, Reason, Role, Terms, World
+
+HOLDING = (Reason.EMERGENCY.value, Reason.RESIZE.value, Reason.STOP.value)
+PARTS = ("compute", "recompute", "save", "allocation", "preparation")
+
+
+def refuse_unlike(terms: Terms) -> None:
+    """Raise RequestError for jobs that the simulator has no like of."""
+    if terms.least != terms.most or terms.bought is not None:
+        what = "machines.count is a number and no deadline moves it on demand"
+        raise RequestError("validate", True, f"a job of which {what}")
+
+
+@dataclass
+class _Generation:
+    """When it trained, between which steps, and what it spent on versions.
+
+    ``known``: the last step whose end is known, and when that was; ``stalls_s``: by versions until then, and in all.
+    """
+
+    start_s: float
+    first: int
+    members: set[str] = field(default_factory=set)
+    end_s: float = math.inf
+    known: tuple[int, float] = (0, 0.0)
+    known_stalls_s: float = 0.0
+    stalls_s: float = 0.0
+    held_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What happened, seconds and dollars; ``parts_s``: where the time went, as the simulator counts.
+
+    ``lives_s``: of each machine in the order of their requests, from the moment that made it needed; infinite: it was
+    not taken back. ``graces_s``: from each notice to the end, 0 without one.
+    """
+
+    steps: int
+    step_s: float
+    stall_s: float
+    took_s: float
+    allocation_s: float
+    preparation_s: float
+    lives_s: tuple[float, ...]
+    graces_s: tuple[float, ...]
+    total_s: float
+    cost_usd: float
+    lost_steps: int
+    preemptions: int
+    parts_s: Mapping[str, float]
+
+
+def observed(created_s: float, world: World, events: Sequence[EventRow]) -> Observed | None:
+    """What happened to a job that has trained to its end; None if too little of it is known."""
+    generations, end_s = _generations(world, events), _end_s(events)
+    if not generations or end_s is None:
+        return None
+    trainers = [m for m in world.machines.values() if m.role is Role.TRAINER and m.launched_s is not None]
+    needed = _needed_s(created_s, world, trainers)
+    waits, prepared, trained_s = list[float](), list[float](), 0.0
+    before_s, before = created_s, set[str]()
+    for one in generations:
+        launched = [m.launched_s for m in trainers if m.id in one.members - before and m.launched_s is not None]
+        there_s = min(max([before_s, *launched]), one.start_s)
+        waits.append(there_s - before_s)
+        prepared.append(one.start_s - there_s)
+        trained_s += min(one.end_s, end_s) - one.start_s
+        before_s, before = min(one.end_s, end_s), one.members
+    saved = [e.facts for e in events if e.kind == "safe"]
+    unhurried = [float(f["stall_s"]) for f in saved if f["reason"] not in HOLDING]
+    took = [float(f["took_s"]) for f in saved]
+    step_s = _step_s(generations) or float(world.facts.step_s)
+    save_s = sum(g.stalls_s + g.held_s for g in generations)
+    lost_steps = _lost_steps(generations, step_s)
+    recompute_s = min(lost_steps * step_s, trained_s - save_s)
+    parts = (trained_s - save_s - recompute_s, recompute_s, save_s, sum(waits), sum(prepared))
+    return Observed(
+        steps=world.steps,
+        step_s=step_s,
+        stall_s=fmean(unhurried) if unhurried else 0.0,
+        took_s=fmean(took) if took else 0.0,
+        allocation_s=fmean([max((m.launched_s or 0.0) - needed[m.id], 0.0) for m in trainers]),
+        preparation_s=fmean(prepared),
+        lives_s=tuple(_death_s(m) - needed[m.id] for m in trainers),
+        graces_s=tuple(_death_s(m) - m.noticed_s if m.noticed_s is not None else 0.0 for m in trainers),
+        total_s=end_s - created_s,
+        cost_usd=sum(_usd_until(m, end_s) for m in trainers),
+        lost_steps=lost_steps,
+        preemptions=sum(_death_s(m) < math.inf for m in trainers),
+        parts_s=dict(zip(PARTS, parts, strict=True)),
+    )
+
+
+def _end_s(events: Sequence[EventRow]) -> float | None:
+    """When the last trainers had ended."""
+    return next((e.at_s for e in reversed(events) if e.kind == "ended" and not e.facts["code"]), None)
+
+
+def _generations(world: World, events: Sequence[EventRow]) -> list[_Generation]:
+    found: dict[int, _Generation] = {}
+    members: dict[int, set[str]] = {}
+    for event in events:
+        facts, number = event.facts, int(event.facts.get("generation", 0))
+        if event.kind == "started":
+            members.setdefault(number, set()).add(facts["id"])
+            if facts.get("version") is not None:
+                found.setdefault(number, _Generation(event.at_s, facts["version"], members[number]))
+        elif event.kind == "safe" and number in found and found[number].end_s == math.inf:
+            _add_version(found[number], event)
+        elif event.kind == "ended" and number in found and not facts["code"]:
+            one = found[number]
+            one.end_s = event.at_s
+            one.known, one.known_stalls_s = (int(facts["step"]), event.at_s), one.stalls_s
+    for one in found.values():
+        ends = [m.ended_s for m in world.machines.values() if m.id in one.members and m.ended_s is not None]
+        one.end_s = min([one.end_s, *(e for e in ends if e > one.start_s)])
+    return [found[number] for number in sorted(found)]
+
+
+def _add_version(one: _Generation, event: EventRow) -> None:
+    """A version is safe; where training waits for it, the generation has ended with it."""
+    took_s, holds = float(event.facts["took_s"]), event.facts["reason"] in HOLDING
+    one.known = int(event.facts["version"]), event.at_s - took_s
+    one.known_stalls_s = one.stalls_s
+    if holds:
+        one.end_s, one.held_s = event.at_s, took_s
+    else:
+        one.stalls_s += float(event.facts["stall_s"])
+
+
+def _step_s(generations: Sequence[_Generation]) -> float:
+    """Mean time of a step without what versions cost, 0 if none is known."""
+    known = [g for g in generations if g.known[0] > g.first]
+    steps = sum(g.known[0] - g.first for g in known)
+    return sum(g.known[1] - g.start_s - g.known_stalls_s for g in known) / steps if steps else 0.0
+
+
+def _lost_steps(generations: Sequence[_Generation], step_s: float) -> int:
+    """Steps that were done again; those since the last version that a machine took with it follow from their time."""
+    lost = 0
+    for one, later in zip(generations, generations[1:], strict=False):
+        step, at_s = one.known if one.known[1] else (one.first, one.start_s)
+        since_s = 0.0 if one.held_s else one.end_s - at_s - (one.stalls_s - one.known_stalls_s)
+        lost += max(step + round(since_s / step_s) - later.first, 0) if step_s else 0
+    return lost
+
+
+def _death_s(machine: MachineRecord) -> float:
+    """When it was, or would have been, taken back."""
+    if machine.noticed_s is not None and machine.taken_s is not None:
+        return machine.taken_s
+    return machine.ended_s or math.inf if machine.end_reason in (LOST, PREEMPTED) else math.inf
+
+
+def _needed_s(created_s: float, world: World, trainers: Sequence[MachineRecord]) -> dict[str, float]:
+    """Since when each machine was needed: from the start, or since the loss, or its notice, that it makes good."""
+    lost = sorted(min(m.noticed_s or math.inf, _death_s(m)) for m in trainers if _death_s(m) < math.inf)
+    since = [created_s] * world.terms.most + lost
+    return {
+        m.id: min(since[place], m.requested_s) if place < len(since) else m.requested_s
+        for place, m in enumerate(trainers)
+    }
+
+
+def _usd_until(machine: MachineRecord, end_s: float) -> float:
+    if machine.launched_s is None:
+        return 0.0
+    until_s = end_s if machine.ended_s is None else min(machine.ended_s, end_s)
+    return machine.pool.usd_per_hour * max(until_s - machine.launched_s, 0.0) / 3600
+
+
+def as_job(seen: Observed, terms: Terms, usd_per_hour: float) -> Job:
+    """The job as the simulator sees it: each latency at its mean."""
+    return Job(
+        name="validation",
+        steps=max(seen.steps, 1),
+        step_s=Span.of(max(seen.step_s, 1e-6)),
+        save_s=Span.of(max(seen.took_s, seen.stall_s)),
+        stall_s=Span.of(seen.stall_s),
+        allocation_s=Span.of(seen.allocation_s),
+        preparation_s=Span.of(seen.preparation_s),
+        grace_s=Span.of(max(seen.graces_s, default=0.0)),
+        mttp_s=(terms.mttp_s,),
+        spot_usd_per_hour=usd_per_hour,
+        proactive_replacement=True,
+        vms=terms.most,
+    )
+
+
+def validation(seen: Observed, terms: Terms, policy: SavePolicy, usd_per_hour: float) -> dict[str, Any]:
+    """Forecast, fact and deviation as a document: dollars, seconds, shares of the fact."""
+    from deepvm.simulator.engine.lifetimes import ListedLifetimes
+    from deepvm.simulator.monte_carlo import simulate
+
+    job = as_job(seen, terms, usd_per_hour)
+    fact = _figures(seen.total_s, seen.cost_usd, float(seen.lost_steps), float(seen.preemptions), seen.parts_s)
+    measured = {name: round(getattr(seen, name), 6) for name in _LATENCIES}
+    try:
+        found = simulate(job, policy, runs=1, lives=ListedLifetimes(seen.lives_s, seen.graces_s))
+    except SimulationError as error:
+        return {"fact": fact, "forecast": None, "deviation": None, "measured": measured, "why": str(error)}
+    lost = float(found.preemptions[0])
+    # The simulator pays from the request on, as the thesis counts; here as the cloud does, from the launch.
+    unpaid_s = seen.allocation_s * (job.vms + lost)
+    usd = float(found.cost_usd[0]) - unpaid_s * usd_per_hour / 3600
+    again = found.breakdown_s["recompute"] / job.step_s.mean
+    forecast = _figures(float(found.total_s[0]), usd, again, lost, found.breakdown_s)
+    deviation = {name: _share(forecast[name], fact[name]) for name in ("total_s", "cost_usd")}
+    return {"fact": fact, "forecast": forecast, "deviation": deviation, "measured": measured}
+
+
+_LATENCIES = ("step_s", "stall_s", "took_s", "allocation_s", "preparation_s")
+
+
+def _figures(
+    total_s: float, usd: float, lost_steps: float, preemptions: float, parts_s: Mapping[str, float]
+) -> dict[str, Any]:
+    return {
+        "total_s": round(total_s, 3),
+        "cost_usd": round(usd, 8),
+        "lost_steps": round(lost_steps),
+        "preemptions": round(preemptions),
+        "breakdown_s": {name: round(parts_s[name], 3) for name in PARTS},
+    }
+
+
+def _share(one: float, other: float) -> float | None:
+    return round(one / other - 1, 4) if other else None
+
+
+def rows_of(found: Mapping[str, Any]) -> Iterator[tuple[str, float, float, str]]:
+    """(what, forecast, fact, unit) of a validation with a forecast, for people."""
+    forecast, fact = found["forecast"], found["fact"]
+    yield "total time", forecast["total_s"], fact["total_s"], "s"
+    for name in PARTS:
+        yield name, forecast["breakdown_s"][name], fact["breakdown_s"][name], "s"
+    yield "lost steps", forecast["lost_steps"], fact["lost_steps"], ""
+    yield "preemptions", forecast["preemptions"], fact["preemptions"], ""
+    yield "cost", forecast["cost_usd"], fact["cost_usd"], "$"

@@ -1,0 +1,46 @@
+"""What a job has cost, what it would have cost on demand, and what was wasted, by cause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from deepvm.core.units import format_seconds
+from deepvm.reports.tables import Column, print_lines, print_table
+
+_WORDS = {
+    "compute": "steps done once",
+    "recompute": "steps done again",
+    "save": "saving versions",
+    "allocation": "waiting for machines",
+    "preparation": "loading",
+    "release": "until all were gone",
+}
+
+
+def print_money(document: Mapping[str, Any]) -> None:
+    """As a table; nothing where nothing was paid."""
+    usd, seconds = document["spent_usd"], document["breakdown_s"]
+    paid = document["cost_usd"]
+    if not paid:
+        return
+    print_lines(["", *_compared(document)])
+    rows = []
+    for cause, words in _WORDS.items():
+        if usd[cause] or seconds.get(cause):
+            time = "" if cause not in seconds else format_seconds(seconds[cause], digits=3)
+            rows.append([words, time, f"{usd[cause]:.4f}", f"{100 * usd[cause] / paid:.1f} %"])
+    print_table([Column(""), *(Column(name, "right") for name in ("time", "$", ""))], rows)
+
+
+def _compared(document: Mapping[str, Any]) -> Iterator[str]:
+    """Against on-demand VMs: the same machines, and the same work, which needs fewer of them."""
+    paid = document["cost_usd"]
+    for key, what in (
+        ("on_demand_cost_usd", "the same machines on demand"),
+        ("same_work_on_demand_usd", "the same steps on demand, without preemptions"),
+    ):
+        if other := document.get(key):
+            share = 100 * (1 - paid / other)
+            verdict = f"{share:.0f} % was saved" if share >= 0 else f"{-share:.0f} % more was paid"
+            yield f"{what}: {other:.4f} $, {verdict}"

@@ -1,0 +1,160 @@
+"""Where a job's time and money went: fixed jobs, to the cent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from deepvm.core.preemption.savepolicy import SaveFacts, parse_policy
+from deepvm.jobs.final import final_document
+from deepvm.jobs.history import EventRow
+from deepvm.jobs.spent import spent
+from deepvm.jobs.states import Job, Machine
+from deepvm.jobs.validation import as_job, observed, validation
+from deepvm.jobs.world import LOST, PREEMPTED, RELEASED, Counts, MachineRecord, Pool, Reason, Role, Terms, World
+from deepvm.reports.jobs.listing import print_job
+
+SPOT, ANCHOR = Pool("g4dn.xlarge", "here", "spot", 3.6), Pool("m7g.large", "here", "on-demand", 0.36)
+
+
+def machine(name: str, asked_s: float, launched_s: float, ended_s: float, why: str, **more: float) -> MachineRecord:
+    return MachineRecord(
+        name,
+        SPOT,
+        asked_s,
+        Machine.ENDED,
+        launched_s,
+        ready_s=launched_s + 5,
+        trained_s=launched_s + 10,
+        ended_s=ended_s,
+        end_reason=why,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def event(at_s: float, kind: str, state: str, **facts: object) -> EventRow:
+    return EventRow(at_s, kind, state, facts)
+
+
+def job() -> tuple[World, list[EventRow]]:
+    """100 steps of a second: m1 is lost without a notice after 47, m2 noticed after 77, m3 trains to the end.
+
+    Versions at 20, 40, 60 and, in the emergency, 77; each stalls for 0.5 s, the emergency takes 2 s.
+    """
+    machines = [
+        machine("m1", 0.0, 10.0, 68.0, LOST),
+        machine("m2", 69.0, 80.0, 130.5, PREEMPTED, noticed_s=127.0, taken_s=140.0),
+        machine("m3", 127.5, 138.0, 174.0, RELEASED),
+        replace(machine("a1", 0.0, 5.0, 174.0, RELEASED), pool=ANCHOR, role=Role.ANCHOR, trained_s=None),
+    ]
+    events = [
+        event(20.0, "started", "running", id="m1", generation=1, version=0),
+        event(41.0, "safe", "running", generation=1, version=20, reason="insurance", stall_s=0.5, took_s=1.0),
+        event(61.5, "safe", "running", generation=1, version=40, reason="insurance", stall_s=0.5, took_s=1.0),
+        event(68.5, "machine", "forming", id="m1", why=LOST, generation=1),
+        event(90.0, "started", "running", id="m2", generation=2, version=40),
+        event(111.0, "safe", "running", generation=2, version=60, reason="insurance", stall_s=0.5, took_s=1.0),
+        event(127.0, "noticed", "saving", id="m2", taken_s=140.0, generation=2),
+        event(129.5, "safe", "forming", generation=2, version=77, reason="emergency", stall_s=2.0, took_s=2.0),
+        event(148.0, "started", "running", id="m3", generation=3, version=77),
+        event(171.0, "ended", "done", id="m3", generation=3, code=0, step=100),
+    ]
+    counts = Counts(7, {Reason.INSURANCE: 3, Reason.EMERGENCY: 1})
+    world = World(
+        Terms(1, 1, mttp_s=60.0),
+        174.0,
+        Job.DONE,
+        {m.id: m for m in machines},
+        generation=3,
+        members=("m3",),
+        version=77,
+        reached=100,
+        facts=SaveFacts(step_s=1.0),
+        saving_s=3.5,
+        counts=counts,
+        pools=(SPOT,),
+    )
+    return world, events
+
+
+def test_time_and_money_by_cause() -> None:
+    world, events = job()
+    found = spent(0.0, world, events)
+    assert {k: round(v, 6) for k, v in found.seconds.items()} == {
+        "allocation": 10.0 + (138.0 - 129.5) * 0,  # the anchor lives from 5 s on: later waits are for what loads
+        "preparation": pytest.approx(171.0 - 10.0 - (48.5 + 39.5 + 23.0)),
+        "compute": pytest.approx(48.5 + 39.5 + 23.0 - 7 - 3.5),
+        "recompute": 7.0,
+        "save": 3.5,
+    }
+    assert sum(found.usd.values()) == pytest.approx(world.usd)
+    trained_usd = (48.0 + 39.5 + 23.0) * 0.001 + 111.0 * 0.0001  # m1 is gone half a second before anybody knows
+    assert found.usd["compute"] + found.usd["recompute"] + found.usd["save"] == pytest.approx(trained_usd)
+    assert found.usd["release"] == pytest.approx(3.0 * 0.0011)
+
+
+def test_the_final_document_compares_with_on_demand() -> None:
+    world, events = job()
+    found = final_document("one", 0.0, world, events, 7.2)
+    lived_s = 58.0 + 50.5 + 36.0
+    assert found["cost_usd"] == pytest.approx(lived_s * 0.001 + 169 * 0.0001)
+    assert found["on_demand_cost_usd"] == pytest.approx(lived_s * 0.002 + 169 * 0.0001)  # the anchor is anyway
+    compute_s = (48.0 + 39.5 + 23.0) * (1 - 10.5 / 111.0)
+    assert found["same_work_on_demand_usd"] == pytest.approx((compute_s + 10) * 0.002)
+    assert sum(found["spent_usd"].values()) == pytest.approx(found["cost_usd"], abs=1e-6)
+    assert sum(found["breakdown_s"].values()) == pytest.approx(171.0)
+
+
+def test_the_report(capsys: pytest.CaptureFixture[str]) -> None:
+    world, events = job()
+    document = final_document("one", 0.0, world, events, 7.2)
+    seen = observed(0.0, world, events)
+    assert seen is not None
+    document["validation"] = validation(seen, world.terms, world.terms.policy, 3.6)
+    print_job(document, ())
+    out = capsys.readouterr().out
+    for said in ("the same machines on demand: 0.3059 $, 47 % was saved", "steps done again", "waiting for machines"):
+        assert said in out
+    assert "deepvm simulate, given the lives and latencies that it had:" in out and "total time" in out
+
+
+def test_what_the_simulator_is_given() -> None:
+    world, events = job()
+    seen = observed(0.0, world, events)
+    assert seen is not None
+    # 40 steps until 60.5 s less a stall; 37 from 90 s to 127.5 s less another; 23 from 148 s to 171 s
+    assert seen.step_s == pytest.approx((40.5 - 0.5 + 37.5 - 0.5 + 23.0) / 100)
+    assert seen.lost_steps == 7 and seen.preemptions == 2 and seen.total_s == 171.0
+    assert seen.allocation_s == pytest.approx((10.0 + 12.0 + 11.0) / 3)  # detection included
+    assert seen.preparation_s == pytest.approx((10.0 + 10.0 + 10.0) / 3)
+    assert seen.lives_s == (68.0, 72.0, float("inf")) and seen.graces_s == (0.0, 13.0, 0.0)
+    assert seen.cost_usd == pytest.approx((58.0 + 50.5 + 33.0) * 0.001)
+    assert sum(seen.parts_s.values()) == pytest.approx(seen.total_s)
+    assert as_job(seen, world.terms, 3.6).proactive_replacement
+
+
+def test_the_simulator_says_what_happened() -> None:
+    """With a policy of whole steps, which ignores notices: m2 goes after 77 steps, and 17 are done again."""
+    world, events = job()
+    m2 = replace(world.machines["m2"], noticed_s=None, taken_s=None, ended_s=128.0, end_reason=LOST)
+    m3 = replace(world.machines["m3"], requested_s=128.5, launched_s=139.0, ended_s=194.0)
+    world = replace(world, machines={**world.machines, "m2": m2, "m3": m3}, counts=Counts(24))
+    events = [
+        *(e for e in events[:6]),
+        event(149.0, "started", "running", id="m3", generation=3, version=60),
+        event(170.0, "safe", "running", generation=3, version=80, reason="insurance", stall_s=0.5, took_s=1.0),
+        event(190.0, "ended", "done", id="m3", generation=3, code=0, step=100),
+    ]
+    seen = observed(0.0, world, events)
+    assert seen is not None and seen.lost_steps == 7 + 17
+    found = validation(seen, world.terms, parse_policy("static:20"), 3.6)
+    assert abs(found["deviation"]["total_s"]) < 0.01 and abs(found["deviation"]["cost_usd"]) < 0.01, found
+    assert found["forecast"]["preemptions"] == 2 and abs(found["forecast"]["lost_steps"] - 24) <= 1
+    other = validation(replace(seen, lives_s=(68.0, float("inf"))), world.terms, parse_policy("static:20"), 3.6)
+    assert other["deviation"]["total_s"] < -0.1  # lives that were not those
+
+
+def test_nothing_is_compared_without_an_end() -> None:
+    world, events = job()
+    assert observed(0.0, world, events[:-1]) is None
