@@ -25,6 +25,7 @@ from deepvm.jobs.controller.controller import Submitted
 from deepvm.jobs.controller.injector import Injection
 from deepvm.jobs.history import History, JobRow, own_folder
 from deepvm.jobs.jobfile import Anchor, JobFile, Range
+from deepvm.jobs.own_hosts import OwnHosts, pool_of
 from deepvm.jobs.states import Job
 from deepvm.jobs.wire import new_secret
 from deepvm.jobs.world import Pool, Terms, World
@@ -60,10 +61,13 @@ def world_of(job: JobFile, beside: Path, now_s: float) -> World:
 
     Raises RequestError, or what reading its plan raises.
     """
-    wanted, budget = rented_of(job, beside), job.budget
+    hosts, budget = OwnHosts.read(job, beside), job.budget
+    wanted = rented_of(job, beside) if hosts is None else taken_of(job, hosts)
     zone, grace_s = job.machines.zone or job.cloud, job.inject.grace if job.inject else 120.0
 
     def pool(name: str, market: Market, option: str) -> Pool:
+        if hosts is not None:
+            return next(p for p in hosts.pools() if p.instance_type == name)
         price = instance_of(name, option).usd_per_hour(market)
         if price is None:
             raise RequestError(option, name, f"a type with a price in the market {market.value}")
@@ -87,6 +91,8 @@ def world_of(job: JobFile, beside: Path, now_s: float) -> World:
         steadies=wanted.steadies if spot else 0,
     )
     pools = (pool(wanted.type, Market.SPOT, "machines.type"),) if spot else (on_demand,)
+    if hosts is not None:
+        pools = tuple(p for p in hosts.pools() if p.instance_type != wanted.anchor)
     return World(terms=terms, now_s=now_s, pools=tuple(p for p in pools if p is not None))
 
 
@@ -121,6 +127,19 @@ def rented_of(job: JobFile, beside: Path) -> Rented:
     if isinstance(job.anchor, Anchor):
         return replace(found, anchor=job.anchor.type, anchors=max(found.anchors, 1))
     return replace(found, anchor="", anchors=0) if job.anchor == "none" else found
+
+
+def taken_of(job: JobFile, own: OwnHosts) -> Rented:
+    """The hosts that a job takes: all that train, or ``count`` of them. Raises RequestError: there are not so many."""
+    anchor = job.anchor.type if isinstance(job.anchor, Anchor) else ""
+    if anchor and not any(p.instance_type == anchor for p in own.pools()):
+        raise RequestError("anchor.type", anchor, "the type= of a host in the file of machines.hosts")
+    train = [pool_of(host) for host in own.hosts if pool_of(host).instance_type != anchor]
+    count = job.machines.count
+    least, most = (count.min, count.max) if isinstance(count, Range) else (count or len(train), count or len(train))
+    if not 1 <= most <= len(train):
+        raise RequestError("machines.count", most, f"at most {len(train)}, the hosts that train")
+    return Rented(train[0].instance_type, least, most, most, anchor, 1 if anchor else 0)
 
 
 def _recommended(usd_per_hour: float) -> Rented:
@@ -163,6 +182,7 @@ def submit(job: JobFile, file: Path, history: History) -> tuple[Submitted, World
     with about(file):
         cloud_of(job.cloud)
         world, folder = world_of(job, beside, now_s), jobs_folder() / job.name
+        hosts = OwnHosts.read(job, beside)
     known = history.job(job.name)
     if known is not None:
         cure = f"another name: --name {job.name}-2"
@@ -177,6 +197,8 @@ def submit(job: JobFile, file: Path, history: History) -> tuple[Submitted, World
             secret.write(new_secret())
         if job.code is not None:
             pack(beside / job.code, folder / CODE)
+        if hosts is not None:
+            hosts.save(folder)
     except OSError as error:
         raise DataError(f"{error.filename or folder}: {error.strerror or error}") from None
     spec = {**job.model_dump(mode="json"), "instance_type": _trains(world).instance_type}
@@ -199,9 +221,9 @@ def secret_in(folder: Path) -> str:
 
 def submitted(name: str, folder: Path, spec: Mapping[str, Any]) -> Submitted:
     """A job as its controller runs it, from what was written down. Raises DataError."""
-    instance = instance_of(spec["instance_type"])
-    inject = spec["inject"]
-    tiers = list(spec["tiers"]) or [(folder / "versions").as_uri()]
+    inject, hosts = spec["inject"], OwnHosts.load(folder)
+    # A folder of this computer is of no use to other hosts.
+    tiers = list(spec["tiers"]) or ([] if hosts and not hosts.reach.local else [(folder / "versions").as_uri()])
     told = {
         "train": spec["train"],
         "launcher": spec["launcher"],
@@ -209,15 +231,24 @@ def submitted(name: str, folder: Path, spec: Mapping[str, Any]) -> Submitted:
         "setup": spec["setup"],
         "tiers": tiers,
         "save_policy": spec["save_policy"],
-        "per_machine": instance.gpu.count if instance.gpu else 1,
+        "per_machine": (hosts.slots if hosts else 0) or _gpus(spec["instance_type"], known=hosts is None) or 1,
         "orphan_after_s": ORPHAN_AFTER_S,
         "anchor_memory": (spec["anchor"].get("memory") if isinstance(spec["anchor"], dict) else None) or _MEMORY,
     }
     injection = None
     if inject is not None:
         injection = Injection(inject["mttp"], inject["seed"], inject["count"], inject["grace"], inject["missed"])
-    code = folder / CODE
-    return Submitted(name, folder, secret_in(folder), told, code if code.exists() else None, injection)
+    code = folder / CODE if (folder / CODE).exists() else None
+    list_s = 1.0 if find_cloud(spec["cloud"]).near else 5.0
+    return Submitted(name, folder, secret_in(folder), told, code, injection, list_s)
+
+
+def _gpus(instance_type: str, *, known: bool) -> int:
+    """Of one machine, as the catalog has it. Raises RequestError: it must be ``known`` there, and is not."""
+    if not known and instance_type not in load_catalog().by_name:
+        return 0
+    gpu = instance_of(instance_type).gpu
+    return gpu.count if gpu else 0
 
 
 def resumed(row: JobRow, history: History) -> tuple[Submitted, World]:
@@ -229,8 +260,9 @@ def resumed(row: JobRow, history: History) -> tuple[Submitted, World]:
 
 
 def on_demand_price(spec: Mapping[str, Any]) -> Decimal | None:
-    """What a machine of the job costs on demand, $/h."""
-    return instance_of(spec["instance_type"]).on_demand_usd_per_hour
+    """What a machine of the job costs on demand, $/h; None if nobody knows."""
+    known = load_catalog().by_name.get(spec["instance_type"])
+    return None if known is None else known.on_demand_usd_per_hour
 
 
 def pack(folder: Path, target: Path) -> None:
