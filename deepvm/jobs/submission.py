@@ -80,6 +80,8 @@ def world_of(job: JobFile, beside: Path, now_s: float) -> World:
         silent_s=4.0 if near else 15.0,
         lost_s=15.0 if near else 45.0,
         absent_s=10.0 if near else 60.0,
+        # A host is free again as soon as its machine has ended.
+        cool_s=30.0 if hosts is None else 2.0,
         least=wanted.least,
         most=wanted.most,
         total_usd=budget.total_usd,
