@@ -25,7 +25,7 @@ from deepvm.profiling.hosts.launcher import Host
 POOL = Pool("g4dn.xlarge", "here", "spot", 0.3)
 
 
-@pytest.fixture(params=["local", "netns", "ssh"])
+@pytest.fixture(params=["local", "kept", "netns", "ssh"])
 def cloud(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     found: Cloud
     if request.param == "ssh":
@@ -37,6 +37,8 @@ def cloud(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     else:
         if request.param == "netns":
             need_namespaces()
+        if request.param == "kept":  # where unshare is refused
+            monkeypatch.setattr("deepvm.jobs.clouds.local.unshared", list)
         found = (NetnsCloud if request.param == "netns" else LocalCloud)(tmp_path, allocation_s=0.0)
     yield found
     for machine in found.listing("job").alive:

@@ -131,7 +131,8 @@ def test_a_job_over_a_real_sshd(home: Home) -> None:
         process = home.start("run", str(job))
         until(lambda: (home.result / "starts-1").exists(), 60)
         os.kill(trees(home)[0], signal.SIGKILL)
-        until(lambda: len((home.result / "starts-0").read_text().split()) > 1, 60)
+        started = home.result / "starts-0"
+        until(lambda: started.exists() and len(started.read_text().split()) > 1, 60)
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         found = home.document("jobs", "resume", "sshd")
