@@ -162,6 +162,7 @@ class JobFile(_Strict):
     keep: Annotated[int, BeforeValidator(_bare), Field(ge=0, le=10_000)] = _said("a whole number from 0", 2)
     budget: Budget = _said("usd_per_hour, total_usd, deadline, deadline_policy", Budget())
     cloud: Annotated[str, AfterValidator(_cloud)] = _said(joined(CLOUDS, "or"), "local")
+    orphan_after: Seconds = _said(_TIME, 1800.0)
     inject: Injected | None = _said("{mttp: 30s, seed: 1, count: 5, grace: 5s, missed: 0}", None)
 
 

@@ -234,7 +234,7 @@ def submitted(name: str, folder: Path, spec: Mapping[str, Any]) -> Submitted:
         "tiers": tiers,
         "save_policy": spec["save_policy"],
         "per_machine": (hosts.slots if hosts else 0) or _gpus(spec["instance_type"], known=hosts is None) or 1,
-        "orphan_after_s": ORPHAN_AFTER_S,
+        "orphan_after_s": spec.get("orphan_after", ORPHAN_AFTER_S),
         "anchor_memory": (spec["anchor"].get("memory") if isinstance(spec["anchor"], dict) else None) or _MEMORY,
     }
     injection = None
