@@ -152,6 +152,7 @@ class World:
         facts: what is known of steps, versions and lives.
         ending: why the job is to stop, empty if it is not. failure: why nothing can be trained, else empty.
         requests: how many machines were ever asked for. saving_s: for how long saves have stalled training.
+        cold: machines whose next trainers still load while others run; heartbeats say it, nobody writes it down.
     """
 
     terms: Terms
@@ -180,6 +181,7 @@ class World:
     requests: int = 0
     saving_s: float = 0.0
     counts: Counts = field(default_factory=Counts)
+    cold: frozenset[str] = frozenset()
 
     @property
     def notices(self) -> int:
@@ -209,6 +211,12 @@ class World:
     def of(self, role: Role, *states: Machine) -> Iterator[MachineRecord]:
         """The machines of a role in these states."""
         return (m for m in self.machines.values() if m.role is role and m.state in states)
+
+    def with_spare(self, machine: str, *, spare: bool) -> World:
+        """With what a heartbeat says of a machine's next trainers."""
+        if (machine in self.cold) != spare:
+            return self
+        return replace(self, cold=self.cold - {machine} if spare else self.cold | {machine})
 
     def with_machine(self, machine: MachineRecord) -> World:
         """With one machine new or changed."""

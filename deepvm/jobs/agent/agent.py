@@ -196,6 +196,7 @@ class Agent:
                 "step": step,
                 "step_ns": board.of_rank(0, RankWord.STEP_NS) if board is not None else 0,
                 "warm": trainers.warm or bool(trainers.running),
+                "spare": trainers.warm,
                 "address": around.address,
                 "port": _free_port(),
                 "seen": self._orders.digest,
