@@ -55,7 +55,7 @@ class Listed:
 class Heard:
     """A heartbeat: which generation the agent runs (0: none), how far, and whether it can start another at once.
 
-    ``step_s``: duration of the last step, 0 before the first.
+    ``step_s``: duration of the last step, 0 before the first. ``spare``: whether it can even while this one runs.
     """
 
     id: str
@@ -63,6 +63,7 @@ class Heard:
     step: int = 0
     warm: bool = False
     step_s: float = 0.0
+    spare: bool = True
 
 
 @dataclass(frozen=True)
@@ -264,6 +265,7 @@ def _known(world: World, event: Event) -> World:
     assert isinstance(event, Heard)
     if machine.state.over:
         return world
+    world = world.with_spare(event.id, spare=event.spare)
     world = _moved(world, replace(machine, heard_s=now, silent_s=None), MachineEvent.BEAT)
     if event.warm or event.epoch:
         world = _moved(world, world.machines[machine.id], MachineEvent.WARM)
@@ -442,7 +444,7 @@ def _saved_first(world: World) -> _Step:
     elif world.ending:
         reason = Reason.STOP
     elif world.job is Job.RUNNING and (_next_members(world), _next_anchors(world)) != (world.members, world.anchors):
-        reason = Reason.RESIZE if _next_members(world) and _has_anchors(world) else None
+        reason = Reason.RESIZE if _next_members(world) and _has_anchors(world) and _has_spares(world) else None
     if reason is None:
         return world, []
     return replace(world, save=Save(reason, world.now_s, limit_s), job=job_after(world.job, JobEvent.SAVE)), []
@@ -454,6 +456,13 @@ def _holds(save: Save) -> bool:
 
 
 _HOLDING = (Reason.EMERGENCY, Reason.RESIZE, Reason.STOP)
+def _has_spares(world: World) -> bool:
+    """Whether all of this generation can begin the next at once: a newcomer must not have them load torch meanwhile."""
+    ready_s = max((world.machines[m].ready_s or world.now_s for m in _next_members(world)), default=world.now_s)
+    return world.cold.isdisjoint(world.members) or world.now_s - ready_s >= _SPARE_S
+
+
+_SPARE_S = 60.0
 
 
 def _next_members(world: World) -> tuple[str, ...]:

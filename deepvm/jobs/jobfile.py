@@ -100,6 +100,9 @@ class Machines(_Strict):
     count: Count | Range | None = _said(f"{_WHOLE}, or {{min: 2, max: 4}}", None)
     market: Literal["spot", "on-demand"] = _said("spot or on-demand", "spot")
     zone: Text | None = _said("a zone, such as us-east-1a", None)
+    hosts: Text | None = _said("the file of hosts of your own, for cloud: ssh", None)
+    launcher: Text | None = _said("how commands get to hosts: ssh, or words with {host} in them", None)
+    python: Text | None = _said("the interpreter of hosts, such as ~/venv/bin/python", None)
 
 
 class Anchor(_Strict):
@@ -147,7 +150,7 @@ class JobFile(_Strict):
         "names of variables with texts, such as {OMP_NUM_THREADS: '1'}", {}
     )
     data: dict[str, Text] = _said("names with URLs, or mount: with a path, such as {train: s3://bucket/train}", {})
-    machines: Machines = _said("type, plan, count, market, zone", Machines())
+    machines: Machines = _said("type, plan or hosts, count, market, zone", Machines())
     anchor: Anchor | Literal["none"] | None = _said("{type: m7g.large}, or none", None)
     tiers: list[Text] = _said("a list of URLs, such as [s3://bucket/run]", [])
     save_policy: Annotated[str, AfterValidator(_policy)] = _said(
@@ -162,6 +165,7 @@ class JobFile(_Strict):
     keep: Annotated[int, BeforeValidator(_bare), Field(ge=0, le=10_000)] = _said("a whole number from 0", 2)
     budget: Budget = _said("usd_per_hour, total_usd, deadline, deadline_policy", Budget())
     cloud: Annotated[str, AfterValidator(_cloud)] = _said(joined(CLOUDS, "or"), "local")
+    orphan_after: Seconds = _said(_TIME, 1800.0)
     inject: Injected | None = _said("{mttp: 30s, seed: 1, count: 5, grace: 5s, missed: 0}", None)
 
 
@@ -305,12 +309,17 @@ def _contradictions(found: JobFile, lines: _LINES) -> Iterator[str]:
     if isinstance(machines.count, Range) and machines.count.max < machines.count.min:
         line = _line(("machines", "count", "max"), lines)
         yield f"line {line}: machines.count.max: {machines.count.max} is less than min, {machines.count.min}"
-    if not (machines.type or machines.plan or found.budget.usd_per_hour):
+    if not (machines.type or machines.plan or machines.hosts or found.budget.usd_per_hour):
         where = f"line {lines['machines',]}: " if ("machines",) in lines else ""
         yield f"{where}machines: neither type nor plan, nor budget.usd_per_hour to plan for; give one of them"
+    if machines.hosts and machines.plan:
+        yield f"line {_line(('machines', 'plan'), lines)}: machines.plan: either hosts or plan"
+    for key in ("launcher", "python"):
+        if getattr(machines, key) and not machines.hosts:
+            yield f"line {_line(('machines', key), lines)}: machines.{key}: only with hosts"
     if found.inject is not None and not find_cloud(found.cloud).can_preempt:
-        line = lines["inject",]
-        yield f"line {line}: inject: the cloud {found.cloud} takes machines back itself; allowed with local and netns"
+        line, allowed = lines["inject",], "allowed with local, netns and ssh"
+        yield f"line {line}: inject: the cloud {found.cloud} takes machines back itself; {allowed}"
 
 
 def _at(document: Any, path: tuple[str | int, ...]) -> Any:

@@ -27,6 +27,7 @@ from deepvm.jobs.controller.injector import Injection
 from deepvm.jobs.history import History, JobRow, own_folder
 from deepvm.jobs.jobfile import Anchor, JobFile, Range
 from deepvm.jobs.markets import is_on_demand, most_of
+from deepvm.jobs.own_hosts import OwnHosts, pool_of
 from deepvm.jobs.pools import expected_life_s
 from deepvm.jobs.states import Job
 from deepvm.jobs.wire import new_secret
@@ -65,23 +66,28 @@ def world_of(job: JobFile, beside: Path, now_s: float) -> World:
 
     Raises RequestError, or what reading its plan raises.
     """
-    wanted, budget = rented_of(job, beside), job.budget
+    hosts, budget = OwnHosts.read(job, beside), job.budget
+    wanted = rented_of(job, beside) if hosts is None else taken_of(job, hosts)
     zone, grace_s = job.machines.zone or job.cloud, job.inject.grace if job.inject else _GRACE_S
 
     def pool(name: str, market: Market, option: str) -> Pool:
+        if hosts is not None:
+            return next(p for p in hosts.pools() if p.instance_type == name)
         price = instance_of(name, option).usd_per_hour(market)
         if price is None:
             raise RequestError(option, name, f"a type with a price in the market {market.value}")
         return Pool(name, zone, market.value, float(price), grace_s)
 
     spot = wanted.steadies < wanted.most
-    moves = spot and budget.deadline is not None and job.steps is not None
+    moves = hosts is None and spot and budget.deadline is not None and job.steps is not None
     on_demand = pool(wanted.type, Market.ON_DEMAND, "machines.type") if wanted.steadies or moves else None
     near = find_cloud(job.cloud).near
     terms = Terms(
         silent_s=4.0 if near else 15.0,
         lost_s=15.0 if near else 45.0,
         absent_s=10.0 if near else 60.0,
+        # A host is free again as soon as its machine has ended.
+        cool_s=30.0 if hosts is None else 2.0,
         least=wanted.least,
         most=wanted.most,
         total_usd=budget.total_usd,
@@ -100,6 +106,8 @@ def world_of(job: JobFile, beside: Path, now_s: float) -> World:
         version_s=2.0 if near else 60.0,
     )
     pools = tuple(p for p in ((pool(wanted.type, Market.SPOT, "machines.type"),) if spot else (on_demand,)) if p)
+    if hosts is not None:
+        pools = tuple(p for p in hosts.pools() if p.instance_type != wanted.anchor)
     world = World(terms=terms, now_s=now_s, pools=pools)
     for market, asked in (("", world), (" on demand, which the deadline may need", replace(world, on_demand=moves))):
         if most_of(asked) < wanted.least:
@@ -148,6 +156,19 @@ def rented_of(job: JobFile, beside: Path) -> Rented:
     return replace(found, anchor="", anchors=0) if job.anchor == "none" else found
 
 
+def taken_of(job: JobFile, own: OwnHosts) -> Rented:
+    """The hosts that a job takes: all that train, or ``count`` of them. Raises RequestError: there are not so many."""
+    anchor = job.anchor.type if isinstance(job.anchor, Anchor) else ""
+    if anchor and not any(p.instance_type == anchor for p in own.pools()):
+        raise RequestError("anchor.type", anchor, "the type= of a host in the file of machines.hosts")
+    train = [pool_of(host) for host in own.hosts if pool_of(host).instance_type != anchor]
+    count = job.machines.count
+    least, most = (count.min, count.max) if isinstance(count, Range) else (count or len(train), count or len(train))
+    if not 1 <= most <= len(train):
+        raise RequestError("machines.count", most, f"at most {len(train)}, the hosts that train")
+    return Rented(train[0].instance_type, least, most, most, anchor, 1 if anchor else 0)
+
+
 def _recommended(usd_per_hour: float) -> Rented:
     """The best cluster for a budget. Raises RequestError: it buys none."""
     from deepvm.planner.recommend import recommend
@@ -188,6 +209,7 @@ def submit(job: JobFile, file: Path, history: History) -> tuple[Submitted, World
     with about(file):
         cloud_of(job.cloud)
         world, folder = world_of(job, beside, now_s), jobs_folder() / job.name
+        hosts = OwnHosts.read(job, beside)
     known = history.job(job.name)
     if known is not None:
         cure = f"another name: --name {job.name}-2"
@@ -202,6 +224,8 @@ def submit(job: JobFile, file: Path, history: History) -> tuple[Submitted, World
             secret.write(new_secret())
         if job.code is not None:
             pack(beside / job.code, folder / CODE)
+        if hosts is not None:
+            hosts.save(folder)
     except OSError as error:
         raise DataError(f"{error.filename or folder}: {error.strerror or error}") from None
     world = _with_lives(job, world, history)
@@ -235,9 +259,9 @@ def secret_in(folder: Path) -> str:
 
 def submitted(name: str, folder: Path, spec: Mapping[str, Any]) -> Submitted:
     """A job as its controller runs it, from what was written down. Raises DataError."""
-    instance = instance_of(spec["instance_type"])
-    inject = spec["inject"]
-    tiers = list(spec["tiers"]) or [(folder / "versions").as_uri()]
+    inject, hosts = spec["inject"], OwnHosts.load(folder)
+    # A folder of this computer is of no use to other hosts.
+    tiers = list(spec["tiers"]) or ([] if hosts and not hosts.reach.local else [(folder / "versions").as_uri()])
     told = {
         "train": spec["train"],
         "launcher": spec["launcher"],
@@ -246,15 +270,24 @@ def submitted(name: str, folder: Path, spec: Mapping[str, Any]) -> Submitted:
         "tiers": tiers,
         "save_policy": spec["save_policy"],
         "grace_s": inject["grace"] if inject is not None else _GRACE_S,
-        "per_machine": instance.gpu.count if instance.gpu else 1,
-        "orphan_after_s": ORPHAN_AFTER_S,
+        "per_machine": (hosts.slots if hosts else 0) or _gpus(spec["instance_type"], known=hosts is None) or 1,
+        "orphan_after_s": spec.get("orphan_after", ORPHAN_AFTER_S),
         "anchor_memory": (spec["anchor"].get("memory") if isinstance(spec["anchor"], dict) else None) or _MEMORY,
     }
     injection = None
     if inject is not None:
         injection = Injection(inject["mttp"], inject["seed"], inject["count"], inject["grace"], inject["missed"])
-    code = folder / CODE
-    return Submitted(name, folder, secret_in(folder), told, code if code.exists() else None, injection)
+    code = folder / CODE if (folder / CODE).exists() else None
+    list_s = 1.0 if find_cloud(spec["cloud"]).near else 5.0
+    return Submitted(name, folder, secret_in(folder), told, code, injection, list_s)
+
+
+def _gpus(instance_type: str, *, known: bool) -> int:
+    """Of one machine, as the catalog has it. Raises RequestError: it must be ``known`` there, and is not."""
+    if not known and instance_type not in load_catalog().by_name:
+        return 0
+    gpu = instance_of(instance_type).gpu
+    return gpu.count if gpu else 0
 
 
 def resumed(
@@ -287,8 +320,9 @@ def resumed(
 
 
 def on_demand_price(spec: Mapping[str, Any]) -> Decimal | None:
-    """What a machine of the job costs on demand, $/h."""
-    return instance_of(spec["instance_type"]).on_demand_usd_per_hour
+    """What a machine of the job costs on demand, $/h; None if nobody knows."""
+    known = load_catalog().by_name.get(spec["instance_type"])
+    return None if known is None else known.on_demand_usd_per_hour
 
 
 def pack(folder: Path, target: Path) -> None:

@@ -182,6 +182,7 @@ class World:
         requests: how many machines were ever asked for. saving_s: for how long saves have stalled training.
         on_demand: whether the deadline wants machines on demand. losses: spot machines that were lost or refused when
             it last decided. pace: how fast steps are.
+        cold: machines whose next trainers still load while others run; heartbeats say it, nobody writes it down.
     """
 
     terms: Terms
@@ -213,6 +214,7 @@ class World:
     on_demand: bool = False
     losses: int = 0
     pace: Pace = field(default_factory=Pace)
+    cold: frozenset[str] = frozenset()
 
     @property
     def notices(self) -> int:
@@ -242,6 +244,12 @@ class World:
     def of(self, role: Role, *states: Machine) -> Iterator[MachineRecord]:
         """The machines of a role in these states."""
         return (m for m in self.machines.values() if m.role is role and m.state in states)
+
+    def with_spare(self, machine: str, *, spare: bool) -> World:
+        """With what a heartbeat says of a machine's next trainers."""
+        if (machine in self.cold) != spare:
+            return self
+        return replace(self, cold=self.cold - {machine} if spare else self.cold | {machine})
 
     def with_machine(self, machine: MachineRecord) -> World:
         """With one machine new or changed."""

@@ -95,3 +95,19 @@ def test_steps_that_were_heard_of_before_their_version_are_not_lost() -> None:
     for event in events:
         world, _ = d.react(world, event, 2.0)
     assert world.generation == 2 and world.counts.lost_steps == 0 and world.steps == 43
+
+
+def test_a_newcomer_waits_until_the_others_can_go_on_at_once() -> None:
+    world = World(Terms(1, 2), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
+    for event in (d.Tick(), d.Heard("m1", warm=True), d.Tick()):
+        world, _ = d.react(world, event, 20.0)
+    world, _ = d.react(world, (d.Heard("m1", warm=True), d.Tick()), 40.0)
+    assert world.members == ("m1",)  # the other did not come in time
+    world, _ = d.react(world, (d.Started("m1", 1, 0), d.Heard("m1", 1, 5, warm=True, spare=False)), 41.0)
+    world, _ = d.react(world, d.Heard("m2", warm=True), 42.0)
+    assert world.save is None and world.job is Job.RUNNING
+    loaded, _ = d.react(world, d.Heard("m1", 1, 9, warm=True), 45.0)
+    assert loaded.save is not None and loaded.save.reason is Reason.RESIZE
+    beats = (d.Heard("m1", 1, 9, warm=True, spare=False), d.Heard("m2", warm=True))
+    late, _ = d.react(world, beats, 110.0)  # nobody waits for ever
+    assert late.save is not None and late.save.reason is Reason.RESIZE

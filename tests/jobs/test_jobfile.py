@@ -52,6 +52,14 @@ def test_the_least() -> None:
     assert found.machines.count is None and found.cloud == "local" and found.save_policy == "adaptive"
 
 
+def test_hosts_of_ones_own() -> None:
+    text = (
+        "name: x\ntrain: python t.py\ncloud: ssh\nmachines: {hosts: h.txt}\ninject: {mttp: 30s}\norphan_after: 5min\n"
+    )
+    found = parse_job_file(text, "job.yaml")
+    assert (found.machines.hosts, found.machines.count, found.orphan_after) == ("h.txt", None, 300)
+
+
 def base(**changes: str) -> str:
     keys = {"name": "x", "train": "python t.py", "machines": "{type: a}"} | changes
     return "".join(f"{key}: {value}\n" for key, value in keys.items() if value)
@@ -109,6 +117,12 @@ BAD = [
     (base(budget="{deadline_policy: lazy}"), "budget.deadline_policy: 'lazy' cannot be used"),
     (base(cloud="azure"), "cloud: 'azure' cannot be used; allowed: local"),
     (base(launcher="mpi"), "launcher: 'mpi' cannot be used; allowed: direct or torchrun"),
+    (base(machines="{hosts: h.txt, plan: p.json}"), "machines.plan: either hosts or plan"),
+    (base(machines="{hosts: [a, b]}"), "machines.hosts: a list of 2 cannot be used; allowed: the file of hosts"),
+    (base(machines="{type: a, launcher: 'ssh {host}'}"), "machines.launcher: only with hosts"),
+    (base(machines="{type: a, python: python3}"), "machines.python: only with hosts"),
+    (base(machines="{type: a, host: h.txt}"), "did you mean hosts?"),
+    (base(orphan_after="30"), "orphan_after: 30 cannot be used; allowed: a time with a unit"),
     (base(inject="{seed: 1}"), "inject.mttp: missing; allowed: a time with a unit"),
     (base(inject="{mttp: 30s, missed: 2}"), "inject.missed: 2 cannot be used; allowed: the share without a notice"),
     (base(schema_version="deepvm.job/9"), "schema_version: 'deepvm.job/9' cannot be used"),

@@ -182,7 +182,7 @@ def doctor(
     named = dict.fromkeys(r for r in region if r not in ("", "all"))
     regions = [Region(DEFAULT_CLOUD.check_region(r), "--region") for r in named]
     regions = regions or [DEFAULT_CLOUD.own_region(profile, os.environ)]
-    found = [_check_cache()]
+    found = [_check_cache(), _check_local_machines()]
     for asked in regions:
         note(f"asking AWS about {asked.name}" + ("" if named else f" ({asked.where})"))
         for check in DEFAULT_CLOUD.check(profile, asked.name, datetime.now(timezone.utc), PATIENCE_S):
@@ -214,3 +214,14 @@ def _check_cache() -> Check:
     except OSError as error:
         return Check("cache", None, f"{folder} cannot be written: {error.strerror or error}", advice)
     return Check("cache", True, str(folder) if folder.exists() else f"{folder}, not made yet")
+
+
+def _check_local_machines() -> Check:
+    """What keeps the processes of a local machine together; without unshare, deepvm does it itself."""
+    from deepvm.catalog.signals.cloud import Check
+    from deepvm.jobs.clouds.local import unshared
+
+    if unshared():
+        return Check("local machines", True, "each has a PID namespace of its own, by unshare")
+    found = "unshare is refused here: machines of deepvm run are kept together by a process of deepvm's own"
+    return Check("local machines", None, found, "nothing, unless you kill -9 that process and its child at once")

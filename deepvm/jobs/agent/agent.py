@@ -44,6 +44,7 @@ class Surroundings:
         machine: the name under which it was asked for. secret: of that machine. folder: the agent's own.
         controller: the controller's URL now. address: of this machine, for the others.
         interface: the network interface of collectives, empty for any. beat_s: between heartbeats, at most.
+        orphan_after_s: without a controller for so long the machine ends; the job's own value counts once it is known.
     """
 
     machine: str
@@ -53,6 +54,11 @@ class Surroundings:
     address: str
     interface: str = ""
     beat_s: float = 5.0
+    orphan_after_s: float = 1800.0
+
+
+class Orphaned(Exception):
+    """Nobody has heard of the controller for too long."""
 
 
 @dataclass
@@ -95,6 +101,8 @@ class Agent:
         self._base = 0
         """Steps that a script had done when its backup was made: it counts from 0 again."""
         self._heard_s = time.monotonic()
+        self._safe_s = 0.0
+        """When trainers last said that a version is safe, not only begun."""
         self._lock = threading.Lock()
         self._clients = {
             name: ControllerClient(around.controller, around.machine, around.secret)
@@ -108,7 +116,12 @@ class Agent:
         """Work until the controller needs this machine no more, or nobody has heard of it for too long."""
         folder = self._around.folder
         folder.mkdir(parents=True, exist_ok=True)
-        spec = self._prepare()
+        try:
+            spec = self._prepare()
+        except Orphaned:
+            log.warning("no controller was found for %.0f s: this machine ends", self._around.orphan_after_s)
+            return
+        self._heard_s = time.monotonic()  # the setup may have taken longer than a controller may be silent
         sockets = TrainerSocket(folder, self._answer)
         threads = [threading.Thread(target=self._beats, daemon=True, name="beats")]
         if self._notices is not None:
@@ -165,12 +178,16 @@ class Agent:
         return spec
 
     def _insist(self, ask: Callable[[], Any]) -> Any:
-        """Try until the controller answers."""
+        """Try until the controller answers. Raises Orphaned."""
         while True:
             try:
-                return ask()
+                found = ask()
+                self._heard_s = time.monotonic()
+                return found
             except (Unheard, WireError) as error:
                 log.debug("the controller does not answer: %s", error)
+                if time.monotonic() - self._heard_s >= self._around.orphan_after_s:
+                    raise Orphaned from None
                 time.sleep(_RETRY_S)
 
     # --- the controller ----------------------------------------------------------------------------------------------
@@ -187,6 +204,7 @@ class Agent:
                 "step": step,
                 "step_ns": board.of_rank(0, RankWord.STEP_NS) if board is not None else 0,
                 "warm": trainers.warm or bool(trainers.running),
+                "spare": trainers.warm,
                 "address": around.address,
                 "port": _free_port(),
                 "seen": self._orders.digest,
@@ -261,7 +279,7 @@ class Agent:
             self._over.wait(_TICK_S)
 
     def _saved_since(self, since_s: float) -> bool:
-        return not self._running or self._last[1] >= since_s
+        return not self._running or self._safe_s >= since_s
 
     def _change(self, orders: Orders) -> None:
         """End the trainers of an older generation, and start those of the newest."""
@@ -390,6 +408,7 @@ class Agent:
             return {}
         took_s, stall_s = float(message["took_s"]), float(message["stall_s"])
         self._facts = replace(self._facts, save_s=stall_s, backup_s=took_s, emergency_s=took_s)
+        self._safe_s = time.monotonic()
         self._reporter.add(
             "saved",
             generation=self._running,

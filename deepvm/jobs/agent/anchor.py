@@ -47,7 +47,8 @@ class AnchorAgent:
                     answer = self._client.ask("/beat", {**beat, **where, "seen": seen, "wait_s": around.beat_s}, 15.0)
                 except (Unheard, WireError) as error:
                     log.debug("the controller does not answer: %s", error)
-                    if spec is not None and time.monotonic() - heard_s >= float(spec["orphan_after_s"]):
+                    orphan_after_s = around.orphan_after_s if spec is None else float(spec["orphan_after_s"])
+                    if time.monotonic() - heard_s >= orphan_after_s:
                         return
                     time.sleep(_RETRY_S)
                     continue

@@ -35,6 +35,7 @@ def main() -> None:
         address=settings.get("address", "127.0.0.1"),
         interface=settings.get("interface", "lo"),
         beat_s=float(settings.get("beat_s", 1.0)),
+        orphan_after_s=float(settings.get("orphan_after_s", 1800.0)),
     )
     if settings.get("role") == "anchor":
         AnchorAgent(around).run()

@@ -158,9 +158,14 @@ class LocalCloud:
             write_bytes(place / ORDER, json.dumps({"taken_s": time.time() + grace_s}).encode())
 
 
-@cache
 def jail() -> list[str]:
-    """What starts a process with one of its own kind of numbers: when it ends, all it has started ends, too."""
+    """What starts a process so that, when it ends, all that it has started ends, too."""
+    return unshared() or [sys.executable, "-m", "deepvm.jobs.clouds.keeper"]
+
+
+@cache
+def unshared() -> list[str]:
+    """What starts a process with a PID namespace of its own; empty where that is refused, as in most containers."""
     if shutil.which("unshare") is None:
         return []
     user = [] if os.geteuid() == 0 else ["--user", "--map-current-user"]
@@ -201,12 +206,9 @@ def _kill(place: Path, why: str) -> None:
     if not process:
         return _await_end(place)
     children = Path(f"/proc/{process}/task/{process}/children")
-    with contextlib.suppress(OSError):  # unshare itself waits until all are gone, and then frees the lock
+    with contextlib.suppress(OSError):  # unshare or the keeper waits until all are gone, and then frees the lock
         for child in children.read_text().split():
             os.kill(int(child), signal.SIGKILL)
-    if not jail():
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process, signal.SIGKILL)
     return _await_end(place)
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from deepvm.io.atomic_write import write_bytes
 from deepvm.jobs.clouds.fake_metadata import FakeMetadata
+from deepvm.jobs.clouds.keeper import KEPT
+from deepvm.jobs.clouds.process_tree import become_subreaper, end_descendants
 
 _LOOK_S = 0.02
 
@@ -20,6 +22,9 @@ _LOOK_S = 0.02
 def main() -> None:
     """Run one machine until its agent has ended it, or its cloud has taken it back."""
     place = Path(sys.argv[1])
+    if os.environ.pop(KEPT, ""):
+        become_subreaper()
+        signal.signal(signal.SIGTERM, lambda *_: _end(place, "lost"))  # the keeper is gone
     settings = json.loads((place / "settings.json").read_bytes())
     zone = settings["zone"]
     facts = {"instance-type": settings["type"], "placement/availability-zone": zone}
@@ -60,7 +65,8 @@ def _end(place: Path, why: str) -> None:
     write_bytes(place / "ended.json", json.dumps({"ended_s": time.time(), "why": why}).encode())
     if os.getpid() == 1:
         os._exit(0)  # and all processes with numbers of its own kind
-    os.killpg(0, signal.SIGKILL)
+    end_descendants()
+    os._exit(0)
 
 
 if __name__ == "__main__":

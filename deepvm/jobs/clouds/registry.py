@@ -13,6 +13,7 @@ from deepvm.jobs.clouds.base import Cloud
 CLOUDS = {
     "local": "deepvm.jobs.clouds.local:LocalCloud",
     "netns": "deepvm.jobs.clouds.netns:NetnsCloud",
+    "ssh": "deepvm.jobs.clouds.ssh:SshCloud",
 }
 """Name -> ``module:class``, imported when first used."""
 

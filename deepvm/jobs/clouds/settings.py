@@ -6,9 +6,13 @@ from typing import TypedDict
 
 
 class MachineSettings(TypedDict, total=False):
-    """Where a machine is: its address for the others, the interface of collectives, its metadata service."""
+    """Where a machine is: its address for the others, the interface of collectives, its metadata service.
+
+    ``beat_s``: between heartbeats, at most.
+    """
 
     address: str
     interface: str
     metadata_host: str
     metadata_port: int
+    beat_s: float

@@ -163,7 +163,8 @@ class Controller:
     def _has_changed(before: World, world: World) -> bool:
         """Whether anything has but what the next heartbeats say again."""
         one, other = (
-            replace(w, now_s=0.0, reached=0, facts=world.facts, pace=world.pace, machines={}) for w in (before, world)
+            replace(w, now_s=0.0, reached=0, facts=world.facts, pace=world.pace, machines={}, cold=frozenset())
+            for w in (before, world)
         )
         if one != other or before.machines.keys() != world.machines.keys():
             return True
@@ -277,6 +278,7 @@ class Controller:
         for machine in heard:
             if machines[machine].state is Machine.MEMBER:
                 machines[machine] = replace(machines[machine], heard_s=now_s, silent_s=None)
+                self.world = self.world.with_spare(machine, spare=heard[machine].spare)
         own = [b for m, b in heard.items() if b.epoch == self.world.generation and m in self.world.members]
         reached = max([self.world.reached, *(b.step for b in own)])
         step_s = next((b.step_s for b in own if b.step_s), float(self.world.facts.step_s))
@@ -349,7 +351,8 @@ class Controller:
         if (wait := self._waiting.pop(machine, None)) is not None:
             wait.cancel()
         generation, step, step_s = (int(message["generation"]), int(message["step"]), int(message["step_ns"]) / 1e9)
-        heard = d.Heard(machine, generation, step, bool(message["warm"]), step_s)
+        spare = bool(message.get("spare", True))
+        heard = d.Heard(machine, generation, step, bool(message["warm"]), step_s, spare)
         record = self.world.machines.get(machine)
         if record is not None and record.state is Machine.MEMBER:
             self._heard[machine] = heard  # nothing follows from it at once

@@ -30,18 +30,23 @@ _MOST_HOSTS = 1024
 _NAME = re.compile(r"[A-Za-z0-9_\[][A-Za-z0-9_.@:%\[\]-]{0,254}", re.ASCII)
 _A_NAME = "a host name, an address or user@host: letters, digits and . _ - : @ % [ ], not beginning with a hyphen"
 _A_LINE = "one host a line, such as: 10.0.0.7 or: ubuntu@worker-2 slots=1 address=10.0.0.8"
+_A_KEY = "slots=, address=, port=, user=, type= and price= (dollars an hour)"
 
 
 @dataclass(frozen=True)
 class Host:
     """One machine: its name for the launcher, where the others reach it, and how many processes train on it.
 
-    With ``address`` "" or ``slots`` 0 these are found out; slots are GPUs then.
+    With ``address`` "" or ``slots`` 0 these are found out; slots are GPUs then. ``port``: of its ssh, 0 for the usual.
+    ``type`` and ``usd_per_hour``: what it is called and what it costs; measurements have no use for them.
     """
 
     name: str
     address: str = ""
     slots: int = 0
+    port: int = 0
+    type: str = ""
+    usd_per_hour: float = 0.0
 
     @property
     def plain(self) -> str:
@@ -59,7 +64,7 @@ def parse_hosts(text: str, option: str = "hosts") -> tuple[Host, ...]:
 
 
 def read_hosts(path: Path, option: str = "hosts_file") -> tuple[Host, ...]:
-    """A host file as for torchrun or MPI: one host a line, then ``slots=`` and ``address=``; ``#`` begins comments.
+    """A host file as for torchrun or MPI: one host a line, then ``slots=``, ``address=`` and others; ``#``: comments.
 
     Raises:
         RequestError: no such file, no host in it, or one twice.
@@ -87,16 +92,36 @@ def _host(name: str, *keys: str) -> Host:
         raise ValueError("a placeholder: fill in the address of the VM")
     if not _NAME.fullmatch(name):
         raise ValueError(f"expected {_A_NAME}")
-    address, slots = "", 0
+    found: dict[str, str] = {}
     for word in keys:
         key, _, value = word.partition("=")
-        if key == "slots" and re.fullmatch(r"[1-9][0-9]{0,2}", value, re.ASCII):
-            slots = int(value)
-        elif key == "address" and _NAME.fullmatch(value):
-            address = value
-        else:
-            raise ValueError(f"{word!r} is not known; expected {_A_LINE}")
-    return Host(name, address, slots)
+        if key in found or not re.fullmatch(_VALUES.get(key, _NOTHING), value, re.ASCII):
+            why = "occurs twice" if key in found else "is not known" if key not in _VALUES else "cannot be used"
+            raise ValueError(f"{word!r} {why}; expected {_A_LINE}; there are {_A_KEY}")
+        found[key] = value
+    port, user = int(found.get("port", 0)), found.get("user", "")
+    if port > 65535 or (user and "@" in name):
+        raise ValueError(f"{'port=' if port > 65535 else 'user='} cannot be used here; expected {_A_LINE}")
+    return Host(
+        f"{user}@{name}" if user else name,
+        found.get("address", ""),
+        int(found.get("slots", 0)),
+        port,
+        found.get("type", ""),
+        float(found.get("price", 0)),
+    )
+
+
+_NOTHING = r"(?!)"
+_VALUES = {
+    "slots": r"[1-9][0-9]{0,2}",
+    "address": _NAME.pattern,
+    "port": r"[1-9][0-9]{0,4}",
+    "user": r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}",
+    "type": r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}",
+    "price": r"[0-9]{1,6}(\.[0-9]{1,9})?",
+}
+"""What may stand behind each key of a line."""
 
 
 def _distinct(hosts: Sequence[Host], option: str) -> tuple[Host, ...]:
@@ -154,8 +179,13 @@ class Launcher:
 
     def command(self, host: Host, module: str, arguments: Sequence[str]) -> list[str]:
         """The words to start here, so that ``python -m module arguments`` runs on the host."""
-        there = self.program(module, arguments)
+        return self.reach(host, self.program(module, arguments))
+
+    def reach(self, host: Host, there: Sequence[str]) -> list[str]:
+        """The words to start here, so that the words ``there`` run on the host."""
         words = [w.replace(HOST, host.name) for w in self.words]
+        if host.port and words and os.path.basename(words[0]) == "ssh":
+            words[1:1] = ["-p", str(host.port)]
         if not self.quoted:
             return [*words, *there]
         whole = shell_words(there)

@@ -99,6 +99,16 @@ def test_exit_codes_follow_the_checks(run: Run, monkeypatch: pytest.MonkeyPatch)
         assert run()[0] == code
 
 
+@pytest.mark.parametrize(("words", "status"), [(["unshare"], "ok"), ([], "warning")])
+def test_what_keeps_local_machines_together(
+    run: Run, monkeypatch: pytest.MonkeyPatch, words: list[str], status: str
+) -> None:
+    monkeypatch.setattr("deepvm.jobs.clouds.local.unshared", lambda: words)
+    monkeypatch.setattr(checks, "check_aws", lambda *_: ())
+    code, out, _ = run("-o", "json", "-r", "eu-west-1")
+    assert (code, rows(out)["local machines"]["status"]) == (0, status)
+
+
 def test_several_regions_and_those_of_the_settings(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, str]] = []
 
@@ -109,10 +119,10 @@ def test_several_regions_and_those_of_the_settings(run: Run, monkeypatch: pytest
     monkeypatch.setattr(checks, "check_aws", answer)
     _, out, _ = run("-o", "json", "-r", "eu-west-1", "-r", "us-west-2", "-r", "eu-west-1", "--profile", "work")
     assert asked == [("work", "eu-west-1"), ("work", "us-west-2")]
-    assert {"cache", "eu-west-1: clock", "us-west-2: clock"} == set(rows(out))
+    assert {"cache", "local machines", "eu-west-1: clock", "us-west-2: clock"} == set(rows(out))
     asked.clear()
     Path("deepvm.toml").write_text('region = ["ap-south-1"]\nprofile = "home"\nobjective = "flopp"')
-    assert set(rows(run("-o", "json")[1])) == {"cache", "clock"}
+    assert set(rows(run("-o", "json")[1])) == {"cache", "local machines", "clock"}
     assert run("-o", "json", "-r", "eu-west-1")[0] == 0
     assert asked == [("home", "ap-south-1"), ("home", "eu-west-1")]
     asked.clear()

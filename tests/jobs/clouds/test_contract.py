@@ -16,17 +16,30 @@ from support.profiling.namespaces import need_namespaces
 from deepvm.jobs.clouds.base import Cloud, Start
 from deepvm.jobs.clouds.local import LocalCloud
 from deepvm.jobs.clouds.netns import NetnsCloud
+from deepvm.jobs.clouds.ssh import SshCloud
+from deepvm.jobs.own_hosts import OwnHosts
 from deepvm.jobs.wire import new_secret, secret_of
 from deepvm.jobs.world import MachineRecord, Pool
+from deepvm.profiling.hosts.launcher import Host
 
 POOL = Pool("g4dn.xlarge", "here", "spot", 0.3)
 
 
-@pytest.fixture(params=["local", "netns"])
-def cloud(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cloud]:
-    if request.param == "netns":
-        need_namespaces()
-    found: Cloud = (NetnsCloud if request.param == "netns" else LocalCloud)(tmp_path, allocation_s=0.0)
+@pytest.fixture(params=["local", "kept", "netns", "ssh"])
+def cloud(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+    found: Cloud
+    if request.param == "ssh":
+        monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "there"))
+        (tmp_path / "job").mkdir()
+        hosts = tuple(Host(f"h{n}", type=POOL.instance_type, usd_per_hour=POOL.usd_per_hour) for n in range(1, 5))
+        OwnHosts("job-1", "local", "", hosts).save(tmp_path / "job")
+        found = SshCloud(tmp_path)
+    else:
+        if request.param == "netns":
+            need_namespaces()
+        if request.param == "kept":  # where unshare is refused
+            monkeypatch.setattr("deepvm.jobs.clouds.local.unshared", list)
+        found = (NetnsCloud if request.param == "netns" else LocalCloud)(tmp_path, allocation_s=0.0)
     yield found
     for machine in found.listing("job").alive:
         found.release("job", machine)
@@ -79,18 +92,22 @@ def test_taken_back_at_once_and_with_a_notice(cloud: Cloud, tmp_path: Path) -> N
     assert "m2" in cloud.listing("job").alive
     until(lambda: not cloud.listing("job").alive, 10)
     assert 0.9 < time.time() - began < 5
-    reasons = [json.loads((tmp_path / "job" / "machines" / m / "ended.json").read_text())["why"] for m in ("m1", "m2")]
+    reasons = [json.loads((place_of(tmp_path, m) / "ended.json").read_text())["why"] for m in ("m1", "m2")]
     assert reasons == ["preempted", "preempted"]
 
 
 def test_no_process_outlives_its_machine(cloud: Cloud, tmp_path: Path) -> None:
     """Nor does one that has left its group and its parents: a daemon that a trainer has started."""
     ask(cloud, "m1")
-    place = tmp_path / "job" / "machines" / "m1"
-    assert place.exists()
+    place = place_of(tmp_path, "m1")
     until(lambda: _of(place))
     cloud.release("job", "m1")
     assert not _of(place)
+
+
+def place_of(folder: Path, machine: str) -> Path:
+    """The folder of a machine, wherever its cloud has it."""
+    return next(folder.rglob(f"machines/{machine}"))
 
 
 def _of(place: Path) -> list[int]:

@@ -33,6 +33,39 @@ def test_names_and_files_of_hosts(tmp_path: Path) -> None:
     assert read_hosts(file) == (Host("10.0.0.1", "", 4), Host("vm-2", "10.0.0.2", 4))
 
 
+def test_hosts_with_a_type_a_price_a_port_and_a_user(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("vm-1 type=g4dn.xlarge price=0.25 port=2222 user=ubuntu\nvm-2\n")
+    first, second = read_hosts(file)
+    assert first == Host("ubuntu@vm-1", "", 0, 2222, "g4dn.xlarge", 0.25) and second == Host("vm-2")
+    ssh = Launcher(("ssh", "-v", "{host}"), "python3", "", quoted=True, local=False)
+    assert ssh.command(first, "m", []) == ["ssh", "-p", "2222", "-v", "ubuntu@vm-1", "python3 -m m"]
+    assert ssh.command(second, "m", []) == ["ssh", "-v", "vm-2", "python3 -m m"]
+    other = Launcher(("kubectl", "exec", "{host}"), "python3", "", quoted=False, local=False)
+    assert other.command(first, "m", [])[:3] == ["kubectl", "exec", "ubuntu@vm-1"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("a price=-1", "cannot be used"),
+        ("a price=free", "cannot be used"),
+        ("a port=0", "cannot be used"),
+        ("a port=70000", "port= cannot be used"),
+        ("a user=-x", "cannot be used"),
+        ("x@a user=y", "user= cannot be used"),
+        ("a type=", "cannot be used"),
+        ("a slots=1 slots=1", "occurs twice"),
+        ("a colour=red", "is not known"),
+    ],
+)
+def test_keys_of_a_line_that_cannot_be(tmp_path: Path, line: str, said: str) -> None:
+    (tmp_path / "hosts").write_text(line)
+    with pytest.raises(CatalogFormatError) as caught:
+        read_hosts(tmp_path / "hosts")
+    assert said in caught.value.problems[0].expected
+
+
 @pytest.mark.parametrize("text", ["", " , ", "a,a", "a,-oProxyCommand=x", "a b", "a;reboot", "a,$(x)", "é"])
 def test_names_that_are_none(text: str) -> None:
     with pytest.raises(RequestError) as caught:

@@ -1,0 +1,41 @@
+"""What keeps a local machine together where ``unshare`` is refused: when it ends, all that it has started ends.
+
+It starts the words behind its name, waits for their end, ends whatever they have left, and ends itself. The machine's
+first process does the same if the keeper is killed, so that nothing is left unless both are killed at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+
+from deepvm.jobs.clouds.process_tree import become_subreaper, end_descendants, follow_parent
+
+KEPT = "DEEPVM_KEPT"
+"""Environment variable: the first process of a machine that has a keeper."""
+
+
+def main() -> None:
+    """Keep one machine to its end."""
+    become_subreaper()
+    own = os.getpid()
+    # The machine's lock is among the open files: it is free when both have ended.
+    process = subprocess.Popen(
+        sys.argv[1:],
+        env={**os.environ, KEPT: "1"},
+        close_fds=False,
+        preexec_fn=partial(follow_parent, own, signal.SIGTERM),
+    )
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            if os.waitpid(-1, 0)[0] == process.pid:
+                break
+    os._exit(0 if end_descendants() else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""End a process's descendants, those included that have left their parents, where no PID namespace does it.
+
+A subreaper is the parent of all its descendants that have lost theirs, so none can leave its tree. Stopped processes
+start no others: a tree is stopped from the top until nothing new is found, then killed, until nothing is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from pathlib import Path
+
+_DEATH_SIGNAL, _SUBREAPER = 1, 36  # PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER
+_PAUSE_S = 0.005
+
+
+def become_subreaper() -> None:
+    """Be the parent of descendants that lose theirs. Raises OSError: this kernel has no such thing."""
+    _prctl(_SUBREAPER, 1)
+
+
+def follow_parent(parent: int, number: signal.Signals) -> None:
+    """Have this process sent a signal when the process ``parent``, which has started it, ends."""
+    _prctl(_DEATH_SIGNAL, number)
+    if os.getppid() != parent:  # it has ended before
+        os.kill(os.getpid(), number)
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def end_descendants(limit_s: float = 10.0) -> bool:
+    """End all descendants of this process, which must be a subreaper; False if some live on after ``limit_s``."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        _reap()
+        found = _stopped()
+        if not found:
+            return True
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_PAUSE_S)
+    return False
+
+
+def _stopped() -> set[int]:
+    """The descendants of this process, stopped: a walk in which nothing new was found has found all."""
+    found = set[int]()
+    while True:
+        new = descendants(os.getpid()) - found
+        if not new:
+            return found
+        for pid in new:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGSTOP)
+        found |= new
+
+
+def descendants(pid: int) -> set[int]:
+    """The processes below a process, zombies included."""
+    found, rest = set[int](), [pid]
+    while rest:
+        new = [child for child in _children(rest.pop()) if child not in found]
+        found.update(new)
+        rest += new
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with contextlib.suppress(OSError):  # it has ended
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def _reap() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass

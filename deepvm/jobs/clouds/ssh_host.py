@@ -1,0 +1,143 @@
+"""What the cloud ssh has done on a host: there, machines are local ones, one at a time.
+
+A host's folder, ``~/.local/share/deepvm/hosts/NAME``, has one for each job with its machines, as local machines have
+them, and ``logs``, which is all that is left of a job. A machine runs on when the connection that made it is closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from deepvm.io.atomic_write import write_bytes
+from deepvm.io.file_lock import FileLock
+from deepvm.io.user_dirs import user_folder
+from deepvm.jobs.clouds.base import RefusedError, Start, UnknownError
+from deepvm.jobs.clouds.local import LocalCloud
+from deepvm.jobs.clouds.settings import MachineSettings
+from deepvm.jobs.world import MachineRecord, Pool, Role
+from deepvm.profiling.hosts.machine import own_addresses
+
+_LIMIT_S = 20.0
+_LOGS, _CODE = "logs", ".code"
+
+
+class HostCloud(LocalCloud):
+    """The machines of one host."""
+
+    def __init__(self, folder: Path, address: str = "") -> None:
+        """``folder``: of this host. ``address``: where the others reach it."""
+        super().__init__(folder, allocation_s=0.0)
+        self._address = address
+
+    def settings(self, record: MachineRecord, job: str) -> MachineSettings:
+        """See :class:`LocalCloud`."""
+        cards = {address: name for name, address in own_addresses().items()}
+        found = super().settings(record, job)
+        return {**found, "address": self._address, "interface": cards.get(self._address, ""), "beat_s": 5.0}
+
+    def occupant(self, job: str, machine: str) -> str:
+        """What lives here, but for this machine; empty if nothing does."""
+        for place in _jobs(self._folder):
+            for name in self.listing(place.name).alive:
+                if (place.name, name) != (job, machine):
+                    return f"{name} of {place.name}"
+        return ""
+
+
+def obey(order: Mapping[str, Any]) -> dict[str, Any]:
+    """Do what an order says, and return the answer."""
+    data = user_folder("data", os.environ)
+    if data is None:
+        return {"event": "refused", "why": "it has no home folder"}
+    root, job = data / "hosts", str(order["job"])
+    folder = root / str(order["place"])
+    cloud = HostCloud(folder, str(order.get("address", "")))
+    try:
+        if order["do"] == "start":
+            return {"event": "done", "launched_s": _start(cloud, folder, order)}
+        if order["do"] == "look":
+            _tell(folder / job, str(order.get("controller", "")))
+        elif order["do"] == "release":
+            cloud.release(job, str(order["machine"]))
+            shutil.rmtree(folder / job / "machines" / str(order["machine"]) / "agent", ignore_errors=True)
+        elif order["do"] == "preempt":
+            cloud.preempt(job, str(order["machine"]), order["grace_s"])
+        elif order["do"] == "finish":
+            _finish(cloud, root, folder, job)
+        found = cloud.listing(job)
+        busy = cloud.occupant("", "")
+    except RefusedError as error:
+        return {"event": "refused", "why": str(error)}
+    except (UnknownError, OSError) as error:
+        return {"event": "unknown", "why": str(error)}
+    return {"event": "done", "alive": dict(found.alive), "ended": dict(found.ended), "busy": busy}
+
+
+def _start(cloud: HostCloud, folder: Path, order: Mapping[str, Any]) -> float:
+    job, name, controller = str(order["job"]), str(order["machine"]), str(order["controller"])
+    folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+    lock = FileLock(folder / "lock")
+    if not lock.take(shared=False, limit_s=_LIMIT_S):
+        raise UnknownError(f"{folder}: another process starts a machine")
+    try:
+        busy = cloud.occupant(job, name)
+        if busy:
+            raise RefusedError(f"{busy} is there")
+        for old in (folder / job / "machines").glob("*/agent"):  # code and data of those that have ended
+            if old.parent.name != name:
+                shutil.rmtree(old, ignore_errors=True)
+        if not order["address"]:
+            cloud = HostCloud(folder, _towards(controller))
+        pool = Pool(order["type"], order["zone"], order["market"], float(order["usd_per_hour"]))
+        record = MachineRecord(name, pool, time.time(), role=Role(order["role"]))
+        _tell(folder / job, controller, made=True)
+        start = Start(job, name, bytes.fromhex(order["secret"]), controller, str(folder / job / "controller"))
+        return cloud.request(record, start)
+    finally:
+        lock.release()
+
+
+def _towards(controller: str) -> str:
+    """The address of this host on its way to the controller; the others reach it by that."""
+    parts = urlsplit(controller)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
+        asker.connect((parts.hostname or "", parts.port or 80))
+        return str(asker.getsockname()[0])
+
+
+def _tell(job: Path, controller: str, *, made: bool = False) -> None:
+    """Have agents know where the controller is now: one that was killed goes on at another port."""
+    if made:
+        job.mkdir(parents=True, exist_ok=True)
+    file = job / "controller"
+    if controller and job.is_dir():
+        with contextlib.suppress(FileNotFoundError):
+            if file.read_text() == controller:
+                return
+        write_bytes(file, controller.encode())
+
+
+def _finish(cloud: HostCloud, root: Path, folder: Path, job: str) -> None:
+    """Remove what a job has left, but for the logs of its machines."""
+    place = folder / job
+    if not place.is_dir() or cloud.listing(job).alive:
+        return
+    logs = folder / _LOGS
+    logs.mkdir(exist_ok=True)
+    for log in place.glob("machines/*/machine.log"):
+        log.replace(logs / f"{job}-{log.parent.name}.log")
+    shutil.rmtree(place)
+    if not any(_jobs(host) for host in root.iterdir() if host.name != _CODE):
+        shutil.rmtree(root / _CODE, ignore_errors=True)
+
+
+def _jobs(host: Path) -> list[Path]:
+    return [place for place in host.glob("*") if (place / "machines").is_dir()]

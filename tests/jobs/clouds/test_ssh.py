@@ -1,0 +1,262 @@
+"""Jobs on hosts of the user's own: hosts that die, are cut off, are taken, or have no deepvm; over a real sshd."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.jobs.runs import Home, until
+from support.jobs.sshd import serving
+
+from deepvm.jobs.clouds.base import RefusedError, Start, UnknownError
+from deepvm.jobs.clouds.ssh import SshCloud, _digest
+from deepvm.jobs.own_hosts import OwnHosts
+from deepvm.jobs.world import MachineRecord, Pool
+from deepvm.profiling.hosts.launcher import Host
+
+POOL = Pool("host", "ssh", "on-demand", 0.0)
+LOCAL_AS_FAR = "env HERE={host} sh -c {command}"
+"""A launcher that leads here, and of which deepvm does not know that."""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    found = Home(tmp_path)
+    yield found
+    found.end()
+
+
+def job_on(home: Home, name: str, hosts: str, train: str, launcher: str | None = "local", **more: Any) -> Path:
+    """A job file beside its file of hosts."""
+    (home.folder / "hosts.txt").write_text(hosts)
+    machines = {"hosts": "hosts.txt", **({"launcher": launcher} if launcher else {}), **more.pop("machines", {})}
+    return home.job(name, train, **{"cloud": "ssh", "machines": machines, **more})
+
+
+def on_hosts(home: Home) -> Path:
+    return home.folder / "data" / "deepvm" / "hosts"
+
+
+def nothing_is_left(home: Home) -> bool:
+    """No process, and of files the logs alone."""
+    assert {p.suffix for p in on_hosts(home).rglob("*") if p.is_file() and p.name != "lock"} == {".log"}
+    return bool(until(lambda: not home.processes(), 10))
+
+
+def trees(home: Home) -> list[int]:
+    """First processes of machines."""
+    return [p for p in home.processes() if b"clouds.local_machine" in Path(f"/proc/{p}/cmdline").read_bytes()]
+
+
+def test_a_job_on_all_hosts_of_a_file(home: Home) -> None:
+    hosts = "one price=0.5\ntwo price=0.5\n"
+    found = home.document("run", str(job_on(home, "both", hosts, "exec python own.py 40 0.02;")))
+    assert (found["state"], found["steps"], found["generations"]) == ("done", 40, 1)
+    assert [(m["type"], m["zone"], m["end_reason"]) for m in found["machines"]] == [("host", "ssh", "released")] * 2
+    assert found["cost_usd"] > 0 and found["on_demand_cost_usd"] is None
+    assert sorted(p.name for p in on_hosts(home).iterdir()) == ["one", "two"]
+    assert nothing_is_left(home)
+
+
+def test_a_host_whose_processes_die_is_replaced(home: Home) -> None:
+    hosts = "a\nb\nc\n"
+    job = job_on(home, "dies", hosts, "exec python own.py 250 0.03;", machines={"count": 2}, save_policy="static:20")
+    process = home.start("run", str(job))
+    until(lambda: (home.result / "starts-1").exists())
+    os.kill(trees(home)[0], signal.SIGKILL)
+    _, said = process.communicate(timeout=100)
+    assert process.returncode == 0, said
+    found = home.document("jobs", "show", "dies")
+    assert (found["state"], found["generations"], found["preemptions"]) == ("done", 2, 1)
+    assert sorted(m["end_reason"] for m in found["machines"]) == ["lost", "released", "released"]
+    places = [json.loads(p.read_text())["host"] for p in (home.jobs / "dies" / "placed").glob("*.json")]
+    assert sorted(places) == ["a", "b", "c"]  # the host that has lost a machine comes last
+    assert nothing_is_left(home)
+
+
+def test_notices_on_purpose(home: Home) -> None:
+    inject = {"mttp": "1s", "count": 1, "grace": "8s", "seed": 4}
+    more = {"inject": inject, "machines": {"count": 1}}
+    found = home.document("run", str(job_on(home, "notices", "a\nb\n", "exec python own.py 150 0.03;", **more)))
+    assert (found["state"], found["notices"], found["lost_steps"]) == ("done", 1, 0)
+    assert nothing_is_left(home)
+
+
+def test_a_killed_controller_is_resumed_at_another_port(home: Home) -> None:
+    """Hosts have no file in common with it: they are told where it is now."""
+    more = {"tiers": [tier(home)], "machines": {"python": sys.executable}}
+    job = job_on(home, "killed", "a address=127.0.0.1\n", "exec python own.py 300 0.03;", LOCAL_AS_FAR, **more)
+    process = home.start("run", str(job))
+    until(lambda: (home.result / "starts-0").exists())
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert [o["machine"] for o in home.document("jobs", "orphans")["orphans"]] == ["m1"]
+    found = home.document("jobs", "resume", "killed")
+    assert (found["state"], found["generations"], len(found["machines"])) == ("done", 1, 1)
+    assert (home.result / "starts-0").read_text() == "0 "
+    assert nothing_is_left(home)
+
+
+def test_a_host_without_deepvm_gets_it(home: Home) -> None:
+    venv.create(home.folder / "bare", with_pip=False, symlinks=True)
+    python = str(home.folder / "bare" / "bin" / "python")
+    assert subprocess.run([python, "-c", "import deepvm"], cwd="/", capture_output=True).returncode == 1
+    machines = {"python": python}
+    train = f"exec {python} own.py 40 0.02;"
+    found = home.document("run", str(job_on(home, "bare", "a\n", train, machines=machines)))
+    assert (found["state"], found["steps"]) == ("done", 40)
+    assert (home.result / "done-0").read_text() == "40 "
+    assert nothing_is_left(home) and not (on_hosts(home) / ".code").exists()
+
+
+@pytest.mark.slow
+def test_a_job_over_a_real_sshd(home: Home) -> None:
+    with serving(home.folder) as (port, key):
+        hosts = f"127.0.0.1 port={port}\nlocalhost port={port}\n"
+        launcher = f"ssh -F none -i {key} -o BatchMode=yes -o StrictHostKeyChecking=no"
+        launcher += f" -o UserKnownHostsFile={home.folder}/known -o SetEnv=XDG_DATA_HOME={home.folder}/data {{host}}"
+        machines = {"python": sys.executable}
+        job = job_on(
+            home, "sshd", hosts, "exec python own.py 250 0.03;", launcher, machines=machines, tiers=[tier(home)]
+        )
+        process = home.start("run", str(job))
+        until(lambda: (home.result / "starts-1").exists(), 60)
+        os.kill(trees(home)[0], signal.SIGKILL)
+        started = home.result / "starts-0"
+        until(lambda: started.exists() and len(started.read_text().split()) > 1, 60)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        found = home.document("jobs", "resume", "sshd")
+        assert (found["state"], found["steps"], found["preemptions"]) == ("done", 250, 1)
+    assert nothing_is_left(home)  # sshd itself knows the folder
+
+
+def tier(home: Home) -> str:
+    return (home.folder / "versions").as_uri()
+
+
+# --- the cloud alone ---
+
+
+def cloud_of(folder: Path, *hosts: Host, launcher: str = "local") -> SshCloud:
+    (folder / "job").mkdir(exist_ok=True)
+    OwnHosts("job-1", launcher, sys.executable, hosts).save(folder / "job")
+    return SshCloud(folder)
+
+
+def ask(cloud: SshCloud, name: str, job: str = "job") -> float:
+    start = Start(job, name, b"secret", "http://127.0.0.1:9")
+    return cloud.request(MachineRecord(name, POOL, time.time()), start)
+
+
+@pytest.fixture
+def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "there"))
+    return tmp_path
+
+
+def test_hosts_that_do_not_answer_are_unknown(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One command leads there as long as a file exists."""
+    switch = there / "switch"
+    switch.touch()
+    launcher = f"sh -c 'test -e {switch} || {{ echo no route >&2; exit 255; }}; exec \"$@\"' {{host}}"
+    cloud = cloud_of(there, Host("a"), launcher=launcher)
+    launched_s = ask(cloud, "m1")
+    switch.unlink()
+    assert cloud.listing("job").alive == {"m1": launched_s}
+    with pytest.raises(UnknownError, match="a does not answer: no route"):
+        cloud.release("job", "m1")
+    assert cloud.listing("job").alive == {"m1": launched_s}
+    with pytest.raises(RefusedError, match="no host is free"):
+        ask(cloud, "m2")
+    monkeypatch.setattr("deepvm.jobs.clouds.ssh._LET_GO_S", 0.0)  # nobody waits for it any more
+    assert not cloud.listing("job").alive and not cloud.listing("job").ended
+    switch.touch()
+    again = SshCloud(there)
+    assert again.listing("job").alive == {"m1": launched_s}  # it was there all the time
+    again.release("job", "m1")
+    assert list(again.listing("job").ended) == ["m1"]
+
+
+def test_a_host_is_taken_once_whoever_asks(there: Path) -> None:
+    cloud = cloud_of(there, Host("a"), Host("b"))
+    (there / "other").mkdir()
+    OwnHosts("other-2", "local", "", (Host("a"), Host("b"))).save(there / "other")
+    ask(cloud, "m1")
+    ask(cloud, "m1", "other")
+    with pytest.raises(RefusedError, match=r"m1 of other-2 is there"):
+        ask(cloud, "m2")
+    cloud.release("other", "m1")
+    ask(cloud, "m2")
+    for machine in ("m1", "m2"):
+        cloud.release("job", machine)
+    for job in ("job", "other"):
+        cloud.finish(job)
+        assert (there / job / "placed" / "over").exists()
+
+
+def test_no_secret_stands_in_the_words_of_a_command(there: Path) -> None:
+    seen = there / "seen"
+    launcher = f'sh -c \'printf "%s " "$@" >> {seen}; exec "$@"\' {{host}}'
+    cloud = cloud_of(there, Host("a"), launcher=launcher)
+    ask(cloud, "m1")
+    cloud.release("job", "m1")
+    assert b"secret".hex() not in seen.read_text() and "def main" in seen.read_text()
+
+
+def test_an_older_python_is_refused_in_words(there: Path) -> None:
+    old = there / "python3"
+    fake = "import sys; sys.version_info = (3, 7, 1); exec(sys.argv.pop(1))"
+    old.write_text(f"#!/bin/sh\nshift\nexec {sys.executable} -c '{fake}' \"$@\"\n")
+    old.chmod(0o755)
+    (there / "job").mkdir()
+    OwnHosts("job-1", "local", str(old), (Host("a"),)).save(there / "job")
+    with pytest.raises(RefusedError, match=r"is Python 3\.7; deepvm needs 3\.10"):
+        ask(SshCloud(there), "m1")
+
+
+def test_the_address_of_the_controller(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    far = "sh -c true {host}"
+    assert cloud_of(there, Host("a")).host("job") == "127.0.0.1"
+    assert cloud_of(there, Host("a", "127.0.0.1"), launcher=far).host("job") == "127.0.0.1"
+    with pytest.raises(RefusedError, match="DEEPVM_CONTROLLER_HOST"):
+        cloud_of(there, Host("a", "no-such.invalid"), launcher=far).host("job")
+    monkeypatch.setenv("DEEPVM_CONTROLLER_HOST", "10.1.2.3")
+    assert SshCloud(there).host("job") == "10.1.2.3"
+    assert len(_digest()) == 32
+
+
+@pytest.mark.parametrize(
+    ("hosts", "more", "said"),
+    [
+        ("a\n", {"cloud": "local"}, "cloud: 'local' cannot be used; allowed: the cloud ssh"),
+        ("a\n", {"machines": {"count": 2}}, "machines.count: 2 cannot be used; allowed: at most 1"),
+        ("a\n", {"anchor": {"type": "big"}}, "anchor.type"),
+        ("a\n", {"launcher": LOCAL_AS_FAR}, "tiers"),
+        ("a\n", {"launcher": "teleport"}, "machines.launcher: 'teleport' cannot be used"),
+        ("", {}, "hosts.txt"),
+        ("a\na\n", {}, "machines.hosts"),
+        ("a price=free\n", {}, "line 1"),
+    ],
+)
+def test_what_cannot_be_run_on_hosts(home: Home, hosts: str, more: dict[str, Any], said: str) -> None:
+    job = job_on(home, "bad", hosts, "true;", **more)
+    done = home.run("run", str(job))
+    assert done.returncode in (2, 4) and said in done.stderr and "Traceback" not in done.stderr, done
+    assert not home.document("jobs", "ls")["jobs"]
+
+
+def test_what_hosts_are_taken(home: Home) -> None:
+    hosts = "a type=big price=1\nb type=small price=0.5\nc type=small price=0.5\n"
+    job = job_on(home, "plan", hosts, "true;", anchor={"type": "big"})
+    said = home.run("run", str(job), "--dry-run").stdout
+    assert "2 x small on-demand, 1 x big to keep versions in memory; up to 2.0000 $/h in ssh" in said
