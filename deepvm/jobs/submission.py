@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import subprocess
-import tarfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -26,12 +24,17 @@ from deepvm.jobs.controller.injector import Injection
 from deepvm.jobs.history import History, JobRow, own_folder
 from deepvm.jobs.jobfile import Anchor, JobFile, Range
 from deepvm.jobs.states import Job
+from deepvm.jobs.storage import git_code
+from deepvm.jobs.storage.code_archive import pack
+from deepvm.jobs.storage.data import fetches
 from deepvm.jobs.wire import new_secret
 from deepvm.jobs.world import Pool, Terms, World
 
 CODE, SECRET = "code.tar.gz", "secret"
 ORPHAN_AFTER_S = 1800.0
 _MEMORY = "1GiB"
+_START_S, _FETCHES_S = 900.0, 6 * 3600.0
+"""How long a machine may take until it trains, without data to fetch and with."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ def world_of(job: JobFile, beside: Path, now_s: float) -> World:
         silent_s=4.0 if near else 15.0,
         lost_s=15.0 if near else 45.0,
         absent_s=10.0 if near else 60.0,
+        start_s=_FETCHES_S if fetches(job.data) else _START_S,
         least=wanted.least,
         most=wanted.most,
         total_usd=budget.total_usd,
@@ -175,14 +179,25 @@ def submit(job: JobFile, file: Path, history: History) -> tuple[Submitted, World
         descriptor = os.open(folder / SECRET, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(descriptor, "w", encoding="ascii") as secret:
             secret.write(new_secret())
+        code = job.code
         if job.code is not None:
-            pack(beside / job.code, folder / CODE)
+            with about(file):
+                code = _packed(job.code, beside, folder / CODE)
     except OSError as error:
         raise DataError(f"{error.filename or folder}: {error.strerror or error}") from None
-    spec = {**job.model_dump(mode="json"), "instance_type": _trains(world).instance_type}
+    spec = {**job.model_dump(mode="json"), "code": code, "instance_type": _trains(world).instance_type}
     if not history.add_job(job.name, now_s, folder, spec, world):
         raise RequestError("name", job.name, "a name that no job has had")
     return submitted(job.name, folder, spec), world
+
+
+def _packed(code: str, beside: Path, target: Path) -> str:
+    """Pack a job's code; returns what it is: a folder, or a repository with the commit, and without a password."""
+    found = git_code.parse(code)
+    if found is None:
+        pack(beside / code, target)
+        return code
+    return replace(found, ref=git_code.fetch_code(found, target)).shown
 
 
 def _trains(world: World) -> Pool:
@@ -209,6 +224,9 @@ def submitted(name: str, folder: Path, spec: Mapping[str, Any]) -> Submitted:
         "setup": spec["setup"],
         "tiers": tiers,
         "save_policy": spec["save_policy"],
+        "keep": spec["keep"],
+        "save_every_steps": spec["save_every_steps"],
+        "data": spec["data"],
         "per_machine": instance.gpu.count if instance.gpu else 1,
         "orphan_after_s": ORPHAN_AFTER_S,
         "anchor_memory": (spec["anchor"].get("memory") if isinstance(spec["anchor"], dict) else None) or _MEMORY,
@@ -231,28 +249,3 @@ def resumed(row: JobRow, history: History) -> tuple[Submitted, World]:
 def on_demand_price(spec: Mapping[str, Any]) -> Decimal | None:
     """What a machine of the job costs on demand, $/h."""
     return instance_of(spec["instance_type"]).on_demand_usd_per_hour
-
-
-def pack(folder: Path, target: Path) -> None:
-    """An archive of a folder's code: what git would commit, or all of it where there is no git. Raises OSError."""
-    names = _of_git(folder)
-    hidden = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-    try:
-        with tarfile.open(hidden, "w:gz", compresslevel=1) as archive:
-            if names is None:
-                archive.add(folder, ".")
-            for name in names or ():
-                if (folder / name).exists() or (folder / name).is_symlink():
-                    archive.add(folder / name, name, recursive=False)
-        hidden.replace(target)
-    finally:
-        hidden.unlink(missing_ok=True)
-
-
-def _of_git(folder: Path) -> list[str] | None:
-    try:
-        words = ["git", "-C", str(folder), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-        done = subprocess.run(words, capture_output=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return [n for n in done.stdout.decode("utf-8", "surrogateescape").split("\0") if n] if not done.returncode else None

@@ -106,6 +106,14 @@ class Bucket:
                     raise
         raise AssertionError
 
+    def whole(self, key: str, **options: str) -> bytes:
+        """An object's bytes; ``options`` are those of GetObject."""
+        return self._read(key, **options)
+
+    def rows(self, prefix: str) -> Iterator[Mapping[str, Any]]:
+        """What S3 lists of each object whose name begins so: ``Key``, ``Size``, ``ETag``."""
+        return self._list("list_objects_v2", "Contents", prefix)
+
     def chunk(self, key: str, manifest: CommitRecord, number: int, **options: str) -> bytes:
         """A chunk of a version's object; ``options`` are those of GetObject."""
         start = number * manifest.chunk_bytes
