@@ -123,8 +123,7 @@ def exit_step() -> None:
 
 
 def check_save() -> bool:
-    """Whether to save now: a machine is about to go, the save policy wants a version, a user does, or a step is done
-    after which the job file says to (``save_every_steps``, counted from the very first one).
+    """Whether to save now: a machine is about to go, the policy, a user or the job file's ``save_every_steps`` says so.
 
     True once for each of them, on all ranks after the same step. A single rank hears of it outside of steps, too.
     """

@@ -4,8 +4,8 @@ A request may arrive long after its sender was given up, so a look before it pro
 therefore has a name that nobody else ever writes to, and counts when the ledger lists it; and the ledger changes by
 compare-and-swap alone: a write names the state that it was made from (``If-Match`` with its ETag, ``If-None-Match: *``
 for the first), and the store refuses it if the ledger is in another. Each state has a number and a random text, so none
-ever comes back. Generation e lists something only in a step from a state whose epoch is not above e: once a newer one has begun,
-in a step of the same chain, there is no such state any more, whenever the request of the older one arrives.
+ever comes back. Generation e lists something only in a step from a state whose epoch is not above e: once a newer one
+has begun, in a step of the same chain, there is no such state any more, whenever the request of the older one arrives.
 """
 
 from __future__ import annotations

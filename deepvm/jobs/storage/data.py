@@ -70,7 +70,7 @@ def have_data(wanted: Mapping[str, Any], folder: Path, said: Said, endpoint: str
                 _mount(Path(where["mount"]), target)
             elif not target.exists():
                 _fetch(name, source_of(where, endpoint), target, said)
-        except CheckpointError as error:
+        except (CheckpointError, DataError) as error:
             raise DataError(f"{name}: {error}") from error
         except OSError as error:
             raise DataError(f"{name}: {error.filename or target}: {error.strerror or error}{_cure(error)}") from error
@@ -86,7 +86,7 @@ def source_of(where: str, endpoint: str = "") -> Source:
 
 def _mount(place: Path, target: Path) -> None:
     if not place.exists():
-        raise DataError(f"{target.name}: there is no {place} on this machine; mount it in setup:, or correct the path")
+        raise DataError(f"there is no {place} on this machine; mount it in setup:, or correct the path")
     if target.is_symlink() and os.readlink(target) == str(place):
         return
     with hidden_beside(target) as hidden:
@@ -107,7 +107,7 @@ def _cure(error: OSError) -> str:
 def _fetch(name: str, source: Source, target: Path, said: Said) -> None:
     items = source.items()
     if not items:
-        raise DataError(f"{name}: there is nothing at {source.url}; correct the URL in data: of the job file")
+        raise DataError(f"there is nothing at {source.url}; correct the URL in data: of the job file")
     hidden = target.with_name(f".{name}.part")
     hidden.mkdir(exist_ok=True)
     missing = [item for item in items if not _is_whole(hidden / item.name if item.name else hidden / "data", item)]
@@ -115,7 +115,7 @@ def _fetch(name: str, source: Source, target: Path, said: Said) -> None:
     free = shutil.disk_usage(hidden).free
     if left + _SPARE > free:
         raise DataError(
-            f"{name}: {format_bytes(left)} of {source.url} do not fit on the disk, {format_bytes(free)} of which are "
+            f"{format_bytes(left)} of {source.url} do not fit on the disk, {format_bytes(free)} of which are "
             "free; give the machines larger disks, or name less data"
         )
     progress = _Progress(name, source.url, total, total - left, len(items), len(items) - len(missing), said)
@@ -186,6 +186,7 @@ class FolderSource:
     """A file or folder that this machine sees; it is copied."""
 
     def __init__(self, path: Path) -> None:
+        """Look at nothing yet."""
         self._path, self.url = path, str(path)
 
     def items(self) -> list[Item]:
@@ -206,6 +207,7 @@ class BucketSource:
     """An object, or all whose names begin with a prefix and ``/``."""
 
     def __init__(self, bucket: str, prefix: str, endpoint: str = "") -> None:
+        """Send nothing yet. ``endpoint``: empty for the environment's or AWS's."""
         self._bucket = Bucket(bucket, "", threads=_THREADS, attempts=_ATTEMPTS, endpoint=endpoint)
         self._prefix, self.url = prefix, f"s3://{bucket}/{prefix}".rstrip("/")
 
@@ -226,7 +228,7 @@ class BucketSource:
         return Item(name, int(row["Size"]), row["Key"], str(row.get("ETag", "")))
 
     def fetch(self, item: Item, target: Path) -> None:
-        """See :class:`Source`: ranges of it at once, all of the object that was listed, and its MD5 where S3 says it."""
+        """See :class:`Source`: all pieces are of the object that was listed, with its MD5 where S3 says it."""
         with self._bucket.errors(f"read {item.source}"):
             with target.open("wb") as file:
                 for piece in self._pieces(item):

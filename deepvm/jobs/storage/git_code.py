@@ -42,7 +42,7 @@ def parse(code: str) -> GitCode | None:
     # An @ in front of the path belongs to the user: https://me@host/path, git@host:path.
     begin = len(scheme) + len(mark) + rest.find("/") if mark else text.find(":") + 1
     at = text.rfind("@")
-    url, ref = (text[:at], text[at + 1 :]) if at > max(begin, 0) else (text, "HEAD")
+    url, ref = (text[:at], text[at + 1 :]) if at >= max(begin, 0) else (text, "HEAD")
     if not url or not ref or url.startswith("-") or ref.startswith("-") or not _is_plain(text):
         raise RequestError("code", public(code), FORM)
     return GitCode(url, ref)

@@ -256,7 +256,8 @@ def test_a_damaged_object_is_skipped(bucket: Store, tmp_path: Path) -> None:
     for step in (1, 2):
         file.write_text(str(step))
         store.save(file, Part(step, 0, 1))
-    newest = next(k for k in bucket.keys() if "000000000002/" in k and k.endswith("/mine"))
+    names = bucket.keys()
+    newest = next(k for k in names if "000000000002/" in k and k.endswith("/mine"))
     bucket.client().put_object(Bucket=BUCKET, Key=newest, Body=b"?")
     found = Backups(store, tmp_path / "here").latest(0, 1)
     assert found is not None and (found.step, found.path.read_text()) == (1, "1")
