@@ -108,9 +108,10 @@ class Checkpointer:
         opened = arguments.open_all(places, session, keep, keep_every)
         if not (named or self._ranks.rank):
             arguments.warn_of_no_name(opened)
-        if (epoch := arguments.epoch()) is not None:
+        self._epoch = arguments.epoch()
+        if self._epoch is not None:
             for tier in opened:
-                tier.begin(self.job, epoch)
+                tier.begin(self.job, self._epoch)
         self._pipeline = Pipeline(opened, slots)
         self._journal = Journal(None if self._ranks.rank else journal, self.job)
         copies = arguments.choose_strategy(strategy, self._pipeline.tiers, self.job, self._ranks.world)
@@ -205,7 +206,7 @@ class Checkpointer:
     def request_save(self, deadline: float | None = None) -> Handle:
         """Save after the next optimizer step; may be called from any thread, signal handler, or single rank.
 
-        With several ranks it may take about a second until all of them know.
+        With several ranks it may take a few tenths of a second until all of them know.
 
         Args:
             deadline: by when the version should be safe, by ``time.time()``: the machine is about to go. Older versions
@@ -247,7 +248,7 @@ class Checkpointer:
         if self._layers.updates is not None:
             self._layers.updates.reset()
         self._version = restore_newest(
-            self._state, self._pipeline.tiers, self.job, self._ranks, allow_fresh=allow_fresh
+            *(self._state, self._pipeline.tiers, self.job, self._ranks), allow_fresh=allow_fresh, epoch=self._epoch
         )
         self._stepping = False
         self._unseen.reset()
