@@ -26,7 +26,7 @@ from types import TracebackType
 
 from deepvm.errors import CheckpointError
 from deepvm.io.agent_board import SaveReason, Scheduled
-from deepvm.io.agent_link import AgentLink
+from deepvm.io.agent_link import SAVE_EVERY, AgentLink
 
 __all__ = ["backup", "check_save", "enter_step", "exit_step", "latest", "step_context"]
 
@@ -42,7 +42,8 @@ class _Training:
     def __init__(self) -> None:
         self.looked = False
         self.link: AgentLink | None = None
-        self.steps = 0
+        self.steps = self.base = 0
+        self.every = 0
         self.began_ns = 0
         self.due: Scheduled | None = None
         self.current: Scheduled | None = None
@@ -53,6 +54,8 @@ class _Training:
         """The agent, if any."""
         if not self.looked:
             self.looked, self.link = True, AgentLink.find()
+            every = os.environ.get(SAVE_EVERY, "").strip()
+            self.every = int(every) if every.isascii() and every.isdigit() else 0
         return self.link
 
     def hold(self) -> None:
@@ -113,12 +116,14 @@ def exit_step() -> None:
         state.hold()
     state.steps += 1
     due = link.stepped(state.steps, time.perf_counter_ns() - state.began_ns)
+    if due is None and state.every and not (state.base + state.steps) % state.every:
+        due = Scheduled(SaveReason.NONE)
     if due is not None:
         state.due = due
 
 
 def check_save() -> bool:
-    """Whether to save now: a machine is about to go, the save policy wants a version, or a user does.
+    """Whether to save now: a machine is about to go, the policy, a user or the job file's ``save_every_steps`` says so.
 
     True once for each of them, on all ranks after the same step. A single rank hears of it outside of steps, too.
     """
@@ -162,4 +167,5 @@ def latest() -> Path | None:
     if found is None or "error" in found:  # to begin anew would be worse
         why = "the agent does not answer" if found is None else found["error"]
         raise CheckpointError(f"the newest backup cannot be fetched: {why}")
+    _training.base = int(found.get("step", 0)) - _training.steps
     return Path(found["path"]) if found.get("path") else None

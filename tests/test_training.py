@@ -68,6 +68,23 @@ def test_a_save_is_due_once(agent: BareAgent) -> None:
     assert agent.board.of_rank(0, RankWord.STEP) == 2
 
 
+def test_the_steps_of_the_job_file(agent: BareAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are counted from the very first one, by a script that goes on from a backup as well."""
+    monkeypatch.setenv("DEEPVM_SAVE_EVERY", "4")
+    agent.answers["latest"] = {"path": str(tmp_path), "step": 6}
+    due = []
+    assert dt.latest() == tmp_path
+    for step in range(7, 18):
+        with dt.step_context():
+            pass
+        if dt.check_save():
+            due.append(step)
+            dt.backup(tmp_path)
+            assert not dt.check_save()
+    assert due == [8, 12, 16]
+    assert {tuple(m["save"]) for m in agent.heard if m.get("ask") == "backup"} == {(0, 0, 0)}  # periodic
+
+
 def test_a_request_is_heard_in_an_evaluation_too(agent: BareAgent) -> None:
     assert not dt.check_save()
     agent.board.request(SaveReason.EMERGENCY, int(time.time() * 1000) + 50)

@@ -18,12 +18,16 @@ from deepvm.checkpoint.tiers.registry import open_tier
 from deepvm.core.preemption.savepolicy import POLICIES, EverySeconds, Never, SavePolicy, parse_policy
 from deepvm.core.units import parse_seconds
 from deepvm.errors import RequestError
-from deepvm.io.agent_link import EPOCH
+from deepvm.io.agent_link import EPOCH, SAVE_EVERY
 
 JOB, _DEFAULT = "DEEPVM_JOB", "job"
 """Environment variable with the name of the training job, and the name without it."""
 PLACES = "DEEPVM_TIERS"
 """Environment variable with the tiers of training jobs that name none, separated by blanks."""
+KEPT, _KEEP = "DEEPVM_KEEP", 2
+"""Environment variable with how many versions training jobs keep that do not say it, and the number without it."""
+EVERY = SAVE_EVERY
+"""Environment variable with the steps after which training jobs save that do not say when."""
 MTBF, MTBF_S = "DEEPVM_MTBF", 3600.0
 """Environment variable with the cluster's mean time between failures, such as ``2h``, and the default."""
 
@@ -69,6 +73,26 @@ def name_of(job: Any) -> tuple[str, bool]:
     if name and not isinstance(name, str):
         raise RequestError("job", name, "a string")
     return check_job(name or _DEFAULT), bool(name)
+
+
+def keep_of(keep: Any) -> Any:
+    """How many versions are kept: as the script says, else by :data:`KEPT`. Raises RequestError."""
+    text = os.environ.get(KEPT, "").strip()
+    if keep is not None or not text:
+        return _KEEP if keep is None else keep
+    if not (text.isascii() and text.isdigit()):
+        raise RequestError(KEPT, text, "a whole number from 0; 0 keeps all")
+    return int(text)
+
+
+def every_of(every: int | str | None) -> int | str | None:
+    """When versions are saved: as the script says, else by :data:`EVERY`. Raises RequestError."""
+    text = os.environ.get(EVERY, "").strip()
+    if every is not None or not text:
+        return every
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise RequestError(EVERY, text, "a whole number of steps from 1")
+    return int(text)
 
 
 def epoch() -> int | None:

@@ -57,7 +57,7 @@ class Checkpointer:
         tiers: str | Path | Tier | Sequence[str | Path | Tier] | None = None,
         every: int | str | None = None,
         job: str | None = None,
-        keep: int = 2,
+        keep: int | None = None,
         keep_every: int = 0,
         slots: int = 2,
         journal: str | Path | None = None,
@@ -76,9 +76,11 @@ class Checkpointer:
                 those of ``DEEPVM_TIERS``, separated by blanks, which ``deepvm run`` sets.
             every: steps (100), time ("30s", "10min"), or "auto": as often as pays off, for at most 3 % of the time (see
                 :class:`deepvm.core.preemption.savepolicy.Auto`); or another policy of 'deepvm simulate' by name, such
-                as "exact" or "hazard", without that limit. None: only when :meth:`save` is called.
+                as "exact" or "hazard", without that limit. None: the steps of ``DEEPVM_SAVE_EVERY``, which ``deepvm
+                run`` sets from the job file, else only when :meth:`save` is called.
             job: name of this training job; default ``DEEPVM_JOB``, else ``job``, with a warning where tiers are shared.
-            keep: how many of the newest versions a folder or bucket keeps; a memory node decides for itself.
+            keep: how many of the newest versions a folder or bucket keeps; a memory node decides for itself. None:
+                ``DEEPVM_KEEP``, else 2.
             keep_every: keep one more version per so many steps; 0 for none.
             slots: versions in flight at once; each takes as much memory as the state.
             journal: a file to which rank 0 appends a line of JSON per event.
@@ -91,6 +93,7 @@ class Checkpointer:
             RequestError: an argument is invalid.
             CheckpointError: a tier cannot be reached, or refuses.
         """
+        keep, every = arguments.keep_of(keep), arguments.every_of(every)
         places = arguments.check(model, tiers, slots, keep, keep_every, journal)
         self.job, named = arguments.name_of(job)
         self._ranks = Ranks()
@@ -105,9 +108,10 @@ class Checkpointer:
         opened = arguments.open_all(places, session, keep, keep_every)
         if not (named or self._ranks.rank):
             arguments.warn_of_no_name(opened)
-        if (epoch := arguments.epoch()) is not None:
+        self._epoch = arguments.epoch()
+        if self._epoch is not None:
             for tier in opened:
-                tier.begin(self.job, epoch)
+                tier.begin(self.job, self._epoch)
         self._pipeline = Pipeline(opened, slots)
         self._journal = Journal(None if self._ranks.rank else journal, self.job)
         copies = arguments.choose_strategy(strategy, self._pipeline.tiers, self.job, self._ranks.world)
@@ -202,7 +206,7 @@ class Checkpointer:
     def request_save(self, deadline: float | None = None) -> Handle:
         """Save after the next optimizer step; may be called from any thread, signal handler, or single rank.
 
-        With several ranks it may take about a second until all of them know.
+        With several ranks it may take a few tenths of a second until all of them know.
 
         Args:
             deadline: by when the version should be safe, by ``time.time()``: the machine is about to go. Older versions
@@ -244,7 +248,7 @@ class Checkpointer:
         if self._layers.updates is not None:
             self._layers.updates.reset()
         self._version = restore_newest(
-            self._state, self._pipeline.tiers, self.job, self._ranks, allow_fresh=allow_fresh
+            *(self._state, self._pipeline.tiers, self.job, self._ranks), allow_fresh=allow_fresh, epoch=self._epoch
         )
         self._stepping = False
         self._unseen.reset()

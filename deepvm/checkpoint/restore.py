@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 
 import torch
@@ -13,7 +14,7 @@ from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.checkpoint.tiers.base import Tier, without_secrets
 from deepvm.checkpoint.training.ranks import Ranks
 from deepvm.checkpoint.training.state import TrainingState
-from deepvm.core.units import format_bytes
+from deepvm.core.units import format_bytes, format_seconds
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 _MOST_SHOWN, _LONGEST = 4, 300
@@ -22,12 +23,19 @@ log = logging.getLogger("deepvm.checkpoint")
 
 
 def restore_newest(
-    state: TrainingState, tiers: Sequence[Tier], job: str, ranks: Ranks, *, allow_fresh: bool = False
+    state: TrainingState,
+    tiers: Sequence[Tier],
+    job: str,
+    ranks: Ranks,
+    *,
+    allow_fresh: bool = False,
+    epoch: int | None = None,
 ) -> int:
     """Restore the newest version that every rank can read; damaged and unreachable ones are skipped and logged.
 
     Training never silently restarts: if something is left of a version, a record or a file of its name (see
-    :meth:`Tier.damaged`), only the user may start at 0 (``allow_fresh``: what is left is set aside). Collective.
+    :meth:`Tier.damaged`), only the user may start at 0 (``allow_fresh``: what is left is set aside). ``epoch``: the
+    generation that goes on, for the log. Collective.
 
     Returns the version, 0 if there is none. Raises CheckpointError on all ranks: no tier answers, the version is of
     another model, or none that exists can be read.
@@ -55,9 +63,9 @@ def restore_newest(
                 why = failed or "another rank cannot load it, see its error"
                 raise CheckpointError(f"version {manifest.version} of {job} on {place}: {why}") from failed
             if not ranks.rank:
-                size = format_bytes(manifest.size)
-                when = manifest.created.replace("T", " ").replace("+00:00", " UTC")
-                _tell(f"resumed from version {manifest.version} of {place} (job {job}, saved {when}, {size})")
+                size, saved = format_bytes(manifest.size), _saved(manifest.created)
+                who = f"job {job}" if epoch is None else f"job {job}, generation {epoch}"
+                _tell(f"resumed from version {manifest.version} of {place} ({who}, {saved}, {size})")
             return version
     # A node that dies meanwhile comes back with what it acknowledged: starting at 0 now would lose all of it.
     if not ranks.minimum([withheld is None])[0]:
@@ -81,6 +89,16 @@ def restore_newest(
     ranks.by_first(lambda: _set_aside(tiers, job, left))
     log.warning("%s starts over at 0; what is left of its versions was set aside: %s", job, text)
     return 0
+
+
+def _saved(created: str) -> str:
+    """When a version was saved, and how long ago that is by this machine's clock."""
+    when = created.replace("T", " ").replace("+00:00", " UTC")
+    try:
+        age_s = (datetime.now(timezone.utc) - datetime.fromisoformat(created)).total_seconds()
+    except (TypeError, ValueError):  # a record of a program that wrote no time, or another form of it
+        return f"saved {when}"
+    return f"saved {when}, {format_seconds(max(round(age_s), 0))} ago"
 
 
 def _load(path: Path, state: TrainingState, ranks: Ranks) -> tuple[int, Exception | None]:

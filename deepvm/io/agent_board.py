@@ -64,6 +64,11 @@ class SaveReason(IntEnum):
         """Whether trainers wait afterwards, because what they do next would be lost."""
         return self in (SaveReason.EMERGENCY, SaveReason.RESIZE, SaveReason.STOP)
 
+    @property
+    def automatic(self) -> bool:
+        """Whether neither the script nor the user wanted it: it is of no use once a newer one is safe."""
+        return self.holds or self is SaveReason.INSURANCE
+
 
 class Scheduled(NamedTuple):
     """A save at the end of a step. ``request``: its number, 0 for one by the save policy."""

@@ -22,6 +22,8 @@ from deepvm.io.agent_board import AGENT, BOARD, SOCKET, Board, RankWord, SaveRea
 
 EPOCH = "DEEPVM_EPOCH"
 """Environment variable: the number of the generation. What bears a lower one is refused."""
+SAVE_EVERY = "DEEPVM_SAVE_EVERY"
+"""Environment variable: after how many steps scripts save that do not say when."""
 _ANSWER_S = 30.0
 _POLL_S = 0.005
 _LAST_S = 5.0

@@ -456,6 +456,8 @@ def _holds(save: Save) -> bool:
 
 
 _HOLDING = (Reason.EMERGENCY, Reason.RESIZE, Reason.STOP)
+
+
 def _has_spares(world: World) -> bool:
     """Whether all of this generation can begin the next at once: a newcomer must not have them load torch meanwhile."""
     ready_s = max((world.machines[m].ready_s or world.now_s for m in _next_members(world)), default=world.now_s)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
 
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.core.spelling import did_you_mean, joined
@@ -16,12 +16,16 @@ from deepvm.core.units import MOST_USD, parse_seconds
 from deepvm.errors import DataError, JobFormatError, RequestError
 from deepvm.io.safe_read import read_text
 from deepvm.jobs.clouds.registry import CLOUDS, find_cloud
+from deepvm.jobs.storage import git_code
 
 SCHEMA_VERSION = "deepvm.job/1"
 _WANTED = "give a job file; docs/reference/run-file.md shows one"
 _LARGEST = 1_000_000
 """Characters that a job file may have; more is another file."""
 MOST_MACHINES, _MOST_STEPS = 4096, 10**12
+_DATA_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_DATA_URL = re.compile(r"s3://[^/\0?#@]+(/[^\0?#]*)?|file:///[^\0?#]*", re.IGNORECASE)
+_ABSOLUTE = re.compile(r"/[^\0]*")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 _LINES: TypeAlias = dict[tuple[str | int, ...], int]
 
@@ -67,6 +71,28 @@ def _variables(value: object) -> object:
         if isinstance(text, bool) or not isinstance(text, (str, int, float)) or "\0" in str(text):
             raise ValueError(f"the value of {name} must be text")
     return {name: str(text) for name, text in value.items()}
+
+
+def _data_name(value: str) -> str:
+    if not _DATA_NAME.fullmatch(value):
+        raise ValueError("no name of a folder")
+    return value
+
+
+def _source(value: object) -> object:
+    """Where data are: a URL, an absolute path, or a place where they are already."""
+    if isinstance(value, dict):
+        place = value.get("mount")
+        if set(value) != {"mount"} or not isinstance(place, str) or not _ABSOLUTE.fullmatch(place):
+            raise ValueError("no mount")
+    elif not isinstance(value, str) or not (_DATA_URL.fullmatch(value) or _ABSOLUTE.fullmatch(value)):
+        raise ValueError("no place of data")
+    return value
+
+
+def _code(value: str) -> str:
+    git_code.parse(value)
+    return value
 
 
 Seconds = Annotated[float, BeforeValidator(_seconds)]
@@ -144,12 +170,18 @@ class JobFile(_Strict):
     )
     train: Text = _said("the command that trains, such as python train.py --epochs 90")
     launcher: Literal["direct", "torchrun"] = _said("direct or torchrun", "direct")
-    code: Text | None = _said("a folder, or git: URL@REF", None)
+    code: Annotated[Text, AfterValidator(_code)] | None = _said("a folder, or git: URL@REF", None)
     setup: Text | None = _said("a command that is run once on each machine", None)
     env: Annotated[dict[str, str], BeforeValidator(_variables)] = _said(
         "names of variables with texts, such as {OMP_NUM_THREADS: '1'}", {}
     )
-    data: dict[str, Text] = _said("names with URLs, or mount: with a path, such as {train: s3://bucket/train}", {})
+    data: dict[Annotated[str, AfterValidator(_data_name)], Annotated[str | dict[str, str], PlainValidator(_source)]] = (
+        _said(
+            "names with s3://bucket/prefix, file:///folder or an absolute path, such as {train: s3://bucket/train}; or "
+            "{train: {mount: /mnt/data}} where they are already",
+            {},
+        )
+    )
     machines: Machines = _said("type, plan or hosts, count, market, zone", Machines())
     anchor: Anchor | Literal["none"] | None = _said("{type: m7g.large}, or none", None)
     tiers: list[Text] = _said("a list of URLs, such as [s3://bucket/run]", [])

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
-import subprocess
-import tarfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -30,6 +27,9 @@ from deepvm.jobs.markets import is_on_demand, most_of
 from deepvm.jobs.own_hosts import OwnHosts, pool_of
 from deepvm.jobs.pools import expected_life_s
 from deepvm.jobs.states import Job
+from deepvm.jobs.storage import git_code
+from deepvm.jobs.storage.code_archive import pack
+from deepvm.jobs.storage.data import fetches
 from deepvm.jobs.wire import new_secret
 from deepvm.jobs.world import Pool, Terms, World
 
@@ -38,6 +38,8 @@ ORPHAN_AFTER_S = 1800.0
 _MEMORY = "1GiB"
 _GRACE_S = 120.0
 """From a notice to the end, of AWS."""
+_START_S, _FETCHES_S = 900.0, 6 * 3600.0
+"""How long a machine may take until it trains, without data to fetch and with."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ def world_of(job: JobFile, beside: Path, now_s: float) -> World:
         absent_s=10.0 if near else 60.0,
         # A host is free again as soon as its machine has ended.
         cool_s=30.0 if hosts is None else 2.0,
+        start_s=_FETCHES_S if fetches(job.data) else _START_S,
         least=wanted.least,
         most=wanted.most,
         total_usd=budget.total_usd,
@@ -222,14 +225,16 @@ def submit(job: JobFile, file: Path, history: History) -> tuple[Submitted, World
         descriptor = os.open(folder / SECRET, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(descriptor, "w", encoding="ascii") as secret:
             secret.write(new_secret())
+        code = job.code
         if job.code is not None:
-            pack(beside / job.code, folder / CODE)
+            with about(file):
+                code = _packed(job.code, beside, folder / CODE)
         if hosts is not None:
             hosts.save(folder)
     except OSError as error:
         raise DataError(f"{error.filename or folder}: {error.strerror or error}") from None
     world = _with_lives(job, world, history)
-    spec = {**job.model_dump(mode="json"), "instance_type": _trains(world).instance_type}
+    spec = {**job.model_dump(mode="json"), "code": code, "instance_type": _trains(world).instance_type}
     if not history.add_job(job.name, now_s, folder, spec, world):
         raise RequestError("name", job.name, "a name that no job has had")
     return submitted(job.name, folder, spec), world
@@ -240,9 +245,20 @@ def _with_lives(job: JobFile, world: World, history: History) -> World:
     if job.inject is not None:
         life_s = job.inject.mttp
     else:
-        pool, band = _trains(world), instance_of(_trains(world).instance_type).interruption_band
+        pool = _trains(world)
+        known = load_catalog().by_name.get(pool.instance_type)
+        band = None if known is None else known.interruption_band
         life_s = expected_life_s(pool, job.cloud, history.machines(), band, world.now_s)
     return replace(world, terms=replace(world.terms, mttp_s=life_s), facts=replace(world.facts, mttp_s=life_s))
+
+
+def _packed(code: str, beside: Path, target: Path) -> str:
+    """Pack a job's code; returns what it is: a folder, or a repository with the commit, and without a password."""
+    found = git_code.parse(code)
+    if found is None:
+        pack(beside / code, target)
+        return code
+    return replace(found, ref=git_code.fetch_code(found, target)).shown
 
 
 def _trains(world: World) -> Pool:
@@ -269,6 +285,9 @@ def submitted(name: str, folder: Path, spec: Mapping[str, Any]) -> Submitted:
         "setup": spec["setup"],
         "tiers": tiers,
         "save_policy": spec["save_policy"],
+        "keep": spec["keep"],
+        "save_every_steps": spec["save_every_steps"],
+        "data": spec["data"],
         "grace_s": inject["grace"] if inject is not None else _GRACE_S,
         "per_machine": (hosts.slots if hosts else 0) or _gpus(spec["instance_type"], known=hosts is None) or 1,
         "orphan_after_s": spec.get("orphan_after", ORPHAN_AFTER_S),
@@ -323,28 +342,3 @@ def on_demand_price(spec: Mapping[str, Any]) -> Decimal | None:
     """What a machine of the job costs on demand, $/h; None if nobody knows."""
     known = load_catalog().by_name.get(spec["instance_type"])
     return None if known is None else known.on_demand_usd_per_hour
-
-
-def pack(folder: Path, target: Path) -> None:
-    """An archive of a folder's code: what git would commit, or all of it where there is no git. Raises OSError."""
-    names = _of_git(folder)
-    hidden = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-    try:
-        with tarfile.open(hidden, "w:gz", compresslevel=1) as archive:
-            if names is None:
-                archive.add(folder, ".")
-            for name in names or ():
-                if (folder / name).exists() or (folder / name).is_symlink():
-                    archive.add(folder / name, name, recursive=False)
-        hidden.replace(target)
-    finally:
-        hidden.unlink(missing_ok=True)
-
-
-def _of_git(folder: Path) -> list[str] | None:
-    try:
-        words = ["git", "-C", str(folder), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-        done = subprocess.run(words, capture_output=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return [n for n in done.stdout.decode("utf-8", "surrogateescape").split("\0") if n] if not done.returncode else None

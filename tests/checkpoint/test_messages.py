@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from deepvm.checkpoint import Checkpointer  # noqa: E402
+from deepvm.checkpoint.format.manifest import CommitRecord  # noqa: E402
 from deepvm.checkpoint.tiers.base import without_secrets  # noqa: E402
 from deepvm.checkpoint.training.save_handle import KEPT, Handle, with_newest  # noqa: E402
 from deepvm.core.units import format_bytes  # noqa: E402
@@ -107,7 +111,27 @@ def test_a_run_says_where_it_began(tmp_path: Path) -> None:
     assert first.stderr == f"deepvm: no version at {place} (job job): starts at 0\n"
     assert second.stderr.startswith(f"deepvm: resumed from version 7 of {place} (job job, saved 20")
     (file,) = (tmp_path / "ckpt").glob("*7.pt")
-    assert second.stderr.endswith(f" UTC, {format_bytes(file.stat().st_size)})\n") and second.stderr.count("\n") == 1
+    size = re.escape(format_bytes(file.stat().st_size))
+    assert re.search(rf" UTC, [0-9.]+ (s|min) ago, {size}\)\n$", second.stderr) and second.stderr.count("\n") == 1
+
+
+def test_a_generation_says_which_version_and_tier_it_goes_on_from(tmp_path: Path) -> None:
+    """One line, which is true: of two places the one with the newer version, its number, and how old it is."""
+    old, new = (tmp_path / "old").as_uri(), (tmp_path / "new").as_uri()
+    run(tmp_path, new)
+    (tmp_path / "old").mkdir()
+    (record,) = (tmp_path / "new").glob("*7.pt.json")
+    manifest = CommitRecord.from_json(record.read_bytes())
+    hour_ago = (datetime.now(timezone.utc) - timedelta(hours=1)).isoformat(timespec="seconds")
+    record.write_bytes(replace(manifest, created=hour_ago).to_json())
+    found = run(tmp_path, old, new, DEEPVM_EPOCH="3", DEEPVM_JOB="job")
+    lines = [line for line in found.stderr.splitlines() if "resumed" in line]
+    assert len(lines) == 1, found.stderr
+    assert re.fullmatch(
+        rf"deepvm: resumed from version 7 of {re.escape(new)} "
+        r"\(job job, generation 3, saved .* UTC, 60(\.\d+)? min ago, .*\)",
+        lines[0],
+    ), lines
 
 
 def test_who_has_set_logging_up_gets_it_there(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ def test_all_keys() -> None:
     assert found.machines.count == Range(min=2, max=4) and found.budget.deadline == 43200
     assert found.env == {"OMP_NUM_THREADS": "1", "SEED": "7"}
     assert found.inject is not None and (found.inject.mttp, found.inject.missed) == (30, 0.1)
+    assert found.data == {"train": "s3://bucket/train"}
     assert found.schema_version == "deepvm.job/1" and found.launcher == "direct"
 
 
@@ -101,7 +102,18 @@ BAD = [
     (base(env="{A: true}"), "env: an object cannot be used; allowed: names of variables"),
     (base(env="{1A: x}"), "env: an object cannot be used"),
     (base(env="[A=1]"), "env: a list of 1 cannot be used"),
-    (base(data="{train: 5}"), "data.train: 5 cannot be used"),
+    (base(data="{train: 5}"), "data.train: 5 cannot be used; allowed: names with s3://bucket/prefix"),
+    (base(data="{train: relative/path}"), "data.train: 'relative/path' cannot be used"),
+    (base(data="{train: https://host/x}"), "data.train: 'https://host/x' cannot be used"),
+    (base(data="{train: s3://}"), "data.train: 's3://' cannot be used"),
+    (base(data="{train: 's3://me:secret@bucket/x'}"), "data.train: "),
+    (base(data="{train: {mount: relative}}"), "data.train: an object cannot be used"),
+    (base(data="{train: {mount: /a, copy: true}}"), "data.train: an object cannot be used"),
+    (base(data="{train: {}}"), "data.train: an object cannot be used"),
+    (base(data="{../x: /a}"), "data.../x: "),
+    (base(data="[a]"), "data: a list of 1 cannot be used"),
+    (base(code="'git:'"), "code: 'git:' cannot be used; allowed: a folder, or git: URL@REF"),
+    (base(code="'git:--upload-pack=x@y'"), "code: 'git:--upload-pack=x@y' cannot be used"),
     (base(anchor="yes"), "anchor: True cannot be used; allowed: {type: m7g.large}, or none"),
     (base(anchor="{memory: 6GiB}"), "anchor.type: missing; allowed: an instance type"),
     (base(tiers="s3://x"), "tiers: 's3://x' cannot be used; allowed: a list of URLs"),
@@ -134,6 +146,12 @@ def test_bad_files(text: str, said: str) -> None:
     message = parsed(text)
     assert said in message
     assert all(line.startswith("job.yaml, ") for line in message.splitlines())
+
+
+def test_data_that_are_there_already() -> None:
+    found = parse_job_file(base(data="{train: {mount: /mnt/data}, test: 'file:///a%20b', more: /c}"), "job.yaml")
+    assert found.data == {"train": {"mount": "/mnt/data"}, "test": "file:///a%20b", "more": "/c"}
+    assert found.model_dump(mode="json")["data"] == found.data
 
 
 def test_all_mistakes_are_said_at_once() -> None:

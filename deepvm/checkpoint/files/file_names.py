@@ -15,6 +15,7 @@ _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _NAME = re.compile(rf"(?P<job>{_JOB.pattern})-(?P<version>[0-9]{{12,19}})\.pt", re.ASCII)
 _HIDDEN = re.compile(rf"\.({_NAME.pattern}({re.escape(SUFFIX)})?\.[0-9a-f]{{8}}|{_JOB.pattern}\.spare)\.tmp", re.ASCII)
 
+_LABELLED = re.compile(r"(?P<stem>.+)\.(?P<label>g[0-9]{9,19}-[0-9a-f]{8})\.pt", re.ASCII)
 _PART = re.compile(r"(?P<job>.+)\.part-(?P<number>[1-9][0-9]?)-of-(?P<of>[1-9][0-9]?)", re.ASCII)
 MOST_PARTS = 64
 
@@ -40,6 +41,29 @@ def parse_name(name: str) -> tuple[str, int] | None:
     job, version = match["job"], int(match["version"])
     # 0000000000001 would be a second file of version 1.
     return (job, version) if file_name(job, version) == name else None
+
+
+def new_label(epoch: int) -> str:
+    """A label for what a generation writes to a bucket now; nothing else has the same."""
+    return f"g{epoch:09d}-{secrets.token_hex(4)}"
+
+
+def epoch_of(label: str) -> int:
+    """The generation in a label; 0 for the empty one of runs without a number."""
+    return int(label[1:].partition("-")[0]) if label else 0
+
+
+def labelled_name(job: str, version: int, label: str) -> str:
+    """Name of a version's object; without a label that of its file."""
+    name = file_name(job, version)
+    return f"{name[:-3]}.{label}.pt" if label else name
+
+
+def parse_labelled(name: str) -> tuple[str, int, str] | None:
+    """Job, version and label in a name of :func:`labelled_name`, else None."""
+    match = _LABELLED.fullmatch(name)
+    found = parse_name(name if match is None else f"{match['stem']}.pt")
+    return None if found is None else (*found, "" if match is None else match["label"])
 
 
 def replaced(name: str) -> str:

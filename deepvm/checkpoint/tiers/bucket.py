@@ -5,21 +5,25 @@ from __future__ import annotations
 import base64
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, TypeVar
 
-from deepvm.checkpoint.files.file_names import check_job, file_name, parse_name
+from deepvm.checkpoint.files.file_names import check_job, epoch_of, file_name, labelled_name, parse_labelled
 from deepvm.checkpoint.format.checksums import crc32
 from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, CommitRecord, Damage
 from deepvm.checkpoint.tiers.base import fulfil
+from deepvm.checkpoint.tiers.ledger import Ledger, LedgerFile
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 UPCOMING = SUFFIX + ".next"
 """Added to an object's name: a record of what is about to be completed, or just was."""
 _CONNECT_S, _READ_S = 10, 60
 _READS = 3
+_MISSING = ("NoSuchKey", "404")
+_REFUSED = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")
+"""Errors of a conditional request: the object is another."""
 _ADVICE = {
     "NoSuchBucket": "make the bucket first, or correct its name",
     "AccessDenied": "the credentials need s3:GetObject, PutObject, DeleteObject, AbortMultipartUpload and ListBucket",
@@ -102,6 +106,14 @@ class Bucket:
                     raise
         raise AssertionError
 
+    def whole(self, key: str, **options: str) -> bytes:
+        """An object's bytes; ``options`` are those of GetObject."""
+        return self._read(key, **options)
+
+    def rows(self, prefix: str) -> Iterator[Mapping[str, Any]]:
+        """What S3 lists of each object whose name begins so: ``Key``, ``Size``, ``ETag``."""
+        return self._list("list_objects_v2", "Contents", prefix)
+
     def chunk(self, key: str, manifest: CommitRecord, number: int, **options: str) -> bytes:
         """A chunk of a version's object; ``options`` are those of GetObject."""
         start = number * manifest.chunk_bytes
@@ -114,42 +126,119 @@ class Bucket:
         with self.errors(f"write {record}"):
             self.s3.put_object(Bucket=self.name, Key=record, Body=data, ChecksumCRC32=checksum(crc32(data)))
 
+    def get(self, key: str) -> tuple[bytes, str] | None:
+        """An object and its ETag, None if there is none. Raises CheckpointError."""
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        with self.errors(f"read {key}"):
+            for left in reversed(range(_READS)):
+                try:
+                    reply = self.s3.get_object(Bucket=self.name, Key=key)
+                    return bytes(reply["Body"].read()), str(reply["ETag"])
+                except ClientError as error:
+                    if error.response["Error"]["Code"] not in _MISSING:
+                        raise
+                    return None
+                except BotoCoreError:  # botocore retries a request, but not a reply that breaks off
+                    if not left:
+                        raise
+        raise AssertionError
+
+    def put_if(self, key: str, data: bytes, etag: str | None) -> bool:
+        """See :class:`deepvm.checkpoint.tiers.ledger.Conditional`."""
+        from botocore.exceptions import ClientError
+
+        condition = {"IfNoneMatch": "*"} if etag is None else {"IfMatch": etag}
+        with self.errors(f"write {key}"):
+            try:
+                total = checksum(crc32(data))
+                self.s3.put_object(Bucket=self.name, Key=key, Body=data, ChecksumCRC32=total, **condition)
+            except ClientError as error:
+                if error.response["Error"]["Code"] not in (*_MISSING, *_REFUSED):
+                    raise
+                return False
+        return True
+
+    def ledger(self, job: str) -> LedgerFile:
+        """The generations of a job; where its ledger was lost, all that is there counts again."""
+
+        def all_there() -> dict[str, str]:
+            with self.errors("list its objects"):
+                labels = self._labels(job, self.sizes(f"{self.prefix}{job}-"))
+            return {str(v): newest for v, found in labels.items() if (newest := max(found, key=epoch_of))}
+
+        return LedgerFile(self, f"{self.prefix}.{check_job(job)}.ledger", all_there)
+
     def remove(self, *keys: str) -> None:
         """Remove objects in order; missing ones are ignored."""
         for key in keys:
             self.s3.delete_object(Bucket=self.name, Key=key)
 
-    def key(self, job: str, version: int) -> str:
-        """Name of a version's object."""
-        return self.prefix + file_name(job, version)
+    def key(self, job: str, version: int, label: str = "") -> str:
+        """Name of a version's object; ``label``: of the generation that wrote it."""
+        return self.prefix + labelled_name(job, version, label)
 
-    def _version(self, key: str, job: str) -> int | None:
-        name = parse_name(key[len(self.prefix) :])
-        return name[1] if name is not None and name[0] == job else None
+    def epoch(self, key: str) -> int:
+        """The generation that wrote an object of a version; 0 for a run without a number."""
+        name = parse_labelled(key[len(self.prefix) :])
+        return 0 if name is None else epoch_of(name[2])
+
+    def written(self, job: str, version: int) -> dict[str, list[str]]:
+        """All objects of a version, with their records, by label; most have one at most."""
+        stem = f"{self.prefix}{file_name(job, version)[:-3]}."
+        found: dict[str, list[str]] = {}
+        with self.errors("list its objects"):
+            keys = list(self.sizes(stem))
+        for key in keys:
+            name = parse_labelled(key[len(self.prefix) :].removesuffix(UPCOMING).removesuffix(SUFFIX))
+            if name is not None:
+                found.setdefault(name[2], []).append(key)
+        return found
+
+    def _labels(self, job: str, keys: Iterable[str]) -> dict[int, set[str]]:
+        """The labels of a job's versions that have an object or a record."""
+        found: dict[int, set[str]] = {}
+        for key in keys:
+            name = parse_labelled(key[len(self.prefix) :].removesuffix(SUFFIX))
+            if name is not None and name[0] == job:
+                found.setdefault(name[1], set()).add(name[2])
+        return found
 
     def uploads(self, job: str) -> list[tuple[str, str]]:
         """Name and id of the uploads of a job's versions that are neither completed nor aborted."""
         with self.errors("list its unfinished uploads"):
             found = [*self._list("list_multipart_uploads", "Uploads", f"{self.prefix}{check_job(job)}-")]
-        return [(row["Key"], row["UploadId"]) for row in found if self._version(row["Key"], job) is not None]
+        return [(row["Key"], row["UploadId"]) for row in found if self._labels(job, [row["Key"]])]
 
-    def objects(self, job: str) -> tuple[dict[str, int], list[int]]:
-        """Bytes of the objects of a job, and the versions that have one or a record, newest first."""
+    def objects(self, job: str) -> tuple[dict[str, int], dict[int, str]]:
+        """Bytes of the objects of a job, and of its versions that have one or a record its name, newest first.
+
+        What no generation listed does not count: it is no version, nor damaged.
+        """
         with self.errors("list its objects"):
             sizes = self.sizes(f"{self.prefix}{check_job(job)}-")
-        numbers = {self._version(key.removesuffix(SUFFIX), job) for key in sizes}
-        return sizes, sorted((number for number in numbers if number is not None), reverse=True)
+        labels = self._labels(job, sizes)
+        # After the list, so that what it says is there was listed.
+        ledger = self.ledger(job).read() if any(any(found) for found in labels.values()) else None
+        rows = {v: _chosen(v, labels[v], ledger) for v in sorted(labels, reverse=True)}
+        return sizes, {v: self.key(job, v, label) for v, label in rows.items() if label is not None}
 
-    def look(self, job: str) -> list[CommitRecord | Damage]:
-        """Each version's commit record or damage, newest first."""
+    def unlisted(self, job: str, epoch: int) -> list[str]:
+        """What older generations than this one, the newest, have left behind, and that will never count."""
+        sizes, keys = self.objects(job)
+        names = {key: parse_labelled(key[len(self.prefix) :].removesuffix(SUFFIX)) for key in sizes}
+        old = {k: n for k, n in names.items() if n is not None and n[0] == job and n[2] and epoch_of(n[2]) < epoch}
+        return [key for key, name in old.items() if keys.get(name[1]) != self.key(*name)]
+
+    def look(self, job: str) -> tuple[dict[int, str], list[CommitRecord | Damage]]:
+        """The names of a job's versions, and each one's commit record or damage, newest first."""
         sizes, versions = self.objects(job)
         with ThreadPoolExecutor(self.threads) as pool:
-            asked = [submit(pool, self.state, job, version, sizes) for version in versions]
-        return [found for each in asked if (found := each.result()) is not None]
+            asked = [submit(pool, self.state, job, version, key, sizes) for version, key in versions.items()]
+        return versions, [found for each in asked if (found := each.result()) is not None]
 
-    def state(self, job: str, version: int, sizes: Mapping[str, int]) -> CommitRecord | Damage | None:
+    def state(self, job: str, version: int, key: str, sizes: Mapping[str, int]) -> CommitRecord | Damage | None:
         """One version's record or damage; None if there is nothing of it, or it was removed meanwhile."""
-        key = self.key(job, version)
         records = {key + SUFFIX, key + UPCOMING} & sizes.keys()
         if key not in sizes:
             problem = f"{self._shown(key)}: its commit record is there and the object is not"
@@ -157,13 +246,12 @@ class Bucket:
         try:
             if not records:
                 raise DamagedError(f"{self._shown(key)}: {UNRECORDED}")
-            return self.record(job, version, sizes)
+            return self.record(job, version, key, sizes)
         except DamagedError as error:
             return Damage(version, str(error), sizes[key])
 
-    def record(self, job: str, version: int, sizes: Mapping[str, int]) -> CommitRecord | None:
+    def record(self, job: str, version: int, key: str, sizes: Mapping[str, int]) -> CommitRecord | None:
         """The record that fits a version's object; None if it was removed. Raises DamagedError: none fits."""
-        key = self.key(job, version)
         # In this order: the upcoming record goes when the usual one says the same.
         upcoming = self._manifest(key + UPCOMING) if key + UPCOMING in sizes else None
         found = self._manifest(key + SUFFIX) if key + SUFFIX in sizes else None
@@ -206,7 +294,7 @@ class Bucket:
             try:
                 return CommitRecord.from_json(self._read(record))
             except ClientError as error:
-                if error.response["Error"]["Code"] not in ("NoSuchKey", "404"):
+                if error.response["Error"]["Code"] not in _MISSING:
                     raise
                 return None
             except RequestError as error:
@@ -214,6 +302,17 @@ class Bucket:
 
     def _shown(self, key: str) -> str:
         return f"s3://{self.name}/{key}"
+
+
+def _chosen(version: int, labels: Collection[str], ledger: Ledger | None) -> str | None:
+    """Of the labels of a version, the one that counts, None if none does.
+
+    Without a ledger, as in a copy that lacks it, no generation is shut out.
+    """
+    if ledger is None:
+        return max(labels, key=epoch_of, default="")
+    listed = ledger.entries.get(str(version))
+    return listed if listed in labels else "" if "" in labels else None
 
 
 def submit(pool: ThreadPoolExecutor, work: Callable[..., _T], *arguments: Any) -> Future[_T]:

@@ -9,6 +9,9 @@ writer leaves an object with neither: such an object has lost its record. A repl
 of the two records always fits it; a chunk in which they differ tells which (an encrypted object's ETag says nothing of
 its bytes). Saving the same bytes again leaves the object as it is. One writer is assumed: a completion that the store
 carries out after its sender has died and another one has saved the same number is not noticed.
+
+Generations of ``deepvm run`` follow each other while requests of older ones may still be under way. What they write has
+names of its own, is never replaced, and counts once the job's ledger lists it (:mod:`deepvm.checkpoint.tiers.ledger`).
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from deepvm.checkpoint.files.file_names import aside_suffix
+from deepvm.checkpoint.files.file_names import aside_suffix, epoch_of, new_label
 from deepvm.checkpoint.files.retention import kept
 from deepvm.checkpoint.format.checksums import crc32, seal
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
@@ -33,6 +36,7 @@ from deepvm.checkpoint.format.manifest import SUFFIX, CommitRecord, Damage
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.tiers.base import Store, Tier, download
 from deepvm.checkpoint.tiers.bucket import UPCOMING, Bucket, checksum, submit
+from deepvm.checkpoint.tiers.ledger import StaleError
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 log = logging.getLogger("deepvm.checkpoint")
@@ -68,6 +72,8 @@ class S3Tier(Store):
         self._bucket = Bucket(bucket, prefix, threads=threads, attempts=attempts, endpoint=endpoint)
         self.url = self._bucket.url
         self._cleared, self._warned = set[str](), set[str]()
+        self._epochs = dict[str, int]()
+        self._keys = dict[str, dict[int, str]]()  # names of a job's versions, as they were listed last
         self._writing = threading.RLock()
         self._counting, self._readers = threading.Lock(), 0
 
@@ -78,6 +84,17 @@ class S3Tier(Store):
         if found is None:
             raise RequestError(option, url, f"{cls.form}, without ? and #")
         return cls(found["bucket"], found["prefix"] or "", keep=keep, every=every)
+
+    def begin(self, job: str, epoch: int) -> None:
+        """See :meth:`Tier.begin`."""
+        if self._epochs.get(job) != epoch:  # each connection to a memory node says it again
+            self._bucket.ledger(job).begin(epoch)
+            self._epochs[job] = epoch
+
+    def epoch(self, job: str) -> int:
+        """See :meth:`Tier.epoch`."""
+        found = self._bucket.ledger(job).read()
+        return 0 if found is None else found.epoch
 
     def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
         """See :meth:`Tier.put`."""
@@ -115,35 +132,96 @@ class S3Tier(Store):
     ) -> None:
         """See :class:`Store`. Makes the object, whole or not at all; S3 compares each part with its checksum."""
         with self._writing:
-            self._abort_others(job)
-            key = self._bucket.key(job, version)
-            where = {"Bucket": self._bucket.name, "Key": key}
-            with self._bucket.errors(f"write {key}"):
-                begun = self._bucket.s3.create_multipart_upload(**where, ChecksumAlgorithm="CRC32")
-                upload, announced = {**where, "UploadId": begun["UploadId"]}, False
-                try:
-                    parts = self._send_parts(upload, image, final)
-                    new, old = manifest(), self._settled(job, version)
-                    same = old if old is not None and self._has_bytes(key, old, new, parts) else None
-                    if same is None:
-                        announced = True
-                        self._bucket.commit(key + UPCOMING, new)
-                        self._bucket.s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
-                except BaseException:
-                    if self._abort(upload) and announced:  # one that cannot be aborted may be complete
-                        with contextlib.suppress(Exception):  # alone it is evidence of nothing
-                            self._bucket.remove(key + UPCOMING)
-                    raise
-            if same is not None:
-                self._abort(upload)
-                new = replace(new, created=same.created, best=same.best or new.best)
-                if new != same:
-                    self._bucket.commit(key + SUFFIX, new)
-                return
+            epoch = self._epochs.get(job)
+            if epoch is None:
+                self._abort_others(job)
+                self._replace(image, job, version, final, manifest)
+            else:
+                self._bucket.ledger(job).check(epoch)  # before all of it is sent in vain
+                self._abort_others(job)
+                self._add(image, job, version, final, manifest, epoch)
+
+    def _replace(
+        self, image: memoryview, job: str, version: int, final: Iterable[int], manifest: Callable[[], CommitRecord]
+    ) -> None:
+        """Write the one object of this number."""
+        key = self._bucket.key(job, version)
+        with self._bucket.errors(f"write {key}"):
+            upload, announced = self._begun(key), False
+            try:
+                parts = self._send_parts(upload, image, final)
+                new, (old, labelled) = manifest(), self._settled(job, version)
+                same = old if old is not None and self._has_bytes(key, old, new, parts) else None
+                if same is None:
+                    announced = True
+                    self._bucket.commit(key + UPCOMING, new)
+                    self._bucket.s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
+            except BaseException:
+                if self._abort(upload) and announced:  # one that cannot be aborted may be complete
+                    with contextlib.suppress(Exception):  # alone it is evidence of nothing
+                        self._bucket.remove(key + UPCOMING)
+                raise
+        if same is not None:
+            self._abort(upload)
+            new = replace(new, created=same.created, best=same.best or new.best)
+            if new != same:
+                self._bucket.commit(key + SUFFIX, new)
+        else:
             try:
                 self._end_replacement(key, new)
             except CheckpointError as error:  # the version is complete by its upcoming record
                 log.warning("%s keeps two records until it is saved again: %s", key, error)
+        if labelled:  # of generations before this run, which has no number
+            self._bucket.ledger(job).drop({str(version)}, None)
+            self._discard(labelled)
+
+    def _add(
+        self,
+        image: memoryview,
+        job: str,
+        version: int,
+        final: Iterable[int],
+        manifest: Callable[[], CommitRecord],
+        epoch: int,
+    ) -> None:
+        """Write an object of this generation, and have it count."""
+        label = new_label(epoch)
+        key = self._bucket.key(job, version, label)
+        with self._bucket.errors(f"write {key}"):
+            upload = self._begun(key)
+            try:
+                parts = self._send_parts(upload, image, final)
+                self._bucket.s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
+                self._bucket.commit(key + SUFFIX, manifest())
+            except BaseException:
+                if self._abort(upload):
+                    self._discard((key + SUFFIX, key))
+                raise
+        try:
+            self._bucket.ledger(job).add(str(version), label, epoch)
+        except StaleError:
+            self._discard((key + SUFFIX, key))
+            raise
+        try:
+            others = [row for row in self._bucket.written(job, version).items() if row[0] != label]
+        except CheckpointError as error:
+            log.warning("an earlier version %d stays beside it: %s", version, error)
+        else:
+            self._discard(k for other, keys in others if epoch_of(other) <= epoch for k in keys)
+
+    def _begun(self, key: str) -> dict[str, str]:
+        """A new upload, as other requests name it."""
+        where = {"Bucket": self._bucket.name, "Key": key}
+        begun = self._bucket.s3.create_multipart_upload(**where, ChecksumAlgorithm="CRC32")
+        return {**where, "UploadId": begun["UploadId"]}
+
+    def _discard(self, keys: Iterable[str]) -> None:
+        """Remove objects that do not count."""
+        try:
+            with self._bucket.errors("remove what does not count"):
+                self._bucket.remove(*sorted(keys, key=len, reverse=True))  # the record before its object
+        except CheckpointError as error:
+            log.warning("%s", error)
 
     def _abort(self, upload: dict[str, str]) -> bool:
         """Abort an upload; returns whether it is known that nothing of it will be there."""
@@ -159,8 +237,11 @@ class S3Tier(Store):
         if job in self._cleared:
             return
         self._cleared.add(job)
+        epoch = self._epochs.get(job)
         try:
-            uploads = self._bucket.uploads(job)
+            uploads = [u for u in self._bucket.uploads(job) if epoch is None or self._bucket.epoch(u[0]) <= epoch]
+            if epoch is not None:
+                self._discard(self._bucket.unlisted(job, epoch))
         except CheckpointError as error:  # it may be allowed to write and not to list: then there is the lifecycle rule
             log.debug("%s", error)
             return
@@ -173,12 +254,15 @@ class S3Tier(Store):
         with self._bucket.errors(f"remove {key}{UPCOMING}"):
             self._bucket.remove(key + UPCOMING)
 
-    def _settled(self, job: str, version: int) -> CommitRecord | None:
-        """The one record of what is complete under this number; records that fit nothing are removed."""
+    def _settled(self, job: str, version: int) -> tuple[CommitRecord | None, list[str]]:
+        """The one record of what is complete under this number, and what generations wrote under it.
+
+        Records that fit nothing are removed.
+        """
         key = self._bucket.key(job, version)
-        sizes = self._bucket.sizes(key)
+        sizes = self._bucket.sizes(key.removesuffix("pt"))
         try:
-            old = self._bucket.record(job, version, sizes) if key in sizes else None
+            old = self._bucket.record(job, version, key, sizes) if key in sizes else None
         except DamagedError:
             old = None
         if old is None:
@@ -186,7 +270,7 @@ class S3Tier(Store):
             self._bucket.remove(*(record for record in (key + SUFFIX, key + UPCOMING) if record in sizes))
         elif key + UPCOMING in sizes:
             self._end_replacement(key, old)
-        return old
+        return old, [name for name in sizes if self._bucket.epoch(name.removesuffix(SUFFIX))]
 
     def _has_bytes(self, key: str, old: CommitRecord, new: CommitRecord, parts: Sequence[dict[str, Any]]) -> bool:
         """Whether the object already has the bytes sent in these parts, by its record and by the store."""
@@ -225,14 +309,18 @@ class S3Tier(Store):
             log.warning("old versions stay: %s", error)
 
     def delete(self, job: str, version: int) -> None:
-        """See :class:`Store`; its record goes first."""
-        key = self._bucket.key(job, version)
-        with self._bucket.errors(f"remove {key}"):
-            self._bucket.remove(key + SUFFIX, key + UPCOMING, key)
+        """See :class:`Store`; its record goes first, after its entry in the ledger."""
+        epoch, written = self._epochs.get(job), self._bucket.written(job, version)
+        if epoch is not None or any(written):
+            self._bucket.ledger(job).drop({str(version)}, epoch)
+        for label in [each for each in written if epoch is None or epoch_of(each) <= epoch]:
+            key = self._bucket.key(job, version, label)
+            with self._bucket.errors(f"remove {key}"):
+                self._bucket.remove(key + SUFFIX, key + UPCOMING, key)
 
     def versions(self, job: str) -> tuple[CommitRecord, ...]:
         """See :meth:`Tier.versions`; others are logged once."""
-        found = self._bucket.look(job)
+        self._keys[job], found = self._bucket.look(job)
         for each in found:
             if isinstance(each, Damage) and each.problem not in self._warned:
                 self._warned.add(each.problem)
@@ -241,42 +329,47 @@ class S3Tier(Store):
 
     def damaged(self, job: str) -> tuple[Damage, ...]:
         """See :meth:`Tier.damaged`."""
-        return tuple(d for d in self._bucket.look(job) if isinstance(d, Damage))
+        return tuple(d for d in self._bucket.look(job)[1] if isinstance(d, Damage))
 
     def unrecorded(self, job: str) -> set[int]:
         """See :class:`Store`."""
-        sizes, versions = self._bucket.objects(job)
-        keys = {version: self._bucket.key(job, version) for version in versions}
+        sizes, keys = self._bucket.objects(job)
         return {v for v, key in keys.items() if not {key + SUFFIX, key + UPCOMING} & sizes.keys()}
 
     def set_aside(self, job: str, versions: Collection[int]) -> None:
         """See :meth:`Tier.set_aside`: objects and records get names that end in ``.aside``; they are copied for it."""
         added = aside_suffix()
-        sizes, _ = self._bucket.objects(job)
-        for version in sorted({*versions, *(d.version for d in self.damaged(job))}):
-            key = self._bucket.key(job, version)
+        sizes, keys = self._bucket.objects(job)
+        numbers = sorted({*versions, *(d.version for d in self.damaged(job))} & keys.keys())
+        if job in self._epochs:
+            self._bucket.ledger(job).check(self._epochs[job])
+        for version in numbers:
+            key = keys[version]
             with self._bucket.errors(f"set {key} aside"):
                 for name in (key + UPCOMING, key + SUFFIX, key):
                     if name in sizes:  # an object of any size is copied, then removed
                         where = {"Bucket": self._bucket.name, "Key": name}
                         self._bucket.s3.copy(where, self._bucket.name, name + added)
                         self._bucket.remove(name)
+        if any(keys[version] != self._bucket.key(job, version) for version in numbers):
+            self._bucket.ledger(job).drop({str(version) for version in numbers}, self._epochs.get(job))
 
     def read(self, job: str, version: int) -> tuple[CommitRecord, Iterator[memoryview]]:
         """See :class:`Store`."""
-        found = self._bucket.state(job, version, self._bucket.objects(job)[0])
+        sizes, keys = self._bucket.objects(job)
+        found = self._bucket.state(job, version, keys[version], sizes) if version in keys else None
         if isinstance(found, Damage):
             raise DamagedError(found.problem)
         if found is None:
             raise FileNotFoundError(f"{self.url}: version {version} of {job}")
-        return found, self.chunks(found)
+        return found, self.chunks(found, keys[version])
 
-    def chunks(self, manifest: CommitRecord) -> Generator[memoryview, None, None]:
-        """A version's bytes, in order, unverified. Raises CheckpointError.
+    def chunks(self, manifest: CommitRecord, key: str = "") -> Generator[memoryview, None, None]:
+        """A version's bytes, in order, unverified. Raises CheckpointError. ``key``: else that of its number alone.
 
         Readers share the threads, at least two chunks each: a restarted memory node may serve all ranks at once.
         """
-        key = self._bucket.key(manifest.job, manifest.version)
+        key = key or self._bucket.key(manifest.job, manifest.version)
         with (
             self._bucket.errors(f"read {key}"),
             ThreadPoolExecutor(self._threads, thread_name_prefix="deepvm-s3") as pool,
@@ -301,5 +394,6 @@ class S3Tier(Store):
 
     def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
         """See :meth:`Tier.fetch`."""
-        name = f"{self.url}: {self._bucket.key(manifest.job, manifest.version)}"
-        return download(self.chunks(manifest), manifest, folder, name)
+        job, version = manifest.job, manifest.version
+        key = self._keys.get(job, {}).get(version) or self._bucket.key(job, version)
+        return download(self.chunks(manifest, key), manifest, folder, f"{self.url}: {key}")

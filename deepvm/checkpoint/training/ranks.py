@@ -21,8 +21,8 @@ from deepvm.errors import CheckpointError
 
 T = TypeVar("T")
 WAIT_S = 600
-_SHARE_S, _MOST_STEPS = 1.0, 1000
-"""Ranks share requests after this time, and after so many steps at the latest."""
+_SHARE_S, _MOST_STEPS = 0.2, 1000
+"""Ranks share requests after this time, and after so many steps at the latest: half a second is all of a short notice."""
 log = logging.getLogger("deepvm.checkpoint")
 
 
@@ -74,7 +74,7 @@ class Ranks:
 
 
 class SaveRequests:
-    """Save requests from any thread or rank; ranks share them about once a second.
+    """Save requests from any thread or rank; ranks share them about five times a second.
 
     Attributes:
         urgent: whether the save that is due comes before a preemption. deadline: of this rank's urgent request, by

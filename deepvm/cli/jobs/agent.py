@@ -22,8 +22,11 @@ def agent(
 
     from deepvm.jobs.agent.alone import LoneAgent
     from deepvm.jobs.agent.notices import notice_source
+    from deepvm.jobs.storage.backup_store import KEEP
 
     logging.basicConfig(format="deepvm agent: %(message)s", level=logging.WARNING)
     tiers = os.environ.get("DEEPVM_TIERS", "").split()
-    found = LoneAgent(notice_source(metadata), tiers, os.environ.get("DEEPVM_JOB", "job"))
+    keep = os.environ.get("DEEPVM_KEEP", "")
+    kept = int(keep) if keep.isascii() and keep.isdigit() else KEEP
+    found = LoneAgent(notice_source(metadata), tiers, os.environ.get("DEEPVM_JOB", "job"), kept)
     raise typer.Exit(found.run(command))

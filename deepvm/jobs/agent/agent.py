@@ -17,20 +17,24 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from deepvm.core.preemption.savepolicy import SaveContext, SaveFacts, SavePolicy, parse_policy
+from deepvm.errors import DataError
 from deepvm.io.agent_board import AGENT, BOARD, Board, RankWord, SaveReason, Scheduled, Word
-from deepvm.io.agent_link import EPOCH
+from deepvm.io.agent_link import EPOCH, SAVE_EVERY
 from deepvm.jobs.agent.backups import Backups
 from deepvm.jobs.agent.controller_client import LINE, ControllerClient, Reporter, Unheard
 from deepvm.jobs.agent.notices import MetadataError, NoticeSource
 from deepvm.jobs.agent.trainer_socket import TrainerSocket
 from deepvm.jobs.agent.trainers import Command, Trainers
+from deepvm.jobs.storage.backup_store import Part
+from deepvm.jobs.storage.code_archive import unpack
+from deepvm.jobs.storage.data import have_data
 from deepvm.jobs.wire import WireError
 
 _TICK_S = 0.01
-_ORPHAN_SAVE_S = 300.0
+_ORPHAN_SAVE_S, _TOLD_S = 300.0, 300.0
 _RETRY_S = 0.1
 
 log = logging.getLogger("deepvm.agent")
@@ -150,17 +154,23 @@ class Agent:
             archive = folder / "code.tar.gz"
             self._insist(lambda: client.fetch("/code", archive))
             code.mkdir(exist_ok=True)
-            subprocess.run(["tar", "-xzf", str(archive), "-C", str(code)], check=True)
+            try:
+                unpack(archive, code)
+            except DataError as error:
+                self._give_up(f"code: {error}")
             archive.unlink()
         code.mkdir(exist_ok=True)
         environ = {k: v for k, v in os.environ.items() if k not in (AGENT, EPOCH)}
         environ |= {"PYTHONUNBUFFERED": "1", AGENT: str(folder), "DEEPVM_JOB": spec["name"]}
         environ |= {"DEEPVM_TOKEN_FILE": str(token), "DEEPVM_DATA": str(folder / "data")}
+        environ |= {"DEEPVM_KEEP": str(spec["keep"])}
+        if spec["save_every_steps"]:
+            environ[SAVE_EVERY] = str(spec["save_every_steps"])
         command = Command(spec["train"], int(spec["per_machine"]), spec["env"], code, spec["launcher"])
         self._trainers = Trainers(command, environ, self._said)
         self._policy = parse_policy(spec["save_policy"])
         self._facts = replace(self._facts, grace_s=float(spec["grace_s"]))
-        self._backups = Backups(spec["tiers"], spec["name"], folder / "backups")
+        self._backups = Backups.at(spec["tiers"], spec["name"], folder / "backups", int(spec["keep"]))
         if spec["setup"] and not (folder / "setup-done").exists():
             done = subprocess.run(
                 ["/bin/sh", "-c", spec["setup"]],
@@ -174,8 +184,29 @@ class Agent:
                 last = done.stdout.decode("utf-8", "replace").splitlines()[-40:]
                 self._reporter.add("setup-failed", code=done.returncode, lines=last)
             (folder / "setup-done").touch()
+        self._fetch_data(spec["data"], folder / "data")
         self._trainers.warm_up()
         return spec
+
+    def _fetch_data(self, wanted: Mapping[str, Any], folder: Path) -> None:
+        """Have the job's data here; without all of it nothing is trained, and the controller ends the job."""
+
+        def said(text: str) -> None:
+            self._said(0, text)
+            self._reporter.add("fetching", text=text)
+
+        try:
+            have_data(wanted, folder, said)
+        except DataError as error:
+            self._give_up(f"data: {error}")
+
+    def _give_up(self, why: str) -> NoReturn:
+        """End this machine once the controller knows that nothing can be trained on it."""
+        self._reporter.add("unusable", why=why)
+        deadline = time.monotonic() + _TOLD_S
+        while self._reporter.waiting and time.monotonic() < deadline:
+            time.sleep(_RETRY_S)
+        raise SystemExit(why)
 
     def _insist(self, ask: Callable[[], Any]) -> Any:
         """Try until the controller answers. Raises Orphaned."""
@@ -447,7 +478,8 @@ class Agent:
                 self._told_of_save({"version": version, "save": save, **facts})
 
         step = self._base + int(message["step"])
-        return backups.add(Path(message["path"]), step, int(message["rank"]), generation, done)
+        part = Part(step, int(message["rank"]), generation, SaveReason(save[0]).automatic)
+        return backups.add(Path(message["path"]), part, done)
 
     def _latest(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         assert self._backups is not None
@@ -455,7 +487,7 @@ class Agent:
         self._base = 0 if found is None else found.step
         if not message["rank"]:
             self._reporter.add("started", generation=self._running, version=self._base)
-        return {} if found is None else {"path": str(found.path)}
+        return {} if found is None else {"path": str(found.path), "step": found.step}
 
 
 def _free_port() -> int:

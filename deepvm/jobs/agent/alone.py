@@ -19,6 +19,7 @@ from deepvm.io.agent_board import AGENT, BOARD, Board, SaveReason, Scheduled, Wo
 from deepvm.jobs.agent.backups import Backups
 from deepvm.jobs.agent.notices import MetadataError, NoticeSource
 from deepvm.jobs.agent.trainer_socket import TrainerSocket
+from deepvm.jobs.storage.backup_store import KEEP, Part
 
 _POLL_S = 1.0
 
@@ -28,8 +29,9 @@ log = logging.getLogger("deepvm.agent")
 class LoneAgent:
     """Has the trainers of one command save when the cloud takes this machine back."""
 
-    def __init__(self, notices: NoticeSource, tiers: Sequence[str], job: str) -> None:
-        """Start nothing yet."""
+    def __init__(self, notices: NoticeSource, tiers: Sequence[str], job: str, keep: int = KEEP) -> None:
+        """Start nothing yet. ``keep``: backups that stay."""
+        self._keep = keep
         self._notices, self._tiers, self._job = notices, tiers, job
         self._over = threading.Event()
         self._lock = threading.Lock()
@@ -40,7 +42,7 @@ class LoneAgent:
             folder = Path(name)
             self._board = Board.create(folder / BOARD)
             self._board.words[Word.ALONE] = 1
-            self._backups = Backups(self._tiers, self._job, folder / "backups")
+            self._backups = Backups.at(self._tiers, self._job, folder / "backups", self._keep)
             sockets = TrainerSocket(folder, self._answer)
             threading.Thread(target=self._listen, daemon=True, name="notices").start()
             try:
@@ -89,12 +91,13 @@ class LoneAgent:
             reason, limit_ms, request = message["save"]
             self._board.schedule(int(message["step"]), Scheduled(SaveReason(reason), int(limit_ms), int(request)))
         elif kind == "backup":
-            path, step, rank = Path(message["path"]), int(message["step"]), int(message["rank"])
-            return self._backups.add(path, self._base + step, rank, 0, lambda version, error: None)
+            automatic = SaveReason(message["save"][0]).automatic
+            part = Part(self._base + int(message["step"]), int(message["rank"]), 0, automatic)
+            return self._backups.add(Path(message["path"]), part, lambda version, error: None)
         elif kind == "latest":
             found = self._backups.latest(int(message["rank"]), 0)
             self._base = 0 if found is None else found.step
-            return {} if found is None else {"path": str(found.path)}
+            return {} if found is None else {"path": str(found.path), "step": found.step}
         elif kind == "saved" and message.get("error"):
             log.warning("version %s is not safe: %s", message["version"], message["error"])
         return {}

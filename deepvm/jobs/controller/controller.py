@@ -522,6 +522,9 @@ class Controller:
         elif kind == "unsaved":
             if SaveReason(int(event["reason"])).holds:
                 self.feed(d.Unsaved(int(event["generation"]), str(event["why"])))
+        elif kind == "unusable":
+            self.last_lines = []
+            self.feed(d.Failed(machine, str(event["why"])))
         elif kind == "setup-failed":
             self.last_lines = [str(line) for line in event["lines"]]
             self.feed(d.Failed(machine, f"setup failed with exit code {event['code']}"))

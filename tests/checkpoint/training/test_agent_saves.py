@@ -172,6 +172,39 @@ def test_tiers_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         Checkpointer(model=model, optimizer=Fill(model.parameters()))
 
 
+def test_keep_and_steps_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the job file says them; what the script says itself wins."""
+    monkeypatch.setenv("DEEPVM_KEEP", "3")
+    monkeypatch.setenv("DEEPVM_SAVE_EVERY", "2")
+    for name, options, found in (
+        ("job", {}, {8, 10, 12}),
+        ("script", {"every": 3, "keep": 2}, {9, 12}),
+        ("all", {"keep": 0}, {2, 4, 6, 8, 10, 12}),
+    ):
+        step, saver = saver_of(tmp_path / name, slots=8, **options)
+        with saver:
+            for _ in range(12):
+                step()
+        assert set(contents(tmp_path / name)) == found, name
+    for variable in ("DEEPVM_KEEP", "DEEPVM_SAVE_EVERY"):
+        with monkeypatch.context() as patch:
+            patch.setenv(variable, "many")
+            with pytest.raises(RequestError, match=f"{variable}: 'many' cannot be used; allowed: a whole number"):
+                saver_of(tmp_path / "bad")
+
+
+def test_steps_of_the_job_file_are_periodic_saves(
+    agent: BareAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEEPVM_SAVE_EVERY", "5")
+    step, saver = saver_of(tmp_path / "versions", slots=8)
+    with saver:
+        for _ in range(12):
+            step()
+    told = {m["version"]: SaveReason(m["save"][0]) for m in agent.told("saved")}
+    assert told == {5: SaveReason.NONE, 10: SaveReason.NONE}
+
+
 def test_a_trainer_of_an_older_generation_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(1, 8)
     monkeypatch.setenv("DEEPVM_EPOCH", "2")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import io
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -26,14 +27,18 @@ class Store:
     Attributes:
         url: where it is.
         trouble: gets method and path with the query; returns a status line to fail with, ``"cut"`` to break the reply
-            off in its middle, or None. It is called under a lock.
+            off in its middle, ``"late"`` to keep the request for :meth:`deliver` and to say that it failed, ``"lost"``
+            to carry it out and to say that it failed, or None. It is called under a lock.
+        before: is called with method and path before a request is carried out, without a lock: it may wait.
         seen: method and path of each request.
     """
 
     def __init__(self, application: Callable[..., Any]) -> None:
-        self._application, self._lock = application, threading.Lock()
+        self._application, self._lock, self._conditional = application, threading.Lock(), threading.Lock()
         self.trouble: Callable[[str, str], str | None] = lambda method, path: None
+        self.before: Callable[[str, str], None] = lambda method, path: None
         self.seen: list[tuple[str, str]] = []
+        self.late: list[dict[str, Any]] = []
         self.url = ""
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
@@ -42,6 +47,14 @@ class Store:
         with self._lock:
             self.seen.append((method, path))
             trouble = self.trouble(method, path)
+        self.before(method, path)
+        if trouble in ("late", "lost"):
+            body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+            self.late.append({**environ, "wsgi.input": io.BytesIO(body)})
+            environ["CONTENT_LENGTH"] = "0"  # it was read
+            if trouble == "lost":
+                self.deliver()
+            trouble = "503 Slow Down"
         if trouble == "cut":
             parts = list(self._application(environ, start_response))
             return [b"".join(parts)[: sum(map(len, parts)) // 2]]
@@ -50,7 +63,22 @@ class Store:
             start_response(trouble, [("Content-Type", "application/xml")])
             code = trouble.split(" ", 1)[1].replace(" ", "")
             return [f"<Error><Code>{code}</Code><Message>on purpose</Message></Error>".encode()]
+        if "HTTP_IF_MATCH" in environ or "HTTP_IF_NONE_MATCH" in environ:
+            with self._conditional:  # the library looks and writes in two steps, a store in one
+                return list(self._application(environ, start_response))
         return self._application(environ, start_response)
+
+    def deliver(self) -> list[str]:
+        """Carry out the requests that were kept; returns the status of each."""
+        said: list[str] = []
+        while self.late:
+            environ = self.late.pop(0)
+            with self._conditional:
+                try:
+                    list(self._application(environ, lambda status, *_: said.append(status)))
+                except KeyError:  # a part of an upload that is over: the library's way to say 404
+                    said.append("404 No Such Upload")
+        return said
 
     @cache  # noqa: B019  there is one store
     def client(self) -> Any:
@@ -63,7 +91,8 @@ class Store:
 
     def begin(self) -> None:
         """An empty bucket, and no trouble."""
-        self.trouble = lambda method, path: None
+        self.trouble, self.before = lambda method, path: None, lambda method, path: None
+        self.late.clear()
         s3 = self.client()
         names = [b["Name"] for b in s3.list_buckets()["Buckets"]]
         if BUCKET in names:
@@ -110,4 +139,4 @@ def running() -> Iterator[Store]:
         store = _server()
         store.begin()
         yield store
-        store.trouble = lambda method, path: None
+        store.trouble, store.before = lambda method, path: None, lambda method, path: None

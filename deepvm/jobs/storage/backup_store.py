@@ -1,0 +1,155 @@
+"""What a place for backups does; :func:`open_backups` finds the first of a job's tiers that is one.
+
+A backup is what one step's ranks saved, each a file or folder. It is visible when the part of rank 0 is whole, with the
+checksums of all its files; a rank whose own part is not there takes that of rank 0. Nothing that a generation sends
+becomes visible once a newer one has begun.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, Protocol
+from urllib.parse import unquote, urlsplit
+
+from deepvm.errors import CheckpointError
+
+KEEP = 2
+"""Backups that stay, of a job that says nothing else."""
+PIECE = 4 << 20
+FORMS = "file:///folder or s3://bucket/prefix"
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one rank saved after one step.
+
+    ``automatic``: not one of the script's own periodic saves; it goes when newer ones are whole (thesis, 5.1).
+    """
+
+    step: int
+    rank: int
+    epoch: int
+    automatic: bool = False
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A visible backup: its step, and the store's own name of it."""
+
+    step: int
+    name: str
+    automatic: bool = False
+
+
+@dataclass(frozen=True)
+class Record:
+    """The files of a part, by their names below it, with their SHA-256; ``name``: of the file or folder."""
+
+    name: str
+    sha256: Mapping[str, str]
+    automatic: bool = False
+
+    def to_json(self) -> bytes:
+        """Its bytes."""
+        return json.dumps({"name": self.name, "automatic": self.automatic, "sha256": dict(self.sha256)}).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Record:
+        """Read one; no name in it leads out of a folder. Raises ValueError."""
+        facts = json.loads(data)
+        try:
+            found = cls(str(facts["name"]), dict(facts["sha256"]), bool(facts.get("automatic", False)))
+            names = [PurePosixPath(name) for name in (found.name, *found.sha256)]
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"no record of a backup: {error}") from None
+        if not found.name or any(n.is_absolute() or ".." in n.parts or "\0" in str(n) for n in names):
+            raise ValueError("no record of a backup: its names lead out of the folder")
+        return found
+
+
+class BackupStore(Protocol):
+    """A place for the backups of one job; one thread uses it at a time."""
+
+    url: str
+
+    def begin(self, epoch: int) -> None:
+        """Refuse older generations from now on. Raises CheckpointError: a newer one has begun."""
+
+    def save(self, path: Path, part: Part) -> None:
+        """Upload a file or folder, whole or not visible. Raises CheckpointError, OSError: it is not visible."""
+
+    def whole(self) -> list[Kept]:
+        """The visible backups, newest first. Raises CheckpointError, OSError."""
+
+    def remove(self, kept: Kept, epoch: int) -> None:
+        """Remove one. Raises CheckpointError: a newer generation has begun; OSError."""
+
+    def fetch(self, kept: Kept, rank: int, folder: Path) -> Path:
+        """Write a rank's part to a new folder, checked; returns its file or folder. Raises CheckpointError, OSError."""
+
+
+def open_backups(tiers: Sequence[str], job: str) -> BackupStore | None:
+    """The first tier that takes backups; None if none does."""
+    from deepvm.jobs.storage.bucket_backups import BucketBackups
+    from deepvm.jobs.storage.folder_backups import FolderBackups
+
+    for tier in tiers:
+        place = urlsplit(tier)
+        if place.scheme.lower() == "file":
+            return FolderBackups(Path(unquote(place.path)), job)
+        if place.scheme.lower() == "s3":
+            return BucketBackups(place.netloc, place.path, job)
+    return None
+
+
+def staying(whole: Sequence[Kept], keep: int) -> set[str]:
+    """The names of those that stay: the newest, then the script's own, then others, ``keep`` in all.
+
+    Of none that is kept may the loss be noticed only when it is needed, so a damaged newest one has another behind it;
+    ``keep`` 0: all of the script's own.
+    """
+    newest, older = list(whole[:1]), list(whole[1:])
+    ordered = newest + [k for k in older if not k.automatic] + [k for k in older if k.automatic]
+    least = max(keep, 1) if keep else max(len([k for k in ordered if not k.automatic or k in newest]), KEEP)
+    return {k.name for k in ordered[:least]}
+
+
+def files_of(path: Path) -> Iterator[tuple[Path, str]]:
+    """The files of a backup, with their names below its folder."""
+    if not path.is_dir():
+        yield path, path.name
+        return
+    for file in sorted(path.rglob("*")):
+        if file.is_file():
+            yield file, f"{path.name}/{file.relative_to(path).as_posix()}"
+
+
+def copy(reader: BinaryIO, target: Path) -> str:
+    """Write a stream to a new file, synced; returns its SHA-256. Raises OSError."""
+    digest = hashlib.sha256()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("wb") as writer:
+        while piece := reader.read(PIECE):
+            digest.update(piece)
+            writer.write(piece)
+        writer.flush()
+        os.fsync(writer.fileno())
+    return digest.hexdigest()
+
+
+def emptied(folder: Path) -> Path:
+    """A folder with nothing in it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def damaged(name: str) -> CheckpointError:
+    """The error for a file whose checksum is another."""
+    return CheckpointError(f"{name} is damaged: its checksum is another")

@@ -1,0 +1,136 @@
+"""Code of a git repository: which commit a name means is settled once, when the job is submitted."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from deepvm.errors import DataError, RequestError
+from deepvm.jobs.storage.code_archive import pack
+
+GIT = "git:"
+FORM = "git: URL@REF, such as git:https://github.com/me/training@main"
+_COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
+_ASK_S, _FETCH_S = 60.0, 900.0
+
+
+@dataclass(frozen=True)
+class GitCode:
+    """A repository and a name in it: a branch, a tag, a commit; ``HEAD`` without one."""
+
+    url: str
+    ref: str = "HEAD"
+
+    @property
+    def shown(self) -> str:
+        """Without passwords and tokens."""
+        return f"{GIT}{public(self.url)}@{self.ref}"
+
+
+def parse(code: str) -> GitCode | None:
+    """What ``code:`` of a job file means, None if it is a folder. Raises RequestError."""
+    if not code.startswith(GIT):
+        return None
+    text = code.removeprefix(GIT).strip()
+    scheme, mark, rest = text.partition("://")
+    # An @ in front of the path belongs to the user: https://me@host/path, git@host:path.
+    begin = len(scheme) + len(mark) + rest.find("/") if mark else text.find(":") + 1
+    at = text.rfind("@")
+    url, ref = (text[:at], text[at + 1 :]) if at >= max(begin, 0) else (text, "HEAD")
+    if not url or not ref or url.startswith("-") or ref.startswith("-") or not _is_plain(text):
+        raise RequestError("code", public(code), FORM)
+    return GitCode(url, ref)
+
+
+def _is_plain(text: str) -> bool:
+    return text.isprintable() and " " not in text
+
+
+def public(url: str) -> str:
+    """A URL without what is secret in it; the user's name of an SSH address is not."""
+    found = urlsplit(url.removeprefix(GIT))
+    if not found.netloc or "@" not in found.netloc:
+        return url
+    user, _, host = found.netloc.rpartition("@")
+    kept = f"{user.partition(':')[0]}@" if found.scheme == "ssh" else ""
+    return f"{GIT if url.startswith(GIT) else ''}{urlunsplit(found._replace(netloc=kept + host))}"
+
+
+def fetch_code(code: GitCode, target: Path) -> str:
+    """Pack the commit that a name means now; returns it.
+
+    Raises RequestError: there is no git, or no such name; DataError: the repository cannot be read; OSError.
+    """
+    commit = _resolved(code)
+    with tempfile.TemporaryDirectory(prefix="deepvm-code-") as folder:
+        _git(code, ["init", "--quiet", "--template=", folder], _ASK_S)
+        wanted = [commit, code.ref] if not _COMMIT.fullmatch(code.ref) else [commit]
+        for number, name in enumerate(wanted, start=1):  # not every server gives out a commit by its number
+            try:
+                _git(code, ["-C", folder, "fetch", "--quiet", "--depth", "1", "--", code.url, name], _FETCH_S)
+                break
+            except DataError:
+                if number == len(wanted):
+                    raise
+        _git(code, ["-C", folder, "-c", "core.hooksPath=/dev/null", "checkout", "--quiet", "FETCH_HEAD"], _FETCH_S)
+        found = _git(code, ["-C", folder, "rev-parse", "HEAD"], _ASK_S).strip()
+        if found != commit:
+            raise DataError(f"code: {code.shown} moved from {commit} to {found} meanwhile; submit the job again")
+        pack(Path(folder), target)
+    return commit
+
+
+def _resolved(code: GitCode) -> str:
+    if _COMMIT.fullmatch(code.ref):
+        return code.ref
+    names = [code.ref, f"refs/heads/{code.ref}", f"refs/tags/{code.ref}", f"refs/tags/{code.ref}^{{}}"]
+    rows = [row.split("\t") for row in _git(code, ["ls-remote", "--", code.url, *names], _ASK_S).splitlines()]
+    found = {name: commit for commit, name in (row for row in rows if len(row) == 2)}
+    for name in (names[3], names[2], names[1], code.ref):  # a tag with a message before the tag itself
+        if name in found:
+            return found[name]
+    raise RequestError("code", code.shown, "a branch, tag or commit that is there; 'git ls-remote URL' lists them")
+
+
+def _git(code: GitCode, words: Sequence[str], limit_s: float) -> str:
+    try:
+        done = subprocess.run(
+            ["git", *words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=limit_s,
+            env=_quiet(os.environ),
+            start_new_session=True,  # no terminal, on which something could ask for a password
+        )
+    except FileNotFoundError:
+        raise RequestError(
+            "code", code.shown, "a folder, as there is no git here; install git for a repository"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise DataError(
+            f"code: {code.shown}: git has not answered for {limit_s:.0f} s; try again, or clone it"
+        ) from None
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace").replace(code.url, public(code.url))
+        lines = [line for line in said.splitlines() if line.strip()] or [f"exit code {done.returncode}"]
+        secret = urlsplit(code.url).password or (urlsplit(code.url).username if "@" in code.url else None)
+        why = lines[0].replace(secret, "***") if secret and urlsplit(code.url).scheme != "ssh" else lines[0]
+        raise DataError(
+            f"code: {code.shown}: {why}; nobody is asked for a password: use a credential helper, or an SSH key of an "
+            "agent, or clone it and name the folder"
+        )
+    return done.stdout.decode("utf-8", "replace")
+
+
+def _quiet(environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables with which git and ssh fail rather than ask, and that lead to no other repository."""
+    kept = {k: v for k, v in environ.items() if k not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")}
+    ssh = kept.get("GIT_SSH_COMMAND", "ssh") + " -o BatchMode=yes"
+    asks = {"GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "true", "SSH_ASKPASS": "true", "GCM_INTERACTIVE": "never"}
+    return {**kept, **asks, "GIT_SSH_COMMAND": ssh, "GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh", "LC_ALL": "C"}

@@ -1,0 +1,227 @@
+"""Code of a job: what is packed, what is unpacked, and which commit a repository's name means."""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from deepvm.errors import DataError, RequestError
+from deepvm.jobs.storage import code_archive, git_code
+from deepvm.jobs.storage.code_archive import pack, unpack
+from deepvm.jobs.storage.git_code import GitCode, fetch_code, parse, public
+
+SECRET = "ghp-planted-secret"
+
+
+def git(folder: Path, *words: str) -> str:
+    names = ["-c", "user.name=x", "-c", "user.email=x@y", "-c", "commit.gpgsign=false", "-c", "init.defaultBranch=main"]
+    done = subprocess.run(["git", *names, *words], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Two commits; a tag with a message at the first, a branch at the second."""
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    git(folder, "init", "--quiet")
+    for number in ("1", "2"):
+        (folder / "train.py").write_text(number)
+        git(folder, "add", ".")
+        git(folder, "commit", "--quiet", "-m", number)
+        if number == "1":
+            git(folder, "tag", "-a", "v1", "-m", "first")
+    return folder
+
+
+def unpacked(archive: Path, folder: Path) -> dict[str, str]:
+    unpack(archive, folder)
+    return {p.relative_to(folder).as_posix(): p.read_text() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("text", "url", "ref"),
+    [
+        ("git:https://host/me/it@main", "https://host/me/it", "main"),
+        ("git: https://host/me/it", "https://host/me/it", "HEAD"),
+        ("git:https://me:token@host/it", "https://me:token@host/it", "HEAD"),
+        ("git:https://me:token@host/it@feature/x", "https://me:token@host/it", "feature/x"),
+        ("git:git@host:me/it.git", "git@host:me/it.git", "HEAD"),
+        ("git:git@host:me/it.git@v1", "git@host:me/it.git", "v1"),
+        ("git:ssh://git@host/it@v1", "ssh://git@host/it", "v1"),
+        ("git:/folder/it@main", "/folder/it", "main"),
+    ],
+)
+def test_what_is_written(text: str, url: str, ref: str) -> None:
+    assert parse(text) == GitCode(url, ref)
+
+
+@pytest.mark.parametrize(
+    "text", ["git:", "git:@main", "git:--upload-pack=x@y", "git:https://h/x@-y", "git:a b", "git:x@"]
+)
+def test_what_cannot_be_a_repository(text: str) -> None:
+    with pytest.raises(RequestError, match="git: URL@REF"):
+        parse(text)
+
+
+def test_secrets_are_not_shown() -> None:
+    assert public(f"https://me:{SECRET}@host/it") == "https://host/it"
+    assert public(f"https://{SECRET}@host/it") == "https://host/it"
+    assert public("ssh://git@host/it") == "ssh://git@host/it" and public("git@host:it") == "git@host:it"
+    assert SECRET not in GitCode(f"https://x:{SECRET}@host/it", "main").shown
+
+
+@pytest.mark.parametrize(("ref", "content"), [("main", "2"), ("v1", "1"), ("HEAD", "2"), ("refs/heads/main", "2")])
+def test_the_commit_of_a_name(repository: Path, tmp_path: Path, ref: str, content: str) -> None:
+    commit = fetch_code(GitCode(str(repository), ref), tmp_path / "code")
+    assert commit == git(repository, "rev-parse", f"{ref}^{{commit}}")
+    assert unpacked(tmp_path / "code", tmp_path / "there") == {"train.py": content}
+    again = fetch_code(GitCode(repository.as_uri(), commit), tmp_path / "code")  # as when a job is resumed
+    assert again == commit and unpacked(tmp_path / "code", tmp_path / "again") == {"train.py": content}
+
+
+def test_errors_say_what_to_do(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RequestError, match="@none' cannot be used; allowed: a branch, tag or commit that is there"):
+        fetch_code(GitCode(str(repository), "none"), tmp_path / "code")
+    with pytest.raises(DataError, match="does not appear to be a git repository|does not exist"):
+        fetch_code(GitCode(str(tmp_path / "nowhere"), "main"), tmp_path / "code")
+    with pytest.raises(DataError) as caught:
+        fetch_code(GitCode(f"https://me:{SECRET}@127.0.0.1:1/it", "main"), tmp_path / "code")
+    assert SECRET not in str(caught.value) and "credential helper" in str(caught.value)
+    with pytest.raises(DataError):  # a transport that runs commands
+        fetch_code(GitCode(f"ext::touch {tmp_path}/made", "main"), tmp_path / "code")
+    assert not (tmp_path / "made").exists()
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(RequestError, match="no git here; install git"):
+        fetch_code(GitCode(str(repository), "main"), tmp_path / "code")
+
+
+def test_a_server_that_asks_for_a_password_is_not_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from http.server import BaseHTTPRequestHandler, HTTPServer
+    from threading import Thread
+
+    class Asks(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", 'Basic realm="x"')
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Asks)
+    Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setattr(git_code, "_ASK_S", 20.0)
+    try:
+        with pytest.raises(DataError, match="nobody is asked for a password"):
+            fetch_code(GitCode(f"http://127.0.0.1:{server.server_port}/it", "main"), tmp_path / "code")
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_what_is_packed(tmp_path: Path) -> None:
+    folder = tmp_path / "code"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep" / "x.py").write_text("x")
+    (folder / "deep" / "link").symlink_to("../train.py")
+    (folder / "train.py").write_text("t")
+    os.mkfifo(folder / "pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "socket"))
+        strange = os.fsdecode(b"caf\xe9.txt")
+        (folder / strange).write_text("e")
+        pack(folder, tmp_path / "archive")
+    found = unpacked(tmp_path / "archive", tmp_path / "there")
+    assert found == {"deep/x.py": "x", "deep/link": "t", "train.py": "t", strange: "e"}
+
+
+def test_git_says_what_belongs_to_it(repository: Path, tmp_path: Path) -> None:
+    (repository / ".gitignore").write_text("data\n")
+    (repository / "data").symlink_to("/somewhere/else")
+    (repository / "new.py").write_text("n")
+    (repository / "train.py").unlink()  # in the index still
+    pack(repository, tmp_path / "archive")
+    assert unpacked(tmp_path / "archive", tmp_path / "there") == {".gitignore": "data\n", "new.py": "n"}
+
+
+@pytest.mark.parametrize("link", ["/etc/passwd", "../outside", "deep/../../outside"])
+def test_links_that_lead_out_are_refused(tmp_path: Path, link: str) -> None:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "link").symlink_to(link)
+    with pytest.raises(RequestError, match="'link' cannot be used; allowed: links within the folder"):
+        pack(folder, tmp_path / "archive")
+    assert sorted(os.listdir(tmp_path)) == ["code"]
+
+
+def test_too_much_code_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    with (folder / "weights.pt").open("wb") as file:
+        file.truncate(code_archive.MOST_BYTES + 1)  # sparse
+    with pytest.raises(RequestError, match="at most 500 MB of code.*under data:"):
+        pack(folder, tmp_path / "archive")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "secret").touch(0o000)
+    with pytest.raises(OSError, match="secret"):
+        pack(tmp_path / "code", tmp_path / "archive")
+
+
+def hostile(path: Path, member: tarfile.TarInfo, data: bytes = b"") -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        member.size = len(data)
+        archive.addfile(member, io.BytesIO(data))
+    return path
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    found = tarfile.TarInfo(name)
+    found.type, found.linkname = kind, link
+    return found
+
+
+@pytest.mark.parametrize("old_python", [False, True])
+@pytest.mark.parametrize(
+    "one",
+    [
+        member("../made"),
+        member("deep/../../made"),
+        member("made", tarfile.SYMTYPE, "/etc"),
+        member("made", tarfile.SYMTYPE, "../.."),
+        member("made", tarfile.LNKTYPE, "/etc/passwd"),
+        member("made", tarfile.CHRTYPE),
+        member("made", tarfile.FIFOTYPE),
+    ],
+)
+def test_hostile_archives(
+    tmp_path: Path, one: tarfile.TarInfo, old_python: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if old_python:
+        monkeypatch.delattr(tarfile, "data_filter", raising=False)
+    archive = hostile(tmp_path / "archive", one)
+    with pytest.raises(DataError, match="cannot be unpacked"):
+        unpack(archive, tmp_path / "inside" if old_python else _made(tmp_path / "inside"))
+    assert not (tmp_path / "made").exists()
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def test_archives_that_are_none(tmp_path: Path) -> None:
+    (tmp_path / "cut").write_bytes(b"\x1f\x8b broken")
+    for name in ("cut", "none"):
+        with pytest.raises(DataError, match="cannot be unpacked"):
+            unpack(tmp_path / name, tmp_path / "there")
