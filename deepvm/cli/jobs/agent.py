@@ -12,7 +12,12 @@ from deepvm.cli.parameters import arg, opt
 
 def agent(
     command: Annotated[list[str], arg("COMMAND...", "What trains, after --, such as torchrun train.py.")],
-    metadata: Annotated[str, opt("Whose notices: aws, gcp, azure, or a URL like EC2's.", "NAME|URL")] = "aws",
+    metadata: Annotated[
+        str, opt("Whose notices: aws, gcp, azure, auto (by the firmware), or a URL like EC2's.", "NAME|URL")
+    ] = "aws",
+    grace: Annotated[
+        str, opt("After SIGTERM, pass it on when all ranks have saved, or after this time.", "TIME")
+    ] = "25s",
 ) -> None:
     """Run a command whose trainers save before their machine is taken back; exits with its exit code.
 
@@ -20,10 +25,11 @@ def agent(
     """
     import logging
 
+    from deepvm.core.units import parse_seconds
     from deepvm.jobs.agent.alone import LoneAgent
     from deepvm.jobs.agent.notices import notice_source
 
     logging.basicConfig(format="deepvm agent: %(message)s", level=logging.WARNING)
-    tiers = os.environ.get("DEEPVM_TIERS", "").split()
-    found = LoneAgent(notice_source(metadata), tiers, os.environ.get("DEEPVM_JOB", "job"))
+    tiers, job = os.environ.get("DEEPVM_TIERS", "").split(), os.environ.get("DEEPVM_JOB", "job")
+    found = LoneAgent(notice_source(metadata), tiers, job, parse_seconds(grace, "grace"))
     raise typer.Exit(found.run(command))
