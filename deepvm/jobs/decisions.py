@@ -80,6 +80,13 @@ class Noticed:
 
 
 @dataclass(frozen=True)
+class Rebalanced:
+    """The cloud may take a machine back sooner than others: a version is cheap insurance, and nothing else changes."""
+
+    id: str
+
+
+@dataclass(frozen=True)
 class Started:
     """The trainers of a generation run on a machine; ``version``: what the first one resumed from, else None."""
 
@@ -148,6 +155,7 @@ Event: TypeAlias = (
     | Heard
     | Silent
     | Noticed
+    | Rebalanced
     | Started
     | Ended
     | Safe
@@ -232,10 +240,12 @@ def _known(world: World, event: Event) -> World:
         return _listed(world, event)
     if isinstance(event, Stop):
         return world if world.ending else replace(world, ending=event.why)
-    if isinstance(event, SaveNow):
-        if world.save is not None or not world.formed or world.job.over:
+    if isinstance(event, SaveNow | Rebalanced):
+        wanted = isinstance(event, SaveNow) or (event.id in world.members and world.terms.policy.saves)
+        if world.save is not None or not world.formed or world.job.over or not wanted:
             return world
-        return replace(world, save=Save(Reason.PERIODIC, world.now_s, world.now_s + world.terms.save_s))
+        reason = Reason.PERIODIC if isinstance(event, SaveNow) else Reason.INSURANCE
+        return replace(world, save=Save(reason, world.now_s, world.now_s + world.terms.save_s))
     if isinstance(event, Safe | Unsaved | Started | Ended):
         return _of_generation(world, event)
     if isinstance(event, Tick) or event.id not in world.machines:
@@ -417,13 +427,18 @@ def _broken(world: World) -> bool:
     return any(world.machines[m].state not in (Machine.MEMBER, Machine.NOTICED) for m in world.members)
 
 
+_HOLD = (Reason.EMERGENCY, Reason.RESIZE, Reason.STOP)
+"""Saves after which trainers wait; others give way to them, because what is done after them would be lost."""
+
+
 def _saved_first(world: World) -> _Step:
     """Ask for a version where one is wanted before what comes next, and give it up after its limit."""
     if world.job.over or not world.formed:
         return replace(world, save=None), []
     noticed = [world.machines[m] for m in world.members if world.machines[m].state is Machine.NOTICED]
     taken_s = min((m.taken_s for m in noticed if m.taken_s is not None), default=None)
-    if world.save is not None or _broken(world):
+    held = world.save is not None and world.save.reason in _HOLD
+    if held or _broken(world):
         return world, []
     reason, limit_s = None, world.now_s + world.terms.save_s
     if noticed and taken_s is not None:

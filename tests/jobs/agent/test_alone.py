@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -291,8 +292,23 @@ def machines(folder: Path, kind: str, steps: int, services: list[Imds]) -> list[
     ]
 
 
+def end(folder: Path, agents: list[subprocess.Popen[str]], services: list[Imds]) -> None:
+    """End what a test has left: commands have sessions of their own."""
+    for agent in agents:
+        agent.kill()
+    for place in Path("/proc").iterdir():
+        if place.name.isdigit() and int(place.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if str(folder).encode() in (place / "cmdline").read_bytes():
+                    os.kill(int(place.name), signal.SIGKILL)
+    for agent in agents:
+        agent.communicate(timeout=30)
+    for imds in services:
+        imds.close()
+
+
 @pytest.mark.parametrize("kind", SCRIPTS)
-@pytest.mark.parametrize("noticed", [0, 1])
+@pytest.mark.parametrize("noticed", [1, pytest.param(0, marks=pytest.mark.slow)])
 def test_a_notice_on_one_machine_saves_the_same_step_on_all(kind: str, noticed: int, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     services = [Imds(), Imds()]
@@ -317,23 +333,21 @@ def test_a_notice_on_one_machine_saves_the_same_step_on_all(kind: str, noticed: 
         if kind == "training":
             assert saved() == [held] * 4
         else:
-            assert [p.name for p in (tmp_path / "kept").glob("pair-*.pt")] == [f"pair-{held + 1:012d}.pt"]
+            assert [p.name for p in (tmp_path / "kept").glob("pair-*.pt")] == [f"pair-{held:012d}.pt"]
         for agent in agents:
             agent.send_signal(signal.SIGTERM)
         for agent in agents:
             assert ended(agent)[0] != 0
     finally:
-        for agent in agents:
-            agent.kill()
-        for imds in services:
-            imds.close()
+        end(tmp_path, agents, services)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SCRIPTS)
 def test_a_rebalance_recommendation_on_one_machine_is_an_insurance_of_all(kind: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     services = [Imds(), Imds()]
-    agents = machines(tmp_path, kind, 400, services)
+    agents = machines(tmp_path, kind, 200, services)
     try:
         reached(tmp_path, 5)
         services[1].recommend_rebalance()
@@ -341,9 +355,6 @@ def test_a_rebalance_recommendation_on_one_machine_is_an_insurance_of_all(kind: 
             code, said = ended(agent)
             assert code == 0, said
         found = [(tmp_path / f"saved-{rank}").read_text().split() for rank in range(4)]
-        assert reached(tmp_path) == 400 and len(found[0]) == 1 and found.count(found[0]) == 4
+        assert reached(tmp_path) == 200 and len(found[0]) == 1 and found.count(found[0]) == 4
     finally:
-        for agent in agents:
-            agent.kill()
-        for imds in services:
-            imds.close()
+        end(tmp_path, agents, services)
