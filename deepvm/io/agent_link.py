@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.io.agent_board import AGENT, BOARD, SOCKET, Board, RankWord, SaveReason, Scheduled, Word
+from deepvm.io.agent_peers import Peers, distributed
 
 EPOCH = "DEEPVM_EPOCH"
 """Environment variable: the number of the generation. What bears a lower one is refused."""
@@ -42,6 +43,9 @@ class AgentLink:
         self._folder = folder
         self.board = Board(folder / BOARD)
         self._words = self.board.words
+        self.board.set_of_rank(local_rank, RankWord.HELD, 0)  # one that was killed while it held may have left it
+        self._peers: Peers | None = None
+        self._unmet = not self.knows_all
         self._request = 0
         self._due = 0
         self._lock = threading.Lock()
@@ -58,7 +62,7 @@ class AgentLink:
             return None
         try:
             rank, local_rank, world = (int(environ.get(name, default)) for name, default in _RANKS)
-            local_world = int(environ.get("LOCAL_WORLD_SIZE", str(world)))
+            local_world = int(environ.get("LOCAL_WORLD_SIZE", "0"))  # who does not say may be on several machines
             return cls(Path(folder), rank=rank, local_rank=local_rank, world=world, local_world=local_world)
         except (OSError, ValueError) as error:
             log.warning("the agent at %s cannot be used: %s; nobody saves before a preemption", folder, error)
@@ -67,6 +71,8 @@ class AgentLink:
     def stepped(self, step: int, took_ns: int) -> Scheduled | None:
         """Report the end of a step; returns the save that is due there, the same on all ranks."""
         board, words = self.board, self._words
+        if self._unmet:
+            self.meet()
         board.set_of_rank(self.local_rank, RankWord.STEP, step)
         board.set_of_rank(self.local_rank, RankWord.STEP_NS, took_ns)
         if self.rank == 0 and self.knows_all and (words[Word.REQUEST] != self._request or self._policy_wants(step)):
@@ -74,7 +80,10 @@ class AgentLink:
             if self.world == 1:
                 return save
             # Until the agents of all machines have it, this rank takes part in no further step.
-            self.ask({"ask": "schedule", "step": step + 1, "save": list(save)})
+            if self._peers is not None:
+                self._peers.schedule(step + 1, save)
+            else:
+                self.ask({"ask": "schedule", "step": step + 1, "save": list(save)})
         return board.scheduled(step)
 
     def asked(self) -> Scheduled | None:
@@ -82,10 +91,18 @@ class AgentLink:
         unseen = self.world == 1 and self._words[Word.REQUEST] != self._request
         return self._asked() if unseen else None
 
+    def meet(self) -> None:
+        """Find the other machines' ranks, where no controller knows them, as soon as they know each other."""
+        found = distributed()
+        if found is not None:
+            self._unmet = False
+            self._peers = Peers.find(found, self.board, rank=self.rank, local_rank=self.local_rank, world=self.world)
+
     @property
     def knows_all(self) -> bool:
-        """Whether the agent can have all ranks save the same step: it has a controller, or all ranks are here."""
-        return not self._words[Word.ALONE] or self.world == self._local_world
+        """Whether all ranks can be had to save the same step: by a controller, by their own store, or all are here."""
+        alone = self._words[Word.ALONE] and self.world > 1
+        return not alone or self.world == self._local_world or self._peers is not None
 
     def asked_here(self) -> Scheduled | None:
         """A request that this machine alone has heard of; once."""
@@ -177,6 +194,8 @@ class AgentLink:
             self._told.put(None)
             self._teller.join(_LAST_S)
             self._teller = None
+        if self._peers is not None:
+            self._peers.close()
         with self._lock:
             self._disconnect()
             self.board.close()

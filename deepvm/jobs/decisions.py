@@ -82,6 +82,13 @@ class Noticed:
 
 
 @dataclass(frozen=True)
+class Rebalanced:
+    """The cloud may take a machine back sooner than others: a version is cheap insurance, and nothing else changes."""
+
+    id: str
+
+
+@dataclass(frozen=True)
 class Started:
     """The trainers of a generation run on a machine; ``version``: what the first one resumed from, else None."""
 
@@ -150,6 +157,7 @@ Event: TypeAlias = (
     | Heard
     | Silent
     | Noticed
+    | Rebalanced
     | Started
     | Ended
     | Safe
@@ -234,10 +242,12 @@ def _known(world: World, event: Event) -> World:
         return _listed(world, event)
     if isinstance(event, Stop):
         return world if world.ending else replace(world, ending=event.why)
-    if isinstance(event, SaveNow):
-        if world.save is not None or not world.formed or world.job.over:
+    if isinstance(event, SaveNow | Rebalanced):
+        wanted = isinstance(event, SaveNow) or (event.id in world.members and world.terms.policy.saves)
+        if world.save is not None or not world.formed or world.job.over or not wanted:
             return world
-        return replace(world, save=Save(Reason.PERIODIC, world.now_s, world.now_s + world.terms.save_s))
+        reason = Reason.PERIODIC if isinstance(event, SaveNow) else Reason.INSURANCE
+        return replace(world, save=Save(reason, world.now_s, world.now_s + world.terms.save_s))
     if isinstance(event, Safe | Unsaved | Started | Ended):
         return _of_generation(world, event)
     if isinstance(event, Tick) or event.id not in world.machines:
@@ -456,6 +466,7 @@ def _holds(save: Save) -> bool:
 
 
 _HOLDING = (Reason.EMERGENCY, Reason.RESIZE, Reason.STOP)
+"""Saves after which trainers wait; others give way to them, because what is done after them would be lost."""
 
 
 def _has_spares(world: World) -> bool:

@@ -77,6 +77,32 @@ def test_a_version_that_was_under_way_is_not_the_emergency_save() -> None:
     assert world.counts.saves == {Reason.INSURANCE: 1, Reason.EMERGENCY: 1}
 
 
+def running(*more: d.Event) -> World:
+    """One machine that trains, after further events."""
+    world = World(Terms(1, 1), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
+    for event in (d.Tick(), d.Launched("m1", 1.0), d.Heard("m1", warm=True), d.Started("m1", 1, 0), *more):
+        world, _ = d.react(world, event, 2.0)
+    return world
+
+
+def test_a_rebalance_recommendation_is_an_insurance_and_nothing_else() -> None:
+    world = running(d.Rebalanced("m1"))
+    assert world.save is not None and world.save.reason is Reason.INSURANCE
+    assert running(d.Rebalanced("m7")).save is None
+    world, acts = d.react(world, d.Safe(1, 40, Reason.INSURANCE), 3.0)
+    assert world.save is None and not acts and world.members == ("m1",) and world.generation == 1
+    assert world.counts.saves == {Reason.INSURANCE: 1} and not world.notices
+
+
+@pytest.mark.parametrize("first", [d.Rebalanced("m1"), d.SaveNow()])
+def test_a_save_that_does_not_hold_gives_way_to_a_notice(first: d.Event) -> None:
+    world = running(first, d.Noticed("m1", 120.0))
+    assert world.save is not None and world.save.reason is Reason.EMERGENCY
+    assert first != d.Rebalanced("m1") or running(d.Noticed("m1", 120.0), first).save == world.save
+    world, acts = d.react(world, d.Safe(1, 40, world.save.reason), 3.0)
+    assert d.Release("m1") in acts
+
+
 def test_steps_that_were_heard_of_before_their_version_are_not_lost() -> None:
     world = World(Terms(1, 1), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
     events = (

@@ -25,7 +25,11 @@ class AgentSaves:
     def find(cls) -> AgentSaves | None:
         """Those of the agent that the environment names, None without one."""
         link = AgentLink.find()
-        return None if link is None else cls(link)
+        if link is None:
+            return None
+        if not link.knows_all:
+            link.meet()
+        return cls(link)
 
     def restored(self, version: int) -> None:
         """Training goes on from a version."""
@@ -33,17 +37,17 @@ class AgentSaves:
             self._link.tell({"tell": "restored", "version": version})
         self._since_ns = time.perf_counter_ns()
 
-    def stepped(self, version: int, ask: Callable[[float], object]) -> Scheduled | None:
+    def stepped(self, version: int, ask: Callable[[float | None], object]) -> Scheduled | None:
         """A step has ended; returns the save that is due, the same on all ranks.
 
-        ``ask``: asks the other ranks to save before a time, where the agent knows of no machine but this one.
+        ``ask``: asks the other ranks to save before a time, where neither a controller nor a store knows them.
         """
         now_ns = time.perf_counter_ns()
         since_ns, self._since_ns = self._since_ns, now_ns
         if not self._link.knows_all and not self._link.local_rank:
             found = self._link.asked_here()
             if found is not None:
-                ask(found.limit_ms / 1000)
+                ask(found.limit_ms / 1000 if found.reason.holds else None)
         return self._link.stepped(version, now_ns - since_ns)
 
     def begun(self, handle: Handle, scheduled: Scheduled | None) -> None:

@@ -12,7 +12,12 @@ from deepvm.cli.parameters import arg, opt
 
 def agent(
     command: Annotated[list[str], arg("COMMAND...", "What trains, after --, such as torchrun train.py.")],
-    metadata: Annotated[str, opt("Whose notices: aws, gcp, azure, or a URL like EC2's.", "NAME|URL")] = "aws",
+    metadata: Annotated[
+        str, opt("Whose notices: aws, gcp, azure, auto (by the firmware), or a URL like EC2's.", "NAME|URL")
+    ] = "aws",
+    grace: Annotated[
+        str, opt("After SIGTERM, pass it on when all ranks have saved, or after this time.", "TIME")
+    ] = "25s",
 ) -> None:
     """Run a command whose trainers save before their machine is taken back; exits with its exit code.
 
@@ -20,13 +25,14 @@ def agent(
     """
     import logging
 
+    from deepvm.core.units import parse_seconds
     from deepvm.jobs.agent.alone import LoneAgent
     from deepvm.jobs.agent.notices import notice_source
     from deepvm.jobs.storage.backup_store import KEEP
 
     logging.basicConfig(format="deepvm agent: %(message)s", level=logging.WARNING)
-    tiers = os.environ.get("DEEPVM_TIERS", "").split()
+    tiers, job = os.environ.get("DEEPVM_TIERS", "").split(), os.environ.get("DEEPVM_JOB", "job")
     keep = os.environ.get("DEEPVM_KEEP", "")
     kept = int(keep) if keep.isascii() and keep.isdigit() else KEEP
-    found = LoneAgent(notice_source(metadata), tiers, os.environ.get("DEEPVM_JOB", "job"), kept)
+    found = LoneAgent(notice_source(metadata), tiers, job, parse_seconds(grace, "grace"), kept)
     raise typer.Exit(found.run(command))

@@ -272,7 +272,7 @@ class Agent:
                 if notice is not None and abs(notice.taken_s - told) > 1.0:
                     told = notice.taken_s
                     self._reporter.add("notice", taken_s=notice.taken_s, action=notice.action)
-                if not rebalance and self._notices.rebalance():
+                if not (rebalance or told) and self._notices.rebalance():
                     rebalance = True
                     self._reporter.add("rebalance")
             except (OSError, MetadataError) as error:

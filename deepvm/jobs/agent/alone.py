@@ -1,87 +1,119 @@
-"""The agent without a controller: beside a command that somebody else's engine starts, restarts and ends."""
+"""The agent without a controller: beside a command that somebody else's engine starts, restarts and ends.
+
+The machine goes in one of two ways: the cloud's metadata service says so, or the engine sends SIGTERM, as Slurm,
+Kubernetes and SkyPilot do. Either way the trainers save the same step on all ranks, and wait for the end.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import signal
-import subprocess
 import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from deepvm.errors import RequestError
-from deepvm.io.agent_board import AGENT, BOARD, Board, SaveReason, Scheduled, Word
+from deepvm.io.agent_board import AGENT, BOARD, MOST_RANKS, Board, RankWord, SaveReason, Scheduled, Word
 from deepvm.jobs.agent.backups import Backups
 from deepvm.jobs.agent.notices import MetadataError, NoticeSource
+from deepvm.jobs.agent.process_group import ProcessGroup, caught
 from deepvm.jobs.agent.trainer_socket import TrainerSocket
 from deepvm.jobs.storage.backup_store import KEEP, Part
 
-_POLL_S = 1.0
+GRACE_S = 25.0
+"""Slurm and Kubernetes kill 30 s after SIGTERM, unless told otherwise."""
+_POLL_S, _LOOK_S = 1.0, 0.05
+_DEAF_AFTER = 3
 
 log = logging.getLogger("deepvm.agent")
 
 
 class LoneAgent:
-    """Has the trainers of one command save when the cloud takes this machine back."""
+    """Has the trainers of one command save when this machine is taken back."""
 
-    def __init__(self, notices: NoticeSource, tiers: Sequence[str], job: str, keep: int = KEEP) -> None:
-        """Start nothing yet. ``keep``: backups that stay."""
+    def __init__(
+        self, notices: NoticeSource, tiers: Sequence[str], job: str, grace_s: float = GRACE_S, keep: int = KEEP
+    ) -> None:
+        """Start nothing yet.
+
+        ``grace_s``: from SIGTERM until it is passed on at the latest. ``keep``: backups that stay.
+        """
+        self._notices, self._tiers, self._job, self._grace_s = notices, tiers, job, grace_s
         self._keep = keep
-        self._notices, self._tiers, self._job = notices, tiers, job
         self._over = threading.Event()
-        self._lock = threading.Lock()
+        self._base = 0
+        self._uploads, self._lock = 0, threading.Lock()
 
     def run(self, words: Sequence[str]) -> int:
         """Run a command to its end; returns its exit code. Raises RequestError: it cannot be started."""
-        with tempfile.TemporaryDirectory(prefix="deepvm-agent-") as name:
+        with tempfile.TemporaryDirectory(prefix="deepvm-agent-") as name, caught() as signals:
             folder = Path(name)
             self._board = Board.create(folder / BOARD)
             self._board.words[Word.ALONE] = 1
             self._backups = Backups.at(self._tiers, self._job, folder / "backups", self._keep)
             sockets = TrainerSocket(folder, self._answer)
-            threading.Thread(target=self._listen, daemon=True, name="notices").start()
             try:
-                return self._wait(words, folder)
+                command = ProcessGroup(words, {**os.environ, AGENT: str(folder)})
+                threading.Thread(target=self._listen, daemon=True, name="notices").start()
+                return self._watch(command, signals)
             finally:
                 self._over.set()
                 sockets.close()
 
-    def _wait(self, words: Sequence[str], folder: Path) -> int:
-        try:
-            process = subprocess.Popen(words, env={**os.environ, AGENT: str(folder)})
-        except OSError as error:
-            raise RequestError("COMMAND", words[0], f"a command that can be started ({error.strerror})") from None
+    def _watch(self, command: ProcessGroup, signals: list[int]) -> int:
+        """Wait for the command, and pass signals on: SIGTERM after a version is safe, or when its grace is over."""
+        until_s: float | None = None
+        while (code := command.wait(_LOOK_S)) is None:
+            while signals:
+                number = signals.pop(0)
+                if number == signal.SIGTERM and until_s is None and self._ranks():
+                    until_s = time.monotonic() + self._grace_s
+                    self._save_before_end()
+                else:
+                    command.signal(number)
+            if until_s is not None and (self._safe() or time.monotonic() >= until_s):
+                command.signal(signal.SIGTERM)
+                # Scripts that end by themselves after a step are not kept from it.
+                self._board.words[Word.RESUMED] = 2**63
+                until_s = float("inf")
+        return code
 
-        def pass_on(number: int, _: FrameType | None) -> None:
-            process.send_signal(number)
+    def _save_before_end(self) -> None:
+        if not self._safe():  # else the cloud's notice was earlier
+            log.warning("SIGTERM: trainers save first; it is passed on in %.0f s at the latest", self._grace_s)
+            self._board.words[Word.RESUMED] = 0
+            self._board.request(SaveReason.EMERGENCY, int((time.time() + self._grace_s) * 1000))
 
-        before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
-        try:
-            code = process.wait()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-        return 128 - code if code < 0 else code
+    def _ranks(self) -> list[int]:
+        """The local ranks that have done a step: others have nothing to save."""
+        return [rank for rank in range(MOST_RANKS) if self._board.of_rank(rank, RankWord.STEP)]
+
+    def _safe(self) -> bool:
+        """Whether all ranks here hold after a version that is where it should be."""
+        return not self._uploads and all(self._board.of_rank(rank, RankWord.HELD) for rank in self._ranks())
 
     def _listen(self) -> None:
-        told, unheard = 0.0, 0
+        told_s, rebalance, unheard, deaf = 0.0, False, 0, False
         while not self._over.is_set():
             try:
                 notice = self._notices.poll()
                 unheard = 0
-                if notice is not None and abs(notice.taken_s - told) > _POLL_S:
-                    told = notice.taken_s
-                    left_s = told - time.time()
-                    log.warning("the cloud takes this machine back in %.0f s: trainers save", max(left_s, 0.0))
-                    self._board.request(SaveReason.EMERGENCY, int(told * 1000))
+                if notice is not None and abs(notice.taken_s - told_s) > _POLL_S:
+                    told_s = notice.taken_s
+                    left_s = max(told_s - time.time(), 0.0)
+                    log.warning("the cloud takes this machine back in %.0f s (%s): trainers save", left_s, notice.action)
+                    self._board.request(SaveReason.EMERGENCY, int(told_s * 1000))
+                if not (rebalance or told_s) and self._notices.rebalance():
+                    rebalance = True
+                    log.warning("the cloud may take this machine back sooner than others: trainers save, and go on")
+                    self._board.request(SaveReason.INSURANCE, 0)
             except (OSError, MetadataError) as error:
                 unheard += 1
-                if unheard in (3, 300):
+                if unheard == _DEAF_AFTER and not deaf:
+                    deaf = True
                     log.warning("the metadata service cannot be used: %s; preemptions come unannounced", error)
             self._over.wait(_POLL_S)
 
@@ -93,7 +125,7 @@ class LoneAgent:
         elif kind == "backup":
             automatic = SaveReason(message["save"][0]).automatic
             part = Part(self._base + int(message["step"]), int(message["rank"]), 0, automatic)
-            return self._backups.add(Path(message["path"]), part, lambda version, error: None)
+            return self._back_up(Path(message["path"]), part)
         elif kind == "latest":
             found = self._backups.latest(int(message["rank"]), 0)
             self._base = 0 if found is None else found.step
@@ -102,4 +134,14 @@ class LoneAgent:
             log.warning("version %s is not safe: %s", message["version"], message["error"])
         return {}
 
-    _base = 0
+    def _back_up(self, path: Path, part: Part) -> Mapping[str, Any]:
+        def done(_: int, __: str) -> None:
+            with self._lock:
+                self._uploads -= 1
+
+        with self._lock:
+            self._uploads += 1
+        found = self._backups.add(path, part, done)
+        if "error" in found:
+            done(0, "")
+        return found

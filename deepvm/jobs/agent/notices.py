@@ -2,22 +2,24 @@
 
 - AWS: `instance-action <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html>`_,
   two minutes ahead, by IMDSv2; a rebalance recommendation may come earlier, and says only that the risk is higher.
-- GCP: `preempted <https://cloud.google.com/compute/docs/instances/spot>`_, 30 s ahead.
+- GCP: `preempted <https://cloud.google.com/compute/docs/instances/spot>`_, 30 s ahead; maintenance that ends a machine
+  with GPUs an hour ahead, which is taken as a higher risk.
 - Azure: `scheduled events <https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events>`_, at least 30 s.
 """
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from deepvm.core.spelling import one_of
 from deepvm.errors import DeepVMError, RequestError
@@ -26,10 +28,17 @@ ENDPOINT = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 """Environment variable of AWS's own tools: where the metadata service of EC2 is."""
 _EC2, _GCP, _AZURE = "http://169.254.169.254", "http://metadata.google.internal", "http://169.254.169.254"
 _TOKEN_S = 21_600
-_TIMEOUT_S = 2.0
-_GCP_GRACE_S, _AZURE_GRACE_S = 30.0, 30.0
+_CONNECT_S = _TIMEOUT_S = 2.0
+_AZURE_FIRST_S = 125.0
+"""The first question starts the service of scheduled events, in up to two minutes."""
+_EC2_GRACE_S, _GCP_GRACE_S, _AZURE_GRACE_S = 120.0, 30.0, 30.0
+_AZURE_ENDS = ("Preempt", "Terminate", "Reboot", "Redeploy")
+"""Events after which nothing that ran goes on; a machine that freezes goes on after seconds."""
 _LARGEST = 100_000
-_NO_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+_HOP_LIMIT = (
+    "in a container the hop limit of the instance must be at least 2: aws ec2 modify-instance-metadata-options "
+    "--instance-id ... --http-put-response-hop-limit 2"
+)
 
 
 class MetadataError(DeepVMError):
@@ -51,7 +60,7 @@ class NoticeSource(Protocol):
         """The notice, if there is one. Raises MetadataError if the service refuses, OSError if it is not reached."""
 
     def rebalance(self) -> bool:
-        """Whether the cloud says that the risk is higher than usual."""
+        """Whether the cloud says that the risk is higher than usual. Raises as poll() does."""
 
 
 class Ec2Notices:
@@ -61,6 +70,7 @@ class Ec2Notices:
         """Use the usual address, the one of ``AWS_EC2_METADATA_SERVICE_ENDPOINT``, or this one."""
         self._base = (endpoint or os.environ.get(ENDPOINT) or _EC2).rstrip("/") + "/latest/"
         self._token, self._until_s = "", 0.0
+        self._unreadable: Notice | None = None
 
     def poll(self) -> Notice | None:
         """See :class:`NoticeSource`."""
@@ -71,8 +81,9 @@ class Ec2Notices:
             row = json.loads(found)
             return Notice(_utc(row["time"]), str(row["action"]))
         except (ValueError, KeyError, TypeError):
-            # A notice that cannot be read is a notice: AWS promises two minutes.
-            return Notice(time.time() + 120.0, "unreadable")
+            # A notice that cannot be read is a notice: AWS promises two minutes, from the first time that it was there.
+            self._unreadable = self._unreadable or Notice(time.time() + _EC2_GRACE_S, "unreadable")
+            return self._unreadable
 
     def rebalance(self) -> bool:
         """See :class:`NoticeSource`."""
@@ -81,28 +92,25 @@ class Ec2Notices:
     def _get(self, path: str) -> str | None:
         for _ in range(2):
             if time.monotonic() >= self._until_s:
-                self._token = self._ask("api/token", "PUT", {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_S)})
+                self._token = self._new_token()
                 self._until_s = time.monotonic() + _TOKEN_S / 2
-            try:
-                return self._ask(path, "GET", {"X-aws-ec2-metadata-token": self._token})
-            except urllib.error.HTTPError as error:
-                if error.code == 404:
-                    return None
-                if error.code != 401:
-                    raise
-                self._until_s = 0.0  # the token has expired
-        raise MetadataError(
-            f"{self._base} answers 401 Unauthorized: IMDSv2 gives no token here. In a container the hop limit of the "
-            "instance must be at least 2: aws ec2 modify-instance-metadata-options --http-put-response-hop-limit 2"
-        )
+            found = _request(self._base + path, {"X-aws-ec2-metadata-token": self._token})
+            if found.status == 404:
+                return None
+            if found.status != 401:
+                return found.text(self._base + path)
+            self._until_s = 0.0  # the token has expired
+        raise MetadataError(f"{self._base} answers 401 Unauthorized: IMDSv2 gives no token here; {_HOP_LIMIT}")
 
-    def _ask(self, path: str, method: str, headers: Mapping[str, str]) -> str:
+    def _new_token(self) -> str:
+        place = self._base + "api/token"
         try:
-            return _request(self._base + path, headers, method)
-        except urllib.error.HTTPError as error:
-            if method == "PUT":
-                raise MetadataError(f"{self._base}{path} gives no token: {error.code} {error.reason}") from None
-            raise
+            found = _request(place, {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_S)}, "PUT")
+        except _NoAnswer:  # the service is there: its answer is dropped on the way, as by a router within the machine
+            raise MetadataError(f"{place} does not answer; {_HOP_LIMIT}") from None
+        if found.status != 200:
+            raise MetadataError(f"{place} gives no token: {found.status} {found.reason}")
+        return found.text(place)
 
 
 class GcpNotices:
@@ -110,18 +118,24 @@ class GcpNotices:
 
     def __init__(self, endpoint: str = "") -> None:
         """Use the usual address, or this one."""
-        self._url = f"{(endpoint or _GCP).rstrip('/')}/computeMetadata/v1/instance/preempted"
+        self._base = f"{(endpoint or _GCP).rstrip('/')}/computeMetadata/v1/instance/"
         self._notice: Notice | None = None
 
     def poll(self) -> Notice | None:
         """See :class:`NoticeSource`."""
-        if self._notice is None and _request(self._url, {"Metadata-Flavor": "Google"}).strip().upper() == "TRUE":
+        if self._notice is None and self._get("preempted").upper() == "TRUE":
             self._notice = Notice(time.time() + _GCP_GRACE_S, "preempted")
         return self._notice
 
     def rebalance(self) -> bool:
-        """Nothing of the kind is published."""
-        return False
+        """See :class:`NoticeSource`."""
+        return self._get("maintenance-event").upper().startswith("TERMINATE")
+
+    def _get(self, name: str) -> str:
+        found = _request(self._base + name, {"Metadata-Flavor": "Google"})
+        if found.flavor != "Google":  # whoever else answers under this name must not be believed
+            raise MetadataError(f"{self._base}{name} is not answered by Google: it lacks the header Metadata-Flavor")
+        return found.text(self._base + name).strip()
 
 
 class AzureNotices:
@@ -129,46 +143,138 @@ class AzureNotices:
 
     def __init__(self, endpoint: str = "") -> None:
         """Use the usual address, or this one."""
-        self._url = f"{(endpoint or _AZURE).rstrip('/')}/metadata/scheduledevents?api-version=2020-07-01"
+        base = f"{(endpoint or _AZURE).rstrip('/')}/metadata"
+        self._url = f"{base}/scheduledevents?api-version=2020-07-01"
+        self._name_url = f"{base}/instance/compute/name?api-version=2021-02-01&format=text"
+        self._name: str | None = None
+        self._limit_s = _AZURE_FIRST_S
+        self._begun: dict[str, Notice] = {}
+        """Events without a time, by their id: they have begun when they were first seen."""
 
     def poll(self) -> Notice | None:
         """See :class:`NoticeSource`."""
+        text = _request(self._url, {"Metadata": "true"}, limit_s=self._limit_s).text(self._url)
+        self._limit_s = _TIMEOUT_S
         try:
-            events: Any = json.loads(_request(self._url, {"Metadata": "true"})).get("Events", [])
-        except (ValueError, AttributeError):
+            events: Any = json.loads(text).get("Events", [])
+            ends = [event for event in events if event.get("EventType") in _AZURE_ENDS and self._of_here(event)]
+            return min((self._notice(event) for event in ends), key=lambda notice: notice.taken_s, default=None)
+        except (ValueError, AttributeError, TypeError):
             raise MetadataError(f"{self._url} does not answer as scheduled events do") from None
-        ends = [event for event in events if event.get("EventType") in ("Preempt", "Terminate")]
-        if not ends:
-            return None
-        before = ends[0].get("NotBefore") or ""
-        try:
-            taken_s = parsedate_to_datetime(before).timestamp()
-        except (ValueError, TypeError):
-            taken_s = time.time() + _AZURE_GRACE_S
-        return Notice(taken_s, str(ends[0]["EventType"]).lower())
 
     def rebalance(self) -> bool:
         """Nothing of the kind is published."""
         return False
 
+    def _of_here(self, event: Mapping[str, Any]) -> bool:
+        """Whether an event is of this machine: a scale set shows those of all of its machines to each."""
+        named = [str(name).lower() for name in event.get("Resources") or ()]
+        if not named:
+            return True
+        if self._name is None:
+            self._name = _request(self._name_url, {"Metadata": "true"}).text(self._name_url).strip().lower()
+        return not self._name or self._name in named
+
+    def _notice(self, event: Mapping[str, Any]) -> Notice:
+        action = str(event["EventType"]).lower()
+        try:
+            return Notice(parsedate_to_datetime(event.get("NotBefore") or "").timestamp(), action)
+        except (ValueError, TypeError):
+            key = str(event.get("EventId"))
+            return self._begun.setdefault(key, Notice(time.time() + _AZURE_GRACE_S, action))
+
+
+class NoNotices:
+    """A machine of no cloud that is known here: nobody takes it back."""
+
+    def poll(self) -> Notice | None:
+        """Say so. Raises MetadataError."""
+        raise MetadataError("this machine is none of AWS, GCP or Azure, by its firmware; --metadata names a service")
+
+    def rebalance(self) -> bool:
+        """Nothing is published."""
+        return False
+
 
 _SOURCES: Mapping[str, Callable[[], NoticeSource]] = {"aws": Ec2Notices, "gcp": GcpNotices, "azure": AzureNotices}
+AUTO = "auto"
+_DMI = Path("/sys/class/dmi/id")
+_AZURE_TAG = "7783-7084-3265-9085-8269-3286-77"
+"""The asset tag of the chassis of each Azure VM; other machines of Microsoft's hypervisor have none."""
 
 
 def notice_source(metadata: str) -> NoticeSource:
-    """The source of this name, ``aws``, ``gcp`` or ``azure``, or an EC2-like one at a URL. Raises RequestError."""
+    """The source of this name: ``aws``, ``gcp``, ``azure``, ``auto``, or the URL of one like EC2's. Raises RequestError.
+
+    ``auto`` goes by what the machine's firmware says.
+    """
     if metadata.startswith(("http://", "https://")):
         return Ec2Notices(metadata)
+    if metadata == AUTO:
+        found = cloud_here()
+        return _SOURCES[found]() if found else NoNotices()
     if metadata not in _SOURCES:
-        raise RequestError("metadata", metadata, f"{one_of(metadata, _SOURCES)}, or a URL")
+        raise RequestError("metadata", metadata, f"{one_of(metadata, (*_SOURCES, AUTO))}, or a URL")
     return _SOURCES[metadata]()
 
 
-def _request(url: str, headers: Mapping[str, str], method: str = "GET") -> str:
-    request = urllib.request.Request(url, headers=dict(headers), method=method)
-    # A proxy for the internet does not know this machine.
-    with _NO_PROXY.open(request, timeout=_TIMEOUT_S) as answer:
-        return str(answer.read(_LARGEST).decode("utf-8", "replace"))
+def cloud_here(dmi: Path = _DMI) -> str:
+    """The cloud that a machine's firmware names, empty if it is none of ours."""
+
+    def fact(name: str) -> str:
+        try:
+            return (dmi / name).read_text(errors="replace").strip()
+        except OSError:
+            return ""
+
+    if fact("sys_vendor") == "Amazon EC2" or "amazon" in fact("bios_version").lower():
+        return "aws"
+    if fact("product_name") == "Google Compute Engine":
+        return "gcp"
+    return "azure" if fact("chassis_asset_tag") == _AZURE_TAG else ""
+
+
+class _NoAnswer(OSError):
+    """A connection was made, and no answer came in time."""
+
+
+@dataclass(frozen=True)
+class _Answer:
+    status: int
+    reason: str
+    flavor: str
+    body: str
+
+    def text(self, url: str) -> str:
+        """What it says. Raises MetadataError if it refuses."""
+        if self.status != 200:
+            raise MetadataError(f"{url} answers {self.status} {self.reason}")
+        return self.body
+
+
+def _request(url: str, headers: Mapping[str, str], method: str = "GET", limit_s: float = _TIMEOUT_S) -> _Answer:
+    """The answer of a metadata service. Raises OSError.
+
+    No proxy is used, which would not know this machine, and no redirection is followed.
+    """
+    parts = urlsplit(url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=_CONNECT_S)
+    try:
+        connection.connect()
+        connection.sock.settimeout(limit_s)
+        connection.request(method, f"{parts.path}?{parts.query}" if parts.query else parts.path, headers=dict(headers))
+        answer = connection.getresponse()
+        body = answer.read(_LARGEST).decode("utf-8", "replace")
+        return _Answer(answer.status, answer.reason, answer.getheader("Metadata-Flavor", ""), body)
+    except TimeoutError as error:
+        if connection.sock is None:
+            raise
+        raise _NoAnswer(f"{url} does not answer") from error
+    except http.client.HTTPException as error:
+        raise OSError(f"{url} does not speak HTTP: {type(error).__name__}") from error
+    finally:
+        connection.close()
 
 
 def _utc(text: str) -> float:

@@ -500,6 +500,8 @@ class Controller:
             self._line(machine, event)
         elif kind == "notice":
             self.feed(d.Noticed(machine, float(event["taken_s"])), {"action": event["action"]})
+        elif kind == "rebalance":
+            self.feed(d.Rebalanced(machine))
         elif kind == "started":
             version = event.get("version")
             self.feed(d.Started(machine, int(event["generation"]), None if version is None else int(version)))

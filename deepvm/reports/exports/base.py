@@ -33,6 +33,7 @@ JOIN_TIMEOUT_S = 3600
 """How long torchrun's agents wait for missing VMs: a spot VM may take longer than PyTorch's 600 s to come back."""
 
 _OUTSIDE_TAGS = re.compile(r"[^\w +\-=.:/@]")
+_PLAIN = re.compile(r"[\w.,:/@+=\[\]<>!~-]+", re.ASCII)  # what stands in a script between double quotes as it is
 _NO_SCRIPT = frozenset({"python", "python3", "torchrun", "bash", "sh"})
 
 
@@ -58,6 +59,9 @@ class ExportOptions:
         launch_template: name of that of the VMs that train. memory_launch_template: of the memory nodes, if another.
         command: the training script and its arguments, as after ``torchrun``.
         max_price: the most that the whole cluster may cost, $/h; the plan's price + 20 % unless given.
+        job: name of the training, for its checkpoints. persist: URL of a bucket or folder that keeps them for good.
+        package: what pip installs deepvm from. code: of the training: ``s3://.../code.tar.gz`` or a git URL.
+        instance_profile: name of the profile whose role the VMs have.
     """
 
     image: str = ""
@@ -69,6 +73,11 @@ class ExportOptions:
     memory_launch_template: str = ""
     command: str = ""
     max_price: Decimal | None = None
+    job: str = ""
+    persist: str = ""
+    package: str = ""
+    code: str = ""
+    instance_profile: str = ""
 
     def __post_init__(self) -> None:
         """Raise RequestError for text that no file can hold, a command that torchrun cannot start, or no price."""
@@ -78,6 +87,9 @@ class ExportOptions:
         for name, text in texts:
             if "\0" in text or any("\ud800" <= c <= "\udfff" for c in text):
                 raise RequestError(name, text, "text that UTF-8 can hold, without zero bytes")
+        for name in ("job", "persist", "package", "code", "instance_profile"):
+            if (text := getattr(self, name)) and not _PLAIN.fullmatch(text):
+                raise RequestError(name, text, "letters, digits and .,:/@+=[]<>!~_-, without blanks")
         words = self.words
         if words and words[0] in _NO_SCRIPT:
             allowed = "the arguments of torchrun, such as 'train.py --epochs 3' or '-m package.train'"

@@ -10,6 +10,7 @@ import shlex
 
 from deepvm.core.cluster.instances import Market
 from deepvm.core.cluster.plan import ANCHOR, MEMORY, TRAINING, Plan, PlannedGroup
+from deepvm.reports.exports import survival
 from deepvm.reports.exports.base import (
     JOIN_TIMEOUT_S,
     RENDEZVOUS_PORT,
@@ -20,9 +21,9 @@ from deepvm.reports.exports.base import (
     header,
 )
 
-OPTIONS = frozenset({"command"})
+OPTIONS = frozenset({"command", *survival.OPTIONS})
 _NO_LIMIT = "Spot prices move; these files start no VMs and limit no prices."
-HOSTS, MEMORY_HOSTS, SCRIPT = "hostfile", "memory-hosts", "launch.sh"
+HOSTS, MEMORY_HOSTS, SCRIPT, TOKEN = "hostfile", "memory-hosts", "launch.sh", "token"
 
 
 def render(plan: Plan, options: ExportOptions) -> Export:
@@ -37,11 +38,13 @@ def render(plan: Plan, options: ExportOptions) -> Export:
         files.append(ExportFile(MEMORY_HOSTS, _hosts(plan, [g for g in plan.groups if g.role == MEMORY], "")))
     files.append(ExportFile(SCRIPT, _script(plan, options, names), executable=True))
     notes = [f"to fill in: the addresses in {names}"]
+    if survival.keepers(plan) is not None:
+        notes.append(f"then, once: ./{SCRIPT} token, before this folder is copied to the VMs")
     if not options.command:
         notes.append("pass the training command to ./launch.sh, or use --command")
     if not slots:
         notes.append("the plan does not say how many GPUs a VM has: torchrun counts them (--nproc-per-node gpu)")
-    return Export(tuple(files), tuple(notes))
+    return Export(tuple(files), (*notes, *survival.notes(plan, options)))
 
 
 def _hosts(plan: Plan, groups: list[PlannedGroup], slots: str) -> str:
@@ -66,20 +69,37 @@ def _script(plan: Plan, options: ExportOptions, names: str) -> str:
         "#!/usr/bin/env bash\n"
         + comment([*header(plan, _NO_LIMIT), "", *_usage(meeting, names, optional=bool(given))])
         + _TOP.format(port=RENDEZVOUS_PORT, count=count, hosts=MEMORY_HOSTS if meeting.role == MEMORY else HOSTS)
-        + (_STORE if meeting.role == MEMORY else "")
+        + _survival(plan, options)
         + _HOST_FLAG[meeting.role]
         + (f"if [ $# -eq 0 ]; then\n  set -- {given}\nfi\n" if given else _NO_COMMAND)
         + _LAUNCH.format(count=count, processes=processes, patience=JOIN_TIMEOUT_S)
     )
 
 
+def _survival(plan: Plan, options: ExportOptions) -> str:
+    """Token, memory nodes, and what the trainers know of them."""
+    group, text = survival.keepers(plan), ""
+    token, nodes = f"$here/{TOKEN}", HOSTS if group is None or group.role == ANCHOR else MEMORY_HOSTS
+    first = "exit" if group is not None and group.role == ANCHOR else ""
+    hosts = f"""awk '!/^[[:space:]]*(#|$)/ {{ print $1; {first} }}' "$here/{nodes}\""""
+    if group is not None:
+        text += _TOKEN.format(token=token)
+    text += survival.install(options)
+    if group is not None:
+        text += _SERVE.format(serve=survival.serve(plan, options, token).replace("\n", "\n  "))
+        text += _STORE if group.role == MEMORY else _BESIDE
+    return text + survival.environment(plan, options, token, hosts) + "\n"
+
+
 def _usage(meeting: PlannedGroup, names: str, *, optional: bool) -> list[str]:
     command = " [train.py ARGUMENTS ...]" if optional else " train.py ARGUMENTS ..."
-    lines = [f"Fill in {names}, copy this folder to every VM, and start on each:"]
+    once = f"run ./{SCRIPT} token once, " if meeting.role in (MEMORY, ANCHOR) else ""
+    lines = [f"Fill in {names}, {once}copy this folder to every VM, and start on each:"]
     if meeting.role == MEMORY:
         lines += [
             f"memory node 1 ({meeting.instance_type}): ./{SCRIPT} rendezvous, needs PyTorch but no GPU, runs until it "
             "is stopped;",
+            *([f"further memory nodes: ./{SCRIPT} memory-node;"] if meeting.count > 1 else []),
             f"VMs that train: ./{SCRIPT}{command}.",
         ]
     elif meeting.role == ANCHOR:
@@ -95,7 +115,8 @@ def _usage(meeting: PlannedGroup, names: str, *, optional: bool) -> list[str]:
             )
     lines += [
         "Variables: RENDEZVOUS_PORT, RENDEZVOUS_ID; MIN_NODES to go on with fewer VMs while some are missing; "
-        "JOIN_TIMEOUT_S, how long to wait for them; MAX_RESTARTS, how often failed workers are started again."
+        "JOIN_TIMEOUT_S, how long to wait for them; MAX_RESTARTS, how often failed workers are started again; "
+        "DEEPVM_PACKAGE, what pip installs; DEEPVM_JOB, DEEPVM_TIERS; MEMORY_PORT, MEMORY_SIZE of memory nodes."
     ]
     return lines
 
@@ -116,17 +137,47 @@ esac
 
 """
 
-_STORE = """if [ "${1:-}" = rendezvous ]; then
-  exec python3 -c '
+_TOKEN = """token="{token}"
+if [ "${{1:-}}" = token ]; then
+  [ -e "$token" ] || (umask 077; head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > "$token")
+  exit 0
+fi
+if [ ! -s "$token" ]; then
+  echo "$token: missing; run $0 token once, and copy it to all VMs" >&2
+  exit 2
+fi
+chmod 600 "$token"
+"""
+
+_SERVE = """serve() {{
+  {serve} &
+  trap 'kill $(jobs -p) 2> /dev/null; wait' EXIT
+  trap 'exit 143' TERM
+  trap 'exit 130' INT
+}}
+"""
+
+# What ends first ends the other: somebody has to look.
+_STORE = """if [ "${1:-}" = rendezvous ] || [ "${1:-}" = memory-node ]; then
+  serve
+  if [ "$1" = rendezvous ]; then
+    python3 -c '
 import signal, sys
 from torch.distributed import TCPStore
 
 store = TCPStore("localhost", int(sys.argv[1]), is_master=True, wait_for_workers=False)
 print("rendezvous on port", sys.argv[1], flush=True)
 signal.pause()
-' "$port"
+' "$port" &
+  fi
+  wait -n
+  exit 1
 fi
+"""
 
+_BESIDE = """if [ "${1:-}" = anchor ]; then
+  serve
+fi
 """
 
 # On whose VM the store is: torchrun would else guess it from the address, and guess wrong behind a second network card.
@@ -150,7 +201,7 @@ fi
 """
 
 _LAUNCH = """
-exec torchrun \\
+command=(deepvm agent --metadata auto -- torchrun \\
   --nnodes "${{MIN_NODES:-{count}}}:{count}" \\
   --nproc-per-node {processes} \\
   --max-restarts "${{MAX_RESTARTS:-100}}" \\
@@ -158,5 +209,14 @@ exec torchrun \\
   --rdzv-id "${{RENDEZVOUS_ID:-deepvm}}" \\
   --rdzv-endpoint "$host:$port" \\
   --rdzv-conf "join_timeout=${{JOIN_TIMEOUT_S:-{patience}}}$where" \\
-  "$@"
+  "$@")
+# A shell that waits for a memory node has to stay.
+if [ -n "$(jobs -p)" ]; then
+  "${{command[@]}}" &
+  training=$!
+  trap 'kill -TERM $training; wait $training; exit 143' TERM
+  wait $training
+  exit $?
+fi
+exec "${{command[@]}}"
 """

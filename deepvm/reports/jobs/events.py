@@ -32,6 +32,7 @@ def event_line(event: EventRow) -> str:
         "refused": lambda: f"{who} was refused: {facts['why']}",
         MACHINE: lambda: f"{who} {_ENDS.get(facts['state']) or 'was ' + facts['why']}",
         "noticed": lambda: f"{who} is taken back in {_left(facts['taken_s'] - event.at_s)}",
+        "rebalanced": lambda: f"{who} may be taken back sooner than others",
         "started": lambda: _started(facts),
         "ended": lambda: f"{who}: trainers ended with exit code {facts['code']} after step {facts['step']}",
         "safe": lambda: f"version {facts['version']} is safe, {_SAVED[facts['reason']]}",

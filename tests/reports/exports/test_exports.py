@@ -48,6 +48,11 @@ ALL_OPTIONS = {
     "memory_launch_template": "memory-template",
     "command": "train.py --epochs 3",
     "max_price": Decimal("12.5"),
+    "job": "resnet-7",
+    "persist": "s3://bucket/run",
+    "package": "deepvm[train]==0.1.0",
+    "code": "s3://bucket/code.tar.gz",
+    "instance_profile": "trainer",
 }
 
 each_engine = pytest.mark.parametrize("engine", REGISTRY)

@@ -31,7 +31,20 @@ def written(plan: Plan, folder: Path, options: ExportOptions = COMMAND, *, fill:
             for name, address in FILLED.items():
                 text = text.replace(f"<{name}>", address)
             path.write_text(text)
+    token = folder / "token"
+    token.write_text("0" * 64)
+    token.chmod(0o600)
     return folder
+
+
+# As far as the script sees them: an agent that runs its command, a node that waits.
+DEEPVM = """#!/bin/bash
+printf '%s ' "$@" >> "$(dirname "$0")/deepvm-ran"; echo >> "$(dirname "$0")/deepvm-ran"
+[ "$1" = agent ] || exec sleep 60
+while [ "$1" != -- ]; do shift; done
+shift
+exec "$@"
+"""
 
 
 def launch(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -40,6 +53,8 @@ def launch(folder: Path, *words: str, **variables: str) -> subprocess.CompletedP
     tools.mkdir(exist_ok=True)
     (tools / "torchrun").write_text('#!/bin/bash\nprintf "%s\\0" "$@"\n')
     (tools / "torchrun").chmod(0o755)
+    (tools / "deepvm").write_text(DEEPVM)
+    (tools / "deepvm").chmod(0o755)
     environment = {"PATH": f"{tools}:{os.environ['PATH']}", **variables}
     # From another folder: the script finds its host files beside itself.
     command = [str(folder / "launch.sh"), *words]
@@ -154,6 +169,8 @@ def test_the_memory_node_holds_the_store_until_it_is_stopped(tmp_path: Path) -> 
     tools = tmp_path / "tools"
     tools.mkdir()
     (tools / "python3").symlink_to(sys.executable)
+    (tools / "deepvm").write_text(DEEPVM)
+    (tools / "deepvm").chmod(0o755)
     process = subprocess.Popen(
         [str(folder / "launch.sh"), "rendezvous"],
         env={"PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": str(stand_in.parent), "RENDEZVOUS_PORT": "1234"},
@@ -168,10 +185,24 @@ def test_the_memory_node_holds_the_store_until_it_is_stopped(tmp_path: Path) -> 
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.3)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == -signal.SIGTERM
+        assert process.wait(10) == 143
+        assert (tools / "deepvm-ran").read_text().startswith("memory-node serve --listen 0.0.0.0:7070 --token-file")
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_token_is_made_once_and_never_shown(tmp_path: Path) -> None:
+    folder = written(tiering(), tmp_path)
+    (folder / "token").unlink()
+    out = launch(folder)
+    assert out.returncode == 2 and "run " in out.stderr and "token once" in out.stderr
+    assert launch(folder, "token").returncode == 0
+    token = (folder / "token").read_text()
+    assert len(token) == 64 and (folder / "token").stat().st_mode & 0o777 == 0o600
+    assert launch(folder, "token").returncode == 0 and (folder / "token").read_text() == token
+    arguments(folder)
+    assert token not in (folder / "tools" / "deepvm-ran").read_text()
 
 
 def test_only_tiering_has_a_store_of_its_own(tmp_path: Path) -> None:

@@ -1,0 +1,119 @@
+"""Agents without a controller, on several machines: their trainers make them one, through the store of torch.distributed.
+
+Whichever agent hears of a preemption, its first trainer writes the wish into the store; the trainer of rank 0 finds it,
+and has the step after next marked on every machine's board before it takes part in it (:mod:`deepvm.io.agent_board`).
+Threads look into the store now and then; a step costs nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import sys
+import threading
+import time
+from typing import Any
+
+from deepvm.io.agent_board import Board, SaveReason, Scheduled, Word
+
+_LOOK_S = 0.1
+_ACK_LOOK_S = 0.005
+_ACK_S = 60.0
+_LAST_S = 2.0
+
+log = logging.getLogger("deepvm.training")
+
+
+def distributed() -> Any:
+    """``torch.distributed`` of a training that has loaded and initialised it, else None; nothing is loaded here."""
+    found = getattr(sys.modules.get("torch"), "distributed", None)
+    return found if found is not None and found.is_available() and found.is_initialized() else None
+
+
+class Peers:
+    """The other machines of a training, as one rank sees them."""
+
+    def __init__(self, board: Board, store: Any, *, rank: int, local_rank: int, world: int) -> None:
+        """Tell that this rank is here; the first one of a machine looks into the store from now on."""
+        self._board, self._store, self._rank, self._world = board, store, rank, world
+        self._wished, self._heard, self._saves = 0, 0, 0
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        if not local_rank:
+            store.add("boards", 1)
+            self._thread = threading.Thread(target=self._watch, name="deepvm-peers", daemon=True)
+            self._thread.start()
+            atexit.register(self.close)
+        store.add("ranks", 1)
+
+    @classmethod
+    def find(cls, torch_distributed: Any, board: Board, *, rank: int, local_rank: int, world: int) -> Peers | None:
+        """The peers of a training whose ranks know each other; None if they are others, or have no store."""
+        try:
+            store = torch_distributed.distributed_c10d._get_default_store()
+        except (AttributeError, AssertionError, ValueError):
+            store = None
+        if store is None or torch_distributed.get_world_size() != world:
+            log.warning("the ranks of this training have no store: a machine's agent cannot ask the others to save")
+            return None
+        store = torch_distributed.PrefixStore("deepvm", store)
+        return cls(board, store, rank=rank, local_rank=local_rank, world=world)
+
+    def schedule(self, step: int, save: Scheduled) -> None:
+        """Have all ranks save at the end of a step; by rank 0, which takes part in it only afterwards."""
+        store, until_s = self._store, time.monotonic() + _ACK_S
+        try:
+            while store.add("ranks", 0) < self._world and time.monotonic() < until_s:
+                time.sleep(_ACK_LOOK_S)
+            self._saves += 1
+            store.set(f"save/{self._saves}", json.dumps([step, *save]))
+            others = store.add("boards", 0) - 1
+            while store.add(f"seen/{self._saves}", 0) < others:
+                if time.monotonic() > until_s:  # who does not answer trains no more, and nobody goes on without it
+                    log.warning("not all machines have heard that step %d is to be saved", step)
+                    break
+                time.sleep(_ACK_LOOK_S)
+        except (RuntimeError, OSError) as error:
+            log.warning("the ranks' store cannot be used: %s", error)
+        self._board.schedule(step, save)
+
+    def _watch(self) -> None:
+        try:
+            while not self._over.wait(_LOOK_S):
+                if self._rank:
+                    self._pass_on()
+                else:
+                    self._collect()
+        except (RuntimeError, OSError) as error:  # the training has ended elsewhere
+            log.debug("the ranks' store cannot be used: %s", error)
+        except ValueError:
+            log.debug("the board is closed")
+
+    def _pass_on(self) -> None:
+        """What this machine's agent wants, and what rank 0 has decided."""
+        words, store = self._board.words, self._store
+        if words[Word.REQUEST] != self._wished:
+            self._wished = words[Word.REQUEST]
+            place = store.add("wishes", 1)
+            store.set(f"wish/{place}", json.dumps([words[Word.REASON], words[Word.LIMIT_MS]]))
+        while store.check([f"save/{self._saves + 1}"]):
+            self._saves += 1
+            step, reason, limit_ms, request = json.loads(store.get(f"save/{self._saves}"))
+            self._board.schedule(step, Scheduled(SaveReason(reason), limit_ms, request))
+            store.add(f"seen/{self._saves}", 1)
+
+    def _collect(self) -> None:
+        """What other machines' agents want."""
+        while self._store.check([f"wish/{self._heard + 1}"]):
+            self._heard += 1
+            reason, limit_ms = json.loads(self._store.get(f"wish/{self._heard}"))
+            self._board.request(SaveReason(reason), limit_ms)
+
+    def close(self) -> None:
+        """Look no more; twice is harmless."""
+        self._over.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_LAST_S)
+            self._thread = None
+            atexit.unregister(self.close)

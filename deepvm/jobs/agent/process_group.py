@@ -1,0 +1,61 @@
+"""A command in a process group of its own: what it starts hears the signals, too, and this process does not."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType
+
+from deepvm.errors import RequestError
+
+PASSED_ON = tuple(
+    getattr(signal, name)
+    for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
+)
+"""Signals that somebody may send to this process and means for the command."""
+
+
+class ProcessGroup:
+    """A running command, with all that it starts."""
+
+    def __init__(self, words: Sequence[str], environ: Mapping[str, str]) -> None:
+        """Start it. Raises RequestError: it cannot be started."""
+        try:
+            self._process = subprocess.Popen(words, env=environ, start_new_session=True)
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise RequestError("COMMAND", words[0], f"a command that can be started ({why})") from None
+
+    def wait(self, limit_s: float) -> int | None:
+        """Its exit code as a shell gives it, 128 and more for a signal; None if it still runs after ``limit_s``."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = self._process.wait(limit_s)
+            return 128 - code if code < 0 else code
+        return None
+
+    def signal(self, number: int) -> None:
+        """Send a signal to all of it."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+
+@contextlib.contextmanager
+def caught() -> Iterator[list[int]]:
+    """A list that grows by each signal that is caught, until the end of the context."""
+    heard: list[int] = []
+
+    def hear(number: int, _: FrameType | None) -> None:
+        heard.append(number)
+
+    # What is ignored, as under nohup, stays ignored: the command has inherited that.
+    wanted = [number for number in PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, hear) for number in wanted}
+    try:
+        yield heard
+    finally:
+        for number, handler in before.items():
+            # None: it was installed by somebody who is no Python, such as faulthandler.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -1,0 +1,67 @@
+"""What every export adds to a plan so that its training survives: deepvm, a token, memory nodes, tiers, the agent.
+
+The pieces are lines of bash. No secret is in any file: whoever starts the machines makes the token, or the first machine
+that keeps versions does (:mod:`deepvm.reports.exports.user_data`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from deepvm.core.cluster.instances import Market
+from deepvm.core.cluster.plan import ANCHOR, MEMORY, Plan, PlannedGroup
+from deepvm.reports.exports.base import ExportOptions
+
+OPTIONS = frozenset({"job", "package", "persist"})
+"""Options of every export that starts trainings."""
+NODE_PORT = 7070
+PACKAGE, JOB = "deepvm[train]", "training"
+
+
+def keepers(plan: Plan) -> PlannedGroup | None:
+    """The machines that keep versions in their memory: the memory nodes, or else the anchors; None without either."""
+    return next((g for role in (MEMORY, ANCHOR) for g in plan.groups if g.role == role), None)
+
+
+def install(options: ExportOptions) -> str:
+    """A line that installs deepvm, unless the image has it; ``DEEPVM_PACKAGE`` may name another release, or a file."""
+    package = f'"${{DEEPVM_PACKAGE:-{options.package or PACKAGE}}}"'
+    return f"command -v deepvm > /dev/null || python3 -m pip install --quiet {package}\n"
+
+
+def serve(plan: Plan, options: ExportOptions, token: str) -> str:
+    """The command of a memory node, on a machine of its own or beside an anchor's trainers, which need memory, too."""
+    group = keepers(plan)
+    share = 80 if group is not None and group.role == MEMORY else 25
+    size = f"""$(awk '/MemAvailable/ {{ printf "%dMiB", $2 * {share} / 102400 }}' /proc/meminfo)"""
+    words = [
+        f'deepvm memory-node serve --listen "0.0.0.0:${{MEMORY_PORT:-{NODE_PORT}}}"',
+        f'--token-file "{token}" --memory "${{MEMORY_SIZE:-{size}}}"',
+    ]
+    if options.persist:
+        several = group is not None and group.role == MEMORY and group.count > 1
+        words.append(f'--persist "{options.persist}"{" --shared-folder" if several else ""}')
+    return " \\\n  ".join(words)
+
+
+def environment(plan: Plan, options: ExportOptions, token: str, hosts: str) -> str:
+    """Variables of the trainers; ``hosts``: a command that prints the addresses of the keepers, one a line."""
+    lines = [f'export DEEPVM_JOB="${{DEEPVM_JOB:-{options.job or JOB}}}"']
+    if keepers(plan) is not None:
+        lines.append(f'export DEEPVM_TOKEN_FILE="{token}"')
+        joined = f'$({hosts} | sed "s/$/:${{MEMORY_PORT:-{NODE_PORT}}}/" | paste -sd, -)'
+        lines.append(f'export DEEPVM_TIERS="${{DEEPVM_TIERS:-tcp://{joined}}}"')
+    elif options.persist:
+        lines.append(f'export DEEPVM_TIERS="${{DEEPVM_TIERS:-{options.persist}}}"')
+    return "\n".join(lines) + "\n"
+
+
+def notes(plan: Plan, options: ExportOptions) -> Iterator[str]:
+    """What keeps the versions, and what is missing."""
+    group = keepers(plan)
+    if group is None:
+        if not options.persist and any(g.market is Market.SPOT for g in plan.groups):
+            yield "no VM of this plan is sure to stay, so nothing keeps its checkpoints: --persist s3://bucket/run does"
+    elif not options.persist:
+        where = "memory node" if group.role == MEMORY else "anchor"
+        yield f"checkpoints are in the memory of the {where} alone; --persist s3://bucket/run writes them there, too"

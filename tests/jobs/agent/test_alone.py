@@ -1,0 +1,360 @@
+"""``deepvm agent -- COMMAND``: exit codes, signals, notices; several machines whose ranks save the same step."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.jobs.metadata_services import Imds
+from support.jobs.runs import until
+
+TRAINS = """
+import os, signal, sys, time
+import deepvm.training as dt
+
+here, steps, pause = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+latest = dt.latest()
+step = int(latest.read_text()) if latest else 0
+open(f"{here}/starts", "a").write(f"{step} ")
+while step < steps:
+    with dt.step_context():
+        time.sleep(pause)
+    step += 1
+    if dt.check_save():
+        open(f"{here}/mine-{step}", "w").write(str(step))
+        dt.backup(f"{here}/mine-{step}")
+        open(f"{here}/saved", "a").write(f"{step} ")
+    open(f"{here}/reached", "w").write(str(step))
+"""
+
+
+@pytest.fixture
+def imds() -> Iterator[Imds]:
+    found = Imds()
+    yield found
+    found.close()
+
+
+def environ(folder: Path, **more: str) -> dict[str, str]:
+    return {**os.environ, "DEEPVM_TIERS": f"file://{folder}/kept", "OMP_NUM_THREADS": "1", **more}
+
+
+def start(folder: Path, *words: str, metadata: str = "http://127.0.0.1:9", **more: str) -> subprocess.Popen[str]:
+    options = ["--metadata", metadata, "--grace", more.pop("grace", "20s")]
+    return subprocess.Popen(
+        [sys.executable, "-m", "deepvm.cli.main", "agent", *options, "--", *words],
+        env=environ(folder, **more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def train(folder: Path, steps: int = 10_000, pause: float = 0.02) -> list[str]:
+    (folder / "train.py").write_text(TRAINS)
+    return [sys.executable, str(folder / "train.py"), str(folder), str(steps), str(pause)]
+
+
+def ended(agent: subprocess.Popen[str]) -> tuple[int, str]:
+    _, said = agent.communicate(timeout=60)
+    return agent.returncode, said
+
+
+def reached(folder: Path, least: int = 1) -> int:
+    def now() -> int:
+        try:
+            text = (folder / "reached").read_text()
+        except OSError:
+            return 0
+        return int(text) if text and int(text) >= least else 0
+
+    return int(until(now))
+
+
+# --- exit codes and signals ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [("exit 0", 0), ("exit 7", 7), ("exit 255", 255), ("kill -9 $$", 137), ("kill -TERM $$", 143), ("kill -6 $$", 134)],
+)
+def test_exit_codes_are_passed_through(script: str, code: int, tmp_path: Path) -> None:
+    assert ended(start(tmp_path, "sh", "-c", script))[0] == code
+
+
+def test_a_command_that_cannot_be_started(tmp_path: Path) -> None:
+    code, said = ended(start(tmp_path, "/no/such/command"))
+    assert code == 2 and "COMMAND" in said and "No such file" in said
+    (tmp_path / "text").write_text("x")
+    code, said = ended(start(tmp_path, str(tmp_path / "text")))
+    assert code == 2 and "Permission denied" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM])
+def test_signals_reach_all_that_the_command_started(number: signal.Signals, tmp_path: Path) -> None:
+    """A shell passes nothing on to what it waits for; none of it has trained, so SIGTERM need not wait either."""
+    inner = (
+        "import os, signal, sys, time\n"
+        "def hear(number, _):\n"
+        "    open(sys.argv[1], 'w').write(str(number)); sys.exit(3)\n"
+        "signal.signal(int(sys.argv[2]), hear)\n"
+        "open(sys.argv[1] + '-ready', 'w')\n"
+        "time.sleep(60)"
+    )
+    (tmp_path / "inner.py").write_text(inner)
+    script = f"trap 'wait; exit 5' {number.value}; {sys.executable} {tmp_path}/inner.py {tmp_path}/heard {number.value} & wait"
+    agent = start(tmp_path, "sh", "-c", script)
+    until(lambda: (tmp_path / "heard-ready").exists())
+    began = time.monotonic()
+    agent.send_signal(number)
+    assert ended(agent)[0] == 5 and time.monotonic() - began < 10
+    assert (tmp_path / "heard").read_text() == str(number.value)
+
+
+def test_under_nohup_a_hangup_stays_ignored(tmp_path: Path) -> None:
+    agent = subprocess.Popen(
+        ["nohup", sys.executable, "-m", "deepvm.cli.main", "agent", "--metadata", "http://127.0.0.1:9", "--"]
+        + ["sh", "-c", f"touch {tmp_path}/ready; sleep 1; exit 4"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    until(lambda: (tmp_path / "ready").exists())
+    agent.send_signal(signal.SIGHUP)
+    agent.communicate(timeout=30)
+    assert agent.returncode == 4
+
+
+def test_sigterm_saves_first_and_the_next_start_goes_on(tmp_path: Path) -> None:
+    agent = start(tmp_path, *train(tmp_path))
+    reached(tmp_path, 5)
+    began = time.monotonic()
+    agent.send_signal(signal.SIGTERM)
+    code, said = ended(agent)
+    assert code == 143 and "SIGTERM: trainers save first" in said
+    assert time.monotonic() - began < 10  # as soon as the version is safe, not after the grace of 20 s
+    saved = int((tmp_path / "saved").read_text())
+    assert saved == int((tmp_path / "reached").read_text())  # no step that would be lost was begun
+    code, _ = ended(start(tmp_path, *train(tmp_path, saved + 3)))
+    assert code == 0 and (tmp_path / "starts").read_text() == f"0 {saved} "
+
+
+def test_a_trainer_that_cannot_save_hears_sigterm_when_the_grace_is_over(tmp_path: Path) -> None:
+    slow = train(tmp_path, pause=0.02)
+    script = (tmp_path / "train.py").read_text()
+    (tmp_path / "train.py").write_text(script.replace("time.sleep(pause)", "time.sleep(pause if step < 3 else 60)"))
+    agent = start(tmp_path, *slow, grace="1s")
+    reached(tmp_path, 3)
+    began = time.monotonic()
+    agent.send_signal(signal.SIGTERM)
+    assert ended(agent)[0] == 143 and 0.9 < time.monotonic() - began < 10
+
+
+def test_a_second_sigterm_is_passed_on_at_once(tmp_path: Path) -> None:
+    slow = train(tmp_path)
+    script = (tmp_path / "train.py").read_text()
+    (tmp_path / "train.py").write_text(script.replace("time.sleep(pause)", "time.sleep(pause if step < 3 else 60)"))
+    agent = start(tmp_path, *slow, grace="1h")
+    reached(tmp_path, 3)
+    agent.send_signal(signal.SIGTERM)
+    time.sleep(0.5)
+    assert agent.poll() is None
+    agent.send_signal(signal.SIGTERM)
+    assert ended(agent)[0] == 143
+
+
+def test_a_script_with_a_handler_of_its_own_ends_in_order(tmp_path: Path) -> None:
+    words = train(tmp_path)
+    script = (tmp_path / "train.py").read_text()
+    ends = "stop = []\nsignal.signal(signal.SIGTERM, lambda *_: stop.append(1))\n"
+    script = script.replace("latest = ", ends + "latest = ").replace("while step < steps:", "while step < steps and not stop:")
+    (tmp_path / "train.py").write_text(script)
+    agent = start(tmp_path, *words)
+    reached(tmp_path, 3)
+    agent.send_signal(signal.SIGTERM)
+    assert ended(agent)[0] == 0
+    assert int((tmp_path / "saved").read_text()) <= int((tmp_path / "reached").read_text())
+
+
+# --- notices ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_notice_saves_and_the_training_holds(tmp_path: Path, imds: Imds) -> None:
+    agent = start(tmp_path, *train(tmp_path), metadata=imds.url)
+    reached(tmp_path, 5)
+    imds.notice(time.time() + 60)
+    saved = int(until(lambda: (tmp_path / "saved").exists() and (tmp_path / "saved").read_text()))
+    time.sleep(0.3)
+    assert reached(tmp_path) == saved
+    began = time.monotonic()
+    agent.send_signal(signal.SIGTERM)  # the engine ends it: all is safe
+    code, said = ended(agent)
+    assert code == 143 and time.monotonic() - began < 5
+    assert "takes this machine back in" in said and "terminate" in said and "SIGTERM" not in said
+    assert (tmp_path / "saved").read_text() == f"{saved} "
+
+
+def test_a_rebalance_recommendation_saves_once_and_training_goes_on(tmp_path: Path, imds: Imds) -> None:
+    agent = start(tmp_path, *train(tmp_path, 200), metadata=imds.url)
+    reached(tmp_path, 5)
+    imds.recommend_rebalance()
+    code, said = ended(agent)
+    assert code == 0 and said.count("may take this machine back sooner") == 1
+    assert len((tmp_path / "saved").read_text().split()) == 1 and reached(tmp_path) == 200
+
+
+def test_without_a_metadata_service_it_says_so_once(tmp_path: Path) -> None:
+    code, said = ended(start(tmp_path, "sleep", "6"))
+    assert code == 0 and said.count("preemptions come unannounced") == 1
+
+
+def test_an_unknown_service_and_a_bad_grace(tmp_path: Path) -> None:
+    code, said = ended(start(tmp_path, "true", metadata="oracle"))
+    assert code == 2 and "--metadata" in said and "aws" in said
+    code, said = ended(start(tmp_path, "true", grace="soon"))
+    assert code == 2 and "--grace" in said
+
+
+# --- several machines ------------------------------------------------------------------------------------------------
+
+SCRIPTS = {
+    "training": """
+import os, sys, time
+import torch, torch.distributed as dist
+import deepvm.training as dt
+
+here, steps = sys.argv[1], int(sys.argv[2])
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+state = torch.zeros(1)
+for step in range(1, steps + 1):
+    with dt.step_context():
+        state += 1
+        dist.all_reduce(state, op=dist.ReduceOp.MAX)
+        time.sleep(0.01)
+    if dt.check_save():
+        open(f"{here}/mine-{rank}-{step}", "w").write(str(step))
+        dt.backup(f"{here}/mine-{rank}-{step}")
+        open(f"{here}/saved-{rank}", "a").write(f"{step} ")
+    if not rank:
+        open(f"{here}/reached", "w").write(str(step))
+dist.destroy_process_group()
+""",
+    "checkpointer": """
+import os, sys, time
+import torch, torch.distributed as dist
+from deepvm.checkpoint import Checkpointer
+
+here, steps = sys.argv[1], int(sys.argv[2])
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+ck = Checkpointer(model=model, optimizer=optimizer)
+for step in range(ck.restore_latest(), steps):
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    time.sleep(0.01)
+    with open(f"{here}/saved-{rank}", "w") as file:
+        file.write(" ".join(str(h.version) for h in ck.handles) + " ")
+    if not rank:
+        open(f"{here}/reached", "w").write(str(step + 1))
+ck.close()
+dist.destroy_process_group()
+""",
+}
+
+
+def machines(folder: Path, kind: str, steps: int, services: list[Imds]) -> list[subprocess.Popen[str]]:
+    """An agent for each machine, each with two ranks started by torchrun."""
+    (folder / "train.py").write_text(SCRIPTS[kind])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    run = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={len(services)}", "--nproc-per-node=2"]
+    run += ["--master-addr=127.0.0.1", f"--master-port={port}"]
+    script = [str(folder / "train.py"), str(folder), str(steps)]
+    own = {"DEEPVM_JOB": "pair", "GLOO_SOCKET_IFNAME": "lo"}
+    return [
+        start(folder, *run, f"--node-rank={node}", *script, metadata=imds.url, **own)
+        for node, imds in enumerate(services)
+    ]
+
+
+def end(folder: Path, agents: list[subprocess.Popen[str]], services: list[Imds]) -> None:
+    """End what a test has left: commands have sessions of their own."""
+    for agent in agents:
+        agent.kill()
+    for place in Path("/proc").iterdir():
+        if place.name.isdigit() and int(place.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if str(folder).encode() in (place / "cmdline").read_bytes():
+                    os.kill(int(place.name), signal.SIGKILL)
+    for agent in agents:
+        agent.communicate(timeout=30)
+    for imds in services:
+        imds.close()
+
+
+@pytest.mark.parametrize("kind", SCRIPTS)
+@pytest.mark.parametrize("noticed", [1, pytest.param(0, marks=pytest.mark.slow)])
+def test_a_notice_on_one_machine_saves_the_same_step_on_all(kind: str, noticed: int, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    services = [Imds(), Imds()]
+    agents = machines(tmp_path, kind, 100_000, services)
+    try:
+        reached(tmp_path, 5)
+        services[noticed].notice(time.time() + 60)
+        places = [tmp_path / f"saved-{rank}" for rank in range(4)]
+
+        def saved() -> list[int] | None:
+            found = [place.read_text().split() if place.exists() else [] for place in places]
+            return [int(steps[-1]) for steps in found] if all(found) else None
+
+        if kind == "training":
+            assert len(set(until(saved))) == 1
+        else:
+            until(lambda: list((tmp_path / "kept").glob("pair-*.pt")))
+        time.sleep(0.5)
+        held = reached(tmp_path)
+        time.sleep(0.5)
+        assert reached(tmp_path) == held  # all hold: the next step would be lost
+        if kind == "training":
+            assert saved() == [held] * 4
+        else:
+            assert [p.name for p in (tmp_path / "kept").glob("pair-*.pt")] == [f"pair-{held:012d}.pt"]
+        for agent in agents:
+            agent.send_signal(signal.SIGTERM)
+        for agent in agents:
+            assert ended(agent)[0] != 0
+    finally:
+        end(tmp_path, agents, services)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", SCRIPTS)
+def test_a_rebalance_recommendation_on_one_machine_is_an_insurance_of_all(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    services = [Imds(), Imds()]
+    agents = machines(tmp_path, kind, 200, services)
+    try:
+        reached(tmp_path, 5)
+        services[1].recommend_rebalance()
+        for agent in agents:
+            code, said = ended(agent)
+            assert code == 0, said
+        found = [(tmp_path / f"saved-{rank}").read_text().split() for rank in range(4)]
+        assert reached(tmp_path) == 200 and len(found[0]) == 1 and found.count(found[0]) == 4
+    finally:
+        end(tmp_path, agents, services)
