@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,15 @@ _EVENTS = sa.Table(
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("facts", sa.Text, nullable=False),
 )
+_SAMPLES = sa.Table(
+    "samples",
+    _TABLES,
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("job", sa.String(64), nullable=False, index=True),
+    sa.Column("at_s", sa.Float, nullable=False),
+    sa.Column("generation", sa.Integer, nullable=False),
+    sa.Column("step", sa.BigInteger, nullable=False),
+)
 
 
 def own_folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -95,12 +104,22 @@ class JobRow:
 
 @dataclass(frozen=True)
 class EventRow:
-    """Something that happened; ``state``: of the job afterwards."""
+    """Something that happened; ``state``: of the job afterwards. ``number``: grows with each that is written down."""
 
     at_s: float
     kind: str
     state: str
     facts: Mapping[str, Any]
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """How far a job was at some time: in which generation, and after how many steps."""
+
+    at_s: float
+    generation: int
+    step: int
 
 
 class History:
@@ -169,7 +188,8 @@ class History:
                 key = (_MACHINES.c.job == name) & (_MACHINES.c.id == row["id"])
                 if not connection.execute(_MACHINES.update().where(key).values(**row)).rowcount:
                     connection.execute(_MACHINES.insert().values(job=name, **row))
-            values = {"state": world.job.value, "world": json.dumps(to_document(world))}
+            # A job that goes on after its end, by 'jobs resume', has no result yet.
+            values = {"state": world.job.value, "world": json.dumps(to_document(world)), "result": None}
             connection.execute(_JOBS.update().where(_JOBS.c.name == name).values(**values))
             for event in events:
                 row = {"at_s": event.at_s, "kind": event.kind, "state": event.state, "facts": json.dumps(event.facts)}
@@ -200,14 +220,29 @@ class History:
         order = {m["id"]: m for m in sorted(found, key=lambda m: (m["requested_s"], len(m["id"]), m["id"]))}
         return from_document(json.loads(document), {key: from_row(row) for key, row in order.items()})
 
-    def events(self, name: str) -> list[EventRow]:
-        """What happened to a job, in order."""
+    def events(self, name: str, after: int = 0) -> list[EventRow]:
+        """What happened to a job, in order; ``after``: only what has a larger number."""
         with self._engine.connect() as connection:
-            query = sa.select(_EVENTS).where(_EVENTS.c.job == name).order_by(_EVENTS.c.number)
+            wanted = (_EVENTS.c.job == name) & (_EVENTS.c.number > after)
+            query = sa.select(_EVENTS).where(wanted).order_by(_EVENTS.c.number)
             return [
-                EventRow(row["at_s"], row["kind"], row["state"], json.loads(row["facts"]))
+                EventRow(row["at_s"], row["kind"], row["state"], json.loads(row["facts"]), row["number"])
                 for row in connection.execute(query).mappings()
             ]
+
+    def add_samples(self, name: str, samples: Sequence[Sample], *, instead: bool = False) -> None:
+        """More of how far a job was at which time; ``instead``: of all that there was."""
+        with self._engine.begin() as connection:
+            if instead:
+                connection.execute(_SAMPLES.delete().where(_SAMPLES.c.job == name))
+            if samples:
+                connection.execute(_SAMPLES.insert(), [{"job": name, **asdict(sample)} for sample in samples])
+
+    def samples(self, name: str) -> list[Sample]:
+        """How far a job was at which time, in order."""
+        with self._engine.connect() as connection:
+            query = sa.select(_SAMPLES).where(_SAMPLES.c.job == name).order_by(_SAMPLES.c.number)
+            return [Sample(row.at_s, row.generation, row.step) for row in connection.execute(query)]
 
     def machines(self) -> list[Mapping[str, Any]]:
         """The machines of all jobs."""

@@ -19,6 +19,7 @@ from deepvm.jobs import decisions as d
 from deepvm.jobs.clouds.base import Cloud, RefusedError, Start, UnknownError
 from deepvm.jobs.controller.api import application
 from deepvm.jobs.controller.injector import Injection, strike_of
+from deepvm.jobs.controller.samples import Sampler
 from deepvm.jobs.history import MACHINE, STATE, EventRow, History
 from deepvm.jobs.states import Machine
 from deepvm.jobs.wire import USER, Receiver, secret_of, token_of
@@ -214,7 +215,7 @@ class Controller:
         # Nobody was there to hear them.
         rested = {k: replace(m, heard_s=m.heard_s and now_s) for k, m in self.world.machines.items()}
         self.world = replace(self.world, machines=rested)
-        listed_s = 0.0
+        listed_s, sampler = 0.0, Sampler(self._history, self._job.name)
         try:
             while True:
                 if self._wrong is not None:
@@ -227,6 +228,7 @@ class Controller:
                     self._stop = ""
                 self._hear()
                 self.feed(d.Tick())
+                sampler.take(self.world)
                 self._strike()
                 for machine, since_s in list(self._waiting.items()):
                     if time.monotonic() - since_s >= _GONE_S:
@@ -235,6 +237,7 @@ class Controller:
                 over = self.world.job.over and all(m.state.over for m in self.world.machines.values())
                 if over and not self._tasks:
                     await asyncio.to_thread(self._cloud.finish, self._job.name)
+                    sampler.close()
                     return self.world
                 await asyncio.sleep(_TICK_S if not over else 0.01)
         finally:
