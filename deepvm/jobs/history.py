@@ -162,6 +162,23 @@ class History:
 
         return cls(engine)
 
+    @classmethod
+    def reader(cls, environ: Mapping[str, str] = os.environ) -> History:
+        """That of this user, which nothing is written to from here on. Raises DataError: it cannot be used."""
+        history = cls.open(environ)
+        engine = history._engine
+        engine.dispose()
+        only = {"sqlite": "PRAGMA query_only=ON", "postgresql": "SET default_transaction_read_only = on"}
+
+        @sa.event.listens_for(engine, "connect")
+        def _only_read(connection: Any, _: Any) -> None:
+            cursor = connection.cursor()
+            cursor.execute(only[engine.dialect.name])
+            cursor.close()
+            connection.commit()
+
+        return history
+
     def add_job(self, name: str, created_s: float, folder: Path, spec: Mapping[str, Any], world: World) -> bool:
         """A new job; whether there was none of that name."""
         row = {

@@ -18,7 +18,7 @@ from deepvm.jobs.world import World
 
 LOCK = "controller.lock"
 """A controller holds it in its job's folder."""
-ALIVE, GONE, ELSEWHERE, OVER = "alive", "gone", "elsewhere", ""
+ALIVE, GONE, ELSEWHERE, OVER = "alive", "gone", "elsewhere", "over"
 """Of a job's controller; elsewhere: the job's folder is not on this machine, or was removed."""
 
 
@@ -54,6 +54,35 @@ def standing_of(history: History, row: JobRow, now_s: float, known: Sequence[Eve
     if document is None:
         document = final_document(row.name, row.created_s, world, events, on_demand_usd(row.spec))
     return Standing(row, world, events, samples, document, controller_of(row), now_s)
+
+
+@dataclass(frozen=True)
+class JobLine:
+    """A job in short; ``machines``: that cost something now."""
+
+    name: str
+    state: str
+    controller: str
+    created_s: float
+    steps: int
+    preemptions: int
+    machines: int
+    cost_usd: float
+
+
+def job_lines(history: History, now_s: float) -> list[JobLine]:
+    """All jobs in short, the newest first; of one that is over its document says all."""
+    found = []
+    for row in history.jobs():
+        controller, done = controller_of(row), row.result
+        if done is not None and controller == OVER:
+            figures = (done["steps"], done["preemptions"], 0, done["cost_usd"])
+        else:
+            world = current(history.world(row.name), history.samples(row.name), now_s)
+            costs = sum(m.state.costs for m in world.machines.values())
+            figures = (world.steps, world.preemptions, costs, round(world.usd, 8))
+        found.append(JobLine(row.name, row.state, controller, row.created_s, *figures))
+    return found
 
 
 def current(world: World, samples: Sequence[Sample], now_s: float) -> World:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from deepvm.cli.output import Output, note, print_as, print_document
+from deepvm.cli.output import Output, note, print_as
 from deepvm.cli.parameters import group
 
 app = group("Show how long machines lived, by type, zone and market.")
@@ -31,4 +31,5 @@ def export(output: Output = "json") -> None:
     from deepvm.reports.jobs import pools as report
 
     with History.open() as history:
-        print_document(report.machines_document(history.machines()), "json" if output == "table" else output)
+        found = report.machines_document(history.machines())
+    print_as("json" if output == "table" else output, lambda: None, lambda: found)

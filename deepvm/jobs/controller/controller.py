@@ -21,6 +21,7 @@ from deepvm.jobs.controller.api import application
 from deepvm.jobs.controller.injector import Injection, strike_of
 from deepvm.jobs.controller.samples import Sampler
 from deepvm.jobs.history import MACHINE, STATE, EventRow, History
+from deepvm.jobs.log_files import add_line
 from deepvm.jobs.states import Machine
 from deepvm.jobs.wire import USER, Receiver, secret_of, token_of
 from deepvm.jobs.world import LOST, Reason, World
@@ -498,10 +499,7 @@ class Controller:
             self.feed(d.Failed(machine, f"setup failed with exit code {event['code']}"))
 
     def _line(self, machine: str, event: Mapping[str, Any]) -> None:
-        folder = self._job.folder / "logs"
-        folder.mkdir(exist_ok=True)
-        with (folder / f"{machine}.log").open("a", encoding="utf-8") as file:
-            file.write(f"{event['text']}\n")
+        add_line(self._job.folder, machine, str(event["text"]), time.time())
 
 
 def _ends(before: World, world: World) -> Iterator[dict[str, Any]]:

@@ -77,9 +77,7 @@ def _rug(saved: Sequence[tuple[float, int, str]], times: Times) -> Iterator[Html
         count = f"{len(found)} versions, the last" if len(found) > 1 else "version"
         tip = f"{count} {version}\nsaved {SAVED.get(reason, reason)}\nsafe at {times.elapsed(at_s)}"
         place = percent(times.share(at_s))
-        yield tag(
-            "line", class_=f"saved {reason}", x1=place, x2=place, y1=HEIGHT - _RUG, y2=HEIGHT, data_tip=tip
-        )
+        yield tag("line", class_=f"saved {reason}", x1=place, x2=place, y1=HEIGHT - _RUG, y2=HEIGHT, data_tip=tip)
 
 
 def _lost(lost: Sequence[Loss], times: Times, most: float) -> Iterator[Html]:
@@ -112,7 +110,9 @@ def paid(machines: Sequence[MachineRecord], times: Times) -> list[tuple[float, f
     return found
 
 
-def cost_chart(times: Times, machines: Sequence[MachineRecord], document: Mapping[str, float | None], budget: float | None) -> Html:
+def cost_chart(
+    times: Times, machines: Sequence[MachineRecord], document: Mapping[str, float | None], budget: float | None
+) -> Html:
     """Money over time: what was paid, what on-demand machines would have cost, what may be paid in all."""
     bends = paid(machines, times)
     cost, on_demand = float(document["cost_usd"] or 0.0), document["on_demand_cost_usd"]

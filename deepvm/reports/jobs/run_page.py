@@ -22,7 +22,7 @@ from deepvm.reports.jobs.charts import Times, elapsed, stacked
 from deepvm.reports.jobs.events import event_group, event_line
 from deepvm.reports.jobs.job_charts import cost_chart, losses, paid, steps_chart
 from deepvm.reports.jobs.timeline import timeline
-from deepvm.reports.markup import Html, joined, table, tag
+from deepvm.reports.markup import Html, joined, table, tag, visible
 from deepvm.reports.page_frame import Frame, beside
 from deepvm.reports.plans.page_parts import section, wide
 
@@ -30,7 +30,7 @@ MOST_EVENTS = 4000
 """The newest, which a page shows; ``deepvm jobs show -o json`` has all."""
 _ROWS = 24
 """Of a table that says what a line says."""
-_BADGES = {Job.DONE.value: "good", Job.FAILED.value: "bad", Job.STOPPED.value: "fair"}
+BADGES = {Job.DONE.value: "good", Job.FAILED.value: "bad", Job.STOPPED.value: "fair"}
 _CAUSES = {
     "compute": ("training", "steps that count"),
     "recompute": ("lost steps", "done again"),
@@ -40,8 +40,6 @@ _CAUSES = {
 }
 GROUPS = {"machines": "Machines", "versions": "Versions", "training": "Training", "trouble": "Trouble"}
 """Kinds of events to choose from, with their names on the page."""
-_CONTROL = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"} | {127: 0x2421}
-"""Control characters of users' texts as the signs for them, which terminals cannot act on when a page is copied."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class RunPage:
         live = bool(nonce)
         frame = Frame(beside(__file__, "run_page.css"), beside(__file__, "run_page.js"), nonce, live)
         content = [tag("a", "Skip to the job", class_="skip", href="#machines"), *self._content(live)]
-        return frame.page(f"{_clean(self.job.row.name)} - deepvm", content)
+        return frame.page(f"{visible(self.job.row.name)} - deepvm", content)
 
     def _content(self, live: bool) -> Iterator[Html]:
         if live:
@@ -114,12 +112,14 @@ class RunPage:
     def _head(self) -> Iterator[Html]:
         job, document = self.job, self.job.document
         state = str(document["state"])
-        badge = tag("span", state, class_=f"badge {_BADGES.get(state, 'busy')}")
-        yield tag("h1", _clean(job.row.name), " ", badge)
+        badge = tag("span", state, class_=f"badge {BADGES.get(state, 'busy')}")
+        yield tag("h1", visible(job.row.name), " ", badge)
         if document["why"]:
-            yield tag("p", _clean(f"{document['why']}"), class_="alarm")
+            yield tag("p", visible(f"{document['why']}"), class_="alarm")
         if job.controller == GONE:
-            why = f"Its controller is gone; trainers go on without it. deepvm jobs resume {job.row.name} starts another."
+            why = (
+                f"Its controller is gone; trainers go on without it. deepvm jobs resume {job.row.name} starts another."
+            )
             yield tag("p", why, class_="alarm")
         elif job.controller == ELSEWHERE:
             yield tag("p", "Its controller runs elsewhere, or its folder was removed.", class_="quiet")
@@ -132,7 +132,7 @@ class RunPage:
         count = f"{terms.most}" if terms.least == terms.most else f"{terms.least} to {terms.most}"
         anchors = f", {counted(terms.anchors, 'anchor')}" if terms.anchors else ""
         what = f"{count} x {pool.instance_type} {pool.market}{anchors}, cloud {spec.get('cloud', '-')}"
-        return _clean(f"{what}; submitted {_utc(self.job.row.created_s)}")
+        return visible(f"{what}; submitted {_utc(self.job.row.created_s)}")
 
     @staticmethod
     def _card(name: str, value: str, more: str) -> Html:
@@ -185,9 +185,9 @@ class RunPage:
         header = ["machine", "type", "zone", "market", "asked for", "ready", "notice", "end", "why", "$"]
         rows = [
             [
-                _clean(m["id"]),
-                _clean(m["type"]),
-                _clean(m["zone"]),
+                visible(m["id"]),
+                visible(m["type"]),
+                visible(m["zone"]),
                 m["market"],
                 *(self._moment(m[key]) for key in ("requested", "ready", "notice", "end")),
                 m["end_reason"] or "-",
@@ -250,10 +250,10 @@ class RunPage:
 
     def _event_row(self, event: EventRow, text: str) -> Html:
         group = event_group(event)
-        what: list[str] = [tag("span", GROUPS[group], class_=f"badge {group}"), " ", _clean(text)]
+        what: list[str] = [tag("span", GROUPS[group], class_=f"badge {group}"), " ", visible(text)]
         lines = event.facts.get("lines")
         if lines and event.facts.get("code"):
-            printed = "\n".join(_clean(str(line)) for line in lines)
+            printed = "\n".join(visible(str(line)) for line in lines)
             what.append(tag("details", tag("summary", "last lines"), tag("pre", printed)))
         stamp = datetime.fromtimestamp(event.at_s, timezone.utc)
         moment = tag("time", stamp.strftime("%H:%M:%S"), datetime=f"{stamp:%Y-%m-%dT%H:%M:%S}Z")
@@ -270,7 +270,7 @@ class RunPage:
     def _file(self) -> Html:
         text = to_yaml(_shown(self.job.row.spec))
         said = "Values of variables and passwords in URLs are not shown."
-        return joined(tag("p", said, class_="quiet"), tag("pre", tag("code", _clean(text))))
+        return joined(tag("p", said, class_="quiet"), tag("pre", tag("code", visible(text))))
 
 
 def _shown(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -298,10 +298,5 @@ def money(usd: float) -> str:
     return f"{usd:.2f} $" if usd >= 1 else f"{usd:.4f} $"
 
 
-def _clean(text: str) -> str:
-    return text.translate(_CONTROL)
-
-
 def _utc(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
-

@@ -18,7 +18,7 @@ from deepvm.reports.jobs.charts import (
     shape,
     time_axis,
 )
-from deepvm.reports.markup import Html, joined, tag
+from deepvm.reports.markup import Html, joined, tag, visible
 
 LEGEND = (
     ("waits", "asked for"),
@@ -55,7 +55,9 @@ def timeline(machines: Sequence[MachineRecord], times: Times) -> Html:
     body = plot(label, names_beside(texts, total, letters, right=False), picture)
     more = [tag("p", f"The first {len(left_out)} machines are in the table only.")] if left_out else []
     shown = [part for part in LEGEND if any(part[0] in kinds_of(m) for m in drawn)]
-    return joined(*more, legend(shown), tag("div", head, body, class_="tall", role="region", tabindex=0, aria_label=label))
+    return joined(
+        *more, legend(shown), tag("div", head, body, class_="tall", role="region", tabindex=0, aria_label=label)
+    )
 
 
 def _name(machine: MachineRecord) -> str:
@@ -149,4 +151,4 @@ def tip_of(machine: MachineRecord, times: Times) -> str:
         lived_s = (now_s if machine.ended_s is None else machine.ended_s) - machine.launched_s
         life = format_seconds(max(lived_s, 0.0), digits=3)
         lines.append(f"{life} at {pool.usd_per_hour:g} $/h: {machine.usd(now_s):.4f} $")
-    return "\n".join(lines)
+    return visible("\n".join(lines))

@@ -104,8 +104,15 @@ def many(count: int, seed: int = 1, hours: float = 12.0, **more: Any) -> Standin
     rng = random.Random(seed)
     machines: list[MachineRecord] = [
         machine(
-            1, 0.0, pool=ANCHOR, role=Role.ANCHOR, state=Machine.ENDED, launched_s=START_S + 30, ready_s=START_S + 90,
-            ended_s=START_S + hours * 3600, end_reason="released",
+            1,
+            0.0,
+            pool=ANCHOR,
+            role=Role.ANCHOR,
+            state=Machine.ENDED,
+            launched_s=START_S + 30,
+            ready_s=START_S + 90,
+            ended_s=START_S + hours * 3600,
+            end_reason="released",
         )  # fmt: skip
     ]
     events: list[EventRow] = []
@@ -161,7 +168,9 @@ def many(count: int, seed: int = 1, hours: float = 12.0, **more: Any) -> Standin
         ends = {**facts, "state": "ended", "why": kind}
         events.append(EventRow(START_S + gone_s, MACHINE, "running", ends))
         events.append(
-            EventRow(START_S + gone_s + 1, "started", "running", {"id": "m1", "version": version, "generation": generation})
+            EventRow(
+                START_S + gone_s + 1, "started", "running", {"id": "m1", "version": version, "generation": generation}
+            )
         )
     events.sort(key=lambda e: e.at_s)
     return standing(machines, events, thinned(samples, 2 * end_s / MOST), end_s=end_s, **more)
