@@ -9,7 +9,17 @@ from itertools import pairwise
 from deepvm.core.units import counted
 from deepvm.jobs.history import EventRow, Sample
 from deepvm.jobs.world import MachineRecord
-from deepvm.reports.jobs.charts import Line, Times, amounts, height_of, legend, lines_chart, percent, shape
+from deepvm.reports.jobs.charts import (
+    Line,
+    Times,
+    amounts,
+    format_amount,
+    height_of,
+    legend,
+    lines_chart,
+    percent,
+    shape,
+)
 from deepvm.reports.jobs.events import SAVED
 from deepvm.reports.markup import Html, joined, tag
 
@@ -18,6 +28,8 @@ _BUCKETS = 400
 """Places for marks: more versions than that are drawn together."""
 _FAR = 3.0
 """A budget of more than so many times what was paid would make the other lines flat."""
+_LEAST_USD = 0.0001
+"""That the axis of a picture ends at, at least: prices are given so exactly."""
 _DOWN = "M-5 -9H5L0 0z"
 
 
@@ -116,11 +128,13 @@ def cost_chart(
     """Money over time: what was paid, what on-demand machines would have cost, what may be paid in all."""
     bends = paid(machines, times)
     cost, on_demand = float(document["cost_usd"] or 0.0), document["on_demand_cost_usd"]
+    if not bends[-1][1]:
+        return tag("p", "Nothing has been paid yet.")
     lines = [Line("paid", "paid", [(x, usd) for x, usd, _ in bends], 4, "$")]
     if on_demand and bends[-1][2]:
         scale = on_demand / bends[-1][2]  # the report's figure, shared out by machine hours
         lines.append(Line("demand", "on demand", [(x, hours * scale) for x, _, hours in bends], 4, "$"))
-    most = max(cost, on_demand or 0.0, 1e-6)
+    most = max(cost, on_demand or 0.0, _LEAST_USD)
     shown = budget is not None and budget <= _FAR * most
     if shown and budget is not None:
         most = max(most, budget)
@@ -129,7 +143,7 @@ def cost_chart(
     keys += [("budget", f"budget, {budget:g} $")] if shown else []
     label = f"Money over time: {cost:.4f} $ paid. The table below says the same."
     rows = amounts(most)
-    letters = max(5, len(f"{rows[1]:.10g}") + 1)
+    letters = max(5, *(len(format_amount(value, rows[1])) for value in rows))
     far = [tag("p", f"The budget of {budget:g} $ is far above this picture.", class_="quiet")]
     chart = lines_chart(label, times, lines, (), most=most, height=HEIGHT, letters=letters)
     return joined(legend(keys), chart, *(far if budget is not None and not shown else []))

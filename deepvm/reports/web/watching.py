@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -113,7 +113,10 @@ class EventStream(Response):
                 pass
 
         async with self._watching.topic(self._name) as topic:
-            ends = [asyncio.ensure_future(gone()), asyncio.ensure_future(self._watching.closing.wait())]
+            ends: list[asyncio.Future[Any]] = [
+                asyncio.ensure_future(gone()),
+                asyncio.ensure_future(self._watching.closing.wait()),
+            ]
             try:
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 await self._tell(topic, ends, send)
@@ -124,7 +127,7 @@ class EventStream(Response):
                 for end in ends:
                     end.cancel()
 
-    async def _tell(self, topic: _Topic, ends: list[asyncio.Future[object]], send: Send) -> None:
+    async def _tell(self, topic: _Topic, ends: list[asyncio.Future[Any]], send: Send) -> None:
         sent: dict[str, str] = {}
         after, told = self._after, None
         await _send(send, "retry: 2000\n\n")
