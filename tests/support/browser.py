@@ -46,7 +46,11 @@ class Line:
             if not self.up:
                 near.close()
                 continue
-            far = socket.create_connection(("127.0.0.1", self._port))
+            try:
+                far = socket.create_connection(("127.0.0.1", self._port))
+            except OSError:
+                near.close()
+                continue
             self._open += [near, far]
             for one, other in ((near, far), (far, near)):
                 threading.Thread(target=self._copy, args=(one, other), daemon=True).start()

@@ -134,16 +134,16 @@ def cost_chart(
     if on_demand and bends[-1][2]:
         scale = on_demand / bends[-1][2]  # the report's figure, shared out by machine hours
         lines.append(Line("demand", "on demand", [(x, hours * scale) for x, _, hours in bends], 4, "$"))
-    most = max(cost, on_demand or 0.0, _LEAST_USD)
-    shown = budget is not None and budget <= _FAR * most
-    if shown and budget is not None:
+    keys = [("paid", "paid"), *([("demand", "the same machines on demand")] if len(lines) > 1 else [])]
+    most, far = max(cost, on_demand or 0.0, _LEAST_USD), list[Html]()
+    if budget is not None and budget <= _FAR * most:
         most = max(most, budget)
         lines.append(Line("budget", "budget", [(0.0, budget), (times.span_s, budget)], 4, "$"))
-    keys = [("paid", "paid"), *([("demand", "the same machines on demand")] if len(lines) > 1 and on_demand else [])]
-    keys += [("budget", f"budget, {budget:g} $")] if shown else []
+        keys.append(("budget", f"budget, {budget:g} $"))
+    elif budget is not None:
+        far.append(tag("p", f"The budget of {budget:g} $ is far above this picture.", class_="quiet"))
     label = f"Money over time: {cost:.4f} $ paid. The table below says the same."
     rows = amounts(most)
     letters = max(5, *(len(format_amount(value, rows[1])) for value in rows))
-    far = [tag("p", f"The budget of {budget:g} $ is far above this picture.", class_="quiet")]
     chart = lines_chart(label, times, lines, (), most=most, height=HEIGHT, letters=letters)
-    return joined(legend(keys), chart, *(far if budget is not None and not shown else []))
+    return joined(legend(keys), chart, *far)

@@ -109,6 +109,14 @@ def test_a_job_of_which_nothing_is_known_yet() -> None:
     read_page(text)
 
 
+@pytest.mark.parametrize(
+    ("usd", "said"), [(None, ""), (0.005, "budget, 0.005 $"), (1000.0, "The budget of 1000 $ is far above")]
+)
+def test_the_budget(usd: float | None, said: str) -> None:
+    text = RunPage(worlds.one_machine(budget={"total_usd": usd})).render()
+    assert said in text and ("line budget" in text) is (usd == 0.005)
+
+
 def test_events_are_limited_and_new_ones_come_alone() -> None:
     job = worlds.one_machine()
     many = [replace(job.events[3], number=i) for i in range(1, MOST_EVENTS + 101)]
