@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,15 @@ _EVENTS = sa.Table(
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("facts", sa.Text, nullable=False),
 )
+_SAMPLES = sa.Table(
+    "samples",
+    _TABLES,
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("job", sa.String(64), nullable=False, index=True),
+    sa.Column("at_s", sa.Float, nullable=False),
+    sa.Column("generation", sa.Integer, nullable=False),
+    sa.Column("step", sa.BigInteger, nullable=False),
+)
 
 
 def _names_clouds(connection: sa.Connection) -> None:
@@ -109,12 +118,22 @@ class JobRow:
 
 @dataclass(frozen=True)
 class EventRow:
-    """Something that happened; ``state``: of the job afterwards."""
+    """Something that happened; ``state``: of the job afterwards. ``number``: grows with each that is written down."""
 
     at_s: float
     kind: str
     state: str
     facts: Mapping[str, Any]
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """How far a job was at some time: in which generation, and after how many steps."""
+
+    at_s: float
+    generation: int
+    step: int
 
 
 class History:
@@ -171,6 +190,23 @@ class History:
 
         return cls(engine)
 
+    @classmethod
+    def reader(cls, environ: Mapping[str, str] = os.environ) -> History:
+        """That of this user, which nothing is written to from here on. Raises DataError: it cannot be used."""
+        history = cls.open(environ)
+        engine = history._engine
+        engine.dispose()
+        only = {"sqlite": "PRAGMA query_only=ON", "postgresql": "SET default_transaction_read_only = on"}
+
+        @sa.event.listens_for(engine, "connect")
+        def _only_read(connection: Any, _: Any) -> None:
+            cursor = connection.cursor()
+            cursor.execute(only[engine.dialect.name])
+            cursor.close()
+            connection.commit()
+
+        return history
+
     def add_job(self, name: str, created_s: float, folder: Path, spec: Mapping[str, Any], world: World) -> bool:
         """A new job; whether there was none of that name."""
         row = {
@@ -200,7 +236,8 @@ class History:
                 if not connection.execute(_MACHINES.update().where(key).values(**row)).rowcount:
                     cloud = self._cloud(connection, name)
                     connection.execute(_MACHINES.insert().values(job=name, cloud=cloud, **row))
-            values = {"state": world.job.value, "world": json.dumps(to_document(world))}
+            # A job that goes on after its end, by 'jobs resume', has no result yet.
+            values = {"state": world.job.value, "world": json.dumps(to_document(world)), "result": None}
             connection.execute(_JOBS.update().where(_JOBS.c.name == name).values(**values))
             for event in events:
                 row = {"at_s": event.at_s, "kind": event.kind, "state": event.state, "facts": json.dumps(event.facts)}
@@ -247,14 +284,29 @@ class History:
         order = {m["id"]: m for m in sorted(found, key=lambda m: (m["requested_s"], len(m["id"]), m["id"]))}
         return from_document(json.loads(document), {key: from_row(row) for key, row in order.items()})
 
-    def events(self, name: str) -> list[EventRow]:
-        """What happened to a job, in order."""
+    def events(self, name: str, after: int = 0) -> list[EventRow]:
+        """What happened to a job, in order; ``after``: only what has a larger number."""
         with self._engine.connect() as connection:
-            query = sa.select(_EVENTS).where(_EVENTS.c.job == name).order_by(_EVENTS.c.number)
+            wanted = (_EVENTS.c.job == name) & (_EVENTS.c.number > after)
+            query = sa.select(_EVENTS).where(wanted).order_by(_EVENTS.c.number)
             return [
-                EventRow(row["at_s"], row["kind"], row["state"], json.loads(row["facts"]))
+                EventRow(row["at_s"], row["kind"], row["state"], json.loads(row["facts"]), row["number"])
                 for row in connection.execute(query).mappings()
             ]
+
+    def add_samples(self, name: str, samples: Sequence[Sample], *, instead: bool = False) -> None:
+        """More of how far a job was at which time; ``instead``: of all that there was."""
+        with self._engine.begin() as connection:
+            if instead:
+                connection.execute(_SAMPLES.delete().where(_SAMPLES.c.job == name))
+            if samples:
+                connection.execute(_SAMPLES.insert(), [{"job": name, **asdict(sample)} for sample in samples])
+
+    def samples(self, name: str) -> list[Sample]:
+        """How far a job was at which time, in order."""
+        with self._engine.connect() as connection:
+            query = sa.select(_SAMPLES).where(_SAMPLES.c.job == name).order_by(_SAMPLES.c.number)
+            return [Sample(row.at_s, row.generation, row.step) for row in connection.execute(query)]
 
     def machines(self) -> list[Mapping[str, Any]]:
         """The machines of all jobs."""

@@ -15,16 +15,21 @@ import yaml
 from support.checkpoint.memory_nodes import TOKEN, running
 from support.checkpoint.version_files import put
 from support.command import Run
+from support.jobs.worlds import many, store
 from support.profiling.measurements import eflops, saturation, scaling
 from support.schemas import check
 
 from deepvm.catalog.measured.tables import encode_tables, load_tables, own_folder, save_entries
 from deepvm.cli.app import COMMANDS, load
 from deepvm.cli.output import print_as
+from deepvm.jobs.history import History
+from deepvm.jobs.jobfile import changed, read_job_file
+from deepvm.jobs.submission import submit
 from deepvm.reports.schemas.directory import DOCUMENTS, Described
 from deepvm.reports.schemas.flat import header_of
 
 JOB = "name: calm\nsteps: 1000\nstep_s: 2\nmttp_s: 3600\nspot_usd_per_hour: 1\non_demand_usd_per_hour: 3\n"
+JOB_TO_RUN = "name: once\ntrain: 'true'\nmachines: {type: g4dn.xlarge}\n"
 POINTS = "n,speedup\n1,1\n2,1.9\n4,3.4\n8,5.5\n16,7.5\n"
 STEPS = "nodes,gpus,local_batch,step_time_s\n" + "".join(
     f"{n},{n * g},{b},{0.1 + 0.01 * b + 0.02 * (n > 1) + 0.001 * n * g}\n"
@@ -105,6 +110,13 @@ CASES = {
     "reproduce": [Case("thesis", "reproduce"), Case("deepvm --only differs", "reproduce")],
     "config show": [Case("", "config")],
     "doctor": [Case("", "doctor", 5)],
+    "run": [Case("train.yaml", "run", measures=True)],
+    "jobs ls": [Case("", "jobs")],
+    "jobs show": [Case("resnet-7", "run")],
+    "jobs resume": [Case("waits", "run", measures=True)],
+    "jobs orphans": [Case("", "orphans")],
+    "history pools": [Case("", "pools", measures=True)],  # machines that live grow older
+    "history export": [Case("", "history")],
 }
 """By command: all that print JSON must be here."""
 
@@ -144,6 +156,11 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for version in (1, 2):
         put(Path("versions"), version)
     Path("versions", "job-000000000001.pt").write_bytes(b"other bytes")
+    Path("train.yaml").write_text(JOB_TO_RUN)
+    with History.open() as history:
+        store(history, many(20, cloud="local"), tmp_path / "gone")
+        waits = changed(read_job_file(Path("train.yaml")), name="waits")
+        submit(waits, Path("train.yaml"), history)
     yield tmp_path
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from deepvm.cli.output import Output, note, print_as, print_document
+from deepvm.cli.output import Output, note, print_as
 from deepvm.cli.parameters import group
 
 app = group("Show how long machines lived, by type, zone and market.")
@@ -20,7 +20,7 @@ def pools(output: Output = "table") -> None:
     with History.open() as history:
         found = pools_of(history.machines(), time.time())
     document = report.pools_document(found)
-    print_as(output, lambda: report.print_pools(found), lambda: document, lambda: report.rows_of(document["pools"]))
+    print_as(output, lambda: report.print_pools(found), lambda: document)
     if not found and output == "table":
         note("no machine yet; 'deepvm run job.yaml' starts some")
 
@@ -32,6 +32,5 @@ def export(output: Output = "json") -> None:
     from deepvm.reports.jobs import pools as report
 
     with History.open() as history:
-        machines = history.machines()
-    found = report.rows_of(machines) if output == "csv" else report.machines_document(machines)
-    print_document(found, "json" if output == "table" else output)
+        found = report.machines_document(history.machines())
+    print_as("json" if output == "table" else output, lambda: None, lambda: found)

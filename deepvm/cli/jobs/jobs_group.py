@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from deepvm.cli.jobs.run import Keep
-from deepvm.cli.output import Output, note, print_as, print_document
+from deepvm.cli.jobs.serve import serve
+from deepvm.cli.output import Output, note, print_as
 from deepvm.cli.parameters import arg, flag, group, opt
 from deepvm.core.spelling import one_of
 from deepvm.errors import DataError, RequestError
@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from deepvm.jobs.history import History, JobRow
 
 app = group("List, watch, save, stop and resume jobs of deepvm run.")
+app.command("serve", short_help="Show jobs in a browser, live.")(serve)
+JobOutput = Annotated[
+    Literal["table", "json", "yaml", "csv", "html"],
+    typer.Option("--output", "-o", metavar="FORM", help="table, json, yaml, csv, or html: a page."),
+]
+_LOOK_S = 0.3
 Name = Annotated[str, arg("NAME", "Name of a job; 'deepvm jobs ls' lists them.")]
 
 
@@ -26,51 +32,73 @@ Name = Annotated[str, arg("NAME", "Name of a job; 'deepvm jobs ls' lists them.")
 def list_jobs(output: Output = "table") -> None:
     """List the jobs of this user, the newest first."""
     from deepvm.jobs.history import History
+    from deepvm.jobs.standing import job_lines
     from deepvm.reports.jobs import listing
 
     with History.open() as history:
-        rows = [(row, history.world(row.name)) for row in history.jobs()]
-    alive = {row.name: _is_controlled(row.folder) for row, _ in rows}
-    print_as(output, lambda: listing.print_jobs(rows, alive), lambda: listing.jobs_document(rows, alive))
-    if not rows and output == "table":
+        found = job_lines(history, time.time())
+    print_as(output, lambda: listing.print_jobs(found), lambda: listing.jobs_document(found))
+    if not found and output == "table":
         note("no job yet; 'deepvm run job.yaml' starts one")
 
 
 @app.command(short_help="Show a job: machines, versions, money, the last events.")
-def show(name: Name, output: Output = "table") -> None:
-    """Show a job: its machines, versions, money and last events; of one that has ended, the final document."""
-    from deepvm.jobs.final import final_document
+def show(name: Name, output: JobOutput = "table") -> None:
+    """Show a job: its machines, versions, money and last events; of one that has ended, the final document.
+
+    Example: deepvm jobs show resnet-7 -o html > run.html
+    """
     from deepvm.jobs.history import History
+    from deepvm.jobs.standing import standing_of
     from deepvm.reports.jobs import listing
 
     with History.open() as history:
-        row = _row(history, name)
-        world, events = history.world(name), history.events(name)
-    document = row.result or final_document(name, row.created_s, world, events, None)
-    if output == "table":
-        listing.print_job(document, events)
-    else:
-        print_document(document, output)
+        job = standing_of(history, _row(history, name), time.time())
+    if output == "html":
+        from deepvm.reports.jobs.run_page import RunPage
+
+        typer.echo(RunPage(job, _version()).render(), nl=False)
+        return
+    print_as(output, lambda: listing.print_job(job.document, job.events), lambda: job.document)
 
 
 @app.command(short_help="Print what the trainers of a job have printed.")
-def logs(name: Name, follow: Annotated[bool, flag("--follow", "Go on until the job has ended.")] = False) -> None:
-    """Print what the trainers of a job have printed, of each machine after the other."""
-    from deepvm.jobs.history import History
+def logs(
+    name: Name,
+    follow: Annotated[bool, flag("--follow", "Go on until the job has ended.", "-f")] = False,
+    machine: Annotated[str, opt("Of this machine alone, such as m2.", "NAME")] = "",
+    tail: Annotated[int | None, opt("Begin with the last so many lines; default: with the first.", "N")] = None,
+    timestamps: Annotated[bool, flag("--timestamps", "With the time of each line, UTC.", "-t")] = False,
+) -> None:
+    """Print what the trainers of a job have printed, all machines in the order of time.
 
+    Example: deepvm jobs logs resnet-7 -f --machine m2 --tail 20
+    """
+    from collections import deque
+
+    from deepvm.jobs.history import History
+    from deepvm.jobs.log_files import LogReader
+    from deepvm.jobs.standing import GONE, OVER, controller_of
+
+    if tail is not None and tail < 0:
+        raise RequestError("tail", tail, "a whole number from 0")
     with History.open() as history:
-        folder, places = _row(history, name).folder / "logs", dict[Path, int]()
+        row = _row(history, name)
+        if machine and machine not in (known := list(history.world(name).machines)):
+            raise RequestError("machine", machine, one_of(machine, known) or "a machine of the job")
+        reader, said = LogReader(row.folder, machine), False
         while True:
-            ended = _row(history, name).result is not None
-            for file in sorted(folder.glob("*.log")):
-                with file.open(encoding="utf-8", errors="replace") as stream:
-                    stream.seek(places.get(file, 0))
-                    for line in stream:
-                        typer.echo(f"{file.stem}: {line.rstrip()}")
-                    places[file] = stream.tell()
-            if not follow or ended:
+            ended = (controller := controller_of(_row(history, name))) == OVER
+            lines = reader.more(last=ended or not follow)
+            for line in lines if tail is None else deque(lines, tail):
+                typer.echo(f"{line.stamp + ' ' if timestamps else ''}{line.machine}: {line.text}")
+            tail = None
+            if ended or not follow:
                 return
-            time.sleep(0.5)
+            if controller == GONE and not said:
+                note(f"the controller of {name} is gone: nothing new is heard until 'deepvm jobs resume {name}'")
+            said = controller == GONE
+            time.sleep(_LOOK_S)
 
 
 @app.command(short_help="Have a job save a version now.")
@@ -117,6 +145,7 @@ def orphans(
 ) -> None:
     """List machines that live although no controller watches them; --release ends them."""
     from deepvm.jobs.history import History
+    from deepvm.jobs.standing import ALIVE, controller_in
     from deepvm.jobs.submission import cloud_of
     from deepvm.reports.jobs import listing
 
@@ -124,7 +153,7 @@ def orphans(
     with History.open() as history:
         for row in history.jobs():
             cloud = cloud_of(row.spec["cloud"])
-            if not _is_controlled(row.folder):
+            if controller_in(row.folder) != ALIVE:
                 found += [(row.name, machine, since_s) for machine, since_s in cloud.listing(row.name).alive.items()]
                 if release:
                     for _, machine, _ in [one for one in found if one[0] == row.name]:
@@ -161,17 +190,10 @@ def _row(history: History, name: str) -> JobRow:
     return row
 
 
-def _is_controlled(folder: Path) -> bool:
-    """Whether a controller of a job lives."""
-    from deepvm.io.file_lock import FileLock
+def _version() -> str:
+    from deepvm import __version__
 
-    if not (folder / "controller.lock").exists():
-        return False
-    lock = FileLock(folder / "controller.lock")
-    free = lock.take(shared=True)
-    if free:
-        lock.release()
-    return not free
+    return __version__
 
 
 def _command(name: str, message: Mapping[str, Any]) -> None:

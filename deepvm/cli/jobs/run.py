@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from deepvm.cli.interrupts import INTERRUPTED
-from deepvm.cli.output import Output, note, print_document
+from deepvm.cli.output import Output, note, print_as
 from deepvm.cli.parameters import arg, flag, opt
 from deepvm.errors import DataError, RequestError
 
@@ -95,20 +95,21 @@ def control(
     from deepvm.io.file_lock import FileLock
     from deepvm.jobs.controller.controller import Controller
     from deepvm.jobs.final import final_document
-    from deepvm.jobs.submission import cloud_of, on_demand_price
+    from deepvm.jobs.standing import LOCK, on_demand_usd
+    from deepvm.jobs.submission import cloud_of
     from deepvm.reports.jobs.events import closing_lines
     from deepvm.reports.jobs.listing import print_job
-    from deepvm.reports.jobs.live import LiveView
+    from deepvm.reports.jobs.live import LiveView, limits_of
 
     row = history.job(job.name)
     assert row is not None
-    lock = FileLock(job.folder / "controller.lock")
-    if not lock.take(shared=False):
+    lock = FileLock(job.folder / LOCK)
+    if not lock.take(shared=False, limit_s=1.0):  # somebody may be looking whether there is one
         raise DataError(f"another process is the controller of {job.name}; see 'deepvm jobs show {job.name}'")
     try:
         controller = Controller(job, world, cloud_of(row.spec["cloud"]), history)
         controller.keeps = keep
-        with LiveView(job.name, lambda: controller.world) as view:
+        with LiveView(job.name, lambda: controller.world, limits_of(row.spec)) as view:
             controller.told = view.told
             try:
                 end = asyncio.run(controller.run())
@@ -119,21 +120,20 @@ def control(
             rate = end.usd_per_second * 3600
             note(f"{job.name} trains on, for {rate:.4g} $/h; 'deepvm jobs resume {job.name}' watches it again")
             raise typer.Exit(INTERRUPTED)
-        price = on_demand_price(row.spec)
         events = history.events(job.name)
-        document = final_document(job.name, row.created_s, end, events, None if price is None else float(price))
+        document = final_document(job.name, row.created_s, end, events, on_demand_usd(row.spec))
         if validate:
             document |= _validation(row.created_s, end, events)
         history.finish(job.name, document)
+        page = _page(job, history)
     finally:
         lock.release()
-    if output == "table":
-        print_job(document, ())
-    else:
-        print_document(document, output)
+    print_as(output, lambda: print_job(document, ()), lambda: document)
     state = document["state"]
     for line in closing_lines(document, controller.last_lines, job.folder):
         note(line)
+    if page is not None:
+        note(f"all of it in a browser: {page}")
     if controller.interrupted:
         raise typer.Exit(INTERRUPTED)
     if state != "done":
@@ -150,3 +150,23 @@ def _validation(created_s: float, world: World, events: Sequence[EventRow]) -> d
         note("nothing is compared: only a job that has trained to its end is")
         return {}
     return {"validation": validation(seen, world.terms, world.terms.policy, world.pools[0].usd_per_hour)}
+
+
+def _page(job: Submitted, history: History) -> Path | None:
+    """Write the page of a job that is over; None where it cannot be written, which is no reason to fail."""
+    import time
+
+    from deepvm import __version__
+    from deepvm.io.atomic_write import write_bytes
+    from deepvm.jobs.standing import standing_of
+    from deepvm.reports.jobs.run_page import RunPage
+
+    row = history.job(job.name)
+    assert row is not None
+    place = job.folder / "run.html"
+    try:
+        write_bytes(place, RunPage(standing_of(history, row, time.time()), __version__).render().encode())
+    except DataError as error:
+        note(str(error))
+        return None
+    return place

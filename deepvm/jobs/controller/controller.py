@@ -20,7 +20,9 @@ from deepvm.jobs import decisions as d
 from deepvm.jobs.clouds.base import Cloud, RefusedError, Start, UnknownError
 from deepvm.jobs.controller.api import application
 from deepvm.jobs.controller.injector import Injection, strike_of
+from deepvm.jobs.controller.samples import Sampler
 from deepvm.jobs.history import MACHINE, MARKET, STATE, EventRow, History
+from deepvm.jobs.log_files import add_line
 from deepvm.jobs.markets import market_facts
 from deepvm.jobs.pools import learnt
 from deepvm.jobs.states import Machine
@@ -230,6 +232,7 @@ class Controller:
         # Nobody was there to hear them.
         rested = {k: replace(m, heard_s=m.heard_s and now_s) for k, m in self.world.machines.items()}
         self.world = replace(self.world, machines=rested)
+        sampler = Sampler(self._history, self._job.name)
         try:
             while True:
                 if self._wrong is not None:
@@ -242,12 +245,14 @@ class Controller:
                     self._stop = ""
                 self._hear()
                 self.feed(d.Tick())
+                sampler.take(self.world)
                 self._strike()
                 if self.interrupted and self.keeps:
                     return self.world
                 over = self.world.job.over and all(m.state.over for m in self.world.machines.values())
                 if over and not self._tasks:
                     await asyncio.to_thread(self._cloud.finish, self._job.name)
+                    sampler.close()
                     return self.world
                 await asyncio.sleep(_TICK_S if not over else 0.01)
         finally:
@@ -532,10 +537,7 @@ class Controller:
             self.feed(d.Failed(machine, f"setup failed with exit code {event['code']}"))
 
     def _line(self, machine: str, event: Mapping[str, Any]) -> None:
-        folder = self._job.folder / "logs"
-        folder.mkdir(exist_ok=True)
-        with (folder / f"{machine}.log").open("a", encoding="utf-8") as file:
-            file.write(f"{event['text']}\n")
+        add_line(self._job.folder, machine, str(event["text"]), time.time())
 
 
 def _ends(before: World, world: World) -> Iterator[dict[str, Any]]:

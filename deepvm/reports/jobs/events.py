@@ -10,16 +10,15 @@ from typing import Any
 from deepvm.core.units import counted, format_seconds
 from deepvm.jobs.decisions import BUDGET, DEADLINE
 from deepvm.jobs.history import MACHINE, MARKET, STATE, EventRow
+from deepvm.jobs.world import RELEASED
 
-_SAVED = {
+SAVED = {
     "emergency": "before a preemption",
     "insurance": "by the save policy",
     "periodic": "as asked for",
     "resize": "before machines join",
     "stop": "before the end",
 }
-
-
 _ENDS = {"suspect": "is silent", "lost": "is given up"}
 
 
@@ -35,7 +34,7 @@ def event_line(event: EventRow) -> str:
         "rebalanced": lambda: f"{who} may be taken back sooner than others",
         "started": lambda: _started(facts),
         "ended": lambda: f"{who}: trainers ended with exit code {facts['code']} after step {facts['step']}",
-        "safe": lambda: f"version {facts['version']} is safe, {_SAVED[facts['reason']]}",
+        "safe": lambda: f"version {facts['version']} is safe, {SAVED[facts['reason']]}",
         "unsaved": lambda: f"no version was saved: {facts['why']}",
         "stop": lambda: f"the job is to stop: {facts['why']}",
         "savenow": lambda: "a version was asked for",
@@ -45,6 +44,20 @@ def event_line(event: EventRow) -> str:
     if kind != STATE:
         return lines[kind]() if kind in lines else ""
     return f"generation {facts['generation']} forms" if event.state == "forming" else f"the job is {event.state}"
+
+
+_TROUBLE = {"refused", "noticed", MACHINE, "unsaved", "failed"}
+_GROUPS = {"launched": "machines", "safe": "versions", "savenow": "versions"}
+
+
+def event_group(event: EventRow) -> str:
+    """What an event is about: machines, versions, training or trouble."""
+    kind, facts = event.kind, event.facts
+    if kind == MACHINE and facts.get("why") == RELEASED:
+        return "machines"
+    if kind in _TROUBLE or (kind == "ended" and facts.get("code")) or (kind == STATE and event.state == "failed"):
+        return "trouble"
+    return _GROUPS.get(kind, "training")
 
 
 def _left(seconds: float) -> str:

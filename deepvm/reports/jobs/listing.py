@@ -7,7 +7,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 from deepvm.core.units import format_seconds
-from deepvm.jobs.history import EventRow, JobRow
+from deepvm.jobs.history import EventRow
+from deepvm.jobs.standing import ELSEWHERE, GONE, JobLine
 from deepvm.jobs.world import World
 from deepvm.reports.jobs.events import clock, event_line
 from deepvm.reports.jobs.money import print_money
@@ -17,45 +18,49 @@ from deepvm.reports.tables import Column, print_lines, print_table
 _LAST = 12
 
 
-def jobs_document(rows: Sequence[tuple[JobRow, World]], alive: Mapping[str, bool]) -> dict[str, Any]:
+def jobs_document(jobs: Sequence[JobLine]) -> dict[str, Any]:
     """The jobs as a document."""
     return {
         "schema_version": "deepvm.jobs/1",
         "jobs": [
             {
-                "name": row.name,
-                "state": row.state,
-                "controller": "alive" if alive[row.name] else "gone",
-                "created": _time(row.created_s),
-                "steps": world.steps,
-                "preemptions": world.preemptions,
-                "machines": sum(m.state.costs for m in world.machines.values()),
-                "cost_usd": round(world.usd, 8),
+                "name": job.name,
+                "state": job.state,
+                "controller": job.controller,
+                "created": _time(job.created_s),
+                "steps": job.steps,
+                "preemptions": job.preemptions,
+                "machines": job.machines,
+                "cost_usd": job.cost_usd,
             }
-            for row, world in rows
+            for job in jobs
         ],
     }
 
 
-def print_jobs(rows: Sequence[tuple[JobRow, World]], alive: Mapping[str, bool]) -> None:
+def print_jobs(jobs: Sequence[JobLine]) -> None:
     """The jobs as a table."""
-    header = [Column("job"), Column("state"), Column("created"), *_numbers("steps", "preemptions", "machines", "$")]
-    body = []
-    for row, world in rows:
-        state = row.state if row.result is not None or alive[row.name] else f"{row.state}, no controller"
-        machines = sum(m.state.costs for m in world.machines.values())
-        body.append(
-            [
-                row.name,
-                state,
-                _time(row.created_s),
-                str(world.steps),
-                str(world.preemptions),
-                str(machines),
-                f"{world.usd:.4f}",
-            ]
-        )
-    print_table(header, body)
+    header = [Column("job"), Column("state"), Column("created", drop=1)]
+    header += [Column(name, "right", drop=2) for name in ("steps", "preemptions", "machines")]
+    body = [
+        [
+            job.name,
+            state_words(job),
+            _time(job.created_s),
+            str(job.steps),
+            str(job.preemptions),
+            str(job.machines),
+            f"{job.cost_usd:.4f}",
+        ]
+        for job in jobs
+    ]
+    print_table([*header, Column("$", "right")], body, also="-o csv")
+
+
+def state_words(job: JobLine) -> str:
+    """The state of a job, and what is wrong with its controller."""
+    said = {GONE: ", no controller", ELSEWHERE: ", controller elsewhere"}
+    return f"{job.state}{said.get(job.controller, '')}"
 
 
 def print_job(document: Mapping[str, Any], events: Sequence[EventRow]) -> None:

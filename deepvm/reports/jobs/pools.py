@@ -75,12 +75,6 @@ def print_pools(pools: Sequence[PoolHistory]) -> None:
     print_table(columns, rows)
 
 
-def rows_of(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Pools or machines for CSV: names of the columns, and the rows."""
-    header = list(found[0]) if found else []
-    return header, [[row[name] for name in header] for row in found]
-
-
 def machines_document(machines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Machines as a document."""
     return {"schema_version": "deepvm.history/1", "machines": [dict(m) for m in machines]}

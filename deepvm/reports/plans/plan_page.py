@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from deepvm.catalog.signals.signal import age
@@ -21,7 +18,8 @@ from deepvm.planner.recommend import Recommendations
 from deepvm.planner.regions import Comparison
 from deepvm.planner.request import Objective, PolicyName
 from deepvm.planner.search.frontier import Frontier, TypeOutcome
-from deepvm.reports.markup import Html, ascii_only, data_block, joined, table, tag
+from deepvm.reports.markup import Html, data_block, joined, table, tag
+from deepvm.reports.page_frame import Frame, beside
 from deepvm.reports.performance.predictions import in_short, short
 from deepvm.reports.plans import answer as answers
 from deepvm.reports.plans.frontier_chart import Chart
@@ -29,7 +27,6 @@ from deepvm.reports.plans.page_parts import badged, legend, listing, section, sl
 from deepvm.reports.plans.recommendations import other_regions, request_words, sentence
 from deepvm.reports.plans.sources import doubts, quota_lines, refused_lines, risk_lines, source_lines, zone_lines
 
-_HERE = Path(__file__).parent
 _SAME = 0.01
 """Within this share two speeds are about the same, as the ranking has it."""
 _WORSE = {
@@ -73,32 +70,15 @@ class PlanPage:
         """The whole page, in ASCII."""
         less = ", less what preemptions cost" if self._has_model else ""
         chart = Chart.of(self.frontier, self.answer.request.budget, f"{self.unit}{less}")
-        style, script = Html(_file("plan_page.css")), Html(_file("plan_page.js"))
-        policy = (
-            f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
-            "base-uri 'none'; form-action 'none'"
-        )
-        head = tag(
-            "head",
-            tag("meta", charset="utf-8"),
-            tag("meta", http_equiv="Content-Security-Policy", content=policy),
-            tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-            tag("meta", name="color-scheme", content="light dark"),
-            tag("meta", name="referrer", content="no-referrer"),
-            tag("title", f"{self._headline()} - deepvm"),
-            tag("style", style),
-        )
-        body = tag(
-            "body",
+        frame = Frame(beside(__file__, "plan_page.css"), beside(__file__, "plan_page.js"))
+        content = [
             tag("a", "Skip to the answer", class_="skip", href="#answer"),
             tag("header", tag("h1", self._headline()), *(tag("p", line) for line in self._request())),
             tag("main", *self._sections(chart)),
             tag("footer", tag("p", f"Written by deepvm {self.version} at {format_time(self.now)}.")),
             tag("script", data_block(self._data(chart)), id="data", type="application/json"),
-            tag("script", script),
-        )
-        page = tag("html", head, body, lang="en")
-        return f"<!doctype html>\n{ascii_only(page)}\n"
+        ]
+        return frame.page(f"{self._headline()} - deepvm", content)
 
     def _sections(self, chart: Chart) -> Iterator[Html]:
         yield section("answer", "The answer", *self._answer())
@@ -341,13 +321,3 @@ def _source(r: Recommendation, catalog: Catalog) -> str:
         return "estimated"
     own = (m.subject for m in catalog.provenance.measured if m.kind == "eflops")
     return "measured" if r.cluster.gpu.name in own else "published"
-
-
-def _file(name: str) -> Html:
-    """A style or script that comes with this module, in ASCII."""
-    return Html((_HERE / name).read_text("ascii"))
-
-
-def _hash(text: str) -> str:
-    """What a policy of the page calls the only script, or the only style, that it allows."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -9,6 +9,7 @@ from typing import Any
 from deepvm.core.spelling import one_of
 from deepvm.errors import RequestError
 from deepvm.reports.schemas import checkpoint_types as checkpoints
+from deepvm.reports.schemas import job_types as jobs
 from deepvm.reports.schemas import performance_types as performance
 from deepvm.reports.schemas import plan_types as plans
 from deepvm.reports.schemas import price_types as prices
@@ -131,6 +132,11 @@ DOCUMENTS: dict[str, Described | Validated] = {
     "memory-node": Described(
         "memory-node status", "What a memory node holds", checkpoints.MemoryNode, "versions", checkpoints.HeldVersion
     ),
+    "run": Described("run, jobs show, jobs resume", "A job of deepvm run", jobs.Run, "machines", jobs.RunMachine),
+    "jobs": Described("jobs ls", "Jobs in short", jobs.Jobs, "jobs", jobs.ListedJob),
+    "orphans": Described("jobs orphans", "Machines without a controller", jobs.Orphans, "orphans", jobs.OrphanMachine),
+    "pools": Described("history pools", "How long machines lived", jobs.Pools, "pools", jobs.Pool),
+    "history": Described("history export", "All machines", jobs.History, "machines", jobs.RecordedMachine),
     "catalog": Validated("catalog show, a catalog file", "VM types of one region with prices", _catalog),
     "quotas": Validated("--quota FILE", "Limits of an account", _quotas),
     "job": Described("--job FILE, as YAML", "A training job", simulation.Job, required=_JOB_NEEDS),

@@ -1,0 +1,45 @@
+"""``deepvm jobs serve``: the jobs in a browser, live."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from deepvm.cli.output import note, warn
+from deepvm.cli.parameters import opt
+from deepvm.errors import DataError, RequestError
+
+
+def serve(
+    host: Annotated[str, opt("Address to listen at; others than this machine's own are not encrypted.", "HOST")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, opt("Port 0: any free one.", "N")] = 0,
+) -> None:
+    """Show the jobs of this user in a browser, live, until Ctrl-C; prints the address, which has the key in it.
+
+    The pages only read the history: no command can be given through them. Whoever has the address sees all jobs.
+
+    Example: deepvm jobs serve --port 8800
+    """
+    from deepvm import __version__
+    from deepvm.jobs.history import History
+    from deepvm.reports.web import guard, site
+
+    if not 0 <= port <= 65535:
+        raise RequestError("port", port, "a port from 0 to 65535")
+    token = guard.new_token()
+
+    def ready(found: int) -> None:
+        name = f"[{host}]" if ":" in host else host
+        typer.echo(f"http://{name}:{found}/?token={token}")
+        note("Ctrl-C ends it; on another machine, forward the port: ssh -L PORT:127.0.0.1:PORT")
+        if host not in ("127.0.0.1", "::1", "localhost"):
+            warn("the pages are not encrypted: whoever can read this network sees them, and the key")
+
+    with History.reader() as history:
+        try:
+            site.serve(history, __version__, token, host, port, ready)
+        except OSError as error:
+            raise DataError(f"cannot listen at {host}:{port}: {error.strerror or error}; name another --port") from None

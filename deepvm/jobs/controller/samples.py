@@ -1,0 +1,94 @@
+"""How far a job was at which time: a series for its page, coarser the longer the job takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+from deepvm.jobs.history import History, Sample
+from deepvm.jobs.world import World
+
+FIRST_S = 0.25
+"""Between samples of a job that has just begun."""
+MOST = 1200
+"""Samples of a job, about; up to three times as many where steps are lost again and again."""
+FLUSH_S = 2.0
+"""Samples of so long are written together; a controller that is killed loses no more of them."""
+
+
+def spacing_s(span_s: float) -> float:
+    """Between the samples of a job that has taken so long: doubled as often as it takes to have at most ``MOST``."""
+    spacing = FIRST_S
+    while span_s > MOST * spacing:
+        spacing *= 2
+    return spacing
+
+
+def edges(samples: Iterable[Sample]) -> Iterator[Sample]:
+    """The last sample before steps were lost, and the first after that: without them the fall would be a slope."""
+    for one, other in pairwise(samples):
+        if other.step < one.step:
+            yield from (one, other)
+
+
+def thinned(samples: list[Sample], spacing: float) -> list[Sample]:
+    """Those that are to stay, at least ``spacing`` seconds apart but for the edges and the last."""
+    kept = set(edges(samples))
+    if len(kept) > MOST:
+        kept = set()
+    found: list[Sample] = []
+    last_s = float("-inf")
+    for sample in samples:
+        if sample.at_s - last_s >= spacing:
+            last_s = sample.at_s
+        elif sample not in kept and sample is not samples[-1]:
+            continue
+        found.append(sample)
+    return found
+
+
+class Sampler:
+    """Takes the samples of one job, and writes them down now and then."""
+
+    def __init__(self, history: History, job: str) -> None:
+        """Go on with what an earlier controller has written."""
+        self._history, self._job = history, job
+        self._samples = history.samples(job)
+        self._written = len(self._samples)
+        self._spacing = spacing_s(self._span_s)
+        self._seen: Sample | None = None
+        self._flushed_s = float("-inf")
+
+    @property
+    def _span_s(self) -> float:
+        return self._samples[-1].at_s - self._samples[0].at_s if self._samples else 0.0
+
+    def take(self, world: World) -> None:
+        """Look at a job; more often than a sample is wanted is harmless."""
+        before, now = self._seen, Sample(world.now_s, world.generation, world.steps)
+        self._seen = now
+        last = self._samples[-1] if self._samples else None
+        fallen = before is not None and now.step < before.step
+        if fallen and before is not None and before is not last:
+            self._samples.append(before)
+        if last is None or fallen or now.at_s - last.at_s >= self._spacing:
+            self._samples.append(now)
+        if now.at_s - self._flushed_s >= FLUSH_S:
+            self._flush(now.at_s)
+
+    def close(self) -> None:
+        """The job is over: the last sample, too."""
+        if self._seen is not None and self._samples[-1] is not self._seen:
+            self._samples.append(self._seen)
+        self._flush(self._samples[-1].at_s if self._samples else 0.0)
+
+    def _flush(self, now_s: float) -> None:
+        self._flushed_s = now_s
+        spacing = spacing_s(self._span_s)
+        if spacing > self._spacing or len(self._samples) > 3 * MOST:
+            self._spacing = spacing
+            self._samples = thinned(self._samples, spacing)
+            self._history.add_samples(self._job, self._samples, instead=True)
+        elif len(self._samples) > self._written:
+            self._history.add_samples(self._job, self._samples[self._written :])
+        self._written = len(self._samples)

@@ -1,0 +1,125 @@
+"""A job as it stands now, from the history alone: what its page and ``deepvm jobs show`` tell of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from deepvm.errors import DeepVMError
+from deepvm.io.file_lock import FileLock
+from deepvm.jobs.final import final_document
+from deepvm.jobs.history import EventRow, History, JobRow, Sample
+from deepvm.jobs.states import Job
+from deepvm.jobs.submission import on_demand_price
+from deepvm.jobs.world import World
+
+LOCK = "controller.lock"
+"""A controller holds it in its job's folder."""
+ALIVE, GONE, ELSEWHERE, OVER = "alive", "gone", "elsewhere", "over"
+"""Of a job's controller; elsewhere: the job's folder is not on this machine, or was removed."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A job at a time.
+
+    Attributes:
+        world: with what it costs until ``now_s`` if it is not over. document: ``deepvm.run/1``, final once it is over.
+        controller: ALIVE, GONE, ELSEWHERE, or OVER where the job needs none.
+    """
+
+    row: JobRow
+    world: World
+    events: Sequence[EventRow]
+    samples: Sequence[Sample]
+    document: Mapping[str, Any]
+    controller: str
+    now_s: float
+
+    @property
+    def over(self) -> bool:
+        """Whether its document is final."""
+        return self.row.result is not None
+
+
+def standing_of(history: History, row: JobRow, now_s: float, known: Sequence[EventRow] = ()) -> Standing:
+    """How a job stands; ``known``: its first events, which are not read again."""
+    events = [*known, *history.events(row.name, known[-1].number if known else 0)]
+    samples = history.samples(row.name)
+    world = current(history.world(row.name), samples, now_s)
+    document = row.result
+    if document is None:
+        document = final_document(row.name, row.created_s, world, events, on_demand_usd(row.spec))
+    return Standing(row, world, events, samples, document, controller_of(row), now_s)
+
+
+@dataclass(frozen=True)
+class JobLine:
+    """A job in short; ``machines``: that cost something now."""
+
+    name: str
+    state: str
+    controller: str
+    created_s: float
+    steps: int
+    preemptions: int
+    machines: int
+    cost_usd: float
+
+
+def job_lines(history: History, now_s: float) -> list[JobLine]:
+    """All jobs in short, the newest first; of one that is over its document says all."""
+    found = []
+    for row in history.jobs():
+        controller, done = controller_of(row), row.result
+        if done is not None and controller == OVER:
+            figures = (done["steps"], done["preemptions"], 0, done["cost_usd"])
+        else:
+            world = current(history.world(row.name), history.samples(row.name), now_s)
+            costs = sum(m.state.costs for m in world.machines.values())
+            figures = (world.steps, world.preemptions, costs, round(world.usd, 8))
+        found.append(JobLine(row.name, row.state, controller, row.created_s, *figures))
+    return found
+
+
+def current(world: World, samples: Sequence[Sample], now_s: float) -> World:
+    """A world with the time and the steps that its controller did not write down, as nothing followed from them."""
+    if world.job.over and all(machine.state.over for machine in world.machines.values()):
+        return world
+    last = samples[-1] if samples else None
+    if last is not None and last.generation == world.generation and world.peak is None:
+        world = replace(world, reached=max(world.reached, last.step))
+    return replace(world, now_s=max(world.now_s, now_s))
+
+
+def on_demand_usd(spec: Mapping[str, Any]) -> float | None:
+    """What a machine of a job costs on demand, $/h; None where nobody knows any more."""
+    with contextlib.suppress(DeepVMError, KeyError):
+        price = on_demand_price(spec)
+        return None if price is None else float(price)
+    return None
+
+
+def controller_of(row: JobRow) -> str:
+    """Whether the controller of a job lives."""
+    if row.result is not None and row.state in (Job.DONE.value, Job.FAILED.value, Job.STOPPED.value):
+        return OVER
+    return controller_in(row.folder)
+
+
+def controller_in(folder: Path) -> str:
+    """Whether a controller lives that has its job in this folder."""
+    if not folder.is_dir():
+        return ELSEWHERE
+    if not (folder / LOCK).exists():
+        return GONE
+    lock = FileLock(folder / LOCK)
+    try:
+        return GONE if lock.take(shared=True) else ALIVE
+    except OSError:  # no right to: it is another user's
+        return ELSEWHERE
+    finally:
+        lock.release()

@@ -1,0 +1,302 @@
+"""A job as a page for a browser: ``run.html`` once it is over, and the same live from ``deepvm jobs serve``.
+
+The page is complete without scripts; the script shows what the pointer is on, filters events and, where the page is
+served, puts newer parts in their places. Every text of the user is escaped, and no script but the page's own can run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import cached_property
+from typing import Any
+
+from deepvm.core.units import counted, format_seconds
+from deepvm.jobs.history import EventRow
+from deepvm.jobs.standing import ELSEWHERE, GONE, Standing
+from deepvm.jobs.states import Job
+from deepvm.reports.documents import to_yaml
+from deepvm.reports.jobs.charts import Times, elapsed, stacked
+from deepvm.reports.jobs.events import event_group, event_line
+from deepvm.reports.jobs.job_charts import cost_chart, losses, paid, steps_chart
+from deepvm.reports.jobs.timeline import timeline
+from deepvm.reports.markup import Html, joined, table, tag, visible
+from deepvm.reports.page_frame import Frame, beside
+from deepvm.reports.plans.page_parts import section, wide
+
+MOST_EVENTS = 4000
+"""The newest, which a page shows; ``deepvm jobs show -o json`` has all."""
+_ROWS = 24
+"""Of a table that says what a line says."""
+BADGES = {Job.DONE.value: "good", Job.FAILED.value: "bad", Job.STOPPED.value: "fair"}
+_CAUSES = {
+    "compute": ("training", "steps that count"),
+    "recompute": ("lost steps", "done again"),
+    "save": ("saves", "training stood still"),
+    "allocation": ("allocation", "no machine yet"),
+    "preparation": ("preparation", "booting, loading, joining"),
+}
+GROUPS = {"machines": "Machines", "versions": "Versions", "training": "Training", "trouble": "Trouble"}
+"""Kinds of events to choose from, with their names on the page."""
+
+
+@dataclass(frozen=True)
+class RunPage:
+    """The page of a job. ``version``: of deepvm."""
+
+    job: Standing
+    version: str = ""
+
+    def render(self, *, nonce: str = "") -> str:
+        """The whole page; with a ``nonce`` it is served, and keeps itself up to date."""
+        live = bool(nonce)
+        frame = Frame(beside(__file__, "run_page.css"), beside(__file__, "run_page.js"), nonce, live)
+        content = [tag("a", "Skip to the job", class_="skip", href="#machines"), *self._content(live)]
+        return frame.page(f"{visible(self.job.row.name)} - deepvm", content)
+
+    def _content(self, live: bool) -> Iterator[Html]:
+        if live:
+            home = tag("a", "All jobs", href="/")
+            status = tag("span", "connecting ...", id="connection", role="status", class_="badge")
+            place = f"/jobs/{self.job.row.name}/events"
+            yield tag("nav", home, status, id="live", data_stream=place, data_after=self.last_event)
+        parts = self.parts
+        yield tag("header", parts["head"], id="part-head")
+        yield tag("main", *self._sections(parts))
+        yield tag("div", id="tip", hidden=True)
+        yield tag("footer", parts["foot"], id="part-foot")
+
+    def _sections(self, parts: Mapping[str, Html]) -> Iterator[Html]:
+        def part(name: str) -> Html:
+            return tag("div", parts[name], id=f"part-{name}")
+
+        def more(summary: str, name: str) -> Html:
+            return tag("details", tag("summary", summary), part(name))
+
+        yield section("time", "Where the time went", part("time"))
+        yield section("machines", "Machines", part("machines"), more("Machines as a table", "machine-table"))
+        yield section("steps", "Steps", part("steps"), more("Steps as a table", "step-table"))
+        yield section("money", "Money", part("money"), more("Money as a table", "money-table"))
+        yield section("events", "Events", self._filter(), self._events())
+        yield section("file", "Job file", part("file"))
+
+    @cached_property
+    def parts(self) -> dict[str, Html]:
+        """What of the page may change while the job runs, by name; :meth:`event_rows` does, too."""
+        job, machines = self.job, list(self.job.world.machines.values())
+        document, spec = job.document, job.row.spec
+        budget = (spec.get("budget") or {}).get("total_usd")
+        total = spec.get("steps")
+        return {
+            "head": joined(*self._head()),
+            "time": self._breakdown(),
+            "machines": timeline(machines, self.times),
+            "machine-table": self._machine_table(),
+            "steps": steps_chart(self.times, job.samples, job.events, total if isinstance(total, int) else None),
+            "step-table": self._step_table(),
+            "money": cost_chart(self.times, machines, document, budget),
+            "money-table": self._money_table(),
+            "file": self._file(),
+            "foot": tag("p", f"Written by deepvm {self.version} at {_utc(job.now_s)}; all times are UTC."),
+        }
+
+    @property
+    def times(self) -> Times:
+        """From the submission to the end, or to now."""
+        return Times(self.job.row.created_s, self.job.row.created_s + float(self.job.document["total_s"]))
+
+    # --- the head ----------------------------------------------------------------------------------------------------
+
+    def _head(self) -> Iterator[Html]:
+        job, document = self.job, self.job.document
+        state = str(document["state"])
+        badge = tag("span", state, class_=f"badge {BADGES.get(state, 'busy')}")
+        yield tag("h1", visible(job.row.name), " ", badge)
+        if document["why"]:
+            yield tag("p", visible(f"{document['why']}"), class_="alarm")
+        if job.controller == GONE:
+            why = (
+                f"Its controller is gone; trainers go on without it. deepvm jobs resume {job.row.name} starts another."
+            )
+            yield tag("p", why, class_="alarm")
+        elif job.controller == ELSEWHERE:
+            yield tag("p", "Its controller runs elsewhere, or its folder was removed.", class_="quiet")
+        yield tag("p", self._rented(), class_="quiet")
+        yield tag("dl", *(self._card(*card) for card in self._cards()), class_="cards")
+
+    def _rented(self) -> str:
+        spec, world = self.job.row.spec, self.job.world
+        terms, pool = world.terms, world.pools[0]
+        count = f"{terms.most}" if terms.least == terms.most else f"{terms.least} to {terms.most}"
+        anchors = f", {counted(terms.anchors, 'anchor')}" if terms.anchors else ""
+        what = f"{count} x {pool.instance_type} {pool.market}{anchors}, cloud {spec.get('cloud', '-')}"
+        return visible(f"{what}; submitted {_utc(self.job.row.created_s)}")
+
+    @staticmethod
+    def _card(name: str, value: str, more: str) -> Html:
+        return tag("div", tag("dt", name), tag("dd", tag("b", value), tag("span", more)))
+
+    def _cards(self) -> Iterator[tuple[str, str, str]]:
+        job, document = self.job, self.job.document
+        total = job.row.spec.get("steps")
+        step_s = float(job.world.facts.step_s)
+        of = f"of {number(total)}, {document['steps'] / total:.0%}" if isinstance(total, int) and total else ""
+        speed = f"{1 / step_s:.3g} steps/s" if step_s else ""
+        yield "Steps", number(document["steps"]), ", ".join(t for t in (of, speed) if t)
+        time = elapsed(float(document["total_s"]))
+        yield "Time", time, counted(document["generations"], "generation")
+        cost, on_demand = float(document["cost_usd"]), document["on_demand_cost_usd"]
+        saved = f"{1 - cost / on_demand:.0%} less than on demand, {money(on_demand)}" if on_demand else ""
+        yield "Paid", money(cost), saved if not on_demand or cost <= on_demand else f"on demand {money(on_demand)}"
+        lost, done = document["lost_steps"], max(document["steps"], 1)
+        yield "Steps lost", number(lost), f"{lost / done:.1%} of the steps" if lost else "nothing was done twice"
+        notices = f"{document['notices']} with a notice" if document["preemptions"] else "no machine was taken back"
+        yield "Preemptions", number(document["preemptions"]), notices
+        reasons = ", ".join(f"{count} {reason}" for reason, count in document["saves"].items() if count)
+        yield "Versions saved", number(sum(document["saves"].values())), reasons or "none yet"
+
+    def _breakdown(self) -> Html:
+        spent = {cause: float(self.job.document["breakdown_s"].get(cause, 0.0)) for cause in _CAUSES}
+        whole = sum(spent.values())
+        if not whole:
+            return tag("p", "Nothing yet.")
+        shown = {c: f"{_CAUSES[c][0]}: {format_seconds(s, digits=3)}, {s / whole:.1%}" for c, s in spent.items()}
+        bar = stacked(
+            [(cause, seconds / whole, shown[cause]) for cause, seconds in spent.items()],
+            f"Where the time went: {'; '.join(shown.values())}",
+        )
+        rows = [
+            [
+                joined(tag("i", class_=f"key share {cause}", aria_hidden="true"), _CAUSES[cause][0]),
+                format_seconds(seconds, digits=3),
+                f"{seconds / whole:.1%}",
+                _CAUSES[cause][1],
+            ]
+            for cause, seconds in spent.items()
+        ]
+        made = table("All of the time, by what it went into", ["cause", "time", "share", "what it is"], rows)
+        return joined(bar, wide(made, "Where the time went"))
+
+    # --- tables ------------------------------------------------------------------------------------------------------
+
+    def _machine_table(self) -> Html:
+        header = ["machine", "type", "zone", "market", "asked for", "ready", "notice", "end", "why", "$"]
+        rows = [
+            [
+                visible(m["id"]),
+                visible(m["type"]),
+                visible(m["zone"]),
+                m["market"],
+                *(self._moment(m[key]) for key in ("requested", "ready", "notice", "end")),
+                m["end_reason"] or "-",
+                f"{m['usd']:.4f}",
+            ]
+            for m in self.job.document["machines"]
+        ]
+        made = table("Machines; times after the start of the job", header, rows)
+        return wide(made, "Machines as a table", tall=len(rows) > 20)
+
+    def _moment(self, text: str | None) -> str:
+        if text is None:
+            return "-"
+        return self.times.elapsed(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp())
+
+    def _step_table(self) -> Html:
+        samples, fallen = self.job.samples, losses(self.job.samples)
+        edge = {loss.at_s for loss in fallen[-_ROWS:]}
+        every = max(len(samples) // _ROWS, 1)
+        chosen = [s for i, s in enumerate(samples) if i % every == 0 or s is samples[-1] or s.at_s in edge]
+        lost = {loss.at_s: loss.lost for loss in fallen}
+        rows = [
+            [self.times.elapsed(s.at_s), number(s.step), f"{s.generation}", number(lost.get(s.at_s, 0))] for s in chosen
+        ]
+        made = table("Steps at some times", ["after", "step", "generation", "steps lost here"], rows)
+        return wide(made, "Steps as a table", tall=True)
+
+    def _money_table(self) -> Html:
+        bends = paid(list(self.job.world.machines.values()), self.times)
+        every = max(len(bends) // _ROWS, 1)
+        chosen = [b for i, b in enumerate(bends) if i % every == 0 or b is bends[-1]]
+        rows = [[elapsed(x), f"{usd:.4f}", f"{hours:.4f}"] for x, usd, hours in chosen]
+        made = table("Money where the number of machines changes", ["after", "paid, $", "machine hours"], rows)
+        return wide(made, "Money as a table", tall=True)
+
+    # --- events ------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _filter() -> Html:
+        options = (tag("option", name, value=group) for group, name in {"": "All events", **GROUPS}.items())
+        choice = tag("label", "Show ", tag("select", *options, id="group"))
+        search = tag("label", "Search ", tag("input", id="search", type="search"))
+        return tag("p", choice, search, tag("span", id="matches", role="status"), id="filter", hidden=True)
+
+    def _events(self) -> Html:
+        head = tag("tr", *(tag("th", name, scope="col") for name in ("after", "time", "what happened")))
+        rows = joined(*self.event_rows(0))
+        left_out = len(self.job.events) - MOST_EVENTS
+        caption = "The newest first" + (f"; {left_out} older ones are left out" if left_out > 0 else "")
+        body = tag("tbody", rows, id="event-rows", data_most=MOST_EVENTS)
+        made = tag("table", tag("caption", caption), tag("thead", head), body, class_="events")
+        return wide(made, "Events", tall=True)
+
+    def event_rows(self, after: int) -> Iterator[Html]:
+        """Rows of the events with larger numbers than ``after``, the newest first."""
+        for event in reversed([e for e in self.job.events[-MOST_EVENTS:] if e.number > after]):
+            text = event_line(event)
+            if text:
+                yield self._event_row(event, text)
+
+    def _event_row(self, event: EventRow, text: str) -> Html:
+        group = event_group(event)
+        what: list[str] = [tag("span", GROUPS[group], class_=f"badge {group}"), " ", visible(text)]
+        lines = event.facts.get("lines")
+        if lines and event.facts.get("code"):
+            printed = "\n".join(visible(str(line)) for line in lines)
+            what.append(tag("details", tag("summary", "last lines"), tag("pre", printed)))
+        stamp = datetime.fromtimestamp(event.at_s, timezone.utc)
+        moment = tag("time", stamp.strftime("%H:%M:%S"), datetime=f"{stamp:%Y-%m-%dT%H:%M:%S}Z")
+        cells = (tag("th", self.times.elapsed(event.at_s), scope="row"), tag("td", moment), tag("td", *what))
+        return tag("tr", *cells, data_group=group)
+
+    @property
+    def last_event(self) -> int:
+        """The number of the newest event."""
+        return self.job.events[-1].number if self.job.events else 0
+
+    # --- the job file ------------------------------------------------------------------------------------------------
+
+    def _file(self) -> Html:
+        text = to_yaml(_shown(self.job.row.spec))
+        said = "Values of variables and passwords in URLs are not shown."
+        return joined(tag("p", said, class_="quiet"), tag("pre", tag("code", visible(text))))
+
+
+def _shown(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A job file without what is not set, and without secrets: a page is sent to others."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {k: plain(v) for k, v in value.items() if v is not None and v not in ({}, [])}
+        if isinstance(value, list):
+            return [plain(v) for v in value]
+        return re.sub(r"(?<=://)[^/@\s]+@", "...@", value) if isinstance(value, str) else value
+
+    found = {**spec, "env": dict.fromkeys(spec.get("env") or {}, "...")}
+    shown: dict[str, Any] = plain(found)
+    return shown
+
+
+def number(value: int) -> str:
+    """A count with its thousands apart."""
+    return f"{value:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+
+
+def money(usd: float) -> str:
+    """Dollars: cents from 1 $ on, four digits below."""
+    return f"{usd:.2f} $" if usd >= 1 else f"{usd:.4f} $"
+
+
+def _utc(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")

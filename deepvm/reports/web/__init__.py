@@ -1,0 +1,1 @@
+"""Jobs in a browser, live: read only, and nothing without the token."""

@@ -1,0 +1,209 @@
+"""The page of a job: complete without scripts and network, and nothing that it quotes can act."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.jobs import worlds
+from support.web_pages import Page, read_page
+
+from deepvm.jobs.history import Sample
+from deepvm.jobs.standing import GONE
+from deepvm.jobs.world import Role
+from deepvm.reports.jobs import charts, run_page
+from deepvm.reports.jobs.job_charts import losses, paid
+from deepvm.reports.jobs.run_page import MOST_EVENTS, RunPage
+from deepvm.reports.jobs.timeline import phases
+
+SCRIPT = Path(run_page.__file__).with_suffix(".js")
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    return RunPage(worlds.many(40), "1.2").render()
+
+
+@pytest.fixture(scope="module")
+def page(text: str) -> Page:
+    return read_page(text)
+
+
+def test_one_file_in_ascii_that_loads_nothing(text: str, page: Page) -> None:
+    assert text.startswith("<!doctype html>\n<html ") and text.isascii() and len(text) < 400_000
+    assert not {e.name for e in page.elements} & {"link", "img", "iframe", "object", "embed", "base", "form"}
+    names = {name for e in page.elements for name in e.attributes}
+    assert not {n for n in names if n.startswith("on") or n in ("src", "style", "action", "srcset", "xlink:href")}
+    assert {e.attributes["href"] for e in page.elements if "href" in e.attributes} == {"#machines"}
+    assert "url(" not in page.all("style")[0].text and "@import" not in page.all("style")[0].text
+
+
+def test_the_policy_allows_this_script_and_this_style_alone(page: Page) -> None:
+    (policy,) = [e for e in page.all("meta") if e.attributes.get("http-equiv") == "Content-Security-Policy"]
+    (script,), (style,) = page.all("script"), page.all("style")
+
+    def digest(found: str) -> str:
+        return f"'sha256-{base64.b64encode(hashlib.sha256(found.encode()).digest()).decode()}'"
+
+    assert policy.attributes["content"] == (
+        f"default-src 'none'; script-src {digest(script.text)}; style-src {digest(style.text)}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def test_nothing_of_a_user_can_act_and_no_secret_is_shown() -> None:
+    text = RunPage(worlds.hostile()).render()
+    page = read_page(text)
+    assert not page.all("img") and len(page.all("script")) == 1
+    assert "<img" not in text and "onerror=alert" in page.all("h1")[0].text
+    assert "\x1b" not in page.all("body")[0].text and "\u202e" not in page.all("body")[0].text
+    said = RunPage(worlds.one_machine()).render()
+    assert "WANDB_API_KEY" in said and "planted-secret" not in said and "bucket.example/run" in said
+
+
+def test_a_reader_without_scripts_has_it_all(page: Page) -> None:
+    job = worlds.many(40)
+    body = page.all("body")[0].text
+    assert len([t for t in page.all("table")]) == 5
+    machines = page.by_id("part-machine-table").text
+    assert all(m["id"] in machines for m in job.document["machines"])
+    assert f"{job.document['cost_usd']:.2f} $" in body and "less than on demand" in body
+    assert "version" in page.by_id("event-rows").text
+    assert {e.attributes["id"] for e in page.elements if "hidden" in e.attributes} == {"tip", "filter"}
+
+
+def test_headings_regions_and_pictures_have_names(page: Page) -> None:
+    ids = [e.attributes["id"] for e in page.elements if "id" in e.attributes]
+    assert len(set(ids)) == len(ids)
+    assert [e.attributes["id"] for e in page.all("section")] == ["time", "machines", "steps", "money", "events", "file"]
+    for e in page.elements:
+        assert set(str(e.attributes.get("aria-labelledby", "")).split()) <= set(ids)
+        if e.attributes.get("role") in ("region", "img"):
+            assert e.attributes["aria-label"]
+        if e.attributes.get("role") == "region":
+            assert e.attributes["tabindex"] == "0"
+
+
+def test_a_job_that_goes_on() -> None:
+    job = worlds.one_machine(over=False)
+    job = replace(job, row=replace(job.row, state="running"), controller=GONE)
+    text = RunPage(job).render(nonce="abc")
+    assert "deepvm jobs resume resnet-7" in text and 'script nonce="abc"' in text
+    assert "connect-src 'self'; script-src 'nonce-abc'" in html.unescape(text)
+    live = read_page(text).by_id("live")
+    assert live.attributes["data-stream"] == "/jobs/resnet-7/events" and live.attributes["data-after"] == "5"
+
+
+def test_a_job_of_which_nothing_is_known_yet() -> None:
+    empty = worlds.standing([], [], [], end_s=0.0, over=False)
+    text = RunPage(empty).render()
+    assert "No machine has been asked for yet" in text and "No step has been seen yet" in text
+    read_page(text)
+
+
+@pytest.mark.parametrize(
+    ("usd", "said"), [(None, ""), (0.005, "budget, 0.005 $"), (1000.0, "The budget of 1000 $ is far above")]
+)
+def test_the_budget(usd: float | None, said: str) -> None:
+    text = RunPage(worlds.one_machine(budget={"total_usd": usd})).render()
+    assert said in text and ("line budget" in text) is (usd == 0.005)
+
+
+def test_events_are_limited_and_new_ones_come_alone() -> None:
+    job = worlds.one_machine()
+    many = [replace(job.events[3], number=i) for i in range(1, MOST_EVENTS + 101)]
+    page = RunPage(replace(job, events=many))
+    assert len(list(page.event_rows(0))) == MOST_EVENTS and "100 older ones are left out" in page.render()
+    assert len(list(page.event_rows(MOST_EVENTS + 98))) == 2 and page.last_event == MOST_EVENTS + 100
+
+
+def test_what_was_paid_by_when() -> None:
+    job = worlds.many(40)
+    bends = paid(list(job.world.machines.values()), RunPage(job).times)
+    assert bends[-1][1] == pytest.approx(job.document["cost_usd"], rel=1e-6)
+    assert all(a[1] <= b[1] and a[0] < b[0] for a, b in zip(bends, bends[1:], strict=False))
+
+
+def test_losses_are_where_steps_fall() -> None:
+    samples = [Sample(1.0, 1, 5), Sample(2.0, 1, 9), Sample(3.0, 2, 4), Sample(4.0, 2, 6)]
+    assert [(x.at_s, x.step, x.lost) for x in losses(samples)] == [(3.0, 4, 5)]
+
+
+def test_phases_follow_one_another() -> None:
+    for machine in worlds.many(60).world.machines.values():
+        found = list(phases(machine, worlds.START_S + 1e6))
+        assert all(a[2] == b[1] for a, b in zip(found, found[1:], strict=False))
+        if machine.ended_s is not None and machine.launched_s is not None:
+            assert found[0][1] == machine.requested_s and found[-1][2] == machine.ended_s
+    noticed = worlds.machine(1, 0, launched_s=worlds.START_S + 5, noticed_s=worlds.START_S + 8, role=Role.TRAINER)
+    assert [k for k, *_ in phases(noticed, worlds.START_S + 20)] == ["waits", "warms", "noticed"]
+
+
+@pytest.mark.parametrize("span_s", [0.5, 7, 59, 61, 240, 3600, 7300, 40_000, 200_000, 3e6, 4e7])
+def test_few_labels_for_any_time(span_s: float) -> None:
+    ticks = charts.Times(0.0, span_s).ticks()
+    assert 2 <= len(ticks) <= 6 and len({label for _, label in ticks}) == len(ticks)
+    assert all(len(label) <= 7 for _, label in ticks)
+
+
+@pytest.mark.parametrize("most", [1e-6, 0.0034, 0.5, 1, 7, 99, 1000, 172_480, 3e9])
+def test_few_labels_for_any_amount(most: float) -> None:
+    rows = charts.amounts(most)
+    labels = [charts.format_amount(v, rows[1]) for v in rows]
+    assert rows[-1] >= most * 0.999 and 2 <= len(rows) <= 6 and len(set(labels)) == len(labels), labels
+    for value, label in zip(rows, labels, strict=True):
+        size = {"k": 1e3, "M": 1e6, "G": 1e9}.get(label[-1], 1)
+        assert float(label.rstrip("kMG")) * size == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0, "0.0 s"), (12.34, "12.3 s"), (60, "1:00"), (245, "4:05"), (3600, "1:00:00"), (176_720, "2 d 1:05:20")],
+)
+def test_times_in_python_and_in_the_script(seconds: float, said: str) -> None:
+    assert charts.elapsed(seconds) == said
+    if shutil.which("node"):
+        program = f"{SCRIPT.read_text()}; console.log(JSON.stringify(runPage.elapsed({seconds})))"
+        assert json.loads(subprocess.check_output(["node", "-e", program], text=True)) == said
+
+
+def test_the_script_finds_values_and_rows() -> None:
+    if not shutil.which("node"):
+        pytest.skip("needs node")
+    program = f"""{SCRIPT.read_text()}
+    const line = [[0, 0], [10, 100], [10, 40], [20, 80]];
+    console.log(JSON.stringify([runPage.valueAt(line, 5), runPage.valueAt(line, 15), runPage.valueAt(line, 21),
+      runPage.valueAt([], 1), runPage.matches("m2 was lost", "trouble", "LOST m2", "trouble"),
+      runPage.matches("m2 was lost", "trouble", "", "versions"), 
+      runPage.matches("m2 was lost", "trouble", "m3", "")]))"""
+    found = json.loads(subprocess.check_output(["node", "-e", program], text=True))
+    assert found == [50, 60, None, None, True, False, False]
+
+
+def contrast(one: str, other: str) -> float:
+    def light(colour: str) -> float:
+        digits = colour if len(colour) == 6 else "".join(c * 2 for c in colour)
+        parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+        r, g, b = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+    high, low = sorted((light(one), light(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_colours_can_be_told_from_the_paper() -> None:
+    style = SCRIPT.with_suffix(".css").read_text()
+    for block in re.findall(r":root \{(.*?)\}", style, re.S):
+        colours = dict(re.findall(r"--(\w+): #(\w+);", block))
+        for name in ("ink", "quiet", "blue", "orange", "red", "green", "violet", "amber"):  # of texts
+            assert min(contrast(colours[name], colours[p]) for p in ("paper", "shade")) >= 4.5, (name, colours)
+        for name in ("edge",):  # of shapes
+            assert contrast(colours[name], colours["paper"]) >= 3, (name, colours)
