@@ -88,10 +88,10 @@ def test_taken_back_at_once_and_with_a_notice(cloud: Cloud, tmp_path: Path) -> N
     cloud.preempt("job", "m1", None)
     assert list(cloud.listing("job").alive) == ["m2"]
     began = time.time()
-    cloud.preempt("job", "m2", 1.0)
+    cloud.preempt("job", "m2", 3.0)
     assert "m2" in cloud.listing("job").alive
-    until(lambda: not cloud.listing("job").alive, 10)
-    assert 0.9 < time.time() - began < 5
+    until(lambda: not cloud.listing("job").alive, 20)
+    assert 2.9 < time.time() - began < 20
     reasons = [json.loads((place_of(tmp_path, m) / "ended.json").read_text())["why"] for m in ("m1", "m2")]
     assert reasons == ["preempted", "preempted"]
 
