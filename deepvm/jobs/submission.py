@@ -25,10 +25,12 @@ from deepvm.jobs.controller.controller import Submitted
 from deepvm.jobs.controller.injector import Injection
 from deepvm.jobs.history import History, JobRow, own_folder
 from deepvm.jobs.jobfile import Anchor, JobFile, Range
+from deepvm.jobs.own_hosts import CLOUD as SSH
 from deepvm.jobs.own_hosts import OwnHosts, pool_of
 from deepvm.jobs.states import Job
 from deepvm.jobs.wire import new_secret
 from deepvm.jobs.world import Pool, Terms, World
+from deepvm.profiling.hosts.launcher import read_hosts
 
 CODE, SECRET = "code.tar.gz", "secret"
 ORPHAN_AFTER_S = 1800.0
@@ -61,7 +63,7 @@ def world_of(job: JobFile, beside: Path, now_s: float) -> World:
 
     Raises RequestError, or what reading its plan raises.
     """
-    hosts, budget = OwnHosts.read(job, beside), job.budget
+    hosts, budget = hosts_of(job, beside), job.budget
     wanted = rented_of(job, beside) if hosts is None else taken_of(job, hosts)
     zone, grace_s = job.machines.zone or job.cloud, job.inject.grace if job.inject else 120.0
 
@@ -92,9 +94,9 @@ def world_of(job: JobFile, beside: Path, now_s: float) -> World:
         steady=on_demand if spot else None,
         steadies=wanted.steadies if spot else 0,
     )
-    pools = (pool(wanted.type, Market.SPOT, "machines.type"),) if spot else (on_demand,)
+    pools = [pool(wanted.type, Market.SPOT, "machines.type") if spot else on_demand]
     if hosts is not None:
-        pools = tuple(p for p in hosts.pools() if p.instance_type != wanted.anchor)
+        pools = [p for p in hosts.pools() if p.instance_type != wanted.anchor]
     return World(terms=terms, now_s=now_s, pools=tuple(p for p in pools if p is not None))
 
 
@@ -129,6 +131,34 @@ def rented_of(job: JobFile, beside: Path) -> Rented:
     if isinstance(job.anchor, Anchor):
         return replace(found, anchor=job.anchor.type, anchors=max(found.anchors, 1))
     return replace(found, anchor="", anchors=0) if job.anchor == "none" else found
+
+
+def hosts_of(job: JobFile, beside: Path) -> OwnHosts | None:
+    """The hosts of a job file in the folder ``beside``; None if it has none.
+
+    Raises:
+        RequestError: no such file, no host in it, one twice; a launcher that cannot be; nothing that all hosts reach.
+        CatalogFormatError: lines of the file cannot be read.
+    """
+    machines = job.machines
+    if (machines.hosts is None) != (job.cloud != SSH):
+        wanted = f"the cloud {SSH}, as there are machines.hosts" if machines.hosts else "one without hosts"
+        raise RequestError("cloud", job.cloud, f"{wanted}; {SSH} and machines.hosts go together")
+    if machines.hosts is None:
+        return None
+    hosts = [
+        replace(h, type=h.type or machines.type or "") for h in read_hosts(beside / machines.hosts, "machines.hosts")
+    ]
+    tag = f"{job.name}-{secrets.token_hex(4)}"
+    found = OwnHosts(tag, machines.launcher or SSH, machines.python or "", tuple(hosts))
+    try:
+        is_here = found.reach.local
+    except RequestError as error:
+        raise RequestError(f"machines.{error.option}", error.value, error.allowed) from None
+    if not (job.tiers or is_here or isinstance(job.anchor, Anchor)):
+        allowed = "what all hosts reach: [s3://bucket/run], or file:// of a folder that they share; or an anchor"
+        raise RequestError("tiers", "none", allowed)
+    return found
 
 
 def taken_of(job: JobFile, own: OwnHosts) -> Rented:
@@ -184,7 +214,7 @@ def submit(job: JobFile, file: Path, history: History) -> tuple[Submitted, World
     with about(file):
         cloud_of(job.cloud)
         world, folder = world_of(job, beside, now_s), jobs_folder() / job.name
-        hosts = OwnHosts.read(job, beside)
+        hosts = hosts_of(job, beside)
     known = history.job(job.name)
     if known is not None:
         cure = f"another name: --name {job.name}-2"

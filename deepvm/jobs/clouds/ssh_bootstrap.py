@@ -68,7 +68,7 @@ def _is_here(order: dict) -> bool:  # type: ignore[type-arg]
 
 
 def _say(**facts: object) -> None:
-    sys.stdout.write(f"\n{MARK}{json.dumps(facts)}\n")
+    os.write(1, f"\n{MARK}{json.dumps(facts)}\n".encode())
 
 
 if __name__ == "__main__":
