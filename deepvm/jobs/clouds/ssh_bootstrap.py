@@ -12,6 +12,8 @@ import os
 import sys
 import tarfile
 import tempfile
+from collections.abc import Mapping
+from typing import Any, BinaryIO
 
 MARK = "@deepvm "  # as of deepvm.profiling.hosts.watchdog; other lines are for people, such as those of a login
 OLDEST = (3, 10)
@@ -21,11 +23,12 @@ def main() -> None:
     """Obey one order."""
     # A folder of that name where a login begins, such as a clone, is not what was installed.
     sys.path = [path for path in sys.path if path]
-    order = json.loads(sys.stdin.buffer.readline())
+    source = os.fdopen(0, "rb", closefd=False)
+    order = json.loads(source.readline())
     if sys.version_info < OLDEST:
         found, wanted = (".".join(map(str, v[:2])) for v in (sys.version_info, OLDEST))
         return _say(event="refused", why=f"its {sys.executable} is Python {found}; deepvm needs {wanted} or newer")
-    if not _is_installed(order["version"]) and not _is_here(order):
+    if not _is_installed(order["version"]) and not _is_here(order, source):
         return _say(event="needs-code")
     from deepvm.jobs.clouds.ssh_host import obey
 
@@ -44,14 +47,14 @@ def _is_installed(version: str) -> bool:
     return False
 
 
-def _is_here(order: dict) -> bool:  # type: ignore[type-arg]
+def _is_here(order: Mapping[str, Any], source: BinaryIO) -> bool:
     """Use what was sent now or before; False if nothing was."""
     data = os.environ.get("XDG_DATA_HOME", "").strip() or os.path.expanduser("~/.local/share")
     folder = os.path.join(data, "deepvm", "hosts", ".code", order["digest"])
     if not os.path.isdir(folder):
         if not order["bytes"]:
             return False
-        archive = io.BytesIO(sys.stdin.buffer.read(order["bytes"]))
+        archive = io.BytesIO(source.read(order["bytes"]))
         os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
         hidden = tempfile.mkdtemp(dir=os.path.dirname(folder))
         with tarfile.open(fileobj=archive, mode="r:gz") as found:
