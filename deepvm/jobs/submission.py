@@ -7,7 +7,7 @@ import os
 import secrets
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from deepvm.jobs.clouds.registry import find_cloud, open_cloud
 from deepvm.jobs.controller.controller import Submitted
 from deepvm.jobs.controller.injector import Injection
 from deepvm.jobs.history import History, JobRow, own_folder
-from deepvm.jobs.jobfile import Anchor, JobFile, Machines, Range
+from deepvm.jobs.jobfile import Anchor, JobFile, Range
 from deepvm.jobs.markets import is_on_demand, most_of
 from deepvm.jobs.own_hosts import SSH, OwnHosts, pool_of
 from deepvm.jobs.pools import expected_life_s
@@ -33,14 +33,13 @@ from deepvm.jobs.storage.code_archive import pack
 from deepvm.jobs.storage.data import fetches
 from deepvm.jobs.wire import new_secret
 from deepvm.jobs.world import Pool, Terms, World
-from deepvm.profiling.hosts.launcher import Host, read_hosts
+from deepvm.profiling.hosts.launcher import read_hosts
 
 CODE, SECRET = "code.tar.gz", "secret"
 ORPHAN_AFTER_S = 1800.0
 _MEMORY = "1GiB"
 _GRACE_S = 120.0
 """From a notice to the end, of AWS."""
-_ALLOWED_TIERS = "what all hosts reach: [s3://bucket/run], or file:// of a folder that they share; or an anchor"
 _START_S, _FETCHES_S = 900.0, 6 * 3600.0
 """How long a machine may take until it trains, without data to fetch and with."""
 
@@ -129,36 +128,6 @@ def remarks(job: JobFile) -> Iterator[str]:
         yield f"{stop}; with 'steps: N', the steps of all the work, spot and on-demand VMs are chosen so that it is met"
 
 
-def hosts_of(job: JobFile, beside: Path) -> OwnHosts | None:
-    """The hosts of a job file in the folder ``beside``; None if it has none.
-
-    Raises:
-        RequestError: no such file, no host in it, one twice; a launcher that cannot be; too few hosts.
-        CatalogFormatError: lines of the file cannot be read.
-    """
-    machines = job.machines
-    if (machines.hosts is None) != (job.cloud != SSH):
-        wanted = f"the cloud {SSH}, as there are machines.hosts" if machines.hosts else "one without hosts"
-        raise RequestError("cloud", job.cloud, f"{wanted}; ssh and machines.hosts go together")
-    if machines.hosts is None:
-        return None
-    hosts = read_hosts(beside / machines.hosts, "machines.hosts")
-    tag = f"{job.name}-{secrets.token_hex(4)}"
-    found = OwnHosts(tag, machines.launcher or SSH, machines.python or "", _typed(hosts, machines))
-    try:
-        is_here = found.reach.local
-    except RequestError as error:
-        raise RequestError(f"machines.{error.option}", error.value, error.allowed) from None
-    if not (job.tiers or is_here or job.anchor not in (None, "none")):
-        raise RequestError("tiers", "none", _ALLOWED_TIERS)
-    return found
-
-
-def _typed(hosts: tuple[Host, ...], machines: Machines) -> tuple[Host, ...]:
-    """With the job's type where the file names none."""
-    return tuple(Host(**{**asdict(h), "type": h.type or machines.type or ""}) for h in hosts)
-
-
 @dataclass(frozen=True)
 class Rented:
     """What a job rents: machines of one type, so many of them on demand, and those that keep versions."""
@@ -190,6 +159,34 @@ def rented_of(job: JobFile, beside: Path) -> Rented:
     if isinstance(job.anchor, Anchor):
         return replace(found, anchor=job.anchor.type, anchors=max(found.anchors, 1))
     return replace(found, anchor="", anchors=0) if job.anchor == "none" else found
+
+
+def hosts_of(job: JobFile, beside: Path) -> OwnHosts | None:
+    """The hosts of a job file in the folder ``beside``; None if it has none.
+
+    Raises:
+        RequestError: no such file, no host in it, one twice; a launcher that cannot be; nothing that all hosts reach.
+        CatalogFormatError: lines of the file cannot be read.
+    """
+    machines = job.machines
+    if (machines.hosts is None) != (job.cloud != SSH):
+        wanted = f"the cloud {SSH}, as there are machines.hosts" if machines.hosts else "one without hosts"
+        raise RequestError("cloud", job.cloud, f"{wanted}; {SSH} and machines.hosts go together")
+    if machines.hosts is None:
+        return None
+    hosts = [
+        replace(h, type=h.type or machines.type or "") for h in read_hosts(beside / machines.hosts, "machines.hosts")
+    ]
+    tag = f"{job.name}-{secrets.token_hex(4)}"
+    found = OwnHosts(tag, machines.launcher or SSH, machines.python or "", tuple(hosts))
+    try:
+        is_here = found.reach.local
+    except RequestError as error:
+        raise RequestError(f"machines.{error.option}", error.value, error.allowed) from None
+    if not (job.tiers or is_here or isinstance(job.anchor, Anchor)):
+        allowed = "what all hosts reach: [s3://bucket/run], or file:// of a folder that they share; or an anchor"
+        raise RequestError("tiers", "none", allowed)
+    return found
 
 
 def taken_of(job: JobFile, own: OwnHosts) -> Rented:

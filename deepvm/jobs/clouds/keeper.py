@@ -15,8 +15,8 @@ from functools import partial
 
 from deepvm.jobs.clouds.process_tree import become_subreaper, end_descendants, follow_parent
 
-KEPT = "DEEPVM_KEPT"
-"""Environment variable: the first process of a machine that has a keeper."""
+KEPT = "kept"
+"""The last word of the command that a keeper starts."""
 
 
 def main() -> None:
@@ -24,12 +24,8 @@ def main() -> None:
     become_subreaper()
     own = os.getpid()
     # The machine's lock is among the open files: it is free when both have ended.
-    process = subprocess.Popen(
-        sys.argv[1:],
-        env={**os.environ, KEPT: "1"},
-        close_fds=False,
-        preexec_fn=partial(follow_parent, own, signal.SIGTERM),
-    )
+    follow = partial(follow_parent, own, signal.SIGTERM)
+    process = subprocess.Popen([*sys.argv[1:], KEPT], close_fds=False, preexec_fn=follow)
     with contextlib.suppress(ChildProcessError):
         while True:
             if os.waitpid(-1, 0)[0] == process.pid:

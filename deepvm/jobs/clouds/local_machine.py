@@ -22,7 +22,7 @@ _LOOK_S = 0.02
 def main() -> None:
     """Run one machine until its agent has ended it, or its cloud has taken it back."""
     place = Path(sys.argv[1])
-    if os.environ.pop(KEPT, ""):
+    if KEPT in sys.argv[2:]:
         become_subreaper()
         signal.signal(signal.SIGTERM, lambda *_: _end(place, "lost"))  # the keeper is gone
     settings = json.loads((place / "settings.json").read_bytes())
