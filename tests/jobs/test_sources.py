@@ -17,6 +17,7 @@ SECRET = "ghp-planted-secret"
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Home]:
     found = Home(tmp_path)
+    found.env["DEEPVM_DATA_DIR"] = str(tmp_path / "data" / "deepvm")
     yield found
     found.end()
 
@@ -39,20 +40,20 @@ def test_data_of_a_bucket_and_backups_in_one(home: Home, store: Store) -> None:
     home.env |= {**CREDENTIALS, "AWS_ENDPOINT_URL_S3": store.url}
     job = home.job(
         "bucket",
-        'cp "$DEEPVM_DATA/train/deep/x" "$DEEPVM_DATA/there/own.py" "$RESULT"; exec python own.py 120 0.02;',
+        'cp "$DEEPVM_DATA/train/deep/x" "$DEEPVM_DATA/there/own.py" "$RESULT"; exec python own.py 160 0.05;',
         data={"train": f"s3://{BUCKET}/train", "there": {"mount": str(home.code)}},
         tiers=[f"s3://{BUCKET}/run"],
-        save_every_steps=25,
+        save_every_steps=40,
         inject={"mttp": "1s", "count": 1, "grace": "6s", "seed": 4},
     )
     found = home.document("run", str(job))
-    assert (found["state"], found["steps"], found["lost_steps"]) == ("done", 120, 0), found
-    assert found["saves"]["periodic"] >= 3 and found["saves"]["emergency"] == 1
+    assert (found["state"], found["steps"], found["lost_steps"]) == ("done", 160, 0), found
+    assert found["saves"]["periodic"] >= 1 and found["saves"]["emergency"] == 1
     assert (home.result / "x").read_text() == "seen" and (home.result / "own.py").read_text() == SCRIPT
     starts = [int(step) for step in (home.result / "starts-0").read_text().split()]
     assert len(starts) == 2 and starts[1] > 0
     saved = {int(p.name.rpartition("-")[2]) for p in home.result.glob("mine-0-*")}
-    assert {s for s in saved if s % 25 == 0} >= {50, 75, 100} or len(saved) >= 4, saved
+    assert saved >= {40, 80, 120, 160}, "counted from the first step, on the second machine too"
     assert "1 of 1 files of s3://bucket/train" in home.run("jobs", "logs", "bucket").stdout
     names = store.keys()
     steps = {key.split("/")[3] for key in names if key.startswith("run/bucket/backups/0")}
