@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.errors import CheckpointError, DataError, MissingExtraError
-from deepvm.jobs.storage.backup_store import FORMS, KEEP, BackupStore, Part, open_backups, staying
+from deepvm.jobs.storage.backup_places import FORMS, open_backups
+from deepvm.jobs.storage.backup_store import KEEP, BackupStore, Part, staying
 
 log = logging.getLogger("deepvm.agent")
 

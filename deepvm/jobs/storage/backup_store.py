@@ -1,4 +1,4 @@
-"""What a place for backups does; :func:`open_backups` finds the first of a job's tiers that is one.
+"""What a place for backups does; :mod:`deepvm.jobs.storage.backup_places` has all there are.
 
 A backup is what one step's ranks saved, each a file or folder. It is visible when the part of rank 0 is whole, with the
 checksums of all its files; a rank whose own part is not there takes that of rank 0. Nothing that a generation sends
@@ -15,14 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Protocol
-from urllib.parse import unquote, urlsplit
 
 from deepvm.errors import CheckpointError
 
 KEEP = 2
 """Backups that stay, of a job that says nothing else."""
 PIECE = 4 << 20
-FORMS = "file:///folder or s3://bucket/prefix"
 
 
 @dataclass(frozen=True)
@@ -92,20 +90,6 @@ class BackupStore(Protocol):
 
     def fetch(self, kept: Kept, rank: int, folder: Path) -> Path:
         """Write a rank's part to a new folder, checked; returns its file or folder. Raises CheckpointError, OSError."""
-
-
-def open_backups(tiers: Sequence[str], job: str) -> BackupStore | None:
-    """The first tier that takes backups; None if none does."""
-    from deepvm.jobs.storage.bucket_backups import BucketBackups
-    from deepvm.jobs.storage.folder_backups import FolderBackups
-
-    for tier in tiers:
-        place = urlsplit(tier)
-        if place.scheme.lower() == "file":
-            return FolderBackups(Path(unquote(place.path)), job)
-        if place.scheme.lower() == "s3":
-            return BucketBackups(place.netloc, place.path, job)
-    return None
 
 
 def staying(whole: Sequence[Kept], keep: int) -> set[str]:

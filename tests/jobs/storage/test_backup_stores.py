@@ -18,7 +18,8 @@ from support.checkpoint.object_store import BUCKET, Store, running
 from deepvm.errors import CheckpointError
 from deepvm.jobs.agent.backups import Backups
 from deepvm.jobs.storage import backup_store
-from deepvm.jobs.storage.backup_store import BackupStore, Kept, Part, Record, open_backups, staying
+from deepvm.jobs.storage.backup_places import open_backups
+from deepvm.jobs.storage.backup_store import BackupStore, Kept, Part, Record, staying
 from deepvm.jobs.storage.bucket_backups import BucketBackups
 from deepvm.jobs.storage.folder_backups import FolderBackups
 
