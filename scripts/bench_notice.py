@@ -8,8 +8,8 @@ Ranks train a model whose state has 139 MB (ACUTE's ResNet-18 with Adam) in proc
 in another, all on this machine. A notice is written on the board as an agent does it, at a random time of a step;
 measured is the time until ``remote_done`` of the version on every rank. ``request_save(deadline=...)`` is the same
 without an agent. A takeover is measured while the older generation saves: until the newer one has begun, which shuts
-the older one out, and knows the versions; then until its first own one, of 1 MB, is acknowledged. With ``--check``
-the exit status is 1 when a goal is missed.
+the older one out, and knows the versions; then until its first own one, of 1 MB, is acknowledged. With ``--check`` the
+exit status is 1 when a goal is missed.
 """
 
 from __future__ import annotations

@@ -94,7 +94,6 @@ class LedgerFile:
     def begin(self, epoch: int) -> None:
         """Refuse older generations from now on. Raises StaleError: a newer one has begun; CheckpointError."""
         with self._lock:
-            self._prove()
             self._change(epoch, lambda old: replace(old, epoch=epoch), lambda found: found.epoch == epoch)
 
     def check(self, epoch: int) -> None:
@@ -144,6 +143,8 @@ class LedgerFile:
         """Bring the ledger from one state to the next; ``held``: whether that is done already."""
         for _ in range(_TRIES):
             found = self._load()
+            if found is None:
+                self._prove()
             old, etag = found or (Ledger(entries=self._adopted()), None)
             if held(old) and found is not None:
                 return old  # before, or the reply was lost

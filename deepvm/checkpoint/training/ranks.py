@@ -22,7 +22,7 @@ from deepvm.errors import CheckpointError
 T = TypeVar("T")
 WAIT_S = 600
 _SHARE_S, _MOST_STEPS = 0.2, 1000
-"""Ranks share requests after this time, after so many steps at the latest: half a second is all of a short notice."""
+"""Ranks share requests after this time, and after so many steps at the latest."""
 log = logging.getLogger("deepvm.checkpoint")
 
 

@@ -1,4 +1,4 @@
-"""Places for backups by the scheme of a tier: one module and one line each."""
+"""Places for backups, by the scheme of their URL."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FORMS = "file:///folder or s3://bucket/prefix"
 
 
 def open_backups(tiers: Sequence[str], job: str) -> BackupStore | None:
-    """The first tier that takes backups; None if none does."""
+    """The first of a job's tiers that takes backups; None if none does."""
     for tier in tiers:
         place = urlsplit(tier)
         if place.scheme.lower() == "file":

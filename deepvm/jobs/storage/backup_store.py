@@ -1,4 +1,4 @@
-"""What a place for backups does.
+"""What a place for backups does; :mod:`deepvm.jobs.storage.backup_places` has all there are.
 
 A backup is what one step's ranks saved, each a file or folder. It is visible when the part of rank 0 is whole, with the
 checksums of all its files; a rank whose own part is not there takes that of rank 0. Nothing that a generation sends
