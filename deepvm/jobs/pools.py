@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from deepvm.core.cluster.known_lives import SHORT_LIFE_S, KnownLife, gamma_quantile, known_life, share_interval
 from deepvm.core.interval import Z80
 from deepvm.core.preemption.interruption_bands import BAND_SHARES, mean_life_s
-from deepvm.core.preemption.known_lives import SHORT_LIFE_S, KnownLife, gamma_quantile, known_life, share_interval
 from deepvm.core.preemption.preemption_estimators import Lifetimes, Notices
 from deepvm.jobs.clouds.registry import CLOUDS, find_cloud
 from deepvm.jobs.markets import is_on_demand

@@ -21,7 +21,7 @@ def with_history(catalogs: Sequence[Catalog]) -> tuple[Catalog, ...]:
     """
     import time
 
-    from deepvm.core.preemption.known_lives import FEWEST
+    from deepvm.core.cluster.known_lives import FEWEST
     from deepvm.jobs.history import History
     from deepvm.jobs.pools import lives_by_type
     from deepvm.reports.plans.sources import history_words

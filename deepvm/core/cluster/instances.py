@@ -8,10 +8,10 @@ from decimal import Decimal
 from enum import Enum
 from functools import cached_property
 
+from deepvm.core.cluster.known_lives import KnownLife
 from deepvm.core.cluster.memory_nodes import PAPER_TABLE, REAL_NODES, MemoryNodeRule, SaturationTable
 from deepvm.core.cluster.provenance import Provenance
 from deepvm.core.cluster.speedup import SpeedupCurve
-from deepvm.core.preemption.known_lives import KnownLife
 from deepvm.core.units import GIB, Money, to_decimal, to_micro_usd, to_positive, to_whole
 from deepvm.errors import MissingDataError, RequestError
 

@@ -19,10 +19,10 @@ import numpy as np
 
 from deepvm.core.cluster.cluster import Cluster
 from deepvm.core.cluster.instances import InstanceType
+from deepvm.core.cluster.known_lives import SHORT_LIFE_S
 from deepvm.core.preemption.goodput import Array, kept_share
 from deepvm.core.preemption.interruption_bands import BAND_SHARES, mean_life_s
 from deepvm.core.preemption.job import ZERO, Job, Span
-from deepvm.core.preemption.known_lives import SHORT_LIFE_S
 from deepvm.core.training.workload import Method
 from deepvm.planner.architectures import REGISTRY, Architecture, Keeps
 from deepvm.planner.columns import TrainingTable

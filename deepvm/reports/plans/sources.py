@@ -12,8 +12,8 @@ from deepvm.catalog.clouds import cloud_of
 from deepvm.catalog.signals.signal import PRICES, age, base
 from deepvm.core.cluster.cluster import Cluster, Recommendation
 from deepvm.core.cluster.instances import INTERRUPTION_BANDS, Catalog, Market, Quota, find_quota
+from deepvm.core.cluster.known_lives import KnownLife
 from deepvm.core.cluster.provenance import Measurement, Origin
-from deepvm.core.preemption.known_lives import KnownLife
 from deepvm.core.spelling import joined, listed
 from deepvm.core.training.doubts import PLAIN, UNPUBLISHED
 from deepvm.core.units import counted, format_seconds, format_usd
