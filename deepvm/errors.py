@@ -101,7 +101,16 @@ class MissingExtraError(RequestError):
         return f"{name if self.option else 'this'} needs {self.library}, which is not installed; {self.allowed}"
 
 
-EXTRAS = {"matplotlib": "plot", "pandas": "pandas", "scipy": "fit", "torch": "train"}
+EXTRAS = {
+    "matplotlib": "plot",
+    "pandas": "pandas",
+    "psycopg": "postgres",
+    "scipy": "fit",
+    "sqlalchemy": "run",
+    "starlette": "run",
+    "torch": "train",
+    "uvicorn": "run",
+}
 """Optional libraries, and the extras that bring them."""
 
 
