@@ -39,7 +39,9 @@ def test_run_names_the_extra_and_begins_nothing(library: str, more: tuple[str, .
     assert not list((tmp_path / "home").rglob("x"))
 
 
-@pytest.mark.parametrize("command", [["jobs", "ls"], ["jobs", "show", "x"], ["history", "pools"], ["history", "export"]])
+@pytest.mark.parametrize(
+    "command", [["jobs", "ls"], ["jobs", "show", "x"], ["history", "pools"], ["history", "export"]]
+)
 def test_what_reads_the_history_names_the_extra(command: list[str], tmp_path: Path) -> None:
     done = without(("sqlalchemy",), *command, home=tmp_path)
     assert done.returncode == 2 and "needs sqlalchemy" in done.stderr and "deepvm[run]" in done.stderr

@@ -176,7 +176,9 @@ def test_a_script_with_a_handler_of_its_own_ends_in_order(tmp_path: Path) -> Non
     words = train(tmp_path)
     script = (tmp_path / "train.py").read_text()
     ends = "stop = []\nsignal.signal(signal.SIGTERM, lambda *_: stop.append(1))\n"
-    script = script.replace("latest = ", ends + "latest = ").replace("while step < steps:", "while step < steps and not stop:")
+    script = script.replace("latest = ", ends + "latest = ").replace(
+        "while step < steps:", "while step < steps and not stop:"
+    )
     (tmp_path / "train.py").write_text(script)
     agent = start(tmp_path, *words)
     reached(tmp_path, 3)
