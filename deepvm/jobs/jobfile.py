@@ -239,8 +239,11 @@ def parse_job_file(text: str, place: str) -> JobFile:
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f"line {mark.line + 1}: " if mark else ""
+        mark, position = getattr(error, "problem_mark", None), getattr(error, "position", None)
+        number = mark.line + 1 if mark else text.count("\n", 0, position) + 1 if position is not None else None
+        line = f"line {number}: " if number else ""
+        if position is not None:
+            raise JobFormatError(place, [f"{line}not YAML: a character that no text has: {text[position]!r}"]) from None
         raise JobFormatError(place, [f"{line}not YAML: {getattr(error, 'problem', None) or error}"]) from None
     if root is None:
         raise JobFormatError(place, [f"empty; {_WANTED}"])
@@ -250,8 +253,8 @@ def parse_job_file(text: str, place: str) -> JobFile:
     problems: list[str] = []
     try:
         document = _plain(root, (), lines, problems)
-    except (yaml.YAMLError, RecursionError, ValueError, AttributeError, LookupError) as error:
-        raise JobFormatError(place, [f"not YAML: {error}".splitlines()[0]]) from None
+    except _NotYaml as error:
+        raise JobFormatError(place, [str(error)]) from None
     try:
         found = JobFile.model_validate(document)
     except ValidationError as error:
@@ -262,8 +265,18 @@ def parse_job_file(text: str, place: str) -> JobFile:
     return found
 
 
+_MOST_NODES, _DEEPEST = 20_000, 40
+"""Of a document whose aliases are written out: a few lines of them can stand for billions."""
+
+
+class _NotYaml(ValueError):
+    """What cannot be read, with its line."""
+
+
 def _plain(node: yaml.Node, path: tuple[str | int, ...], lines: _LINES, problems: list[str]) -> Any:
-    """A document with the line of each key."""
+    """A document with the line of each key. Raises _NotYaml."""
+    if len(lines) > _MOST_NODES or len(path) > _DEEPEST:
+        raise _NotYaml(f"line {node.start_mark.line + 1}: {_dotted(path[:1])}: too much; aliases are written out here")
     if isinstance(node, yaml.MappingNode):
         found: dict[str, Any] = {}
         for key, value in node.value:
@@ -280,6 +293,9 @@ def _plain(node: yaml.Node, path: tuple[str | int, ...], lines: _LINES, problems
     loader = yaml.SafeLoader("")
     try:
         return loader.construct_object(node, deep=True)
+    except (yaml.YAMLError, RecursionError, ValueError, AttributeError, LookupError) as error:
+        why = str(getattr(error, "problem", None) or error).splitlines()[0][:100]
+        raise _NotYaml(f"line {node.start_mark.line + 1}: {_dotted(path)}: not YAML: {why}") from None
     finally:
         loader.dispose()
 

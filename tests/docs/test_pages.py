@@ -71,7 +71,7 @@ def test_the_pages_that_write_are_there() -> None:
 
 def options_of(line: str) -> tuple[set[str], list[str]]:
     """The options that the command of a line knows, and those that the line gives."""
-    name, *words = shlex.split(line)[1:]
+    name, *words = shlex.split(line.partition(" -- ")[0])[1:]  # what follows is another command
     command: Any = load(next(entry for entry in COMMANDS if entry.name == name))
     while words and words[0] in getattr(command, "commands", {}):
         command = command.commands[words.pop(0)]

@@ -39,8 +39,6 @@ def export(
     job: Annotated[str, opt("Name of the training, for its checkpoints; default: training.", "NAME")] = "",
     persist: Annotated[str, opt("Bucket or folder that keeps checkpoints for good.", "URL")] = "",
     package: Annotated[str, opt("What pip installs on the VMs; default: deepvm[train].", "TEXT")] = "",
-    code: Annotated[str, opt("Code of the training (ec2-fleet, terraform): s3://.../code.tar.gz or git.", "URL")] = "",
-    instance_profile: Annotated[str, opt("Instance profile of the VMs (ec2-fleet, terraform).", "NAME")] = "",
     max_price: Annotated[
         str | None, opt("Price limit of all VMs, $/h (ec2-fleet, terraform); default: the plan's price + 20 %.", "USD")
     ] = None,
@@ -67,8 +65,6 @@ def export(
         job=job,
         persist=persist,
         package=package,
-        code=code,
-        instance_profile=instance_profile,
         max_price=None if max_price is None else to_decimal(max_price, "max_price", unit="$/h"),
     )
     if not rank.isascii() or not rank.isdigit() or len(rank) > 9 or int(rank) < 1:

@@ -104,7 +104,9 @@ class LoneAgent:
                 if notice is not None and abs(notice.taken_s - told_s) > _POLL_S:
                     told_s = notice.taken_s
                     left_s = max(told_s - time.time(), 0.0)
-                    log.warning("the cloud takes this machine back in %.0f s: %s", left_s, notice.action)
+                    log.warning(
+                        "the cloud takes this machine back in %.0f s (%s): trainers save", left_s, notice.action
+                    )
                     self._board.request(SaveReason.EMERGENCY, int(told_s * 1000))
                 if not (rebalance or told_s) and self._notices.rebalance():
                     rebalance = True

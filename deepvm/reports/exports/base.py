@@ -60,8 +60,7 @@ class ExportOptions:
         command: the training script and its arguments, as after ``torchrun``.
         max_price: the most that the whole cluster may cost, $/h; the plan's price + 20 % unless given.
         job: name of the training, for its checkpoints. persist: URL of a bucket or folder that keeps them for good.
-        package: what pip installs deepvm from. code: of the training: ``s3://.../code.tar.gz`` or a git URL.
-        instance_profile: name of the profile whose role the VMs have.
+        package: what pip installs deepvm from.
     """
 
     image: str = ""
@@ -76,8 +75,6 @@ class ExportOptions:
     job: str = ""
     persist: str = ""
     package: str = ""
-    code: str = ""
-    instance_profile: str = ""
 
     def __post_init__(self) -> None:
         """Raise RequestError for text that no file can hold, a command that torchrun cannot start, or no price."""
@@ -87,7 +84,7 @@ class ExportOptions:
         for name, text in texts:
             if "\0" in text or any("\ud800" <= c <= "\udfff" for c in text):
                 raise RequestError(name, text, "text that UTF-8 can hold, without zero bytes")
-        for name in ("job", "persist", "package", "code", "instance_profile"):
+        for name in ("job", "persist", "package"):
             if (text := getattr(self, name)) and not _PLAIN.fullmatch(text):
                 raise RequestError(name, text, "letters, digits and .,:/@+=[]<>!~_-, without blanks")
         words = self.words

@@ -1,7 +1,6 @@
-"""What every export adds to a plan so that its training survives: deepvm, a token, memory nodes, tiers, the agent.
+"""What an export adds to a plan so that its training survives: deepvm, a token, memory nodes, tiers, the agent.
 
-The pieces are lines of bash. No secret is in any file: whoever starts the machines makes the token, or the first
-machine that keeps versions does (:mod:`deepvm.reports.exports.user_data`).
+The pieces are lines of bash. No secret is in any file: whoever starts the machines makes the token.
 """
 
 from __future__ import annotations

@@ -51,8 +51,6 @@ ALL_OPTIONS = {
     "job": "resnet-7",
     "persist": "s3://bucket/run",
     "package": "deepvm[train]==0.1.0",
-    "code": "s3://bucket/code.tar.gz",
-    "instance_profile": "trainer",
 }
 
 each_engine = pytest.mark.parametrize("engine", REGISTRY)
