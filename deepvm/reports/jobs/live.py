@@ -107,7 +107,7 @@ def _packed(parts: Sequence[str], width: int) -> Iterator[str]:
     """Parts with commas between them, each whole, in as few lines as there are."""
     line = ""
     for part in parts:
-        if line and len(line) + 2 + len(part) > width:
+        if line and len(line) + 2 + len(part) >= width:  # a comma may follow
             yield f"{line},"
             line = f"  {part}"
         else:
