@@ -49,6 +49,7 @@ class Home:
         self.code.mkdir()
         (self.code / "own.py").write_text(SCRIPT)
         self.env = {**os.environ}
+        self.env.pop("DEEPVM_DATA_DIR", None)  # all tests share that one
         self.env |= {f"XDG_{kind}_HOME": str(folder / kind.lower()) for kind in ("DATA", "CACHE", "CONFIG", "STATE")}
 
     def job(self, name: str, train: str, count: Any = 1, **more: Any) -> Path:
