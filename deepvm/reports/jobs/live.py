@@ -63,7 +63,11 @@ class LiveView:
             from rich.live import Live
 
             console = Console(file=self._stream)
-            self._live = Live(get_renderable=self._drawn, console=console, refresh_per_second=2, transient=False)
+
+            def drawn() -> Group:
+                return self._drawn(console.width)
+
+            self._live = Live(get_renderable=drawn, console=console, refresh_per_second=2, transient=False)
             self._live.__enter__()
         return self
 
@@ -82,12 +86,11 @@ class LiveView:
         if self._live is None:
             print(text, file=self._stream, flush=True)
 
-    def _drawn(self) -> Group:
+    def _drawn(self, width: int) -> Group:
         from rich.console import Group
         from rich.text import Text
 
-        assert self._live is not None
-        lines = live_lines(self._name, self._world(), self._limits, self._events, self._live.console.width)
+        lines = live_lines(self._name, self._world(), self._limits, self._events, width)
         return Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in lines))
 
 
@@ -107,7 +110,7 @@ def _packed(parts: Sequence[str], width: int) -> Iterator[str]:
     """Parts with commas between them, each whole, in as few lines as there are."""
     line = ""
     for part in parts:
-        if line and len(line) + 2 + len(part) > width:
+        if line and len(line) + 2 + len(part) >= width:  # a comma may follow
             yield f"{line},"
             line = f"  {part}"
         else:

@@ -77,4 +77,6 @@ def print_pools(pools: Sequence[PoolHistory]) -> None:
 
 def machines_document(machines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Machines as a document."""
-    return {"schema_version": "deepvm.history/1", "machines": [dict(m) for m in machines]}
+    # The names of columns are no plain texts, which YAML insists on.
+    rows = [{str(name): value for name, value in machine.items()} for machine in machines]
+    return {"schema_version": "deepvm.history/1", "machines": rows}

@@ -1,0 +1,56 @@
+"""``deepvm jobs`` as a user meets it, with a history that is made by hand."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from support.command import Run
+from support.jobs import worlds
+
+from deepvm.jobs.history import History
+from deepvm.jobs.log_files import add_line
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DEEPVM_DATA_DIR", str(tmp_path / "data"))
+    place = tmp_path / "job"
+    place.mkdir()
+    for at_s, machine, text in ((1.0, "m1", "one"), (3.0, "m1", "three"), (2.0, "m2", "two")):
+        add_line(place, machine, text, at_s)
+    with History.open() as history:
+        worlds.store(history, worlds.many(20), place)
+    return place
+
+
+def test_logs_in_order_of_one_machine_and_the_last(run: Run, folder: Path) -> None:
+    assert run("jobs", "logs", "resnet-7")[1] == "m1: one\nm2: two\nm1: three\n"
+    assert run("jobs", "logs", "resnet-7", "-f", "--machine", "m1", "--tail", "1")[1] == "m1: three\n"
+    assert run("jobs", "logs", "resnet-7", "-t", "--tail", "1")[1] == "1970-01-01T00:00:03.000Z m1: three\n"
+    assert run("jobs", "logs", "resnet-7", "--tail", "0")[1] == ""
+
+
+def test_logs_of_no_machine(run: Run, folder: Path) -> None:
+    code, _, err = run("jobs", "logs", "resnet-7", "--machine", "m99999")
+    assert code == 2 and "machine" in err
+    assert run("jobs", "logs", "resnet-7", "--tail", "-1")[0] == 2
+
+
+def test_a_job_whose_folder_is_gone(run: Run, folder: Path) -> None:
+    shutil.rmtree(folder)
+    code, out, _ = run("jobs", "show", "resnet-7")
+    assert code == 0 and "resnet-7: done" in out
+    code, out, _ = run("jobs", "show", "resnet-7", "-o", "html")
+    assert code == 0 and out.startswith("<!doctype html>")
+    code, _, err = run("jobs", "logs", "resnet-7")
+    assert code == 4 and "is not here" in err
+
+
+def test_hundreds_of_jobs(run: Run, folder: Path) -> None:
+    with History.open() as history:
+        for number in range(300):
+            worlds.store(history, worlds.one_machine(name=f"job-{number}"), folder)
+    code, out, _ = run("jobs", "ls")
+    assert code == 0 and len(out.splitlines()) == 302

@@ -1,0 +1,109 @@
+"""The live table of a job: what matters at a glance, in any width; elsewhere a line for each event."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from support.jobs import worlds
+
+from deepvm.core.preemption.savepolicy import SaveFacts
+from deepvm.jobs.history import EventRow
+from deepvm.jobs.states import Job, Machine
+from deepvm.jobs.world import Counts, Reason, World
+from deepvm.reports.jobs.live import Limits, LiveView, limits_of, live_lines
+
+S = worlds.START_S
+LIMITS = Limits(steps=1000, total_usd=5.0)
+
+
+def world() -> World:
+    base = worlds.one_machine(over=False).world
+    machines = [
+        worlds.machine(1, 0, launched_s=S + 10, ended_s=S + 1000, end_reason="preempted", state=Machine.ENDED),
+        worlds.machine(2, 0, launched_s=S + 20, noticed_s=S + 3550, taken_s=S + 3690, state=Machine.NOTICED),
+        worlds.machine(3, 3000, launched_s=S + 3010, state=Machine.MEMBER),
+        worlds.machine(4, 3590, state=Machine.INTENT),
+        worlds.machine(5, 3000, state=Machine.FAILED, end_reason="refused"),
+    ]
+    return replace(
+        base,
+        now_s=S + 3600,
+        job=Job.RUNNING,
+        machines={m.id: m for m in machines},
+        generation=3,
+        reached=250,
+        version=240,
+        facts=SaveFacts(step_s=0.5),
+        counts=Counts(12, {Reason.EMERGENCY: 1, Reason.INSURANCE: 4}),
+    )
+
+
+def shown(width: int, limits: Limits = LIMITS, found: World | None = None) -> list[str]:
+    return list(live_lines("resnet-7", found or world(), limits, ["12:00:00 m1 was preempted"], width))
+
+
+def test_at_a_glance() -> None:
+    assert shown(80) == [
+        "resnet-7: running, generation 3, step 250 of 1000 (25%), 2 steps/s,",
+        "  6.2 min left",
+        "0.2262 $ of 5 $ so far, 0.316 $/h now, 0.2591 $ expected, version 240 is safe,",
+        "  5 saves, 1 preemption, 12 steps lost",
+        "machine  type         state               alive       $",
+        "m2       g4dn.xlarge  goes in 90 s       60 min  0.1569",
+        "m3       g4dn.xlarge  member            9.8 min  0.0259",
+        "m4       g4dn.xlarge  intent                     0.0000",
+        "m5       g4dn.xlarge  refused                    0.0000",
+        "m1       g4dn.xlarge  ended: preempted   16 min  0.0434",
+        "12:00:00 m1 was preempted",
+    ]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+def test_narrow_terminals(width: int) -> None:
+    lines = shown(width)
+    assert all(len(line) <= width for line in lines), lines
+    table = next(line for line in lines if line.startswith("machine"))
+    assert ("type" in table) is (width >= 60) and table.endswith("$")
+
+
+def test_without_a_known_end_nothing_is_foretold() -> None:
+    text = "\n".join(shown(80, Limits()))
+    assert "left" not in text and "expected" not in text and "of " not in text.splitlines()[0]
+    over = replace(world(), job=Job.DONE)
+    assert "left" not in "\n".join(shown(80, LIMITS, over))
+
+
+def test_hundreds_of_machines() -> None:
+    found = replace(worlds.many(260).world, job=Job.RUNNING)
+    lines = shown(80, LIMITS, found)
+    assert len(lines) < 24 and any("machines more, 0 alive in all" in line for line in lines)
+
+
+def test_limits_of_a_job_file() -> None:
+    assert limits_of({"steps": 7, "budget": {"total_usd": 2.5}}) == Limits(7, 2.5)
+    assert limits_of({}) == limits_of({"steps": None, "budget": None}) == Limits()
+
+
+def test_a_line_for_each_event_where_there_is_no_terminal() -> None:
+    out = io.StringIO()
+    with LiveView("resnet-7", world, LIMITS, out) as view:
+        view.told(EventRow(S, "unsaved", "running", {"why": "\x1b[2Jno room"}))
+        view.told(EventRow(S, "started", "running", {"id": "m2", "version": None, "generation": 1}))
+    (line,) = out.getvalue().splitlines()
+    assert line.endswith("no version was saved: \u241b[2Jno room")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_has_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    out = Terminal()
+    with LiveView("resnet-7", world, LIMITS, out) as view:
+        view.told(EventRow(S, "savenow", "running", {}))
+    assert "goes in 90 s" in out.getvalue() and "a version was asked for" in out.getvalue()
