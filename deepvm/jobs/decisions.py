@@ -298,7 +298,8 @@ def _of_generation(world: World, event: Safe | Unsaved | Started | Ended) -> Wor
         facts = replace(world.facts, save_s=event.stall_s, backup_s=event.took_s, emergency_s=event.took_s)
         world = replace(world, version=max(world.version, event.version), facts=facts)
         counts = world.counts.saved(event.reason)
-        return replace(world, counts=counts, saving_s=world.saving_s + event.stall_s, save=save)
+        stood_s = max(event.stall_s, event.took_s) if event.reason.holds else event.stall_s
+        return replace(world, counts=counts, saving_s=world.saving_s + stood_s, save=save)
     if isinstance(event, Unsaved):
         return replace(world, save=None if world.save is None else replace(world.save, over=True))
     if event.id not in world.members or not world.formed:

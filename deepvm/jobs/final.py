@@ -8,7 +8,7 @@ from typing import Any
 
 from deepvm.jobs.history import EventRow
 from deepvm.jobs.states import Job
-from deepvm.jobs.world import MachineRecord, Reason, World
+from deepvm.jobs.world import MachineRecord, Reason, Role, World
 
 SCHEMA = "deepvm.run/1"
 _STATES = {Job.DONE: "done", Job.STOPPED: "stopped", Job.FAILED: "failed"}
@@ -49,32 +49,40 @@ def _lived_s(machine: MachineRecord, now_s: float) -> float:
 def breakdown(created_s: float, world: World, events: Sequence[EventRow]) -> Mapping[str, float]:
     """Where the time went.
 
-    A job trains, or it waits: for machines (allocation), or for what they load (preparation). Of the time in which it
-    trains, saves stalled a part, and what was done twice is recompute.
+    A job trains, or it waits: for machines, while fewer live than it needs (allocation), or for what they load and, at
+    the end, for their release (preparation). Of the time in which it trains, saves stalled a part, and the share of the
+    steps that were done twice is recompute.
     """
     spent = {"allocation": 0.0, "preparation": 0.0, "compute": 0.0, "recompute": 0.0, "save": 0.0}
-    launches = sorted(m.launched_s for m in world.machines.values() if m.launched_s is not None)
-    since_s, state = created_s, Job.PENDING.value
+    since_s, state = created_s, Job.PENDING
     for at_s, then in [*((e.at_s, e.state) for e in events), (world.now_s, world.job.value)]:
-        if state in (Job.RUNNING.value, Job.SAVING.value):
+        if state in (Job.RUNNING, Job.SAVING):
             spent["compute"] += at_s - since_s
         else:
-            alive = [s for s in launches if since_s <= s < at_s]
-            until_s = alive[-1] if alive and not _any_alive(world, since_s) else since_s
-            spent["allocation"] += max(until_s - since_s, 0.0)
-            spent["preparation"] += at_s - max(until_s, since_s)
-        since_s, state = at_s, then
-    step_s = float(world.facts.step_s)
-    spent["recompute"] = min(world.counts.lost_steps * step_s, spent["compute"])
-    spent["save"] = min(world.saving_s, spent["compute"] - spent["recompute"])
-    spent["compute"] -= spent["recompute"] + spent["save"]
+            waits_s = 0.0 if state.over else _short_s(world, since_s, at_s)
+            spent["allocation"] += waits_s
+            spent["preparation"] += at_s - since_s - waits_s
+        since_s, state = at_s, Job(then)
+    spent["save"] = min(world.saving_s, spent["compute"])
+    spent["compute"] -= spent["save"]
+    lost = world.counts.lost_steps
+    spent["recompute"] = spent["compute"] * lost / max(world.steps + lost, 1)
+    spent["compute"] -= spent["recompute"]
     return {cause: round(seconds, 3) for cause, seconds in spent.items()}
 
 
-def _any_alive(world: World, at_s: float) -> bool:
-    return any(
-        m.launched_s is not None and m.launched_s <= at_s and (m.ended_s is None or m.ended_s > at_s)
+def _short_s(world: World, since_s: float, until_s: float) -> float:
+    """For how long between two times fewer machines lived than a generation needs."""
+    lives = [
+        (m.launched_s, until_s if m.ended_s is None else m.ended_s)
         for m in world.machines.values()
+        if m.launched_s is not None and m.role is Role.TRAINER
+    ]
+    times = sorted({since_s, until_s, *(t for life in lives for t in life if since_s < t < until_s)})
+    return sum(
+        end - begin
+        for begin, end in zip(times, times[1:], strict=False)
+        if sum(launched <= begin < ended for launched, ended in lives) < world.terms.least
     )
 
 
