@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PW ?= 3
 
-.PHONY: help recommend test test-slow check coverage docs bench clean
+.PHONY: help recommend test test-slow check coverage docs bench bench-recovery clean
 .DEFAULT_GOAL := help
 
 help:
@@ -15,6 +15,7 @@ help:
 	@echo "make coverage    lines and branches that the tests of each room cover: modules 85 %, core and planner 95 %"
 	@echo "make docs        README and docs/ as a site (build/site/)"
 	@echo "make bench       speed of the command line, growth with the catalog (build/bench/)"
+	@echo "make bench-recovery   how fast jobs go on when machines go and come, beside torchrun (a quarter of an hour)"
 	@echo "make clean       remove .venv and build/"
 
 # A stamp stands for each set of installed packages; it is renewed when pyproject.toml changes.
@@ -77,6 +78,10 @@ docs: $(VENV)/.docs
 bench: $(VENV)/.dev
 	@$(COMPILE)
 	$(BIN)/python scripts/bench.py
+
+bench-recovery: $(VENV)/.dev
+	@$(COMPILE)
+	$(BIN)/python scripts/bench_recovery.py
 
 clean:
 	rm -rf $(VENV) build dist

@@ -218,8 +218,9 @@ class Run:
 
 
 def _waits(process: Path, tells: str) -> bool:
-    """Whether a process has said that it is warm, by closing a file, and is not yet a trainer, whose input is empty."""
-    return not (process / "fd" / tells).exists() and os.readlink(process / "fd" / "0").startswith("pipe:")
+    """Whether a process has said that it is warm, by closing a pipe, and is not yet a trainer, whose input is empty."""
+    pipes = [n.name for n in (process / "fd").iterdir() if os.readlink(n).startswith("pipe:")]
+    return "0" in pipes and tells not in pipes
 
 
 TUNED = "keep_alive_interval=1,keep_alive_max_attempt=3,last_call_timeout=1,read_timeout=10"

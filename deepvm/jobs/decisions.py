@@ -311,7 +311,7 @@ def _of_generation(world: World, event: Safe | Unsaved | Started | Ended) -> Wor
         facts = replace(world.facts, save_s=event.stall_s, backup_s=event.took_s, emergency_s=event.took_s)
         world = replace(world, version=max(world.version, event.version), facts=facts)
         counts = world.counts.saved(event.reason)
-        stood_s = event.took_s if event.reason in _HOLDING else event.stall_s
+        stood_s = max(event.stall_s, event.took_s) if event.reason.holds else event.stall_s
         return replace(world, counts=counts, saving_s=world.saving_s + stood_s, save=save)
     if isinstance(event, Unsaved):
         return replace(world, save=None if world.save is None else replace(world.save, over=True))
@@ -442,9 +442,13 @@ def _saved_first(world: World) -> _Step:
         return replace(world, save=None), []
     noticed = [world.machines[m] for m in world.members if world.machines[m].state is Machine.NOTICED]
     taken_s = min((m.taken_s for m in noticed if m.taken_s is not None), default=None)
-    if world.save is not None and not _holds(world.save) and (world.save.over or world.now_s >= world.save.limit_s):
+    if (
+        world.save is not None
+        and not world.save.reason.holds
+        and (world.save.over or world.now_s >= world.save.limit_s)
+    ):
         world = replace(world, save=None)
-    if _broken(world) or (world.save is not None and _holds(world.save)):
+    if _broken(world) or (world.save is not None and world.save.reason.holds):
         return world, []
     reason, limit_s = None, world.now_s + world.terms.save_s
     if noticed and taken_s is not None:
@@ -458,15 +462,6 @@ def _saved_first(world: World) -> _Step:
     if reason is None:
         return world, []
     return replace(world, save=Save(reason, world.now_s, limit_s), job=job_after(world.job, JobEvent.SAVE)), []
-
-
-def _holds(save: Save) -> bool:
-    """Whether training waits behind a version; else it goes on, and what comes next needs another."""
-    return save.reason in _HOLDING
-
-
-_HOLDING = (Reason.EMERGENCY, Reason.RESIZE, Reason.STOP)
-"""Saves after which trainers wait; others give way to them, because what is done after them would be lost."""
 
 
 def _has_spares(world: World) -> bool:
@@ -510,7 +505,7 @@ def _formed(world: World) -> _Step:
     if world.job.over or world.ending:
         return world, []
     broken = world.formed and _broken(world)
-    saved = save is not None and _holds(save) and (save.over or now >= save.limit_s)
+    saved = save is not None and save.reason.holds and (save.over or now >= save.limit_s)
     if world.formed and not broken and not saved:
         return world, []
     acts: list[Act] = []

@@ -1,7 +1,7 @@
 """Where the time and the money of a job went: what trained, and what was wasted, by cause.
 
-A job trains, or it waits: for machines (allocation), or for what they load (preparation). Of the time in which it
-trains, versions stalled a part (save), and what was done twice is recompute. Money follows the machines that the cloud
+A job trains, or it waits: for machines, while fewer live than it needs (allocation), or for what they load (preparation).
+Of the time in which it trains, versions stalled a part (save), and the share of the steps that were done twice is recompute. Money follows the machines that the cloud
 counted meanwhile; what it counted after the last step, until all were gone, is release.
 """
 
@@ -36,8 +36,9 @@ def spent(created_s: float, world: World, events: Sequence[EventRow]) -> Spent:
         found["usd"][cause] += _over(world, from_s, to_s, lambda m: m.pool.usd_per_hour / 3600)
         found["machine_s"][cause] += _over(world, from_s, to_s, lambda m: float(m.role is Role.TRAINER))
     trained_s = found["seconds"]["compute"]
-    again_s = min(world.counts.lost_steps * float(world.facts.step_s), trained_s)
-    save_s = min(world.saving_s, trained_s - again_s)
+    save_s = min(world.saving_s, trained_s)
+    lost = world.counts.lost_steps
+    again_s = (trained_s - save_s) * lost / max(world.steps + lost, 1)
     for part in found.values():
         each = part["compute"] / trained_s if trained_s else 0.0
         part["recompute"], part["save"] = again_s * each, save_s * each
@@ -48,7 +49,6 @@ def spent(created_s: float, world: World, events: Sequence[EventRow]) -> Spent:
 
 def _stretches(created_s: float, world: World, events: Sequence[EventRow]) -> Iterator[tuple[str, float, float]]:
     """(cause, from, to) from the start to the end of the last event, training as compute."""
-    launches = sorted(m.launched_s for m in world.machines.values() if m.launched_s is not None)
     since_s, state = created_s, Job.PENDING.value
     last_s = next((e.at_s for e in events if Job(e.state).over), world.now_s)
     for at_s, then in [*((e.at_s, e.state) for e in events if e.at_s <= last_s), (last_s, world.job.value)]:
@@ -56,18 +56,21 @@ def _stretches(created_s: float, world: World, events: Sequence[EventRow]) -> It
         if state in _TRAINS:
             yield "compute", since_s, at_s
         else:
-            alive = [s for s in launches if since_s <= s < at_s]
-            until_s = alive[-1] if alive and not _any_alive(world, since_s) else since_s
-            yield "allocation", since_s, max(until_s, since_s)
-            yield "preparation", max(until_s, since_s), at_s
+            yield from _waits(world, since_s, at_s)
         since_s, state = at_s, then
 
 
-def _any_alive(world: World, at_s: float) -> bool:
-    return any(
-        m.launched_s is not None and m.launched_s <= at_s and (m.ended_s is None or m.ended_s > at_s)
+def _waits(world: World, since_s: float, until_s: float) -> Iterator[tuple[str, float, float]]:
+    """For machines while fewer live than a generation needs, else for what they load."""
+    lives = [
+        (m.launched_s, until_s if m.ended_s is None else m.ended_s)
         for m in world.machines.values()
-    )
+        if m.launched_s is not None and m.role is Role.TRAINER
+    ]
+    times = sorted({since_s, until_s, *(t for life in lives for t in life if since_s < t < until_s)})
+    for begin, end in zip(times, times[1:], strict=False):
+        alive = sum(launched <= begin < ended for launched, ended in lives)
+        yield "allocation" if alive < world.terms.least else "preparation", begin, end
 
 
 def _over(world: World, from_s: float, to_s: float, rate: Callable[[MachineRecord], float]) -> float:

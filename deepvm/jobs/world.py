@@ -29,6 +29,11 @@ class Reason(Enum):
     RESIZE = "resize"  # a machine comes
     STOP = "stop"  # money, time or the user end the job
 
+    @property
+    def holds(self) -> bool:
+        """Whether training waits until it is safe, and longer."""
+        return self in (Reason.EMERGENCY, Reason.RESIZE, Reason.STOP)
+
 
 @dataclass(frozen=True)
 class Pool:

@@ -28,7 +28,7 @@ def can_warm(words: Sequence[str]) -> bool:
     return not words[1].startswith("-") or (words[1] == "-m" and len(words) > 2)
 
 
-def _await_first(environ: Mapping[str, str]) -> None:
+def await_first(environ: Mapping[str, str]) -> None:
     """Let rank 0 begin to listen: torch tries again half a second after a connection was refused.
 
     Not for long, because nobody knows when, or whether, the script will connect.
@@ -65,7 +65,7 @@ def main() -> None:
     os.environ.clear()
     os.environ.update(order["env"])
     os.chdir(order["folder"])
-    _await_first(order["env"])
+    await_first(order["env"])
     _, first, *rest = order["words"]
     sys.modules.pop("__main__", None)
     if first == "-m":

@@ -1,0 +1,114 @@
+"""Where a job's time went, by events that are made up and by a training that says itself what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.jobs.runs import Home
+
+from deepvm.jobs.decisions import Safe, react
+from deepvm.jobs.final import breakdown, final_document
+from deepvm.jobs.history import EventRow
+from deepvm.jobs.states import Job, Machine
+from deepvm.jobs.world import Counts, MachineRecord, Pool, Reason, Role, Terms, World
+
+POOL = Pool("g4dn.xlarge", "z", "spot", 0.3)
+
+
+def machine(name: str, launched_s: float, ended_s: float | None, role: Role = Role.TRAINER) -> MachineRecord:
+    return MachineRecord(name, POOL, 0.0, Machine.ENDED, launched_s=launched_s, ended_s=ended_s, role=role)
+
+
+def rows(*states: tuple[float, str]) -> list[EventRow]:
+    return [EventRow(at_s, "state", state, {}) for at_s, state in states]
+
+
+def world(now_s: float, *machines: MachineRecord, least: int = 1, **more: object) -> World:
+    known = {m.id: m for m in machines}
+    return World(Terms(least, least), now_s, Job.DONE, known, **more)  # type: ignore[arg-type]
+
+
+def test_a_job_waits_for_machines_whatever_happens_meanwhile() -> None:
+    """What is heard between two launches does not turn the wait for the second into something else."""
+    found = breakdown(
+        100.0,
+        world(220.0, machine("m1", 110.0, 150.0), machine("m2", 180.0, 220.0)),
+        rows((112.0, "pending"), (115.0, "running"), (150.0, "forming"), (160.0, "forming"), (190.0, "running")),
+    )
+    assert found == {"allocation": 40.0, "preparation": 15.0, "compute": 65.0, "recompute": 0.0, "save": 0.0}
+
+
+@pytest.mark.parametrize(("least", "allocation"), [(1, 10.0), (2, 40.0)])
+def test_a_job_that_needs_two_machines_waits_for_both(least: int, allocation: float) -> None:
+    anchor = machine("a", 101.0, None, Role.ANCHOR)  # trains nothing
+    machines = (machine("m1", 110.0, None), machine("m2", 140.0, None), anchor)
+    found = breakdown(100.0, world(160.0, *machines, least=least), rows((150.0, "running")))
+    assert found["allocation"] == allocation and found["allocation"] + found["preparation"] == 50.0
+
+
+def test_the_release_of_machines_is_no_wait_for_them() -> None:
+    found = breakdown(0.0, world(30.0, machine("m1", 0.0, 22.0)), rows((10.0, "running"), (20.0, "done")))
+    assert (found["allocation"], found["preparation"], found["compute"]) == (0.0, 20.0, 10.0)
+
+
+def test_steps_that_were_done_twice_have_their_share() -> None:
+    """The last step may have been a slow one: 20 of 100 steps done are a fifth of the time."""
+    counts, last = Counts(lost_steps=20), world(100.0).facts
+    known = world(100.0, machine("m1", 0.0, None), counts=counts, reached=80, saving_s=10.0, facts=last)
+    found = breakdown(0.0, known, rows((0.0, "running")))
+    assert found == {"allocation": 0.0, "preparation": 0.0, "compute": 72.0, "recompute": 18.0, "save": 10.0}
+
+
+@pytest.mark.parametrize(("reason", "saving_s"), [(Reason.EMERGENCY, 3.0), (Reason.INSURANCE, 0.25)])
+def test_a_save_before_a_preemption_takes_until_it_is_safe(reason: Reason, saving_s: float) -> None:
+    before = World(Terms(1, 1), 0.0, Job.RUNNING, {"m1": machine("m1", 0.0, None)}, generation=1, members=("m1",))
+    after, _ = react(before, Safe(1, 5, reason, stall_s=0.25, took_s=3.0), 1.0)
+    assert after.saving_s == saving_s
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    found = Home(tmp_path)
+    yield found
+    found.end()
+
+
+TIMED = """
+import os, sys, time
+import deepvm.training as dt
+
+latest = dt.latest()
+step = int(latest.read_text()) if latest else 0
+spent = {"compute": 0.0, "save": 0.0}
+while step < int(sys.argv[1]):
+    began = time.monotonic()
+    with dt.step_context():
+        time.sleep(0.02)
+    spent["compute"] += time.monotonic() - began
+    step += 1
+    if dt.check_save():
+        began = time.monotonic()
+        mine = f"{os.environ['RESULT']}/mine-{os.environ['DEEPVM_EPOCH']}-{step}"
+        open(mine, "w").write(str(step))
+        dt.backup(mine)
+        spent["save"] += time.monotonic() - began
+    open(f"{os.environ['RESULT']}/spent-{os.environ['DEEPVM_EPOCH']}", "w").write(repr(spent))
+"""
+
+
+def test_the_training_says_the_same(home: Home) -> None:
+    (home.code / "own.py").write_text(TIMED)
+    inject = {"mttp": "1s", "count": 2, "grace": "4s", "seed": 4}
+    found = home.document("run", str(home.job("timed", "exec python own.py 200;", inject=inject)))
+    spent = found["breakdown_s"]
+    assert sum(spent.values()) == pytest.approx(found["total_s"], rel=0.01)
+    assert (found["state"], found["lost_steps"], spent["recompute"]) == ("done", 0, 0.0)
+    told = [eval(file.read_text()) for file in home.result.glob("spent-*")]
+    assert len(told) == found["generations"] == 3
+    steps_s = sum(t["compute"] for t in told)
+    # Three starts and ends of a script, and the time in which a trainer stands after its version is safe.
+    assert steps_s <= spent["compute"] + spent["save"] <= 1.5 * steps_s + 3 * 0.7
+    assert spent["allocation"] >= 0.5 + 2 * 0.2  # half a second each; a part of it passes while the version is saved
+    assert set(spent) == set(final_document("x", 0.0, world(1.0), [], None)["breakdown_s"])
