@@ -1,8 +1,9 @@
 """Where the time and the money of a job went: what trained, and what was wasted, by cause.
 
-A job trains, or it waits: for machines, while fewer live than it needs (allocation), or for what they load (preparation).
-Of the time in which it trains, versions stalled a part (save), and the share of the steps that were done twice is recompute. Money follows the machines that the cloud
-counted meanwhile; what it counted after the last step, until all were gone, is release.
+A job trains, or it waits: for machines, while fewer live than it needs (allocation), or for what they load
+(preparation). Of the time in which it trains, versions stalled a part (save), and the share of the steps that were done
+twice is recompute. Money follows the machines that the cloud counted meanwhile; what it counted after the last step,
+until all were gone, is release.
 """
 
 from __future__ import annotations
