@@ -101,7 +101,6 @@ def test_another_browser_sees_nothing(chromium: Any, site: Site) -> None:
     page = context.new_page()
     with pytest.raises(sync_api.Error, match="HTTP_RESPONSE_CODE_FAILURE"):  # a status without any content
         page.goto(f"http://127.0.0.1:{site.port}/jobs/resnet-7")
-    assert "g4dn" not in page.content()
     context.close()
 
 
