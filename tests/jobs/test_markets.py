@@ -47,22 +47,33 @@ def on_demand_s(world: World) -> float:
     seed=st.integers(0, 10**9),
     policy=st.sampled_from(["greedy", "uniform-progress"]),
     count=st.sampled_from([1, 2]),
-    slack=st.floats(0.2, 2.0),
-    losses=st.integers(0, 60),
-    notices=st.integers(0, 60),
-    mean_s=st.sampled_from([5.0, 25.0, 100.0]),
+    slack=st.floats(0.2, 0.8),
+    losses=st.sampled_from([0, 1, 2, 60]),
+    notices=st.sampled_from([0, 1, 60]),
+    mean_s=st.sampled_from([5.0, 100.0, 150.0]),
     refusals=st.sampled_from([0.0, 0.5]),
+    gone_s=st.sampled_from([0.0, 100.0, 1e9]),
 )
 def test_the_deadline_is_met_whatever_happens_to_spot_machines(
-    seed: int, policy: str, count: int, slack: float, losses: int, notices: int, mean_s: float, refusals: float
+    seed: int,
+    policy: str,
+    count: int,
+    slack: float,
+    losses: int,
+    notices: int,
+    mean_s: float,
+    refusals: float,
+    gone_s: float,
 ) -> None:
     """Where on-demand alone would have met it: the first steps need a machine, and the last version a moment."""
     steps = 200
     end_s = (1 + slack) * steps + 3 * LONGEST_START_S + 2
     faults = Faults(notices, 8.0, losses, mean_s=mean_s)
     simulation = Simulation(random.Random(seed), terms(count, end_s, policy, steps), faults, steps)
-    if refusals:  # of spot only: on-demand machines are to be had, or nothing helps
-        simulation.refused = lambda pool: not is_on_demand(pool) and simulation.rng.random() < refusals
+    # Of spot only: on-demand machines are to be had, or nothing helps. From some moment on there are none at all.
+    simulation.refused = lambda pool: (
+        not is_on_demand(pool) and (simulation.now > gone_s or simulation.rng.random() < refusals)
+    )
     world = finished(simulation)
     assert world.job is Job.DONE, (world.ending, world.steps)
     assert simulation.ended_s is not None and simulation.ended_s <= end_s + 10  # until all is released
