@@ -204,7 +204,7 @@ _AZURE_TAG = "7783-7084-3265-9085-8269-3286-77"
 
 
 def notice_source(metadata: str) -> NoticeSource:
-    """The source of this name: ``aws``, ``gcp``, ``azure``, ``auto``, or the URL of one like EC2's. Raises RequestError.
+    """The source of this name: ``aws``, ``gcp``, ``azure``, ``auto``, or a URL like EC2's. Raises RequestError.
 
     ``auto`` goes by what the machine's firmware says.
     """
