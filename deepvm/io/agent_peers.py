@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""Agents without a controller, on several machines: their trainers make them one, through torch.distributed's store.
-=======
 """Agents without a controller, on several machines: their trainers join them, through the store of torch.distributed.
->>>>>>> exports
 
 Whichever agent hears of a preemption, its first trainer writes the wish into the store; the trainer of rank 0 finds it,
 and has the step after next marked on every machine's board before it takes part in it (:mod:`deepvm.io.agent_board`).

@@ -111,13 +111,8 @@ def test_signals_reach_all_that_the_command_started(number: signal.Signals, tmp_
         "time.sleep(60)"
     )
     (tmp_path / "inner.py").write_text(inner)
-<<<<<<< HEAD
-    script = f"trap 'wait; exit 5' {number.value}; {sys.executable} {tmp_path}/inner.py "
-    script += f"{tmp_path}/heard {number.value} & wait"
-=======
     inside = f"{sys.executable} {tmp_path}/inner.py {tmp_path}/heard {number.value}"
     script = f"trap 'wait; exit 5' {number.value}; {inside} & wait"
->>>>>>> exports
     agent = start(tmp_path, "sh", "-c", script)
     until(lambda: (tmp_path / "heard-ready").exists())
     began = time.monotonic()
