@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from deepvm.jobs.pool_choice import free_pools, refused, rested
 from deepvm.jobs.states import Job, JobEvent, Machine, MachineEvent, job_after, machine_after
 from deepvm.jobs.world import LOST, PREEMPTED, REFUSED, RELEASED, MachineRecord, Pool, Reason, Role, Save, World
 
@@ -28,10 +29,12 @@ class Tick:
 
 @dataclass(frozen=True)
 class Launched:
-    """The cloud has made a machine."""
+    """The cloud has made a machine; ``zone``, ``usd_per_hour``: what it chose, if that was left to it."""
 
     id: str
     launched_s: float
+    zone: str = ""
+    usd_per_hour: float | None = None
 
 
 @dataclass(frozen=True)
@@ -44,10 +47,14 @@ class Refused:
 
 @dataclass(frozen=True)
 class Listed:
-    """The cloud's list of the job's machines: since when they live, and from when to when those did that do no more."""
+    """The cloud's list of the job's machines: since when they live, and from when to when those did that do no more.
+
+    ``zones``: where each is, if that was left to the cloud.
+    """
 
     alive: Mapping[str, float]
     ended: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    zones: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -242,12 +249,10 @@ def _known(world: World, event: Event) -> World:
         return world
     machine, now = world.machines[event.id], world.now_s
     if isinstance(event, Launched):
-        return _moved(world, replace(machine, launched_s=event.launched_s), MachineEvent.LAUNCHED)
+        world = _moved(world, replace(machine, launched_s=event.launched_s), MachineEvent.LAUNCHED)
+        return _placed(world, machine.id, event.zone, event.usd_per_hour)
     if isinstance(event, Refused):
-        world = _moved(world, machine, MachineEvent.REFUSED)
-        times = world.blocked.get(machine.pool, (0.0, 0))[1]
-        until = now + world.terms.cool_s * 2 ** min(times, 6)
-        return replace(world, blocked={**world.blocked, machine.pool: (until, times + 1)})
+        return refused(_moved(world, machine, MachineEvent.REFUSED), machine.pool)
     if isinstance(event, Silent):
         if machine.state not in (Machine.WARMING, Machine.MEMBER):
             return world
@@ -259,6 +264,7 @@ def _known(world: World, event: Event) -> World:
         moved = _moved(world, machine, MachineEvent.NOTICE)
         if not first:
             return moved
+        moved = rested(moved, machine.pool)
         return moved.with_machine(replace(moved.machines[machine.id], noticed_s=now, taken_s=event.taken_s))
     assert isinstance(event, Heard)
     if machine.state.over:
@@ -270,6 +276,14 @@ def _known(world: World, event: Event) -> World:
         facts = replace(world.facts, step_s=event.step_s) if event.step_s else world.facts
         world = replace(world, reached=max(world.reached, event.step), facts=facts)
     return world
+
+
+def _placed(world: World, machine: str, zone: str, usd_per_hour: float | None = None) -> World:
+    """With what the cloud has chosen for a machine."""
+    record = world.machines[machine]
+    usd = record.pool.usd_per_hour if usd_per_hour is None else usd_per_hour
+    pool = replace(record.pool, zone=zone or record.pool.zone, usd_per_hour=usd)
+    return world.with_machine(replace(record, pool=pool))
 
 
 def _listed(world: World, event: Listed) -> World:
@@ -284,6 +298,8 @@ def _listed(world: World, event: Listed) -> World:
             world = _moved(world, machine, MachineEvent.LAUNCHED)
         elif world.now_s - machine.requested_s >= world.terms.absent_s:
             world = _moved(world, machine, MachineEvent.ABSENT)
+        if event.zones.get(machine.id, machine.pool.zone) != machine.pool.zone:
+            world = _placed(world, machine.id, event.zones[machine.id])
     return world
 
 
@@ -538,8 +554,9 @@ def _wanted(world: World) -> _Step:
     for machine in list(reversed(spare))[: max(len(live) - world.terms.most, 0)]:
         world = _moved(world, machine, MachineEvent.RELEASE)
         acts.append(Release(machine.id))
-    terms, free = world.terms, [p for p in world.pools if world.blocked.get(p, (0.0, 0))[0] <= world.now_s]
-    steady = terms.steadies - sum(m.pool == terms.steady for m in live)
+    terms, free = world.terms, free_pools(world)
+    # By market, not by pool: the cloud may have chosen the zone.
+    steady = terms.steadies - sum(terms.steady is not None and m.pool.market == terms.steady.market for m in live)
     wanted: list[tuple[Pool | None, Role, int]] = [
         (terms.anchor, Role.ANCHOR, terms.anchors - (len(alive) - len(live))),
         (terms.steady, Role.TRAINER, min(steady, terms.most - len(live))),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import secrets
 import subprocess
 import tarfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
@@ -19,12 +20,13 @@ from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.instances import InstanceType, Market
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.errors import DataError, JobFormatError, RequestError
-from deepvm.jobs.clouds.base import Cloud
+from deepvm.jobs.clouds.base import Cloud, Distant
 from deepvm.jobs.clouds.registry import find_cloud, open_cloud
 from deepvm.jobs.controller.controller import Submitted
 from deepvm.jobs.controller.injector import Injection
 from deepvm.jobs.history import History, JobRow, own_folder
 from deepvm.jobs.jobfile import Anchor, JobFile, Range
+from deepvm.jobs.pool_choice import in_order
 from deepvm.jobs.states import Job
 from deepvm.jobs.wire import new_secret
 from deepvm.jobs.world import Pool, Terms, World
@@ -55,19 +57,36 @@ def instance_of(name: str, option: str = "machines.type") -> InstanceType:
     return catalog[name]
 
 
-def world_of(job: JobFile, beside: Path, now_s: float) -> World:
-    """What the controller knows before anything has happened; ``beside``: the job file's folder.
+def world_of(job: JobFile, beside: Path, now_s: float, lives: Iterable[Mapping[str, Any]] = ()) -> World:
+    """What the controller knows before anything has happened.
 
-    Raises RequestError, or what reading its plan raises.
+    ``beside``: the job file's folder. ``lives``: the history's machines, by which zones are put in order.
+
+    Raises RequestError, RefusedError, UnknownError, or what reading its plan raises.
     """
     wanted, budget = rented_of(job, beside), job.budget
-    zone, grace_s = job.machines.zone or job.cloud, job.inject.grace if job.inject else 120.0
+    grace_s = job.inject.grace if job.inject else 120.0
+    cloud, known = cloud_of(job.cloud), list(lives)
+    whole = job.machines.zone or (cloud.whole() if isinstance(cloud, Distant) else job.cloud)
 
-    def pool(name: str, market: Market, option: str) -> Pool:
-        price = instance_of(name, option).usd_per_hour(market)
+    def pool(name: str, market: Market, option: str, zone: str = whole, usd: float | None = None) -> Pool:
+        price = instance_of(name, option).usd_per_hour(market) if usd is None else usd
         if price is None:
             raise RequestError(option, name, f"a type with a price in the market {market.value}")
         return Pool(name, zone, market.value, float(price), grace_s)
+
+    def spots(name: str) -> tuple[Pool, ...]:
+        """The pools of a type, zone by zone: between zones traffic costs more than the machines do."""
+        if not isinstance(cloud, Distant):
+            return (pool(name, Market.SPOT, "machines.type"),)
+        prices = {z: usd for z, usd in cloud.zones(name, Market.SPOT.value).items() if z.startswith(whole)}
+        if not prices:
+            raise RequestError("machines.zone", whole, f"a zone of {cloud.whole()} with a subnet that offers {name}")
+        if wanted.most == 1 and not wanted.anchors:  # it has nobody to talk to: the cloud knows best
+            known_usd = [usd for usd in prices.values() if usd is not None]
+            return (pool(name, Market.SPOT, "machines.type", usd=min(known_usd, default=None)),)
+        found = [pool(name, Market.SPOT, "machines.type", zone, usd) for zone, usd in prices.items()]
+        return in_order(found, known, now_s)
 
     on_demand = pool(wanted.type, Market.ON_DEMAND, "machines.type") if wanted.steadies else None
     spot = wanted.steadies < wanted.most
@@ -86,13 +105,19 @@ def world_of(job: JobFile, beside: Path, now_s: float) -> World:
         steady=on_demand if spot else None,
         steadies=wanted.steadies if spot else 0,
     )
-    pools = (pool(wanted.type, Market.SPOT, "machines.type"),) if spot else (on_demand,)
+    if isinstance(cloud, Distant) and not spot:
+        cloud.zones(wanted.type, Market.ON_DEMAND.value)  # says what is missing before anything is written down
+    others = wanted.others if isinstance(cloud, Distant) else ()
+    pools = [p for name in (wanted.type, *others) for p in spots(name)] if spot else [on_demand]
     return World(terms=terms, now_s=now_s, pools=tuple(p for p in pools if p is not None))
 
 
 @dataclass(frozen=True)
 class Rented:
-    """What a job rents: machines of one type, so many of them on demand, and those that keep versions."""
+    """What a job rents: machines of one type, so many of them on demand, and those that keep versions.
+
+    ``others``: the types of the next-ranked clusters, for when none of this one are to be had.
+    """
 
     type: str
     least: int
@@ -100,6 +125,7 @@ class Rented:
     steadies: int
     anchor: str = ""
     anchors: int = 0
+    others: tuple[str, ...] = ()
 
 
 def rented_of(job: JobFile, beside: Path) -> Rented:
@@ -113,6 +139,7 @@ def rented_of(job: JobFile, beside: Path) -> Rented:
         plan = load_plan(beside / machines.plan)
         vms, memory = plan.training, plan.memory
         found = Rented(vms.instance_type, plan.training_count, plan.training_count, vms.on_demand_count)
+        found = replace(found, others=_alike(vms.instance_type, _next_of_plan(beside / machines.plan)))
         if memory is not None:
             found = replace(found, anchor=memory.instance_type, anchors=memory.on_demand_count)
     else:
@@ -140,7 +167,28 @@ def _recommended(usd_per_hour: float) -> Rented:
         best.on_demand_count,
         "" if memory is None else memory.instance.name,
         0 if memory is None else memory.count,
+        _alike(best.gpu.name, [row.cluster.gpu.name for row in answer[1:]]),
     )
+
+
+def _next_of_plan(file: Path) -> Iterator[str]:
+    """The types of the configurations of a plan's file, from the second on."""
+    for rank in itertools.count(2):
+        try:
+            yield load_plan(file, rank).training.instance_type
+        except RequestError:  # there is no such rank
+            return
+
+
+def _alike(name: str, others: Iterable[str]) -> tuple[str, ...]:
+    """Types that can stand in for one: known ones with as many GPUs, as each machine has as many ranks."""
+    catalog = load_catalog()
+
+    def gpus(one: str) -> int:
+        found = catalog.by_name.get(one)
+        return 0 if found is None or found.gpu is None else found.gpu.count
+
+    return tuple(dict.fromkeys(other for other in others if other != name and 0 < gpus(other) == gpus(name)))
 
 
 def cloud_of(name: str) -> Cloud:
@@ -161,8 +209,10 @@ def submit(job: JobFile, file: Path, history: History) -> tuple[Submitted, World
     """Write a new job down: from now on it can be resumed. Raises RequestError, JobFormatError, DataError."""
     now_s, beside = time.time(), file.parent
     with about(file):
-        cloud_of(job.cloud)
-        world, folder = world_of(job, beside, now_s), jobs_folder() / job.name
+        cloud = cloud_of(job.cloud)
+        if isinstance(cloud, Distant):
+            cloud.host(job.name)  # whether its machines would find a controller here
+        world, folder = world_of(job, beside, now_s, history.machines()), jobs_folder() / job.name
     known = history.job(job.name)
     if known is not None:
         cure = f"another name: --name {job.name}-2"
@@ -201,7 +251,9 @@ def submitted(name: str, folder: Path, spec: Mapping[str, Any]) -> Submitted:
     """A job as its controller runs it, from what was written down. Raises DataError."""
     instance = instance_of(spec["instance_type"])
     inject = spec["inject"]
-    tiers = list(spec["tiers"]) or [(folder / "versions").as_uri()]
+    cloud = cloud_of(spec["cloud"])
+    own = cloud.tier(name) if isinstance(cloud, Distant) else (folder / "versions").as_uri()
+    tiers = list(spec["tiers"]) or [own]
     told = {
         "train": spec["train"],
         "launcher": spec["launcher"],
@@ -217,7 +269,8 @@ def submitted(name: str, folder: Path, spec: Mapping[str, Any]) -> Submitted:
     if inject is not None:
         injection = Injection(inject["mttp"], inject["seed"], inject["count"], inject["grace"], inject["missed"])
     code = folder / CODE
-    return Submitted(name, folder, secret_in(folder), told, code if code.exists() else None, injection)
+    list_s = 1.0 if cloud.near else 5.0
+    return Submitted(name, folder, secret_in(folder), told, code if code.exists() else None, injection, list_s)
 
 
 def resumed(row: JobRow, history: History) -> tuple[Submitted, World]:

@@ -11,6 +11,7 @@ from deepvm.errors import RequestError
 from deepvm.jobs.clouds.base import Cloud
 
 CLOUDS = {
+    "aws": "deepvm.jobs.clouds.aws.ec2_cloud:Ec2Cloud",
     "local": "deepvm.jobs.clouds.local:LocalCloud",
     "netns": "deepvm.jobs.clouds.netns:NetnsCloud",
 }
