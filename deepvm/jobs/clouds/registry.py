@@ -11,9 +11,9 @@ from deepvm.errors import RequestError
 from deepvm.jobs.clouds.base import Cloud
 
 CLOUDS = {
-    "aws": "deepvm.jobs.clouds.aws.ec2_cloud:Ec2Cloud",
     "local": "deepvm.jobs.clouds.local:LocalCloud",
     "netns": "deepvm.jobs.clouds.netns:NetnsCloud",
+    "aws": "deepvm.jobs.clouds.aws.ec2_cloud:Ec2Cloud",
 }
 """Name -> ``module:class``, imported when first used."""
 

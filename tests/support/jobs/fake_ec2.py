@@ -26,6 +26,9 @@ import pytest
 from deepvm.jobs.clouds.aws.ec2_cloud import Ec2Cloud
 from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
 
+_SERVED = ("ec2", "s3", "iam", "ssm", "sts")
+_LACKING = ("GetSpotPlacementScores",)
+"""What moto has not, as from an account that may not ask it."""
 REGION, BUCKET, IMAGE, PROFILE = "us-east-1", "jobs", "ami-12c6146b", "deepvm-job"
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "AKIAPLANTEDSECRET0000",
@@ -64,6 +67,11 @@ class FakeEc2:
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         scope = environ.get("HTTP_AUTHORIZATION", "").split("/")
         service = scope[3] if len(scope) > 3 else ""
+        if service not in _SERVED:
+            refused = json.dumps({"__type": "AccessDeniedException", "Message": "not here"}).encode()
+            return self._send(
+                start_response, "400 Bad Request", [("Content-Type", "application/x-amz-json-1.1")], refused
+            )
         if service != "ec2":
             target = environ.get("HTTP_X_AMZ_TARGET", "").rpartition(".")[2]
             action = target or _action(environ, body)
@@ -77,6 +85,8 @@ class FakeEc2:
             self.calls.append((service, action, given))
             codes = self.fail.get(action, [])
             code = codes.pop(0) if codes else ""
+        if action in _LACKING:
+            code = "UnauthorizedOperation"
         if code:
             return self._send(start_response, *_error(code))
         if action == "CreateFleet":
@@ -118,7 +128,11 @@ class FakeEc2:
             )
             return "200 OK", [("Content-Type", "text/xml")], text.encode()
         kept = {k: v for k, v in given.items() if not k.startswith(start)}
-        kept |= {k.replace(f"{start}{open_[0]}.", f"{start}1."): v for k, v in given.items() if k.startswith(f"{start}{open_[0]}.")}
+        kept |= {
+            k.replace(f"{start}{open_[0]}.", f"{start}1."): v
+            for k, v in given.items()
+            if k.startswith(f"{start}{open_[0]}.")
+        }
         found = self._pass(environ, urlencode(kept).encode())
         for name in re.findall(rb"i-[0-9a-f]{8,17}", found[2]):
             self._born.setdefault(name.decode(), time.time())
@@ -126,7 +140,11 @@ class FakeEc2:
 
     def _without_young(self, body: bytes) -> bytes:
         text, now = body.decode(), time.time()
-        for row in re.findall(r"<item>\s*<reservationId>.*?</instancesSet>.*?</item>|<item>\s*<ownerId>.*?</instancesSet>\s*</item>", text, re.S):
+        for row in re.findall(
+            r"<item>\s*<reservationId>.*?</instancesSet>.*?</item>|<item>\s*<ownerId>.*?</instancesSet>\s*</item>",
+            text,
+            re.S,
+        ):
             names = re.findall(r"<instanceId>(i-[0-9a-f]+)</instanceId>", row)
             if any(now - self._born.get(n, 0.0) < self.late_s for n in names):
                 text = text.replace(row, "")
@@ -202,7 +220,7 @@ class FakeEc2:
             ec2.delete_launch_template(LaunchTemplateId=row["LaunchTemplateId"])
         self.calls.clear()
 
-    def keys(self) -> list[str]:
+    def objects(self) -> list[str]:
         return [o["Key"] for o in self.client("s3").list_objects_v2(Bucket=BUCKET).get("Contents", ())]
 
     def cloud(self, folder: Path, **more: Any) -> Ec2Cloud:

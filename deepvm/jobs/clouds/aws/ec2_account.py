@@ -65,7 +65,7 @@ class Ec2Account:
         if there != settings.region:
             raise RefusedError(
                 f"DEEPVM_AWS_BUCKET: {self.bucket} is in {there}, and machines are to be in {settings.region}; "
-                "name a bucket of that region, or set DEEPVM_AWS_REGION"
+                "name a bucket of that region, or set AWS_REGION"
             )
         profile = settings.instance_profile
         answer = self.ask("iam", "GetInstanceProfile", ("NoSuchEntity",), InstanceProfileName=profile)
@@ -107,13 +107,23 @@ class Ec2Account:
             )
         return dict(sorted(found.items()))
 
-    def image(self, arch: str, *, gpu: bool) -> str:
-        """The id of the image for an architecture, ``x86_64`` or ``arm64``."""
+    def image(self, instance_type: str) -> str:
+        """The id of the image for machines of a type."""
+        arch, gpu = self._once(f"type {instance_type}", lambda: self._type(instance_type))
         named = self.settings.ami if gpu else self.settings.anchor_ami
         if named.startswith("ami-"):
             return named
         default = _GPU_IMAGE.format(arch=arch) if gpu else _PLAIN_IMAGE.format(arch=_DEBIAN_NAMES.get(arch, arch))
         return str(self._once(f"image {gpu} {arch}", lambda: self._parameter(named or default, gpu)))
+
+    def _type(self, instance_type: str) -> tuple[str, bool]:
+        """Its architecture, ``x86_64`` or ``arm64``, and whether it has GPUs."""
+        found = self.ask("ec2", "DescribeInstanceTypes", ("InvalidInstanceType",), InstanceTypes=[instance_type])
+        if found == "InvalidInstanceType" or not found["InstanceTypes"]:
+            raise RefusedError(f"AWS has no type {instance_type} in {self.settings.region}")
+        row = found["InstanceTypes"][0]
+        supported = row.get("ProcessorInfo", {}).get("SupportedArchitectures") or ("x86_64",)
+        return "arm64" if "arm64" in supported else "x86_64", bool(row.get("GpuInfo"))
 
     def _parameter(self, name: str, gpu: bool) -> str:
         found = self.ask("ssm", "GetParameter", ("ParameterNotFound",), Name=name)
@@ -141,7 +151,7 @@ class Ec2Account:
             where = ", ".join(self.subnets)
             raise RefusedError(
                 f"{instance_type} is not offered in {where}; name another type, or subnets of other zones in "
-                "DEEPVM_AWS_SUBNETS, or another DEEPVM_AWS_REGION"
+                "DEEPVM_AWS_SUBNETS, or another AWS_REGION"
             )
         return found
 

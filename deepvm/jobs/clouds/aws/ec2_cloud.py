@@ -137,11 +137,7 @@ class Ec2Cloud:
 
     def _prepared(self, record: MachineRecord, start: Start, near: list[str]) -> dict[str, Any]:
         """Put what the machine must know where it finds it; returns the request for it."""
-        from deepvm.catalog.store import load_catalog
-
         account, pool, prefix = self._account, record.pool, self._prefix(start.job)
-        found = load_catalog().by_name.get(pool.instance_type)
-        arch, gpu = (found.cpu_architecture, found.gpu is not None) if found is not None else ("x86_64", True)
         known = {**asdict(start), "secret": start.secret.hex(), "role": record.role.value, "market": pool.market}
         self._put(f"{prefix}/machines/{record.id}.json", json.dumps(known).encode())
         self._put(f"{prefix}/controller", start.controller.encode(), once=start.controller)
@@ -153,7 +149,7 @@ class Ec2Cloud:
         )
         tags = {OWNER_TAG: self.owner, JOB_TAG: start.job}
         data = template_data(
-            script, account.image(arch or "x86_64", gpu=gpu), settings.instance_profile, settings.security_group
+            script, account.image(pool.instance_type), settings.instance_profile, settings.security_group
         )
         name = self._template(start.job, data, tags)
         subnets = account.subnets

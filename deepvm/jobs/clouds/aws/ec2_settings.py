@@ -44,14 +44,11 @@ class Ec2Settings:
         def said(name: str) -> str:
             return environ.get(_PREFIX + name, "").strip()
 
-        cloud = AwsCloud()
-        named = said("REGION")
-        region = cloud.check_region(named, f"{_PREFIX}REGION") if named else cloud.own_region("", environ).name
         port = environ.get(_PORT, "").strip() or "0"
         if not port.isdigit() or int(port) > 65_535:
             raise RequestError(_PORT, port, "a port, from 1 to 65535")
         return cls(
-            region=region,
+            region=AwsCloud().own_region("", environ).name,  # prices are those of this region, too
             bucket=said("BUCKET").removeprefix("s3://").strip("/"),
             ami=said("AMI"),
             anchor_ami=said("ANCHOR_AMI"),
