@@ -280,6 +280,8 @@ def running() -> Iterator[FakeEc2]:
             patch.setenv(name, value)
         fake = _server()
         patch.setenv("AWS_ENDPOINT_URL", fake.url)
+        # boto3 tries again as often as ever, but does not wait for seconds in between.
+        patch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.01)
         fake.begin()
         yield fake
         fake.begin()
