@@ -10,8 +10,8 @@ from typing import Any
 from deepvm.catalog.clouds.aws.client import Aws
 from deepvm.catalog.clouds.aws.errors import Question
 from deepvm.errors import CloudError
+from deepvm.jobs.cloud import RefusedError, UnknownError
 from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
-from deepvm.jobs.clouds.base import RefusedError, UnknownError
 
 _GUIDE = "docs/guide/aws.md says how"
 _GPU_IMAGE = "/aws/service/deeplearning/ami/{arch}/oss-nvidia-driver-gpu-pytorch-2.9-ubuntu-24.04/latest/ami-id"

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from deepvm.catalog.clouds.aws.client import Aws
+from deepvm.jobs.cloud import Launch, Listing, RefusedError, Start, UnknownError
 from deepvm.jobs.clouds.aws.ec2_account import Ec2Account
 from deepvm.jobs.clouds.aws.ec2_instances import Instance, instance_of_row, kept
 from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
 from deepvm.jobs.clouds.aws.fleet import REFUSALS, fleet_request, refusal, template_data
 from deepvm.jobs.clouds.aws.package_archive import package_archive
 from deepvm.jobs.clouds.aws.user_data import user_data
-from deepvm.jobs.clouds.base import Launch, Listing, RefusedError, Start, UnknownError
 from deepvm.jobs.world import MachineRecord
 
 OWNER_TAG, JOB_TAG, MACHINE_TAG = "deepvm:owner", "deepvm:job", "deepvm:machine"
@@ -36,7 +36,7 @@ _SPOT = "spot"
 
 
 class Ec2Cloud:
-    """See :class:`deepvm.jobs.clouds.base.Cloud` and :class:`deepvm.jobs.clouds.base.Distant`."""
+    """See :class:`deepvm.jobs.cloud.Cloud` and :class:`deepvm.jobs.clouds.base.Distant`."""
 
     can_preempt: ClassVar = False
     near: ClassVar = False

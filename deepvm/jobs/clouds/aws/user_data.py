@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from importlib import resources
 
-from deepvm.jobs.clouds.base import RefusedError
+from deepvm.jobs.cloud import RefusedError
 
 LARGEST = 16 * 1024
 """Bytes that EC2 takes, before they are encoded."""
