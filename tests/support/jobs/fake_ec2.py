@@ -1,8 +1,8 @@
 """An EC2 and an S3 over HTTP: moto, and in front of it what moto lacks and what goes wrong in a cloud.
 
 moto ignores client tokens, takes the first of a fleet's overrides, and never runs out of capacity. The proxy answers a
-token that it has seen with the reply that it gave; refuses pools; drops replies after the call went through; repeats
-calls; and hides new instances from DescribeInstances for a while.
+token that it has seen with the reply that it gave; refuses pools; drops replies after the call went through, whereupon
+boto3 repeats the call; and hides new instances from DescribeInstances for a while.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class FakeEc2:
     def reset(self) -> None:
         self.full: dict[tuple[str, str], str] = {}
         self.fail: dict[str, list[str]] = {}
-        self.lose = self.repeat = 0
+        self.lose = 0
         self.late_s = 0.0
         self.forget_tokens = False
         self.calls: list[tuple[str, str, dict[str, Any]]] = []
@@ -103,9 +103,6 @@ class FakeEc2:
                 found = self._tokens[token]
             else:
                 found = self._tokens[token] = self._new_fleet(environ, given)
-                if self.repeat:
-                    self.repeat -= 1
-                    assert self._tokens[token] is found  # a proxy has sent it again: the token makes nothing of it
             lost = self.lose > 0
             self.lose -= lost
         if lost:
