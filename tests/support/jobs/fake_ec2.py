@@ -47,7 +47,7 @@ class FakeEc2:
     """
 
     def __init__(self, moto: Callable[..., Any]) -> None:
-        self._moto, self._lock = moto, threading.Lock()
+        self._moto, self._lock, self._one_at_a_time = moto, threading.Lock(), threading.Lock()
         self.url = ""
         self.reset()
 
@@ -156,7 +156,8 @@ class FakeEc2:
 
         inner = {**environ, "wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
         inner.pop("werkzeug.request", None)
-        data = b"".join(self._moto(inner, begin))
+        with self._one_at_a_time:  # moto's S3 closes a file that another request for the same object reads
+            data = b"".join(self._moto(inner, begin))
         return said[0], [(k, v) for k, v in said[1] if k.lower() not in ("content-length", "connection")], data
 
     @staticmethod
