@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from deepvm.jobs import markets
+from deepvm.jobs.pool_choice import refused, rested
 from deepvm.jobs.states import Job, JobEvent, Machine, MachineEvent, job_after, machine_after
 from deepvm.jobs.world import LOST, PREEMPTED, REFUSED, RELEASED, MachineRecord, Pool, Reason, Role, Save, World
 
@@ -29,10 +30,12 @@ class Tick:
 
 @dataclass(frozen=True)
 class Launched:
-    """The cloud has made a machine."""
+    """The cloud has made a machine; ``zone``, ``usd_per_hour``: what it chose, if that was left to it."""
 
     id: str
     launched_s: float
+    zone: str = ""
+    usd_per_hour: float | None = None
 
 
 @dataclass(frozen=True)
@@ -45,10 +48,14 @@ class Refused:
 
 @dataclass(frozen=True)
 class Listed:
-    """The cloud's list of the job's machines: since when they live, and from when to when those did that do no more."""
+    """The cloud's list of the job's machines: since when they live, and from when to when those did that do no more.
+
+    ``zones``: where each is, if that was left to the cloud.
+    """
 
     alive: Mapping[str, float]
     ended: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    zones: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -254,12 +261,10 @@ def _known(world: World, event: Event) -> World:
         return world
     machine, now = world.machines[event.id], world.now_s
     if isinstance(event, Launched):
-        return _moved(world, replace(machine, launched_s=event.launched_s), MachineEvent.LAUNCHED)
+        world = _moved(world, replace(machine, launched_s=event.launched_s), MachineEvent.LAUNCHED)
+        return _placed(world, machine.id, event.zone, event.usd_per_hour)
     if isinstance(event, Refused):
-        world = _moved(world, machine, MachineEvent.REFUSED)
-        times = world.blocked.get(machine.pool, (0.0, 0))[1]
-        until = now + world.terms.cool_s * 2 ** min(times, 6)
-        return replace(world, blocked={**world.blocked, machine.pool: (until, times + 1)})
+        return refused(_moved(world, machine, MachineEvent.REFUSED), machine.pool)
     if isinstance(event, Silent):
         if machine.state not in (Machine.WARMING, Machine.MEMBER):
             return world
@@ -271,6 +276,7 @@ def _known(world: World, event: Event) -> World:
         moved = _moved(world, machine, MachineEvent.NOTICE)
         if not first:
             return moved
+        moved = rested(moved, machine.pool)
         return moved.with_machine(replace(moved.machines[machine.id], noticed_s=now, taken_s=event.taken_s))
     assert isinstance(event, Heard)
     if machine.state.over:
@@ -285,6 +291,14 @@ def _known(world: World, event: Event) -> World:
     return world
 
 
+def _placed(world: World, machine: str, zone: str, usd_per_hour: float | None = None) -> World:
+    """With what the cloud has chosen for a machine."""
+    record = world.machines[machine]
+    usd = record.pool.usd_per_hour if usd_per_hour is None else usd_per_hour
+    pool = replace(record.pool, zone=zone or record.pool.zone, usd_per_hour=usd)
+    return world.with_machine(replace(record, pool=pool))
+
+
 def _listed(world: World, event: Listed) -> World:
     for machine in list(world.machines.values()):
         if machine.id in event.ended:
@@ -297,6 +311,8 @@ def _listed(world: World, event: Listed) -> World:
             world = _moved(world, machine, MachineEvent.LAUNCHED)
         elif world.now_s - machine.requested_s >= world.terms.absent_s:
             world = _moved(world, machine, MachineEvent.ABSENT)
+        if event.zones.get(machine.id, machine.pool.zone) != machine.pool.zone:
+            world = _placed(world, machine.id, event.zones[machine.id])
     return world
 
 
@@ -583,7 +599,9 @@ def _wanted(world: World) -> _Step:
         world = _moved(world, machine, MachineEvent.RELEASE)
         acts.append(Release(machine.id))
     terms = world.terms
-    steady = 0 if world.on_demand else terms.steadies - sum(m.pool == terms.steady for m in live)
+    # By market, not by pool: the cloud may have chosen the zone.
+    steadies = sum(terms.steady is not None and m.pool.market == terms.steady.market for m in live)
+    steady = 0 if world.on_demand else terms.steadies - steadies
     wanted: list[tuple[Pool | None, Role, int]] = [
         (terms.anchor, Role.ANCHOR, terms.anchors - (len(alive) - len(trainers))),
         (terms.steady, Role.TRAINER, min(steady, terms.most - len(live))),

@@ -23,6 +23,7 @@ from deepvm.core.preemption.deadlines import (
     on_demand_next,
     steps_on_spot,
 )
+from deepvm.jobs.pool_choice import free_pools
 from deepvm.jobs.states import Job, Machine
 from deepvm.jobs.world import LOST, PREEMPTED, REFUSED, MachineRecord, Pace, Pool, Reason, Role, Save, World
 
@@ -183,7 +184,7 @@ def pool_of(world: World) -> Pool | None:
     bought = world.terms.bought
     if world.on_demand and bought is not None and not is_blocked(world, bought):
         return bought
-    return next((p for p in world.pools if not is_blocked(world, p)), None)
+    return next(iter(free_pools(world)), None)
 
 
 def most_of(world: World) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
@@ -18,7 +19,7 @@ from deepvm.core.cluster.instances import InstanceType, Market
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.core.units import MOST_USD
 from deepvm.errors import DataError, JobFormatError, RequestError
-from deepvm.jobs.clouds.base import Cloud
+from deepvm.jobs.clouds.base import Cloud, Distant
 from deepvm.jobs.clouds.registry import find_cloud, open_cloud
 from deepvm.jobs.controller.controller import Submitted
 from deepvm.jobs.controller.injector import Injection
@@ -26,6 +27,7 @@ from deepvm.jobs.history import History, JobRow, own_folder
 from deepvm.jobs.jobfile import Anchor, JobFile, Range
 from deepvm.jobs.markets import is_on_demand, most_of
 from deepvm.jobs.own_hosts import SSH, OwnHosts, pool_of
+from deepvm.jobs.pool_choice import in_order
 from deepvm.jobs.pools import expected_life_s
 from deepvm.jobs.states import Job
 from deepvm.jobs.storage import git_code
@@ -65,22 +67,39 @@ def instance_of(name: str, option: str = "machines.type") -> InstanceType:
     return catalog[name]
 
 
-def world_of(job: JobFile, beside: Path, now_s: float) -> World:
-    """What the controller knows before anything has happened; ``beside``: the job file's folder.
+def world_of(job: JobFile, beside: Path, now_s: float, lives: Iterable[Mapping[str, Any]] = ()) -> World:
+    """What the controller knows before anything has happened.
 
-    Raises RequestError, or what reading its plan raises.
+    ``beside``: the job file's folder. ``lives``: the history's machines, by which zones are put in order.
+
+    Raises RequestError, RefusedError, UnknownError, or what reading its plan raises.
     """
     hosts, budget = hosts_of(job, beside), job.budget
     wanted = rented_of(job, beside) if hosts is None else taken_of(job, hosts)
-    zone, grace_s = job.machines.zone or job.cloud, job.inject.grace if job.inject else _GRACE_S
+    grace_s = job.inject.grace if job.inject else _GRACE_S
+    cloud, known = cloud_of(job.cloud), list(lives)
+    whole = job.machines.zone or (cloud.whole() if isinstance(cloud, Distant) else job.cloud)
 
-    def pool(name: str, market: Market, option: str) -> Pool:
+    def pool(name: str, market: Market, option: str, zone: str = whole, usd: float | None = None) -> Pool:
         if hosts is not None:
             return next(p for p in hosts.pools() if p.instance_type == name)
-        price = instance_of(name, option).usd_per_hour(market)
+        price = instance_of(name, option).usd_per_hour(market) if usd is None else usd
         if price is None:
             raise RequestError(option, name, f"a type with a price in the market {market.value}")
         return Pool(name, zone, market.value, float(price), grace_s)
+
+    def spots(name: str) -> tuple[Pool, ...]:
+        """The pools of a type, zone by zone: between zones traffic costs more than the machines do."""
+        if not isinstance(cloud, Distant):
+            return (pool(name, Market.SPOT, "machines.type"),)
+        prices = {z: usd for z, usd in cloud.zones(name, Market.SPOT.value).items() if z.startswith(whole)}
+        if not prices:
+            raise RequestError("machines.zone", whole, f"a zone of {cloud.whole()} with a subnet that offers {name}")
+        if wanted.most == 1 and not wanted.anchors:  # it has nobody to talk to: the cloud knows best
+            known_usd = [usd for usd in prices.values() if usd is not None]
+            return (pool(name, Market.SPOT, "machines.type", usd=min(known_usd, default=None)),)
+        found = [pool(name, Market.SPOT, "machines.type", zone, usd) for zone, usd in prices.items()]
+        return in_order(found, known, now_s)
 
     spot = wanted.steadies < wanted.most
     moves = hosts is None and spot and budget.deadline is not None and job.steps is not None
@@ -110,7 +129,14 @@ def world_of(job: JobFile, beside: Path, now_s: float) -> World:
         restart_s=15.0 if near else 300.0,
         version_s=2.0 if near else 60.0,
     )
-    pools = tuple(p for p in ((pool(wanted.type, Market.SPOT, "machines.type"),) if spot else (on_demand,)) if p)
+    if isinstance(cloud, Distant) and not spot:
+        cloud.zones(wanted.type, Market.ON_DEMAND.value)  # says what is missing before anything is written down
+    others = wanted.others if isinstance(cloud, Distant) else ()
+    pools = (
+        tuple(p for name in (wanted.type, *others) for p in spots(name))
+        if spot
+        else ((on_demand,) if on_demand else ())
+    )
     if hosts is not None:
         pools = tuple(p for p in hosts.pools() if p.instance_type != wanted.anchor)
     world = World(terms=terms, now_s=now_s, pools=pools)
@@ -130,7 +156,10 @@ def remarks(job: JobFile) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Rented:
-    """What a job rents: machines of one type, so many of them on demand, and those that keep versions."""
+    """What a job rents: machines of one type, so many of them on demand, and those that keep versions.
+
+    ``others``: the types of the next-ranked clusters, for when none of this one are to be had.
+    """
 
     type: str
     least: int
@@ -138,6 +167,7 @@ class Rented:
     steadies: int
     anchor: str = ""
     anchors: int = 0
+    others: tuple[str, ...] = ()
 
 
 def rented_of(job: JobFile, beside: Path) -> Rented:
@@ -151,6 +181,7 @@ def rented_of(job: JobFile, beside: Path) -> Rented:
         plan = load_plan(beside / machines.plan)
         vms, memory = plan.training, plan.memory
         found = Rented(vms.instance_type, plan.training_count, plan.training_count, vms.on_demand_count)
+        found = replace(found, others=_alike(vms.instance_type, _next_of_plan(beside / machines.plan)))
         if memory is not None:
             found = replace(found, anchor=memory.instance_type, anchors=memory.on_demand_count)
     else:
@@ -219,7 +250,28 @@ def _recommended(usd_per_hour: float) -> Rented:
         best.on_demand_count,
         "" if memory is None else memory.instance.name,
         0 if memory is None else memory.count,
+        _alike(best.gpu.name, [row.cluster.gpu.name for row in answer[1:]]),
     )
+
+
+def _next_of_plan(file: Path) -> Iterator[str]:
+    """The types of the configurations of a plan's file, from the second on."""
+    for rank in itertools.count(2):
+        try:
+            yield load_plan(file, rank).training.instance_type
+        except RequestError:  # there is no such rank
+            return
+
+
+def _alike(name: str, others: Iterable[str]) -> tuple[str, ...]:
+    """Types that can stand in for one: known ones with as many GPUs, as each machine has as many ranks."""
+    catalog = load_catalog()
+
+    def gpus(one: str) -> int:
+        found = catalog.by_name.get(one)
+        return 0 if found is None or found.gpu is None else found.gpu.count
+
+    return tuple(dict.fromkeys(other for other in others if other != name and 0 < gpus(other) == gpus(name)))
 
 
 def cloud_of(name: str) -> Cloud:
@@ -240,8 +292,10 @@ def submit(job: JobFile, file: Path, history: History) -> tuple[Submitted, World
     """Write a new job down: from now on it can be resumed. Raises RequestError, JobFormatError, DataError."""
     now_s, beside = time.time(), file.parent
     with about(file):
-        cloud_of(job.cloud)
-        world, folder = world_of(job, beside, now_s), jobs_folder() / job.name
+        cloud = cloud_of(job.cloud)
+        if isinstance(cloud, Distant):
+            cloud.host(job.name)  # whether its machines would find a controller here
+        world, folder = world_of(job, beside, now_s, history.machines()), jobs_folder() / job.name
         hosts = hosts_of(job, beside)
     known = history.job(job.name)
     if known is not None:
@@ -305,9 +359,10 @@ def secret_in(folder: Path) -> str:
 
 def submitted(name: str, folder: Path, spec: Mapping[str, Any]) -> Submitted:
     """A job as its controller runs it, from what was written down. Raises DataError."""
-    inject, hosts = spec["inject"], OwnHosts.load(folder)
+    inject, hosts, cloud = spec["inject"], OwnHosts.load(folder), cloud_of(spec["cloud"])
+    own = [cloud.tier(name)] if isinstance(cloud, Distant) else [(folder / "versions").as_uri()]
     # A folder of this computer is of no use to other hosts.
-    tiers = list(spec["tiers"]) or ([] if hosts and not hosts.reach.local else [(folder / "versions").as_uri()])
+    tiers = list(spec["tiers"]) or ([] if hosts and not hosts.reach.local else own)
     told = {
         "train": spec["train"],
         "launcher": spec["launcher"],
@@ -327,7 +382,7 @@ def submitted(name: str, folder: Path, spec: Mapping[str, Any]) -> Submitted:
     if inject is not None:
         injection = Injection(inject["mttp"], inject["seed"], inject["count"], inject["grace"], inject["missed"])
     code = folder / CODE if (folder / CODE).exists() else None
-    list_s = 1.0 if find_cloud(spec["cloud"]).near else 5.0
+    list_s = 1.0 if cloud.near else 5.0
     return Submitted(name, folder, secret_in(folder), told, code, injection, list_s)
 
 

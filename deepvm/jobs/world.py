@@ -45,6 +45,11 @@ class Pool:
     usd_per_hour: float
     grace_s: float = 120.0
 
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """What it is, whatever it costs at the moment."""
+        return self.instance_type, self.zone, self.market
+
 
 @dataclass(frozen=True)
 class MachineRecord:

@@ -138,6 +138,7 @@ BAD = [
     (base(orphan_after="30"), "orphan_after: 30 cannot be used; allowed: a time with a unit"),
     (base(inject="{seed: 1}"), "inject.mttp: missing; allowed: a time with a unit"),
     (base(inject="{mttp: 30s, missed: 2}"), "inject.missed: 2 cannot be used; allowed: the share without a notice"),
+    (base(inject="{mttp: 30s}", cloud="aws"), "inject: the cloud aws takes machines back itself"),
     (base(schema_version="deepvm.job/9"), "schema_version: 'deepvm.job/9' cannot be used"),
 ]
 

@@ -165,6 +165,9 @@ def doctor(
     ] = [],  # noqa: B006  typer copies defaults, and None would hide the list type
     profile: AwsProfile = "",
     iam: Annotated[bool, flag("--iam", "Only print the read-only IAM policy that deepvm needs.")] = False,
+    purpose: Annotated[
+        str, opt("With --iam: the policy of run (who runs jobs on AWS) or machine (their role).", "NAME", "--for")
+    ] = "",
     output: Output = "table",
 ) -> None:
     """Check what live prices need: the cache, credentials, the clock, each permission, quotas, the price feed.
@@ -175,8 +178,10 @@ def doctor(
     from deepvm.catalog.signals.cloud import Region
     from deepvm.reports.tables import Column, print_table
 
+    if purpose and not iam:
+        raise RequestError("for", purpose, "only with --iam")
     if iam:
-        sys.stdout.write(DEFAULT_CLOUD.policy())
+        sys.stdout.write(_policy_for(purpose) if purpose else DEFAULT_CLOUD.policy())
         return
     # "all" is for prices; the usual region says the same about credentials and permissions.
     named = dict.fromkeys(r for r in region if r not in ("", "all"))
@@ -195,6 +200,16 @@ def doctor(
     print_as(output, lambda: print_table(columns, cells, also="-o json"), lambda: document | {"checks": checks})
     if failed:
         raise typer.Exit(5)
+
+
+def _policy_for(purpose: str) -> str:
+    """The IAM policy of jobs. Raises RequestError."""
+    from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
+    from deepvm.jobs.clouds.aws.run_policy import POLICIES, policy_text
+
+    if purpose not in POLICIES:
+        raise RequestError("for", purpose, one_of(purpose, tuple(POLICIES)) or joined(POLICIES, "or"))
+    return policy_text(purpose, Ec2Settings.of(os.environ))
 
 
 def _check_cache() -> Check:

@@ -17,7 +17,7 @@ import uvicorn
 
 from deepvm.io.agent_board import SaveReason
 from deepvm.jobs import decisions as d
-from deepvm.jobs.clouds.base import Cloud, RefusedError, Start, UnknownError
+from deepvm.jobs.clouds.base import Cloud, Distant, Launch, RefusedError, Start, UnknownError
 from deepvm.jobs.controller.api import application
 from deepvm.jobs.controller.injector import Injection, strike_of
 from deepvm.jobs.controller.samples import Sampler
@@ -195,24 +195,26 @@ class Controller:
             start = Start(
                 name, act.id, secret_of(self._job.secret, act.id), self._url, str(self._job.folder / "controller")
             )
-            launched_s = await asyncio.to_thread(self._cloud.request, record, start)
+            made = await asyncio.to_thread(self._cloud.request, record, start)
         except RefusedError as error:
             self.feed(d.Refused(act.id, str(error)))
         except UnknownError as error:
             log.warning("%s", error)
         else:
-            self.feed(d.Launched(act.id, launched_s))
+            launch = made if isinstance(made, Launch) else Launch(made)
+            self.feed(d.Launched(act.id, launch.launched_s, launch.zone, launch.usd_per_hour))
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
     async def run(self) -> World:
         """Run until the job is over and nothing lives."""
         host = await asyncio.to_thread(self._cloud.host, self._job.name)
+        bind, bind_port = self._cloud.listen() if isinstance(self._cloud, Distant) else (host, 0)
         self._receiver = Receiver(self._job.secret)
         config = uvicorn.Config(
             application(self, self._receiver),
-            host=host,
-            port=0,
+            host=bind,
+            port=bind_port,
             log_level="error",
             timeout_keep_alive=75,
             lifespan="off",
@@ -226,6 +228,8 @@ class Controller:
         place = self._job.folder / "controller"
         place.with_name("controller.new").write_text(self._url)
         place.with_name("controller.new").replace(place)
+        if isinstance(self._cloud, Distant):
+            await asyncio.to_thread(self._cloud.announce, self._job.name, self._url)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
         now_s = time.time()
@@ -296,7 +300,7 @@ class Controller:
         except UnknownError as error:
             log.warning("%s", error)
             return
-        self.feed(d.Listed(dict(found.alive), dict(found.ended)))
+        self.feed(d.Listed(dict(found.alive), dict(found.ended), dict(found.zones)))
 
     def _strike(self) -> None:
         """Take machines back on purpose, when their lives are over."""

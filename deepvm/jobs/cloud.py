@@ -1,0 +1,116 @@
+"""What the controller needs of a cloud, whichever it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Protocol, runtime_checkable
+
+from deepvm.errors import CloudError, DeepVMError
+from deepvm.jobs.world import MachineRecord
+
+
+class UnknownError(DeepVMError):
+    """The cloud does not answer, or not as it should: nobody knows what became of the request."""
+
+    exit_code = CloudError.exit_code
+
+
+class RefusedError(DeepVMError):
+    """The cloud will not make a machine: capacity, quota, price. None was made."""
+
+    exit_code = CloudError.exit_code
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a new machine must know.
+
+    Attributes:
+        job: its name. machine: the name of the request, the tag of the machine. secret: of this machine.
+        controller: the controller's URL. controller_file: a file with it, for machines that share this disk.
+    """
+
+    job: str
+    machine: str
+    secret: bytes = field(repr=False)
+    controller: str
+    controller_file: str = ""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A machine that was made: when, and the zone and price, if the cloud has chosen them."""
+
+    launched_s: float
+    zone: str = ""
+    usd_per_hour: float | None = None
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The cloud's machines of a job, by the name of their request, with seconds since the epoch.
+
+    ``alive``: since when each lives. ``ended``: from when to when each that does no more did, and why if that is known.
+    ``zones``: where each is, if the cloud has chosen.
+    """
+
+    alive: Mapping[str, float]
+    ended: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    zones: Mapping[str, str] = field(default_factory=dict)
+
+
+class Cloud(Protocol):
+    """A cloud; calls may block, and come from several threads."""
+
+    can_preempt: ClassVar[bool]
+    """Whether machines can be taken back on purpose."""
+    near: ClassVar[bool]
+    """Whether machines come within seconds, and heartbeats each second cost nothing."""
+
+    @classmethod
+    def open(cls, folder: Path) -> Cloud:
+        """That of this user, whose jobs are in ``folder``. Raises RefusedError: it cannot be used here."""
+
+    def host(self, job: str) -> str:
+        """The address at which a job's controller listens, so that its machines reach it."""
+
+    def finish(self, job: str) -> None:
+        """A job is over: remove what its machines shared. Raises UnknownError."""
+
+    def request(self, record: MachineRecord, start: Start) -> float | Launch:
+        """Make a machine, once for each name; returns when it was launched. Raises RefusedError, UnknownError."""
+
+    def listing(self, job: str) -> Listing:
+        """The machines of a job. Raises UnknownError."""
+
+    def release(self, job: str, machine: str) -> None:
+        """End a machine; harmless if there is none. Raises UnknownError."""
+
+    def preempt(self, job: str, machine: str, grace_s: float | None) -> None:
+        """Take a machine back after a notice of ``grace_s``, or at once without one."""
+
+
+@runtime_checkable
+class Distant(Protocol):
+    """What a cloud has besides, whose machines share neither disk nor network with the controller."""
+
+    def listen(self) -> tuple[str, int]:
+        """Address and port (0: any) that the controller binds; machines use that of :meth:`Cloud.host`."""
+
+    def announce(self, job: str, url: str) -> None:
+        """Tell the machines that live where the controller is now. Raises UnknownError."""
+
+    def tier(self, job: str) -> str:
+        """Where versions go if the job names no tiers. Raises RefusedError."""
+
+    def zones(self, instance_type: str, market: str) -> Mapping[str, float | None]:
+        """Zones to ask for a type in, the first first, and its price there in $/h, None if unknown.
+
+        A name that covers several leaves the choice to the cloud. Raises RefusedError: nothing can be rented as it is
+        set up, and why; UnknownError.
+        """
+
+    def whole(self) -> str:
+        """The name that covers all zones."""

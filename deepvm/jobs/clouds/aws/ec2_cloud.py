@@ -1,0 +1,351 @@
+"""Machines of EC2: one instant fleet for each, found again by its tags.
+
+A request is known by three names: the tags ``deepvm:owner`` and ``deepvm:job`` are the job's, ``deepvm:machine`` is the
+machine's; and the fleet's client token follows from them, so that a request that is sent again makes nothing new.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, ClassVar
+
+from deepvm.catalog.clouds.aws.client import Aws
+from deepvm.jobs.cloud import Launch, Listing, RefusedError, Start, UnknownError
+from deepvm.jobs.clouds.aws.ec2_account import Ec2Account
+from deepvm.jobs.clouds.aws.ec2_instances import Instance, instance_of_row, kept
+from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
+from deepvm.jobs.clouds.aws.fleet import REFUSALS, fleet_request, refusal, template_data
+from deepvm.jobs.clouds.aws.package_archive import package_archive
+from deepvm.jobs.clouds.aws.user_data import user_data
+from deepvm.jobs.world import MachineRecord
+
+OWNER_TAG, JOB_TAG, MACHINE_TAG = "deepvm:owner", "deepvm:job", "deepvm:machine"
+_LATE_S = 300.0
+"""So long a machine that was made may be missing in EC2's answers: they are consistent later."""
+_OWNER = ".aws-owner"
+_SPOT = "spot"
+
+
+class Ec2Cloud:
+    """See :class:`deepvm.jobs.cloud.Cloud` and :class:`deepvm.jobs.clouds.base.Distant`."""
+
+    can_preempt: ClassVar = False
+    near: ClassVar = False
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: Ec2Settings,
+        aws: Aws | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """``folder``: of the jobs of this user. Nothing is asked yet."""
+        self._folder, self._settings, self._clock = folder, settings, clock
+        self._account = Ec2Account(aws or Aws("", settings.region, total_s=60.0), settings)
+        self._lock = threading.Lock()
+        self._made: dict[tuple[str, str], list[Instance]] = {}
+        """What this process has had made, by job and machine."""
+        self._put_once = set[str]()
+        self._seen_ended: dict[str, float] = {}
+
+    @classmethod
+    def open(cls, folder: Path) -> Ec2Cloud:
+        """See :class:`Cloud`."""
+        return cls(folder, Ec2Settings.of(os.environ))
+
+    # --- where things are --------------------------------------------------------------------------------------------
+
+    @property
+    def owner(self) -> str:
+        """Whose jobs these are: two people may use one account, and the same name for a job."""
+        place = self._folder / _OWNER
+        if not place.exists():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            new = place.with_name(f"{_OWNER}.{secrets.token_hex(4)}")
+            new.write_text(secrets.token_hex(6))
+            with contextlib.suppress(FileExistsError):
+                os.link(new, place)  # whole, and only if there is none yet
+            new.unlink()
+        return place.read_text().strip()
+
+    def _prefix(self, job: str) -> str:
+        return f"deepvm/{self.owner}/{job}"
+
+    def host(self, job: str) -> str:
+        """See :class:`Cloud`."""
+        if self._settings.controller_host:
+            return self._settings.controller_host
+        own = _own_address()
+        if not own:
+            raise RefusedError(
+                "machines on AWS cannot reach a controller on this computer; run deepvm on an EC2 instance in their "
+                "VPC, or set DEEPVM_CONTROLLER_HOST to an address at which they reach it (VPN, forwarded port), and "
+                "DEEPVM_CONTROLLER_PORT to the port"
+            )
+        return own
+
+    def listen(self) -> tuple[str, int]:
+        """See :class:`Distant`."""
+        own = "" if self._settings.controller_host else _own_address()
+        return own or "0.0.0.0", self._settings.controller_port
+
+    def announce(self, job: str, url: str) -> None:
+        """See :class:`Distant`."""
+        self._put(f"{self._prefix(job)}/controller", url.encode())
+
+    def tier(self, job: str) -> str:
+        """See :class:`Distant`."""
+        return f"s3://{self._account.bucket}/{self._prefix(job)}/versions"
+
+    def whole(self) -> str:
+        """See :class:`Distant`: the region."""
+        return self._settings.region
+
+    def zones(self, instance_type: str, market: str) -> Mapping[str, float | None]:
+        """See :class:`Distant`."""
+        self._account.check()
+        names = self._account.zones(instance_type)
+        prices = self._account.spot_prices(instance_type) if market == _SPOT else {}
+        return {name: prices.get(name) for name in sorted(names, key=lambda name: prices.get(name, float("inf")))}
+
+    # --- machines ----------------------------------------------------------------------------------------------------
+
+    def request(self, record: MachineRecord, start: Start) -> Launch:
+        """See :class:`Cloud`."""
+        # Whatever became of an earlier request of this name: it counts.
+        there = self._instances(start.job)
+        known = kept(there).get(record.id)
+        if known is not None:
+            return Launch(known.launched_s, known.zone)
+        try:
+            asked = self._prepared(record, start, [i.zone for i in there if i.alive])
+        except UnknownError as error:
+            raise RefusedError(str(error)) from None  # nothing was asked for yet
+        answer = self._account.ask("ec2", "CreateFleet", REFUSALS, **asked)
+        if isinstance(answer, str):
+            raise RefusedError(refusal(record.pool, [answer]))
+        return self._launched(record, start.job, answer)
+
+    def _prepared(self, record: MachineRecord, start: Start, near: list[str]) -> dict[str, Any]:
+        """Put what the machine must know where it finds it; returns the request for it."""
+        account, pool, prefix = self._account, record.pool, self._prefix(start.job)
+        known = {**asdict(start), "secret": start.secret.hex(), "role": record.role.value, "market": pool.market}
+        self._put(f"{prefix}/machines/{record.id}.json", json.dumps(known).encode())
+        self._put(f"{prefix}/controller", start.controller.encode(), once=start.controller)
+        settings = self._settings
+        if not settings.install:
+            self._put(f"{prefix}/package.tar.gz", package_archive(), once=prefix)
+        script = user_data(
+            start.job, settings.region, account.bucket, prefix, python=settings.python, install=settings.install
+        )
+        tags = {OWNER_TAG: self.owner, JOB_TAG: start.job}
+        data = template_data(
+            script, account.image(pool.instance_type), settings.instance_profile, settings.security_group
+        )
+        name = self._template(start.job, data, tags)
+        subnets = account.subnets
+        offered = [zone for zone in account.zones(pool.instance_type) if zone.startswith(pool.zone)]
+        if not offered:
+            raise RefusedError(f"{pool.instance_type} is not offered in {pool.zone}, or there is no subnet")
+        # The machines of a job exchange much: on demand they come to where the others are, if they can.
+        offered.sort(key=lambda zone: -near.count(zone))
+        token = hashlib.sha256(f"{self.owner} {start.job} {record.id}".encode()).hexdigest()[:40]
+        named = {**tags, MACHINE_TAG: record.id, "Name": f"deepvm {start.job} {record.id}"}
+        return fleet_request(pool, name, {zone: subnets[zone] for zone in offered}, token, named)
+
+    def _template(self, job: str, data: Mapping[str, Any], tags: Mapping[str, str]) -> str:
+        """The name of a launch template with this data: named after it, it is the right one if it exists."""
+        digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]
+        name = f"deepvm-{self.owner}-{job}-{digest}"
+        with self._lock:
+            if name in self._put_once:
+                return name
+        self._account.ask(
+            "ec2",
+            "CreateLaunchTemplate",
+            ("InvalidLaunchTemplateName.AlreadyExistsException",),
+            LaunchTemplateName=name,
+            LaunchTemplateData=data,
+            TagSpecifications=[
+                {"ResourceType": "launch-template", "Tags": [{"Key": k, "Value": v} for k, v in tags.items()]}
+            ],
+        )
+        with self._lock:
+            self._put_once.add(name)
+        return name
+
+    def _launched(self, record: MachineRecord, job: str, answer: Mapping[str, Any]) -> Launch:
+        """What a fleet has brought."""
+        zone_of = {subnet: zone for zone, subnet in self._account.subnets.items()}
+        made = [
+            (name, row.get("LaunchTemplateAndOverrides", {}).get("Overrides", {}))
+            for row in answer.get("Instances") or ()
+            for name in row["InstanceIds"]
+        ]
+        if not made:
+            codes = [str(e.get("ErrorCode", "")) for e in answer.get("Errors") or ()]
+            raise RefusedError(refusal(record.pool, codes))
+        name, where = made[0]
+        zone = zone_of.get(where.get("SubnetId", ""), where.get("AvailabilityZone", ""))
+        launched_s = self._clock()
+        with self._lock:
+            instance = Instance(name, record.id, zone, launched_s)
+            self._made.setdefault((job, record.id), []).append(instance)
+        if len(made) > 1:  # one was asked for
+            with contextlib.suppress(UnknownError, RefusedError):
+                self._terminate([other for other, _ in made[1:]])
+        price = None
+        if record.pool.market == _SPOT and zone != record.pool.zone:
+            price = self._account.spot_prices(record.pool.instance_type).get(zone)
+        return Launch(launched_s, zone, price)
+
+    def listing(self, job: str) -> Listing:
+        """See :class:`Cloud`. Of several machines with one name, the oldest is it; the others are ended here."""
+        found = self._instances(job)
+        one = kept(found)
+        surplus = [i.id for i in found if i.alive and one[i.machine] is not i]
+        if surplus:
+            with contextlib.suppress(RefusedError, UnknownError):  # the next look tries again
+                self._terminate(surplus)
+        alive = {name: i.launched_s for name, i in one.items() if i.alive}
+        now_s, ended = self._clock(), dict[str, tuple[float, float]]()
+        for name, instance in one.items():
+            if not instance.alive:
+                ended[name] = instance.launched_s, self._ended_s(instance, now_s)
+        return Listing(alive, ended, {name: i.zone for name, i in one.items() if i.zone})
+
+    def _ended_s(self, instance: Instance, now_s: float) -> float:
+        """When an instance ended; where EC2 does not say, when that was first seen."""
+        if instance.ended_s is not None:
+            return instance.ended_s
+        with self._lock:
+            return self._seen_ended.setdefault(instance.id, now_s)
+
+    def release(self, job: str, machine: str) -> None:
+        """See :class:`Cloud`."""
+        try:
+            self._end(job, machine)
+        except RefusedError as error:
+            raise UnknownError(str(error)) from None  # it may live
+
+    def _end(self, job: str, machine: str) -> None:
+        found = self._rows(job, machine)
+        with self._lock:
+            made = list(self._made.get((job, machine), ()))
+        # What was made a moment ago may not be listed yet.
+        gone = {i.id for i in found if not i.alive}
+        alive = [*dict.fromkeys([i.id for i in found if i.alive] + [i.id for i in made if i.id not in gone])]
+        # What EC2 does not know yet it may know later: it stays listed, and is released again.
+        if not alive or self._terminate(alive):
+            return
+        with self._lock:
+            self._made.pop((job, machine), None)
+        self._remove([f"{self._prefix(job)}/machines/{machine}.json"])
+
+    def finish(self, job: str) -> None:
+        """See :class:`Cloud`: also the last look for machines of this job."""
+        try:
+            alive = [i.id for i in self._instances(job) if i.alive]
+            if alive:
+                self._terminate(alive)
+            tags = self._tag_filters(job)
+            templates = self._account.rows("DescribeLaunchTemplates", "LaunchTemplates", Filters=tags)
+            for row in templates:
+                self._account.ask(
+                    "ec2",
+                    "DeleteLaunchTemplate",
+                    ("InvalidLaunchTemplateName.NotFoundException", "InvalidLaunchTemplateId.NotFound"),
+                    LaunchTemplateId=row["LaunchTemplateId"],
+                )
+            prefix = self._prefix(job)
+            listed = self._account.ask("s3", "ListObjectsV2", Bucket=self._account.bucket, Prefix=f"{prefix}/machines/")
+            secret = [row["Key"] for row in listed.get("Contents") or ()]
+            self._remove([*secret, f"{prefix}/controller", f"{prefix}/package.tar.gz"])
+        except RefusedError as error:
+            raise UnknownError(str(error)) from None
+        with self._lock:
+            self._put_once.clear()
+
+    def preempt(self, job: str, machine: str, grace_s: float | None) -> None:
+        """See :class:`Cloud`."""
+        raise UnknownError("AWS takes machines back itself; its Fault Injection Service does so on purpose")
+
+    # --- calls -------------------------------------------------------------------------------------------------------
+
+    def _tag_filters(self, job: str) -> list[dict[str, Any]]:
+        return [{"Name": f"tag:{OWNER_TAG}", "Values": [self.owner]}, {"Name": f"tag:{JOB_TAG}", "Values": [job]}]
+
+    def _rows(self, job: str, machine: str = "") -> list[Instance]:
+        """EC2's instances of a job, or of one machine, in any state. Raises UnknownError."""
+        filters = self._tag_filters(job)
+        if machine:
+            filters.append({"Name": f"tag:{MACHINE_TAG}", "Values": [machine]})
+        try:
+            found = self._account.rows("DescribeInstances", "Reservations", Filters=filters, MaxResults=500)
+        except RefusedError as error:
+            raise UnknownError(str(error)) from None
+        return [instance_of_row(row, MACHINE_TAG) for each in found for row in each.get("Instances") or ()]
+
+    def _instances(self, job: str) -> list[Instance]:
+        """Those of EC2's answer, and those that were made a moment ago and are not in it yet."""
+        found = self._rows(job)
+        listed = {i.id for i in found}
+        with self._lock:
+            late = [i for (of, _), made in self._made.items() if of == job for i in made if i.id not in listed]
+        return [*found, *(i for i in late if self._clock() - i.launched_s < _LATE_S)]
+
+    def _terminate(self, instances: list[str]) -> list[str]:
+        """End them; returns those that EC2 does not know. Raises UnknownError, RefusedError."""
+        unknown = "InvalidInstanceID.NotFound"
+        if self._account.ask("ec2", "TerminateInstances", (unknown,), InstanceIds=instances) != unknown:
+            return []
+        if len(instances) == 1:
+            return instances
+        return [each for one in instances for each in self._terminate([one])]  # one that is unknown spares all
+
+    def _put(self, key: str, data: bytes, once: str = "") -> None:
+        """Write an object, encrypted at rest; ``once``: not again in this process as long as this is the same."""
+        mark = f"{key} {once}"
+        with self._lock:
+            if once and mark in self._put_once:
+                return
+        bucket = self._account.bucket
+        found = self._account.ask(
+            "s3",
+            "PutObject",
+            ("NoSuchBucket",),
+            Bucket=bucket,
+            Key=key,
+            Body=data,
+            ServerSideEncryption="AES256",
+        )
+        if found == "NoSuchBucket":
+            raise RefusedError(f"DEEPVM_AWS_BUCKET: there is no bucket {bucket} any more")
+        with self._lock:
+            self._put_once.add(mark)
+
+    def _remove(self, keys: list[str]) -> None:
+        for key in keys:
+            with contextlib.suppress(UnknownError, RefusedError):
+                self._account.ask("s3", "DeleteObject", Bucket=self._account.bucket, Key=key)
+
+
+def _own_address() -> str:
+    """The private address of this computer if it is an EC2 instance, else empty."""
+    if os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
+        return ""
+    from deepvm.jobs.clouds.aws.s3_read import metadata
+
+    try:
+        return metadata("local-ipv4", timeout_s=1.0).strip()
+    except (OSError, ValueError):
+        return ""

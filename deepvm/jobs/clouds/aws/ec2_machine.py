@@ -1,0 +1,55 @@
+"""The first process of deepvm on an EC2 machine: it fetches what the machine must know, and runs its agent.
+
+When it ends, the script that has started it shuts the machine down, which terminates it. Where that script is gone,
+too, the shutdown that is put off here again and again comes by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from deepvm.jobs.clouds.aws.s3_read import metadata, read
+
+_LOOK_S, _REFRESH_S, _UNHEARD_S = 1.0, 20.0, 1800.0
+_WATCHDOG_MIN, _PUT_OFF_S = 30, 300.0
+MACHINE_TAG = "deepvm:machine"
+
+
+def main() -> None:
+    """Run the agent until it ends, or until the controller was not found for half an hour."""
+    region, bucket, prefix = sys.argv[1:]
+    here, machine = Path.cwd(), metadata(f"tags/instance/{MACHINE_TAG}")
+    settings = json.loads(read(region, bucket, f"{prefix}/machines/{machine}.json"))
+    controller, file = here / "controller", here / "settings.json"
+    controller.write_text(settings["controller"])
+    surroundings = {"address": metadata("local-ipv4"), "interface": "", "controller_file": str(controller)}
+    file.touch(mode=0o600)
+    file.write_text(json.dumps({"beat_s": 5.0, **settings, **surroundings}))
+    agent = subprocess.Popen(
+        [sys.executable, "-m", "deepvm.jobs.agent.main", str(file), "aws"],
+        stdin=subprocess.DEVNULL,
+    )
+    began_s, refreshed_s, put_off_s = time.monotonic(), time.monotonic(), 0.0
+    while agent.poll() is None:
+        time.sleep(_LOOK_S)
+        now_s = time.monotonic()
+        # Until an agent has found its controller, it waits for ever; the token is what it is told first.
+        if now_s - began_s > _UNHEARD_S and not (here / "agent" / "token").exists():
+            agent.kill()
+        if now_s - refreshed_s > _REFRESH_S:
+            refreshed_s = now_s
+            # A controller that was started again may be elsewhere.
+            with contextlib.suppress(OSError, ValueError, LookupError):
+                controller.write_bytes(read(region, bucket, f"{prefix}/controller"))
+        if not put_off_s or now_s - put_off_s > _PUT_OFF_S:
+            put_off_s = now_s
+            subprocess.run(["shutdown", "--no-wall", "-h", f"+{_WATCHDOG_MIN}"], stdin=subprocess.DEVNULL, check=False)
+
+
+if __name__ == "__main__":
+    main()

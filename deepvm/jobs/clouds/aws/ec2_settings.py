@@ -1,0 +1,62 @@
+"""What the user sets for jobs on AWS, in the environment; what is left out is looked up in the account."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from deepvm.errors import RequestError
+
+PROFILE = "deepvm-job"
+"""Name of the instance profile, and of its role, that machines have."""
+_PREFIX = "DEEPVM_AWS_"
+_HOST, _PORT = "DEEPVM_CONTROLLER_HOST", "DEEPVM_CONTROLLER_PORT"
+
+
+@dataclass(frozen=True)
+class Ec2Settings:
+    """See docs/reference/settings.md; empty: not set.
+
+    Attributes:
+        ami, anchor_ami: ids of images, or SSM parameters that hold one; for machines with GPUs, and for others.
+        subnets: where machines may be. python: the interpreter on the image that has torch.
+        install: what pip installs there as deepvm, in place of the package that runs here.
+        controller_host, controller_port: where machines reach a controller that does not run on EC2.
+    """
+
+    region: str
+    bucket: str = ""
+    ami: str = ""
+    anchor_ami: str = ""
+    subnets: tuple[str, ...] = ()
+    security_group: str = ""
+    instance_profile: str = PROFILE
+    python: str = ""
+    install: str = ""
+    controller_host: str = ""
+    controller_port: int = 0
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Ec2Settings:
+        """Those of an environment. Raises RequestError."""
+        from deepvm.catalog.clouds.aws.aws_cloud import AwsCloud
+
+        def said(name: str) -> str:
+            return environ.get(_PREFIX + name, "").strip()
+
+        port = environ.get(_PORT, "").strip() or "0"
+        if not port.isdigit() or int(port) > 65_535:
+            raise RequestError(_PORT, port, "a port, from 1 to 65535")
+        return cls(
+            region=AwsCloud().own_region("", environ).name,  # prices are those of this region, too
+            bucket=said("BUCKET").removeprefix("s3://").strip("/"),
+            ami=said("AMI"),
+            anchor_ami=said("ANCHOR_AMI"),
+            subnets=tuple(said("SUBNETS").replace(",", " ").split()),
+            security_group=said("SECURITY_GROUP"),
+            instance_profile=said("INSTANCE_PROFILE") or PROFILE,
+            python=said("PYTHON"),
+            install=said("INSTALL"),
+            controller_host=environ.get(_HOST, "").strip(),
+            controller_port=int(port),
+        )

@@ -1,0 +1,102 @@
+"""What is sent to EC2 for a machine, and what its refusals mean."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from deepvm.jobs.world import Pool
+
+_MEANT = {
+    "InsufficientInstanceCapacity": "no capacity now",
+    "InsufficientHostCapacity": "no capacity now",
+    "InsufficientCapacity": "no capacity now",
+    "InsufficientReservedInstanceCapacity": "no capacity now",
+    "UnfulfillableCapacity": "no capacity now",
+    "SpotMaxPriceTooLow": "the spot price is above that on demand",
+    "MaxSpotInstanceCountExceeded": "the quota of spot vCPUs is used up; request more in the Service Quotas console",
+    "VcpuLimitExceeded": "the quota of vCPUs is used up; request more in the Service Quotas console",
+    "InstanceLimitExceeded": "the quota of instances is used up; request more in the Service Quotas console",
+    "InsufficientFreeAddressesInSubnet": "the subnet has no free address; name another in DEEPVM_AWS_SUBNETS",
+    "InsufficientAddressCapacity": "the subnet has no free address; name another in DEEPVM_AWS_SUBNETS",
+    "Unsupported": "the type does not exist there",
+    "UnsupportedOperation": "the type does not exist there",
+    "PendingVerification": "AWS is verifying the account; it writes an e-mail when it is done",
+    "InvalidFleetConfiguration": "the type does not go with the image; see DEEPVM_AWS_AMI",
+    "InvalidAMIID.NotFound": "there is no such image; see DEEPVM_AWS_AMI",
+    "InvalidAMIID.Malformed": "there is no such image; see DEEPVM_AWS_AMI",
+    "InvalidSubnetID.NotFound": "there is no such subnet; see DEEPVM_AWS_SUBNETS",
+    "InvalidGroup.NotFound": "there is no such security group; see DEEPVM_AWS_SECURITY_GROUP",
+    "InvalidSecurityGroupID.NotFound": "there is no such security group; see DEEPVM_AWS_SECURITY_GROUP",
+    "InvalidIamInstanceProfile": "there is no such instance profile; see DEEPVM_AWS_INSTANCE_PROFILE",
+    "InvalidParameterValue": "a setting does not fit; see DEEPVM_AWS_*",
+    "InvalidParameterCombination": "settings do not go together; see DEEPVM_AWS_*",
+    "InvalidLaunchTemplateName.NotFoundException": "the launch template was removed",
+    "InvalidLaunchTemplateId.NotFound": "the launch template was removed",
+    "UnauthorizedOperation": "not allowed; 'deepvm doctor --iam --for run' prints the policy that jobs need",
+}
+"""Refusals after which no machine was made, and what they mean."""
+REFUSALS = tuple(_MEANT)
+_HOPS = 2
+"""A container's packets to the metadata service need one more than the machine's own."""
+
+
+def template_data(script: str, image: str, profile: str, security_group: str) -> dict[str, Any]:
+    """A launch template: all that machines of a job have in common."""
+    data: dict[str, Any] = {
+        "ImageId": image,
+        "UserData": base64.b64encode(script.encode()).decode("ascii"),
+        "IamInstanceProfile": {"Name": profile},
+        "InstanceInitiatedShutdownBehavior": "terminate",
+        "MetadataOptions": {
+            "HttpEndpoint": "enabled",
+            "HttpTokens": "required",
+            "HttpPutResponseHopLimit": _HOPS,
+            "InstanceMetadataTags": "enabled",
+        },
+    }
+    if security_group:
+        data["SecurityGroupIds"] = [security_group]
+    return data
+
+
+def fleet_request(
+    pool: Pool, template: str, subnets: Mapping[str, str], token: str, tags: Mapping[str, str]
+) -> dict[str, Any]:
+    """One machine of a pool, now or not at all; ``subnets``: of each zone that will do, the preferred first."""
+    overrides = [
+        {"InstanceType": pool.instance_type, "SubnetId": subnet, "Priority": float(place)}
+        for place, subnet in enumerate(subnets.values())
+    ]
+    spot = pool.market == "spot"
+    request: dict[str, Any] = {
+        "Type": "instant",
+        "ClientToken": token,
+        "LaunchTemplateConfigs": [
+            {
+                "LaunchTemplateSpecification": {"LaunchTemplateName": template, "Version": "$Latest"},
+                "Overrides": overrides,
+            }
+        ],
+        "TargetCapacitySpecification": {
+            "TotalTargetCapacity": 1,
+            "DefaultTargetCapacityType": "spot" if spot else "on-demand",
+        },
+        "TagSpecifications": [{"ResourceType": "instance", "Tags": [{"Key": k, "Value": v} for k, v in tags.items()]}],
+    }
+    if spot:
+        request["SpotOptions"] = {
+            "AllocationStrategy": "price-capacity-optimized",
+            "InstanceInterruptionBehavior": "terminate",
+        }
+    else:
+        request["OnDemandOptions"] = {"AllocationStrategy": "prioritized"}
+    return request
+
+
+def refusal(pool: Pool, codes: Iterable[str]) -> str:
+    """One line for a machine that was not made."""
+    found = dict.fromkeys(code for code in codes if code) or {"no reason given": None}
+    said = "; ".join(f"{_MEANT[code]} ({code})" if code in _MEANT else code for code in found)
+    return f"{pool.instance_type} in {pool.zone}, {pool.market}: {said}"

@@ -1,0 +1,132 @@
+"""The printed policies allow each call that is made, and no other on what is not ours."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.jobs.fake_ec2 import BUCKET, REGION, running
+
+from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
+from deepvm.jobs.clouds.aws.run_policy import controller_policy, machine_policy
+from deepvm.jobs.clouds.base import RefusedError, Start
+from deepvm.jobs.world import MachineRecord, Pool
+
+SETTINGS = Ec2Settings(REGION, bucket=BUCKET)
+ACTIONS = {"ListObjectsV2": "ListBucket"}
+"""What IAM calls an operation otherwise."""
+
+
+def allowed(policy: Mapping[str, Any], action: str, resource: str, facts: Mapping[str, Any] = {}) -> bool:  # noqa: B006
+    """As IAM decides for policies that only allow, with the conditions Null and StringEquals."""
+
+    def many(value: Any) -> list[Any]:
+        return value if isinstance(value, list) else [value]
+
+    def holds(condition: Mapping[str, Mapping[str, Any]]) -> bool:
+        for kind, keys in condition.items():
+            for key, wanted in keys.items():
+                if kind == "Null" and (key not in facts) != (wanted == "true"):
+                    return False
+                if kind == "StringEquals" and facts.get(key) not in many(wanted):
+                    return False
+        return True
+
+    return any(
+        any(fnmatch.fnmatchcase(action, a) for a in many(s["Action"]))
+        and any(fnmatch.fnmatchcase(resource, r) for r in many(s["Resource"]))
+        and holds(s.get("Condition", {}))
+        for s in policy["Statement"]
+    )
+
+
+def resource_of(service: str, action: str, given: Mapping[str, Any]) -> str:
+    """What a call is about, as far as a policy can name it."""
+    if service == "s3":
+        return "arn:aws:s3:::" + given["path"].strip("/") if action.endswith("Object") else f"arn:aws:s3:::{BUCKET}"
+    if service == "iam":
+        return "arn:aws:iam::123456789012:instance-profile/deepvm-job"
+    if service == "ssm":
+        return f"arn:aws:ssm:{REGION}::parameter" + json.loads(given["body"])["Name"]
+    kinds = {"CreateLaunchTemplate": "launch-template", "DeleteLaunchTemplate": "launch-template"}
+    return f"arn:aws:ec2:{REGION}:123456789012:{kinds.get(action, 'instance')}/i-1"
+
+
+def facts_of(action: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Tags of the request; those that are ended have them already."""
+    if action in ("TerminateInstances", "DeleteLaunchTemplate"):
+        return {"aws:ResourceTag/deepvm:job": "job"}
+    asked = [v for k, v in given.items() if k.startswith("TagSpecification") and k.endswith(".Key")]
+    return {f"aws:RequestTag/{key}": "x" for key in asked}
+
+
+def test_every_call_is_allowed(tmp_path: Path) -> None:
+    policy = controller_policy(SETTINGS)
+    with running() as ec2:
+        cloud = ec2.cloud(tmp_path, anchor_ami="/aws/service/canonical/none")
+        cloud.zones("g4dn.xlarge", "spot")
+        start = Start("job", "m1", b"s", "http://127.0.0.1:9")
+        cloud.request(MachineRecord("m1", Pool("g4dn.xlarge", REGION, "spot", 1.0), time.time()), start)
+        cloud.announce("job", "http://127.0.0.1:9")
+        with pytest.raises(RefusedError, match="no image"):
+            cloud.request(MachineRecord("m2", Pool("m7g.large", REGION, "on-demand", 1.0), time.time()), start)
+        cloud.listing("job")
+        cloud.release("job", "m1")
+        cloud.finish("job")
+        calls = list(ec2.calls)
+    seen = set()
+    for service, action, given in calls:
+        name = f"{service}:{ACTIONS.get(action, action)}"
+        seen.add(name)
+        assert allowed(policy, name, resource_of(service, action, given), facts_of(action, given)), (name, given)
+    # A fleet launches instances for the caller, tags what it makes, and gives it the role.
+    made = {"aws:RequestTag/deepvm:job": "job"}
+    assert allowed(policy, "ec2:RunInstances", f"arn:aws:ec2:{REGION}:1:instance/i-1", made)
+    assert allowed(policy, "ec2:RunInstances", f"arn:aws:ec2:{REGION}::image/ami-1")
+    assert allowed(
+        policy, "ec2:CreateTags", f"arn:aws:ec2:{REGION}:1:instance/i-1", {"ec2:CreateAction": "CreateFleet"}
+    )
+    assert allowed(
+        policy, "iam:PassRole", "arn:aws:iam::1:role/deepvm-job", {"iam:PassedToService": "ec2.amazonaws.com"}
+    )
+    implied = {"ec2:RunInstances", "ec2:CreateTags", "iam:PassRole", "iam:CreateServiceLinkedRole"}
+    implied |= {"s3:GetObject", "s3:AbortMultipartUpload"}  # 'deepvm ckpt' reads and tidies versions
+    given_away = {action for s in policy["Statement"] for action in s["Action"]}
+    assert given_away == seen | implied, "more is allowed than is used"
+
+
+def test_what_is_not_ours_is_not_touched() -> None:
+    policy, instance = controller_policy(SETTINGS), f"arn:aws:ec2:{REGION}:1:instance/i-1"
+    assert not allowed(policy, "ec2:TerminateInstances", instance)
+    assert not allowed(policy, "ec2:RunInstances", instance)
+    assert not allowed(policy, "ec2:CreateTags", instance)
+    assert not allowed(policy, "ec2:DeleteLaunchTemplate", f"arn:aws:ec2:{REGION}:1:launch-template/lt-1")
+    assert not allowed(
+        policy, "iam:PassRole", "arn:aws:iam::1:role/admin", {"iam:PassedToService": "ec2.amazonaws.com"}
+    )
+    assert not allowed(policy, "s3:GetObject", f"arn:aws:s3:::{BUCKET}/other")
+    machine = machine_policy(SETTINGS)
+    assert allowed(machine, "s3:GetObject", f"arn:aws:s3:::{BUCKET}/deepvm/o/job/machines/m1.json")
+    assert allowed(machine, "s3:PutObject", f"arn:aws:s3:::{BUCKET}/deepvm/o/job/versions/x")
+    assert not allowed(machine, "s3:PutObject", f"arn:aws:s3:::{BUCKET}/deepvm/o/job/package.tar.gz")
+
+
+def test_the_doctor_prints_them() -> None:
+    def printed(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "deepvm.cli.main", "doctor", *words], capture_output=True, text=True, timeout=60
+        )
+
+    found = json.loads(printed("--iam", "--for", "run").stdout)
+    assert found == controller_policy(Ec2Settings(REGION))
+    assert json.loads(printed("--iam", "--for", "machine").stdout) == machine_policy(Ec2Settings(REGION))
+    wrong = printed("--iam", "--for", "ruin")
+    assert wrong.returncode == 2 and "run" in wrong.stderr
+    assert printed("--for", "run").returncode == 2

@@ -1,0 +1,96 @@
+"""A whole job on AWS, but for AWS: real controller, real user data, real agents and trainers, a spot interruption."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.jobs.fake_ec2 import BUCKET, CREDENTIALS, IMAGE, FakeEc2, running
+from support.jobs.fake_machines import Machines, step_of
+from support.jobs.runs import Home, until
+
+TRAIN = "python own.py {steps} 0.05;"
+
+
+@pytest.fixture
+def ec2() -> Iterator[FakeEc2]:
+    with running() as found:
+        yield found
+
+
+@pytest.fixture
+def machines(ec2: FakeEc2, tmp_path: Path) -> Iterator[Machines]:
+    found = Machines(ec2, tmp_path / "instances")
+    yield found
+    found.end()
+
+
+@pytest.fixture
+def home(ec2: FakeEc2, tmp_path: Path) -> Iterator[Home]:
+    found = Home(tmp_path)
+    found.env |= CREDENTIALS
+    found.env |= {"AWS_ENDPOINT_URL": ec2.url, "AWS_REGION": "us-east-1", "DEEPVM_CONTROLLER_HOST": "127.0.0.1"}
+    found.env |= {"DEEPVM_AWS_BUCKET": BUCKET, "DEEPVM_AWS_AMI": IMAGE, "DEEPVM_AWS_PYTHON": "python"}
+    found.env |= {"DEEPVM_DATA_DIR": str(tmp_path / "data" / "deepvm"), "DEEPVM_CACHE_DIR": str(tmp_path / "cache")}
+    yield found
+    found.end()
+
+
+def test_a_job_outlives_its_spot_machine(home: Home, ec2: FakeEc2, machines: Machines, tmp_path: Path) -> None:
+    job = home.job("one", TRAIN.format(steps=300), cloud="aws", tiers=[(tmp_path / "versions").as_uri()])
+    process = home.start("run", str(job), "-o", "json")
+    until(lambda: step_of(home.result) == 1 or process.poll() is not None, 90)
+    assert process.poll() is None, process.communicate()
+    (first,) = machines.all.values()
+    assert (first.place / "disk" / "package" / "deepvm" / "jobs").is_dir()  # it runs what came by the bucket
+    machines.interrupt(first, 20.0)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 0, (said, (first.place / "console").read_text())
+    found = home.document("jobs", "show", "one")
+    assert (found["state"], found["notices"], found["lost_steps"]) == ("done", 1, 0)
+    assert [m["end_reason"] for m in found["machines"]] == ["preempted", "released"]
+    assert all(m["zone"].startswith("us-east-1") and len(m["zone"]) == 10 for m in found["machines"])
+    assert 0 < found["cost_usd"] < 0.1
+    assert ec2.alive() == [] and (home.result / "done-0").read_text() == "300 "
+    assert not [key for key in ec2.objects() if "versions" not in key]
+    secrets = [p for p in home.folder.rglob("secret") if p.is_file()]
+    planted = [secrets[0].read_text().strip(), CREDENTIALS["AWS_SECRET_ACCESS_KEY"]]
+    history = (tmp_path / "data" / "deepvm" / "history.db").read_bytes()
+    assert not [text for text in planted if text.encode() in history]
+
+
+def test_a_machine_that_cannot_begin_ends_itself(home: Home, ec2: FakeEc2, machines: Machines) -> None:
+    """Its package is gone from the bucket: the trap of its user data ends it, and the job goes on asking."""
+    home.env["DEEPVM_AWS_PYTHON"] = "no-such-python"
+    process = home.start("run", str(home.job("bad", TRAIN.format(steps=5), cloud="aws")), "-o", "json")
+    until(lambda: any(not m.alive for m in machines.all.values()) or process.poll() is not None, 60)
+    assert process.poll() is None
+    (*_, machine) = [m for m in machines.all.values() if not m.alive]
+    assert (machine.place / "shutdowns").read_text().splitlines() == ["-h +20", "-h now"]
+    stopped = home.run("jobs", "stop", "bad")
+    assert stopped.returncode == 0, stopped.stderr
+    process.communicate(timeout=60)
+    assert process.returncode == 3 and ec2.alive() == []
+
+
+def test_what_is_missing_is_said_before_anything_is_written_down(home: Home, ec2: FakeEc2) -> None:
+    del home.env["DEEPVM_AWS_BUCKET"]
+    done = home.run("run", str(home.job("one", TRAIN.format(steps=5), cloud="aws")))
+    assert done.returncode == 5 and "DEEPVM_AWS_BUCKET is not set" in done.stderr and "aws s3 mb" in done.stderr
+    assert "one" not in home.run("jobs", "ls").stdout
+    home.env["DEEPVM_AWS_BUCKET"] = BUCKET
+    del home.env["DEEPVM_CONTROLLER_HOST"]
+    home.env["AWS_EC2_METADATA_DISABLED"] = "true"
+    done = home.run("run", str(home.job("one", TRAIN.format(steps=5), cloud="aws")), "--detach")
+    assert done.returncode == 5 and "DEEPVM_CONTROLLER_HOST" in done.stderr
+    assert "CreateFleet" not in ec2.asked() and "one" not in home.run("jobs", "ls").stdout
+
+
+def test_zones_of_a_job_with_several_machines(home: Home, ec2: FakeEc2) -> None:
+    job = home.job("two", TRAIN.format(steps=5), count=2, cloud="aws")
+    done = home.run("run", str(job), "--dry-run")
+    assert done.returncode == 0 and "us-east-1" in done.stdout, done.stderr
+    assert os.path.exists(job) and json.dumps(ec2.asked()).count("CreateFleet") == 0
