@@ -161,9 +161,17 @@ class History:
         return True
 
     def commit(self, name: str, before: World, world: World, events: Sequence[EventRow]) -> None:
-        """What has changed, all or nothing."""
+        """What has changed, all or nothing. Raises DataError: it is not written down."""
         known = before.machines
         changed = [to_row(m) for key, m in world.machines.items() if known.get(key) is not m and known.get(key) != m]
+        try:
+            self._commit(name, changed, world, events)
+        except sa.exc.SQLAlchemyError as error:
+            raise _unusable(self._engine, error) from None
+
+    def _commit(
+        self, name: str, changed: Sequence[Mapping[str, Any]], world: World, events: Sequence[EventRow]
+    ) -> None:
         with self._engine.begin() as connection:
             for row in changed:
                 key = (_MACHINES.c.job == name) & (_MACHINES.c.id == row["id"])

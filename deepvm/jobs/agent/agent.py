@@ -21,6 +21,7 @@ from typing import Any
 from deepvm.core.preemption.savepolicy import SaveContext, SaveFacts, SavePolicy, parse_policy
 from deepvm.io.agent_board import AGENT, BOARD, Board, RankWord, SaveReason, Scheduled, Word
 from deepvm.io.agent_link import EPOCH
+from deepvm.io.failpoints import point
 from deepvm.jobs.agent.backups import Backups
 from deepvm.jobs.agent.controller_client import LINE, ControllerClient, Reporter, Unheard
 from deepvm.jobs.agent.notices import MetadataError, NoticeSource
@@ -128,10 +129,12 @@ class Agent:
         code = folder / "code"
         if spec["has_code"]:
             archive = folder / "code.tar.gz"
+            point("agent.before-code")
             self._insist(lambda: client.fetch("/code", archive))
             code.mkdir(exist_ok=True)
             subprocess.run(["tar", "-xzf", str(archive), "-C", str(code)], check=True)
             archive.unlink()
+            point("agent.after-code")
         code.mkdir(exist_ok=True)
         environ = {k: v for k, v in os.environ.items() if k not in (AGENT, EPOCH)}
         environ |= {"PYTHONUNBUFFERED": "1", AGENT: str(folder), "DEEPVM_JOB": spec["name"]}
@@ -141,6 +144,7 @@ class Agent:
         self._policy = parse_policy(spec["save_policy"])
         self._backups = Backups(spec["tiers"], spec["name"], folder / "backups")
         if spec["setup"] and not (folder / "setup-done").exists():
+            point("agent.before-setup")
             done = subprocess.run(
                 ["/bin/sh", "-c", spec["setup"]],
                 cwd=code,
@@ -153,6 +157,7 @@ class Agent:
                 last = done.stdout.decode("utf-8", "replace").splitlines()[-40:]
                 self._reporter.add("setup-failed", code=done.returncode, lines=last)
             (folder / "setup-done").touch()
+            point("agent.after-setup")
         self._trainers.warm_up()
         return spec
 
@@ -202,6 +207,7 @@ class Agent:
             if schedule is not None and board is not None and schedule["generation"] == self._running:
                 reason, limit_ms, request = schedule["save"]
                 board.schedule(schedule["step"], Scheduled(SaveReason(reason), limit_ms, request))
+                point("agent.scheduled")
                 self._scheduled = schedule["number"]
 
     def _listen(self) -> None:
@@ -214,6 +220,7 @@ class Agent:
                 unheard = 0
                 if notice is not None and abs(notice.taken_s - told) > 1.0:
                     told = notice.taken_s
+                    point("agent.notice")
                     self._reporter.add("notice", taken_s=notice.taken_s, action=notice.action)
                 if not rebalance and self._notices.rebalance():
                     rebalance = True
@@ -260,7 +267,9 @@ class Agent:
         trainers = self._trainers
         assert trainers is not None
         if trainers.running:
+            point("agent.before-kill")
             trainers.kill()
+            point("agent.after-kill")
         self._running, self._request = 0, None
         trainers.warm_up()
         if not orders.generation:
@@ -288,8 +297,10 @@ class Agent:
             {**common, "RANK": str(first + local), "LOCAL_RANK": str(local)}
             for local in range(trainers.command.processes)
         ]
+        point("agent.before-trainers")
         try:
             trainers.start(each)
+            point("agent.after-trainers")
         except OSError as error:
             why = f"{error.filename or trainers.command.train}: {error.strerror or error}"
             self._reporter.add("ended", generation=self._running, code=127, step=0, lines=[why])
@@ -311,6 +322,7 @@ class Agent:
             board.words[Word.RESUMED] = 0
             number = 0
             if orders.ranks[0]["machine"] == self._around.machine:
+                point("agent.before-request")
                 number = board.request(SaveReason(orders.save["reason"]), int(orders.save["limit_s"] * 1000))
             self._request = asked_s, number
 
@@ -326,6 +338,7 @@ class Agent:
         last = trainers.last_lines() if code else []
         step = self._base + board.of_rank(0, RankWord.STEP)
         trainers.kill()
+        point("agent.ended")
         self._reporter.add("ended", generation=self._running, code=code, step=step, lines=last)
 
     def _plan_saves(self) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from deepvm.errors import CheckpointError
+from deepvm.io.failpoints import point
 
 KEEP = 2
 """Backups that stay when a newer one is whole."""
@@ -87,14 +88,17 @@ class Backups:
                 target = hidden / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 sums[name] = _copy(source, target)
+            point("backup.before-record")
             record = {"name": path.name, "is_folder": path.is_dir(), "sha256": sums}
             _write(hidden / "record.json", json.dumps(record).encode())
             if epoch < self._epoch():
                 raise CheckpointError(f"a newer generation than {epoch} has begun")
             final = folder / f"rank-{rank}"
             shutil.rmtree(final, ignore_errors=True)
+            point("backup.before-rename")
             os.replace(hidden, final)
             _sync(folder)
+            point("backup.after-rename")
         finally:
             shutil.rmtree(hidden, ignore_errors=True)
         if not rank:
@@ -104,6 +108,7 @@ class Backups:
         """Remove what newer backups make superfluous; newer ones are of a run that went further."""
         for step, _, folder in list(self._whole())[KEEP:]:
             if step < newest:
+                point("backup.before-prune")
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _whole(self) -> Iterator[tuple[int, int, Path]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from deepvm.io.failpoints import point
 from deepvm.jobs.wire import HEADER, LARGEST, Sender, WireError
 
 RETRY_S, _MOST_RETRY_S = 0.2, 5.0
@@ -134,7 +135,9 @@ class Reporter:
             if not some:
                 continue
             try:
+                point("agent.before-report")
                 self._client.ask("/report", {"events": some})
+                point("agent.after-report")
             except (Unheard, WireError) as error:
                 log.debug("the controller does not hear: %s", error)
                 self._lost.wait(pause_s)

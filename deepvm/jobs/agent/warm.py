@@ -14,6 +14,8 @@ import runpy
 import sys
 from collections.abc import Sequence
 
+from deepvm.io.failpoints import point
+
 READY = b"warm\n"
 
 
@@ -33,12 +35,14 @@ def main() -> None:
         importlib.import_module("torch.distributed")
         importlib.import_module("deepvm.checkpoint.checkpointer")
     tells = int(sys.argv[1])
+    point("warm.loaded")
     os.write(tells, READY)
     os.close(tells)
     with os.fdopen(0, "rb", closefd=False) as source:
         line = source.readline()
     if not line:
         os._exit(0)
+    point("warm.ordered")
     order = json.loads(line)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
