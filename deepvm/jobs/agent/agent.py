@@ -7,6 +7,7 @@ ends its machine.
 
 from __future__ import annotations
 
+import http.client
 import logging
 import os
 import socket
@@ -225,7 +226,7 @@ class Agent:
                 if not rebalance and self._notices.rebalance():
                     rebalance = True
                     self._reporter.add("rebalance")
-            except (OSError, MetadataError) as error:
+            except (OSError, ValueError, http.client.HTTPException, MetadataError) as error:
                 unheard += 1
                 if unheard in (3, 300):
                     log.warning("the metadata service cannot be used: %s; preemptions come unannounced", error)

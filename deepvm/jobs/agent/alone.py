@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import logging
 import os
 import signal
@@ -77,7 +78,7 @@ class LoneAgent:
                     left_s = told - time.time()
                     log.warning("the cloud takes this machine back in %.0f s: trainers save", max(left_s, 0.0))
                     self._board.request(SaveReason.EMERGENCY, int(told * 1000))
-            except (OSError, MetadataError) as error:
+            except (OSError, ValueError, http.client.HTTPException, MetadataError) as error:
                 unheard += 1
                 if unheard in (3, 300):
                     log.warning("the metadata service cannot be used: %s; preemptions come unannounced", error)

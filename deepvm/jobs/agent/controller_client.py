@@ -72,6 +72,8 @@ class ControllerClient:
         with target.open("wb") as file:
             while offset < size:
                 piece = bytes.fromhex(self.ask(path, {"offset": offset}, limit_s)["data"])
+                if not piece:
+                    raise Unheard(f"{path} is shorter than {size} bytes")
                 file.write(piece)
                 offset += len(piece)
 

@@ -231,6 +231,7 @@ class Controller:
                 if stalled_s >= _STALL_S:  # nobody was there to hear anybody
                     self._forgive(stalled_s)
                 if self._unwritten_s is not None:
+                    self._hear()
                     await asyncio.sleep(_TICK_S)
                     continue
                 if time.monotonic() - listed_s >= self._job.list_s:

@@ -48,7 +48,7 @@ class Home:
         self.result.mkdir()
         self.code.mkdir()
         (self.code / "own.py").write_text(SCRIPT)
-        self.env = {**os.environ}
+        self.env = {k: v for k, v in os.environ.items() if k != "DEEPVM_DATA_DIR"}  # it would go before the following
         self.env |= {f"XDG_{kind}_HOME": str(folder / kind.lower()) for kind in ("DATA", "CACHE", "CONFIG", "STATE")}
 
     def job(self, name: str, train: str, count: Any = 1, **more: Any) -> Path:
