@@ -91,8 +91,8 @@ class LocalCloud:
                 "role": record.role.value,
                 "launched_s": launched_s,
             }
+            (place / "settings.json").touch(0o600)  # whose permissions are kept: nobody else ever reads the secret
             write_bytes(place / "settings.json", json.dumps(settings).encode())
-            (place / "settings.json").chmod(0o600)
             words = [
                 *self.words(record, start.job),
                 sys.executable,
