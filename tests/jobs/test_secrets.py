@@ -32,10 +32,8 @@ def test_secrets_stay_where_they_belong(home: Home) -> None:
         place = Path("/proc") / str(pid)
         seen = (place / "cmdline").read_bytes() + (place / "environ").read_bytes()
         assert not [s for s in secrets if s in seen], pid
-    found = process.communicate(timeout=1)[1] if process.poll() is not None else b""
     shown = home.run("jobs", "show", "secret", "-o", "json").stdout + home.run("jobs", "logs", "secret").stdout
-    assert home.run("jobs", "stop", "secret").returncode == 0
-    found += process.communicate(timeout=60)[1] + shown.encode() + (home.result / "environment").read_bytes()
+    found = process.communicate(timeout=100)[1] + shown.encode() + (home.result / "environment").read_bytes()
     found += home.run("jobs", "show", "secret", "-o", "json").stdout.encode()
     assert not [s for s in secrets if s in found]
     holders = set()
