@@ -63,7 +63,8 @@ def nothing_is_left(home: Home, name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("part", range(6) if THOROUGH else ["quick"])
 def test_a_job_ends_well_whatever_is_killed(home: Home, part: Any) -> None:
     labels = sorted(QUICK) if part == "quick" else HERE[part::6]
-    inject = {"mttp": "2s", "count": 25, "grace": "6s", "seed": 3}
+    often = {"mttp": "2s", "count": 4} if part == "quick" else {"mttp": "1s", "count": 60}  # kills are counted, too
+    inject = {**often, "grace": "6s", "seed": 3}
     steps = STEPS if part == "quick" else 4 * STEPS  # so that notices come in all parts
     job = home.job("points", f"exec python chain.py {steps};", setup="true", save_policy="static:25", inject=inject)
     folder = arm(home, labels)
