@@ -44,11 +44,11 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from deepvm.checkpoint.files.durable_write import failing, make_folder, write_file
-from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.format.checksums import crc32, finish
 from deepvm.checkpoint.format.torch_zip import ALIGNMENT, Image, plan_image
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 from deepvm.io.atomic_write import discard, hidden_beside, sync
+from deepvm.io.failpoints import point
 
 T = TypeVar("T")
 METADATA = ".metadata"

@@ -222,12 +222,12 @@ class History:
                 connection.execute(_JOBS.insert().values(**row))
         except sa.exc.IntegrityError:
             return False
-        except sa.exc.DBAPIError as error:
+        except sa.exc.SQLAlchemyError as error:
             raise _unusable(self._engine, error) from None
         return True
 
     def commit(self, name: str, before: World, world: World, events: Sequence[EventRow]) -> None:
-        """What has changed, all or nothing."""
+        """What has changed, all or nothing. Raises DataError: it is not written down."""
         known = before.machines
         changed = [to_row(m) for key, m in world.machines.items() if known.get(key) is not m and known.get(key) != m]
         with self._writing() as connection:
@@ -256,7 +256,7 @@ class History:
         try:
             with self._engine.execution_options(writes=True).begin() as connection:
                 yield connection
-        except sa.exc.DBAPIError as error:
+        except sa.exc.SQLAlchemyError as error:
             raise _unusable(self._engine, error) from None
 
     def finish(self, name: str, result: Mapping[str, Any]) -> None:

@@ -45,6 +45,11 @@ def _signature(secret: bytes, kind: str, number: int, body: bytes) -> str:
     return hmac.new(secret, f"{kind} {number} ".encode() + body, hashlib.sha256).hexdigest()
 
 
+def _is_same(one: str, other: str) -> bool:
+    # As bytes: texts with other than ASCII cannot be compared, and a header may have any.
+    return hmac.compare_digest(one.encode(), other.encode("utf-8", "replace"))
+
+
 def token_of(job_secret: str) -> str:
     """The token of a job's memory node."""
     return hmac.new(bytes.fromhex(job_secret), b"deepvm memory node", hashlib.sha256).hexdigest()
@@ -79,7 +84,7 @@ class Sender:
 
     def opened(self, body: bytes, signature: str) -> dict[str, Any]:
         """The answer to the last message. Raises WireError: it is not the controller's."""
-        if not hmac.compare_digest(_signature(self.secret, "answer", self.number, body), signature):
+        if not _is_same(_signature(self.secret, "answer", self.number, body), signature):
             raise WireError("an answer that the controller has not signed")
         return _object(body)
 
@@ -101,8 +106,11 @@ class Receiver:
         machine, session, number = (message.get(key) for key in ("machine", "session", "number"))
         if not isinstance(machine, str) or not isinstance(session, str) or type(number) is not int:
             raise WireError("a message without machine, session or number")
-        secret = secret_of(self._secret, machine)
-        if not hmac.compare_digest(_signature(secret, "message", number, body), signature):
+        try:
+            secret = secret_of(self._secret, machine)
+        except UnicodeEncodeError:
+            raise WireError("a machine's name that is not text") from None
+        if not _is_same(_signature(secret, "message", number, body), signature):
             raise WireError("a message with a wrong signature")
         if message.get("nonce") != self.nonce:
             raise WireError("a message for another controller")
@@ -126,11 +134,15 @@ class Receiver:
         return body, _signature(secret_of(self._secret, machine), "answer", number, body)
 
 
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
 def _object(body: bytes) -> dict[str, Any]:
     if len(body) > LARGEST:
         raise WireError("a message that is too large")
     try:
-        found = json.loads(body)
+        found = json.loads(body, parse_constant=_no_number)
     except (ValueError, RecursionError):
         raise WireError("a message that is not JSON") from None
     if not isinstance(found, dict):

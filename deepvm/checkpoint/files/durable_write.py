@@ -17,9 +17,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from deepvm.checkpoint.files.failpoints import point
 from deepvm.errors import CheckpointError
 from deepvm.io.atomic_write import sync
+from deepvm.io.failpoints import point
 
 PIECE = 16 * 2**20
 """Bytes per write; smaller files are not written directly."""

@@ -16,13 +16,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from deepvm.checkpoint.files.durable_write import failing
-from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.checksums import crc32, seal
 from deepvm.checkpoint.format.manifest import SUFFIX, CommitRecord
 from deepvm.checkpoint.format.shard import Shard
 from deepvm.errors import CheckpointError
 from deepvm.io.atomic_write import discard
+from deepvm.io.failpoints import point
 
 _PAUSE_S = 0.01
 

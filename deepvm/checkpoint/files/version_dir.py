@@ -28,12 +28,12 @@ from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.files.commit_record import UPCOMING, read_manifest, record_of, settle, upcoming_of, verify
 from deepvm.checkpoint.files.durable_write import failing
 from deepvm.checkpoint.files.epoch_file import EpochFile
-from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.files.file_names import aside_suffix, check_job, file_name, is_leftover, parse_name, replaced
 from deepvm.checkpoint.files.writer_lock import WriterLock
 from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, CommitRecord, Damage
 from deepvm.errors import DamagedError
 from deepvm.io.atomic_write import discard, sync
+from deepvm.io.failpoints import point
 
 YOUNG_S = 3600.0
 """Seconds for which a file without a record may belong to an active writer."""

@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.format.checksums import crc32
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.errors import CheckpointError
+from deepvm.io.failpoints import point
 
 MOST_BODY = 64 * 2**10  # bytes of a JSON body
 MOST_DOCUMENT = 64 * 2**20  # bytes of a layout or a manifest

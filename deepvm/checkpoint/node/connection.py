@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, ClassVar
 
-from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.files.file_names import check_job, whole_job
 from deepvm.checkpoint.format.crc_combine import CrcPiece, total
 from deepvm.checkpoint.format.layout import Layout
@@ -18,6 +17,7 @@ from deepvm.checkpoint.node.version_registry import MOST_MISSING, VersionRegistr
 from deepvm.checkpoint.node.versions import Reservation, Version
 from deepvm.checkpoint.tiers.base import Store
 from deepvm.errors import CheckpointError, RequestError
+from deepvm.io.failpoints import point
 
 _LOG = logging.getLogger(__name__)
 _IDLE_S = 900.0

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
-from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.snapshot.host_buffer import Slot, Sources, as_bytes, groups
 from deepvm.checkpoint.snapshot.pipeline import Pipeline
 from deepvm.checkpoint.snapshot.strategies import Strategy
@@ -24,6 +23,7 @@ from deepvm.checkpoint.training.layerwise import LayerUpdates
 from deepvm.checkpoint.training.ranks import Ranks
 from deepvm.checkpoint.training.state import TrainingState
 from deepvm.errors import CheckpointError, RequestError
+from deepvm.io.failpoints import point
 
 _MOST_EVENTS = 24
 """CUDA makes a thread wait for the device once it has queued 56 events that can be waited for without spinning (seen on

@@ -18,7 +18,6 @@ from urllib.parse import unquote
 from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.files.commit_record import read_manifest, verify
 from deepvm.checkpoint.files.epoch_file import EpochFile
-from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.files.retention import kept
 from deepvm.checkpoint.files.shared_file_write import put_part
 from deepvm.checkpoint.files.version_dir import YOUNG_S, VersionFolder
@@ -29,6 +28,7 @@ from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.tiers.base import Store, Tier
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 from deepvm.io.atomic_write import sync
+from deepvm.io.failpoints import point
 from deepvm.io.file_lock import FileLock
 
 log = logging.getLogger("deepvm.checkpoint")

@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from deepvm.checkpoint.files.failpoints import point
 from deepvm.checkpoint.files.file_names import check_job
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, Ranges, runs
 from deepvm.checkpoint.format.manifest import CommitRecord, Damage
@@ -28,6 +27,7 @@ from deepvm.checkpoint.network.protocol import FRAME_S, MOST_DOCUMENT, BrokenErr
 from deepvm.checkpoint.network.token import Token
 from deepvm.checkpoint.tiers.base import Tier, download
 from deepvm.errors import CheckpointError, RequestError, TierBusyError
+from deepvm.io.failpoints import point
 from deepvm.io.host_info import cores
 
 _WORTH_TWO, _TRIES, _ROUNDS, _PAUSE_S = 16 * 2**20, 5, 3, 0.1

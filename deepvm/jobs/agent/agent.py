@@ -7,6 +7,7 @@ ends its machine.
 
 from __future__ import annotations
 
+import http.client
 import logging
 import math
 import os
@@ -23,6 +24,7 @@ from deepvm.core.preemption.savepolicy import SaveContext, SaveFacts, SavePolicy
 from deepvm.errors import DataError
 from deepvm.io.agent_board import AGENT, BOARD, Board, RankWord, SaveReason, Scheduled, Word
 from deepvm.io.agent_link import EPOCH, SAVE_EVERY
+from deepvm.io.failpoints import point
 from deepvm.jobs.agent.backups import Backups
 from deepvm.jobs.agent.controller_client import LINE, ControllerClient, Reporter, Unheard
 from deepvm.jobs.agent.notices import MetadataError, NoticeSource
@@ -152,6 +154,7 @@ class Agent:
         code = folder / "code"
         if spec["has_code"]:
             archive = folder / "code.tar.gz"
+            point("agent.before-code")
             self._insist(lambda: client.fetch("/code", archive))
             code.mkdir(exist_ok=True)
             try:
@@ -159,6 +162,7 @@ class Agent:
             except DataError as error:
                 self._give_up(f"code: {error}")
             archive.unlink()
+            point("agent.after-code")
         code.mkdir(exist_ok=True)
         environ = {k: v for k, v in os.environ.items() if k not in (AGENT, EPOCH)}
         environ |= {"PYTHONUNBUFFERED": "1", AGENT: str(folder), "DEEPVM_JOB": spec["name"]}
@@ -172,6 +176,7 @@ class Agent:
         self._facts = replace(self._facts, grace_s=float(spec["grace_s"]))
         self._backups = Backups.at(spec["tiers"], spec["name"], folder / "backups", int(spec["keep"]))
         if spec["setup"] and not (folder / "setup-done").exists():
+            point("agent.before-setup")
             done = subprocess.run(
                 ["/bin/sh", "-c", spec["setup"]],
                 cwd=code,
@@ -184,6 +189,7 @@ class Agent:
                 last = done.stdout.decode("utf-8", "replace").splitlines()[-40:]
                 self._reporter.add("setup-failed", code=done.returncode, lines=last)
             (folder / "setup-done").touch()
+            point("agent.after-setup")
         self._fetch_data(spec["data"], folder / "data")
         self._trainers.warm_up()
         return spec
@@ -259,6 +265,7 @@ class Agent:
             if schedule is not None and board is not None and schedule["generation"] == self._running:
                 reason, limit_ms, request = schedule["save"]
                 board.schedule(schedule["step"], Scheduled(SaveReason(reason), limit_ms, request))
+                point("agent.scheduled")
                 self._scheduled = schedule["number"]
 
     def _listen(self) -> None:
@@ -271,11 +278,12 @@ class Agent:
                 unheard = 0
                 if notice is not None and abs(notice.taken_s - told) > 1.0:
                     told = notice.taken_s
+                    point("agent.notice")
                     self._reporter.add("notice", taken_s=notice.taken_s, action=notice.action)
                 if not (rebalance or told) and self._notices.rebalance():
                     rebalance = True
                     self._reporter.add("rebalance")
-            except (OSError, MetadataError) as error:
+            except (OSError, ValueError, http.client.HTTPException, MetadataError) as error:
                 unheard += 1
                 if unheard in (3, 300):
                     log.warning("the metadata service cannot be used: %s; preemptions come unannounced", error)
@@ -317,7 +325,9 @@ class Agent:
         trainers = self._trainers
         assert trainers is not None
         if trainers.running:
+            point("agent.before-kill")
             trainers.kill()
+            point("agent.after-kill")
         self._running, self._request = 0, None
         trainers.warm_up()
         if not orders.generation:
@@ -345,8 +355,10 @@ class Agent:
             {**common, "RANK": str(first + local), "LOCAL_RANK": str(local)}
             for local in range(trainers.command.processes)
         ]
+        point("agent.before-trainers")
         try:
             trainers.start(each)
+            point("agent.after-trainers")
         except OSError as error:
             why = f"{error.filename or trainers.command.train}: {error.strerror or error}"
             self._reporter.add("ended", generation=self._running, code=127, step=0, lines=[why])
@@ -368,6 +380,7 @@ class Agent:
             board.words[Word.RESUMED] = 0
             number = 0
             if orders.ranks[0]["machine"] == self._around.machine:
+                point("agent.before-request")
                 number = board.request(SaveReason(orders.save["reason"]), int(orders.save["limit_s"] * 1000))
             self._request = asked_s, number
 
@@ -383,6 +396,7 @@ class Agent:
         last = trainers.last_lines() if code else []
         step = self._base + board.of_rank(0, RankWord.STEP)
         trainers.kill()
+        point("agent.ended")
         self._reporter.add("ended", generation=self._running, code=code, step=step, lines=last)
 
     def _plan_saves(self) -> None:

@@ -6,6 +6,7 @@ Kubernetes and SkyPilot do. Either way the trainers save the same step on all ra
 
 from __future__ import annotations
 
+import http.client
 import logging
 import os
 import signal
@@ -112,7 +113,7 @@ class LoneAgent:
                     rebalance = True
                     log.warning("the cloud may take this machine back sooner than others: trainers save, and go on")
                     self._board.request(SaveReason.INSURANCE, 0)
-            except (OSError, MetadataError) as error:
+            except (OSError, ValueError, http.client.HTTPException, MetadataError) as error:
                 unheard += 1
                 if unheard == _DEAF_AFTER and not deaf:
                     deaf = True

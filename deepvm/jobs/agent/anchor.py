@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 
+from deepvm.io.failpoints import point
 from deepvm.jobs.agent.agent import Surroundings
 from deepvm.jobs.agent.controller_client import ControllerClient, Unheard
 from deepvm.jobs.wire import WireError
@@ -69,6 +70,7 @@ class AnchorAgent:
             stream.write(token)
         words = ["memory-node", "serve", "--token-file", str(file), "--memory", memory]
         words += ["--listen", f"{self._around.address}:0", "--drain-timeout", "1"]
+        point("anchor.before-node")
         self._node = subprocess.Popen(
             [sys.executable, "-m", "deepvm.cli.main", *words],
             stdin=subprocess.DEVNULL,
@@ -81,4 +83,5 @@ class AnchorAgent:
         assert self._node is not None and self._node.stdout is not None
         for line in self._node.stdout:
             if line.startswith("listening on "):
+                point("anchor.after-node")
                 self._port = int(line.rpartition(":")[2])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.errors import CheckpointError, DataError, MissingExtraError
+from deepvm.io.failpoints import point
 from deepvm.jobs.storage.backup_places import FORMS, open_backups
 from deepvm.jobs.storage.backup_store import KEEP, BackupStore, Part, staying
 
@@ -76,6 +77,7 @@ class Backups:
             stay = staying([k for k in whole if k.step <= part.step], self._keep)
             for kept in whole:
                 if kept.step < part.step and kept.name not in stay:
+                    point("backup.before-prune")
                     self._store.remove(kept, part.epoch)
         except (OSError, CheckpointError, DataError) as error:
             log.warning("old backups stay: %s", error)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from deepvm.io.failpoints import point
 from deepvm.jobs.wire import HEADER, LARGEST, Sender, WireError
 
 RETRY_S, _MOST_RETRY_S = 0.2, 5.0
@@ -71,6 +72,8 @@ class ControllerClient:
         with target.open("wb") as file:
             while offset < size:
                 piece = bytes.fromhex(self.ask(path, {"offset": offset}, limit_s)["data"])
+                if not piece:
+                    raise Unheard(f"{path} is shorter than {size} bytes")
                 file.write(piece)
                 offset += len(piece)
 
@@ -134,7 +137,9 @@ class Reporter:
             if not some:
                 continue
             try:
+                point("agent.before-report")
                 self._client.ask("/report", {"events": some})
+                point("agent.after-report")
             except (Unheard, WireError) as error:
                 log.debug("the controller does not hear: %s", error)
                 self._lost.wait(pause_s)

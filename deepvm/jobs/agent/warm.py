@@ -17,6 +17,8 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
+from deepvm.io.failpoints import point
+
 READY = b"warm\n"
 _FIRST_S, _LOOK_S = 0.4, 0.002
 
@@ -52,12 +54,14 @@ def main() -> None:
         importlib.import_module("deepvm.checkpoint.checkpointer")
     gc.freeze()  # else the end of this process looks at all of torch for garbage, for most of a second
     tells = int(sys.argv[1])
+    point("warm.loaded")
     os.write(tells, READY)
     os.close(tells)
     with os.fdopen(0, "rb", closefd=False) as source:
         line = source.readline()
     if not line:
         os._exit(0)
+    point("warm.ordered")
     order = json.loads(line)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

@@ -19,7 +19,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
+from deepvm.errors import DataError
 from deepvm.io.atomic_write import write_bytes
+from deepvm.io.failpoints import POINTS, point
 from deepvm.jobs.clouds.base import Listing, RefusedError, Start, UnknownError
 from deepvm.jobs.clouds.settings import MachineSettings
 from deepvm.jobs.world import MachineRecord
@@ -64,9 +66,12 @@ class LocalCloud:
     def request(self, record: MachineRecord, start: Start) -> float:
         """See :class:`Cloud`."""
         place = self._machine(start.job, start.machine)
-        place.mkdir(parents=True, exist_ok=True)
         time.sleep(self._allocation_s)
-        descriptor = os.open(place / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(place / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise RefusedError(f"{place}: {error.strerror or error}") from None
         try:
             free = _locked(descriptor)
             if (place / MACHINE).exists():  # asked for again, after a reply that was lost
@@ -86,8 +91,8 @@ class LocalCloud:
                 "role": record.role.value,
                 "launched_s": launched_s,
             }
+            (place / "settings.json").touch(0o600)  # whose permissions are kept: nobody else ever reads the secret
             write_bytes(place / "settings.json", json.dumps(settings).encode())
-            (place / "settings.json").chmod(0o600)
             words = [
                 *self.words(record, start.job),
                 sys.executable,
@@ -96,6 +101,7 @@ class LocalCloud:
                 str(place),
             ]
             write_bytes(place / MACHINE, json.dumps({"launched_s": launched_s}).encode())
+            point("local.before-launch")
             # Nobody's child: it outlives this process, which need not wait for it.
             begin = 'log=$1; shift; "$@" >>"$log" 2>&1 & echo $!'
             started = subprocess.run(
@@ -108,8 +114,10 @@ class LocalCloud:
                 pass_fds=(descriptor,),  # the lock is held until the last of them is gone
                 check=True,
             )
+            point("local.after-launch")
             process = int(started.stdout)
             write_bytes(place / MACHINE, json.dumps({"launched_s": launched_s, "process": process}).encode())
+            point("local.before-reply")
             return launched_s
         except OSError as error:
             raise RefusedError(f"{place}: {error.strerror or error}") from None
@@ -134,6 +142,7 @@ class LocalCloud:
     def _end(place: Path, why: str) -> float:
         """When a machine that is gone ended; written down if nobody has."""
         if not (place / ENDED).exists():
+            point("local.before-ended")
             write_bytes(place / ENDED, json.dumps({"ended_s": time.time(), "why": why}).encode())
         return float(_read(place / ENDED)["ended_s"])
 
@@ -142,7 +151,9 @@ class LocalCloud:
         place = self._machine(job, machine)
         if not (place / MACHINE).exists() or not _is_alive(place):
             return
+        point("local.before-release")
         _kill(place, "released")
+        point("local.after-release")
         self._end(place, "released")
         shutil.rmtree(place / "agent" / "code", ignore_errors=True)
 
@@ -176,7 +187,7 @@ def unshared() -> list[str]:
 
 def _environ() -> dict[str, str]:
     """What a machine has of this process's environment; its Python is this one."""
-    found = {k: v for k, v in os.environ.items() if not k.startswith("DEEPVM_")}
+    found = {k: v for k, v in os.environ.items() if not k.startswith("DEEPVM_") or k == POINTS}
     found["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), found.get("PATH", os.defpath)])
     return found
 
@@ -201,7 +212,8 @@ def _is_alive(place: Path) -> bool:
 def _kill(place: Path, why: str) -> None:
     """End a machine, and return when it is gone."""
     # Its first process reads this, also where nobody was left to write down its number.
-    write_bytes(place / ORDER, json.dumps({"end": why}).encode())
+    with contextlib.suppress(DataError):  # a full disk must not keep it alive
+        write_bytes(place / ORDER, json.dumps({"end": why}).encode())
     process = int(_read(place / MACHINE).get("process", 0))
     if not process:
         return _await_end(place)

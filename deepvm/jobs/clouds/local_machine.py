@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from deepvm.io.atomic_write import write_bytes
+from deepvm.io.failpoints import point
 from deepvm.jobs.clouds.fake_metadata import FakeMetadata
 from deepvm.jobs.clouds.keeper import KEPT
 from deepvm.jobs.clouds.process_tree import become_subreaper, end_descendants
@@ -29,6 +30,7 @@ def main() -> None:
     zone = settings["zone"]
     facts = {"instance-type": settings["type"], "placement/availability-zone": zone}
     metadata = FakeMetadata(facts, settings["metadata_host"], settings["metadata_port"])
+    point("machine.before-agent")
     agent = subprocess.Popen(
         [sys.executable, "-m", "deepvm.jobs.agent.main", str(place / "settings.json"), metadata.url],
         stdin=subprocess.DEVNULL,
@@ -43,6 +45,7 @@ def main() -> None:
             if "end" in order:
                 _end(place, order["end"])
             if taken_s is None:
+                point("machine.before-notice")
                 taken_s = float(order["taken_s"])
                 metadata.notice(taken_s)
         if taken_s is not None and time.time() >= taken_s:
@@ -62,6 +65,7 @@ def _reap(spared: int) -> None:
 
 
 def _end(place: Path, why: str) -> None:
+    point("machine.before-end")
     write_bytes(place / "ended.json", json.dumps({"ended_s": time.time(), "why": why}).encode())
     if os.getpid() == 1:
         os._exit(0)  # and all processes with numbers of its own kind

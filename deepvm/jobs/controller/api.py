@@ -12,7 +12,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from deepvm.errors import DeepVMError
 from deepvm.jobs.wire import HEADER, LARGEST, Receiver, WireError
+
+_BODY_S = 30.0
+
+
+class BusyError(DeepVMError):
+    """What was said is not written down; it must be said again."""
 
 
 class Handler(Protocol):
@@ -40,30 +47,32 @@ class Handler(Protocol):
         """The connection of a heartbeat broke."""
 
 
-def application(handler: Handler, receiver: Receiver) -> Starlette:
-    """The controller's side of the wire."""
+def application(handler: Handler, receiver: Receiver, known: Callable[[Any], None] = lambda peer: None) -> Starlette:
+    """The controller's side of the wire; ``known`` is called with the address of each who has signed a message."""
 
     async def nonce(_: Request) -> Response:
         return PlainTextResponse(receiver.nonce)
 
     def signed(answer: Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]) -> Callable[..., Any]:
         async def endpoint(request: Request) -> Response:
-            body = b""
             try:
-                async for piece in request.stream():
-                    body += piece
-                    if len(body) > LARGEST:
-                        return PlainTextResponse("too large", 413)
+                body = await asyncio.wait_for(_body(request), _BODY_S)
+                if len(body) > LARGEST:
+                    return PlainTextResponse("too large", 413, {"Connection": "close"})
                 message = receiver.opened(body, request.headers.get(HEADER, ""))
-            except ClientDisconnect:
-                return PlainTextResponse("", 400)
+            except (ClientDisconnect, asyncio.TimeoutError):
+                return PlainTextResponse("", 400, {"Connection": "close"})
             except WireError as error:
                 return PlainTextResponse(str(error), 401)
             machine = str(message["machine"])
+            if request.client is not None:
+                known(tuple(request.client))
             try:
                 found = await _unless_gone(request, answer(machine, message))
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 return PlainTextResponse(f"{type(error).__name__}: {error}", 400)
+            except BusyError as error:
+                return PlainTextResponse(str(error), 503)
             if found is None:
                 handler.gone(machine)
                 return PlainTextResponse("", 400)
@@ -77,6 +86,16 @@ def application(handler: Handler, receiver: Receiver) -> Starlette:
     routes = [Route("/nonce", nonce)]
     routes += [Route(f"/{kind}", signed(answer), methods=["POST"]) for kind, answer in kinds.items()]
     return Starlette(routes=routes)
+
+
+async def _body(request: Request) -> bytes:
+    """The body, or its beginning if it is too large."""
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > LARGEST:
+            break
+    return body
 
 
 async def _unless_gone(request: Request, answer: Awaitable[Mapping[str, Any]]) -> Mapping[str, Any] | None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import secrets
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,14 +14,17 @@ from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-
+from deepvm.errors import DataError, DeepVMError
 from deepvm.io.agent_board import SaveReason
+from deepvm.io.failpoints import point
 from deepvm.jobs import decisions as d
-from deepvm.jobs.clouds.base import Cloud, Distant, Launch, RefusedError, Start, UnknownError
-from deepvm.jobs.controller.api import application
+from deepvm.jobs.clouds.base import Cloud, Distant, Launch, RefusedError, Start
+from deepvm.jobs.controller.api import BusyError, application
+from deepvm.jobs.controller.clock import SteadyClock
 from deepvm.jobs.controller.injector import Injection, strike_of
+from deepvm.jobs.controller.messages import beat_of, event_of, lines_of, number_of, schedule_of, text
 from deepvm.jobs.controller.samples import Sampler
+from deepvm.jobs.controller.server import Strangers, server_of
 from deepvm.jobs.history import MACHINE, MARKET, STATE, EventRow, History
 from deepvm.jobs.log_files import add_line
 from deepvm.jobs.markets import market_facts
@@ -31,6 +35,8 @@ from deepvm.jobs.world import LOST, Reason, World
 
 _TICK_S, _GONE_S, _ACK_S = 0.2, 0.3, 8.0
 _PIECE = 300_000
+_STALL_S = 1.0
+_AGAIN_S, _UNWRITTEN_S = 1.0, 300.0
 _QUIET = (d.Tick, d.Heard, d.Listed, d.Silent)
 """Events of which only what follows is written down."""
 _ENDS = (Machine.SUSPECT, Machine.LOST, Machine.ENDED)
@@ -40,14 +46,6 @@ _REASONS = {
     Reason.STOP: SaveReason.STOP,
     Reason.INSURANCE: SaveReason.INSURANCE,
     Reason.PERIODIC: SaveReason.USER,
-}
-_OF_AGENT = {
-    SaveReason.NONE: Reason.PERIODIC,
-    SaveReason.USER: Reason.PERIODIC,
-    SaveReason.INSURANCE: Reason.INSURANCE,
-    SaveReason.EMERGENCY: Reason.EMERGENCY,
-    SaveReason.RESIZE: Reason.RESIZE,
-    SaveReason.STOP: Reason.STOP,
 }
 
 log = logging.getLogger("deepvm.jobs")
@@ -80,15 +78,6 @@ class _Agent:
     scheduled: int = 0
 
 
-class _Server(uvicorn.Server):
-    """Leaves signals to the controller."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
-        yield
-
-
 class Controller:
     """Runs a job to its end; everything happens in one thread, but for the calls to the cloud."""
 
@@ -100,6 +89,9 @@ class Controller:
         """
         self._job, self.world, self._cloud, self._history = job, world, cloud, history
         self._stored = world
+        self._clock = SteadyClock(world.now_s)
+        self._unwritten_s: float | None = None
+        """Since when the history cannot be written."""
         self.told: Callable[[EventRow], None] = lambda event: None
         self.interrupted, self.keeps = False, False
         self._agents: dict[str, _Agent] = {}
@@ -125,10 +117,11 @@ class Controller:
             asyncio.get_running_loop().call_soon(self._drain)
         self._inbox.append((event, facts or {}))
 
-    @staticmethod
-    async def _heeded() -> None:
-        """Wait until what was fed is written down."""
+    async def _heeded(self) -> None:
+        """Wait until what was fed is written down. Raises BusyError: it is not, and the agent must say it again."""
         await asyncio.sleep(0)  # what was called for before comes first
+        if self._unwritten_s is not None or self._wrong is not None:
+            raise BusyError("the history cannot be written")
 
     def _drain(self) -> None:
         """Write down what has happened, then act; what goes wrong here ends :meth:`run`."""
@@ -140,7 +133,7 @@ class Controller:
     def _act(self) -> None:
         inbox, self._inbox = self._inbox, []
         before = self.world
-        world, acts = d.react(before, [event for event, _ in inbox], time.time())
+        world, acts = d.react(before, [event for event, _ in inbox], self._clock.now_s())
         told = [(_name(e), {**_facts(e), **facts}) for e, facts in inbox if not isinstance(e, _QUIET)]
         told += [(MACHINE, facts) for facts in _ends(before, world)]
         if before.on_demand != world.on_demand:
@@ -151,8 +144,15 @@ class Controller:
         paid = {"step_s": float(world.facts.step_s), "usd": round(world.usd, 8)} if told else {}
         rows = [EventRow(world.now_s, kind, state, {**now, **paid, **facts}) for kind, facts in told]
         if acts or rows or self._has_changed(before, world):
-            self._history.commit(self._job.name, self._stored, world, rows)
-            self._stored = world
+            changed = _changed(before, world)
+            _pass(changed, "unwritten")
+            try:
+                self._history.commit(self._job.name, self._stored, world, rows)
+            except DataError as error:
+                self._put_off(inbox, error)
+                return
+            self._stored, self._unwritten_s = world, None
+            _pass(changed, "written")
         self.world = world
         for row in rows:
             self.told(row)
@@ -160,6 +160,17 @@ class Controller:
             self._start(self._do(act))
         if replace(before, now_s=world.now_s) != world:
             self._start(self._wake())
+
+    def _put_off(self, inbox: list[tuple[d.Event, Mapping[str, Any]]], error: DataError) -> None:
+        """Do nothing of which no trace would be left; a disk that is full, or a lock, may be gone in a moment."""
+        now_s = self._clock.now_s()
+        if self._unwritten_s is None:
+            self._unwritten_s = now_s
+            log.warning("%s; trying again for %.0f s", error, _UNWRITTEN_S)
+        if now_s - self._unwritten_s >= _UNWRITTEN_S:
+            raise error
+        self._inbox = [*inbox, *self._inbox]
+        asyncio.get_running_loop().call_later(_AGAIN_S, self._drain)
 
     @staticmethod
     def _has_changed(before: World, world: World) -> bool:
@@ -187,7 +198,9 @@ class Controller:
         name = self._job.name
         try:
             if isinstance(act, d.Release):
+                point("cloud.before-release")
                 await asyncio.to_thread(self._cloud.release, name, act.id)
+                point("cloud.after-release")
                 if self._cloud.near:  # it is gone already
                     self._listed_s = 0.0
                 return
@@ -195,10 +208,12 @@ class Controller:
             start = Start(
                 name, act.id, secret_of(self._job.secret, act.id), self._url, str(self._job.folder / "controller")
             )
+            point("cloud.before-request")
             made = await asyncio.to_thread(self._cloud.request, record, start)
+            point("cloud.after-request")
         except RefusedError as error:
             self.feed(d.Refused(act.id, str(error)))
-        except UnknownError as error:
+        except (DeepVMError, OSError) as error:  # whatever it was, nobody knows what became of it
             log.warning("%s", error)
         else:
             launch = made if isinstance(made, Launch) else Launch(made)
@@ -210,16 +225,8 @@ class Controller:
         """Run until the job is over and nothing lives."""
         host = await asyncio.to_thread(self._cloud.host, self._job.name)
         bind, bind_port = self._cloud.listen() if isinstance(self._cloud, Distant) else (host, 0)
-        self._receiver = Receiver(self._job.secret)
-        config = uvicorn.Config(
-            application(self, self._receiver),
-            host=bind,
-            port=bind_port,
-            log_level="error",
-            timeout_keep_alive=75,
-            lifespan="off",
-        )
-        server = _Server(config)
+        self._receiver, strangers = Receiver(self._job.secret), Strangers()
+        server = server_of(application(self, self._receiver, strangers.left), bind, bind_port, strangers)
         serving = asyncio.create_task(server.serve())
         while not server.started:
             await asyncio.sleep(0.01)
@@ -230,9 +237,10 @@ class Controller:
         place.with_name("controller.new").replace(place)
         if isinstance(self._cloud, Distant):
             await asyncio.to_thread(self._cloud.announce, self._job.name, self._url)
+        point(f"job.{self.world.job.value}.begun")
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
-        now_s = time.time()
+        now_s = last_s = self._clock.now_s()
         # Nobody was there to hear them.
         rested = {k: replace(m, heard_s=m.heard_s and now_s) for k, m in self.world.machines.items()}
         self.world = replace(self.world, machines=rested)
@@ -241,6 +249,13 @@ class Controller:
             while True:
                 if self._wrong is not None:
                     raise self._wrong
+                last_s, stalled_s = self._clock.now_s(), self._clock.now_s() - last_s - _TICK_S
+                if stalled_s >= _STALL_S:  # nobody was there to hear anybody
+                    self._forgive(stalled_s)
+                if self._unwritten_s is not None:
+                    self._hear()
+                    await asyncio.sleep(_TICK_S)
+                    continue
                 if time.monotonic() - self._listed_s >= self._job.list_s:
                     self._listed_s = time.monotonic()
                     self._start(self._list())
@@ -257,6 +272,7 @@ class Controller:
                 if over and not self._tasks:
                     await asyncio.to_thread(self._cloud.finish, self._job.name)
                     sampler.close()
+                    point("job.finished")
                     return self.world
                 await asyncio.sleep(_TICK_S if not over else 0.01)
         finally:
@@ -264,6 +280,15 @@ class Controller:
             server.should_exit = True
             with contextlib.suppress(asyncio.CancelledError):
                 await serving
+
+    def _forgive(self, stalled_s: float) -> None:
+        """Silence while this process slept, waited for a lock or had no core counts for nothing."""
+        kept = {k: m.heard_s and m.heard_s + stalled_s for k, m in self.world.machines.items()}
+        machines = {k: replace(m, heard_s=kept[k]) for k, m in self.world.machines.items()}
+        self.world = replace(self.world, machines=machines)
+        for machine, wait in list(self._waiting.items()):
+            wait.cancel()
+            self._waiting[machine] = asyncio.get_running_loop().call_later(_GONE_S, self._is_gone, machine)
 
     def _interrupt(self) -> None:
         """Ctrl-C: save, release, end, unless machines are kept; a second one ends the controller at once."""
@@ -283,7 +308,7 @@ class Controller:
         for machine, beat in heard.items():
             if self.world.machines[machine].state is not Machine.MEMBER:
                 self.feed(beat)
-        now_s, machines = time.time(), dict(self.world.machines)
+        now_s, machines = self._clock.now_s(), dict(self.world.machines)
         for machine in heard:
             if machines[machine].state is Machine.MEMBER:
                 machines[machine] = replace(machines[machine], heard_s=now_s, silent_s=None)
@@ -297,7 +322,7 @@ class Controller:
     async def _list(self) -> None:
         try:
             found = await asyncio.to_thread(self._cloud.listing, self._job.name)
-        except UnknownError as error:
+        except (DeepVMError, OSError) as error:
             log.warning("%s", error)
             return
         self.feed(d.Listed(dict(found.alive), dict(found.ended), dict(found.zones)))
@@ -319,7 +344,7 @@ class Controller:
             ):
                 continue
             strike = strike_of(injection, number)
-            if time.time() - max(machine.trained_s, self._injected_s) >= strike.life_s:
+            if self._clock.now_s() - max(machine.trained_s, self._injected_s) >= strike.life_s:
                 self._struck.add(machine.id)
                 self._start(self._preempt(machine.id, strike.grace_s))
 
@@ -328,7 +353,7 @@ class Controller:
         return record.noticed_s is not None or record.end_reason == LOST
 
     async def _preempt(self, machine: str, grace_s: float | None) -> None:
-        with contextlib.suppress(UnknownError):
+        with contextlib.suppress(DeepVMError, OSError):
             await asyncio.to_thread(self._cloud.preempt, self._job.name, machine, grace_s)
 
     # --- agents ------------------------------------------------------------------------------------------------------
@@ -354,27 +379,26 @@ class Controller:
 
     async def beat(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """See :class:`deepvm.jobs.controller.api.Handler`."""
+        beat, record = beat_of(machine, message), self.world.machines.get(machine)
+        if record is None:
+            return self._told(d.Orders(shutdown=True))
         agent = self._agents.setdefault(machine, _Agent())
-        agent.address, agent.port = str(message["address"]), int(message["port"])
-        agent.scheduled = int(message["scheduled"])
+        agent.address, agent.port, agent.scheduled = beat.address, beat.port, beat.scheduled
         if (wait := self._waiting.pop(machine, None)) is not None:
             wait.cancel()
-        generation, step, step_s = (int(message["generation"]), int(message["step"]), int(message["step_ns"]) / 1e9)
-        spare = bool(message.get("spare", True))
-        heard = d.Heard(machine, generation, step, bool(message["warm"]), step_s, spare)
-        record = self.world.machines.get(machine)
-        if record is not None and record.state is Machine.MEMBER:
-            self._heard[machine] = heard  # nothing follows from it at once
+        if record.state is Machine.MEMBER:
+            self._heard[machine] = beat.heard  # nothing follows from it at once
         else:
-            self.feed(heard)
+            self.feed(beat.heard)
             await self._heeded()
         if agent.scheduled:
             await self._wake()
-        until_s = time.monotonic() + min(max(float(message["wait_s"]), 0.0), 60.0)
+        until_s = time.monotonic() + min(beat.wait_s, 60.0)
         async with self._change:
             while True:
                 orders, left_s = d.orders(self.world, machine), until_s - time.monotonic()
-                if self._digest(orders) != message["seen"]:
+                if self._digest(orders) != beat.seen:
+                    point("controller.before-orders")
                     return self._told(orders)
                 if left_s <= 0:
                     return {"same": True}
@@ -441,27 +465,28 @@ class Controller:
                 found["save"] = {
                     "reason": int(_REASONS[save.reason]),
                     "asked_s": save.asked_s,
-                    "limit_s": save.limit_s,
+                    "limit_s": self._clock.on_wall_s(save.limit_s),
                 }
         return found
 
     async def schedule(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """See :class:`deepvm.jobs.controller.api.Handler`."""
-        generation, members = int(message["generation"]), self.world.members
+        (generation, step, save), members = schedule_of(message), self.world.members
         if generation != self.world.generation or not self.world.formed or members[:1] != (machine,):
             return {"error": "an older generation"}
-        number = 1 if self._schedule is None else self._schedule["number"] + 1
-        order = {"generation": generation, "step": int(message["step"]), "save": list(message["save"])}
-        self._schedule = {**order, "number": number}
+        # No controller before this one has used it: what agents had from that is no answer to this.
+        number = 1 + secrets.randbits(48)
+        self._schedule = {"generation": generation, "step": step, "save": save, "number": number}
         until_s = time.monotonic() + _ACK_S
         async with self._change:
             self._change.notify_all()
-            while any(self._agents[m].scheduled < number for m in members):
+            while any(self._agents.get(m, _Agent()).scheduled != number for m in members):
                 left_s = until_s - time.monotonic()
                 if left_s <= 0 or self.world.generation != generation:
                     return {"error": "not all machines have it"}
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._change.wait(), left_s)
+        point("controller.before-schedule")
         return {}
 
     async def command(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -487,61 +512,59 @@ class Controller:
                     found["missed"],
                 ),
             )
-            self._injected_s = time.time()
+            self._injected_s = self._clock.now_s()
         else:
             return {"error": f"there is no command {kind!r}"}
         return {}
 
     async def report(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """See :class:`deepvm.jobs.controller.api.Handler`."""
+        wrong: Exception | None = None
         for event in message["events"]:
-            record, number = self.world.machines.get(machine), int(event["of"])
+            record, number = self.world.machines.get(machine), number_of(event)
             if record is None or number <= record.reported:
                 continue  # the answer to it was lost
             self.world = self.world.with_machine(replace(record, reported=number))
-            self._reported(machine, event)
+            try:
+                self._reported(machine, event)
+            except (KeyError, TypeError, ValueError) as error:
+                wrong = error  # those behind it count; it does not, nor when it is sent again
         await self._heeded()
+        if wrong is not None:
+            raise wrong
+        point("controller.before-heard")
         return {}
 
     def _reported(self, machine: str, event: Mapping[str, Any]) -> None:
-        kind = event["event"]
-        if kind == "line":
-            self._line(machine, event)
-        elif kind == "notice":
-            self.feed(d.Noticed(machine, float(event["taken_s"])), {"action": event["action"]})
-        elif kind == "rebalance":
-            self.feed(d.Rebalanced(machine))
-        elif kind == "started":
-            version = event.get("version")
-            self.feed(d.Started(machine, int(event["generation"]), None if version is None else int(version)))
-        elif kind == "ended":
-            code, step = int(event["code"]), int(event["step"])
-            if code:
-                self.last_lines = [str(line) for line in event["lines"]]
-            self.feed(d.Ended(machine, int(event["generation"]), code, step), {"lines": event["lines"]})
-        elif kind == "saved":
-            reason = _OF_AGENT[SaveReason(int(event["reason"]))]
-            self.feed(
-                d.Safe(
-                    int(event["generation"]),
-                    int(event["version"]),
-                    reason,
-                    float(event["stall_s"]),
-                    float(event["took_s"]),
-                )
-            )
-        elif kind == "unsaved":
-            if SaveReason(int(event["reason"])).holds:
-                self.feed(d.Unsaved(int(event["generation"]), str(event["why"])))
-        elif kind == "unusable":
-            self.last_lines = []
-            self.feed(d.Failed(machine, str(event["why"])))
-        elif kind == "setup-failed":
-            self.last_lines = [str(line) for line in event["lines"]]
-            self.feed(d.Failed(machine, f"setup failed with exit code {event['code']}"))
+        if event["event"] == "line":
+            self._line(machine, text(event, "text"))
+            return
+        found = event_of(machine, event)
+        if found is None:
+            return
+        if isinstance(found[0], d.Failed) or (isinstance(found[0], d.Ended) and found[0].code):
+            self.last_lines = lines_of(event)
+        if isinstance(found[0], d.Noticed):
+            found = replace(found[0], taken_s=self._clock.of_wall_s(found[0].taken_s)), found[1]
+        self.feed(*found)
 
-    def _line(self, machine: str, event: Mapping[str, Any]) -> None:
-        add_line(self._job.folder, machine, str(event["text"]), time.time())
+    def _line(self, machine: str, line: str) -> None:
+        try:
+            add_line(self._job.folder, machine, line, time.time())
+        except OSError as error:  # a full disk stops no training
+            log.debug("a line of %s is lost: %s", machine, error)
+
+
+def _changed(before: World, world: World) -> list[str]:
+    """The states that are new, by the names of their points."""
+    found = [] if before.job is world.job else [f"job.{world.job.value}"]
+    known = {key: m.state for key, m in before.machines.items()}
+    return [*found, *(f"machine.{m.state.value}" for k, m in world.machines.items() if known.get(k) is not m.state)]
+
+
+def _pass(changed: list[str], where: str) -> None:
+    for label in changed:
+        point(f"{label}.{where}")
 
 
 def _ends(before: World, world: World) -> Iterator[dict[str, Any]]:

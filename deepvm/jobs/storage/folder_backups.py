@@ -9,6 +9,7 @@ from pathlib import Path
 
 from deepvm.checkpoint.files.epoch_file import EpochFile
 from deepvm.io.atomic_write import sync, write_bytes
+from deepvm.io.failpoints import point
 from deepvm.jobs.storage.backup_store import Kept, Part, Record, copy, damaged, emptied, files_of
 
 _NAME = re.compile(r"(\d{12})-(\d{9,})")
@@ -39,13 +40,16 @@ class FolderBackups:
             for source, name in files_of(path):
                 with source.open("rb") as reader:
                     sums[name] = copy(reader, hidden / name)
+            point("backup.before-record")
             write_bytes(hidden / _RECORD, Record(path.name, sums, part.automatic).to_json())
             for made in {hidden, *(p for p in hidden.rglob("*") if p.is_dir())}:
                 sync(made)
             final = folder / f"rank-{part.rank}"
             with self._epochs.current(part.epoch):
                 shutil.rmtree(final, ignore_errors=True)
+                point("backup.before-rename")
                 os.replace(hidden, final)
+                point("backup.after-rename")
                 for made in (folder, self._root):
                     sync(made)
         finally:

@@ -40,7 +40,7 @@ FOLDER_LABELS = [
     )
 ]
 FOLDER_LABELS += REPLACED
-"""The points at which a writer of a folder can be killed, see :mod:`deepvm.checkpoint.files.failpoints`."""
+"""The points at which a writer of a folder can be killed, see :mod:`deepvm.io.failpoints`."""
 
 
 def noise(size: int, seed: int = 0) -> bytearray:

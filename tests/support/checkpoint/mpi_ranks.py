@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from deepvm.checkpoint.files import failpoints
 from deepvm.checkpoint.format.shard import Level
 from deepvm.checkpoint.tiers.registry import open_tier
 from deepvm.errors import CheckpointError
+from deepvm.io import failpoints
 from support.checkpoint.images import noise, plain_shard
 from support.checkpoint.memory_nodes import MIB, TOKEN, Acks, until
 

@@ -25,7 +25,7 @@ import torch
 import torch._dynamo  # the first optimizer loads it, which takes longer than all the rest
 
 from deepvm.checkpoint import Checkpointer, checkpointer, restore
-from deepvm.checkpoint.files import durable_write, failpoints
+from deepvm.checkpoint.files import durable_write
 from deepvm.checkpoint.format import checksums
 from deepvm.checkpoint.format.shard import Level
 from deepvm.checkpoint.network.endpoint import Address
@@ -40,6 +40,7 @@ from deepvm.checkpoint.tiers.file import FileTier
 from deepvm.checkpoint.tiers.tcp import TcpTier
 from deepvm.checkpoint.training.state import TrainingState
 from deepvm.errors import CheckpointError
+from deepvm.io import failpoints
 from support.checkpoint.slow_copies import slow_copy  # beside this script
 
 # Folders may be in memory, for speed: here no machine is lost.

@@ -1,0 +1,33 @@
+"""Labelled points at which fault-injection campaigns kill the process; otherwise each costs a comparison.
+
+A campaign over one process names its point. One over many processes names a folder: whoever comes first to a point that
+has a file there takes the file away, and is killed, so each file kills once and what is left was never reached.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+POINTS = "DEEPVM_KILL_POINTS"
+"""Environment variable: the folder with a file for each point that kills."""
+
+# ``label`` or ``label:n``: SIGKILL this process at the n-th pass.
+_label, _, _count = os.environ.get("DEEPVM_CHECKPOINT_KILL_AT", "").partition(":")
+_left = int(_count) if _count.isdigit() else 1
+_folder = os.environ.get(POINTS, "")
+
+
+def point(label: str) -> None:
+    """A point where a campaign may kill the process."""
+    global _left
+    if label == _label:
+        _left -= 1
+        if _left <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+    if _folder:
+        try:
+            os.unlink(os.path.join(_folder, label))
+        except OSError:
+            return
+        os.kill(os.getpid(), signal.SIGKILL)

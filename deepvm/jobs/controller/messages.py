@@ -1,0 +1,150 @@
+"""What agents say, as events: a machine that somebody has taken over can lie about itself, and confuse nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from deepvm.io.agent_board import SaveReason
+from deepvm.jobs import decisions as d
+from deepvm.jobs.world import Reason
+
+_MOST = 2**53  # larger numbers are not the same in every reader of JSON
+_MOST_GENERATION = 2**31 - 1
+_MOST_NUMBER = 2**63 - 1  # the history keeps 64 bits
+_MOST_S = 1e10
+_LONGEST, _MOST_LINES = 10_000, 100
+_ADDRESS = re.compile(r"[0-9A-Za-z.:_-]{1,253}")
+_OF_AGENT = {
+    SaveReason.NONE: Reason.PERIODIC,
+    SaveReason.USER: Reason.PERIODIC,
+    SaveReason.INSURANCE: Reason.INSURANCE,
+    SaveReason.EMERGENCY: Reason.EMERGENCY,
+    SaveReason.RESIZE: Reason.RESIZE,
+    SaveReason.STOP: Reason.STOP,
+}
+
+
+@dataclass(frozen=True)
+class Beat:
+    """A heartbeat: where the machine is reached, the newest save that it has marked, the orders that it has seen."""
+
+    address: str
+    port: int
+    scheduled: int
+    seen: str
+    wait_s: float
+    heard: d.Heard
+
+
+def beat_of(machine: str, message: Mapping[str, Any]) -> Beat:
+    """Read a heartbeat. Raises KeyError, ValueError."""
+    address = text(message, "address")
+    if not _ADDRESS.fullmatch(address):
+        raise ValueError("address: not an address")
+    heard = d.Heard(
+        machine,
+        whole(message, "generation", _MOST_GENERATION),
+        whole(message, "step"),
+        truth(message, "warm"),
+        whole(message, "step_ns", _MOST_NUMBER) / 1e9,
+        truth(message, "spare") if "spare" in message else True,
+    )
+    return Beat(
+        address,
+        whole(message, "port", 65_535),
+        whole(message, "scheduled"),
+        text(message, "seen"),
+        seconds(message, "wait_s"),
+        heard,
+    )
+
+
+def number_of(report: Any) -> int:
+    """The number of a report. Raises KeyError, ValueError."""
+    if not isinstance(report, Mapping):
+        raise ValueError("a report that is not an object")
+    return whole(report, "of", _MOST_NUMBER)
+
+
+def event_of(machine: str, report: Mapping[str, Any]) -> tuple[d.Event, Mapping[str, Any]] | None:
+    """What a report says, and further facts; None if nothing follows from it. Raises KeyError, ValueError."""
+    kind = report["event"]
+    if kind == "notice":
+        return d.Noticed(machine, seconds(report, "taken_s")), {"action": text(report, "action")}
+    if kind == "started":
+        version = None if report.get("version") is None else whole(report, "version")
+        return d.Started(machine, _generation(report), version), {}
+    if kind == "ended":
+        ended = d.Ended(machine, _generation(report), whole(report, "code", 2**31), whole(report, "step"))
+        return ended, {"lines": lines_of(report)}
+    if kind == "saved":
+        reason, version = _OF_AGENT[SaveReason(whole(report, "reason"))], whole(report, "version")
+        stall_s, took_s = seconds(report, "stall_s"), seconds(report, "took_s")
+        return d.Safe(_generation(report), version, reason, stall_s, took_s), {}
+    if kind == "unsaved":
+        unsaved = d.Unsaved(_generation(report), text(report, "why")[:_LONGEST])
+        return (unsaved, {}) if SaveReason(whole(report, "reason")).holds else None
+    if kind == "rebalance":
+        return d.Rebalanced(machine), {}
+    if kind == "unusable":
+        return d.Failed(machine, text(report, "why")[:_LONGEST]), {}
+    if kind == "setup-failed":
+        return d.Failed(machine, f"setup failed with exit code {whole(report, 'code', 2**31)}"), {}
+    return None
+
+
+def schedule_of(message: Mapping[str, Any]) -> tuple[int, int, list[int]]:
+    """The generation, the step and the save of which rank 0 wants all to know. Raises KeyError, ValueError."""
+    save = message["save"]
+    if not isinstance(save, list) or len(save) != 3:
+        raise ValueError("save: not three numbers")
+    found = {"reason": save[0], "limit_ms": save[1], "request": save[2]}
+    SaveReason(whole(found, "reason"))
+    return _generation(message), whole(message, "step"), [whole(found, name) for name in found]
+
+
+def lines_of(report: Mapping[str, Any]) -> list[str]:
+    """The last lines of a process; none where no process is to blame. Raises ValueError."""
+    lines = report.get("lines", [])
+    if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+        raise ValueError("lines: not a list of texts")
+    return [line[:_LONGEST] for line in lines[-_MOST_LINES:]]
+
+
+def _generation(message: Mapping[str, Any]) -> int:
+    return whole(message, "generation", _MOST_GENERATION)
+
+
+def whole(message: Mapping[str, Any], key: str, most: int = _MOST) -> int:
+    """A whole number from 0. Raises KeyError, ValueError."""
+    found = message[key]
+    if type(found) is not int or not 0 <= found <= most:
+        raise ValueError(f"{key}: not a whole number from 0 to {most}")
+    return found
+
+
+def seconds(message: Mapping[str, Any], key: str) -> float:
+    """A time or a duration. Raises KeyError, ValueError."""
+    found = message[key]
+    if type(found) not in (int, float) or not 0 <= found <= _MOST_S:  # neither NaN nor infinity is
+        raise ValueError(f"{key}: not a number of seconds")
+    return float(found)
+
+
+def text(message: Mapping[str, Any], key: str) -> str:
+    """A text. Raises KeyError, ValueError."""
+    found = message[key]
+    if not isinstance(found, str):
+        raise ValueError(f"{key}: not a text")
+    return found
+
+
+def truth(message: Mapping[str, Any], key: str) -> bool:
+    """True or false. Raises KeyError, ValueError."""
+    found = message[key]
+    if not isinstance(found, bool):
+        raise ValueError(f"{key}: neither true nor false")
+    return found

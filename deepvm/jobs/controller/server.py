@@ -1,0 +1,73 @@
+"""The controller's web server, which peers that connect and say nothing cannot keep from its agents."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+MOST_STRANGERS = 512
+"""Connections that have not yet sent a signed message; of more, the oldest is closed."""
+_KEPT_S = 75  # else idle connections close at the very period of the heartbeats
+
+
+class Strangers:
+    """Connections of which nobody knows who they are."""
+
+    def __init__(self, most: int = MOST_STRANGERS) -> None:
+        """None yet."""
+        self._most, self._waiting = most, dict[Any, asyncio.BaseTransport]()
+
+    def came(self, peer: Any, connection: asyncio.BaseTransport) -> None:
+        """A connection was opened."""
+        self._waiting[peer] = connection
+        if len(self._waiting) > self._most:
+            oldest = next(iter(self._waiting))
+            self._waiting.pop(oldest).close()
+
+    def left(self, peer: Any) -> None:
+        """It is known now, or closed."""
+        self._waiting.pop(peer, None)
+
+
+class Server(uvicorn.Server):
+    """Leaves signals to the controller."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+def server_of(application: Starlette, host: str, port: int, strangers: Strangers) -> Server:
+    """A server at an address and a port, 0 for any that is free; not started yet."""
+
+    class Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+        def connection_made(self, transport: asyncio.Transport) -> None:
+            super().connection_made(transport)
+            strangers.came(transport.get_extra_info("peername"), transport)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            strangers.left(self.transport.get_extra_info("peername"))
+            super().connection_lost(exc)
+
+    # Three connections of each agent: by default a process may have 1024 open files.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    config = uvicorn.Config(
+        application,
+        host=host,
+        port=port,
+        http=Protocol,
+        log_level="error",
+        timeout_keep_alive=_KEPT_S,
+        lifespan="off",
+    )
+    return Server(config)

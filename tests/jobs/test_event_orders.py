@@ -1,0 +1,190 @@
+"""Events in any order, lost, repeated, late by minutes: what must hold of the world holds after each of them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.effort import examples
+from support.jobs.simulation import Faults, Simulation, finished
+
+from deepvm.core.preemption.savepolicy import parse_policy
+from deepvm.jobs import decisions as d
+from deepvm.jobs.states import Job, Machine
+from deepvm.jobs.world import Pool, Reason, Role, Terms, World
+from deepvm.jobs.world_document import from_document, from_row, to_document, to_row
+
+SPOT, STEADY, ANCHOR = Pool("a", "z", "spot", 3.6), Pool("a", "z", "on-demand", 7.2), Pool("m", "z", "on-demand", 1.0)
+GONE = (Machine.RELEASING, Machine.LOST, Machine.ENDED, Machine.FAILED)
+
+
+@st.composite
+def terms(draw: st.DrawFn) -> Terms:
+    least = draw(st.integers(1, 3))
+    most = draw(st.integers(least, 4))
+    steadies, anchors = draw(st.integers(0, most)), draw(st.integers(0, 2))
+    return Terms(
+        least,
+        most,
+        total_usd=draw(st.sampled_from([None, None, 0.05, 1.0])),
+        end_s=draw(st.sampled_from([None, None, 300.0])),
+        policy=parse_policy(draw(st.sampled_from(["adaptive", "static:5"]))),
+        anchor=ANCHOR if anchors else None,
+        anchors=anchors,
+        steady=STEADY if steadies else None,
+        steadies=steadies,
+    )
+
+
+IDS = st.sampled_from([f"m{n}" for n in range(1, 9)] + ["stranger"])
+NUMBERS = st.integers(0, 6)
+TIMES = st.floats(0, 2000)
+EVENTS: st.SearchStrategy[Any] = st.one_of(
+    st.just(d.Tick()),
+    st.builds(d.Launched, IDS, TIMES),
+    st.builds(d.Refused, IDS, st.just("capacity")),
+    st.builds(d.Heard, IDS, NUMBERS, st.integers(0, 99), st.booleans(), st.floats(0, 2)),
+    st.builds(d.Heard, IDS, st.just(0), st.just(0), st.just(True)),
+    st.builds(d.Silent, IDS),
+    st.builds(d.Noticed, IDS, TIMES),
+    st.builds(d.Started, IDS, NUMBERS, st.none() | st.integers(0, 99)),
+    st.builds(d.Ended, IDS, NUMBERS, st.sampled_from([0, 0, 1, 137]), st.integers(0, 99)),
+    st.builds(d.Safe, NUMBERS, st.integers(0, 99), st.sampled_from(Reason)),
+    st.builds(d.Unsaved, NUMBERS, st.just("why")),
+    st.builds(d.Stop, st.just("the user")),
+    st.just(d.SaveNow()),
+    st.builds(d.Listed, st.dictionaries(IDS, TIMES), st.dictionaries(IDS, st.tuples(TIMES, TIMES), max_size=2)),
+)
+
+
+def holds(before: World, world: World, acts: tuple[d.Act, ...]) -> None:
+    terms, machines = world.terms, world.machines
+    assert world.generation in (before.generation, before.generation + 1)
+    assert len(set(world.members)) == len(world.members) <= terms.most
+    assert not world.formed or len(world.members) >= terms.least
+    # At most one generation lives: whoever is told to train is told the newest, and is a member of it.
+    told = {m: d.orders(world, m) for m in machines}
+    training = {m for m, order in told.items() if order.generation}
+    assert training <= set(world.members)
+    assert {told[m].generation for m in training} <= {world.generation}
+    assert all(machines[m].role is Role.TRAINER for m in world.members)
+    # No machine without an owner: it is recorded before it is asked for, once, and asked for only while it is wanted.
+    requests = [act.id for act in acts if isinstance(act, d.Request)]
+    assert len(set(requests)) == len(requests)
+    assert all(machines[m].state is Machine.INTENT and m not in before.machines for m in requests)
+    assert before.machines.keys() <= machines.keys()
+    assert set(machines) == {f"m{n + 1}" for n in range(world.requests)}
+    live = [m for m in machines.values() if m.state not in (*GONE, Machine.NOTICED)]
+    assert sum(m.role is Role.TRAINER for m in live) <= terms.most
+    assert sum(m.role is Role.ANCHOR for m in live) <= terms.anchors
+    # What is given up is released, when it is and not later.
+    released = {act.id for act in acts if isinstance(act, d.Release)}
+    for key, machine in machines.items():
+        was = before.machines.get(key)
+        if machine.state in (Machine.RELEASING, Machine.LOST) and was is not None and was.state not in GONE:
+            assert key in released
+        if was is not None and was.state.over:
+            assert machine.state is was.state
+    assert not (released & {m.id for m in live}), "a machine that is wanted"
+    # Money is counted once, and never becomes less by a heartbeat.
+    assert world.usd >= 0 and world.usd_per_second >= 0
+    assert not world.job.over or all(m.state in GONE for m in machines.values())
+    assert before.job is world.job or not before.job.over
+    assert world.save is None or world.formed
+
+
+def stored(world: World) -> World:
+    rows = {key: from_row(to_row(machine)) for key, machine in world.machines.items()}
+    return from_document(to_document(world), rows)
+
+
+@settings(max_examples=examples(2500), deadline=None)
+@given(
+    terms=terms(),
+    events=st.lists(st.tuples(EVENTS, st.sampled_from([0.0, 0.5, 3.0, 20.0, 400.0])), max_size=60),
+    ends=st.integers(0, 10**6),
+)
+def test_any_events_in_any_order(terms: Terms, events: list[tuple[Any, float]], ends: int) -> None:
+    world, now = World(terms, 0.0, pools=(SPOT,)), 0.0
+    for event, after_s in events:
+        now += after_s
+        if isinstance(event, d.Listed):  # under the job's names the cloud has only what was asked for
+            able = {*world.machines, "stranger"}
+            alive, ended = ({k: v for k, v in found.items() if k in able} for found in (event.alive, event.ended))
+            event = d.Listed(alive, {k: v for k, v in ended.items() if k not in alive})
+        before = world
+        world, acts = d.react(world, event, now)
+        holds(before, world, acts)
+        assert stored(world) == world
+    assert the_end(world, now, random.Random(ends)).job.over
+
+
+def the_end(world: World, now: float, rng: random.Random) -> World:
+    """From here on the cloud and the agents do what they are asked: every wait ends, and so does the job."""
+    alive = {m.id for m in world.machines.values() if m.state.costs}
+    step = 0
+    world, acts = d.react(world, d.Tick(), now)
+    for _ in range(4000):
+        for act in acts:
+            (alive.add if isinstance(act, d.Request) else alive.discard)(act.id)
+        if world.job.over and not alive:
+            return world
+        now += 1.0
+        events: list[Any] = [d.Tick()]
+        ended = {m.id: (m.launched_s or m.requested_s, now) for m in world.machines.values() if m.id not in alive}
+        known = {m.id: m.launched_s or m.requested_s for m in world.machines.values() if m.id in alive}
+        events.append(d.Listed(known, {k: v for k, v in ended.items() if not world.machines[k].state.over}))
+        for machine in sorted(alive):
+            order = d.orders(world, machine)
+            if order.shutdown:
+                alive.discard(machine)
+                continue
+            taken_s = world.machines[machine].taken_s if machine in world.machines else None
+            if taken_s is not None and now >= taken_s + 60:
+                alive.discard(machine)
+                continue
+            events.append(d.Heard(machine, order.generation, step if order.generation else 0, True))
+        if world.formed and set(world.members) <= alive:
+            first = world.members[0]
+            if not world.started:
+                events += [d.Started(m, world.generation, world.version if m == first else None) for m in world.members]
+            elif world.save is not None and not world.save.over:
+                events.append(d.Safe(world.generation, step, world.save.reason))
+            step += 1
+            if step > 30 and not world.save:
+                events += [d.Ended(m, world.generation, 0, step) for m in world.members]
+        rng.shuffle(events)
+        before = world
+        world, acts = d.react(world, events, now)
+        holds(before, world, acts)
+    raise AssertionError(f"it does not end: {replace(world, machines={})}, {alive}")
+
+
+@settings(max_examples=examples(1500), deadline=None)
+@given(seed=st.integers(0, 10**9), size=st.sampled_from([(1, 1), (2, 2), (1, 3), (2, 4)]), late=st.floats(0, 0.4))
+def test_messages_that_are_lost_repeated_and_late(seed: int, size: tuple[int, int], late: float) -> None:
+    faults = Faults(notices=2, losses=2, cuts=1, crashes=1, refusals=0.2, lost_replies=0.2)
+    world = finished(Unreliable(random.Random(seed), Terms(*size), faults, late=late))
+    assert world.job is Job.DONE
+
+
+class Unreliable(Simulation):
+    """What an agent or the cloud says also comes twice, or again minutes later, behind what came after it."""
+
+    def __init__(self, rng: random.Random, terms: Terms, faults: Faults, *, late: float) -> None:
+        self.late = late
+        super().__init__(rng, terms, faults)
+
+    def feed(self, event: Any) -> bool:
+        heard = super().feed(event)
+        # A list is what the cloud says at one moment; the others are told by agents, or by replies.
+        if heard and not isinstance(event, d.Tick | d.Listed) and self.rng.random() < self.late:
+            if self.rng.random() < 0.5:
+                super().feed(event)
+            # The wire drops what is older than the last message of its kind; what several kinds say may cross.
+            elif not isinstance(event, d.Heard | d.Refused | d.Launched):
+                self.at(self.rng.uniform(1, 300), lambda: super(Unreliable, self).feed(event) and None)
+        return heard

@@ -1,0 +1,149 @@
+"""Each labelled point kills once, on both sides of each change of a state; the job ends as it would have."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.effort import THOROUGH
+from support.jobs.kills import CHAIN, TORCH, arm, final_of, points, processes, until_it_ends
+from support.jobs.runs import Home, until
+
+STEPS = 200
+
+
+def of(*states: str) -> set[str]:
+    return {f"{state}.{where}" for state in states for where in ("unwritten", "written")}
+
+
+STOPPED, FAILED = of("job.stopped"), of("job.failed")
+SILENT, REFUSED = of("machine.suspect", "machine.lost"), of("machine.failed")
+ANCHORED = {"anchor.before-node", "anchor.after-node", "warm.loaded", "warm.ordered"} | of("machine.warming")
+SCHEDULED = {"controller.before-schedule", "agent.scheduled", "agent.before-kill", "agent.after-kill"}
+QUICK = {
+    "job.pending.begun",
+    "job.running.unwritten",
+    "cloud.before-request",
+    "local.before-reply",
+    "backup.before-rename",
+}
+ELSEWHERE = STOPPED | FAILED | SILENT | REFUSED | ANCHORED | SCHEDULED
+HERE = sorted(points() - ELSEWHERE)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    found = Home(tmp_path)
+    (found.code / "chain.py").write_text(CHAIN)
+    (found.code / "train.py").write_text(TORCH)
+    yield found
+    found.end()
+
+
+def test_every_point_is_in_a_campaign() -> None:
+    assert points() >= ELSEWHERE and points() >= QUICK
+
+
+def nothing_is_left(home: Home, name: str) -> dict[str, Any]:
+    assert until(lambda: not home.processes(), 15)
+    assert not home.document("jobs", "orphans")["orphans"]
+    found = home.document("jobs", "show", name)
+    assert found["cost_usd"] == pytest.approx(sum(m["usd"] for m in found["machines"]), abs=1e-7)
+    places = {p.name for p in (home.jobs / name / "machines").iterdir() if (p / "machine.json").exists()}
+    assert {m["id"] for m in found["machines"] if m["usd"]} <= places <= {m["id"] for m in found["machines"]}
+    return found
+
+
+@pytest.mark.parametrize("part", range(6) if THOROUGH else ["quick"])
+def test_a_job_ends_well_whatever_is_killed(home: Home, part: Any) -> None:
+    labels = sorted(QUICK) if part == "quick" else HERE[part::6]
+    often = {"mttp": "2s", "count": 4} if part == "quick" else {"mttp": "1s", "count": 60}  # kills are counted, too
+    inject = {**often, "grace": "6s", "seed": 3}
+    steps = STEPS if part == "quick" else 4 * STEPS  # so that notices come in all parts
+    job = home.job("points", f"exec python chain.py {steps};", setup="true", save_policy="static:25", inject=inject)
+    folder = arm(home, labels)
+    assert until_it_ends(home, job, "points", 400) == 0
+    assert (home.result / "final-0").read_text() == final_of(steps)
+    assert nothing_is_left(home, "points")["state"] == "done"
+    assert not sorted(p.name for p in folder.iterdir()), "points that were not reached"
+
+
+@pytest.mark.skipif(not THOROUGH, reason="the thorough suite")
+@pytest.mark.parametrize("labels", [ANCHORED, SCHEDULED], ids=["anchor", "schedule"])
+def test_two_ranks_and_an_anchor(home: Home, labels: set[str]) -> None:
+    pytest.importorskip("torch")
+    inject = {"mttp": "3s", "count": 6, "grace": "8s", "seed": 2}
+    job = home.job("torch", "python train.py 60 0.05", count=2, anchor={"type": "m7g.large"}, inject=inject)
+    folder = arm(home, labels)
+    assert until_it_ends(home, job, "torch", 500) == 0
+    finals = {(home.result / f"final-{rank}").read_text() for rank in range(2)}
+    assert finals == {undisturbed(home)}
+    nothing_is_left(home, "torch")
+    assert not sorted(p.name for p in folder.iterdir()), "points that were not reached"
+
+
+def undisturbed(home: Home) -> str:
+    """The parameters of a training of two ranks of which nothing is killed."""
+    result = home.folder / "undisturbed"
+    result.mkdir()
+    job = home.job("calm", "python train.py 60 0", count=2)
+    job.write_text(job.read_text().replace(str(home.result), str(result)))
+    assert home.document("run", str(job))["state"] == "done"
+    found: set[str] = {(result / f"final-{rank}").read_text() for rank in range(2)}
+    assert len(found) == 1
+    return found.pop()
+
+
+def scenario_stopped(home: Home) -> tuple[Path, Callable[[], None], int]:
+    def stop() -> None:
+        if not asked and (home.result / "mine-0-1-25").exists():
+            asked.append(home.run("jobs", "stop", "job"))
+
+    asked: list[Any] = []
+    return home.job("job", "exec python chain.py 100000;", save_policy="static:25"), stop, 3
+
+
+def scenario_failed(home: Home) -> tuple[Path, Callable[[], None], int]:
+    return home.job("job", "exit 9;"), lambda: None, 1
+
+
+def scenario_silent(home: Home) -> tuple[Path, Callable[[], None], int]:
+    def silence() -> None:
+        agents = processes(home, "agent")
+        if not stopped and agents and (home.result / "mine-0-1-25").exists():
+            stopped.append(agents[0])
+            os.kill(agents[0], signal.SIGSTOP)
+
+    stopped: list[int] = []
+    return home.job("job", f"exec python chain.py {8 * STEPS};", save_policy="static:25"), silence, 0
+
+
+def scenario_refused(home: Home) -> tuple[Path, Callable[[], None], int]:
+    def refuse() -> None:  # where m1 should be there is something else
+        with contextlib.suppress(OSError):
+            (home.jobs / "job").mkdir(parents=True, exist_ok=True)
+            (home.jobs / "job" / "machines").mkdir()
+            (home.jobs / "job" / "machines" / "m1").touch()
+
+    refuse()
+    return home.job("job", f"exec python chain.py {STEPS};"), lambda: None, 0
+
+
+@pytest.mark.skipif(not THOROUGH, reason="the thorough suite")
+@pytest.mark.parametrize(
+    ("labels", "scenario"),
+    [(STOPPED, scenario_stopped), (FAILED, scenario_failed), (SILENT, scenario_silent), (REFUSED, scenario_refused)],
+)
+def test_the_other_states(home: Home, labels: set[str], scenario: Callable[[Home], Any]) -> None:
+    job, meanwhile, code = scenario(home)
+    folder, began = arm(home, labels), time.monotonic()
+    assert until_it_ends(home, job, "job", 200, meanwhile) == code, time.monotonic() - began
+    assert not sorted(p.name for p in folder.iterdir()), "points that were not reached"
+    assert until(lambda: not home.processes(), 15)
+    assert not home.document("jobs", "orphans")["orphans"]

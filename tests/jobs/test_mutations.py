@@ -1,0 +1,149 @@
+"""Without a fence, an intent or an agreement a scenario fails: the tests of these promises can see them broken."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.effort import THOROUGH
+from support.jobs.kills import SYNCED, arm
+from support.jobs.runs import Home
+from support.jobs.simulation import Faults, Simulation, finished
+
+from deepvm.checkpoint.files.epoch_file import EpochFile
+from deepvm.errors import CheckpointError
+from deepvm.jobs import decisions as d
+from deepvm.jobs.agent.backups import Backups
+from deepvm.jobs.world import Terms
+
+MUTATIONS = Path(__file__).parents[1] / "support" / "jobs" / "mutations"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    found = Home(tmp_path)
+    (found.code / "synced.py").write_text(SYNCED)
+    yield found
+    found.end()
+
+
+def mutated(home: Home, name: str) -> None:
+    home.env |= {"JOBS_MUTATION": name, "PYTHONPATH": os.pathsep.join([str(MUTATIONS), home.env.get("PYTHONPATH", "")])}
+
+
+# --- no intent before the call -------------------------------------------------------------------------------------
+
+
+def adopted(home: Home) -> None:
+    """A controller is killed when its cloud has made the machine: it is known, and the next one goes on with it."""
+    arm(home, ["cloud.after-request"])
+    process = home.start("run", str(home.job("intent", "exec python own.py 60 0.02;")))
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    alive = {orphan["machine"] for orphan in home.document("jobs", "orphans")["orphans"]}
+    assert alive == {machine["id"] for machine in home.document("jobs", "show", "intent")["machines"]} == {"m1"}
+    found = home.document("jobs", "resume", "intent")
+    assert (found["preemptions"], found["generations"], len(found["machines"])) == (0, 1, 1)
+
+
+def test_a_machine_is_adopted_that_was_asked_for_before_a_kill(home: Home) -> None:
+    adopted(home)
+
+
+def test_no_intent_is_noticed(home: Home) -> None:
+    mutated(home, "no-intent")
+    with pytest.raises(AssertionError):
+        adopted(home)
+
+
+# --- ranks that save different steps -------------------------------------------------------------------------------
+
+
+def agreed(home: Home) -> None:
+    """Every version has all ranks."""
+    job = home.job("agreed", "exec python synced.py 90;", count=2, save_policy="static:20")
+    assert home.document("run", str(job))["state"] == "done"
+    versions = list((home.jobs / "agreed" / "versions" / "agreed" / "backups").glob("0*-*"))
+    assert versions
+    for version in versions:
+        assert {rank.name for rank in version.glob("rank-*")} == {"rank-0", "rank-1"}, version.name
+
+
+def test_all_ranks_save_the_same_step(home: Home) -> None:
+    pytest.importorskip("torch")
+    agreed(home)
+
+
+def test_no_agreement_is_noticed(home: Home) -> None:
+    pytest.importorskip("torch")
+    mutated(home, "no-agreement")
+    with pytest.raises(AssertionError, match="rank-"):
+        agreed(home)
+
+
+# --- no fence ------------------------------------------------------------------------------------------------------
+
+
+def fenced_backups(folder: Path) -> None:
+    """A machine that was thought lost ends a backup after the next generation has begun."""
+    older, newer = (Backups([folder.as_uri()], "job", folder / name) for name in ("one", "two"))
+    file = folder / "file"
+    file.write_text("by the older generation")
+    assert newer.latest(0, 2) is None
+    with contextlib.suppress(CheckpointError):
+        older._upload(file, 40, 0, 1)
+    assert newer.latest(0, 2) is None, "a version of an older epoch is visible"
+
+
+def test_backups_of_an_older_generation_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fenced_backups(tmp_path)
+    monkeypatch.setattr(Backups, "_epoch", lambda self: 0)
+    with pytest.raises(AssertionError, match="older epoch"):
+        fenced_backups(tmp_path)
+
+
+def fenced_folder(folder: Path) -> None:
+    EpochFile(folder, "job").begin(2)
+    with pytest.raises(CheckpointError), EpochFile(folder, "job").current(1):
+        (folder / "version").touch()
+    assert not (folder / "version").exists()
+
+
+def test_commits_of_an_older_generation_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fenced_folder(tmp_path)
+    monkeypatch.setattr(EpochFile, "_check", lambda self, epoch: None)
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        fenced_folder(tmp_path)
+
+
+def simulated(seeds: range) -> None:
+    for seed in seeds:
+        faults = Faults(notices=3, losses=2, cuts=2)
+        simulation = Late(random.Random(seed), Terms(1, 2), faults)
+        finished(simulation)
+
+
+class Late(Simulation):
+    """What trainers of an older generation have said arrives behind the start of the next one."""
+
+    def obey(self, machine: Any) -> None:
+        was = machine.generation
+        super().obey(machine)
+        if was and machine.generation != was:
+            self.at(2.0, lambda: self.feed(d.Ended(machine.id, was, 0, self.total)) and None)
+
+
+def test_reports_of_an_older_generation_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds = range(60 if THOROUGH else 15)
+    simulated(seeds)
+    true = d._of_generation
+    monkeypatch.setattr(d, "_of_generation", lambda w, e: true(w, replace(e, generation=w.generation)))
+    with pytest.raises(AssertionError):
+        simulated(seeds)

@@ -1,0 +1,61 @@
+"""Changes the product in every process of a job that a test starts with this folder in ``PYTHONPATH``.
+
+``JOBS_MUTATION`` names the change. The product knows nothing of it.
+"""
+
+import os
+import sys
+
+_NAME = os.environ.get("JOBS_MUTATION", "")
+
+
+def _no_agreement(module):
+    """Ranks other than the first save a step later than is agreed."""
+    scheduled = module.Board.scheduled
+
+    def later(self, step):
+        return scheduled(self, step if os.environ.get("RANK", "0") == "0" else step - 1)
+
+    module.Board.scheduled = later
+
+
+def _no_intent(module):
+    """Requests are written down only when the cloud has answered."""
+    commit = module.History.commit
+
+    def late(self, name, before, world, events):
+        if not any(m.state.value == "intent" for m in world.machines.values()):
+            commit(self, name, before, world, events)
+
+    module.History.commit = late
+
+
+_MUTATIONS = {
+    "no-agreement": ("deepvm.io.agent_board", _no_agreement),
+    "no-intent": ("deepvm.jobs.history", _no_intent),
+}
+
+
+class _Finder:
+    """Changes a module when it has been imported, and imports nothing by itself."""
+
+    def find_spec(self, name, path=None, target=None):
+        module, change = _MUTATIONS[_NAME]
+        if name != module:
+            return None
+        sys.meta_path.remove(self)
+        from importlib.util import find_spec
+
+        spec = find_spec(name)
+        run = spec.loader.exec_module
+
+        def changed(made):
+            run(made)
+            change(made)
+
+        spec.loader.exec_module = changed
+        return spec
+
+
+if _NAME:
+    sys.meta_path.insert(0, _Finder())
