@@ -3,7 +3,7 @@
 A job trains, or it waits: for machines, while fewer live than it needs (allocation), or for what they load
 (preparation). Of the time in which it trains, versions stalled a part (save), and the share of the steps that were done
 twice is recompute. Money follows the machines that the cloud counted meanwhile; what it counted after the last step,
-until all were gone, is release.
+until all were gone, is release; that time belongs to preparation.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ def spent(created_s: float, world: World, events: Sequence[EventRow]) -> Spent:
         each = part["compute"] / trained_s if trained_s else 0.0
         part["recompute"], part["save"] = again_s * each, save_s * each
         part["compute"] -= part["recompute"] + part["save"]
+    found["seconds"]["preparation"] += max(world.now_s - _over_s(world, events), 0.0)
     found["usd"][RELEASE] = max(world.usd - sum(found["usd"].values()), 0.0)
     return Spent(**found)
 
@@ -51,7 +52,7 @@ def spent(created_s: float, world: World, events: Sequence[EventRow]) -> Spent:
 def _stretches(created_s: float, world: World, events: Sequence[EventRow]) -> Iterator[tuple[str, float, float]]:
     """(cause, from, to) from the start to the end of the last event, training as compute."""
     since_s, state = created_s, Job.PENDING.value
-    last_s = next((e.at_s for e in events if Job(e.state).over), world.now_s)
+    last_s = _over_s(world, events)
     for at_s, then in [*((e.at_s, e.state) for e in events if e.at_s <= last_s), (last_s, world.job.value)]:
         at_s = max(at_s, since_s)
         if state in _TRAINS:
@@ -59,6 +60,11 @@ def _stretches(created_s: float, world: World, events: Sequence[EventRow]) -> It
         else:
             yield from _waits(world, since_s, at_s)
         since_s, state = at_s, then
+
+
+def _over_s(world: World, events: Sequence[EventRow]) -> float:
+    """When nothing more was to be trained; now if the job is not over."""
+    return next((e.at_s for e in events if Job(e.state).over), world.now_s)
 
 
 def _waits(world: World, since_s: float, until_s: float) -> Iterator[tuple[str, float, float]]:

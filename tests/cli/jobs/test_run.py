@@ -47,7 +47,7 @@ def test_a_plan_of_recommend(home: Home, run: Run) -> None:
         ({"anchor": {"type": "huge"}}, "anchor.type"),
         ({"machines": {}, "budget": {"usd_per_hour": 0.001}}, "budget.usd_per_hour"),
         ({"machines": {"plan": "none.json"}}, "none.json"),
-        ({"cloud": "aws"}, "cloud"),
+        ({"cloud": "mars"}, "cloud"),
     ],
 )
 def test_what_cannot_be_rented(home: Home, run: Run, more: dict[str, Any], said: str) -> None:
