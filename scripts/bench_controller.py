@@ -18,11 +18,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from deepvm.jobs.clouds.base import Listing, Start
+from deepvm.jobs.cloud import Listing, Start
 from deepvm.jobs.controller.controller import Controller, Submitted
-from deepvm.jobs.history import PLACE, History
+from deepvm.jobs.decisions.world import MachineRecord, Pool, Terms, World
+from deepvm.jobs.history.history import PLACE, History
 from deepvm.jobs.wire import HEADER, Sender, new_secret, secret_of
-from deepvm.jobs.world import MachineRecord, Pool, Terms, World
 
 BEAT_S = 5.0
 

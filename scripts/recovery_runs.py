@@ -19,8 +19,8 @@ import yaml
 
 from deepvm.jobs.clouds.local import LocalCloud
 from deepvm.jobs.clouds.registry import open_cloud
-from deepvm.jobs.history import EventRow, History
-from deepvm.jobs.states import Machine
+from deepvm.jobs.decisions.states import Machine
+from deepvm.jobs.history.history import EventRow, History
 
 TRAINING = Path(__file__).with_name("recovery_training.py")
 LIMIT_S = 120.0

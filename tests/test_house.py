@@ -59,7 +59,7 @@ PLACES = {
     "scipy": ["core/", "profiling/fit/", "simulator/traces/"],
     "numpy": ["core/", "planner/", "catalog/", "profiling/", "simulator/", "reports/"],
     "matplotlib": ["reports/"],
-    "sqlalchemy": ["jobs/history.py"],
+    "sqlalchemy": ["jobs/history/history.py"],
     "starlette": ["jobs/controller/api.py", "jobs/controller/server.py", "reports/web/"],
     "uvicorn": ["jobs/controller/server.py", "reports/web/site.py"],
     "yaml": ["reports/", "jobs/jobfile.py", "simulator/jobfile.py", "catalog/published/model_file.py"],

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar, Protocol, runtime_checkable
 
 from deepvm.errors import CloudError, DeepVMError
-from deepvm.jobs.world import MachineRecord
+from deepvm.jobs.decisions.world import MachineRecord
 
 
 class UnknownError(DeepVMError):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from deepvm.core.cluster.instances import Market
 from deepvm.io.atomic_write import write_bytes
-from deepvm.jobs.world import Pool
+from deepvm.jobs.decisions.world import Pool
 from deepvm.profiling.hosts.launcher import Host, Launcher
 
 FILE = "hosts.json"

@@ -10,11 +10,11 @@ from typing import Any
 
 from deepvm.errors import DeepVMError
 from deepvm.io.file_lock import FileLock
-from deepvm.jobs.final import final_document
-from deepvm.jobs.history import EventRow, History, JobRow, Sample
-from deepvm.jobs.states import Job
+from deepvm.jobs.decisions.states import Job
+from deepvm.jobs.decisions.world import World
+from deepvm.jobs.history.final import final_document
+from deepvm.jobs.history.history import EventRow, History, JobRow, Sample
 from deepvm.jobs.submission import on_demand_price
-from deepvm.jobs.world import World
 
 LOCK = "controller.lock"
 """A controller holds it in its job's folder."""

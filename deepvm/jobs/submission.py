@@ -19,22 +19,22 @@ from deepvm.core.cluster.instances import InstanceType, Market
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.core.units import MOST_USD
 from deepvm.errors import DataError, JobFormatError, RequestError
-from deepvm.jobs.clouds.base import Cloud, Distant
+from deepvm.jobs.cloud import Cloud, Distant
 from deepvm.jobs.clouds.registry import find_cloud, open_cloud
 from deepvm.jobs.controller.controller import Submitted
 from deepvm.jobs.controller.injector import Injection
-from deepvm.jobs.history import History, JobRow, own_folder
+from deepvm.jobs.decisions.markets import is_on_demand, most_of
+from deepvm.jobs.decisions.pool_choice import in_order
+from deepvm.jobs.decisions.states import Job
+from deepvm.jobs.decisions.world import Pool, Terms, World
+from deepvm.jobs.history.history import History, JobRow, own_folder
+from deepvm.jobs.history.pools import expected_life_s
 from deepvm.jobs.jobfile import Anchor, JobFile, Range
-from deepvm.jobs.markets import is_on_demand, most_of
 from deepvm.jobs.own_hosts import SSH, OwnHosts, pool_of
-from deepvm.jobs.pool_choice import in_order
-from deepvm.jobs.pools import expected_life_s
-from deepvm.jobs.states import Job
 from deepvm.jobs.storage import git_code
 from deepvm.jobs.storage.code_archive import pack
 from deepvm.jobs.storage.data import fetches
 from deepvm.jobs.wire import new_secret
-from deepvm.jobs.world import Pool, Terms, World
 from deepvm.profiling.hosts.launcher import read_hosts
 
 CODE, SECRET = "code.tar.gz", "secret"

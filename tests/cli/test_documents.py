@@ -22,7 +22,7 @@ from support.schemas import check
 from deepvm.catalog.measured.tables import encode_tables, load_tables, own_folder, save_entries
 from deepvm.cli.app import COMMANDS, load
 from deepvm.cli.output import print_as
-from deepvm.jobs.history import History
+from deepvm.jobs.history.history import History
 from deepvm.jobs.jobfile import changed, read_job_file
 from deepvm.jobs.submission import submit
 from deepvm.reports.schemas.directory import DOCUMENTS, Described

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from support.command import Run
 
-from deepvm.jobs.history import PLACE, History
-from deepvm.jobs.world import MachineRecord, Pool, Terms, World
+from deepvm.jobs.decisions.world import MachineRecord, Pool, Terms, World
+from deepvm.jobs.history.history import PLACE, History
 
 DAY_S = 86400.0
 
@@ -25,7 +25,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def lived(place: str, kind: str, hours: float, count: int, *, cloud: str = "aws", zone: str = "us-east-1a") -> None:
     """Machines of a type that were all taken back after so many hours."""
-    from deepvm.jobs.states import Machine
+    from deepvm.jobs.decisions.states import Machine
 
     world = World(Terms(1, 1), 0.0, pools=(Pool(kind, zone, "spot", 1.0),))
     machines = {
@@ -112,7 +112,7 @@ def test_simulated_with_own_lives(run: Run, place: str) -> None:
     ],
 )
 def test_without_sqlalchemy(run: Run, place: str, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]) -> None:
-    monkeypatch.delitem(sys.modules, "deepvm.jobs.history")
+    monkeypatch.delitem(sys.modules, "deepvm.jobs.history.history")
     for name in [n for n in sys.modules if n.split(".")[0] == "sqlalchemy"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)

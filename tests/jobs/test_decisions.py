@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from support.effort import examples
 from support.jobs.simulation import Faults, Simulation, finished
 
-from deepvm.jobs import decisions as d
-from deepvm.jobs.states import Job, Machine
-from deepvm.jobs.world import Pool, Reason, Terms, World
+from deepvm.jobs.decisions import events as d
+from deepvm.jobs.decisions.react import react
+from deepvm.jobs.decisions.states import Job, Machine
+from deepvm.jobs.decisions.world import Pool, Reason, Terms, World
 
 
 def test_nothing_happens() -> None:
@@ -70,9 +71,9 @@ def test_a_version_that_was_under_way_is_not_the_emergency_save() -> None:
         d.Noticed(first, 120.0),
         d.Safe(1, 40, Reason.INSURANCE),
     ):
-        world, acts = d.react(world, event, 2.0)
+        world, acts = react(world, event, 2.0)
     assert world.save is not None and not world.save.over and not acts
-    world, acts = d.react(world, d.Safe(1, 41, Reason.EMERGENCY), 3.0)
+    world, acts = react(world, d.Safe(1, 41, Reason.EMERGENCY), 3.0)
     assert acts[0] == d.Release(first)
     assert world.counts.saves == {Reason.INSURANCE: 1, Reason.EMERGENCY: 1}
 
@@ -81,7 +82,7 @@ def running(*more: d.Event) -> World:
     """One machine that trains, after further events."""
     world = World(Terms(1, 1), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
     for event in (d.Tick(), d.Launched("m1", 1.0), d.Heard("m1", warm=True), d.Started("m1", 1, 0), *more):
-        world, _ = d.react(world, event, 2.0)
+        world, _ = react(world, event, 2.0)
     return world
 
 
@@ -89,7 +90,7 @@ def test_a_rebalance_recommendation_is_an_insurance_and_nothing_else() -> None:
     world = running(d.Rebalanced("m1"))
     assert world.save is not None and world.save.reason is Reason.INSURANCE
     assert running(d.Rebalanced("m7")).save is None
-    world, acts = d.react(world, d.Safe(1, 40, Reason.INSURANCE), 3.0)
+    world, acts = react(world, d.Safe(1, 40, Reason.INSURANCE), 3.0)
     assert world.save is None and not acts and world.members == ("m1",) and world.generation == 1
     assert world.counts.saves == {Reason.INSURANCE: 1} and not world.notices
 
@@ -99,7 +100,7 @@ def test_a_save_that_does_not_hold_gives_way_to_a_notice(first: d.Event) -> None
     world = running(first, d.Noticed("m1", 120.0))
     assert world.save is not None and world.save.reason is Reason.EMERGENCY
     assert first != d.Rebalanced("m1") or running(d.Noticed("m1", 120.0), first).save == world.save
-    world, acts = d.react(world, d.Safe(1, 40, world.save.reason), 3.0)
+    world, acts = react(world, d.Safe(1, 40, world.save.reason), 3.0)
     assert d.Release("m1") in acts
 
 
@@ -119,21 +120,21 @@ def test_steps_that_were_heard_of_before_their_version_are_not_lost() -> None:
         d.Started("m2", 2, 41),
     )
     for event in events:
-        world, _ = d.react(world, event, 2.0)
+        world, _ = react(world, event, 2.0)
     assert world.generation == 2 and world.counts.lost_steps == 0 and world.steps == 43
 
 
 def test_a_newcomer_waits_until_the_others_can_go_on_at_once() -> None:
     world = World(Terms(1, 2), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
     for event in (d.Tick(), d.Heard("m1", warm=True), d.Tick()):
-        world, _ = d.react(world, event, 20.0)
-    world, _ = d.react(world, (d.Heard("m1", warm=True), d.Tick()), 40.0)
+        world, _ = react(world, event, 20.0)
+    world, _ = react(world, (d.Heard("m1", warm=True), d.Tick()), 40.0)
     assert world.members == ("m1",)  # the other did not come in time
-    world, _ = d.react(world, (d.Started("m1", 1, 0), d.Heard("m1", 1, 5, warm=True, spare=False)), 41.0)
-    world, _ = d.react(world, d.Heard("m2", warm=True), 42.0)
+    world, _ = react(world, (d.Started("m1", 1, 0), d.Heard("m1", 1, 5, warm=True, spare=False)), 41.0)
+    world, _ = react(world, d.Heard("m2", warm=True), 42.0)
     assert world.save is None and world.job is Job.RUNNING
-    loaded, _ = d.react(world, d.Heard("m1", 1, 9, warm=True), 45.0)
+    loaded, _ = react(world, d.Heard("m1", 1, 9, warm=True), 45.0)
     assert loaded.save is not None and loaded.save.reason is Reason.RESIZE
     beats = (d.Heard("m1", 1, 9, warm=True, spare=False), d.Heard("m2", warm=True))
-    late, _ = d.react(world, beats, 110.0)  # nobody waits for ever
+    late, _ = react(world, beats, 110.0)  # nobody waits for ever
     assert late.save is not None and late.save.reason is Reason.RESIZE

@@ -12,10 +12,11 @@ from support.effort import examples
 from support.jobs.simulation import Faults, Simulation, finished
 
 from deepvm.core.preemption.savepolicy import parse_policy
-from deepvm.jobs import decisions as d
-from deepvm.jobs.states import Job, Machine
-from deepvm.jobs.world import Pool, Reason, Role, Terms, World
-from deepvm.jobs.world_document import from_document, from_row, to_document, to_row
+from deepvm.jobs.decisions import events as d
+from deepvm.jobs.decisions.react import orders_of, react
+from deepvm.jobs.decisions.states import Job, Machine
+from deepvm.jobs.decisions.world import Pool, Reason, Role, Terms, World
+from deepvm.jobs.decisions.world_document import from_document, from_row, to_document, to_row
 
 SPOT, STEADY, ANCHOR = Pool("a", "z", "spot", 3.6), Pool("a", "z", "on-demand", 7.2), Pool("m", "z", "on-demand", 1.0)
 GONE = (Machine.RELEASING, Machine.LOST, Machine.ENDED, Machine.FAILED)
@@ -66,7 +67,7 @@ def holds(before: World, world: World, acts: tuple[d.Act, ...]) -> None:
     assert len(set(world.members)) == len(world.members) <= terms.most
     assert not world.formed or len(world.members) >= terms.least
     # At most one generation lives: whoever is told to train is told the newest, and is a member of it.
-    told = {m: d.orders(world, m) for m in machines}
+    told = {m: orders_of(world, m) for m in machines}
     training = {m for m, order in told.items() if order.generation}
     assert training <= set(world.members)
     assert {told[m].generation for m in training} <= {world.generation}
@@ -116,7 +117,7 @@ def test_any_events_in_any_order(terms: Terms, events: list[tuple[Any, float]], 
             alive, ended = ({k: v for k, v in found.items() if k in able} for found in (event.alive, event.ended))
             event = d.Listed(alive, {k: v for k, v in ended.items() if k not in alive})
         before = world
-        world, acts = d.react(world, event, now)
+        world, acts = react(world, event, now)
         holds(before, world, acts)
         assert stored(world) == world
     assert the_end(world, now, random.Random(ends)).job.over
@@ -126,7 +127,7 @@ def the_end(world: World, now: float, rng: random.Random) -> World:
     """From here on the cloud and the agents do what they are asked: every wait ends, and so does the job."""
     alive = {m.id for m in world.machines.values() if m.state.costs}
     step = 0
-    world, acts = d.react(world, d.Tick(), now)
+    world, acts = react(world, d.Tick(), now)
     for _ in range(4000):
         for act in acts:
             (alive.add if isinstance(act, d.Request) else alive.discard)(act.id)
@@ -138,7 +139,7 @@ def the_end(world: World, now: float, rng: random.Random) -> World:
         known = {m.id: m.launched_s or m.requested_s for m in world.machines.values() if m.id in alive}
         events.append(d.Listed(known, {k: v for k, v in ended.items() if not world.machines[k].state.over}))
         for machine in sorted(alive):
-            order = d.orders(world, machine)
+            order = orders_of(world, machine)
             if order.shutdown:
                 alive.discard(machine)
                 continue
@@ -158,7 +159,7 @@ def the_end(world: World, now: float, rng: random.Random) -> World:
                 events += [d.Ended(m, world.generation, 0, step) for m in world.members]
         rng.shuffle(events)
         before = world
-        world, acts = d.react(world, events, now)
+        world, acts = react(world, events, now)
         holds(before, world, acts)
     raise AssertionError(f"it does not end: {replace(world, machines={})}, {alive}")
 

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from support.jobs.runs import Home
 
-from deepvm.jobs.decisions import Safe, react
-from deepvm.jobs.final import final_document
-from deepvm.jobs.history import EventRow
-from deepvm.jobs.spent import spent
-from deepvm.jobs.states import Job, Machine
-from deepvm.jobs.world import Counts, MachineRecord, Pool, Reason, Role, Terms, World
+from deepvm.jobs.decisions.events import Safe
+from deepvm.jobs.decisions.react import react
+from deepvm.jobs.decisions.states import Job, Machine
+from deepvm.jobs.decisions.world import Counts, MachineRecord, Pool, Reason, Role, Terms, World
+from deepvm.jobs.history.final import final_document
+from deepvm.jobs.history.history import EventRow
+from deepvm.jobs.history.spent import spent
 
 POOL = Pool("g4dn.xlarge", "z", "spot", 0.3)
 

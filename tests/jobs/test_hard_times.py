@@ -13,7 +13,7 @@ from support.jobs.controllers import Controlled, Peer, running, shape
 from support.jobs.runs import until
 from support.small_disk import small_disk
 
-from deepvm.jobs.states import Machine
+from deepvm.jobs.decisions.states import Machine
 
 
 def saved(version: int) -> dict[str, object]:

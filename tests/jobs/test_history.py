@@ -18,10 +18,11 @@ import sqlalchemy as sa
 from support.effort import examples
 
 from deepvm.errors import DataError
-from deepvm.jobs import decisions as d
-from deepvm.jobs.history import PLACE, SCHEMA, EventRow, History
-from deepvm.jobs.pools import expected_life_s, learnt, lives_by_type, pools_of
-from deepvm.jobs.world import Pool, Terms, World
+from deepvm.jobs.decisions import events as d
+from deepvm.jobs.decisions.react import react
+from deepvm.jobs.decisions.world import Pool, Terms, World
+from deepvm.jobs.history.history import PLACE, SCHEMA, EventRow, History
+from deepvm.jobs.history.pools import expected_life_s, learnt, lives_by_type, pools_of
 
 POOL = Pool("g4dn.xlarge", "here", "spot", 0.36)
 
@@ -41,7 +42,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return str(tmp_path / "history.db")
     url = str(request.getfixturevalue("postgres"))
     with History.open({PLACE: url}) as history:
-        from deepvm.jobs.history import _TABLES
+        from deepvm.jobs.history.history import _TABLES
 
         _TABLES.drop_all(history._engine)
     return url
@@ -63,7 +64,7 @@ def test_jobs_machines_and_events(place: str, tmp_path: Path) -> None:
             d.Started("m1", 1, 0),
         )
         for event in steps:
-            after, _ = d.react(world, event, 106.0)
+            after, _ = react(world, event, 106.0)
             history.commit("one", world, after, [EventRow(106.0, "kind", after.job.value, {"a": 1})])
             world = after
     with History.open({PLACE: place}) as history:
@@ -86,12 +87,12 @@ def test_jobs_machines_and_events(place: str, tmp_path: Path) -> None:
 
 def of_version_1(place: str, folder: Path) -> None:
     """A database as the first schema had it, with a job that runs on one machine."""
-    from deepvm.jobs.history import _META, _TABLES
+    from deepvm.jobs.history.history import _META, _TABLES
 
     with History.open({PLACE: place}) as history:
         world = new_world()
         history.add_job("old", 100.0, folder, {"cloud": "local"}, world)
-        after, _ = d.react(world, d.Tick(), 101.0)
+        after, _ = react(world, d.Tick(), 101.0)
         history.commit("old", world, after, [EventRow(101.0, "tick", "pending", {})])
         with history._engine.begin() as connection:
             connection.execute(sa.text("ALTER TABLE machines DROP COLUMN cloud"))
@@ -123,13 +124,13 @@ def test_an_older_database_is_brought_up_to_date(place: str, tmp_path: Path) -> 
             assert (machine["id"], machine["cloud"], machine["instance_type"]) == ("m1", "local", "g4dn.xlarge")
             world = history.world("old")
             assert world.machines["m1"].pool == POOL and world.terms == Terms(1, 1) and not world.on_demand
-            after, _ = d.react(world, d.Launched("m1", 102.0), 103.0)
+            after, _ = react(world, d.Launched("m1", 102.0), 103.0)
             history.commit("old", world, after, [])
             assert history.machines()[0]["launched_s"] == 102.0
 
 
 def test_a_migration_that_is_killed_leaves_the_older_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from deepvm.jobs import history as module
+    from deepvm.jobs.history import history as module
 
     place = str(tmp_path / "history.db")
     of_version_1(place, tmp_path)
@@ -148,8 +149,8 @@ def test_a_migration_that_is_killed_leaves_the_older_database(tmp_path: Path, mo
 
 WRITER = """
 import sys
-from deepvm.jobs.history import PLACE, EventRow, History
-from deepvm.jobs.world import Pool, Terms, World
+from deepvm.jobs.history.history import PLACE, EventRow, History
+from deepvm.jobs.decisions.world import Pool, Terms, World
 from pathlib import Path
 
 world = World(Terms(1, 1), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
@@ -198,8 +199,8 @@ def test_a_full_disk_is_said_and_nothing_is_half_written(tmp_path: Path) -> None
 import resource, sys
 from pathlib import Path
 from deepvm.errors import DataError
-from deepvm.jobs.history import PLACE, EventRow, History
-from deepvm.jobs.world import Pool, Terms, World
+from deepvm.jobs.history.history import PLACE, EventRow, History
+from deepvm.jobs.decisions.world import Pool, Terms, World
 
 world = World(Terms(1, 1), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
 history = History.open({PLACE: sys.argv[1]})
@@ -223,7 +224,7 @@ for number in range(100):
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     place = {PLACE: str(tmp_path / "history.db")}
     with History.open(place) as history:
-        from deepvm.jobs.history import _META
+        from deepvm.jobs.history.history import _META
 
         with history._engine.begin() as connection:
             connection.execute(_META.update().values(version=SCHEMA + 1))
@@ -300,11 +301,11 @@ def test_the_life_that_a_new_job_expects(rows: list[dict[str, Any]], band: int, 
 
 def test_what_a_job_learns_of_its_own_machines() -> None:
     world = World(Terms(2, 2, mttp_s=1000.0), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
-    world, _ = d.react(world, d.Tick(), 0.0)
-    world, _ = d.react(world, [d.Launched(m, 0.0) for m in ("m1", "m2")], 0.0)
-    world, _ = d.react(world, [d.Heard(m, warm=True) for m in ("m1", "m2")], 10.0)
+    world, _ = react(world, d.Tick(), 0.0)
+    world, _ = react(world, [d.Launched(m, 0.0) for m in ("m1", "m2")], 0.0)
+    world, _ = react(world, [d.Heard(m, warm=True) for m in ("m1", "m2")], 10.0)
     assert learnt(world) == (pytest.approx((1000 + 20) / 2), pytest.approx(0.1))  # the first of two
-    world, _ = d.react(world, d.Listed({"m2": 0.0}, {"m1": (0.0, 110.0)}), 110.0)
+    world, _ = react(world, d.Listed({"m2": 0.0}, {"m1": (0.0, 110.0)}), 110.0)
     mttp_s, missed = learnt(world)
     assert world.machines["m1"].end_reason == "lost"
     assert mttp_s == pytest.approx((1000 + 220) / 2)  # one is left

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from deepvm.errors import DataError
-from deepvm.jobs.log_files import LogReader, add_line
+from deepvm.jobs.history.log_files import LogReader, add_line
 
 
 def said(reader: LogReader, *, last: bool = False) -> list[str]:

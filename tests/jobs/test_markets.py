@@ -12,10 +12,11 @@ from support.effort import examples
 from support.jobs.simulation import Faults, Simulation, finished
 
 from deepvm.core.preemption.deadlines import ON_DEMAND
-from deepvm.jobs import decisions as d
-from deepvm.jobs.markets import is_on_demand, market_facts, most_of, standing
-from deepvm.jobs.states import Job, Machine
-from deepvm.jobs.world import Pace, Pool, Reason, Role, Terms, World
+from deepvm.jobs.decisions import events as d
+from deepvm.jobs.decisions.markets import is_on_demand, market_facts, most_of, standing
+from deepvm.jobs.decisions.react import orders_of, react
+from deepvm.jobs.decisions.states import Job, Machine
+from deepvm.jobs.decisions.world import Pace, Pool, Reason, Role, Terms, World
 
 BOUGHT = Pool("a", "z", "on-demand", 10.0)
 LONGEST_START_S = 6.0 + 3.0 + 7.0 + 5.0  # boot, load, and until both are heard of
@@ -113,9 +114,9 @@ def running(policy: str, version: int, reached: int, now_s: float, *, on_demand:
     """One machine that trains 500 steps of a second until 1000 s."""
     pool = BOUGHT if on_demand else Pool("a", "z", "spot", 3.6)
     first = World(terms(1, 1000.0, policy, 500), 0.0, pools=(Pool("a", "z", "spot", 3.6),), on_demand=on_demand)
-    world, _ = d.react(first, d.Tick(), 0.0)
-    world, _ = d.react(world, [d.Launched("m1", 1.0), d.Heard("m1", warm=True)], 2.0)
-    world, _ = d.react(world, d.Started("m1", 1, 0), 3.0)
+    world, _ = react(first, d.Tick(), 0.0)
+    world, _ = react(world, [d.Launched("m1", 1.0), d.Heard("m1", warm=True)], 2.0)
+    world, _ = react(world, d.Started("m1", 1, 0), 3.0)
     assert world.machines["m1"].pool == pool
     world = world.with_machine(replace(world.machines["m1"], heard_s=now_s, trained_s=21.0))
     pace = Pace(world.generation, 0, now_s - reached, 1.0, reached)
@@ -125,12 +126,12 @@ def running(policy: str, version: int, reached: int, now_s: float, *, on_demand:
 def test_a_job_on_spot_asks_for_on_demand_first_and_releases_spot_last() -> None:
     late_s = 1000 - (500 - 100) * 1.03 - 25
     world = running("greedy", 100, 100, late_s)
-    world, acts = d.react(world, d.Heard("m1", 1, 100, warm=True), late_s)
+    world, acts = react(world, d.Heard("m1", 1, 100, warm=True), late_s)
     assert world.on_demand and acts == (d.Request("m2"),) and world.machines["m2"].pool == BOUGHT
     assert world.machines["m1"].state is Machine.MEMBER and world.job is Job.RUNNING
-    world, acts = d.react(world, [d.Launched("m2", late_s + 1), d.Heard("m2", warm=True)], late_s + 5)
+    world, acts = react(world, [d.Launched("m2", late_s + 1), d.Heard("m2", warm=True)], late_s + 5)
     assert world.save is not None and world.save.reason is Reason.RESIZE and not acts
-    world, acts = d.react(world, d.Safe(1, 105, Reason.RESIZE), late_s + 6)
+    world, acts = react(world, d.Safe(1, 105, Reason.RESIZE), late_s + 6)
     assert world.members == ("m2",) and world.generation == 2 and acts == (d.Release("m1"),)
 
 
@@ -138,59 +139,59 @@ def test_a_version_is_made_while_it_still_counts_as_time() -> None:
     """Work that no version has is no time to spare: before the move it is made safe, and the move is put off."""
     late_s = 1000 - 400 * 1.03 - 21 - 2 - 3
     world = running("greedy", 100, 200, late_s)
-    world, acts = d.react(world, d.Heard("m1", 1, 200, warm=True), late_s)
+    world, acts = react(world, d.Heard("m1", 1, 200, warm=True), late_s)
     assert not world.on_demand and not acts
     assert world.save is not None and world.save.reason is Reason.INSURANCE
-    assert d.orders(world, "m1").save == world.save
-    world, _ = d.react(world, d.Safe(1, 201, Reason.INSURANCE), late_s + 2)
+    assert orders_of(world, "m1").save == world.save
+    world, _ = react(world, d.Safe(1, 201, Reason.INSURANCE), late_s + 2)
     assert world.save is None and not world.on_demand and world.job is Job.RUNNING
 
 
 def test_a_notice_is_not_kept_waiting_by_a_version_that_nobody_holds_for() -> None:
     world = running("greedy", 100, 150, 400.0)
-    world, _ = d.react(world, d.SaveNow(), 401.0)
-    world, _ = d.react(world, d.Noticed("m1", 520.0), 402.0)
+    world, _ = react(world, d.SaveNow(), 401.0)
+    world, _ = react(world, d.Noticed("m1", 520.0), 402.0)
     assert world.save is not None and world.save.reason is Reason.EMERGENCY
 
 
 def test_uniform_progress_goes_back_to_spot_when_it_is_ahead() -> None:
     world = running("uniform-progress", 50, 50, 120.0, on_demand=True)
-    world, acts = d.react(world, d.Heard("m1", 1, 50, warm=True), 121.0)
+    world, acts = react(world, d.Heard("m1", 1, 50, warm=True), 121.0)
     assert world.on_demand and not acts  # behind the line
     world = running("uniform-progress", 150, 150, 150.0, on_demand=True)
-    world, acts = d.react(world, d.Heard("m1", 1, 150, warm=True), 150.0)
+    world, acts = react(world, d.Heard("m1", 1, 150, warm=True), 150.0)
     assert not world.on_demand and acts == (d.Request("m2"),)
     assert world.machines["m2"].pool.market == "spot" and "ahead of" in market_facts(world)["why"]
     # Spot is not to be had: what is bought trains on, and it is bought again when the line has caught up.
-    world, _ = d.react(world, d.Refused("m2", "capacity"), 151.0)
+    world, _ = react(world, d.Refused("m2", "capacity"), 151.0)
     assert not world.on_demand and world.job is Job.RUNNING and standing(world).on == ON_DEMAND  # type: ignore[union-attr]
-    world, _ = d.react(world, d.Heard("m1", 1, 151, warm=True), 400.0)
+    world, _ = react(world, d.Heard("m1", 1, 151, warm=True), 400.0)
     assert world.on_demand
 
 
 def test_greedy_stays_on_demand() -> None:
     world = running("greedy", 400, 400, 500.0, on_demand=True)
-    world, acts = d.react(world, d.Heard("m1", 1, 400, warm=True), 501.0)
+    world, acts = react(world, d.Heard("m1", 1, 400, warm=True), 501.0)
     assert world.on_demand and not acts
 
 
 def test_a_pool_without_capacity_does_not_use_up_the_time() -> None:
     world = World(terms(1, 1000.0, "greedy", 500), 0.0, pools=(Pool("a", "z", "spot", 3.6),))
-    world, acts = d.react(world, d.Tick(), 0.0)
-    world, _ = d.react(world, d.Refused("m1", "capacity"), 1.0)
-    world, acts = d.react(world, d.Tick(), 20.0)
+    world, acts = react(world, d.Tick(), 0.0)
+    world, _ = react(world, d.Refused("m1", "capacity"), 1.0)
+    world, acts = react(world, d.Tick(), 20.0)
     assert not acts and not world.on_demand
-    world, acts = d.react(world, d.Tick(), 101.0)
+    world, acts = react(world, d.Tick(), 101.0)
     assert world.on_demand and acts == (d.Request("m2"),) and world.machines["m2"].pool == BOUGHT
 
 
 def test_while_there_is_none_on_demand_spot_trains() -> None:
     world = replace(running("greedy", 100, 100, 500.0), on_demand=True)
-    world, acts = d.react(world, d.Tick(), 501.0)
+    world, acts = react(world, d.Tick(), 501.0)
     assert acts == (d.Request("m2"),) and world.machines["m2"].pool == BOUGHT
-    world, acts = d.react(world, d.Refused("m2", "quota"), 502.0)
+    world, acts = react(world, d.Refused("m2", "quota"), 502.0)
     assert not acts and world.members == ("m1",) and world.job is Job.RUNNING
-    world, acts = d.react(world, d.Listed({}, {"m1": (1.0, 503.0)}), 503.0)
+    world, acts = react(world, d.Listed({}, {"m1": (1.0, 503.0)}), 503.0)
     assert [world.machines[a.id].pool.market for a in acts] == ["spot"]
     assert world.idle_s is None
 
@@ -200,8 +201,8 @@ def test_an_hourly_budget_buys_so_many_machines(usd: float, bought: int) -> None
     limits = Terms(1, 4, usd_per_hour=usd)
     world = World(limits, 0.0, pools=(Pool("a", "z", "spot", 3.6),))
     assert most_of(world) == bought
-    world, acts = d.react(world, d.Tick(), 0.0)
+    world, acts = react(world, d.Tick(), 0.0)
     assert len(acts) == bought
-    world, acts = d.react(world, [d.Heard(f"m{n}", warm=True) for n in range(1, bought + 1)], 20.0)
+    world, acts = react(world, [d.Heard(f"m{n}", warm=True) for n in range(1, bought + 1)], 20.0)
     assert len(world.members) == bought and not acts
     assert sum(m.pool.usd_per_hour for m in world.of(Role.TRAINER, Machine.MEMBER)) <= usd

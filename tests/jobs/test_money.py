@@ -7,12 +7,23 @@ from dataclasses import replace
 import pytest
 
 from deepvm.core.preemption.savepolicy import SaveFacts, parse_policy
-from deepvm.jobs.final import final_document
-from deepvm.jobs.history import EventRow
-from deepvm.jobs.spent import spent
-from deepvm.jobs.states import Job, Machine
-from deepvm.jobs.validation import as_job, observed, validation
-from deepvm.jobs.world import LOST, PREEMPTED, RELEASED, Counts, MachineRecord, Pool, Reason, Role, Terms, World
+from deepvm.jobs.decisions.states import Job, Machine
+from deepvm.jobs.decisions.world import (
+    LOST,
+    PREEMPTED,
+    RELEASED,
+    Counts,
+    MachineRecord,
+    Pool,
+    Reason,
+    Role,
+    Terms,
+    World,
+)
+from deepvm.jobs.history.final import final_document
+from deepvm.jobs.history.history import EventRow
+from deepvm.jobs.history.spent import spent
+from deepvm.jobs.history.validation import as_job, observed, validation
 from deepvm.reports.jobs.listing import print_job
 
 SPOT, ANCHOR = Pool("g4dn.xlarge", "here", "spot", 3.6), Pool("m7g.large", "here", "on-demand", 0.36)

@@ -19,9 +19,11 @@ from support.jobs.simulation import Faults, Simulation, finished
 
 from deepvm.checkpoint.files.epoch_file import EpochFile
 from deepvm.errors import CheckpointError
-from deepvm.jobs import decisions as d
 from deepvm.jobs.agent.backups import Backups
-from deepvm.jobs.world import Terms
+from deepvm.jobs.decisions import events as d
+from deepvm.jobs.decisions import heard
+from deepvm.jobs.decisions.world import Terms
+from deepvm.jobs.storage.backup_store import Part
 
 MUTATIONS = Path(__file__).parents[1] / "support" / "jobs" / "mutations"
 
@@ -93,18 +95,19 @@ def test_no_agreement_is_noticed(home: Home) -> None:
 
 def fenced_backups(folder: Path) -> None:
     """A machine that was thought lost ends a backup after the next generation has begun."""
-    older, newer = (Backups([folder.as_uri()], "job", folder / name) for name in ("one", "two"))
+    older, newer = (Backups.at([folder.as_uri()], "job", folder / name) for name in ("one", "two"))
     file = folder / "file"
     file.write_text("by the older generation")
     assert newer.latest(0, 2) is None
+    assert older._store is not None
     with contextlib.suppress(CheckpointError):
-        older._upload(file, 40, 0, 1)
+        older._store.save(file, Part(40, 0, 1))
     assert newer.latest(0, 2) is None, "a version of an older epoch is visible"
 
 
 def test_backups_of_an_older_generation_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fenced_backups(tmp_path)
-    monkeypatch.setattr(Backups, "_epoch", lambda self: 0)
+    monkeypatch.setattr(EpochFile, "_check", lambda self, epoch: None)
     with pytest.raises(AssertionError, match="older epoch"):
         fenced_backups(tmp_path)
 
@@ -143,7 +146,7 @@ class Late(Simulation):
 def test_reports_of_an_older_generation_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds = range(60 if THOROUGH else 15)
     simulated(seeds)
-    true = d._of_generation
-    monkeypatch.setattr(d, "_of_generation", lambda w, e: true(w, replace(e, generation=w.generation)))
+    true = heard._of_generation
+    monkeypatch.setattr(heard, "_of_generation", lambda w, e: true(w, replace(e, generation=w.generation)))
     with pytest.raises(AssertionError):
         simulated(seeds)

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from deepvm.jobs import decisions as d
-from deepvm.jobs.pool_choice import PoolRecord, free_pools, in_order, record_of, refused, rested
-from deepvm.jobs.world import LOST, PREEMPTED, REFUSED, RELEASED, Pool, Terms, World
+from deepvm.jobs.decisions import events as d
+from deepvm.jobs.decisions.pool_choice import PoolRecord, free_pools, in_order, record_of, refused, rested
+from deepvm.jobs.decisions.react import react
+from deepvm.jobs.decisions.world import LOST, PREEMPTED, REFUSED, RELEASED, Pool, Terms, World
 
 NOW = 1_000_000_000.0
 A, B, C = (Pool("g4dn.xlarge", f"us-east-1{z}", "spot", 0.3) for z in "abc")
@@ -89,28 +90,28 @@ def test_a_pool_rests_after_a_notice_where_there_is_another() -> None:
 
 
 def test_the_replacement_comes_from_elsewhere() -> None:
-    now, first = d.react(world(A, B), d.Tick(), 1.0)
+    now, first = react(world(A, B), d.Tick(), 1.0)
     assert [now.machines[r.id].pool for r in first if isinstance(r, d.Request)] == [A]
-    now, _ = d.react(now, [d.Launched("m1", 1.0), d.Heard("m1", warm=True)], 2.0)
-    now, acts = d.react(now, d.Noticed("m1", 122.0), 3.0)
+    now, _ = react(now, [d.Launched("m1", 1.0), d.Heard("m1", warm=True)], 2.0)
+    now, acts = react(now, d.Noticed("m1", 122.0), 3.0)
     assert [now.machines[r.id].pool for r in acts if isinstance(r, d.Request)] == [B]
 
 
 def test_what_the_cloud_has_chosen_is_written_down() -> None:
     region = replace(A, zone="us-east-1")
-    now, _ = d.react(world(region), d.Tick(), 1.0)
-    after, _ = d.react(now, d.Launched("m1", 1.5, "us-east-1c", 0.25), 2.0)
+    now, _ = react(world(region), d.Tick(), 1.0)
+    after, _ = react(now, d.Launched("m1", 1.5, "us-east-1c", 0.25), 2.0)
     pool = after.machines["m1"].pool
     assert (pool.zone, pool.usd_per_hour) == ("us-east-1c", 0.25)
-    listed, _ = d.react(now, d.Listed({"m1": 1.5}, zones={"m1": "us-east-1b"}), 2.0)  # the reply was lost
+    listed, _ = react(now, d.Listed({"m1": 1.5}, zones={"m1": "us-east-1b"}), 2.0)  # the reply was lost
     assert listed.machines["m1"].pool.zone == "us-east-1b" and listed.machines["m1"].pool.usd_per_hour == 0.3
 
 
 def test_a_steady_machine_counts_in_whichever_zone() -> None:
     steady = Pool("g4dn.xlarge", "us-east-1", "on-demand", 0.5)
     begun = World(Terms(1, 2, steady=steady, steadies=1), 0.0, pools=(A,))
-    now, acts = d.react(begun, d.Tick(), 1.0)
+    now, acts = react(begun, d.Tick(), 1.0)
     assert len(acts) == 2
-    now, _ = d.react(now, [d.Launched("m1", 1.0, "us-east-1c"), d.Launched("m2", 1.0)], 2.0)
-    now, acts = d.react(now, d.Tick(), 3.0)
+    now, _ = react(now, [d.Launched("m1", 1.0, "us-east-1c"), d.Launched("m2", 1.0)], 2.0)
+    now, acts = react(now, d.Tick(), 3.0)
     assert not acts

@@ -9,7 +9,7 @@ import pytest
 from support.jobs import worlds
 
 from deepvm.io.file_lock import FileLock
-from deepvm.jobs.history import PLACE, History
+from deepvm.jobs.history.history import PLACE, History
 from deepvm.jobs.standing import ALIVE, ELSEWHERE, GONE, LOCK, OVER, controller_of, job_lines, standing_of
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from deepvm.jobs.states import (
+from deepvm.jobs.decisions.states import (
     AGENTS,
     JOBS,
     MACHINES,

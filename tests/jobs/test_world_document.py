@@ -12,10 +12,11 @@ import sqlalchemy as sa
 from support.jobs.simulation import Faults, Simulation
 
 from deepvm.core.preemption.savepolicy import parse_policy
-from deepvm.jobs import decisions as d
-from deepvm.jobs.history import History
-from deepvm.jobs.world import Pool, Terms, World
-from deepvm.jobs.world_document import from_document, from_row, to_document, to_row
+from deepvm.jobs.decisions import events as d
+from deepvm.jobs.decisions.react import react
+from deepvm.jobs.decisions.world import Pool, Terms, World
+from deepvm.jobs.decisions.world_document import from_document, from_row, to_document, to_row
+from deepvm.jobs.history.history import History
 
 
 def through_json(found: Any) -> Any:
@@ -57,7 +58,7 @@ def test_the_history_has_it_too() -> None:
         assert not history.add_job("job", 0.0, Path("/x"), {}, world)
         events: tuple[d.Event, ...] = (d.Tick(), d.Launched("m1", 1.0), d.Heard("m2", warm=True))
         for event in events:
-            after, _ = d.react(world, event, 1.0)
+            after, _ = react(world, event, 1.0)
             history.commit("job", world, after, [])
             world = after
             assert history.world("job") == world

@@ -13,8 +13,8 @@ app = group("Show how long machines lived, by type, zone and market.")
 @app.command(short_help="Show mean lives, missed notices and allocation times by pool.")
 def pools(output: Output = "table") -> None:
     """Show for each type, zone and market: mean time to preemption with its 80 % interval, notices that never came."""
-    from deepvm.jobs.history import History
-    from deepvm.jobs.pools import pools_of
+    from deepvm.jobs.history.history import History
+    from deepvm.jobs.history.pools import pools_of
     from deepvm.reports.jobs import pools as report
 
     with History.open() as history:
@@ -28,7 +28,7 @@ def pools(output: Output = "table") -> None:
 @app.command(short_help="Print all machines and their lives.")
 def export(output: Output = "json") -> None:
     """Print all machines of all jobs: when they were asked for, launched, ready, noticed, and how they ended."""
-    from deepvm.jobs.history import History
+    from deepvm.jobs.history.history import History
     from deepvm.reports.jobs import pools as report
 
     with History.open() as history:

@@ -16,7 +16,7 @@ from deepvm.core.spelling import one_of
 from deepvm.errors import DataError, RequestError
 
 if TYPE_CHECKING:
-    from deepvm.jobs.history import History, JobRow
+    from deepvm.jobs.history.history import History, JobRow
 
 app = group("List, watch, save, stop and resume jobs of deepvm run.")
 app.command("serve", short_help="Show jobs in a browser, live.")(serve)
@@ -31,7 +31,7 @@ Name = Annotated[str, arg("NAME", "Name of a job; 'deepvm jobs ls' lists them.")
 @app.command("ls", short_help="List jobs.")
 def list_jobs(output: Output = "table") -> None:
     """List the jobs of this user, the newest first."""
-    from deepvm.jobs.history import History
+    from deepvm.jobs.history.history import History
     from deepvm.jobs.standing import job_lines
     from deepvm.reports.jobs import listing
 
@@ -48,7 +48,7 @@ def show(name: Name, output: JobOutput = "table") -> None:
 
     Example: deepvm jobs show resnet-7 -o html > run.html
     """
-    from deepvm.jobs.history import History
+    from deepvm.jobs.history.history import History
     from deepvm.jobs.standing import standing_of
     from deepvm.reports.jobs import listing
 
@@ -76,8 +76,8 @@ def logs(
     """
     from collections import deque
 
-    from deepvm.jobs.history import History
-    from deepvm.jobs.log_files import LogReader
+    from deepvm.jobs.history.history import History
+    from deepvm.jobs.history.log_files import LogReader
     from deepvm.jobs.standing import GONE, OVER, controller_of
 
     if tail is not None and tail < 0:
@@ -127,7 +127,7 @@ def resume(
     """
     from deepvm.cli.jobs.run import control
     from deepvm.core.units import parse_seconds
-    from deepvm.jobs.history import History
+    from deepvm.jobs.history.history import History
     from deepvm.jobs.submission import resumed
 
     with History.open() as history:
@@ -144,7 +144,7 @@ def orphans(
     output: Output = "table",
 ) -> None:
     """List machines that live although no controller watches them; --release ends them."""
-    from deepvm.jobs.history import History
+    from deepvm.jobs.history.history import History
     from deepvm.jobs.standing import ALIVE, controller_in
     from deepvm.jobs.submission import cloud_of
     from deepvm.reports.jobs import listing
@@ -199,7 +199,7 @@ def _version() -> str:
 def _command(name: str, message: Mapping[str, Any]) -> None:
     """Send a command to a job's controller. Raises RequestError, DataError."""
     from deepvm.jobs.agent.controller_client import ControllerClient, Unheard
-    from deepvm.jobs.history import History
+    from deepvm.jobs.history.history import History
     from deepvm.jobs.submission import secret_in
     from deepvm.jobs.wire import USER, secret_of
 

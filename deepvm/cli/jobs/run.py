@@ -15,8 +15,8 @@ from deepvm.errors import DataError, RequestError
 
 if TYPE_CHECKING:
     from deepvm.jobs.controller.controller import Submitted
-    from deepvm.jobs.history import EventRow, History
-    from deepvm.jobs.world import World
+    from deepvm.jobs.decisions.world import World
+    from deepvm.jobs.history.history import EventRow, History
 
 _STOPPED, _FAILED = 3, 1
 Keep = Annotated[bool, flag("--keep", "On Ctrl-C leave the machines training; default: save, then release them.")]
@@ -42,10 +42,10 @@ def run(
 
     deepvm run job.yaml --cloud local -o json
     """
-    from deepvm.jobs.history import History
+    from deepvm.jobs.history.history import History
+    from deepvm.jobs.history.validation import refuse_unlike
     from deepvm.jobs.jobfile import changed, read_job_file
     from deepvm.jobs.submission import about, remarks, submit, world_of
-    from deepvm.jobs.validation import refuse_unlike
     from deepvm.reports.jobs import listing
 
     found = changed(read_job_file(job), cloud=cloud, name=name)
@@ -94,7 +94,7 @@ def control(
 
     from deepvm.io.file_lock import FileLock
     from deepvm.jobs.controller.controller import Controller
-    from deepvm.jobs.final import final_document
+    from deepvm.jobs.history.final import final_document
     from deepvm.jobs.standing import LOCK, on_demand_usd
     from deepvm.jobs.submission import cloud_of
     from deepvm.reports.jobs.events import closing_lines
@@ -142,8 +142,8 @@ def control(
 
 def _validation(created_s: float, world: World, events: Sequence[EventRow]) -> dict[str, Any]:
     """The key ``validation`` of the final document; a note where there is none."""
-    from deepvm.jobs.states import Job
-    from deepvm.jobs.validation import observed, validation
+    from deepvm.jobs.decisions.states import Job
+    from deepvm.jobs.history.validation import observed, validation
 
     seen = observed(created_s, world, events) if world.job is Job.DONE else None
     if seen is None:

@@ -24,7 +24,7 @@ def serve(
     Example: deepvm jobs serve --port 8800
     """
     from deepvm import __version__
-    from deepvm.jobs.history import History
+    from deepvm.jobs.history.history import History
     from deepvm.reports.web import guard, site
 
     if not 0 <= port <= 65535:

@@ -22,8 +22,8 @@ def with_history(catalogs: Sequence[Catalog]) -> tuple[Catalog, ...]:
     import time
 
     from deepvm.core.cluster.known_lives import FEWEST
-    from deepvm.jobs.history import History
-    from deepvm.jobs.pools import lives_by_type
+    from deepvm.jobs.history.history import History
+    from deepvm.jobs.history.pools import lives_by_type
     from deepvm.reports.plans.sources import history_words
 
     with History.open() as history:

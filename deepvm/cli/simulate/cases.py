@@ -121,8 +121,8 @@ def own_lives(text: str) -> LifeSource:
         raise RequestError("lives", text, "history, history:TYPE or history:TYPE/ZONE")
     import time
 
-    from deepvm.jobs.history import History
-    from deepvm.jobs.pools import lives_in
+    from deepvm.jobs.history.history import History
+    from deepvm.jobs.history.pools import lives_in
     from deepvm.simulator.traces.resampled import ResampledLifetimes
 
     with History.open() as history:

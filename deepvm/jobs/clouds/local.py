@@ -22,16 +22,16 @@ from typing import Any, ClassVar
 from deepvm.errors import DataError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.io.failpoints import POINTS, point
-from deepvm.jobs.clouds.base import Listing, RefusedError, Start, UnknownError
+from deepvm.jobs.cloud import Listing, RefusedError, Start, UnknownError
 from deepvm.jobs.clouds.settings import MachineSettings
-from deepvm.jobs.world import MachineRecord
+from deepvm.jobs.decisions.world import MachineRecord
 
 LOCK, MACHINE, ENDED, ORDER = "lock", "machine.json", "ended.json", "order.json"
 _LOOK_S, _GONE_S = 0.01, 10.0
 
 
 class LocalCloud:
-    """See :class:`deepvm.jobs.clouds.base.Cloud`."""
+    """See :class:`deepvm.jobs.cloud.Cloud`."""
 
     can_preempt: ClassVar = True
     near: ClassVar = True

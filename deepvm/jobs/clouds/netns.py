@@ -14,10 +14,10 @@ import subprocess
 import threading
 from pathlib import Path
 
-from deepvm.jobs.clouds.base import RefusedError
+from deepvm.jobs.cloud import RefusedError
 from deepvm.jobs.clouds.local import LocalCloud, jail
 from deepvm.jobs.clouds.settings import MachineSettings
-from deepvm.jobs.world import MachineRecord
+from deepvm.jobs.decisions.world import MachineRecord
 
 _METADATA = "169.254.169.254"
 _FIRST = 10
@@ -27,7 +27,7 @@ _MAKING = threading.Lock()
 
 
 class NetnsCloud(LocalCloud):
-    """See :class:`deepvm.jobs.clouds.base.Cloud`."""
+    """See :class:`deepvm.jobs.cloud.Cloud`."""
 
     def __init__(self, folder: Path, allocation_s: float = 0.5) -> None:
         """As a local cloud. Raises RefusedError: there can be no namespaces here."""

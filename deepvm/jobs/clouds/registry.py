@@ -8,7 +8,7 @@ from typing import cast
 
 from deepvm.core.spelling import joined, one_of
 from deepvm.errors import RequestError
-from deepvm.jobs.clouds.base import Cloud
+from deepvm.jobs.cloud import Cloud
 
 CLOUDS = {
     "local": "deepvm.jobs.clouds.local:LocalCloud",

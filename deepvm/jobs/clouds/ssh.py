@@ -31,9 +31,9 @@ from typing import Any, ClassVar
 import deepvm
 from deepvm.errors import RequestError
 from deepvm.io.atomic_write import write_bytes
-from deepvm.jobs.clouds.base import Listing, RefusedError, Start, UnknownError
+from deepvm.jobs.cloud import Listing, RefusedError, Start, UnknownError
+from deepvm.jobs.decisions.world import MachineRecord
 from deepvm.jobs.own_hosts import OwnHosts
-from deepvm.jobs.world import MachineRecord
 from deepvm.profiling.hosts.launcher import Host
 from deepvm.profiling.hosts.watchdog import MARK
 
@@ -62,7 +62,7 @@ class _Placed:
 
 
 class SshCloud:
-    """See :class:`deepvm.jobs.clouds.base.Cloud`."""
+    """See :class:`deepvm.jobs.cloud.Cloud`."""
 
     can_preempt: ClassVar = True
     near: ClassVar = False

@@ -19,10 +19,10 @@ from urllib.parse import urlsplit
 from deepvm.io.atomic_write import write_bytes
 from deepvm.io.file_lock import FileLock
 from deepvm.io.user_dirs import user_folder
-from deepvm.jobs.clouds.base import RefusedError, Start, UnknownError
+from deepvm.jobs.cloud import RefusedError, Start, UnknownError
 from deepvm.jobs.clouds.local import LocalCloud
 from deepvm.jobs.clouds.settings import MachineSettings
-from deepvm.jobs.world import MachineRecord, Pool, Role
+from deepvm.jobs.decisions.world import MachineRecord, Pool, Role
 from deepvm.profiling.hosts.machine import own_addresses
 
 _LIMIT_S = 20.0

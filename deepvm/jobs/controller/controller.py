@@ -17,21 +17,22 @@ from typing import Any
 from deepvm.errors import DataError, DeepVMError
 from deepvm.io.agent_board import SaveReason
 from deepvm.io.failpoints import point
-from deepvm.jobs import decisions as d
-from deepvm.jobs.clouds.base import Cloud, Distant, Launch, RefusedError, Start
+from deepvm.jobs.cloud import Cloud, Distant, Launch, RefusedError, Start
 from deepvm.jobs.controller.api import BusyError, application
 from deepvm.jobs.controller.clock import SteadyClock
 from deepvm.jobs.controller.injector import Injection, strike_of
 from deepvm.jobs.controller.messages import beat_of, event_of, lines_of, number_of, schedule_of, text
 from deepvm.jobs.controller.samples import Sampler
 from deepvm.jobs.controller.server import Strangers, server_of
-from deepvm.jobs.history import MACHINE, MARKET, STATE, EventRow, History
-from deepvm.jobs.log_files import add_line
-from deepvm.jobs.markets import market_facts
-from deepvm.jobs.pools import learnt
-from deepvm.jobs.states import Machine
+from deepvm.jobs.decisions import events as d
+from deepvm.jobs.decisions.markets import market_facts
+from deepvm.jobs.decisions.react import Orders, orders_of, react
+from deepvm.jobs.decisions.states import Machine
+from deepvm.jobs.decisions.world import LOST, Reason, World
+from deepvm.jobs.history.history import MACHINE, MARKET, STATE, EventRow, History
+from deepvm.jobs.history.log_files import add_line
+from deepvm.jobs.history.pools import learnt
 from deepvm.jobs.wire import USER, Receiver, secret_of, token_of
-from deepvm.jobs.world import LOST, Reason, World
 
 _TICK_S, _GONE_S, _ACK_S = 0.2, 0.3, 8.0
 _PIECE = 300_000
@@ -133,7 +134,7 @@ class Controller:
     def _act(self) -> None:
         inbox, self._inbox = self._inbox, []
         before = self.world
-        world, acts = d.react(before, [event for event, _ in inbox], self._clock.now_s())
+        world, acts = react(before, [event for event, _ in inbox], self._clock.now_s())
         told = [(_name(e), {**_facts(e), **facts}) for e, facts in inbox if not isinstance(e, _QUIET)]
         told += [(MACHINE, facts) for facts in _ends(before, world)]
         if before.on_demand != world.on_demand:
@@ -381,7 +382,7 @@ class Controller:
         """See :class:`deepvm.jobs.controller.api.Handler`."""
         beat, record = beat_of(machine, message), self.world.machines.get(machine)
         if record is None:
-            return self._told(d.Orders(shutdown=True))
+            return self._told(Orders(shutdown=True))
         agent = self._agents.setdefault(machine, _Agent())
         agent.address, agent.port, agent.scheduled = beat.address, beat.port, beat.scheduled
         if (wait := self._waiting.pop(machine, None)) is not None:
@@ -396,7 +397,7 @@ class Controller:
         until_s = time.monotonic() + min(beat.wait_s, 60.0)
         async with self._change:
             while True:
-                orders, left_s = d.orders(self.world, machine), until_s - time.monotonic()
+                orders, left_s = orders_of(self.world, machine), until_s - time.monotonic()
                 if self._digest(orders) != beat.seen:
                     point("controller.before-orders")
                     return self._told(orders)
@@ -421,11 +422,11 @@ class Controller:
         agents = [self._agents.get(anchor, _Agent()) for anchor in self.world.anchors]
         return [f"tcp://{','.join(f'{a.address}:{a.port}' for a in agents)}"] if agents else []
 
-    def _schedule_of(self, orders: d.Orders) -> Mapping[str, Any] | None:
+    def _schedule_of(self, orders: Orders) -> Mapping[str, Any] | None:
         found = self._schedule
         return found if found is not None and found["generation"] == orders.generation else None
 
-    def _digest(self, orders: d.Orders) -> str:
+    def _digest(self, orders: Orders) -> str:
         """Differs where the orders do: the members of a generation do not change."""
         save, schedule = orders.save, self._schedule_of(orders)
         asked_s, number = 0.0 if save is None else save.asked_s, 0 if schedule is None else schedule["number"]
@@ -433,7 +434,7 @@ class Controller:
             return "serving"
         return f"{self._receiver.nonce[:8]} {orders.shutdown:d} {orders.generation} {asked_s} {number}"
 
-    def _told(self, orders: d.Orders) -> dict[str, Any]:
+    def _told(self, orders: Orders) -> dict[str, Any]:
         """The orders as an agent reads them."""
         found: dict[str, Any] = {
             "digest": self._digest(orders),

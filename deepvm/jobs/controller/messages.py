@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from deepvm.io.agent_board import SaveReason
-from deepvm.jobs import decisions as d
-from deepvm.jobs.world import Reason
+from deepvm.jobs.decisions import events as d
+from deepvm.jobs.decisions.world import Reason
 
 _MOST = 2**53  # larger numbers are not the same in every reader of JSON
 _MOST_GENERATION = 2**31 - 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from deepvm.jobs.history import History, Sample
-from deepvm.jobs.world import World
+from deepvm.jobs.decisions.world import World
+from deepvm.jobs.history.history import History, Sample
 
 FIRST_S = 0.25
 """Between samples of a job that has just begun."""

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.core.units import counted, format_seconds
-from deepvm.jobs.decisions import BUDGET, DEADLINE
-from deepvm.jobs.history import MACHINE, MARKET, STATE, EventRow
-from deepvm.jobs.world import RELEASED
+from deepvm.jobs.decisions.react import BUDGET, DEADLINE
+from deepvm.jobs.decisions.world import RELEASED
+from deepvm.jobs.history.history import MACHINE, MARKET, STATE, EventRow
 
 SAVED = {
     "emergency": "before a preemption",

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from deepvm.core.units import counted
-from deepvm.jobs.history import EventRow, Sample
-from deepvm.jobs.world import MachineRecord
+from deepvm.jobs.decisions.world import MachineRecord
+from deepvm.jobs.history.history import EventRow, Sample
 from deepvm.reports.jobs.charts import (
     Line,
     Times,

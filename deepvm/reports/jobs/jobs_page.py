@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.standing import JobLine
-from deepvm.jobs.states import Job
 from deepvm.reports.jobs.listing import state_words
 from deepvm.reports.jobs.run_page import BADGES, money, number
 from deepvm.reports.markup import Html, table, tag, visible

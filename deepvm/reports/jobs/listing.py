@@ -7,9 +7,9 @@ from datetime import datetime, timezone
 from typing import Any
 
 from deepvm.core.units import format_seconds
-from deepvm.jobs.history import EventRow
+from deepvm.jobs.decisions.world import World
+from deepvm.jobs.history.history import EventRow
 from deepvm.jobs.standing import ELSEWHERE, GONE, JobLine
-from deepvm.jobs.world import World
 from deepvm.reports.jobs.events import clock, event_line
 from deepvm.reports.jobs.money import print_money
 from deepvm.reports.jobs.validation import print_validation

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from deepvm.core.units import counted, format_seconds
-from deepvm.jobs.history import EventRow
-from deepvm.jobs.states import Machine
-from deepvm.jobs.world import REFUSED, MachineRecord, World
+from deepvm.jobs.decisions.states import Machine
+from deepvm.jobs.decisions.world import REFUSED, MachineRecord, World
+from deepvm.jobs.history.history import EventRow
 from deepvm.reports.jobs.events import clock, event_line
 from deepvm.reports.markup import visible
 from deepvm.reports.tables import Column, fitting

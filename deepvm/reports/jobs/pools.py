@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deepvm.core.units import format_seconds
-from deepvm.jobs.pools import PoolHistory
+from deepvm.jobs.history.pools import PoolHistory
 from deepvm.reports.tables import Column, print_table
 
 

@@ -14,9 +14,9 @@ from functools import cached_property
 from typing import Any
 
 from deepvm.core.units import counted, format_seconds
-from deepvm.jobs.history import EventRow
+from deepvm.jobs.decisions.states import Job
+from deepvm.jobs.history.history import EventRow
 from deepvm.jobs.standing import ELSEWHERE, GONE, Standing
-from deepvm.jobs.states import Job
 from deepvm.reports.documents import to_yaml
 from deepvm.reports.jobs.charts import Times, elapsed, stacked
 from deepvm.reports.jobs.events import event_group, event_line

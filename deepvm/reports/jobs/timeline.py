@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from deepvm.core.units import format_seconds
-from deepvm.jobs.states import Machine
-from deepvm.jobs.world import LOST, PREEMPTED, REFUSED, MachineRecord, Role
+from deepvm.jobs.decisions.states import Machine
+from deepvm.jobs.decisions.world import LOST, PREEMPTED, REFUSED, MachineRecord, Role
 from deepvm.reports.jobs.charts import (
     AXIS_PX,
     Times,

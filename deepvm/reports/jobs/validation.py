@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deepvm.jobs.validation import rows_of
+from deepvm.jobs.history.validation import rows_of
 from deepvm.reports.tables import Column, print_lines, print_table
 
 

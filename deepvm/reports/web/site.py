@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from deepvm.jobs.history import EventRow, History
+from deepvm.jobs.history.history import EventRow, History
 from deepvm.jobs.standing import Standing, job_lines, standing_of
 from deepvm.reports.jobs.jobs_page import JobsPage
 from deepvm.reports.jobs.run_page import RunPage

@@ -9,8 +9,8 @@ import pytest
 from support.command import Run
 from support.jobs import worlds
 
-from deepvm.jobs.history import History
-from deepvm.jobs.log_files import add_line
+from deepvm.jobs.history.history import History
+from deepvm.jobs.history.log_files import add_line
 
 
 @pytest.fixture

@@ -13,13 +13,13 @@ import pytest
 from support.jobs.runs import until
 from support.profiling.namespaces import need_namespaces
 
-from deepvm.jobs.clouds.base import Cloud, Start
+from deepvm.jobs.cloud import Cloud, Start
 from deepvm.jobs.clouds.local import LocalCloud
 from deepvm.jobs.clouds.netns import NetnsCloud
 from deepvm.jobs.clouds.ssh import SshCloud
+from deepvm.jobs.decisions.world import MachineRecord, Pool
 from deepvm.jobs.own_hosts import OwnHosts
 from deepvm.jobs.wire import new_secret, secret_of
-from deepvm.jobs.world import MachineRecord, Pool
 from deepvm.profiling.hosts.launcher import Host
 
 POOL = Pool("g4dn.xlarge", "here", "spot", 0.3)

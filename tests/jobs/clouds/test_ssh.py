@@ -17,10 +17,10 @@ import pytest
 from support.jobs.runs import Home, until
 from support.jobs.sshd import serving
 
-from deepvm.jobs.clouds.base import RefusedError, Start, UnknownError
+from deepvm.jobs.cloud import RefusedError, Start, UnknownError
 from deepvm.jobs.clouds.ssh import SshCloud, _digest
+from deepvm.jobs.decisions.world import MachineRecord, Pool
 from deepvm.jobs.own_hosts import OwnHosts
-from deepvm.jobs.world import MachineRecord, Pool
 from deepvm.profiling.hosts.launcher import Host
 
 POOL = Pool("host", "ssh", "on-demand", 0.0)

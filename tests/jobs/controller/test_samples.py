@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from deepvm.jobs.controller.samples import FLUSH_S, MOST, Sampler, edges, spacing_s
-from deepvm.jobs.history import PLACE, History, Sample
-from deepvm.jobs.world import Pool, Terms, World
+from deepvm.jobs.decisions.world import Pool, Terms, World
+from deepvm.jobs.history.history import PLACE, History, Sample
 
 WORLD = World(Terms(1, 1), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
 

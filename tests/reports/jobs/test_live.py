@@ -9,9 +9,9 @@ import pytest
 from support.jobs import worlds
 
 from deepvm.core.preemption.savepolicy import SaveFacts
-from deepvm.jobs.history import EventRow
-from deepvm.jobs.states import Job, Machine
-from deepvm.jobs.world import Counts, Reason, World
+from deepvm.jobs.decisions.states import Job, Machine
+from deepvm.jobs.decisions.world import Counts, Reason, World
+from deepvm.jobs.history.history import EventRow
 from deepvm.reports.jobs.live import Limits, LiveView, limits_of, live_lines
 
 S = worlds.START_S

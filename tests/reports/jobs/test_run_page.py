@@ -16,9 +16,9 @@ import pytest
 from support.jobs import worlds
 from support.web_pages import Page, read_page
 
-from deepvm.jobs.history import Sample
+from deepvm.jobs.decisions.world import Role
+from deepvm.jobs.history.history import Sample
 from deepvm.jobs.standing import GONE
-from deepvm.jobs.world import Role
 from deepvm.reports.jobs import charts, run_page
 from deepvm.reports.jobs.job_charts import losses, paid
 from deepvm.reports.jobs.run_page import MOST_EVENTS, RunPage

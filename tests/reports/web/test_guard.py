@@ -12,7 +12,7 @@ import pytest
 from support.jobs import worlds
 from support.jobs.site import Site, serving
 
-from deepvm.jobs.history import PLACE, History
+from deepvm.jobs.history.history import PLACE, History
 
 PATHS = ["/", "/jobs/resnet-7", "/jobs/none", "/events", "/jobs/resnet-7/events", "/favicon.ico", "/run_page.js", "//x"]
 

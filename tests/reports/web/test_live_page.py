@@ -14,7 +14,7 @@ from support.browser import Line, browser
 from support.jobs import worlds
 from support.jobs.site import Site, serving
 
-from deepvm.jobs.history import PLACE, EventRow, History
+from deepvm.jobs.history.history import PLACE, EventRow, History
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
 expect = sync_api.expect

@@ -15,7 +15,7 @@ import pytest
 from support.jobs import worlds
 from support.jobs.site import Site, serving
 
-from deepvm.jobs.history import PLACE, EventRow, History
+from deepvm.jobs.history.history import PLACE, EventRow, History
 
 
 class Live:

@@ -24,10 +24,10 @@ from urllib.parse import urlsplit
 import sqlalchemy as sa
 from support.jobs.runs import until
 
-from deepvm.jobs.clouds.base import Listing, Start
-from deepvm.jobs.history import History
+from deepvm.jobs.cloud import Listing, Start
+from deepvm.jobs.decisions.world import MachineRecord, Pool, Terms, World
+from deepvm.jobs.history.history import History
 from deepvm.jobs.wire import HEADER, Sender, new_secret, secret_of
-from deepvm.jobs.world import MachineRecord, Pool, Terms, World
 
 JOB = "job"
 

@@ -16,7 +16,7 @@ from support.jobs.runs import Home
 
 import deepvm
 from deepvm.io.failpoints import POINTS
-from deepvm.jobs.states import Job, Machine
+from deepvm.jobs.decisions.states import Job, Machine
 
 CHAIN = """
 import hashlib, os, sys, time

@@ -13,9 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from deepvm.jobs import decisions as d
-from deepvm.jobs.states import Job
-from deepvm.jobs.world import Pool, Reason, Terms, World
+from deepvm.jobs.decisions import events as d
+from deepvm.jobs.decisions.react import orders_of, react
+from deepvm.jobs.decisions.states import Job
+from deepvm.jobs.decisions.world import Pool, Reason, Terms, World
 
 STEP_S, SAVE_S, BEAT_S, LIST_S = 1.0, 0.3, 5.0, 7.0
 
@@ -109,7 +110,7 @@ class Simulation:
         if not self.up:
             return False
         self.history.append((event, self.now))
-        self.world, acts = d.react(self.world, event, self.now)
+        self.world, acts = react(self.world, event, self.now)
         self.check()
         if self.faults.crashes and self.rng.random() < 0.02:  # between what is written down and what is done
             self.crash()
@@ -144,7 +145,7 @@ class Simulation:
     def recover(self) -> None:
         world = self.first
         for event, when in self.history:
-            world, _ = d.react(world, event, when)
+            world, _ = react(world, event, when)
         assert world == self.world, "the history tells another story"
         self.up = True
         self.list(again=False)
@@ -224,7 +225,7 @@ class Simulation:
             self.flush(machine)
 
     def obey(self, machine: Machine) -> None:
-        orders = d.orders(self.world, machine.id)
+        orders = orders_of(self.world, machine.id)
         if orders.shutdown:
             self.end(machine)
             return

@@ -9,11 +9,11 @@ from typing import Any
 
 from deepvm.core.preemption.savepolicy import SaveFacts
 from deepvm.jobs.controller.samples import MOST, thinned
-from deepvm.jobs.final import final_document
-from deepvm.jobs.history import MACHINE, STATE, EventRow, History, JobRow, Sample
+from deepvm.jobs.decisions.states import Job, Machine
+from deepvm.jobs.decisions.world import Counts, MachineRecord, Pool, Reason, Role, Terms, World
+from deepvm.jobs.history.final import final_document
+from deepvm.jobs.history.history import MACHINE, STATE, EventRow, History, JobRow, Sample
 from deepvm.jobs.standing import ALIVE, OVER, Standing
-from deepvm.jobs.states import Job, Machine
-from deepvm.jobs.world import Counts, MachineRecord, Pool, Reason, Role, Terms, World
 
 START_S = 1_795_000_000.0
 POOL = Pool("g4dn.xlarge", "us-east-1a", "spot", 0.1578)

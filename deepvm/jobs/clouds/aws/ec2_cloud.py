@@ -26,7 +26,7 @@ from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
 from deepvm.jobs.clouds.aws.fleet import REFUSALS, fleet_request, refusal, template_data
 from deepvm.jobs.clouds.aws.package_archive import package_archive
 from deepvm.jobs.clouds.aws.user_data import user_data
-from deepvm.jobs.world import MachineRecord
+from deepvm.jobs.decisions.world import MachineRecord
 
 OWNER_TAG, JOB_TAG, MACHINE_TAG = "deepvm:owner", "deepvm:job", "deepvm:machine"
 _LATE_S = 300.0
@@ -36,7 +36,7 @@ _SPOT = "spot"
 
 
 class Ec2Cloud:
-    """See :class:`deepvm.jobs.cloud.Cloud` and :class:`deepvm.jobs.clouds.base.Distant`."""
+    """See :class:`deepvm.jobs.cloud.Cloud` and :class:`deepvm.jobs.cloud.Distant`."""
 
     can_preempt: ClassVar = False
     near: ClassVar = False

@@ -6,7 +6,7 @@ import base64
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from deepvm.jobs.world import Pool
+from deepvm.jobs.decisions.world import Pool
 
 _MEANT = {
     "InsufficientInstanceCapacity": "no capacity now",

@@ -15,14 +15,14 @@ import pytest
 from support.jobs.fake_ec2 import BUCKET, FakeEc2, running
 
 from deepvm.errors import RequestError
+from deepvm.jobs.cloud import Cloud, Distant, Launch, RefusedError, Start, UnknownError
 from deepvm.jobs.clouds.aws import ec2_machine
 from deepvm.jobs.clouds.aws.ec2_cloud import MACHINE_TAG, Ec2Cloud
 from deepvm.jobs.clouds.aws.ec2_instances import ended_of, instance_of_row, kept
 from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
 from deepvm.jobs.clouds.aws.user_data import LARGEST, user_data
-from deepvm.jobs.clouds.base import Cloud, Distant, Launch, RefusedError, Start, UnknownError
+from deepvm.jobs.decisions.world import MachineRecord, Pool
 from deepvm.jobs.wire import new_secret, secret_of
-from deepvm.jobs.world import MachineRecord, Pool
 
 TYPE = "g4dn.xlarge"
 ZONE = Pool(TYPE, "us-east-1b", "spot", 0.3)

@@ -15,13 +15,14 @@ import pytest
 from support.jobs.fake_ec2 import FakeEc2, running
 
 from deepvm.catalog.clouds.aws.client import Aws
-from deepvm.jobs import decisions as d
+from deepvm.jobs.cloud import RefusedError, Start, UnknownError
 from deepvm.jobs.clouds.aws.ec2_cloud import Ec2Cloud
 from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
-from deepvm.jobs.clouds.base import RefusedError, Start, UnknownError
-from deepvm.jobs.states import Machine
+from deepvm.jobs.decisions import events as d
+from deepvm.jobs.decisions.react import react
+from deepvm.jobs.decisions.states import Machine
+from deepvm.jobs.decisions.world import Pool, Terms, World
 from deepvm.jobs.wire import new_secret, secret_of
-from deepvm.jobs.world import Pool, Terms, World
 
 TYPES = ("g4dn.xlarge", "g5.xlarge")
 POOLS = tuple(Pool(kind, f"us-east-1{zone}", "spot", 3600.0) for kind in TYPES for zone in "ab")
@@ -59,7 +60,7 @@ class Job:
         self.cloud = Ec2Cloud(self.folder, settings, _Impatient("", "us-east-1", total_s=20.0))
 
     def feed(self, *events: d.Event) -> None:
-        self.world, acts = d.react(self.world, list(events), time.time())
+        self.world, acts = react(self.world, list(events), time.time())
         for act in acts:
             if self.rng.random() < 0.08:  # kill -9 between intent and call
                 self.kills += 1

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from support.jobs.fake_ec2 import BUCKET, REGION, running
 
+from deepvm.jobs.cloud import RefusedError, Start
 from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
 from deepvm.jobs.clouds.aws.run_policy import controller_policy, machine_policy
-from deepvm.jobs.clouds.base import RefusedError, Start
-from deepvm.jobs.world import MachineRecord, Pool
+from deepvm.jobs.decisions.world import MachineRecord, Pool
 
 SETTINGS = Ec2Settings(REGION, bucket=BUCKET)
 ACTIONS = {"ListObjectsV2": "ListBucket"}

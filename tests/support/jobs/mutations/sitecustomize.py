@@ -32,7 +32,7 @@ def _no_intent(module):
 
 _MUTATIONS = {
     "no-agreement": ("deepvm.io.agent_board", _no_agreement),
-    "no-intent": ("deepvm.jobs.history", _no_intent),
+    "no-intent": ("deepvm.jobs.history.history", _no_intent),
 }
 
 

@@ -11,187 +11,15 @@ as the one before. Rules (``Rules that keep the promise``, docs/explain/orchestr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from deepvm.jobs import markets
-from deepvm.jobs.pool_choice import refused, rested
-from deepvm.jobs.states import Job, JobEvent, Machine, MachineEvent, job_after, machine_after
-from deepvm.jobs.world import LOST, PREEMPTED, REFUSED, RELEASED, MachineRecord, Pool, Reason, Role, Save, World
-
-# --- what happens ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Tick:
-    """Time has passed."""
-
-
-@dataclass(frozen=True)
-class Launched:
-    """The cloud has made a machine; ``zone``, ``usd_per_hour``: what it chose, if that was left to it."""
-
-    id: str
-    launched_s: float
-    zone: str = ""
-    usd_per_hour: float | None = None
-
-
-@dataclass(frozen=True)
-class Refused:
-    """The cloud will not make it."""
-
-    id: str
-    why: str
-
-
-@dataclass(frozen=True)
-class Listed:
-    """The cloud's list of the job's machines: since when they live, and from when to when those did that do no more.
-
-    ``zones``: where each is, if that was left to the cloud.
-    """
-
-    alive: Mapping[str, float]
-    ended: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    zones: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Heard:
-    """A heartbeat: which generation the agent runs (0: none), how far, and whether it can start another at once.
-
-    ``step_s``: duration of the last step, 0 before the first. ``spare``: whether it can even while this one runs.
-    """
-
-    id: str
-    epoch: int = 0
-    step: int = 0
-    warm: bool = False
-    step_s: float = 0.0
-    spare: bool = True
-
-
-@dataclass(frozen=True)
-class Silent:
-    """The connection of a machine's agent broke, and it has not come back."""
-
-    id: str
-
-
-@dataclass(frozen=True)
-class Noticed:
-    """The cloud takes a machine back at ``taken_s``."""
-
-    id: str
-    taken_s: float
-
-
-@dataclass(frozen=True)
-class Rebalanced:
-    """The cloud may take a machine back sooner than others: a version is cheap insurance, and nothing else changes."""
-
-    id: str
-
-
-@dataclass(frozen=True)
-class Started:
-    """The trainers of a generation run on a machine; ``version``: what the first one resumed from, else None."""
-
-    id: str
-    generation: int
-    version: int | None = None
-
-
-@dataclass(frozen=True)
-class Ended:
-    """All trainers of a generation on a machine have ended: the worst exit code, the last step that was done."""
-
-    id: str
-    generation: int
-    code: int
-    step: int = 0
-
-
-@dataclass(frozen=True)
-class Safe:
-    """A version of a generation survives the loss of its machines.
-
-    ``stall_s``: for how long it stalled training. ``took_s``: from the end of its step until it was safe.
-    """
-
-    generation: int
-    version: int
-    reason: Reason
-    stall_s: float = 0.0
-    took_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class Unsaved:
-    """The version that was asked for will not come."""
-
-    generation: int
-    why: str
-
-
-@dataclass(frozen=True)
-class Stop:
-    """The user ends the job; with a version first."""
-
-    why: str
-
-
-@dataclass(frozen=True)
-class SaveNow:
-    """The user wants a version; training goes on."""
-
-
-@dataclass(frozen=True)
-class Failed:
-    """Nothing can be trained on a machine: its setup failed."""
-
-    id: str
-    why: str
-
-
-Event: TypeAlias = (
-    Tick
-    | Launched
-    | Refused
-    | Listed
-    | Heard
-    | Silent
-    | Noticed
-    | Rebalanced
-    | Started
-    | Ended
-    | Safe
-    | Unsaved
-    | Stop
-    | SaveNow
-    | Failed
-)
-
-# --- what is done ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Request:
-    """Ask the cloud for a machine; its record says where."""
-
-    id: str
-
-
-@dataclass(frozen=True)
-class Release:
-    """Have the cloud end a machine; may be repeated."""
-
-    id: str
-
-
-Act: TypeAlias = Request | Release
+from deepvm.jobs.decisions import markets
+from deepvm.jobs.decisions.events import Act, Event, Listed, Release, Request
+from deepvm.jobs.decisions.heard import known, with_event
+from deepvm.jobs.decisions.states import Job, JobEvent, Machine, MachineEvent, job_after
+from deepvm.jobs.decisions.world import MachineRecord, Pool, Reason, Role, Save, World
 
 
 @dataclass(frozen=True)
@@ -212,7 +40,7 @@ class Orders:
     save: Save | None = None
 
 
-def orders(world: World, machine: str) -> Orders:
+def orders_of(world: World, machine: str) -> Orders:
     """The orders for a machine; one that is not known is not needed."""
     known = world.machines.get(machine)
     if known is None or known.state in _UNWANTED:
@@ -232,147 +60,13 @@ def react(world: World, events: Event | Sequence[Event], now_s: float) -> tuple[
     world = replace(world, now_s=max(now_s, world.now_s))
     acts: list[Act] = []
     for event in events if isinstance(events, Sequence) else (events,):
-        world = _known(world, event)
+        world = known(world, event)
         if isinstance(event, Listed):
             acts += _unwanted(world, event)
     for rule in (_watched, _judged, _limited, _marketed, _saved_first, _formed, _ended, _wanted):
         world, more = rule(world)
         acts += more
     return world, tuple(acts)
-
-
-# --- what an event says ----------------------------------------------------------------------------------------------
-
-
-def _known(world: World, event: Event) -> World:
-    if isinstance(event, Listed):
-        return _listed(world, event)
-    if isinstance(event, Stop):
-        return world if world.ending else replace(world, ending=event.why)
-    if isinstance(event, SaveNow | Rebalanced):
-        wanted = isinstance(event, SaveNow) or (event.id in world.members and world.terms.policy.saves)
-        if world.save is not None or not world.formed or world.job.over or not wanted:
-            return world
-        reason = Reason.PERIODIC if isinstance(event, SaveNow) else Reason.INSURANCE
-        return replace(world, save=Save(reason, world.now_s, world.now_s + world.terms.save_s))
-    if isinstance(event, Safe | Unsaved | Started | Ended):
-        return _of_generation(world, event)
-    if isinstance(event, Tick) or event.id not in world.machines:
-        return world
-    machine, now = world.machines[event.id], world.now_s
-    if isinstance(event, Launched):
-        world = _moved(world, replace(machine, launched_s=event.launched_s), MachineEvent.LAUNCHED)
-        return _placed(world, machine.id, event.zone, event.usd_per_hour)
-    if isinstance(event, Refused):
-        return refused(_moved(world, machine, MachineEvent.REFUSED), machine.pool)
-    if isinstance(event, Silent):
-        if machine.state not in (Machine.WARMING, Machine.MEMBER):
-            return world
-        return _moved(world, replace(machine, silent_s=now), MachineEvent.SILENT)
-    if isinstance(event, Failed):
-        return replace(world, job=job_after(world.job, JobEvent.CRASHED), failure=event.why)
-    if isinstance(event, Noticed):
-        first = machine.noticed_s is None and not machine.state.over and machine.state is not Machine.RELEASING
-        moved = _moved(world, machine, MachineEvent.NOTICE)
-        if not first:
-            return moved
-        moved = rested(moved, machine.pool)
-        return moved.with_machine(replace(moved.machines[machine.id], noticed_s=now, taken_s=event.taken_s))
-    assert isinstance(event, Heard)
-    if machine.state.over:
-        return world
-    world = world.with_spare(event.id, spare=event.spare)
-    world = _moved(world, replace(machine, heard_s=now, silent_s=None), MachineEvent.BEAT)
-    if event.warm or event.epoch:
-        world = _moved(world, world.machines[machine.id], MachineEvent.WARM)
-    if event.epoch == world.generation and event.id in world.members:
-        facts = replace(world.facts, step_s=event.step_s) if event.step_s else world.facts
-        world = replace(world, reached=max(world.reached, event.step), facts=facts)
-    return world
-
-
-def _placed(world: World, machine: str, zone: str, usd_per_hour: float | None = None) -> World:
-    """With what the cloud has chosen for a machine."""
-    record = world.machines[machine]
-    usd = record.pool.usd_per_hour if usd_per_hour is None else usd_per_hour
-    pool = replace(record.pool, zone=zone or record.pool.zone, usd_per_hour=usd)
-    return world.with_machine(replace(record, pool=pool))
-
-
-def _listed(world: World, event: Listed) -> World:
-    for machine in list(world.machines.values()):
-        if machine.id in event.ended:
-            world = _moved(world, machine, MachineEvent.GONE)
-            # The bill is by the cloud's times, not by those when somebody looked.
-            launched_s, ended_s = event.ended[machine.id]
-            world = world.with_machine(replace(world.machines[machine.id], launched_s=launched_s, ended_s=ended_s))
-        elif machine.id in event.alive:
-            machine = replace(machine, launched_s=event.alive[machine.id])
-            world = _moved(world, machine, MachineEvent.LAUNCHED)
-        elif world.now_s - machine.requested_s >= world.terms.absent_s:
-            world = _moved(world, machine, MachineEvent.ABSENT)
-        if event.zones.get(machine.id, machine.pool.zone) != machine.pool.zone:
-            world = _placed(world, machine.id, event.zones[machine.id])
-    return world
-
-
-def _of_generation(world: World, event: Safe | Unsaved | Started | Ended) -> World:
-    """What trainers say; of an older generation it says nothing any more."""
-    if event.generation != world.generation or world.job.over:
-        return world
-    if isinstance(event, Safe):
-        save = world.save
-        if save is not None and save.reason is event.reason:  # else one that was under way: more was done since
-            save = replace(save, over=True)
-        facts = replace(world.facts, save_s=event.stall_s, backup_s=event.took_s, emergency_s=event.took_s)
-        world = replace(world, version=max(world.version, event.version), facts=facts)
-        counts = world.counts.saved(event.reason)
-        stood_s = max(event.stall_s, event.took_s) if event.reason.holds else event.stall_s
-        return replace(world, counts=counts, saving_s=world.saving_s + stood_s, save=save)
-    if isinstance(event, Unsaved):
-        return replace(world, save=None if world.save is None else replace(world.save, over=True))
-    if event.id not in world.members or not world.formed:
-        return world
-    if isinstance(event, Ended):
-        reached = max(world.reached, event.step)
-        return replace(world, exits={**world.exits, event.id: event.code}, reached=reached)
-    if event.version is not None and event.id == world.members[0]:
-        lost = max((world.peak or 0) - event.version, 0)
-        counts = replace(world.counts, lost_steps=world.counts.lost_steps + lost)
-        # A heartbeat with its first steps may have been faster.
-        world = replace(world, counts=counts, peak=None, reached=max(world.reached, event.version))
-    started, machine = world.started | {event.id}, world.machines[event.id]
-    if machine.trained_s is None:
-        world = world.with_machine(replace(machine, trained_s=world.now_s))
-    job = job_after(world.job, JobEvent.STARTED) if started == set(world.members) else world.job
-    return replace(world, started=started, job=job)
-
-
-def _moved(world: World, machine: MachineRecord, event: MachineEvent) -> World:
-    """A machine in its next state, with the times that it brings."""
-    was, state, now = machine.state, machine_after(machine.state, event), world.now_s
-    if state is was:
-        return world.with_machine(machine)
-    machine = replace(machine, state=state)
-    if was is Machine.INTENT and state not in (Machine.FAILED, Machine.RELEASING):
-        machine = replace(machine, launched_s=now if machine.launched_s is None else machine.launched_s)
-        world = replace(world, blocked={p: times for p, times in world.blocked.items() if p != machine.pool})
-    if state is Machine.MEMBER and machine.ready_s is None:
-        machine = replace(machine, ready_s=now)
-    if state is Machine.LOST:
-        machine = replace(machine, end_reason=LOST)
-    if state.over:
-        ended_s = now if machine.launched_s is not None else None
-        machine = replace(machine, ended_s=ended_s, end_reason=machine.end_reason or _end_reason(machine, was))
-    return world.with_machine(machine)
-
-
-def _end_reason(machine: MachineRecord, was: Machine) -> str:
-    if machine.state is Machine.FAILED:
-        return REFUSED
-    if machine.noticed_s is not None:
-        return PREEMPTED
-    return RELEASED if was is Machine.RELEASING else LOST
 
 
 # --- what follows from it --------------------------------------------------------------------------------------------
@@ -386,10 +80,10 @@ def _watched(world: World) -> _Step:
     for machine in list(world.machines.values()):
         state, heard = machine.state, machine.heard_s
         if state in (Machine.WARMING, Machine.MEMBER) and heard is not None and now - heard >= terms.silent_s:
-            world = _moved(world, replace(machine, silent_s=now), MachineEvent.SILENT)
+            world = with_event(world, replace(machine, silent_s=now), MachineEvent.SILENT)
         late = state.coming and now - machine.requested_s >= terms.start_s
         if late or (state is Machine.SUSPECT and heard is not None and now - heard >= terms.lost_s):
-            world = _moved(world, machine, MachineEvent.OVERDUE)
+            world = with_event(world, machine, MachineEvent.OVERDUE)
             acts.append(Release(machine.id))
     return world, acts
 
@@ -528,7 +222,7 @@ def _formed(world: World) -> _Step:
     if saved:  # what was noticed has nothing left to give
         for machine in [world.machines[m] for m in world.members]:
             if machine.state is Machine.NOTICED:
-                world = _moved(world, machine, MachineEvent.RELEASE)
+                world = with_event(world, machine, MachineEvent.RELEASE)
                 acts.append(Release(machine.id))
     members, anchors = _next_members(world), _next_anchors(world)
     if world.formed and (members, anchors) == (world.members, world.anchors):
@@ -566,7 +260,7 @@ def _ended(world: World) -> _Step:
     acts: list[Act] = []
     for machine in list(world.machines.values()):
         if not machine.state.over and machine.state not in (Machine.RELEASING, Machine.LOST):
-            world = _moved(world, machine, MachineEvent.RELEASE)
+            world = with_event(world, machine, MachineEvent.RELEASE)
             acts.append(Release(machine.id))
     return replace(world, formed=False, save=None), acts
 
@@ -586,7 +280,7 @@ def _wanted(world: World) -> _Step:
     acts: list[Act] = []
     for machine in list(world.of(Role.TRAINER, Machine.NOTICED)):
         if machine.id not in world.members or not world.formed:  # it has nothing to give
-            world = _moved(world, machine, MachineEvent.RELEASE)
+            world = with_event(world, machine, MachineEvent.RELEASE)
             acts.append(Release(machine.id))
     alive = [m for m in world.machines.values() if m.state.coming or m.state in (Machine.MEMBER, Machine.SUSPECT)]
     trainers = [m for m in alive if m.role is Role.TRAINER]
@@ -596,7 +290,7 @@ def _wanted(world: World) -> _Step:
     # Those of the other market train until the others take over.
     spare += [m for m in trainers if m not in live and m.id not in world.members]
     for machine in spare:
-        world = _moved(world, machine, MachineEvent.RELEASE)
+        world = with_event(world, machine, MachineEvent.RELEASE)
         acts.append(Release(machine.id))
     terms = world.terms
     # By market, not by pool: the cloud may have chosen the zone.

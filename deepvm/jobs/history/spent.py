@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from deepvm.jobs.history import EventRow
-from deepvm.jobs.states import Job
-from deepvm.jobs.world import MachineRecord, Role, World
+from deepvm.jobs.decisions.states import Job
+from deepvm.jobs.decisions.world import MachineRecord, Role, World
+from deepvm.jobs.history.history import EventRow
 
 CAUSES = ("allocation", "preparation", "compute", "recompute", "save")
 RELEASE = "release"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from deepvm.core.preemption.savepolicy import Adaptive, SaveFacts, SavePolicy
-from deepvm.jobs.states import Job, Machine
+from deepvm.jobs.decisions.states import Job, Machine
 
 RELEASED, PREEMPTED, LOST, REFUSED = "released", "preempted", "lost", "refused"
 """Why a machine ended."""

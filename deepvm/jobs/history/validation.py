@@ -17,8 +17,8 @@ from typing import Any
 from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import SavePolicy
 from deepvm.errors import RequestError, SimulationError
-from deepvm.jobs.history import EventRow
-from deepvm.jobs.world import LOST, PREEMPTED, MachineRecord, Reason, Role, Terms, World
+from deepvm.jobs.decisions.world import LOST, PREEMPTED, MachineRecord, Reason, Role, Terms, World
+from deepvm.jobs.history.history import EventRow
 
 HOLDING = (Reason.EMERGENCY.value, Reason.RESIZE.value, Reason.STOP.value)
 PARTS = ("compute", "recompute", "save", "allocation", "preparation")

@@ -7,8 +7,8 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from deepvm.core.preemption.savepolicy import SaveFacts, parse_policy
-from deepvm.jobs.states import Job, Machine
-from deepvm.jobs.world import Counts, MachineRecord, Pace, Pool, Reason, Role, Save, Terms, World
+from deepvm.jobs.decisions.states import Job, Machine
+from deepvm.jobs.decisions.world import Counts, MachineRecord, Pace, Pool, Reason, Role, Save, Terms, World
 
 _PLAIN = (
     "now_s",

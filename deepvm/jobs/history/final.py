@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from deepvm.jobs.history import EventRow
-from deepvm.jobs.spent import CAUSES, same_work_usd, spent
-from deepvm.jobs.spent import on_demand_usd as of_machines
-from deepvm.jobs.states import Job
-from deepvm.jobs.world import MachineRecord, Reason, World
+from deepvm.jobs.decisions.states import Job
+from deepvm.jobs.decisions.world import MachineRecord, Reason, World
+from deepvm.jobs.history.history import EventRow
+from deepvm.jobs.history.spent import CAUSES, same_work_usd, spent
+from deepvm.jobs.history.spent import on_demand_usd as of_machines
 
 SCHEMA = "deepvm.run/1"
 _STATES = {Job.DONE: "done", Job.STOPPED: "stopped", Job.FAILED: "failed"}

@@ -18,8 +18,8 @@ import sqlalchemy as sa
 
 from deepvm.errors import DataError
 from deepvm.io.user_dirs import user_folder
-from deepvm.jobs.world import World
-from deepvm.jobs.world_document import from_document, from_row, to_document, to_row
+from deepvm.jobs.decisions.world import World
+from deepvm.jobs.decisions.world_document import from_document, from_row, to_document, to_row
 
 PLACE = "DEEPVM_HISTORY"
 """Environment variable: the URL of a PostgreSQL database, or the name of an SQLite file."""

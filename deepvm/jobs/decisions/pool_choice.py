@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from deepvm.jobs.world import LOST, PREEMPTED, REFUSED, Pool, World
+from deepvm.jobs.decisions.world import LOST, PREEMPTED, REFUSED, Pool, World
 
 # --- left alone for a while ------------------------------------------------------------------------------------------
 

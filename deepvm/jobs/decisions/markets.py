@@ -23,9 +23,9 @@ from deepvm.core.preemption.deadlines import (
     on_demand_next,
     steps_on_spot,
 )
-from deepvm.jobs.pool_choice import free_pools
-from deepvm.jobs.states import Job, Machine
-from deepvm.jobs.world import LOST, PREEMPTED, REFUSED, MachineRecord, Pace, Pool, Reason, Role, Save, World
+from deepvm.jobs.decisions.pool_choice import free_pools
+from deepvm.jobs.decisions.states import Job, Machine
+from deepvm.jobs.decisions.world import LOST, PREEMPTED, REFUSED, MachineRecord, Pace, Pool, Reason, Role, Save, World
 
 _HORIZON_S = 1.0
 """Between two decisions; the controller looks more often."""

@@ -17,8 +17,8 @@ from deepvm.core.interval import Z80
 from deepvm.core.preemption.interruption_bands import BAND_SHARES, mean_life_s
 from deepvm.core.preemption.preemption_estimators import Lifetimes, Notices
 from deepvm.jobs.clouds.registry import CLOUDS, find_cloud
-from deepvm.jobs.markets import is_on_demand
-from deepvm.jobs.world import LOST, PREEMPTED, Pool, Role, World
+from deepvm.jobs.decisions.markets import is_on_demand
+from deepvm.jobs.decisions.world import LOST, PREEMPTED, Pool, Role, World
 
 _QUANTILES = (0.1, 0.5, 0.9)
 

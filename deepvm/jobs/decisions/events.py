@@ -1,0 +1,182 @@
+"""What happens to a job, and what is done about it: the controller's inputs and acts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from deepvm.jobs.decisions.world import Reason
+
+# --- what happens ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed."""
+
+
+@dataclass(frozen=True)
+class Launched:
+    """The cloud has made a machine; ``zone``, ``usd_per_hour``: what it chose, if that was left to it."""
+
+    id: str
+    launched_s: float
+    zone: str = ""
+    usd_per_hour: float | None = None
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The cloud will not make it."""
+
+    id: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Listed:
+    """The cloud's list of the job's machines: since when they live, and from when to when those did that do no more.
+
+    ``zones``: where each is, if that was left to the cloud.
+    """
+
+    alive: Mapping[str, float]
+    ended: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    zones: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A heartbeat: which generation the agent runs (0: none), how far, and whether it can start another at once.
+
+    ``step_s``: duration of the last step, 0 before the first. ``spare``: whether it can even while this one runs.
+    """
+
+    id: str
+    epoch: int = 0
+    step: int = 0
+    warm: bool = False
+    step_s: float = 0.0
+    spare: bool = True
+
+
+@dataclass(frozen=True)
+class Silent:
+    """The connection of a machine's agent broke, and it has not come back."""
+
+    id: str
+
+
+@dataclass(frozen=True)
+class Noticed:
+    """The cloud takes a machine back at ``taken_s``."""
+
+    id: str
+    taken_s: float
+
+
+@dataclass(frozen=True)
+class Rebalanced:
+    """The cloud may take a machine back sooner than others: a version is cheap insurance, and nothing else changes."""
+
+    id: str
+
+
+@dataclass(frozen=True)
+class Started:
+    """The trainers of a generation run on a machine; ``version``: what the first one resumed from, else None."""
+
+    id: str
+    generation: int
+    version: int | None = None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """All trainers of a generation on a machine have ended: the worst exit code, the last step that was done."""
+
+    id: str
+    generation: int
+    code: int
+    step: int = 0
+
+
+@dataclass(frozen=True)
+class Safe:
+    """A version of a generation survives the loss of its machines.
+
+    ``stall_s``: for how long it stalled training. ``took_s``: from the end of its step until it was safe.
+    """
+
+    generation: int
+    version: int
+    reason: Reason
+    stall_s: float = 0.0
+    took_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Unsaved:
+    """The version that was asked for will not come."""
+
+    generation: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Stop:
+    """The user ends the job; with a version first."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class SaveNow:
+    """The user wants a version; training goes on."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Nothing can be trained on a machine: its setup failed."""
+
+    id: str
+    why: str
+
+
+Event: TypeAlias = (
+    Tick
+    | Launched
+    | Refused
+    | Listed
+    | Heard
+    | Silent
+    | Noticed
+    | Rebalanced
+    | Started
+    | Ended
+    | Safe
+    | Unsaved
+    | Stop
+    | SaveNow
+    | Failed
+)
+
+# --- what is done ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Request:
+    """Ask the cloud for a machine; its record says where."""
+
+    id: str
+
+
+@dataclass(frozen=True)
+class Release:
+    """Have the cloud end a machine; may be repeated."""
+
+    id: str
+
+
+Act: TypeAlias = Request | Release

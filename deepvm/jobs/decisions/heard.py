@@ -1,0 +1,168 @@
+"""What an event says: what is known after it, before anything is decided."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from deepvm.jobs.decisions.events import (
+    Ended,
+    Event,
+    Failed,
+    Heard,
+    Launched,
+    Listed,
+    Noticed,
+    Rebalanced,
+    Refused,
+    Safe,
+    SaveNow,
+    Silent,
+    Started,
+    Stop,
+    Tick,
+    Unsaved,
+)
+from deepvm.jobs.decisions.pool_choice import refused, rested
+from deepvm.jobs.decisions.states import JobEvent, Machine, MachineEvent, job_after, machine_after
+from deepvm.jobs.decisions.world import (
+    LOST,
+    PREEMPTED,
+    REFUSED,
+    RELEASED,
+    MachineRecord,
+    Reason,
+    Save,
+    World,
+)
+
+
+def known(world: World, event: Event) -> World:
+    """The world after an event, before anything is decided; what comes too late says nothing."""
+    if isinstance(event, Listed):
+        return _listed(world, event)
+    if isinstance(event, Stop):
+        return world if world.ending else replace(world, ending=event.why)
+    if isinstance(event, SaveNow | Rebalanced):
+        wanted = isinstance(event, SaveNow) or (event.id in world.members and world.terms.policy.saves)
+        if world.save is not None or not world.formed or world.job.over or not wanted:
+            return world
+        reason = Reason.PERIODIC if isinstance(event, SaveNow) else Reason.INSURANCE
+        return replace(world, save=Save(reason, world.now_s, world.now_s + world.terms.save_s))
+    if isinstance(event, Safe | Unsaved | Started | Ended):
+        return _of_generation(world, event)
+    if isinstance(event, Tick) or event.id not in world.machines:
+        return world
+    machine, now = world.machines[event.id], world.now_s
+    if isinstance(event, Launched):
+        world = with_event(world, replace(machine, launched_s=event.launched_s), MachineEvent.LAUNCHED)
+        return _placed(world, machine.id, event.zone, event.usd_per_hour)
+    if isinstance(event, Refused):
+        return refused(with_event(world, machine, MachineEvent.REFUSED), machine.pool)
+    if isinstance(event, Silent):
+        if machine.state not in (Machine.WARMING, Machine.MEMBER):
+            return world
+        return with_event(world, replace(machine, silent_s=now), MachineEvent.SILENT)
+    if isinstance(event, Failed):
+        return replace(world, job=job_after(world.job, JobEvent.CRASHED), failure=event.why)
+    if isinstance(event, Noticed):
+        first = machine.noticed_s is None and not machine.state.over and machine.state is not Machine.RELEASING
+        moved = with_event(world, machine, MachineEvent.NOTICE)
+        if not first:
+            return moved
+        moved = rested(moved, machine.pool)
+        return moved.with_machine(replace(moved.machines[machine.id], noticed_s=now, taken_s=event.taken_s))
+    assert isinstance(event, Heard)
+    if machine.state.over:
+        return world
+    world = world.with_spare(event.id, spare=event.spare)
+    world = with_event(world, replace(machine, heard_s=now, silent_s=None), MachineEvent.BEAT)
+    if event.warm or event.epoch:
+        world = with_event(world, world.machines[machine.id], MachineEvent.WARM)
+    if event.epoch == world.generation and event.id in world.members:
+        facts = replace(world.facts, step_s=event.step_s) if event.step_s else world.facts
+        world = replace(world, reached=max(world.reached, event.step), facts=facts)
+    return world
+
+
+def _placed(world: World, machine: str, zone: str, usd_per_hour: float | None = None) -> World:
+    """With what the cloud has chosen for a machine."""
+    record = world.machines[machine]
+    usd = record.pool.usd_per_hour if usd_per_hour is None else usd_per_hour
+    pool = replace(record.pool, zone=zone or record.pool.zone, usd_per_hour=usd)
+    return world.with_machine(replace(record, pool=pool))
+
+
+def _listed(world: World, event: Listed) -> World:
+    for machine in list(world.machines.values()):
+        if machine.id in event.ended:
+            world = with_event(world, machine, MachineEvent.GONE)
+            # The bill is by the cloud's times, not by those when somebody looked.
+            launched_s, ended_s = event.ended[machine.id]
+            world = world.with_machine(replace(world.machines[machine.id], launched_s=launched_s, ended_s=ended_s))
+        elif machine.id in event.alive:
+            machine = replace(machine, launched_s=event.alive[machine.id])
+            world = with_event(world, machine, MachineEvent.LAUNCHED)
+        elif world.now_s - machine.requested_s >= world.terms.absent_s:
+            world = with_event(world, machine, MachineEvent.ABSENT)
+        if event.zones.get(machine.id, machine.pool.zone) != machine.pool.zone:
+            world = _placed(world, machine.id, event.zones[machine.id])
+    return world
+
+
+def _of_generation(world: World, event: Safe | Unsaved | Started | Ended) -> World:
+    """What trainers say; of an older generation it says nothing any more."""
+    if event.generation != world.generation or world.job.over:
+        return world
+    if isinstance(event, Safe):
+        save = world.save
+        if save is not None and save.reason is event.reason:  # else one that was under way: more was done since
+            save = replace(save, over=True)
+        facts = replace(world.facts, save_s=event.stall_s, backup_s=event.took_s, emergency_s=event.took_s)
+        world = replace(world, version=max(world.version, event.version), facts=facts)
+        counts = world.counts.saved(event.reason)
+        stood_s = max(event.stall_s, event.took_s) if event.reason.holds else event.stall_s
+        return replace(world, counts=counts, saving_s=world.saving_s + stood_s, save=save)
+    if isinstance(event, Unsaved):
+        return replace(world, save=None if world.save is None else replace(world.save, over=True))
+    if event.id not in world.members or not world.formed:
+        return world
+    if isinstance(event, Ended):
+        reached = max(world.reached, event.step)
+        return replace(world, exits={**world.exits, event.id: event.code}, reached=reached)
+    if event.version is not None and event.id == world.members[0]:
+        lost = max((world.peak or 0) - event.version, 0)
+        counts = replace(world.counts, lost_steps=world.counts.lost_steps + lost)
+        # A heartbeat with its first steps may have been faster.
+        world = replace(world, counts=counts, peak=None, reached=max(world.reached, event.version))
+    started, machine = world.started | {event.id}, world.machines[event.id]
+    if machine.trained_s is None:
+        world = world.with_machine(replace(machine, trained_s=world.now_s))
+    job = job_after(world.job, JobEvent.STARTED) if started == set(world.members) else world.job
+    return replace(world, started=started, job=job)
+
+
+def with_event(world: World, machine: MachineRecord, event: MachineEvent) -> World:
+    """A machine in its next state, with the times that it brings."""
+    was, state, now = machine.state, machine_after(machine.state, event), world.now_s
+    if state is was:
+        return world.with_machine(machine)
+    machine = replace(machine, state=state)
+    if was is Machine.INTENT and state not in (Machine.FAILED, Machine.RELEASING):
+        machine = replace(machine, launched_s=now if machine.launched_s is None else machine.launched_s)
+        world = replace(world, blocked={p: times for p, times in world.blocked.items() if p != machine.pool})
+    if state is Machine.MEMBER and machine.ready_s is None:
+        machine = replace(machine, ready_s=now)
+    if state is Machine.LOST:
+        machine = replace(machine, end_reason=LOST)
+    if state.over:
+        ended_s = now if machine.launched_s is not None else None
+        machine = replace(machine, ended_s=ended_s, end_reason=machine.end_reason or _end_reason(machine, was))
+    return world.with_machine(machine)
+
+
+def _end_reason(machine: MachineRecord, was: Machine) -> str:
+    if machine.state is Machine.FAILED:
+        return REFUSED
+    if machine.noticed_s is not None:
+        return PREEMPTED
+    return RELEASED if was is Machine.RELEASING else LOST
