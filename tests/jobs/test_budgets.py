@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from support.jobs.runs import Home, until
 
+pytestmark = pytest.mark.slow  # whole jobs
+
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Home]:

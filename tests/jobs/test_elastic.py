@@ -17,6 +17,8 @@ import torch
 import torch.distributed as dist
 from deepvm.checkpoint import Checkpointer
 
+pytestmark = pytest.mark.slow  # whole jobs
+
 here, steps = os.environ["RESULT"], int(sys.argv[1])
 dist.init_process_group("gloo")
 torch.manual_seed(1)

@@ -15,6 +15,8 @@ from support.effort import THOROUGH
 from support.jobs.kills import CHAIN, TORCH, arm, final_of, points, processes, until_it_ends
 from support.jobs.runs import Home, until
 
+pytestmark = pytest.mark.slow  # whole jobs
+
 STEPS = 200
 
 

@@ -55,10 +55,12 @@ def adopted(home: Home) -> None:
     assert (found["preemptions"], found["generations"], len(found["machines"])) == (0, 1, 1)
 
 
+@pytest.mark.slow
 def test_a_machine_is_adopted_that_was_asked_for_before_a_kill(home: Home) -> None:
     adopted(home)
 
 
+@pytest.mark.slow
 def test_no_intent_is_noticed(home: Home) -> None:
     mutated(home, "no-intent")
     with pytest.raises(AssertionError):
@@ -78,11 +80,13 @@ def agreed(home: Home) -> None:
         assert {rank.name for rank in version.glob("rank-*")} == {"rank-0", "rank-1"}, version.name
 
 
+@pytest.mark.slow
 def test_all_ranks_save_the_same_step(home: Home) -> None:
     pytest.importorskip("torch")
     agreed(home)
 
 
+@pytest.mark.slow
 def test_no_agreement_is_noticed(home: Home) -> None:
     pytest.importorskip("torch")
     mutated(home, "no-agreement")

@@ -60,6 +60,7 @@ def test_a_machine_that_stays_silent_is_replaced(home: Home) -> None:
     assert {int(folder.name.partition("-")[2]) for folder in backups.glob("0*")} == {2}
 
 
+@pytest.mark.slow
 def test_a_machine_that_comes_back_begins_a_new_generation(home: Home) -> None:
     """What its older trainers did in the dark is part of the training, or of nothing."""
     name = f"back{time.time_ns() % 10**9}"

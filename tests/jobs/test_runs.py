@@ -97,6 +97,7 @@ def test_ctrl_c_saves_and_releases(home: Home) -> None:
     assert nothing_is_left(home)
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_the_machines_where_that_is_wanted(home: Home) -> None:
     job = home.job("kept", "exec python own.py 2000 0.05;")
     process = home.start("run", str(job), "--keep")
@@ -111,6 +112,7 @@ def test_ctrl_c_keeps_the_machines_where_that_is_wanted(home: Home) -> None:
     assert nothing_is_left(home)
 
 
+@pytest.mark.slow
 def test_the_budget_ends_a_job_in_time(home: Home) -> None:
     job = home.job("poor", "exec python own.py 10000 0.02;", budget={"total_usd": 0.0008})
     done = home.run("run", str(job))
@@ -134,6 +136,7 @@ def test_a_training_that_fails(home: Home, train: str, said: str) -> None:
     assert nothing_is_left(home)
 
 
+@pytest.mark.slow
 def test_a_setup_that_fails(home: Home) -> None:
     job = home.job("setup", "true;", setup="echo no such package; exit 5")
     done = home.run("run", str(job))
@@ -152,6 +155,7 @@ def test_setup_code_and_environment(home: Home) -> None:
     assert (home.result / "seen").read_text() == "from the code foldersetup\nmore\n"
 
 
+@pytest.mark.slow
 def test_a_second_job_of_a_name_is_refused(home: Home) -> None:
     job = home.job("once", "true;")
     assert home.document("run", str(job))["state"] == "done"
@@ -160,6 +164,7 @@ def test_a_second_job_of_a_name_is_refused(home: Home) -> None:
     assert home.document("run", str(job), "--name", "once-2")["state"] == "done"
 
 
+@pytest.mark.slow
 def test_detached(home: Home) -> None:
     job = home.job("away", "exec python own.py 2000 0.05;")
     assert home.run("run", str(job), "--detach").stdout == "away\n"
@@ -175,6 +180,7 @@ def test_detached(home: Home) -> None:
     assert nothing_is_left(home)
 
 
+@pytest.mark.slow
 def test_versions_in_the_memory_of_an_anchor(home: Home) -> None:
     """Two ranks with a Checkpointer; the anchor costs something, and outlives the others."""
     pytest.importorskip("torch")

@@ -11,6 +11,8 @@ import pytest
 from support.checkpoint.object_store import BUCKET, CREDENTIALS, Store, running
 from support.jobs.runs import SCRIPT, Home
 
+pytestmark = pytest.mark.slow  # whole jobs
+
 SECRET = "ghp-planted-secret"
 
 

@@ -101,6 +101,7 @@ def requests_of_a_save(store: Store) -> int:
     return writer.requests
 
 
+@pytest.mark.slow
 def test_a_newer_generation_begins_before_each_request(store: Store, tmp_path: Path) -> None:
     """What the older one is told is true: acknowledged, and the newer one found it; or refused, and nobody does."""
     outcomes = set()
@@ -127,6 +128,7 @@ def test_a_newer_generation_begins_before_each_request(store: Store, tmp_path: P
     assert outcomes == {True, False}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fate", ["late", "lost"])
 def test_each_request_arrives_late_or_its_reply_is_lost(store: Store, tmp_path: Path, fate: str) -> None:
     for number in range(1, requests_of_a_save(store) + 1):

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from support.jobs.runs import Home, until
 
+pytestmark = pytest.mark.slow  # whole jobs
+
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Home]:

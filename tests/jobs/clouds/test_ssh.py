@@ -67,6 +67,7 @@ def test_a_job_on_all_hosts_of_a_file(home: Home) -> None:
     assert nothing_is_left(home)
 
 
+@pytest.mark.slow
 def test_a_host_whose_processes_die_is_replaced(home: Home) -> None:
     hosts = "a\nb\nc\n"
     job = job_on(home, "dies", hosts, "exec python own.py 250 0.03;", machines={"count": 2}, save_policy="static:20")
@@ -83,6 +84,7 @@ def test_a_host_whose_processes_die_is_replaced(home: Home) -> None:
     assert nothing_is_left(home)
 
 
+@pytest.mark.slow
 def test_notices_on_purpose(home: Home) -> None:
     inject = {"mttp": "1s", "count": 1, "grace": "8s", "seed": 4}
     more = {"inject": inject, "machines": {"count": 1}}
@@ -91,6 +93,7 @@ def test_notices_on_purpose(home: Home) -> None:
     assert nothing_is_left(home)
 
 
+@pytest.mark.slow
 def test_a_killed_controller_is_resumed_at_another_port(home: Home) -> None:
     """Hosts have no file in common with it: they are told where it is now."""
     more = {"tiers": [tier(home)], "machines": {"python": sys.executable}}

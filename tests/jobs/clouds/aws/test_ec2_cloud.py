@@ -92,6 +92,7 @@ def test_many_at_once(cloud: Ec2Cloud, ec2: FakeEc2) -> None:
     assert ec2.alive() == sorted(cloud.listing("job").alive) == ["m1", "m2", "m3", "m4"]
 
 
+@pytest.mark.slow
 def test_a_lost_reply_makes_no_second_machine(cloud: Ec2Cloud, ec2: FakeEc2) -> None:
     """boto3 sends the call again, with the same token."""
     ec2.lose = 1
@@ -99,6 +100,7 @@ def test_a_lost_reply_makes_no_second_machine(cloud: Ec2Cloud, ec2: FakeEc2) -> 
     assert ec2.asked().count("CreateFleet") == 2 and ec2.alive() == ["m1"]
 
 
+@pytest.mark.slow
 def test_without_any_reply_nobody_knows_and_the_list_does(cloud: Ec2Cloud, ec2: FakeEc2, tmp_path: Path) -> None:
     ec2.lose = 99
     with pytest.raises(UnknownError, match="CreateFleet"):

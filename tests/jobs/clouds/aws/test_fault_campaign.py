@@ -24,6 +24,8 @@ from deepvm.jobs.decisions.states import Machine
 from deepvm.jobs.decisions.world import Pool, Terms, World
 from deepvm.jobs.wire import new_secret, secret_of
 
+pytestmark = pytest.mark.slow  # whole jobs
+
 TYPES = ("g4dn.xlarge", "g5.xlarge")
 POOLS = tuple(Pool(kind, f"us-east-1{zone}", "spot", 3600.0) for kind in TYPES for zone in "ab")
 CODES = ("InsufficientInstanceCapacity", "MaxSpotInstanceCountExceeded", "SpotMaxPriceTooLow", "UnfulfillableCapacity")

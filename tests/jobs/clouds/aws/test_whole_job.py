@@ -12,6 +12,8 @@ from support.jobs.fake_ec2 import BUCKET, CREDENTIALS, IMAGE, FakeEc2, running
 from support.jobs.fake_machines import Machines, step_of
 from support.jobs.runs import Home, until
 
+pytestmark = pytest.mark.slow  # whole jobs
+
 TRAIN = "python own.py {steps} 0.05;"
 
 
