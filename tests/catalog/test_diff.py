@@ -17,6 +17,7 @@ from support.builders import catalog, cpu_type, gpu_type, paper, simulated
 
 from deepvm.catalog.diff import CatalogDiff, FigureChange, PriceChange, diff_catalogs
 from deepvm.core.cluster.instances import Catalog, Gpu, InstanceType, Market, Quota, ZonePrice
+from deepvm.core.cluster.known_lives import KnownLife
 from deepvm.core.cluster.memory_nodes import REAL_NODES, SaturationTable
 from deepvm.core.cluster.provenance import Provenance
 from deepvm.core.cluster.speedup import HybridSpeedup, MeasuredSpeedup, RingSpeedup
@@ -180,6 +181,7 @@ _OTHER: dict[str, Any] = {
     "unusable": "a share of a GPU",
     "eflops_source": "measured here",
     "default_speedup": "measured",
+    "known_life": KnownLife(1.0, 2.0, 3.0, 4, 5, 6.0),
 }
 
 

@@ -93,12 +93,14 @@ def test_time_and_money_by_cause() -> None:
     world, events = job()
     found = spent(0.0, world, events)
     assert {k: round(v, 6) for k, v in found.seconds.items()} == {
-        "allocation": 10.0 + (138.0 - 129.5) * 0,  # the anchor lives from 5 s on: later waits are for what loads
-        "preparation": pytest.approx(171.0 - 10.0 - (48.5 + 39.5 + 23.0)),
-        "compute": pytest.approx(48.5 + 39.5 + 23.0 - 7 - 3.5),
-        "recompute": 7.0,
+        # Until m1 lives; from what was heard of its end until m2 does, and from the emergency until m3 does.
+        "allocation": pytest.approx(10.0 + (80.0 - 68.5) + (138.0 - 130.5)),
+        "preparation": pytest.approx(10.0 + 10.0 + 1.0 + 10.0 + 3.0),
+        "compute": pytest.approx((111.0 - 3.5) * 100 / 107, rel=1e-6),
+        "recompute": pytest.approx((111.0 - 3.5) * 7 / 107, rel=1e-6),
         "save": 3.5,
     }
+    assert sum(found.seconds.values()) == pytest.approx(174.0)
     assert sum(found.usd.values()) == pytest.approx(world.usd)
     trained_usd = (48.0 + 39.5 + 23.0) * 0.001 + 111.0 * 0.0001  # m1 is gone half a second before anybody knows
     assert found.usd["compute"] + found.usd["recompute"] + found.usd["save"] == pytest.approx(trained_usd)
@@ -111,10 +113,10 @@ def test_the_final_document_compares_with_on_demand() -> None:
     lived_s = 58.0 + 50.5 + 36.0
     assert found["cost_usd"] == pytest.approx(lived_s * 0.001 + 169 * 0.0001)
     assert found["on_demand_cost_usd"] == pytest.approx(lived_s * 0.002 + 169 * 0.0001)  # the anchor is anyway
-    compute_s = (48.0 + 39.5 + 23.0) * (1 - 10.5 / 111.0)
+    compute_s = (48.0 + 39.5 + 23.0) * (111.0 - 3.5) / 111.0 * 100 / 107
     assert found["same_work_on_demand_usd"] == pytest.approx((compute_s + 10) * 0.002)
     assert sum(found["spent_usd"].values()) == pytest.approx(found["cost_usd"], abs=1e-6)
-    assert sum(found["breakdown_s"].values()) == pytest.approx(171.0)
+    assert sum(found["breakdown_s"].values()) == pytest.approx(found["total_s"]) == 174.0
 
 
 def test_the_report(capsys: pytest.CaptureFixture[str]) -> None:

@@ -187,9 +187,7 @@ class PlanFlags(WorkloadFlags):
     job_file: Annotated[str, opt("Job file, see 'deepvm simulate': adds expected time and cost.", "FILE", "--job")] = ""
     work: Annotated[str | None, opt("Instead of --job: hours on one VM, or a time such as 90min.", "HOURS")] = None
     measured_on: Annotated[str, of_type("Type that --work or step_s is for; default: cheapest usable.", "TYPE")] = ""
-    mttp: Annotated[
-        str | None, opt("Mean time to preemption of a spot VM, such as 3h; history: by your own jobs.", "TIME|history")
-    ] = None
+    mttp: Annotated[str | None, opt("Mean time to preemption: 3h, or history.", "TIME")] = None
     interruption_rate: Annotated[
         str | None, opt("Spot VMs preempted per month, such as 10%; default: the job's mttp_s or AWS's.", "SHARE")
     ] = None

@@ -32,6 +32,17 @@ class RunBreakdown(TypedDict):
     save: Annotated[float, "saves, while training stood still, seconds"]
 
 
+class RunSpent(TypedDict):
+    """What the money went into; it adds up to cost_usd."""
+
+    allocation: Annotated[Usd, "machines that waited for others"]
+    preparation: Annotated[Usd, "booting, loading, joining"]
+    compute: Annotated[Usd, "steps that count"]
+    recompute: Annotated[Usd, "steps that were lost and done again"]
+    save: Annotated[Usd, "saves, while training stood still"]
+    release: Annotated[Usd, "from the last step until all machines were gone"]
+
+
 class RunMachine(TypedDict):
     """A machine of a job."""
 
@@ -64,6 +75,10 @@ class Run(TypedDict):
     breakdown_s: RunBreakdown
     cost_usd: Annotated[Usd, "what was paid"]
     on_demand_cost_usd: Annotated[float | None, "what on-demand machines would have cost, US dollars, null if unknown"]
+    same_work_on_demand_usd: Annotated[
+        float | None, "the same steps on demand, undisturbed, US dollars, null if unknown"
+    ]
+    spent_usd: RunSpent
     machines: list[RunMachine]
 
 
@@ -111,10 +126,16 @@ class Pool(TypedDict):
     machines: Annotated[int, "that were launched"]
     preemptions: Annotated[int, "of those, how many were taken back or lost"]
     missed_notices: Annotated[int, "preemptions without a notice"]
+    missed_low: Annotated[float, "lower end of the 80 % interval of the share without a notice"]
+    missed_high: Annotated[float, "upper end"]
+    lead_s: Annotated[float | None, "from a notice to its preemption, mean, seconds, null without any"]
     mttp_s: Annotated[float | None, "mean time to preemption, seconds, null before the first"]
     mttp_low_s: Annotated[float, "lower end of its 80 % interval, seconds"]
     mttp_high_s: Annotated[float | None, "upper end, seconds, null before the first preemption"]
     allocation_s: Annotated[float, "from the request to the launch, mean, seconds"]
+    allocation_p10_s: Annotated[float, "its 10 % quantile"]
+    allocation_p50_s: Annotated[float, "its median"]
+    allocation_p90_s: Annotated[float, "its 90 % quantile"]
 
 
 class Pools(TypedDict):
@@ -148,6 +169,7 @@ class RecordedMachine(TypedDict):
     end_reason: Annotated[str, "released, preempted, lost or refused; empty while it lives"]
     epoch: Annotated[int, "the newest generation that it was told to run"]
     reported: Annotated[int, "reports of its agent that were heard"]
+    cloud: Annotated[str, "whose machine it is, empty if nobody wrote it down"]
 
 
 class History(TypedDict):

@@ -284,7 +284,10 @@ def test_a_subnet_without_a_name(plan: Path, subnet: str) -> None:
 
 def test_an_option_of_another_engine(plan: Path) -> None:
     error = refused("export", plan, "--to", "torchrun", "--image", "ami-1")
-    assert str(error) == "image: 'ami-1' cannot be used; allowed: with --to torchrun only --command"
+    assert (
+        str(error)
+        == "image: 'ami-1' cannot be used; allowed: with --to torchrun only --command, --job, --package, --persist"
+    )
 
 
 def test_bad_plans(tmp_path: Path) -> None:
