@@ -54,6 +54,8 @@ def export(
     from deepvm.reports.exports.registry import render
 
     subnets = tuple(_subnet(text) for text in subnet)
+    if to == "skypilot" and code and "://" not in code:
+        code = str(Path(code).resolve())  # SkyPilot would take it as relative to where it is called
     options = ExportOptions(
         image=image,
         memory_image=memory_image,

@@ -199,7 +199,7 @@ def _request(limited: Limited, group: PlannedGroup, options: ExportOptions) -> d
 
 
 # EC2 knows a new instance profile only some seconds after IAM does.
-_SCRIPT = """set -euo pipefail
+_SCRIPT = r"""set -euo pipefail
 
 cd "$(dirname "${{BASH_SOURCE[0]}}")"
 {region}role={role}

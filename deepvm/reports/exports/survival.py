@@ -22,9 +22,9 @@ def keepers(plan: Plan) -> PlannedGroup | None:
     return next((g for role in (MEMORY, ANCHOR) for g in plan.groups if g.role == role), None)
 
 
-def install(options: ExportOptions) -> str:
+def install(options: ExportOptions, *, default: str = PACKAGE) -> str:
     """A line that installs deepvm, unless the image has it; ``DEEPVM_PACKAGE`` may name another release, or a file."""
-    package = f'"${{DEEPVM_PACKAGE:-{options.package or PACKAGE}}}"'
+    package = f'"${{DEEPVM_PACKAGE:-{options.package or default}}}"'
     return f"command -v deepvm > /dev/null || python3 -m pip install --quiet {package}\n"
 
 

@@ -27,7 +27,7 @@ from deepvm.reports.exports.terraform import literal
 # Arguments and blocks of the AWS provider (its documentation of 5.x), as far as they are used here.
 ARGUMENTS = {
     "aws_launch_template": """name_prefix image_id instance_type key_name vpc_security_group_ids
-        tag_specifications.resource_type tag_specifications.tags""",
+        tag_specifications.resource_type tag_specifications.tags user_data iam_instance_profile.name""",
     "aws_ec2_fleet": """type terminate_instances excess_capacity_termination_policy tags
         spot_options.allocation_strategy
         launch_template_config.launch_template_specification.launch_template_id
@@ -36,13 +36,19 @@ ARGUMENTS = {
         launch_template_config.override.max_price
         target_capacity_specification.default_target_capacity_type target_capacity_specification.total_target_capacity
         target_capacity_specification.spot_target_capacity target_capacity_specification.on_demand_target_capacity""",
-    "aws_instance": "count ami instance_type key_name vpc_security_group_ids subnet_id availability_zone tags",
+    "aws_instance": """count ami instance_type key_name vpc_security_group_ids subnet_id availability_zone tags
+        user_data iam_instance_profile""",
+    "aws_iam_role": "name assume_role_policy",
+    "aws_iam_role_policy": "name role policy",
+    "aws_iam_instance_profile": "name role",
     "aws_availability_zone": "zone_id",
 }
 ATTRIBUTES = {
     "aws_launch_template": {"id", "latest_version"},
     "aws_ec2_fleet": {"id"},
     "aws_instance": {"private_ip"},
+    "aws_iam_role": {"name"},
+    "aws_iam_instance_profile": {"name"},
     "aws_availability_zone": {"name"},
 }
 FULL = ExportOptions(
@@ -82,7 +88,7 @@ CASES = [(p, o) for p in PLANS.values() for o in (ExportOptions(), FULL) if p.tr
 @pytest.mark.parametrize(("plan", "options"), CASES)
 def test_arguments_and_references(plan: Plan, options: ExportOptions) -> None:
     found = configuration(plan, options)
-    assert set(found) <= {"//", "terraform", "provider", "variable", "data", "resource", "output"}
+    assert set(found) <= {"//", "terraform", "provider", "variable", "locals", "data", "resource", "output"}
     blocks = {**found["resource"], **found.get("data", {})}
     for kind, named in blocks.items():
         for body in named.values():
@@ -93,6 +99,8 @@ def test_arguments_and_references(plan: Plan, options: ExportOptions) -> None:
         parts = re.sub(r"\[(\*|\d+)\]", "", text).removeprefix("data.").split(".")
         if parts[0] == "var":
             assert parts[1] in found["variable"]
+        elif "local" in parts[0]:  # local.x, or base64encode(local.x)
+            assert parts[1].rstrip(")") in found["locals"]
         else:
             kind, name, attribute = parts
             assert name in blocks[kind] and attribute in ATTRIBUTES[kind]
@@ -217,6 +225,7 @@ def built_in(found: dict[str, Any]) -> dict[str, Any]:
         r"terraform_data.aws_availability_zone_\1.output.zone_id",
         text,
     )
+    text = re.sub(r"(?<=\$\{)aws_iam_(\w+)\.vms\.name", r"terraform_data.aws_iam_\1_vms.output.name", text)
     text = re.sub(r"(?<=\$\{)(aws_\w+?)\.(training|anchor|memory)(\[\*\])?\.\w+", r"terraform_data.\1_\2\3.id", text)
     swapped: dict[str, Any] = json.loads(text)
     return swapped
