@@ -58,6 +58,9 @@ def torchrun(plan: Plan) -> str:
 def environment(plan: Plan, options: ExportOptions, token: str, hosts: str) -> str:
     """Variables of the trainers; ``hosts``: a command that prints the addresses of the keepers, one a line."""
     lines = [f'export DEEPVM_JOB="${{DEEPVM_JOB:-{options.job or JOB}}}"']
+    # Else a VM that takes another's place waits for the address of a store that the others publish only once
+    # (PyTorch issues 111646 and 147064).
+    lines.append("export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1")
     if keepers(plan) is not None:
         lines.append(f'export DEEPVM_TOKEN_FILE="{token}"')
         joined = f'$({hosts} | sed "s/$/:${{MEMORY_PORT:-{NODE_PORT}}}/" | paste -sd, -)'

@@ -1,0 +1,156 @@
+"""Exported files start a training that really survives: the real torchrun, agent and memory node, on this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from support.plans import gpu_vms, tiering
+from support.processes import descendants
+
+from deepvm.reports.exports.base import ExportOptions, write_export
+from deepvm.reports.exports.registry import render
+
+pytest.importorskip("torch")
+
+TRAIN = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+from deepvm.checkpoint import Checkpointer
+
+log = sys.argv[1]
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with Checkpointer(model=model, optimizer=optimizer) as checkpointer:
+    first = checkpointer.restore_latest()
+    for step in range(first, 60):
+        inputs = torch.rand(8, 4, generator=torch.Generator().manual_seed(step * world + rank))
+        loss = (model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+        optimizer.step()
+        with open(log, "a") as file:
+            file.write(f"{rank} {first} {step}\\n")
+        time.sleep(0.1)
+"""
+STEPS = 60
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+class Host:
+    """A process with all that it has started, which a preemption ends at once."""
+
+    def __init__(self, command: list[str], log: Path, **variables: str) -> None:
+        self._log = log.open("ab")
+        self.process = subprocess.Popen(
+            command, env={**os.environ, **variables}, stdout=self._log, stderr=self._log, start_new_session=True
+        )
+
+    def vanish(self) -> None:
+        for pid in (self.process.pid, *descendants(self.process.pid)):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self.process.wait()
+        self._log.close()
+
+
+@contextmanager
+def ended() -> Iterator[list[Host]]:
+    hosts: list[Host] = []
+    try:
+        yield hosts
+    finally:
+        for host in hosts:
+            host.vanish()
+
+
+def tools(folder: Path) -> str:
+    """A path on which deepvm, torchrun and python3 are those of this environment."""
+    folder.mkdir()
+    modules = {"deepvm": "-m deepvm", "torchrun": "-m torch.distributed.run", "python3": ""}
+    for name, module in modules.items():
+        (folder / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n')
+        (folder / name).chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+def trained(log: Path) -> list[tuple[int, int, int]]:
+    """(rank, step that it began with, step) of each step done."""
+    if not log.exists():
+        return []
+    rows = [line.split() for line in log.read_text().splitlines()]
+    return [(int(a), int(b), int(c)) for a, b, c in (r for r in rows if len(r) == 3)]
+
+
+def until_step(log: Path, step: int, limit_s: float = 120.0) -> None:
+    end_s = time.monotonic() + limit_s
+    while not any(done >= step for _, _, done in trained(log)):
+        assert time.monotonic() < end_s, "no step"
+        time.sleep(0.1)
+
+
+def assert_survived(log: Path, killed_at: int) -> None:
+    """Both ranks went on from a version of the memory node, and nothing after it was done more than twice."""
+    rows = trained(log)
+    assert {(r, s) for r, _, s in rows} == {(r, s) for r in (0, 1) for s in range(STEPS)}
+    begins = sorted({first for _, first, _ in rows})
+    assert begins[0] == 0 and len(begins) == 2
+    assert killed_at - 15 <= begins[1] <= killed_at + 5  # a version each five steps
+
+
+@pytest.mark.parametrize("victim", [1, 2])
+def test_a_torchrun_export_goes_on_where_it_was(victim: int, tmp_path: Path) -> None:
+    """Two VMs and a memory node; one VM vanishes, another takes its place, with nothing but the exported files."""
+    plan = tiering(training=gpu_vms(2))
+    folder, log = tmp_path / "export", tmp_path / "steps"
+    write_export(render(plan, "torchrun", ExportOptions(job="survivor")), folder)
+    (tmp_path / "train.py").write_text(TRAIN)
+    names = {"memory-1": "127.0.0.1", "training-1": "127.0.0.1", "training-2": "127.0.0.2"}
+    for file in ("hostfile", "memory-hosts"):
+        text = (folder / file).read_text()
+        for name, address in names.items():
+            text = text.replace(f"<{name}>", address)
+        (folder / file).write_text(text)
+    variables = {
+        **{"PATH": tools(tmp_path / "tools"), "OMP_NUM_THREADS": "1", "DEEPVM_SAVE_EVERY": "5"},
+        **{"RENDEZVOUS_PORT": str(free_port()), "MEMORY_PORT": str(free_port()), "MEMORY_SIZE": "64MiB"},
+    }
+    subprocess.run([folder / "launch.sh", "token"], env={**os.environ, **variables}, check=True)
+    copies = [tmp_path / f"vm-{i}" for i in range(3)]
+    for copy in copies:
+        shutil.copytree(folder, copy)
+    train = [str(tmp_path / "train.py"), str(log)]
+    with ended() as hosts:
+        hosts.append(Host([str(copies[0] / "launch.sh"), "rendezvous"], tmp_path / "memory.log", **variables))
+        for copy in copies[1:]:
+            hosts.append(Host([str(copy / "launch.sh"), *train], copy / "log", **variables))
+        until_step(log, 20)
+        hosts.pop(victim).vanish()
+        killed_at = max(step for _, _, step in trained(log))
+        hosts.append(Host([str(copies[victim] / "launch.sh"), *train], copies[victim] / "log", **variables))
+        for host in hosts[1:]:
+            assert host.process.wait(180) == 0, "".join(c.joinpath("log").read_text()[-3000:] for c in copies[1:])
+        assert hosts[0].process.poll() is None
+    assert_survived(log, killed_at)
