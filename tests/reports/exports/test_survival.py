@@ -14,9 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from moto.server import ThreadedMotoServer
+from support.jobs.metadata_services import Imds
 from support.plans import gpu_vms, tiering
 from support.processes import descendants
 
+from deepvm.reports.exports import user_data
 from deepvm.reports.exports.base import ExportOptions, write_export
 from deepvm.reports.exports.registry import render
 
@@ -120,7 +123,7 @@ def assert_survived(log: Path, killed_at: int) -> None:
     assert killed_at - 15 <= begins[1] <= killed_at + 5  # a version each five steps
 
 
-@pytest.mark.parametrize("victim", [1, 2])
+@pytest.mark.parametrize("victim", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_torchrun_export_goes_on_where_it_was(victim: int, tmp_path: Path) -> None:
     """Two VMs and a memory node; one VM vanishes, another takes its place, with nothing but the exported files."""
     plan = tiering(training=gpu_vms(2))
@@ -154,3 +157,43 @@ def test_a_torchrun_export_goes_on_where_it_was(victim: int, tmp_path: Path) -> 
             assert host.process.wait(180) == 0, "".join(c.joinpath("log").read_text()[-3000:] for c in copies[1:])
         assert hosts[0].process.poll() is None
     assert_survived(log, killed_at)
+
+
+def test_user_data_goes_on_where_it_was(tmp_path: Path) -> None:
+    """As EC2 Fleet and Terraform start it: three VMs boot, one is taken, and what takes its place boots the same."""
+    plan, log = tiering(training=gpu_vms(2)), tmp_path / "steps"
+    (tmp_path / "train.py").write_text(TRAIN)
+    options = ExportOptions(command=f"{tmp_path}/train.py {log}", job="survivor")
+    scripts = {}
+    for group in plan.groups:
+        scripts[group.role] = tmp_path / f"{group.role}.sh"
+        scripts[group.role].write_text(user_data.user_data(plan, group, options, "No limit."))
+        scripts[group.role].chmod(0o700)
+    moto, imds = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False), Imds()
+    moto.start()
+    address, port = moto.get_host_and_port()
+    imds.facts |= {"local-ipv4": "127.0.0.1", "instance-id": "i-1", "placement/region": "us-east-1"}
+    variables = {
+        **{"PATH": tools(tmp_path / "tools"), "OMP_NUM_THREADS": "1", "DEEPVM_SAVE_EVERY": "5"},
+        **{"RENDEZVOUS_PORT": str(free_port()), "MEMORY_PORT": str(free_port()), "MEMORY_SIZE": "64MiB"},
+        **{"AWS_ENDPOINT_URL": f"http://{address}:{port}", "AWS_EC2_METADATA_SERVICE_ENDPOINT": imds.url},
+        **{"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"},
+    }
+
+    def boot(role: str, name: str) -> Host:
+        return Host([str(scripts[role])], tmp_path / f"{name}.log", DEEPVM_ROOT=str(tmp_path / name), **variables)
+
+    try:
+        with ended() as hosts:
+            hosts += [boot("memory", "node"), boot("training", "first"), boot("training", "second")]
+            until_step(log, 20)
+            hosts.pop(1).vanish()
+            killed_at = max(step for _, _, step in trained(log))
+            hosts.append(boot("training", "third"))
+            for host in hosts[1:]:
+                assert host.process.wait(180) == 0, (tmp_path / "second.log").read_text()[-3000:]
+            assert hosts[0].process.poll() is None
+        assert_survived(log, killed_at)
+    finally:
+        moto.stop()
+        imds.close()

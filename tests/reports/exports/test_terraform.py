@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -20,7 +21,9 @@ from support.plans import PLANS, SOURCE, any_plan, gpu_vms, memory_vms, single_a
 from deepvm.core.cluster.instances import Market
 from deepvm.core.cluster.plan import Plan
 from deepvm.errors import RequestError
+from deepvm.reports.exports import user_data
 from deepvm.reports.exports.base import ExportOptions, Subnet
+from deepvm.reports.exports.limits import within_limit
 from deepvm.reports.exports.registry import render
 from deepvm.reports.exports.terraform import literal
 
@@ -130,6 +133,14 @@ def test_what_is_unknown_is_asked_for() -> None:
     assert "Terraform asks for region and image_id, unless terraform.tfvars sets them" in "\n".join(
         render(spot_only(), "terraform").notes
     )
+
+
+def test_no_token_is_in_the_state() -> None:
+    """What Terraform makes, it keeps as plain text: the VMs make the token."""
+    found = configuration(tiering())
+    assert not {kind for kind in found["resource"] if "ssm" in kind or "secret" in kind or "random" in kind}
+    (trust,) = json.loads(found["resource"]["aws_iam_role"]["vms"]["assume_role_policy"])["Statement"]
+    assert trust["Principal"] == {"Service": "ec2.amazonaws.com"}
 
 
 def test_vms_end_with_the_fleet() -> None:
@@ -263,6 +274,21 @@ def test_terraform_reads_it(plan: Plan, options: ExportOptions, tmp_path: Path) 
         i for a, v in done.items() for i in [(v or {}).get("ami"), (v or {}).get("image_id")] if i and a != "outputs"
     }
     assert images == {options.image or "given"}
+
+
+@terraform
+def test_terraform_hands_user_data_over_as_it_is(tmp_path: Path) -> None:
+    """Scripts are full of what Terraform would take for templates."""
+    options = ExportOptions(image="ami-1", command="train.py '${HOME}' %{x}", code="s3://bucket/code.tar.gz")
+    plan = tiering()
+    done = apply(built_in(configuration(plan, options)), tmp_path)
+    wanted = {g.role: user_data.user_data(plan, g, options, within_limit(plan, options).sentence) for g in plan.groups}
+    assert done["terraform_data.aws_instance_memory[0]"]["user_data"] == wanted["memory"]
+    encoded = done["terraform_data.aws_launch_template_training"]["user_data"]
+    assert base64.b64decode(encoded).decode() == wanted["training"]
+    assert done["terraform_data.aws_instance_memory[0]"]["iam_instance_profile"] == "deepvm-training"
+    policy = json.loads(done["terraform_data.aws_iam_role_policy_vms"]["policy"])
+    assert policy == user_data.policy(options)
 
 
 @terraform
