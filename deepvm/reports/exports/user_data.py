@@ -83,7 +83,7 @@ def user_data(plan: Plan, group: PlannedGroup, options: ExportOptions, limit: st
         text += _CPU_TORCH
     text += _PIP + survival.install(options) + "\n"
     if keeps:
-        text += 'mine="$("${meeting[@]}" keep token)"\n' + survival.serving(plan, options, "$root/token")
+        text += '"${meeting[@]}" keep token address\n' + survival.serving(plan, options, "$root/token")
     if group.role == MEMORY:
         return _checked("user data", text + "serve\n" + survival.STORE + "wait -n\nexit 1\n")
     ready = f'echo "ready; on each VM that trains: sudo {FOLDER}/run.sh train.py ARGUMENTS"'
@@ -184,20 +184,20 @@ fi
 """
 
 _JOIN = f"""
-"${{{{meeting[@]}}}}" join "$root/token" {{count}} "${{{{MEMORY_PORT:-{survival.NODE_PORT}}}}}" > "$root/nodes"
+"${{{{meeting[@]}}}}" join "$root/token" {{count}} "${{{{MEMORY_PORT:-{survival.NODE_PORT}}}}}" "$root/nodes"
 host="$(head -n 1 "$root/nodes")"
 """
 
 _IS_HOST = """where=,is_host=false
-[ "$host" != "$mine" ] || where=,is_host=true
+[ "$host" != "$(cat "$root/address")" ] || where=,is_host=true
 """
 
 _LEAD = """
 # No VM is sure to stay: when the one where all meet is gone, those that are left agree on another.
 term=0
 for _ in $(seq "${ATTEMPTS:-20}"); do
-  led="$("${meeting[@]}" lead "$term" "$port")"
-  read -r term host is_host <<< "$led"
+  "${meeting[@]}" lead "$term" "$port" "$root/leader"
+  read -r term host is_host < "$root/leader"
   where=",is_host=$is_host\""""
 
 _AGAIN = """

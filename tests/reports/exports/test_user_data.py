@@ -332,4 +332,4 @@ def _listed(actions: str | list[str]) -> list[str]:
 def test_on_demand_vms_that_train_beside_memory_nodes_keep_nothing(vm: Any) -> None:
     plan = tiering(training=gpu_vms(2, 1))
     text = script(plan, "anchor")
-    assert "memory-node serve" not in text and "is_host=false" in text and "mine" not in text
+    assert "memory-node serve" not in text and "is_host=false" in text and "keep token" not in text

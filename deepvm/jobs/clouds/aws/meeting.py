@@ -2,10 +2,12 @@
 
 Their user data runs ``python -m deepvm.jobs.clouds.aws.meeting --job JOB``:
 
-- ``keep``: makes the job's token, unless it exists, announces this VM as one that keeps versions, prints its address;
-- ``join``: waits for the token and for all keepers to answer, prints their addresses, the same first one on all VMs;
-- ``lead``: without keepers, agrees on the VM where all meet; prints the term, its address, and whether it is this one;
+- ``keep``: makes the job's token, unless it exists, announces this VM as one that keeps versions; tells its address;
+- ``join``: waits for the token and for all keepers to answer; tells their addresses, the same first one on all VMs;
+- ``lead``: without keepers, agrees on the VM where all meet; tells the term, its address, and whether it is this one;
 - ``fetch``: reads the code from a bucket.
+
+What is told is written into the file that the command line names last.
 
 Parameters that an earlier cluster has left do no harm: an address counts only if something answers there.
 """
@@ -19,6 +21,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from deepvm.catalog.clouds.aws.client import Aws
@@ -102,12 +105,10 @@ class Meeting:
 
         return self._until(found, f"no VM leads: nothing answers on TCP port {port} of those in {self._path}/hosts")
 
-    def fetch(self, url: str, file: str) -> None:
-        """Save an object of a bucket."""
+    def fetch(self, url: str) -> bytes:
+        """An object of a bucket."""
         bucket, _, key = url.removeprefix("s3://").partition("/")
-        data = self._patiently(lambda: read(self.region, bucket, key))
-        with open(file, "wb") as target:
-            target.write(data)
+        return self._patiently(lambda: read(self.region, bucket, key))
 
     def _fetch_token(self, file: str) -> bool:
         found = self._ask("GetParameter", _MISSING, Name=f"{self._path}/token", WithDecryption=True)
@@ -166,30 +167,23 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--job", required=True)
     parser.add_argument("--wait", type=float, default=1800.0, help="seconds")
     acts = parser.add_subparsers(dest="act", required=True)
-    acts.add_parser("keep").add_argument("token")
-    join = acts.add_parser("join")
-    join.add_argument("token")
-    join.add_argument("keepers", type=int)
-    join.add_argument("port", type=int)
-    lead = acts.add_parser("lead")
-    lead.add_argument("after", type=int)
-    lead.add_argument("port", type=int)
-    fetch = acts.add_parser("fetch")
-    fetch.add_argument("url")
-    fetch.add_argument("file")
+    for act, places in (("keep", "token"), ("join", "token keepers port"), ("lead", "after port"), ("fetch", "url")):
+        given = acts.add_parser(act)
+        for place in places.split():
+            given.add_argument(place, type=int if place in ("keepers", "port", "after") else str)
+        given.add_argument("file", type=Path)
     asked = parser.parse_args(words)
     meeting = Meeting(asked.job, asked.wait)
-    said = ""
     if asked.act == "keep":
-        said = meeting.keep(asked.token)
+        told = meeting.keep(asked.token).encode()
     elif asked.act == "join":
-        said = "\n".join(meeting.join(asked.token, asked.keepers, asked.port))
+        told = "\n".join(meeting.join(asked.token, asked.keepers, asked.port)).encode()
     elif asked.act == "lead":
         term, host, ours = meeting.lead(asked.after, asked.port)
-        said = f"{term} {host} {'true' if ours else 'false'}"
+        told = f"{term} {host} {'true' if ours else 'false'}".encode()
     else:
-        meeting.fetch(asked.url, asked.file)
-    sys.stdout.write(said + "\n" if said else "")
+        told = meeting.fetch(asked.url)
+    asked.file.write_bytes(told if asked.act == "fetch" else told + b"\n")
 
 
 if __name__ == "__main__":
