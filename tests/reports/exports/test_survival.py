@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from moto.server import ThreadedMotoServer
 from support.jobs.metadata_services import Imds
-from support.plans import gpu_vms, tiering
-from support.processes import descendants
+from support.plans import gpu_vms, spot_only, tiering
+from support.processes import descendants, until
 
 from deepvm.reports.exports import user_data
 from deepvm.reports.exports.base import ExportOptions, write_export
@@ -157,6 +157,52 @@ def test_a_torchrun_export_goes_on_where_it_was(victim: int, tmp_path: Path) -> 
             assert host.process.wait(180) == 0, "".join(c.joinpath("log").read_text()[-3000:] for c in copies[1:])
         assert hosts[0].process.poll() is None
     assert_survived(log, killed_at)
+
+
+@pytest.mark.slow
+def test_all_spot_vms_survive_the_loss_of_the_one_where_they_meet(tmp_path: Path) -> None:
+    """The survivor's torchrun ends with its store; it and the newcomer agree on another, and read the bucket."""
+    plan, log = spot_only(training=gpu_vms(2, zones=())), tmp_path / "steps"
+    (tmp_path / "train.py").write_text(TRAIN)
+    options = ExportOptions(command=f"{tmp_path}/train.py {log}", job="survivor", persist=f"file://{tmp_path}/versions")
+    script = tmp_path / "user-data.sh"
+    script.write_text(user_data.user_data(plan, plan.groups[0], options, "No limit."))
+    script.chmod(0o700)
+    moto, port = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False), str(free_port())
+    moto.start()
+    address, moto_port = moto.get_host_and_port()
+    services: list[Imds] = []
+    path = tools(tmp_path / "tools")
+
+    def boot(number: int) -> Host:
+        services.append(Imds())
+        services[-1].facts |= {"local-ipv4": f"127.0.0.{number}", "placement/region": "us-east-1"}
+        variables = {
+            **{"PATH": path, "OMP_NUM_THREADS": "1", "DEEPVM_SAVE_EVERY": "5", "RENDEZVOUS_PORT": port},
+            **{"AWS_ENDPOINT_URL": f"http://{address}:{moto_port}", "DEEPVM_ROOT": str(tmp_path / f"vm-{number}")},
+            **{"AWS_EC2_METADATA_SERVICE_ENDPOINT": services[-1].url, "MAX_RESTARTS": "3"},
+            **{"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"},
+        }
+        return Host([str(script)], tmp_path / f"{number}.log", **variables)
+
+    try:
+        with ended() as hosts:
+            hosts.append(boot(1))
+            leader = tmp_path / "vm-1" / "leader"
+            assert until(lambda: leader.exists() and "true" in leader.read_text(), 60)
+            hosts.append(boot(2))
+            until_step(log, 20)
+            hosts.pop(0).vanish()
+            killed_at = max(step for _, _, step in trained(log))
+            hosts.append(boot(3))
+            for host in hosts:
+                assert host.process.wait(240) == 0, (tmp_path / "2.log").read_text()[-3000:]
+        assert_survived(log, killed_at)
+        assert (tmp_path / "vm-2" / "leader").read_text().startswith("2 ")
+    finally:
+        moto.stop()
+        for service in services:
+            service.close()
 
 
 def test_user_data_goes_on_where_it_was(tmp_path: Path) -> None:
