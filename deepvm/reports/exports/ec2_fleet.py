@@ -202,7 +202,8 @@ def _request(limited: Limited, group: PlannedGroup, options: ExportOptions) -> d
 _SCRIPT = r"""set -euo pipefail
 
 cd "$(dirname "${{BASH_SOURCE[0]}}")"
-{region}role={role}
+{region}export AWS_PAGER=""
+role={role}
 
 if [ "${{1:-}}" = stop ]; then
   if [ -s fleets ]; then

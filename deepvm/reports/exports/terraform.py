@@ -100,6 +100,8 @@ def _configuration(limited: Limited, options: ExportOptions) -> Block:
                 **_vm(group, "ami"),
                 "iam_instance_profile": _PROFILE,
                 "user_data": _expression(f"local.{role}_user_data"),
+                # Newer prices change a comment there: the provider would stop the VM, which holds versions in memory.
+                "lifecycle": {"ignore_changes": ["user_data"]},
                 **(where[0] if where else {}),
                 "tags": _tags(plan, group),
             }

@@ -40,7 +40,7 @@ ARGUMENTS = {
         target_capacity_specification.default_target_capacity_type target_capacity_specification.total_target_capacity
         target_capacity_specification.spot_target_capacity target_capacity_specification.on_demand_target_capacity""",
     "aws_instance": """count ami instance_type key_name vpc_security_group_ids subnet_id availability_zone tags
-        user_data iam_instance_profile""",
+        user_data iam_instance_profile lifecycle.ignore_changes""",
     "aws_iam_role": "name assume_role_policy",
     "aws_iam_role_policy": "name role policy",
     "aws_iam_instance_profile": "name role",
@@ -133,6 +133,12 @@ def test_what_is_unknown_is_asked_for() -> None:
     assert "Terraform asks for region and image_id, unless terraform.tfvars sets them" in "\n".join(
         render(spot_only(), "terraform").notes
     )
+
+
+def test_newer_prices_do_not_stop_what_holds_versions() -> None:
+    """User data names the prices; for another one the provider stops an instance, and starts it again."""
+    (node,) = configuration(tiering())["resource"]["aws_instance"].values()
+    assert node["lifecycle"] == {"ignore_changes": ["user_data"]}
 
 
 def test_no_token_is_in_the_state() -> None:
@@ -228,7 +234,10 @@ def built_in(found: dict[str, Any]) -> dict[str, Any]:
     for kind, named in blocks.items():
         for name, body in named.items():
             outside = {k: v for k, v in body.items() if k == "count"}
-            instead[f"{kind}_{name}"] = {**outside, "input": {k: v for k, v in body.items() if k != "count"}}
+            instead[f"{kind}_{name}"] = {
+                **outside,
+                "input": {k: v for k, v in body.items() if k not in ("count", "lifecycle")},
+            }
     kept = {k: v for k, v in found.items() if k not in ("provider", "data", "resource")}
     text = json.dumps({**kept, "terraform": {}, "resource": {"terraform_data": instead}})
     text = re.sub(
