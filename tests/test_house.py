@@ -206,8 +206,8 @@ def test_a_wrong_entry_of_a_table_is_seen(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_cycle_through_a_table_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "deepvm.reports.exports.skypilot" in arrows()["deepvm.reports.exports.registry"]
-    monkeypatch.setitem(REGISTRIES, "reports/exports/base.py", {"deepvm.reports.exports.skypilot"})
-    assert cycles(arrows()) == [{"deepvm.reports.exports.base", "deepvm.reports.exports.skypilot"}]
+    monkeypatch.setitem(REGISTRIES, "reports/exports/limits.py", {"deepvm.reports.exports.ec2_fleet"})
+    assert cycles(arrows()) == [{"deepvm.reports.exports.limits", "deepvm.reports.exports.ec2_fleet"}]
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ def export(
     force: Annotated[bool, flag("--force", "Overwrite existing files.")] = False,
     zone: Annotated[list[str], opt("Only this zone of the plan; repeatable.", "ZONE")] = [],  # noqa: B006  typer copies
     command: Annotated[str, opt("Training script and its arguments, as after torchrun.", "TEXT")] = "",
+    code: Annotated[str, opt("Archive or git URL from which the VMs fetch the script (not torchrun).", "URL")] = "",
     image: Annotated[str, opt("Image of the training VMs.", "AMI")] = "",
     memory_image: Annotated[str, opt("Image of the memory nodes; default: --image.", "AMI")] = "",
     launch_template: Annotated[str, opt("Launch template of the training VMs (ec2-fleet).", "NAME")] = "",
@@ -53,6 +54,8 @@ def export(
     from deepvm.reports.exports.registry import render
 
     subnets = tuple(_subnet(text) for text in subnet)
+    if to == "skypilot" and code and "://" not in code:
+        code = str(Path(code).resolve())  # SkyPilot would take it as relative to where it is called
     options = ExportOptions(
         image=image,
         memory_image=memory_image,
@@ -62,6 +65,7 @@ def export(
         launch_template=launch_template,
         memory_launch_template=memory_launch_template,
         command=command,
+        code=code,
         job=job,
         persist=persist,
         package=package,

@@ -60,7 +60,7 @@ class ExportOptions:
         command: the training script and its arguments, as after ``torchrun``.
         max_price: the most that the whole cluster may cost, $/h; the plan's price + 20 % unless given.
         job: name of the training, for its checkpoints. persist: URL of a bucket or folder that keeps them for good.
-        package: what pip installs deepvm from.
+        package: what pip installs deepvm from. code: where VMs that start the training themselves fetch it from.
     """
 
     image: str = ""
@@ -75,6 +75,7 @@ class ExportOptions:
     job: str = ""
     persist: str = ""
     package: str = ""
+    code: str = ""
 
     def __post_init__(self) -> None:
         """Raise RequestError for text that no file can hold, a command that torchrun cannot start, or no price."""
@@ -84,7 +85,7 @@ class ExportOptions:
         for name, text in texts:
             if "\0" in text or any("\ud800" <= c <= "\udfff" for c in text):
                 raise RequestError(name, text, "text that UTF-8 can hold, without zero bytes")
-        for name in ("job", "persist", "package"):
+        for name in ("job", "persist", "package", "code"):
             if (text := getattr(self, name)) and not _PLAIN.fullmatch(text):
                 raise RequestError(name, text, "letters, digits and .,:/@+=[]<>!~_-, without blanks")
         words = self.words

@@ -2,7 +2,8 @@
 
 All nodes of a SkyPilot cluster are alike, so a plan of spot and on-demand VMs becomes two tasks, which are started one
 after the other: first the on-demand one, then the spot one, which is told the addresses of the first. What it must be
-told stands as ``null`` under ``envs``: SkyPilot refuses to start a task with such a variable until it is given.
+told stands as ``null`` under ``envs``: SkyPilot refuses to start a task with such a variable until it is given. The
+token of the memory nodes is such a variable under ``secrets``. ``start.sh`` makes the token and gives both.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 
 from deepvm.core.cluster.instances import Market
 from deepvm.core.cluster.plan import ANCHOR, MEMORY, TRAINING, Plan, PlannedGroup
+from deepvm.errors import RequestError
+from deepvm.reports.exports import survival
 from deepvm.reports.exports.base import (
     JOIN_TIMEOUT_S,
     RENDEZVOUS_PORT,
@@ -23,7 +26,8 @@ from deepvm.reports.exports.base import (
     header,
 )
 
-OPTIONS = frozenset({"image", "memory_image", "command"})
+OPTIONS = frozenset({"image", "memory_image", "command", "code", *survival.OPTIONS})
+SCRIPT = "start.sh"
 
 # GPU models that SkyPilot's AWS catalog calls as AWS and deepvm do. Under another name the instance type would not
 # match, and the type alone says which GPUs it has.
@@ -35,22 +39,32 @@ _NO_LIMIT = (
     "Spot prices move, and SkyPilot holds no VM to a price: its max_hourly_cost filters types by the prices in its own "
     "catalog before it starts one. A spot VM costs at most its on-demand price."
 )
+SECRET, TOKEN = "DEEPVM_TOKEN", "$HOME/.deepvm-token"
+_GIT = re.compile(r"(https://\S+?\.git)(?:@([\w./-]+))?")
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9]+")
 
 
 def render(plan: Plan, options: ExportOptions) -> Export:
-    """A task file (YAML) for each group of VMs."""
+    """A task file (YAML) for each group of VMs, and a script that starts them.
+
+    Raises:
+        RequestError: code from where SkyPilot fetches none.
+    """
     files = [ExportFile(f"{g.role}.yaml", _text(plan, g, options)) for g in plan.groups]
+    files.append(ExportFile(SCRIPT, _script(plan, options), executable=True))
     return Export(tuple(files), tuple(_notes(plan, options)))
 
 
 def _text(plan: Plan, group: PlannedGroup, options: ExportOptions) -> str:
     environment = _environment(plan, group, options)
     task: dict[str, Any] = {
-        "name": f"deepvm-{group.role}",
+        "name": _cluster(group, options),
         "num_nodes": group.count,
         "resources": {"any_of": _resources(plan, group, options)},
+        **({"workdir": _workdir(options.code)} if options.code and group.role != MEMORY else {}),
         **({"envs": environment} if environment else {}),
+        **({"secrets": {SECRET: None}} if survival.keepers(plan) else {}),
+        "setup": survival.install(options, default="deepvm" if group.role == MEMORY else survival.PACKAGE),
         "run": _run(plan, group, options),
     }
     return comment([*header(plan, _NO_LIMIT), *_remarks(plan, group)]) + _yaml(task)
@@ -94,26 +108,50 @@ def _environment(plan: Plan, group: PlannedGroup, options: ExportOptions) -> dic
     needed = []
     if group.role != MEMORY and not options.command:
         needed.append("TRAINING_COMMAND")
-    if group.role == TRAINING:
-        needed += [_addresses(g) for g in plan.groups if g != group]
+    needed += [_addresses(g) for g in _first(plan, group)]
     return dict.fromkeys(needed)
+
+
+def _first(plan: Plan, group: PlannedGroup) -> list[PlannedGroup]:
+    """The groups whose addresses a group must be told, which are started before it."""
+    order = (MEMORY, ANCHOR, TRAINING)
+    return [g for g in plan.groups if order.index(g.role) < order.index(group.role)]
 
 
 def _addresses(group: PlannedGroup) -> str:
     return f"{_NOT_IN_A_NAME.sub('_', group.role).upper()}_ADDRESSES"
 
 
+def _workdir(code: str) -> str | dict[str, str]:
+    if found := _GIT.fullmatch(code):
+        return {"url": found[1], **({"ref": found[2]} if found[2] else {})}
+    if "://" in code:
+        raise RequestError("code", code, "with --to skypilot a folder here, or https://HOST/NAME.git@REF")
+    return code
+
+
 def _run(plan: Plan, group: PlannedGroup, options: ExportOptions) -> str:
+    keepers = survival.keepers(plan)
     told = f'echo "{_addresses(group)}=$(echo "$SKYPILOT_NODE_IPS" | paste -sd, -)"'
-    if group.role == MEMORY:
-        return f"{told}\n"
     lines = ["set -eu"] if group.role == TRAINING else ["set -eu", told]
+    if keepers is not None:
+        # deepvm takes no token from the environment, which every process started here would inherit.
+        lines.append(f'(umask 077; printf %s "${SECRET}" > "{TOKEN}")\nunset {SECRET}')
+    if group.role == MEMORY:
+        return "\n".join([*lines, "exec " + survival.serve(plan, options, TOKEN)]) + "\n"
+    if group == keepers:
+        lines.append(survival.serving(plan, options, TOKEN) + "serve")
+    hosts = 'echo "$SKYPILOT_NODE_IPS"'
+    if keepers is not None and group != keepers:
+        hosts = f'echo "${_addresses(keepers)}" | tr , "\\n"'
+    lines.append(survival.environment(plan, options, TOKEN, hosts).rstrip())
     arguments = shlex.join(options.words)
     if not options.command:
         # Quotes inside the variable count, as they do where the command is typed.
         lines.append('eval "set -- $TRAINING_COMMAND"')
         arguments = '"$@"'
-    words = ["torchrun", *_rendezvous_flags(plan, group), '--nproc-per-node "$SKYPILOT_NUM_GPUS_PER_NODE"', arguments]
+    start = "deepvm agent --metadata auto -- torchrun"
+    words = [start, *_rendezvous_flags(plan, group), '--nproc-per-node "$SKYPILOT_NUM_GPUS_PER_NODE"', arguments]
     return "\n".join([*lines, " \\\n  ".join(words)]) + "\n"
 
 
@@ -140,25 +178,83 @@ def _rendezvous_flags(plan: Plan, group: PlannedGroup) -> list[str]:
     ]
 
 
-def _notes(plan: Plan, options: ExportOptions) -> list[str]:
-    notes = []
-    groups = sorted(plan.groups, key=lambda g: g.role == TRAINING)
+def _cluster(group: PlannedGroup, options: ExportOptions) -> str:
+    return f"{_NOT_IN_A_NAME.sub('-', options.job).strip('-') or 'deepvm'}-{group.role}"
+
+
+def _script(plan: Plan, options: ExportOptions) -> str:
+    """Bash that makes the token, starts what stays, reads its addresses, and starts the rest."""
+    usage = "" if options.command else " 'train.py ARGUMENTS'"
+    remarks = [f"./{SCRIPT}{usage} starts everything; ./{SCRIPT} stop ends it, but keeps checkpoints in buckets."]
+    groups = sorted(plan.groups, key=lambda g: len(_first(plan, g)))
+    starts, stops = "", ""
     for group in groups:
-        given = "".join(f" --env {name}=..." for name in _environment(plan, group, options))
-        if group.market is Market.SPOT:
-            notes.append(f"start: sky jobs launch {group.role}.yaml{given}")
-        else:
-            notes.append(f"start: sky launch -c deepvm-{group.role} --detach-run {group.role}.yaml{given}")
-    if len(groups) > 1:
-        wanted = " and ".join(_addresses(g) for g in groups if g.role != TRAINING)
+        spot, name = group.market is Market.SPOT, _cluster(group, options)
+        words = [f"sky {'jobs launch' if spot else 'launch'} -y {'-n' if spot else '-c'} {name} --detach-run"]
+        words += [f"--secret {SECRET}"] if survival.keepers(plan) else []
+        for variable in _environment(plan, group, options):
+            value = "$command" if variable == "TRAINING_COMMAND" else f"${variable}"
+            words.append(f'--env "{variable}={value}"')
+        starts += f'{" ".join(words)} "$here/{group.role}.yaml"\n'
+        stops = (f"  sky jobs cancel -y -n {name} || true\n" if spot else f"  sky down -y {name} || true\n") + stops
+        if group != groups[-1]:
+            starts += _ADDRESSES.format(name=name, variable=_addresses(group))
+    token = _TOKEN.format(secret=SECRET) if survival.keepers(plan) else ""
+    command = "" if options.command else _COMMAND
+    top = "#!/usr/bin/env bash\n" + comment([*header(plan, _NO_LIMIT), *remarks])
+    return top + _TOP.format(stops=stops) + command + token + starts
+
+
+def _notes(plan: Plan, options: ExportOptions) -> list[str]:
+    usage = "" if options.command else " 'train.py ARGUMENTS'"
+    notes = [f"start: ./{SCRIPT}{usage}", f"stop: ./{SCRIPT} stop"]
+    if not options.code:
         notes.append(
-            f"{wanted}: private addresses, separated by commas; the log of the on-demand cluster prints them. "
-            "The nodes of a SkyPilot cluster are alike, so on-demand and spot VMs are two clusters, which must be able "
+            "the training script must be on the VMs: --code FOLDER or --code https://HOST/NAME.git@REF sends it"
+        )
+    if len(plan.groups) > 1:
+        notes.append(
+            "the nodes of a SkyPilot cluster are alike, so on-demand and spot VMs are two clusters, which must be able "
             "to reach each other"
         )
-    if any(g.market is Market.SPOT for g in groups):
+    if any(g.market is Market.SPOT for g in plan.groups):
         notes.append("SkyPilot enforces no price limit; --to ec2-fleet and --to terraform write one")
-    return notes
+    return [*notes, *survival.notes(plan, options)]
+
+
+_TOP = """set -euo pipefail
+
+here="$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd)"
+if [ "${{1:-}}" = stop ]; then
+{stops}  exit 0
+fi
+"""
+
+_COMMAND = """if [ $# -eq 0 ]; then
+  echo "usage: $0 'train.py ARGUMENTS'" >&2
+  exit 2
+fi
+command="$*"
+"""
+
+_TOKEN = """[ -s "$here/token" ] || (umask 077; head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > "$here/token")
+{secret}="$(cat "$here/token")"
+export {secret}
+"""
+
+# The cluster's log has them; it is read without following, because the job does not end.
+_ADDRESSES = """{variable}=""
+for _ in $(seq 60); do
+  log="$(sky logs --no-follow {name} 2> /dev/null || true)"
+  {variable}="$(sed -n '/{variable}=[0-9]/{{s/.*{variable}=\\([0-9.,]*\\).*/\\1/p;q}}' <<< "$log")"
+  [ -z "${variable}" ] || break
+  sleep "${{LOOK_S:-10}}"
+done
+if [ -z "${variable}" ]; then
+  echo "the log of {name} does not tell its addresses: sky logs {name}" >&2
+  exit 1
+fi
+"""
 
 
 def _yaml(document: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from deepvm.core.cluster.instances import Market
 from deepvm.core.cluster.plan import ANCHOR, MEMORY, Plan, PlannedGroup
-from deepvm.reports.exports.base import ExportOptions
+from deepvm.reports.exports.base import JOIN_TIMEOUT_S, ExportOptions
 
 OPTIONS = frozenset({"job", "package", "persist"})
 """Options of every export that starts trainings."""
@@ -22,9 +22,9 @@ def keepers(plan: Plan) -> PlannedGroup | None:
     return next((g for role in (MEMORY, ANCHOR) for g in plan.groups if g.role == role), None)
 
 
-def install(options: ExportOptions) -> str:
+def install(options: ExportOptions, *, default: str = PACKAGE) -> str:
     """A line that installs deepvm, unless the image has it; ``DEEPVM_PACKAGE`` may name another release, or a file."""
-    package = f'"${{DEEPVM_PACKAGE:-{options.package or PACKAGE}}}"'
+    package = f'"${{DEEPVM_PACKAGE:-{options.package or default}}}"'
     return f"command -v deepvm > /dev/null || python3 -m pip install --quiet {package}\n"
 
 
@@ -43,9 +43,24 @@ def serve(plan: Plan, options: ExportOptions, token: str) -> str:
     return " \\\n  ".join(words)
 
 
+def serving(plan: Plan, options: ExportOptions, token: str) -> str:
+    """A function of bash that starts a memory node in the background, and ends it with the shell."""
+    return _SERVE.format(serve=serve(plan, options, token).replace("\n", "\n  "))
+
+
+def torchrun(plan: Plan) -> str:
+    """The array ``command``: agent, torchrun and the shell's arguments; reads ``$host``, ``$port`` and ``$where``."""
+    count = plan.training_count
+    # torchrun counts a VM's GPUs itself when the plan does not know them.
+    return _COMMAND.format(count=count, processes=plan.training.gpus_per_vm or "gpu", patience=JOIN_TIMEOUT_S)
+
+
 def environment(plan: Plan, options: ExportOptions, token: str, hosts: str) -> str:
     """Variables of the trainers; ``hosts``: a command that prints the addresses of the keepers, one a line."""
     lines = [f'export DEEPVM_JOB="${{DEEPVM_JOB:-{options.job or JOB}}}"']
+    # Else a VM that takes another's place waits for the address of a store that the others publish only once
+    # (PyTorch issues 111646 and 147064).
+    lines.append("export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1")
     if keepers(plan) is not None:
         lines.append(f'export DEEPVM_TOKEN_FILE="{token}"')
         joined = f'$({hosts} | sed "s/$/:${{MEMORY_PORT:-{NODE_PORT}}}/" | paste -sd, -)'
@@ -64,3 +79,47 @@ def notes(plan: Plan, options: ExportOptions) -> Iterator[str]:
     elif not options.persist:
         where = "memory node" if group.role == MEMORY else "anchor"
         yield f"checkpoints are in the memory of the {where} alone; --persist s3://bucket/run writes them there, too"
+
+
+STORE = """python3 -c '
+import signal, sys
+from torch.distributed import TCPStore
+
+store = TCPStore("localhost", int(sys.argv[1]), is_master=True, wait_for_workers=False)
+print("rendezvous on port", sys.argv[1], flush=True)
+signal.pause()
+' "$port" &
+"""
+"""Holds PyTorch's store on ``$port``, in the background: the rendezvous of VMs that all may vanish."""
+
+_SERVE = """serve() {{
+  {serve} &
+  trap 'kill $(jobs -p) 2> /dev/null; wait' EXIT
+  trap 'exit 143' TERM
+  trap 'exit 130' INT
+}}
+"""
+
+_COMMAND = """
+command=(deepvm agent --metadata auto -- torchrun \\
+  --nnodes "${{MIN_NODES:-{count}}}:{count}" \\
+  --nproc-per-node {processes} \\
+  --max-restarts "${{MAX_RESTARTS:-100}}" \\
+  --rdzv-backend c10d \\
+  --rdzv-id "${{RENDEZVOUS_ID:-deepvm}}" \\
+  --rdzv-endpoint "$host:$port" \\
+  --rdzv-conf "join_timeout=${{JOIN_TIMEOUT_S:-{patience}}}$where" \\
+  "$@")
+"""
+
+RUN = """# A shell that waits for a memory node has to stay.
+if [ -n "$(jobs -p)" ]; then
+  "${command[@]}" &
+  training=$!
+  trap 'kill -TERM $training; wait $training; exit 143' TERM
+  wait $training
+  exit $?
+fi
+exec "${command[@]}"
+"""
+"""Runs ``command`` in the place of the shell, or beside the memory node that it has started."""

@@ -6,6 +6,9 @@ knows is a variable; one without a default is asked for by Terraform.
 
 ``max_price`` of each override limits what a spot VM may cost for as long as it runs. The provider sends no total of a
 spot fleet, and instances that are bought on demand have a fixed price, for which it has no limit.
+
+User data starts the training. The role of the VMs, which this configuration makes, lets them meet; what they keep there
+is no resource of it, so that the state holds no token.
 """
 
 from __future__ import annotations
@@ -17,11 +20,13 @@ from deepvm.core.cluster.instances import Market
 from deepvm.core.cluster.plan import MEMORY, Plan, PlannedGroup, PlannedVms
 from deepvm.core.spelling import joined
 from deepvm.errors import RequestError
+from deepvm.reports.exports import user_data
 from deepvm.reports.exports.base import Export, ExportFile, ExportOptions, header, places, plan_tags, zone_notes
 from deepvm.reports.exports.limits import Limited, amount, within_limit
 
-OPTIONS = frozenset({"image", "memory_image", "key_name", "max_price", "subnet", "security_group"})
+OPTIONS = frozenset({"image", "memory_image", "key_name", "max_price", "subnet", "security_group", *user_data.OPTIONS})
 Block = dict[str, Any]
+_PROFILE = "${aws_iam_instance_profile.vms.name}"
 
 
 def render(plan: Plan, options: ExportOptions) -> Export:
@@ -42,6 +47,7 @@ def render(plan: Plan, options: ExportOptions) -> Export:
         notes.append("on-demand prices are fixed, and Terraform has no limit for them")
     several = len(limited.plan.training.zones) > 1 and not options.subnet
     notes += zone_notes(limited.plan, options, several=several)
+    notes += user_data.notes(limited.plan, options)
     text = json.dumps(configuration, indent=2, ensure_ascii=False) + "\n"
     return Export((ExportFile("main.tf.json", text),), tuple(notes))
 
@@ -72,14 +78,18 @@ def _configuration(limited: Limited, options: ExportOptions) -> Block:
             name = f"zone_{index + 1}"
             lookups[name] = {"zone_id": literal(zone.zone)}
             where.append({"availability_zone": _expression(f"data.aws_availability_zone.{name}.name")})
-    resources: Block = {}
+    resources: Block = _role(options)
     outputs: Block = {}
+    scripts: Block = {}
     for group in plan.groups:
         role = group.role
+        scripts[f"{role}_user_data"] = literal(user_data.user_data(plan, group, options, limited.sentence))
         if group.market is Market.SPOT:
             resources.setdefault("aws_launch_template", {})[role] = {
                 "name_prefix": f"deepvm-{role}-",
                 **_vm(group, "image_id"),
+                "iam_instance_profile": [{"name": _PROFILE}],
+                "user_data": _expression(f"base64encode(local.{role}_user_data)"),
                 "tag_specifications": [{"resource_type": "instance", "tags": _tags(plan, group)}],
             }
             resources.setdefault("aws_ec2_fleet", {})[role] = _fleet(limited, group, where or [{}])
@@ -88,6 +98,10 @@ def _configuration(limited: Limited, options: ExportOptions) -> Block:
             resources.setdefault("aws_instance", {})[role] = {
                 "count": group.count,
                 **_vm(group, "ami"),
+                "iam_instance_profile": _PROFILE,
+                "user_data": _expression(f"local.{role}_user_data"),
+                # Newer prices change a comment there: the provider would stop the VM, which holds versions in memory.
+                "lifecycle": {"ignore_changes": ["user_data"]},
                 **(where[0] if where else {}),
                 "tags": _tags(plan, group),
             }
@@ -103,9 +117,23 @@ def _configuration(limited: Limited, options: ExportOptions) -> Block:
         },
         "provider": {"aws": {"region": _expression("var.region")}},
         "variable": _variables(plan, options),
+        "locals": scripts,
         **({"data": {"aws_availability_zone": lookups}} if lookups else {}),
         "resource": resources,
         "output": outputs,
+    }
+
+
+def _role(options: ExportOptions) -> Block:
+    """The role of the VMs, its policy and its instance profile."""
+    name = user_data.role(options)
+    role, named = json.dumps(user_data.TRUST), _expression("aws_iam_role.vms.name")
+    return {
+        "aws_iam_role": {"vms": {"name": name, "assume_role_policy": role}},
+        "aws_iam_role_policy": {
+            "vms": {"name": "deepvm", "role": named, "policy": literal(json.dumps(user_data.policy(options)))}
+        },
+        "aws_iam_instance_profile": {"vms": {"name": name, "role": named}},
     }
 
 

@@ -12,7 +12,6 @@ from deepvm.core.cluster.instances import Market
 from deepvm.core.cluster.plan import ANCHOR, MEMORY, TRAINING, Plan, PlannedGroup
 from deepvm.reports.exports import survival
 from deepvm.reports.exports.base import (
-    JOIN_TIMEOUT_S,
     RENDEZVOUS_PORT,
     Export,
     ExportFile,
@@ -62,17 +61,15 @@ def _hosts(plan: Plan, groups: list[PlannedGroup], slots: str) -> str:
 
 def _script(plan: Plan, options: ExportOptions, names: str) -> str:
     meeting, given = plan.rendezvous, shlex.join(options.words)
-    count = plan.training_count
-    # torchrun counts a VM's GPUs itself when the plan does not know them.
-    processes = plan.training.gpus_per_vm or "gpu"
     return (
         "#!/usr/bin/env bash\n"
         + comment([*header(plan, _NO_LIMIT), "", *_usage(meeting, names, optional=bool(given))])
-        + _TOP.format(port=RENDEZVOUS_PORT, count=count, hosts=MEMORY_HOSTS if meeting.role == MEMORY else HOSTS)
+        + _TOP.format(port=RENDEZVOUS_PORT, hosts=MEMORY_HOSTS if meeting.role == MEMORY else HOSTS)
         + _survival(plan, options)
         + _HOST_FLAG[meeting.role]
         + (f"if [ $# -eq 0 ]; then\n  set -- {given}\nfi\n" if given else _NO_COMMAND)
-        + _LAUNCH.format(count=count, processes=processes, patience=JOIN_TIMEOUT_S)
+        + survival.torchrun(plan)
+        + survival.RUN
     )
 
 
@@ -86,7 +83,7 @@ def _survival(plan: Plan, options: ExportOptions) -> str:
         text += _TOKEN.format(token=token)
     text += survival.install(options)
     if group is not None:
-        text += _SERVE.format(serve=survival.serve(plan, options, token).replace("\n", "\n  "))
+        text += survival.serving(plan, options, token)
         text += _STORE if group.role == MEMORY else _BESIDE
     return text + survival.environment(plan, options, token, hosts) + "\n"
 
@@ -149,31 +146,19 @@ fi
 chmod 600 "$token"
 """
 
-_SERVE = """serve() {{
-  {serve} &
-  trap 'kill $(jobs -p) 2> /dev/null; wait' EXIT
-  trap 'exit 143' TERM
-  trap 'exit 130' INT
-}}
-"""
-
 # What ends first ends the other: somebody has to look.
-_STORE = """if [ "${1:-}" = rendezvous ] || [ "${1:-}" = memory-node ]; then
+_STORE = (
+    """if [ "${1:-}" = rendezvous ] || [ "${1:-}" = memory-node ]; then
   serve
   if [ "$1" = rendezvous ]; then
-    python3 -c '
-import signal, sys
-from torch.distributed import TCPStore
-
-store = TCPStore("localhost", int(sys.argv[1]), is_master=True, wait_for_workers=False)
-print("rendezvous on port", sys.argv[1], flush=True)
-signal.pause()
-' "$port" &
-  fi
+    """
+    + survival.STORE
+    + """  fi
   wait -n
   exit 1
 fi
 """
+)
 
 _BESIDE = """if [ "${1:-}" = anchor ]; then
   serve
@@ -198,25 +183,4 @@ _NO_COMMAND = """if [ $# -eq 0 ]; then
   echo "usage: $0 train.py ARGUMENTS ..." >&2
   exit 2
 fi
-"""
-
-_LAUNCH = """
-command=(deepvm agent --metadata auto -- torchrun \\
-  --nnodes "${{MIN_NODES:-{count}}}:{count}" \\
-  --nproc-per-node {processes} \\
-  --max-restarts "${{MAX_RESTARTS:-100}}" \\
-  --rdzv-backend c10d \\
-  --rdzv-id "${{RENDEZVOUS_ID:-deepvm}}" \\
-  --rdzv-endpoint "$host:$port" \\
-  --rdzv-conf "join_timeout=${{JOIN_TIMEOUT_S:-{patience}}}$where" \\
-  "$@")
-# A shell that waits for a memory node has to stay.
-if [ -n "$(jobs -p)" ]; then
-  "${{command[@]}}" &
-  training=$!
-  trap 'kill -TERM $training; wait $training; exit 143' TERM
-  wait $training
-  exit $?
-fi
-exec "${{command[@]}}"
 """

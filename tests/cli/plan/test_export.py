@@ -63,8 +63,8 @@ def test_several_files_need_a_folder(plan: Path, tmp_path: Path) -> None:
     assert error.option == "output_dir" and "training.yaml, memory.yaml" in str(error)
     result = good("export", plan, "--to", "skypilot", "--output-dir", tmp_path / "job")
     assert result.stdout == "" and f"{tmp_path / 'job' / 'training.yaml'}: written" in result.stderr
-    assert f"start: cd {tmp_path / 'job'} && sky jobs launch training.yaml" in result.stderr
-    assert sorted(p.name for p in (tmp_path / "job").iterdir()) == ["memory.yaml", "training.yaml"]
+    assert f"start: cd {tmp_path / 'job'} && ./start.sh 'train.py ARGUMENTS'" in result.stderr
+    assert sorted(p.name for p in (tmp_path / "job").iterdir()) == ["memory.yaml", "start.sh", "training.yaml"]
 
 
 def test_files_are_not_overwritten_unasked(plan: Path, tmp_path: Path) -> None:
@@ -136,7 +136,9 @@ def test_a_price_limit(plan: Path) -> None:
     assert "2.8525" in str(error) and "at least what the plan costs, 2.8526 $/h" in str(error)
     for odd in ("", "0", "-3", "three", "nan", "inf"):
         assert str(refused(*words, f"--max-price={odd}")).startswith("max_price: ")
-    assert "with --to torchrun only --command" in str(refused("export", plan, "--to", "torchrun", "--max-price", 3))
+    assert "with --to torchrun only --command, --job, --package, --persist" in str(
+        refused("export", plan, "--to", "torchrun", "--max-price", 3)
+    )
 
 
 def test_zones_above_the_limit_are_left_out_and_named(plan: Path) -> None:
@@ -280,6 +282,13 @@ def test_aws_takes_no_limit_of_a_tenth_of_a_cent() -> None:
 @pytest.mark.parametrize("subnet", ["", "=subnet-1", "use1-az4="])
 def test_a_subnet_without_a_name(plan: Path, subnet: str) -> None:
     assert "ZONE=SUBNET or SUBNET" in str(refused("export", plan, "--to", "terraform", "--subnet", subnet))
+
+
+def test_a_folder_of_code_is_named_from_the_root(plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SkyPilot would take it as relative to the folder from which the script is started."""
+    monkeypatch.chdir(tmp_path)
+    good("export", plan, "--to", "skypilot", "--code", ".", "--output-dir", "job")
+    assert f"\nworkdir: {tmp_path}\n" in (tmp_path / "job" / "training.yaml").read_text()
 
 
 def test_an_option_of_another_engine(plan: Path) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
 from botocore.config import Config
-from botocore.exceptions import ClientError
 from botocore.stub import Stubber
 from botocore.validate import ParamValidator
 from hypothesis import given
@@ -22,16 +26,16 @@ from support.plans import PLANS, any_plan, gpu_vms, memory_vms, single_anchor, s
 from deepvm.core.cluster.instances import ZonePrice
 from deepvm.core.cluster.plan import Plan
 from deepvm.errors import RequestError
-from deepvm.reports.exports.base import ExportOptions, Subnet
-from deepvm.reports.exports.ec2_fleet import MEMORY_PLACEHOLDER, PLACEHOLDER
+from deepvm.reports.exports.base import ExportOptions, Subnet, write_export
+from deepvm.reports.exports.ec2_fleet import PLACEHOLDER
 from deepvm.reports.exports.registry import render
 
 TEMPLATE = ExportOptions(launch_template="my-template")
 
 
-def client(url: str | None = None) -> Any:
+def client(url: str | None = None, service: str = "ec2") -> Any:
     return boto3.client(
-        "ec2",
+        service,
         region_name="us-east-1",
         endpoint_url=url,
         aws_access_key_id="testing",
@@ -41,7 +45,13 @@ def client(url: str | None = None) -> Any:
 
 
 def requests(plan: Plan, options: ExportOptions = TEMPLATE) -> dict[str, dict[str, Any]]:
-    return {f.name: json.loads(f.text) for f in render(plan, "ec2-fleet", options).files}
+    files = render(plan, "ec2-fleet", options).files
+    return {f.name: json.loads(f.text) for f in files if f.name.endswith("-fleet.json")}
+
+
+def templates(plan: Plan, options: ExportOptions) -> dict[str, dict[str, Any]]:
+    files = render(plan, "ec2-fleet", options).files
+    return {f.name: json.loads(f.text) for f in files if f.name.endswith("-template.json")}
 
 
 def overrides(request: dict[str, Any]) -> list[dict[str, Any]]:
@@ -102,16 +112,87 @@ def test_a_server_starts_the_vms(plan: Plan, server: str) -> None:
         ec2.delete_fleets(FleetIds=[fleet], TerminateInstances=True)
 
 
-def test_the_placeholder_is_refused(server: str) -> None:
-    (request, _) = requests(tiering(), ExportOptions()).values()
-    assert overrides(request) and PLACEHOLDER in json.dumps(request)
-    with pytest.raises(ClientError):
-        client(server).create_fleet(**request)
-    shape = client().meta.service_model.shape_for("LaunchTemplateName")
-    pattern = shape.metadata["pattern"]
-    # AWS's own rule for names:
-    assert re.fullmatch(pattern, "my-template") and not re.fullmatch(pattern, PLACEHOLDER)
-    assert not re.fullmatch(pattern, MEMORY_PLACEHOLDER)
+OURS = ExportOptions(image="ami-0123456789abcdef0", key_name="key", security_group=("sg-1",), command="train.py")
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_templates_hold_what_starts_the_training(plan: Plan) -> None:
+    model = client().meta.service_model.operation_model("CreateLaunchTemplate")
+    found = templates(plan, OURS)
+    assert [name.removesuffix("-template.json") for name in found] == [g.role for g in plan.groups]
+    for (role, request), fleet in zip(found.items(), requests(plan, OURS).values(), strict=True):
+        report = ParamValidator().validate(request, model.input_shape)
+        assert not report.has_errors(), report.generate_report()
+        _assert_enums(request, model.input_shape)
+        (config,) = fleet["LaunchTemplateConfigs"]
+        assert config["LaunchTemplateSpecification"]["LaunchTemplateName"] == request["LaunchTemplateName"]
+        assert request["LaunchTemplateName"] == f"deepvm-training-{role.removesuffix('-template.json')}"
+        data = request["LaunchTemplateData"]
+        assert data["IamInstanceProfile"] == {"Name": "deepvm-training"}
+        assert (data["ImageId"], data["KeyName"], data["SecurityGroupIds"]) == (OURS.image, "key", ["sg-1"])
+        script = base64.b64decode(data["UserData"])
+        assert script.startswith(b"#!/bin/bash\n") and len(script) < 16384
+        subprocess.run(["bash", "-n"], input=script, check=True)
+
+
+def test_the_placeholder_is_refused(tmp_path: Path) -> None:
+    """By the script, and by AWS: it is no id of an image."""
+    write_export(render(tiering(), "ec2-fleet"), tmp_path)
+    out = subprocess.run([tmp_path / "start.sh"], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True)
+    assert out.returncode == 2 and "fill in what stands between" in out.stderr
+    assert out.stdout.split() == ["./memory-template.json", "./training-template.json"]
+    assert not re.fullmatch(r"ami-[0-9a-f]+", PLACEHOLDER)
+    assert "--image" in "\n".join(render(tiering(), "ec2-fleet").notes)
+
+
+def test_a_launch_template_of_ones_own_gets_the_script_by_hand() -> None:
+    export = render(tiering(), "ec2-fleet", TEMPLATE)
+    names = [f.name for f in export.files]
+    assert "training-user-data.sh" in names and not any("template" in n for n in names)
+    assert "needs training-user-data.sh as its user data, the instance profile deepvm-training" in "\n".join(
+        export.notes
+    )
+
+
+@pytest.mark.skipif(shutil.which("aws") is None, reason="the AWS command line is not installed")
+@pytest.mark.parametrize("name", ["single-anchor", pytest.param("tiering", marks=pytest.mark.slow)])
+def test_one_script_starts_and_stops_all(name: str, server: str, tmp_path: Path) -> None:
+    plan = PLANS[name]
+    ec2, iam = client(server), client(server, "iam")
+    image = ec2.describe_images(Owners=["amazon"], MaxResults=5)["Images"][0]["ImageId"]
+    options = ExportOptions(image=image, command="train.py", job=f"job-{plan.architecture}", persist="s3://bucket/run")
+    write_export(render(plan, "ec2-fleet", options), tmp_path)
+    client(server, "ssm").put_parameter(Name=f"/deepvm/{options.job}/token", Value="x", Type="SecureString")
+    variables = {
+        **{k: v for k, v in os.environ.items() if not k.startswith("AWS_")},
+        **{"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_ENDPOINT_URL": server},
+        **{"AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1", "PROFILE_S": "0"},
+    }
+
+    def call(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [tmp_path / "start.sh", *words], env=variables, capture_output=True, text=True, timeout=120
+        )
+
+    out = call()
+    assert out.returncode == 0, out.stdout + out.stderr
+    role = f"deepvm-{options.job}"
+    profile = iam.get_instance_profile(InstanceProfileName=role)["InstanceProfile"]
+    assert [r["RoleName"] for r in profile["Roles"]] == [role]
+    allowed = iam.get_role_policy(RoleName=role, PolicyName="deepvm")["PolicyDocument"]["Statement"]
+    assert any(f"parameter/deepvm/{options.job}/*" in s["Resource"] for s in allowed)
+    fleets = (tmp_path / "fleets").read_text().split()
+    assert len(fleets) == len(plan.groups)
+    running = [len(ec2.describe_fleet_instances(FleetId=f)["ActiveInstances"]) for f in fleets]
+    assert sorted(running) == sorted(g.count for g in plan.groups)
+    again = call()
+    assert again.returncode == 2 and "these run already" in again.stderr
+    assert call("stop").returncode == 0 and not (tmp_path / "fleets").exists()
+    left = {t["LaunchTemplateName"] for t in ec2.describe_launch_templates()["LaunchTemplates"]}
+    assert not any(template.startswith(role) for template in left)
+    assert not client(server, "ssm").get_parameters_by_path(Path=f"/deepvm/{options.job}", Recursive=True)["Parameters"]
+    with pytest.raises(iam.exceptions.NoSuchEntityException):
+        iam.get_role(RoleName=role)
 
 
 def test_spot_and_on_demand() -> None:
@@ -230,8 +311,9 @@ def test_memory_nodes_of_another_cpu_need_a_template_of_their_own() -> None:
     plan = tiering(memory=memory_vms(instance_type="c7g.xlarge", cpu_architecture="arm64"))
     with pytest.raises(RequestError, match="c7g.xlarge is arm64, so they need different images"):
         render(plan, "ec2-fleet", TEMPLATE)
-    (_, nodes) = requests(plan, ExportOptions()).values()
-    assert MEMORY_PLACEHOLDER in json.dumps(nodes)
+    found = templates(plan, OURS)
+    assert found["training-template.json"]["LaunchTemplateData"]["ImageId"] == OURS.image
+    assert found["memory-template.json"]["LaunchTemplateData"]["ImageId"] == PLACEHOLDER
     options = ExportOptions(launch_template="gpu", memory_launch_template="arm")
     names = {
         n: r["LaunchTemplateConfigs"][0]["LaunchTemplateSpecification"] for n, r in requests(plan, options).items()
@@ -254,11 +336,11 @@ def test_any_text_comes_back(template: str, memory: str, subnet: str) -> None:
 
 def test_notes_say_what_to_do() -> None:
     notes = "\n".join(render(tiering(), "ec2-fleet").notes)
-    assert "--region us-east-1 --cli-input-json file://training-fleet.json" in notes
-    assert "--launch-template" in notes and "--terminate-instances" in notes and "--zone use1-az4" in notes
+    assert "start: ./start.sh" in notes and "stop: ./start.sh stop" in notes and "--zone use1-az4" in notes
+    assert "nothing trains: --command" in notes and "--code s3://" in notes
     assert "on-demand VMs start only while all of them together cost at most 0.2040 $/h" in notes
-    assert "--launch-template" not in "\n".join(render(spot_only(), "ec2-fleet", TEMPLATE).notes)
-    assert "on-demand" not in "\n".join(render(spot_only(), "ec2-fleet").notes)
+    assert "to fill in" not in "\n".join(render(spot_only(), "ec2-fleet", OURS).notes)
+    assert "on-demand" not in "\n".join(render(spot_only(), "ec2-fleet", OURS).notes)
     both = tiering(training=gpu_vms(0, 3), usd_per_hour=Decimal("1.748"))
     assert "at most 1.8936 $/h for 3 x g4dn.xlarge, 0.2040 $/h for 1 x c5.xlarge" in "\n".join(
         render(both, "ec2-fleet").notes

@@ -19,7 +19,7 @@ from support.plans import PLANS, gpu_vms, memory_vms, single_anchor, spot_only, 
 from deepvm.core.cluster.instances import Market, ZonePrice
 from deepvm.core.cluster.plan import Plan, PlannedVms
 from deepvm.errors import RequestError
-from deepvm.reports.exports.base import ExportOptions
+from deepvm.reports.exports.base import ExportOptions, write_export
 from deepvm.reports.exports.registry import render
 
 # What SkyPilot 0.14.1 takes (sky/utils/schemas.py, get_task_schema and get_resources_schema): names of the keys, and
@@ -29,7 +29,10 @@ managed_secrets inputs outputs file_mounts_mapping config volumes volume_mounts 
 RESOURCE_KEYS = """cloud region zone infra cpus memory accelerators instance_type use_spot job_recovery volumes
 disk_size disk_tier network_tier local_disk max_hourly_cost ports labels accelerator_args image_id autostop priority
 priority_class"""
-TASK_TYPES = {"name": str, "num_nodes": int, "resources": dict, "envs": dict, "run": str}
+TASK_TYPES = {
+    **{"name": str, "num_nodes": int, "resources": dict, "envs": dict, "secrets": dict, "setup": str, "run": str},
+    "workdir": (str, dict),
+}
 RESOURCE_TYPES = {"infra": str, "instance_type": str, "use_spot": bool, "accelerators": dict, "image_id": str}
 INFRA = re.compile(r"aws(/[^/]+(/[^/]+)?)?")
 VARIABLE = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
@@ -40,13 +43,14 @@ TRAINED = ["train.py", "--epochs", "3", "--name", "two words"]
 
 
 def tasks(plan: Plan, options: ExportOptions = COMMAND) -> dict[str, dict[str, Any]]:
-    return {f.name: yaml.safe_load(f.text) for f in render(plan, "skypilot", options).files}
+    files = render(plan, "skypilot", options).files
+    return {f.name: yaml.safe_load(f.text) for f in files if f.name.endswith(".yaml")}
 
 
 def assert_valid(task: dict[str, Any]) -> None:
     assert set(task) <= set(TASK_KEYS.split())
     for key, value in task.items():
-        assert type(value) is TASK_TYPES[key], key
+        assert isinstance(value, TASK_TYPES[key]), key
     assert NAME.fullmatch(task["name"]) and task["num_nodes"] >= 1
     assert set(task["resources"]) <= {"any_of", *RESOURCE_KEYS.split()}
     assert task["resources"]["any_of"]
@@ -57,7 +61,9 @@ def assert_valid(task: dict[str, Any]) -> None:
         assert INFRA.fullmatch(entry["infra"])
         accelerators = entry.get("accelerators", {})
         assert len(accelerators) <= 1 and all(type(n) is int for n in accelerators.values())
-    for name, value in task.get("envs", {}).items():
+    if isinstance(task.get("workdir"), dict):
+        assert "url" in task["workdir"] and set(task["workdir"]) <= {"url", "ref"}
+    for name, value in {**task.get("envs", {}), **task.get("secrets", {})}.items():
         assert VARIABLE.fullmatch(name) and (value is None or type(value) is str)
 
 
@@ -68,16 +74,31 @@ def test_skypilots_schema_takes_them(plan: Plan, options: ExportOptions) -> None
         assert_valid(task)
 
 
+SECRET = "5" * 64
+# As far as the scripts see them: an agent that runs its command and says what it was told, a node that stays a while.
+DEEPVM = """#!/bin/bash
+{ printf '%s ' "$@"; echo; env | grep ^DEEPVM_; } >> "$HOME/deepvm-ran"
+[ "$1" = agent ] || exec sleep 0.2
+while [ "$1" != -- ]; do shift; done
+shift
+exec "$@"
+"""
+
+
 def run(task: dict[str, Any], tmp_path: Path, **variables: str) -> tuple[list[str], str]:
     """Run a task's script with a torchrun that writes down its arguments; those and what was printed."""
     stub = tmp_path / "torchrun"
     stub.write_text('#!/bin/bash\nprintf "%s\\0" "$@" > "$ARGUMENTS"\n')
     stub.chmod(0o755)
+    (tmp_path / "deepvm").write_text(DEEPVM)
+    (tmp_path / "deepvm").chmod(0o755)
     record = tmp_path / "arguments"
     record.unlink(missing_ok=True)
     environment = {
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
         "ARGUMENTS": str(record),
+        "HOME": str(tmp_path),
+        **dict.fromkeys(task.get("secrets", ()), SECRET),
         "SKYPILOT_NUM_NODES": "17",
         "SKYPILOT_NODE_RANK": "0",
         "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2",
@@ -187,17 +208,123 @@ def test_images() -> None:
 
 
 def test_the_limit_is_said() -> None:
-    for file in render(tiering(), "skypilot").files:
+    for file in render(tiering(), "skypilot").files[:2]:
         text = " ".join(line.removeprefix("#").strip() for line in file.text.splitlines() if line.startswith("#"))
         assert "A SkyPilot cluster has nodes of one kind only" in text
         (other,) = {"training.yaml", "memory.yaml"} - {file.name}
         assert f"{other} starts" in text and f"{file.name} starts" not in text
 
 
-def test_notes_start_what_stays_first() -> None:
-    notes = render(single_anchor(), "skypilot").notes
-    assert notes[0].startswith("start: sky launch -c deepvm-anchor")
-    assert notes[1] == "start: sky jobs launch training.yaml --env TRAINING_COMMAND=... --env ANCHOR_ADDRESSES=..."
+SKY = """#!/bin/bash
+printf '%s|' "$@" >> "$HOME/sky-ran"; echo "$DEEPVM_TOKEN" >> "$HOME/sky-ran"
+if [ "$1" = logs ]; then
+  echo x >> "$HOME/looked"
+  # The first log has nothing yet; then a line as SkyPilot prints it.
+  [ "$(wc -l < "$HOME/looked")" -lt 2 ] || echo "(deepvm, pid=1) ${ROLE}_ADDRESSES=10.0.0.1,10.0.0.2"
+  exit 100
+fi
+"""
+
+
+def start(plan: Plan, folder: Path, *words: str, options: ExportOptions = COMMAND) -> subprocess.CompletedProcess[str]:
+    """Run start.sh with a sky that writes down what it was told."""
+    write_export(render(plan, "skypilot", options), folder / "files")
+    (folder / "sky").write_text(SKY)
+    (folder / "sky").chmod(0o755)
+    variables = {"PATH": f"{folder}:{os.environ['PATH']}", "HOME": str(folder), "LOOK_S": "0"}
+    variables["ROLE"] = "MEMORY" if plan.memory else "ANCHOR"
+    command = [str(folder / "files" / "start.sh"), *words]
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=30)
+
+
+def test_one_script_starts_what_stays_and_tells_the_rest_its_addresses(tmp_path: Path) -> None:
+    assert start(tiering(), tmp_path).returncode == 0
+    token = (tmp_path / "files" / "token").read_text()
+    assert len(token) == 64 and (tmp_path / "files" / "token").stat().st_mode & 0o777 == 0o600
+    files = f"{tmp_path}/files"
+    logs = "logs|--no-follow|deepvm-memory|"
+    assert (tmp_path / "sky-ran").read_text().splitlines() == [
+        f"launch|-y|-c|deepvm-memory|--detach-run|--secret|DEEPVM_TOKEN|{files}/memory.yaml|{token}",
+        *[logs + token] * 2,
+        "jobs|launch|-y|-n|deepvm-training|--detach-run|--secret|DEEPVM_TOKEN|--env|"
+        f"MEMORY_ADDRESSES=10.0.0.1,10.0.0.2|{files}/training.yaml|{token}",
+    ]
+
+
+def test_the_script_takes_the_command_and_stops_all(tmp_path: Path) -> None:
+    out = start(single_anchor(), tmp_path, options=ExportOptions(job="resnet_7"))
+    assert out.returncode == 2 and "usage: " in out.stderr
+    command = [str(tmp_path / "files" / "start.sh"), "train.py --name 'a b'"]
+    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path), "LOOK_S": "0", "ROLE": "ANCHOR"}
+    subprocess.run(command, env=variables, check=True, timeout=30)
+    subprocess.run([command[0], "stop"], env=variables, check=True, timeout=30)
+    first, *_, last, cancel, down = (tmp_path / "sky-ran").read_text().splitlines()
+    assert "launch|-y|-c|resnet-7-anchor|" in first and "--env|TRAINING_COMMAND=train.py --name 'a b'|" in first
+    assert "--env|TRAINING_COMMAND=train.py --name 'a b'|--env|ANCHOR_ADDRESSES=10.0.0.1,10.0.0.2|" in last
+    assert (cancel, down) == ("jobs|cancel|-y|-n|resnet-7-training|", "down|-y|resnet-7-anchor|")
+
+
+def test_all_spot_needs_no_token(tmp_path: Path) -> None:
+    assert start(spot_only(), tmp_path).returncode == 0
+    assert not (tmp_path / "files" / "token").exists()
+    assert "secrets" not in tasks(spot_only())["training.yaml"]
+    (line,) = (tmp_path / "sky-ran").read_text().splitlines()
+    assert line == f"jobs|launch|-y|-n|deepvm-training|--detach-run|{tmp_path}/files/training.yaml|"
+
+
+def test_trainers_know_their_tiers_and_no_process_inherits_the_token(tmp_path: Path) -> None:
+    found = tasks(tiering(), ExportOptions(command="train.py", job="resnet-7"))
+    run(found["training.yaml"], tmp_path, MEMORY_ADDRESSES="10.0.0.8,10.0.0.9")
+    ran = (tmp_path / "deepvm-ran").read_text()
+    assert ran.startswith("agent --metadata auto -- torchrun ")
+    assert "DEEPVM_TIERS=tcp://10.0.0.8:7070,10.0.0.9:7070\n" in ran and "DEEPVM_JOB=resnet-7\n" in ran
+    assert f"DEEPVM_TOKEN_FILE={tmp_path}/.deepvm-token\n" in ran and SECRET not in ran
+    file = tmp_path / ".deepvm-token"
+    assert file.read_text() == SECRET and file.stat().st_mode & 0o777 == 0o600
+    (tmp_path / "deepvm-ran").unlink()
+    run(found["memory.yaml"], tmp_path)
+    ran = (tmp_path / "deepvm-ran").read_text()
+    assert ran.startswith(f"memory-node serve --listen 0.0.0.0:7070 --token-file {tmp_path}/.deepvm-token --memory ")
+    assert SECRET not in ran
+
+
+def test_an_anchor_keeps_versions_beside_its_training(tmp_path: Path) -> None:
+    run(tasks(single_anchor())["anchor.yaml"], tmp_path, SKYPILOT_NODE_IPS="10.0.0.1")
+    ran = (tmp_path / "deepvm-ran").read_text()
+    assert "memory-node serve" in ran and "DEEPVM_TIERS=tcp://10.0.0.1:7070\n" in ran
+
+
+def test_all_spot_keeps_versions_in_the_bucket_alone(tmp_path: Path) -> None:
+    run(tasks(spot_only(), ExportOptions(command="x", persist="s3://bucket/run"))["training.yaml"], tmp_path)
+    assert "DEEPVM_TIERS=s3://bucket/run\n" in (tmp_path / "deepvm-ran").read_text()
+    assert "--persist s3://bucket/run does" in "\n".join(render(spot_only(), "skypilot").notes)
+
+
+def test_where_the_code_comes_from() -> None:
+    def workdir(code: str) -> list[Any]:
+        return [t.get("workdir") for t in tasks(tiering(), ExportOptions(code=code)).values()]
+
+    assert workdir("/home/me/code") == ["/home/me/code", None]
+    assert workdir("https://host/a.git@v1.0") == [{"url": "https://host/a.git", "ref": "v1.0"}, None]
+    assert workdir("https://host/a.git") == [{"url": "https://host/a.git"}, None]
+    with pytest.raises(RequestError, match="a folder here, or"):
+        workdir("s3://bucket/code.tar.gz")
+
+
+def test_setup_installs_deepvm(tmp_path: Path) -> None:
+    """With a pip that writes down what it was told; there is no deepvm yet, and nothing is installed a second time."""
+    (tmp_path / "python3").write_text('#!/bin/bash\necho "$@" >> "$HOME/asked"\n')
+    (tmp_path / "python3").chmod(0o755)
+    variables = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path)}
+    for task in tasks(tiering()).values():
+        subprocess.run(["bash"], input=task["setup"], env=variables, text=True, check=True)
+    (tmp_path / "deepvm").write_text("#!/bin/bash\n")
+    (tmp_path / "deepvm").chmod(0o755)
+    subprocess.run(["bash"], input=task["setup"], env=variables, text=True, check=True)
+    assert (tmp_path / "asked").read_text().splitlines() == [
+        "-m pip install --quiet deepvm[train]",
+        "-m pip install --quiet deepvm",
+    ]
 
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1)
@@ -241,7 +368,8 @@ def test_no_limit_is_pretended(plan: Plan) -> None:
     """SkyPilot's max_hourly_cost filters what its optimizer considers; it holds no VM to a price."""
     export = render(plan, "skypilot", COMMAND)
     for file in export.files:
-        assert "max_hourly_cost" not in repr(yaml.safe_load(file.text))
+        lines = [line for line in file.text.splitlines() if not line.startswith("#")]
+        assert not any("max_hourly_cost" in line for line in lines)
         assert "SkyPilot holds no VM to a price" in " ".join(file.text.replace("\n#", " ").split())
     assert "SkyPilot enforces no price limit; --to ec2-fleet and --to terraform write one" in export.notes
     with pytest.raises(RequestError) as caught:

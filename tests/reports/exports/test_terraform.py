@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -20,14 +21,16 @@ from support.plans import PLANS, SOURCE, any_plan, gpu_vms, memory_vms, single_a
 from deepvm.core.cluster.instances import Market
 from deepvm.core.cluster.plan import Plan
 from deepvm.errors import RequestError
+from deepvm.reports.exports import user_data
 from deepvm.reports.exports.base import ExportOptions, Subnet
+from deepvm.reports.exports.limits import within_limit
 from deepvm.reports.exports.registry import render
 from deepvm.reports.exports.terraform import literal
 
 # Arguments and blocks of the AWS provider (its documentation of 5.x), as far as they are used here.
 ARGUMENTS = {
     "aws_launch_template": """name_prefix image_id instance_type key_name vpc_security_group_ids
-        tag_specifications.resource_type tag_specifications.tags""",
+        tag_specifications.resource_type tag_specifications.tags user_data iam_instance_profile.name""",
     "aws_ec2_fleet": """type terminate_instances excess_capacity_termination_policy tags
         spot_options.allocation_strategy
         launch_template_config.launch_template_specification.launch_template_id
@@ -36,13 +39,19 @@ ARGUMENTS = {
         launch_template_config.override.max_price
         target_capacity_specification.default_target_capacity_type target_capacity_specification.total_target_capacity
         target_capacity_specification.spot_target_capacity target_capacity_specification.on_demand_target_capacity""",
-    "aws_instance": "count ami instance_type key_name vpc_security_group_ids subnet_id availability_zone tags",
+    "aws_instance": """count ami instance_type key_name vpc_security_group_ids subnet_id availability_zone tags
+        user_data iam_instance_profile lifecycle.ignore_changes""",
+    "aws_iam_role": "name assume_role_policy",
+    "aws_iam_role_policy": "name role policy",
+    "aws_iam_instance_profile": "name role",
     "aws_availability_zone": "zone_id",
 }
 ATTRIBUTES = {
     "aws_launch_template": {"id", "latest_version"},
     "aws_ec2_fleet": {"id"},
     "aws_instance": {"private_ip"},
+    "aws_iam_role": {"name"},
+    "aws_iam_instance_profile": {"name"},
     "aws_availability_zone": {"name"},
 }
 FULL = ExportOptions(
@@ -82,7 +91,7 @@ CASES = [(p, o) for p in PLANS.values() for o in (ExportOptions(), FULL) if p.tr
 @pytest.mark.parametrize(("plan", "options"), CASES)
 def test_arguments_and_references(plan: Plan, options: ExportOptions) -> None:
     found = configuration(plan, options)
-    assert set(found) <= {"//", "terraform", "provider", "variable", "data", "resource", "output"}
+    assert set(found) <= {"//", "terraform", "provider", "variable", "locals", "data", "resource", "output"}
     blocks = {**found["resource"], **found.get("data", {})}
     for kind, named in blocks.items():
         for body in named.values():
@@ -93,6 +102,8 @@ def test_arguments_and_references(plan: Plan, options: ExportOptions) -> None:
         parts = re.sub(r"\[(\*|\d+)\]", "", text).removeprefix("data.").split(".")
         if parts[0] == "var":
             assert parts[1] in found["variable"]
+        elif "local" in parts[0]:  # local.x, or base64encode(local.x)
+            assert parts[1].rstrip(")") in found["locals"]
         else:
             kind, name, attribute = parts
             assert name in blocks[kind] and attribute in ATTRIBUTES[kind]
@@ -122,6 +133,20 @@ def test_what_is_unknown_is_asked_for() -> None:
     assert "Terraform asks for region and image_id, unless terraform.tfvars sets them" in "\n".join(
         render(spot_only(), "terraform").notes
     )
+
+
+def test_newer_prices_do_not_stop_what_holds_versions() -> None:
+    """User data names the prices; for another one the provider stops an instance, and starts it again."""
+    (node,) = configuration(tiering())["resource"]["aws_instance"].values()
+    assert node["lifecycle"] == {"ignore_changes": ["user_data"]}
+
+
+def test_no_token_is_in_the_state() -> None:
+    """What Terraform makes, it keeps as plain text: the VMs make the token."""
+    found = configuration(tiering())
+    assert not {kind for kind in found["resource"] if "ssm" in kind or "secret" in kind or "random" in kind}
+    (trust,) = json.loads(found["resource"]["aws_iam_role"]["vms"]["assume_role_policy"])["Statement"]
+    assert trust["Principal"] == {"Service": "ec2.amazonaws.com"}
 
 
 def test_vms_end_with_the_fleet() -> None:
@@ -209,7 +234,10 @@ def built_in(found: dict[str, Any]) -> dict[str, Any]:
     for kind, named in blocks.items():
         for name, body in named.items():
             outside = {k: v for k, v in body.items() if k == "count"}
-            instead[f"{kind}_{name}"] = {**outside, "input": {k: v for k, v in body.items() if k != "count"}}
+            instead[f"{kind}_{name}"] = {
+                **outside,
+                "input": {k: v for k, v in body.items() if k not in ("count", "lifecycle")},
+            }
     kept = {k: v for k, v in found.items() if k not in ("provider", "data", "resource")}
     text = json.dumps({**kept, "terraform": {}, "resource": {"terraform_data": instead}})
     text = re.sub(
@@ -217,6 +245,7 @@ def built_in(found: dict[str, Any]) -> dict[str, Any]:
         r"terraform_data.aws_availability_zone_\1.output.zone_id",
         text,
     )
+    text = re.sub(r"(?<=\$\{)aws_iam_(\w+)\.vms\.name", r"terraform_data.aws_iam_\1_vms.output.name", text)
     text = re.sub(r"(?<=\$\{)(aws_\w+?)\.(training|anchor|memory)(\[\*\])?\.\w+", r"terraform_data.\1_\2\3.id", text)
     swapped: dict[str, Any] = json.loads(text)
     return swapped
@@ -254,6 +283,21 @@ def test_terraform_reads_it(plan: Plan, options: ExportOptions, tmp_path: Path) 
         i for a, v in done.items() for i in [(v or {}).get("ami"), (v or {}).get("image_id")] if i and a != "outputs"
     }
     assert images == {options.image or "given"}
+
+
+@terraform
+def test_terraform_hands_user_data_over_as_it_is(tmp_path: Path) -> None:
+    """Scripts are full of what Terraform would take for templates."""
+    options = ExportOptions(image="ami-1", command="train.py '${HOME}' %{x}", code="s3://bucket/code.tar.gz")
+    plan = tiering()
+    done = apply(built_in(configuration(plan, options)), tmp_path)
+    wanted = {g.role: user_data.user_data(plan, g, options, within_limit(plan, options).sentence) for g in plan.groups}
+    assert done["terraform_data.aws_instance_memory[0]"]["user_data"] == wanted["memory"]
+    encoded = done["terraform_data.aws_launch_template_training"]["user_data"]
+    assert base64.b64decode(encoded).decode() == wanted["training"]
+    assert done["terraform_data.aws_instance_memory[0]"]["iam_instance_profile"] == "deepvm-training"
+    policy = json.loads(done["terraform_data.aws_iam_role_policy_vms"]["policy"])
+    assert policy == user_data.policy(options)
 
 
 @terraform
