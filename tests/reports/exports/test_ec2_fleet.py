@@ -154,8 +154,9 @@ def test_a_launch_template_of_ones_own_gets_the_script_by_hand() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("aws") is None, reason="the AWS command line is not installed")
-@pytest.mark.parametrize("name", ["single-anchor", pytest.param("tiering", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["single-anchor", "tiering"])
 def test_one_script_starts_and_stops_all(name: str, server: str, tmp_path: Path) -> None:
     plan = PLANS[name]
     ec2, iam = client(server), client(server, "iam")

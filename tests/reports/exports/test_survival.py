@@ -31,6 +31,8 @@ import torch
 import torch.distributed as dist
 from deepvm.checkpoint import Checkpointer
 
+pytestmark = pytest.mark.slow  # whole trainings
+
 log = sys.argv[1]
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
@@ -123,7 +125,7 @@ def assert_survived(log: Path, killed_at: int) -> None:
     assert killed_at - 15 <= begins[1] <= killed_at + 5  # a version each five steps
 
 
-@pytest.mark.parametrize("victim", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("victim", [1, 2])
 def test_a_torchrun_export_goes_on_where_it_was(victim: int, tmp_path: Path) -> None:
     """Two VMs and a memory node; one VM vanishes, another takes its place, with nothing but the exported files."""
     plan = tiering(training=gpu_vms(2))
@@ -159,7 +161,6 @@ def test_a_torchrun_export_goes_on_where_it_was(victim: int, tmp_path: Path) -> 
     assert_survived(log, killed_at)
 
 
-@pytest.mark.slow
 def test_all_spot_vms_survive_the_loss_of_the_one_where_they_meet(tmp_path: Path) -> None:
     """The survivor's torchrun ends with its store; it and the newcomer agree on another, and read the bucket."""
     plan, log = spot_only(training=gpu_vms(2, zones=())), tmp_path / "steps"
