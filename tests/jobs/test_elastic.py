@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from support.jobs.runs import Home, until
 
+pytestmark = pytest.mark.slow  # whole jobs
+
 TRAIN = """
 import hashlib, json, os, sys, time
 import torch
 import torch.distributed as dist
 from deepvm.checkpoint import Checkpointer
-
-pytestmark = pytest.mark.slow  # whole jobs
 
 here, steps = os.environ["RESULT"], int(sys.argv[1])
 dist.init_process_group("gloo")

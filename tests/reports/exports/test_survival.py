@@ -24,14 +24,13 @@ from deepvm.reports.exports.base import ExportOptions, write_export
 from deepvm.reports.exports.registry import render
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.slow  # whole trainings
 
 TRAIN = """
 import os, sys, time
 import torch
 import torch.distributed as dist
 from deepvm.checkpoint import Checkpointer
-
-pytestmark = pytest.mark.slow  # whole trainings
 
 log = sys.argv[1]
 dist.init_process_group("gloo")
