@@ -60,9 +60,7 @@ def test_all_examples_are_run_and_on_the_page() -> None:
     assert names == set(re.findall(r"^\| `([a-z-]+)` \|", text_of(PAGE), re.MULTILINE))
 
 
-@pytest.mark.parametrize(
-    "name", ["four-lines", *(pytest.param(n, marks=pytest.mark.slow) for n in PREEMPTED if "four" not in n)]
-)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) for n in PREEMPTED])
 def test_an_example_trains_to_its_end(name: str, home: Home) -> None:
     pytest.importorskip("torch")
     found = document(home, EXAMPLES / name / "job.yaml")

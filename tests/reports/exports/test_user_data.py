@@ -29,6 +29,8 @@ from deepvm.reports.exports import user_data
 from deepvm.reports.exports.base import ExportOptions
 from deepvm.reports.exports.user_data import LARGEST
 
+pytestmark = pytest.mark.slow  # scripts against a simulated AWS
+
 COMMAND = ExportOptions(command="train.py --name 'two words'")
 TRAINED = ["train.py", "--name", "two words"]
 KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}

@@ -24,6 +24,8 @@ from deepvm.jobs.clouds.aws.user_data import LARGEST, user_data
 from deepvm.jobs.decisions.world import MachineRecord, Pool
 from deepvm.jobs.wire import new_secret, secret_of
 
+pytestmark = pytest.mark.slow  # a simulated EC2 behind faults
+
 TYPE = "g4dn.xlarge"
 ZONE = Pool(TYPE, "us-east-1b", "spot", 0.3)
 REGION = Pool(TYPE, "us-east-1", "spot", 0.3)
