@@ -28,6 +28,8 @@ SAVE_EVERY = "DEEPVM_SAVE_EVERY"
 _ANSWER_S = 30.0
 _POLL_S = 0.005
 _LAST_S = 5.0
+_AFTER_S = 10.0
+"""For so long after the limit of a save trainers hold: machines may go late, and what is done then is lost."""
 _LONGEST = 1_000_000
 _RANKS = (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"))
 
@@ -138,7 +140,7 @@ class AgentLink:
         """Wait at the end of a saved step, while what is done next would be lost."""
         if not save.reason.holds:
             return
-        board, limit_s = self.board, save.limit_ms / 1000
+        board, limit_s = self.board, save.limit_ms / 1000 + _AFTER_S
         board.set_of_rank(self.local_rank, RankWord.HELD, step)
         while self._words[Word.RESUMED] < save.request and time.time() < limit_s:
             time.sleep(_POLL_S)
