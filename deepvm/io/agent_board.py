@@ -4,9 +4,9 @@ All ranks save the same step without a collective in each. Rank 0, at the end of
 for, and has entry ``(s + 1) % 4`` of every machine's ring set to s + 1. Only behind the acknowledgements of all agents
 does it contribute to step s + 1, so nobody can have passed it; every rank saves at the end of step k if entry ``k % 4``
 says k. There are four entries because a rank may be a step behind: one that it has not read must not be overwritten.
-There are two rings, each with one writer: the agent marks what its controller tells it, and the trainer that watches the
-ranks' own store what rank 0 says there while no controller answers. Rank 0 may do both for a step; what comes late is of
-a step that is over, and hides nothing newer.
+There are two rings, each with one writer: the agent marks what its controller tells it, and the trainer that watches
+the ranks' own store what rank 0 says there while no controller answers. Rank 0 may do both for a step; what comes late
+is of a step that is over, and hides nothing newer.
 
 Numbers are 64 bits wide, aligned, and written through ``memoryview.cast("Q")``, which stores each whole; ``struct``
 writes byte by byte.

@@ -1,8 +1,9 @@
 """Agents that no controller answers, on several machines: their trainers join them, by the store of torch.distributed.
 
-It serves agents that have no controller, and those whose controller is dead or cut off. Whichever agent hears of a preemption, its first trainer writes the wish into the store; the trainer of rank 0 finds it,
-and has the step after next marked on every machine's board before it takes part in it (:mod:`deepvm.io.agent_board`).
-Threads look into the store now and then, and seldom while a controller answers; a step costs nothing.
+It serves agents that have no controller, and those whose controller is dead or cut off. Whichever agent hears of a
+preemption, its first trainer writes the wish into the store; the trainer of rank 0 finds it, and has the step after
+next marked on every machine's board before it takes part in it (:mod:`deepvm.io.agent_board`). Threads look into the
+store now and then, and seldom while a controller answers; a step costs nothing.
 """
 
 from __future__ import annotations

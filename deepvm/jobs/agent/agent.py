@@ -12,7 +12,6 @@ import logging
 import math
 import os
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -28,6 +27,7 @@ from deepvm.io.failpoints import point
 from deepvm.jobs.agent.backups import Backups
 from deepvm.jobs.agent.controller_client import LINE, ControllerClient, Reporter, Unheard
 from deepvm.jobs.agent.notices import MetadataError, NoticeSource
+from deepvm.jobs.agent.preparation import run_setup
 from deepvm.jobs.agent.silence import Silence
 from deepvm.jobs.agent.trainer_socket import TrainerSocket
 from deepvm.jobs.agent.trainers import Command, Trainers
@@ -41,6 +41,7 @@ _ORPHAN_SAVE_S, _TOLD_S = 300.0, 300.0
 _RETRY_S = 0.1
 _SCHEDULED_S, _SCHEDULED_ALONE_S = 10.0, 3.0
 """For how long the controller may have a step announced; the second where the ranks can do so themselves."""
+_PREPARING_S = 1.0
 _UNHEARD_S = 1.5
 """For how long a notice waits for the controller before the ranks save by themselves."""
 
@@ -134,6 +135,9 @@ class Agent:
         }
         self._reporter = Reporter(self._clients["report"], self._over)
         self._ask_lock = threading.Lock()
+        self._doing = "fetches the code"
+        """How far the preparation is."""
+        self._prepared = threading.Event()
         self._backups: Backups | None = None
 
     def run(self) -> None:
@@ -147,7 +151,7 @@ class Agent:
             return
         self._silence.answered()  # the setup may have taken longer than a controller may be silent
         sockets = TrainerSocket(folder, self._answer)
-        threads = [threading.Thread(target=self._beats, daemon=True, name="beats")]
+        threads = list[threading.Thread]()
         if self._notices is not None:
             threads.append(threading.Thread(target=self._listen, daemon=True, name="notices"))
         for thread in threads:
@@ -164,6 +168,7 @@ class Agent:
         """Fetch the job and its code, and run its setup."""
         client = self._clients["ask"]
         spec: dict[str, Any] = self._insist(lambda: client.ask("/job", {}))
+        threading.Thread(target=self._beats, daemon=True, name="beats").start()
         folder = self._around.folder
         token = folder / "token"
         descriptor = os.open(token, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -195,29 +200,25 @@ class Agent:
         self._backups = Backups.at(spec["tiers"], spec["name"], folder / "backups", int(spec["keep"]))
         if spec["setup"] and not (folder / "setup-done").exists():
             point("agent.before-setup")
-            done = subprocess.run(
-                ["/bin/sh", "-c", spec["setup"]],
-                cwd=code,
-                env={**environ, **spec["env"]},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-            )
-            if done.returncode:
-                last = done.stdout.decode("utf-8", "replace").splitlines()[-40:]
-                self._reporter.add("setup-failed", code=done.returncode, lines=last)
+            failed, last = run_setup(spec["setup"], code, {**environ, **spec["env"]}, self._does)
+            if failed:
+                self._reporter.add("setup-failed", code=failed, lines=last)
             (folder / "setup-done").touch()
             point("agent.after-setup")
         self._fetch_data(spec["data"], folder / "data")
         self._trainers.warm_up()
+        self._prepared.set()
         return spec
+
+    def _does(self, what: str) -> None:
+        self._doing = what
 
     def _fetch_data(self, wanted: Mapping[str, Any], folder: Path) -> None:
         """Have the job's data here; without all of it nothing is trained, and the controller ends the job."""
 
         def said(text: str) -> None:
             self._said(0, text)
-            self._reporter.add("fetching", text=text)
+            self._does(f"fetches {text}")
 
         try:
             have_data(wanted, folder, said)
@@ -251,20 +252,21 @@ class Agent:
         """Heartbeats; each is answered when there is something new to do, or after ``beat_s``."""
         client, around = self._clients["beat"], self._around
         while not self._over.is_set():
-            trainers, board = self._trainers, self._board
-            assert trainers is not None
+            trainers, board, doing = self._trainers, self._board, "" if self._prepared.is_set() else self._doing
+            ready = not doing and trainers is not None and (trainers.warm or bool(trainers.running))
             step = self._base + board.of_rank(0, RankWord.STEP) if board is not None else 0
             message = {
                 "generation": self._running,
                 "step": step,
                 "step_ns": board.of_rank(0, RankWord.STEP_NS) if board is not None else 0,
-                "warm": trainers.warm or bool(trainers.running),
-                "spare": trainers.warm,
+                "warm": ready,
+                "spare": trainers is not None and trainers.warm,
+                "preparing": doing,
                 "address": around.address,
                 "port": _free_port(),
                 "seen": self._orders.digest,
                 "scheduled": self._scheduled,
-                "wait_s": around.beat_s if trainers.warm or trainers.running else _RETRY_S,
+                "wait_s": around.beat_s if ready else 0.0 if doing else _RETRY_S,
             }
             try:
                 answer = client.ask("/beat", message, around.beat_s + 10.0)
@@ -276,6 +278,7 @@ class Agent:
             self._silence.answered()
             if not answer.get("same"):
                 self._obey(Orders(**answer))
+            self._prepared.wait(_PREPARING_S)
 
     def _obey(self, orders: Orders) -> None:
         with self._lock:
@@ -419,7 +422,7 @@ class Agent:
             board.words[Word.RESUMED] = 0
             number, reason, held = 0, SaveReason(orders.save["reason"]), board.of_rank(0, RankWord.HELD)
             if self._is_first(orders) and held and reason.holds:
-                self._there = self._base + held  # they hold after a version that they have saved by themselves: it is as good
+                self._there = self._base + held  # what they have saved by themselves is as good
             elif self._is_first(orders):
                 point("agent.before-request")
                 number = board.request(reason, int(orders.save["limit_s"] * 1000))
