@@ -223,3 +223,23 @@ def test_a_controller_that_comes_back_changes_no_bit(home: Home, kind: str) -> N
         steps = [int(p.parent.parent.name[:12]) for p in parts]
         assert len(steps) == 2 * len(set(steps))
     assert (home.result / "final").read_text() == undisturbed(home, kind, 700)
+
+
+def test_a_controller_that_comes_back_while_they_hold(home: Home) -> None:
+    """It takes the version that they have saved, and does not wait for another, or for the end of the machine."""
+    process = train(home, "training", "held", save_policy="adaptive", steps=600)
+    kill(process)
+    done = reached(home)
+    LocalCloud(home.jobs).preempt("held", "m2", 60.0)
+    noticed_s = time.monotonic()
+    until(lambda: reached(home) > done and _is_held(home), 10)
+    version = saved(home, 0)[-1]
+    process = home.start("jobs", "resume", "held")
+    until(lambda: reached(home) > version + 5, 45)
+    assert time.monotonic() - noticed_s < 50
+    home.hurry()
+    assert process.wait(60) == 0
+    process.communicate()
+    found = home.document("jobs", "show", "held")
+    assert (found["state"], found["lost_steps"], found["notices"], found["generations"]) == ("done", 0, 1, 2)
+    assert (home.result / "starts").read_text() == f"0 {version} "
