@@ -243,3 +243,17 @@ def test_a_controller_that_comes_back_while_they_hold(home: Home) -> None:
     found = home.document("jobs", "show", "held")
     assert (found["state"], found["lost_steps"], found["notices"], found["generations"]) == ("done", 0, 1, 2)
     assert (home.result / "starts").read_text() == f"0 {version} "
+
+
+def test_a_controller_that_hangs(home: Home) -> None:
+    """Its host is stopped, and its connections are open."""
+    process = train(home, "training", "hangs", save_policy="static:20", steps=100_000)
+    os.killpg(process.pid, signal.SIGSTOP)
+    done = reached(home)
+    # Older backups that nobody asked for are removed behind newer ones.
+    until(lambda: max(versions(home, "training", "hangs"), default=0) >= done + 100, 40)
+    os.killpg(process.pid, signal.SIGCONT)
+    kill(process)
+    found = [saved(home, rank) for rank in (0, 1)]
+    shared = min(map(len, found))
+    assert found[0][:shared] == found[1][:shared] == list(range(20, 20 * shared + 1, 20))
