@@ -46,14 +46,6 @@ _START_S, _FETCHES_S = 900.0, 6 * 3600.0
 """How long a machine may take until it trains, without data to fetch and with."""
 
 
-@dataclass(frozen=True)
-class Prices:
-    """Of one machine of a job, $/h: what it pays, and on demand (None if unknown)."""
-
-    usd: float
-    on_demand_usd: float | None
-
-
 def jobs_folder() -> Path:
     """Where the jobs of this user are."""
     return own_folder() / "jobs"

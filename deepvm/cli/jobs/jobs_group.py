@@ -171,7 +171,7 @@ def inject(
     missed: Annotated[float, opt("Share of preemptions without a notice.", "X")] = 0.0,
     count: Annotated[int | None, opt("At most so many; default: until the job ends.", "N")] = None,
 ) -> None:
-    """Take machines of a job back on purpose, on clouds that can: local and netns.
+    """Take machines of a job back on purpose, on clouds that can: local, netns and ssh.
 
     Example: deepvm inject resnet-7 --mttp 30s --grace 5s --missed 0.1
     """
