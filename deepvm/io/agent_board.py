@@ -4,6 +4,9 @@ All ranks save the same step without a collective in each. Rank 0, at the end of
 for, and has entry ``(s + 1) % 4`` of every machine's ring set to s + 1. Only behind the acknowledgements of all agents
 does it contribute to step s + 1, so nobody can have passed it; every rank saves at the end of step k if entry ``k % 4``
 says k. There are four entries because a rank may be a step behind: one that it has not read must not be overwritten.
+There are two rings, each with one writer: the agent marks what its controller tells it, and the trainer that watches
+the ranks' own store what rank 0 says there while no controller answers. Rank 0 may do both for a step; what comes late
+is of a step that is over, and hides nothing newer.
 
 Numbers are 64 bits wide, aligned, and written through ``memoryview.cast("Q")``, which stores each whole; ``struct``
 writes byte by byte.
@@ -24,7 +27,7 @@ MOST_RANKS = 200
 _RING = 4
 _MAGIC = 0x4445455056423031  # "DEEPVB01"
 _WORDS = 2048
-_RING_AT, _ENTRY_WORDS = 16, 4
+_RING_AT, _PEERS_RING_AT, _ENTRY_WORDS = 16, 32, 4
 _RANK_AT, _RANK_WORDS = 64, 8
 
 
@@ -38,6 +41,7 @@ class Word(IntEnum):
     RESUMED = 4  # ranks that hold after a request with this number, or a lower one, go on
     DUE = 5  # the step at whose end the save policy wants a version; 0: none
     ALONE = 6  # 1: the agent has no controller, and knows of no other machine
+    UNHEARD = 7  # 1: the agent has one, which does not answer
 
 
 class RankWord(IntEnum):
@@ -111,18 +115,21 @@ class Board:
         words[Word.REQUEST] += 1  # last: whoever sees it sees the reason, too
         return words[Word.REQUEST]
 
-    def schedule(self, step: int, save: Scheduled) -> None:
-        """Have all local ranks save at the end of a step."""
-        place = _RING_AT + step % _RING * _ENTRY_WORDS
+    def schedule(self, step: int, save: Scheduled, *, by_peers: bool = False) -> None:
+        """Have all local ranks save at the end of a step; the same may be said again at any time."""
+        place = (_PEERS_RING_AT if by_peers else _RING_AT) + step % _RING * _ENTRY_WORDS
         words = self.words
-        words[place] = 0
         words[place + 1], words[place + 2], words[place + 3] = save
-        words[place] = step
+        words[place] = step  # last, and never taken back: ranks may be reading
 
     def scheduled(self, step: int) -> Scheduled | None:
         """The save at the end of a step, if any."""
         words, place = self.words, _RING_AT + step % _RING * _ENTRY_WORDS
-        if words[place] != step or not step:
+        if words[place] != step:
+            place += _PEERS_RING_AT - _RING_AT
+            if words[place] != step:
+                return None
+        if not step:
             return None
         return Scheduled(SaveReason(words[place + 1]), words[place + 2], words[place + 3])
 

@@ -28,6 +28,8 @@ SAVE_EVERY = "DEEPVM_SAVE_EVERY"
 _ANSWER_S = 30.0
 _POLL_S = 0.005
 _LAST_S = 5.0
+_AFTER_S = 10.0
+"""For so long after the limit of a save trainers hold: machines may go late, and what is done then is lost."""
 _LONGEST = 1_000_000
 _RANKS = (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"))
 
@@ -45,7 +47,7 @@ class AgentLink:
         self._words = self.board.words
         self.board.set_of_rank(local_rank, RankWord.HELD, 0)  # one that was killed while it held may have left it
         self._peers: Peers | None = None
-        self._unmet = not self.knows_all
+        self._unmet = world > 1 and world != local_world
         self._request = 0
         self._due = 0
         self._lock = threading.Lock()
@@ -79,12 +81,21 @@ class AgentLink:
             save = self._asked()
             if self.world == 1:
                 return save
-            # Until the agents of all machines have it, this rank takes part in no further step.
-            if self._peers is not None:
-                self._peers.schedule(step + 1, save)
-            else:
-                self.ask({"ask": "schedule", "step": step + 1, "save": list(save)})
+            self._announce(step + 1, save)
         return board.scheduled(step)
+
+    def _announce(self, step: int, save: Scheduled) -> None:
+        """Have all ranks know of a save: until all machines have it, this rank takes part in no further step.
+
+        One way after the other; where the first one's order comes all the same, it says what the second has said.
+        """
+        peers = self._peers
+        if peers is None or not self._words[Word.ALONE]:
+            found = self.ask({"ask": "schedule", "step": step, "save": list(save), "peers": peers is not None})
+            if peers is None or (found is not None and "error" not in found):
+                return
+            log.debug("the controller does not have step %d saved: %s", step, found)
+        peers.schedule(step, save)
 
     def asked(self) -> Scheduled | None:
         """The request that a single rank has not seen, outside of steps."""
@@ -92,8 +103,8 @@ class AgentLink:
         return self._asked() if unseen else None
 
     def meet(self) -> None:
-        """Find the other machines' ranks, where no controller knows them, as soon as they know each other."""
-        found = distributed()
+        """Find the other machines' ranks as soon as they know each other: a controller may die later."""
+        found = distributed() if self._unmet else None
         if found is not None:
             self._unmet = False
             self._peers = Peers.find(found, self.board, rank=self.rank, local_rank=self.local_rank, world=self.world)
@@ -129,7 +140,7 @@ class AgentLink:
         """Wait at the end of a saved step, while what is done next would be lost."""
         if not save.reason.holds:
             return
-        board, limit_s = self.board, save.limit_ms / 1000
+        board, limit_s = self.board, save.limit_ms / 1000 + _AFTER_S
         board.set_of_rank(self.local_rank, RankWord.HELD, step)
         while self._words[Word.RESUMED] < save.request and time.time() < limit_s:
             time.sleep(_POLL_S)

@@ -1,8 +1,9 @@
-"""Agents without a controller, on several machines: their trainers join them, through the store of torch.distributed.
+"""Agents that no controller answers, on several machines: their trainers join them, by the store of torch.distributed.
 
-Whichever agent hears of a preemption, its first trainer writes the wish into the store; the trainer of rank 0 finds it,
-and has the step after next marked on every machine's board before it takes part in it (:mod:`deepvm.io.agent_board`).
-Threads look into the store now and then; a step costs nothing.
+It serves agents that have no controller, and those whose controller is dead or cut off. Whichever agent hears of a
+preemption, its first trainer writes the wish into the store; the trainer of rank 0 finds it, and has the step after
+next marked on every machine's board before it takes part in it (:mod:`deepvm.io.agent_board`). Threads look into the
+store now and then, and seldom while a controller answers; a step costs nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 from deepvm.io.agent_board import Board, SaveReason, Scheduled, Word
 
-_LOOK_S = 0.1
+_LOOK_S, _SELDOM = 0.1, 10
 _ACK_LOOK_S = 0.005
 _ACK_S = 60.0
 _LAST_S = 2.0
@@ -38,6 +39,7 @@ class Peers:
         """Tell that this rank is here; the first one of a machine looks into the store from now on."""
         self._board, self._store, self._rank, self._world = board, store, rank, world
         self._wished, self._heard, self._saves = 0, 0, 0
+        self._ranks_s = _ACK_S
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         if not local_rank:
@@ -62,12 +64,16 @@ class Peers:
 
     def schedule(self, step: int, save: Scheduled) -> None:
         """Have all ranks save at the end of a step; by rank 0, which takes part in it only afterwards."""
-        store, until_s = self._store, time.monotonic() + _ACK_S
+        store = self._store
         try:
-            while store.add("ranks", 0) < self._world and time.monotonic() < until_s:
-                time.sleep(_ACK_LOOK_S)
+            self._await_ranks()
             self._saves += 1
             store.set(f"save/{self._saves}", json.dumps([step, *save]))
+        except (RuntimeError, OSError) as error:  # nobody has it: rank 0 must not save alone
+            log.warning("the ranks' store cannot be used: %s; step %d is not saved", error, step)
+            return
+        until_s = time.monotonic() + _ACK_S
+        try:
             others = store.add("boards", 0) - 1
             while store.add(f"seen/{self._saves}", 0) < others:
                 if time.monotonic() > until_s:  # who does not answer trains no more, and nobody goes on without it
@@ -76,19 +82,34 @@ class Peers:
                 time.sleep(_ACK_LOOK_S)
         except (RuntimeError, OSError) as error:
             log.warning("the ranks' store cannot be used: %s", error)
-        self._board.schedule(step, save)
+        self._board.schedule(step, save, by_peers=True)
+
+    def _await_ranks(self) -> None:
+        """Wait until all ranks are here; once, because in some trainings only a few save."""
+        until_s = time.monotonic() + self._ranks_s
+        while self._store.add("ranks", 0) < self._world:
+            if time.monotonic() > until_s:
+                self._ranks_s = 0.0
+                return
+            time.sleep(_ACK_LOOK_S)
 
     def _watch(self) -> None:
+        looks = 0
         try:
             while not self._over.wait(_LOOK_S):
-                if self._rank:
-                    self._pass_on()
-                else:
-                    self._collect()
+                looks += 1
+                if not looks % _SELDOM or self._is_needed():
+                    (self._pass_on if self._rank else self._collect)()
         except (RuntimeError, OSError) as error:  # the training has ended elsewhere
             log.debug("the ranks' store cannot be used: %s", error)
         except ValueError:
             log.debug("the board is closed")
+
+    def _is_needed(self) -> bool:
+        """Whether no controller answers here, or this machine's agent has asked for a version all the same."""
+        words = self._board.words
+        wishes = self._rank and words[Word.REQUEST] != self._wished
+        return bool(words[Word.ALONE] or words[Word.UNHEARD] or wishes)
 
     def _pass_on(self) -> None:
         """What this machine's agent wants, and what rank 0 has decided."""
@@ -100,7 +121,7 @@ class Peers:
         while store.check([f"save/{self._saves + 1}"]):
             self._saves += 1
             step, reason, limit_ms, request = json.loads(store.get(f"save/{self._saves}"))
-            self._board.schedule(step, Scheduled(SaveReason(reason), limit_ms, request))
+            self._board.schedule(step, Scheduled(SaveReason(reason), limit_ms, request), by_peers=True)
             store.add(f"seen/{self._saves}", 1)
 
     def _collect(self) -> None:

@@ -33,7 +33,6 @@ from deepvm.jobs.jobfile import Anchor, JobFile, Range
 from deepvm.jobs.own_hosts import SSH, OwnHosts, pool_of
 from deepvm.jobs.storage import git_code
 from deepvm.jobs.storage.code_archive import pack
-from deepvm.jobs.storage.data import fetches
 from deepvm.jobs.wire import new_secret
 from deepvm.profiling.hosts.launcher import read_hosts
 
@@ -42,8 +41,6 @@ ORPHAN_AFTER_S = 1800.0
 _MEMORY = "1GiB"
 _GRACE_S = 120.0
 """From a notice to the end, of AWS."""
-_START_S, _FETCHES_S = 900.0, 6 * 3600.0
-"""How long a machine may take until it trains, without data to fetch and with."""
 
 
 def jobs_folder() -> Path:
@@ -103,7 +100,6 @@ def world_of(job: JobFile, beside: Path, now_s: float, lives: Iterable[Mapping[s
         absent_s=10.0 if near else 60.0,
         # A host is free again as soon as its machine has ended.
         cool_s=30.0 if hosts is None else 2.0,
-        start_s=_FETCHES_S if fetches(job.data) else _START_S,
         least=wanted.least,
         most=wanted.most,
         total_usd=budget.total_usd,

@@ -27,8 +27,7 @@ class AgentSaves:
         link = AgentLink.find()
         if link is None:
             return None
-        if not link.knows_all:
-            link.meet()
+        link.meet()
         return cls(link)
 
     def restored(self, version: int) -> None:

@@ -1,8 +1,8 @@
 """The agent's loop: it does what the controller orders, and tells it what happens here.
 
 Orders come as answers to heartbeats, and say what should be so now, not what has changed: an answer that is lost is
-made good by the next. Without the controller the trainers go on; after ``orphan_after_s`` the agent has them save, and
-ends its machine.
+made good by the next. Without the controller the trainers go on, and have versions saved by themselves; after
+``orphan_after_s`` the agent has them save, and ends its machine.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import logging
 import math
 import os
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -28,6 +27,8 @@ from deepvm.io.failpoints import point
 from deepvm.jobs.agent.backups import Backups
 from deepvm.jobs.agent.controller_client import LINE, ControllerClient, Reporter, Unheard
 from deepvm.jobs.agent.notices import MetadataError, NoticeSource
+from deepvm.jobs.agent.preparation import run_setup
+from deepvm.jobs.agent.silence import Silence
 from deepvm.jobs.agent.trainer_socket import TrainerSocket
 from deepvm.jobs.agent.trainers import Command, Trainers
 from deepvm.jobs.storage.backup_store import Part
@@ -38,6 +39,11 @@ from deepvm.jobs.wire import WireError
 _TICK_S = 0.01
 _ORPHAN_SAVE_S, _TOLD_S = 300.0, 300.0
 _RETRY_S = 0.1
+_SCHEDULED_S, _SCHEDULED_ALONE_S = 10.0, 3.0
+"""For how long the controller may have a step announced; the second where the ranks can do so themselves."""
+_PREPARING_S = 1.0
+_UNHEARD_S = 1.5
+"""For how long a notice waits for the controller before the ranks save by themselves."""
 
 log = logging.getLogger("deepvm.agent")
 
@@ -61,6 +67,16 @@ class Surroundings:
     interface: str = ""
     beat_s: float = 5.0
     orphan_after_s: float = 1800.0
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A version that is asked for without the controller if that has not heard a report by ``until_s``, monotonic."""
+
+    report: int
+    reason: SaveReason
+    limit_s: float
+    until_s: float
 
 
 class Orphaned(Exception):
@@ -106,9 +122,12 @@ class Agent:
         self._last = (0, time.monotonic())
         self._base = 0
         """Steps that a script had done when its backup was made: it counts from 0 again."""
-        self._heard_s = time.monotonic()
-        self._safe_s = 0.0
-        """When trainers last said that a version is safe, not only begun."""
+        self._silence = Silence(around.beat_s)
+        self._safe_s, self._safe = 0.0, 0
+        """When trainers last said that a version is safe, not only begun; and which."""
+        self._wish: Wish | None = None
+        self._alone, self._there = False, 0
+        """Whether trainers may hold for what no controller has asked; the version that the controller asks for now."""
         self._lock = threading.Lock()
         self._clients = {
             name: ControllerClient(around.controller, around.machine, around.secret)
@@ -116,6 +135,9 @@ class Agent:
         }
         self._reporter = Reporter(self._clients["report"], self._over)
         self._ask_lock = threading.Lock()
+        self._doing = "fetches the code"
+        """How far the preparation is."""
+        self._prepared = threading.Event()
         self._backups: Backups | None = None
 
     def run(self) -> None:
@@ -127,9 +149,9 @@ class Agent:
         except Orphaned:
             log.warning("no controller was found for %.0f s: this machine ends", self._around.orphan_after_s)
             return
-        self._heard_s = time.monotonic()  # the setup may have taken longer than a controller may be silent
+        self._silence.answered()  # the setup may have taken longer than a controller may be silent
         sockets = TrainerSocket(folder, self._answer)
-        threads = [threading.Thread(target=self._beats, daemon=True, name="beats")]
+        threads = list[threading.Thread]()
         if self._notices is not None:
             threads.append(threading.Thread(target=self._listen, daemon=True, name="notices"))
         for thread in threads:
@@ -146,6 +168,7 @@ class Agent:
         """Fetch the job and its code, and run its setup."""
         client = self._clients["ask"]
         spec: dict[str, Any] = self._insist(lambda: client.ask("/job", {}))
+        threading.Thread(target=self._beats, daemon=True, name="beats").start()
         folder = self._around.folder
         token = folder / "token"
         descriptor = os.open(token, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -177,29 +200,25 @@ class Agent:
         self._backups = Backups.at(spec["tiers"], spec["name"], folder / "backups", int(spec["keep"]))
         if spec["setup"] and not (folder / "setup-done").exists():
             point("agent.before-setup")
-            done = subprocess.run(
-                ["/bin/sh", "-c", spec["setup"]],
-                cwd=code,
-                env={**environ, **spec["env"]},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-            )
-            if done.returncode:
-                last = done.stdout.decode("utf-8", "replace").splitlines()[-40:]
-                self._reporter.add("setup-failed", code=done.returncode, lines=last)
+            failed, last = run_setup(spec["setup"], code, {**environ, **spec["env"]}, self._does)
+            if failed:
+                self._reporter.add("setup-failed", code=failed, lines=last)
             (folder / "setup-done").touch()
             point("agent.after-setup")
         self._fetch_data(spec["data"], folder / "data")
         self._trainers.warm_up()
+        self._prepared.set()
         return spec
+
+    def _does(self, what: str) -> None:
+        self._doing = what
 
     def _fetch_data(self, wanted: Mapping[str, Any], folder: Path) -> None:
         """Have the job's data here; without all of it nothing is trained, and the controller ends the job."""
 
         def said(text: str) -> None:
             self._said(0, text)
-            self._reporter.add("fetching", text=text)
+            self._does(f"fetches {text}")
 
         try:
             have_data(wanted, folder, said)
@@ -219,11 +238,11 @@ class Agent:
         while True:
             try:
                 found = ask()
-                self._heard_s = time.monotonic()
+                self._silence.answered()
                 return found
             except (Unheard, WireError) as error:
                 log.debug("the controller does not answer: %s", error)
-                if time.monotonic() - self._heard_s >= self._around.orphan_after_s:
+                if self._silence.lasts_s >= self._around.orphan_after_s:
                     raise Orphaned from None
                 time.sleep(_RETRY_S)
 
@@ -233,30 +252,33 @@ class Agent:
         """Heartbeats; each is answered when there is something new to do, or after ``beat_s``."""
         client, around = self._clients["beat"], self._around
         while not self._over.is_set():
-            trainers, board = self._trainers, self._board
-            assert trainers is not None
+            trainers, board, doing = self._trainers, self._board, "" if self._prepared.is_set() else self._doing
+            ready = not doing and trainers is not None and (trainers.warm or bool(trainers.running))
             step = self._base + board.of_rank(0, RankWord.STEP) if board is not None else 0
             message = {
                 "generation": self._running,
                 "step": step,
                 "step_ns": board.of_rank(0, RankWord.STEP_NS) if board is not None else 0,
-                "warm": trainers.warm or bool(trainers.running),
-                "spare": trainers.warm,
+                "warm": ready,
+                "spare": trainers is not None and trainers.warm,
+                "preparing": doing,
                 "address": around.address,
                 "port": _free_port(),
                 "seen": self._orders.digest,
                 "scheduled": self._scheduled,
-                "wait_s": around.beat_s if trainers.warm or trainers.running else _RETRY_S,
+                "wait_s": around.beat_s if ready else 0.0 if doing else _RETRY_S,
             }
             try:
                 answer = client.ask("/beat", message, around.beat_s + 10.0)
             except (Unheard, WireError) as error:
                 log.debug("no answer to a heartbeat: %s", error)
+                self._silence.failed()
                 self._over.wait(_RETRY_S)
                 continue
-            self._heard_s = time.monotonic()
+            self._silence.answered()
             if not answer.get("same"):
                 self._obey(Orders(**answer))
+            self._prepared.wait(_PREPARING_S)
 
     def _obey(self, orders: Orders) -> None:
         with self._lock:
@@ -279,10 +301,13 @@ class Agent:
                 if notice is not None and abs(notice.taken_s - told) > 1.0:
                     told = notice.taken_s
                     point("agent.notice")
-                    self._reporter.add("notice", taken_s=notice.taken_s, action=notice.action)
+                    number = self._reporter.add("notice", taken_s=notice.taken_s, action=notice.action)
+                    until_s = time.monotonic() + _UNHEARD_S
+                    self._wish = Wish(number, SaveReason.EMERGENCY, notice.taken_s, until_s)
                 if not (rebalance or told) and self._notices.rebalance():
                     rebalance = True
-                    self._reporter.add("rebalance")
+                    number = self._reporter.add("rebalance")
+                    self._wish = Wish(number, SaveReason.INSURANCE, 0.0, time.monotonic() + _UNHEARD_S)
             except (OSError, ValueError, http.client.HTTPException, MetadataError) as error:
                 unheard += 1
                 if unheard in (3, 300):
@@ -298,7 +323,7 @@ class Agent:
             orders = self._orders
             if orders.shutdown:
                 return
-            silent_s = time.monotonic() - self._heard_s
+            silent_s = self._silence.lasts_s
             if silent_s >= orphan_after_s:
                 if saved_for_nobody_s is None:
                     log.warning("nobody has answered for %.0f s: trainers save, and this machine ends", silent_s)
@@ -313,12 +338,27 @@ class Agent:
                 if orders.generation != self._running:
                     self._change(orders)
                 self._save(orders)
+                self._save_unheard()
                 self._watch()
                 self._plan_saves()
             self._over.wait(_TICK_S)
 
     def _saved_since(self, since_s: float) -> bool:
-        return not self._running or self._safe_s >= since_s
+        """Whether what this machine has to give is safe; only rank 0 says so of whole versions."""
+        board, trainers, backups = self._board, self._trainers, self._backups
+        assert trainers is not None and backups is not None
+        if board is None or not self._running or not trainers.running:
+            return True
+        if backups.under_way:
+            return False
+        held = [board.of_rank(rank, RankWord.HELD) for rank in range(trainers.command.per_machine)]
+        if self._is_first(self._orders):
+            return self._safe_s >= since_s or (all(held) and self._safe >= self._base + held[0])
+        return all(held)
+
+    def _is_first(self, orders: Orders) -> bool:
+        """Whether rank 0 is here."""
+        return bool(orders.ranks) and bool(orders.ranks[0]["machine"] == self._around.machine)
 
     def _change(self, orders: Orders) -> None:
         """End the trainers of an older generation, and start those of the newest."""
@@ -337,6 +377,7 @@ class Agent:
             self._board.close()
         self._board = Board.create(self._around.folder / BOARD)
         self._running, self._scheduled, self._base = orders.generation, 0, 0
+        self._alone, self._there, self._safe = False, 0, 0
         self._last = (0, time.monotonic())
         mine = next(r for r in orders.ranks if r["machine"] == self._around.machine)
         world = sum(r["processes"] for r in orders.ranks)
@@ -371,18 +412,43 @@ class Agent:
         if board is None or not self._running or orders.generation != self._running:
             return
         if orders.save is None:
-            if self._request is not None:
-                self._request = None
+            # A controller that has just come back may not have heard yet for what they hold.
+            if self._request is not None or (self._alone and self._silence.is_over):
+                self._request, self._alone, self._there = None, False, 0
                 board.words[Word.RESUMED] = 2**63
             return
         asked_s = orders.save["asked_s"]
         if self._request is None or self._request[0] != asked_s:
             board.words[Word.RESUMED] = 0
-            number = 0
-            if orders.ranks[0]["machine"] == self._around.machine:
+            number, reason, held = 0, SaveReason(orders.save["reason"]), board.of_rank(0, RankWord.HELD)
+            if self._is_first(orders) and held and reason.holds:
+                self._there = self._base + held  # what they have saved by themselves is as good
+            elif self._is_first(orders):
                 point("agent.before-request")
-                number = board.request(SaveReason(orders.save["reason"]), int(orders.save["limit_s"] * 1000))
+                number = board.request(reason, int(orders.save["limit_s"] * 1000))
             self._request = asked_s, number
+        if self._there and self._safe >= self._there:
+            self._report_safe(self._there, SaveReason(orders.save["reason"]), 0.0, 0.0)
+            self._there = 0
+
+    def _save_unheard(self) -> None:
+        """While no controller answers, have the ranks save what it would have asked for."""
+        board, policy, wish = self._board, self._policy, self._wish
+        if board is None or policy is None or not self._running:
+            return
+        silent = self._silence.now
+        board.words[Word.UNHEARD] = silent
+        if silent and not self._alone and self._orders.save is None:
+            self._alone = True
+            board.words[Word.RESUMED] = 0
+        if wish is None or time.monotonic() < wish.until_s:
+            return
+        self._wish = None
+        facts = replace(self._facts, grace_s=wish.limit_s - time.time())
+        wanted = policy.emergency(facts) if wish.reason.holds else policy.saves
+        if wanted and not self._reporter.is_heard(wish.report):
+            log.warning("the controller does not hear of it: the ranks save by themselves")
+            board.request(wish.reason, int(wish.limit_s * 1000))
 
     def _watch(self) -> None:
         """Tell how trainers have ended; while they train, get others ready for the next generation."""
@@ -402,9 +468,9 @@ class Agent:
     def _plan_saves(self) -> None:
         """Say on the board when the save policy wants a version."""
         board, policy = self._board, self._policy
-        if board is None or policy is None or not self._running or self._orders.ranks[:1] == []:
+        if board is None or policy is None or not self._running:
             return
-        if self._orders.ranks[0]["machine"] != self._around.machine or not policy.saves:
+        if not self._is_first(self._orders) or not policy.saves:
             return
         step, now_s = board.of_rank(0, RankWord.STEP), time.monotonic()
         if not step:
@@ -453,16 +519,13 @@ class Agent:
             return {}
         took_s, stall_s = float(message["took_s"]), float(message["stall_s"])
         self._facts = replace(self._facts, save_s=stall_s, backup_s=took_s, emergency_s=took_s)
-        self._safe_s = time.monotonic()
-        self._reporter.add(
-            "saved",
-            generation=self._running,
-            version=int(message["version"]),
-            reason=reason,
-            stall_s=stall_s,
-            took_s=took_s,
-        )
+        self._safe_s, self._safe = time.monotonic(), int(message["version"])
+        self._report_safe(self._safe, reason, stall_s, took_s)
         return {}
+
+    def _report_safe(self, version: int, reason: SaveReason, stall_s: float, took_s: float) -> None:
+        facts = {"version": version, "reason": reason, "stall_s": stall_s, "took_s": took_s}
+        self._reporter.add("saved", generation=self._running, **facts)
 
     def _schedule(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """Have all machines save at the end of a step."""
@@ -473,10 +536,13 @@ class Agent:
         if len(self._orders.ranks) == 1:
             board.schedule(step, Scheduled(SaveReason(save[0]), int(save[1]), int(save[2])))
             return {}
+        if self._silence.now:
+            return {"error": "the controller does not answer"}
         with self._ask_lock:
             try:
                 order = {"generation": self._running, "step": step, "save": save}
-                return self._clients["ask"].ask("/schedule", order, 10.0)
+                limit_s = _SCHEDULED_ALONE_S if message.get("peers") else _SCHEDULED_S
+                return self._clients["ask"].ask("/schedule", order, limit_s)
             except (Unheard, WireError) as error:
                 return {"error": str(error)}
 

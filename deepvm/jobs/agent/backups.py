@@ -36,6 +36,12 @@ class Backups:
         self._store, self._here, self._keep = store, here, keep
         self._queue: queue.SimpleQueue[tuple[Path, Part, Done]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._left, self._lock = 0, threading.Lock()
+
+    @property
+    def under_way(self) -> int:
+        """How many are not done yet."""
+        return self._left
 
     @classmethod
     def at(cls, tiers: Sequence[str], job: str, here: Path, keep: int = KEEP) -> Backups:
@@ -51,8 +57,13 @@ class Backups:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, daemon=True, name="backups")
             self._thread.start()
+        self._count(1)
         self._queue.put((path, part, done))
         return {}
+
+    def _count(self, more: int) -> None:
+        with self._lock:
+            self._left += more
 
     def _run(self) -> None:
         while True:
@@ -64,8 +75,10 @@ class Backups:
                 expected = isinstance(error, (OSError, CheckpointError, DataError, MissingExtraError))
                 log.warning("%s is not backed up: %s", path, error, exc_info=not expected)
                 done(part.step, str(error) or type(error).__name__)
+                self._count(-1)
                 continue
             done(part.step, "")
+            self._count(-1)
             if not part.rank:
                 self._prune(part)
 

@@ -107,8 +107,8 @@ class Reporter:
         self._thread = threading.Thread(target=self._run, name="report", daemon=True)
         self._thread.start()
 
-    def add(self, kind: str, **facts: Any) -> None:
-        """Report something."""
+    def add(self, kind: str, **facts: Any) -> int:
+        """Report something; returns the number of the report."""
         with self._change:
             self._number += 1
             self._events.append({"event": kind, "of": self._number, "at": time.time(), **facts})
@@ -116,12 +116,18 @@ class Reporter:
                 place = next(n for n, event in enumerate(self._events) if event["event"] == LINE)
                 del self._events[place]
             self._change.notify()
+            return self._number
 
     def forget(self, generation: int) -> None:
         """Drop what generations before this one had to say: nobody wants to hear it."""
         with self._change:
             late = [e for e in self._events if e["event"] != LINE and e.get("generation", generation) < generation]
             self._events = [e for e in self._events if e not in late] if late else self._events
+
+    def is_heard(self, number: int) -> bool:
+        """Whether the controller has heard a report."""
+        with self._change:
+            return all(event["of"] != number for event in self._events)
 
     @property
     def waiting(self) -> int:

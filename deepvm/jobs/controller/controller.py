@@ -137,6 +137,8 @@ class Controller:
         world, acts = react(before, [event for event, _ in inbox], self._clock.now_s())
         told = [(_name(e), {**_facts(e), **facts}) for e, facts in inbox if not isinstance(e, _QUIET)]
         told += [(MACHINE, facts) for facts in _ends(before, world)]
+        news = world.preparing.items() - before.preparing.items()
+        told += [("preparing", {"id": key, "doing": doing}) for key, (doing, _) in sorted(news)]
         if before.on_demand != world.on_demand:
             told.append((MARKET, market_facts(world)))
         if before.job is not world.job and not told:
@@ -244,7 +246,8 @@ class Controller:
         now_s = last_s = self._clock.now_s()
         # Nobody was there to hear them.
         rested = {k: replace(m, heard_s=m.heard_s and now_s) for k, m in self.world.machines.items()}
-        self.world = replace(self.world, machines=rested)
+        preparing = {k: (doing, now_s) for k, (doing, _) in self.world.preparing.items()}
+        self.world = replace(self.world, machines=rested, preparing=preparing)
         sampler = Sampler(self._history, self._job.name)
         try:
             while True:

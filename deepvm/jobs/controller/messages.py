@@ -15,7 +15,7 @@ _MOST = 2**53  # larger numbers are not the same in every reader of JSON
 _MOST_GENERATION = 2**31 - 1
 _MOST_NUMBER = 2**63 - 1  # the history keeps 64 bits
 _MOST_S = 1e10
-_LONGEST, _MOST_LINES = 10_000, 100
+_LONGEST, _MOST_LINES, _LONGEST_DOING = 10_000, 100, 200
 _ADDRESS = re.compile(r"[0-9A-Za-z.:_-]{1,253}")
 _OF_AGENT = {
     SaveReason.NONE: Reason.PERIODIC,
@@ -51,6 +51,7 @@ def beat_of(machine: str, message: Mapping[str, Any]) -> Beat:
         truth(message, "warm"),
         whole(message, "step_ns", _MOST_NUMBER) / 1e9,
         truth(message, "spare") if "spare" in message else True,
+        text(message, "preparing")[:_LONGEST_DOING] if "preparing" in message else "",
     )
     return Beat(
         address,

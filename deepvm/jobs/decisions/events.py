@@ -51,6 +51,7 @@ class Heard:
     """A heartbeat: which generation the agent runs (0: none), how far, and whether it can start another at once.
 
     ``step_s``: duration of the last step, 0 before the first. ``spare``: whether it can even while this one runs.
+    ``preparing``: what it does before it can start any, as "fetches data: 3 of 10 GB"; empty when that is over.
     """
 
     id: str
@@ -59,6 +60,7 @@ class Heard:
     warm: bool = False
     step_s: float = 0.0
     spare: bool = True
+    preparing: str = ""
 
 
 @dataclass(frozen=True)

@@ -76,12 +76,25 @@ def known(world: World, event: Event) -> World:
         return world
     world = world.with_spare(event.id, spare=event.spare)
     world = with_event(world, replace(machine, heard_s=now, silent_s=None), MachineEvent.BEAT)
+    world = _prepared(world, event)
     if event.warm or event.epoch:
         world = with_event(world, world.machines[machine.id], MachineEvent.WARM)
     if event.epoch == world.generation and event.id in world.members:
         facts = replace(world.facts, step_s=event.step_s) if event.step_s else world.facts
         world = replace(world, reached=max(world.reached, event.step), facts=facts)
     return world
+
+
+def _prepared(world: World, event: Heard) -> World:
+    """With how far a machine's preparation is; seldom, because it is written down each time."""
+    known_as, since_s = world.preparing.get(event.id, ("", -_SELDOM_S))
+    if event.preparing == known_as or (event.preparing and world.now_s - since_s < _SELDOM_S):
+        return world
+    others = {k: v for k, v in world.preparing.items() if k != event.id and world.machines[k].state.coming}
+    return replace(world, preparing=others | ({event.id: (event.preparing, world.now_s)} if event.preparing else {}))
+
+
+_SELDOM_S = 10.0
 
 
 def _placed(world: World, machine: str, zone: str, usd_per_hour: float | None = None) -> World:

@@ -81,7 +81,8 @@ def _watched(world: World) -> _Step:
         state, heard = machine.state, machine.heard_s
         if state in (Machine.WARMING, Machine.MEMBER) and heard is not None and now - heard >= terms.silent_s:
             world = with_event(world, replace(machine, silent_s=now), MachineEvent.SILENT)
-        late = state.coming and now - machine.requested_s >= terms.start_s
+        further_s = max(machine.requested_s, world.preparing.get(machine.id, ("", 0.0))[1])
+        late = state.coming and now - further_s >= terms.start_s
         if late or (state is Machine.SUSPECT and heard is not None and now - heard >= terms.lost_s):
             world = with_event(world, machine, MachineEvent.OVERDUE)
             acts.append(Release(machine.id))

@@ -107,7 +107,8 @@ class Terms:
     Attributes:
         least, most: machines of a generation. total_usd: what may be paid in all. end_s: when it must stop.
         silent_s: without a heartbeat a machine is SUSPECT. lost_s: so long silent it is LOST.
-        start_s: a machine that takes longer to become a member is released. absent_s: until the cloud's list counts.
+        start_s: a machine that gets no further for so long before it is a member is released.
+        absent_s: until the cloud's list counts.
         gather_s: how long the first generation waits for more machines than the fewest.
         save_s: how long a version may take that no notice limits. cool_s: how long a pool that refused is left alone;
             twice as long each time. give_up_s: without any machine for so long, there is nothing to be had.
@@ -192,6 +193,7 @@ class World:
         requests: how many machines were ever asked for. saving_s: for how long saves have stalled training.
         on_demand: whether the deadline wants machines on demand. losses: spot machines that were lost or refused when
             it last decided. pace: how fast steps are.
+        preparing: by machine, what it does before it can train, and since when: when it last got further.
         cold: machines whose next trainers still load while others run; heartbeats say it, nobody writes it down.
     """
 
@@ -224,6 +226,7 @@ class World:
     on_demand: bool = False
     losses: int = 0
     pace: Pace = field(default_factory=Pace)
+    preparing: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     cold: frozenset[str] = frozenset()
 
     @property

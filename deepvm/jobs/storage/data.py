@@ -12,9 +12,8 @@ import os
 import re
 import shutil
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
@@ -122,8 +121,13 @@ def _fetch(name: str, source: Source, target: Path, said: Said) -> None:
     progress.say()
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="deepvm-data") as pool:
         try:
-            for _ in pool.map(lambda item: _one(source, item, hidden, progress), missing):
-                pass
+            waiting = {pool.submit(_one, source, item, hidden, progress) for item in missing}
+            while waiting:
+                done, waiting = wait(waiting, _SAY_S, FIRST_EXCEPTION)
+                for one in done:
+                    one.result()
+                if waiting:
+                    progress.say()
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
@@ -148,7 +152,8 @@ def _one(source: Source, item: Item, folder: Path, progress: _Progress) -> None:
     target = folder / (item.name or "data")
     target.parent.mkdir(parents=True, exist_ok=True)
     with hidden_beside(target) as hidden:
-        source.fetch(item, hidden)
+        with progress.under_way(hidden):
+            source.fetch(item, hidden)
         size = hidden.stat().st_size
         if size != item.size:
             raise DataError(f"{item.source}: {size} bytes came in place of {item.size}; did it change meanwhile?")
@@ -164,22 +169,33 @@ class _Progress:
     def __init__(self, name: str, url: str, total: int, done: int, files: int, whole: int, said: Said) -> None:
         self._head, self._said, self._lock = f"data {name}: ", said, threading.Lock()
         self._total, self._done, self._files, self._whole, self._url = total, done, files, whole, url
-        self._last_s = time.monotonic()
+        self._coming = set[Path]()
+
+    @contextlib.contextmanager
+    def under_way(self, hidden: Path) -> Iterator[None]:
+        """Count what there is of a file: a large one takes a while."""
+        with self._lock:
+            self._coming.add(hidden)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._coming.discard(hidden)
 
     def add(self, size: int) -> None:
         """One more file is whole."""
         with self._lock:
             self._done, self._whole = self._done + size, self._whole + 1
-            due = time.monotonic() - self._last_s >= _SAY_S
-            if due:
-                self._last_s = time.monotonic()
-        if due:
-            self.say()
 
     def say(self) -> None:
         """Say it now."""
-        amount = f"{format_bytes(self._done)} of {format_bytes(self._total)}"
-        self._said(f"{self._head}{amount}, {self._whole} of {self._files} files of {self._url}")
+        with self._lock:
+            here, coming, whole = self._done, list(self._coming), self._whole
+        for path in coming:
+            with contextlib.suppress(OSError):  # it is whole by now, or not begun
+                here += path.stat().st_size
+        amount = f"{format_bytes(min(here, self._total))} of {format_bytes(self._total)}"
+        self._said(f"{self._head}{amount}, {whole} of {self._files} files of {self._url}")
 
 
 class FolderSource:
@@ -252,8 +268,3 @@ def _md5(path: Path) -> str:
         while piece := file.read(_PIECE):
             digest.update(piece)
     return digest.hexdigest()
-
-
-def fetches(wanted: Mapping[str, Any]) -> Sequence[str]:
-    """The names of data that are fetched, and not mounted."""
-    return [name for name, where in wanted.items() if not isinstance(where, Mapping)]
