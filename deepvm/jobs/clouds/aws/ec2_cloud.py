@@ -216,7 +216,7 @@ class Ec2Cloud:
         return self._account.spot_prices(record.pool.instance_type).get(zone)
 
     def listing(self, job: str) -> Listing:
-        """See :class:`Cloud`. Of several machines with one name, the oldest is it; a controller ends the others here."""
+        """See :class:`Cloud`. Of several machines with one name, the oldest is it; a controller ends the others."""
         found = self._instances(job)
         one = kept(found)
         surplus = [i.id for i in found if i.alive and one[i.machine] is not i]
