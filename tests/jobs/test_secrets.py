@@ -44,6 +44,17 @@ def test_secrets_stay_where_they_belong(home: Home) -> None:
     assert holders == {"secret", "machines/m1/settings.json", "machines/m1/agent/token"}
 
 
+def test_values_of_env_are_the_user_s_alone(home: Home) -> None:
+    """They go to the trainers by way of files, none of which others can read."""
+    env = {"RESULT": str(home.result), "HF_TOKEN": "planted-value-of-env"}
+    done = home.run("run", str(home.job("secret", "exec python own.py 3 0.05;", env=env)))
+    assert done.returncode == 0 and "planted" not in done.stdout + done.stderr
+    assert "planted" not in home.run("jobs", "show", "secret", "-o", "html").stdout
+    holders = [f for f in home.jobs.parent.rglob("*") if f.is_file() and b"planted-value" in f.read_bytes()]
+    assert holders and all(f.stat().st_mode & 0o077 == 0 for f in holders), holders
+    assert home.jobs.parent.stat().st_mode & 0o077 == 0
+
+
 def test_an_error_names_no_secret(home: Home) -> None:
     process = home.start("run", str(home.job("secret", "exec python own.py 1000 0.05;")))
     until(lambda: (home.result / "starts-0").exists())
