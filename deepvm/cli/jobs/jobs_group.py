@@ -144,6 +144,7 @@ def orphans(
     output: Output = "table",
 ) -> None:
     """List machines that live although no controller watches them; --release ends them."""
+    from deepvm.jobs.cloud import Distant
     from deepvm.jobs.history.history import History
     from deepvm.jobs.standing import ALIVE, controller_in
     from deepvm.jobs.submission import cloud_of
@@ -158,6 +159,8 @@ def orphans(
                 if release:
                     for _, machine, _ in [one for one in found if one[0] == row.name]:
                         cloud.release(row.name, machine)
+                    if row.result is not None and not isinstance(cloud, Distant):
+                        cloud.finish(row.name)  # a host that was silent at the end has its files still
     print_as(output, lambda: listing.print_orphans(found), lambda: listing.orphans_document(found))
     if found and output == "table":
         note("released" if release else "deepvm jobs orphans --release ends them")

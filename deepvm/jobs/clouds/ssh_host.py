@@ -7,6 +7,7 @@ them, and ``logs``, which is all that is left of a job. A machine runs on when t
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import socket
@@ -70,7 +71,7 @@ def obey(order: Mapping[str, Any]) -> dict[str, Any]:
         elif order["do"] == "preempt":
             cloud.preempt(job, str(order["machine"]), order["grace_s"])
         elif order["do"] == "finish":
-            _finish(cloud, root, folder, job)
+            _finish(cloud, root, folder, job, int(order["lock"]))
         found = cloud.listing(job)
         busy = cloud.occupant("", "")
     except RefusedError as error:
@@ -121,8 +122,8 @@ def _tell(job: Path, controller: str, *, made: bool = False) -> None:
         write_bytes(file, controller.encode())
 
 
-def _finish(cloud: HostCloud, root: Path, folder: Path, job: str) -> None:
-    """Remove what a job has left, but for the logs of its machines."""
+def _finish(cloud: HostCloud, root: Path, folder: Path, job: str, lock: int) -> None:
+    """Remove what a job has left, but for the logs of its machines; ``lock``: that of the bootstrap, on the code."""
     place = folder / job
     if not place.is_dir() or cloud.listing(job).alive:
         return
@@ -131,8 +132,10 @@ def _finish(cloud: HostCloud, root: Path, folder: Path, job: str) -> None:
     for log in place.glob("machines/*/machine.log"):
         log.replace(logs / f"{job}-{log.parent.name}.log")
     shutil.rmtree(place)
-    if not any(_jobs(host) for host in root.iterdir() if host.name != _CODE):
-        shutil.rmtree(root / _CODE, ignore_errors=True)
+    with contextlib.suppress(OSError):  # an order under way may need the code: the next end of a job removes it
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not any(_jobs(host) for host in root.iterdir() if host.name != _CODE):
+            shutil.rmtree(root / _CODE, ignore_errors=True)
 
 
 def _jobs(host: Path) -> list[Path]:
