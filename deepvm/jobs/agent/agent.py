@@ -540,7 +540,7 @@ class Agent:
             return {"error": "the controller does not answer"}
         with self._ask_lock:
             try:
-                order = {"generation": self._running, "step": step, "save": save}
+                order = {"generation": self._running, "step": step, "save": save, "peers": bool(message.get("peers"))}
                 limit_s = _SCHEDULED_ALONE_S if message.get("peers") else _SCHEDULED_S
                 return self._clients["ask"].ask("/schedule", order, limit_s)
             except (Unheard, WireError) as error:

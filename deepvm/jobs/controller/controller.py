@@ -14,19 +14,20 @@ from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from deepvm.errors import DataError, DeepVMError
+from deepvm.errors import DataError
 from deepvm.io.agent_board import SaveReason
 from deepvm.io.failpoints import point
-from deepvm.jobs.cloud import Cloud, Distant, Launch, RefusedError, Start
+from deepvm.jobs.cloud import Cloud, Distant, Start
 from deepvm.jobs.controller.api import BusyError, application
 from deepvm.jobs.controller.clock import SteadyClock
+from deepvm.jobs.controller.cloud_calls import CloudCalls
 from deepvm.jobs.controller.injector import Injection, strike_of
 from deepvm.jobs.controller.messages import beat_of, event_of, lines_of, number_of, schedule_of, text
 from deepvm.jobs.controller.samples import Sampler
-from deepvm.jobs.controller.server import Strangers, server_of
+from deepvm.jobs.controller.server import Strangers, listening, server_of
 from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.markets import market_facts
-from deepvm.jobs.decisions.react import Orders, orders_of, react
+from deepvm.jobs.decisions.react import Orders, orders_of, react, taken_up
 from deepvm.jobs.decisions.states import Machine
 from deepvm.jobs.decisions.world import LOST, Reason, World
 from deepvm.jobs.history.history import MACHINE, MARKET, STATE, EventRow, History
@@ -34,7 +35,9 @@ from deepvm.jobs.history.log_files import add_line
 from deepvm.jobs.history.pools import learnt
 from deepvm.jobs.wire import USER, Receiver, secret_of, token_of
 
-_TICK_S, _GONE_S, _ACK_S = 0.2, 0.3, 8.0
+_TICK_S, _ACK_S = 0.2, 8.0
+_GONE_NEAR_S, _GONE_S = 0.3, 3.0
+"""For so long nobody is suspected whose connection has broken: another takes round trips, of which some are long."""
 _PIECE = 300_000
 _STALL_S = 1.0
 _AGAIN_S, _UNWRITTEN_S = 1.0, 300.0
@@ -106,9 +109,10 @@ class Controller:
         self._wrong: Exception | None = None
         self._waiting: dict[str, asyncio.TimerHandle] = {}
         self.last_lines: list[str] = []
-        self._listed_s = 0.0
         self._stop = ""
         self._injected_s = 0.0
+        self._gone_s = _GONE_NEAR_S if cloud.near else _GONE_S
+        self._calls = CloudCalls(cloud, job.name, self.feed)
 
     # --- events ------------------------------------------------------------------------------------------------------
 
@@ -157,12 +161,19 @@ class Controller:
             self._stored, self._unwritten_s = world, None
             _pass(changed, "written")
         self.world = world
-        for row in rows:
-            self.told(row)
         for act in acts:
             self._start(self._do(act))
         if replace(before, now_s=world.now_s) != world:
             self._start(self._wake())
+        for row in rows:
+            self._tell(row)
+
+    def _tell(self, row: EventRow) -> None:
+        """Show an event; nothing else depends on whether somebody can see it."""
+        try:
+            self.told(row)
+        except Exception as error:  # a terminal that was closed, a pipe that nobody reads
+            log.debug("%s is not shown: %s", row.kind, error)
 
     def _put_off(self, inbox: list[tuple[d.Event, Mapping[str, Any]]], error: DataError) -> None:
         """Do nothing of which no trace would be left; a disk that is full, or a lock, may be gone in a moment."""
@@ -198,57 +209,37 @@ class Controller:
 
     async def _do(self, act: d.Act) -> None:
         """Have the cloud do something; what became of it is an event, or found in the cloud's list."""
-        name = self._job.name
-        try:
-            if isinstance(act, d.Release):
-                point("cloud.before-release")
-                await asyncio.to_thread(self._cloud.release, name, act.id)
-                point("cloud.after-release")
-                if self._cloud.near:  # it is gone already
-                    self._listed_s = 0.0
-                return
-            record = self.world.machines[act.id]
-            start = Start(
-                name, act.id, secret_of(self._job.secret, act.id), self._url, str(self._job.folder / "controller")
-            )
-            point("cloud.before-request")
-            made = await asyncio.to_thread(self._cloud.request, record, start)
-            point("cloud.after-request")
-        except RefusedError as error:
-            self.feed(d.Refused(act.id, str(error)))
-        except (DeepVMError, OSError) as error:  # whatever it was, nobody knows what became of it
-            log.warning("%s", error)
-        else:
-            launch = made if isinstance(made, Launch) else Launch(made)
-            self.feed(d.Launched(act.id, launch.launched_s, launch.zone, launch.usd_per_hour))
+        if isinstance(act, d.Release):
+            await self._calls.release(act.id)
+            return
+        name, place = self._job.name, str(self._job.folder / "controller")
+        start = Start(name, act.id, secret_of(self._job.secret, act.id), self._url, place)
+        await self._calls.request(self.world.machines[act.id], start)
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
     async def run(self) -> World:
         """Run until the job is over and nothing lives."""
-        host = await asyncio.to_thread(self._cloud.host, self._job.name)
+        host = await self._calls.call(self._cloud.host, self._job.name)
         bind, bind_port = self._cloud.listen() if isinstance(self._cloud, Distant) else (host, 0)
         self._receiver, strangers = Receiver(self._job.secret), Strangers()
-        server = server_of(application(self, self._receiver, strangers.left), bind, bind_port, strangers)
-        serving = asyncio.create_task(server.serve())
+        bound = listening(bind, bind_port)
+        server = server_of(application(self, self._receiver, strangers.left), strangers)
+        serving = asyncio.create_task(server.serve([bound]))
         while not server.started:
             await asyncio.sleep(0.01)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        self._url = f"http://{host}:{port}"
+        self._url = f"http://{host}:{bound.getsockname()[1]}"
         place = self._job.folder / "controller"
         place.with_name("controller.new").write_text(self._url)
         place.with_name("controller.new").replace(place)
         if isinstance(self._cloud, Distant):
-            await asyncio.to_thread(self._cloud.announce, self._job.name, self._url)
+            await self._calls.call(self._cloud.announce, self._job.name, self._url)
         point(f"job.{self.world.job.value}.begun")
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
-        now_s = last_s = self._clock.now_s()
-        # Nobody was there to hear them.
-        rested = {k: replace(m, heard_s=m.heard_s and now_s) for k, m in self.world.machines.items()}
-        preparing = {k: (doing, now_s) for k, (doing, _) in self.world.preparing.items()}
-        self.world = replace(self.world, machines=rested, preparing=preparing)
-        sampler = Sampler(self._history, self._job.name)
+        last_s = self._clock.now_s()
+        self.world = taken_up(self.world, last_s)
+        sampler, looked = Sampler(self._history, self._job.name), False
         try:
             while True:
                 if self._wrong is not None:
@@ -260,9 +251,8 @@ class Controller:
                     self._hear()
                     await asyncio.sleep(_TICK_S)
                     continue
-                if time.monotonic() - self._listed_s >= self._job.list_s:
-                    self._listed_s = time.monotonic()
-                    self._start(self._list())
+                if self._calls.is_list_due(self._job.list_s):
+                    self._start(self._calls.list())
                 if self._stop:
                     self.feed(d.Stop(self._stop))
                     self._stop = ""
@@ -274,7 +264,11 @@ class Controller:
                     return self.world
                 over = self.world.job.over and all(m.state.over for m in self.world.machines.values())
                 if over and not self._tasks:
-                    await asyncio.to_thread(self._cloud.finish, self._job.name)
+                    if not looked:  # a request that was given up may have made a machine since
+                        looked = True
+                        await self._calls.list()
+                        continue
+                    await self._calls.finish()
                     sampler.close()
                     point("job.finished")
                     return self.world
@@ -284,6 +278,7 @@ class Controller:
             server.should_exit = True
             with contextlib.suppress(asyncio.CancelledError):
                 await serving
+            self._calls.close()
 
     def _forgive(self, stalled_s: float) -> None:
         """Silence while this process slept, waited for a lock or had no core counts for nothing."""
@@ -292,7 +287,7 @@ class Controller:
         self.world = replace(self.world, machines=machines)
         for machine, wait in list(self._waiting.items()):
             wait.cancel()
-            self._waiting[machine] = asyncio.get_running_loop().call_later(_GONE_S, self._is_gone, machine)
+            self._waiting[machine] = asyncio.get_running_loop().call_later(self._gone_s, self._is_gone, machine)
 
     def _interrupt(self) -> None:
         """Ctrl-C: save, release, end, unless machines are kept; a second one ends the controller at once."""
@@ -323,14 +318,6 @@ class Controller:
         facts = replace(self.world.facts, step_s=step_s)
         self.world = replace(self.world, machines=machines, reached=reached, facts=facts)
 
-    async def _list(self) -> None:
-        try:
-            found = await asyncio.to_thread(self._cloud.listing, self._job.name)
-        except (DeepVMError, OSError) as error:
-            log.warning("%s", error)
-            return
-        self.feed(d.Listed(dict(found.alive), dict(found.ended), dict(found.zones)))
-
     def _strike(self) -> None:
         """Take machines back on purpose, when their lives are over."""
         injection = self._job.injection
@@ -350,15 +337,11 @@ class Controller:
             strike = strike_of(injection, number)
             if self._clock.now_s() - max(machine.trained_s, self._injected_s) >= strike.life_s:
                 self._struck.add(machine.id)
-                self._start(self._preempt(machine.id, strike.grace_s))
+                self._start(self._calls.preempt(machine.id, strike.grace_s))
 
     def _is_struck(self, machine: str) -> bool:
         record = self.world.machines[machine]
         return record.noticed_s is not None or record.end_reason == LOST
-
-    async def _preempt(self, machine: str, grace_s: float | None) -> None:
-        with contextlib.suppress(DeepVMError, OSError):
-            await asyncio.to_thread(self._cloud.preempt, self._job.name, machine, grace_s)
 
     # --- agents ------------------------------------------------------------------------------------------------------
 
@@ -386,7 +369,7 @@ class Controller:
         beat, record = beat_of(machine, message), self.world.machines.get(machine)
         if record is None:
             return self._told(Orders(shutdown=True))
-        agent = self._agents.setdefault(machine, _Agent())
+        is_new, agent = machine not in self._agents, self._agents.setdefault(machine, _Agent())
         agent.address, agent.port, agent.scheduled = beat.address, beat.port, beat.scheduled
         if (wait := self._waiting.pop(machine, None)) is not None:
             wait.cancel()
@@ -395,13 +378,13 @@ class Controller:
         else:
             self.feed(beat.heard)
             await self._heeded()
-        if agent.scheduled:
+        if agent.scheduled or is_new:
             await self._wake()
         until_s = time.monotonic() + min(beat.wait_s, 60.0)
         async with self._change:
             while True:
                 orders, left_s = orders_of(self.world, machine), until_s - time.monotonic()
-                if self._digest(orders) != beat.seen:
+                if self._digest(orders) != beat.seen and self._can_start(machine, orders):
                     point("controller.before-orders")
                     return self._told(orders)
                 if left_s <= 0:
@@ -409,10 +392,15 @@ class Controller:
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._change.wait(), left_s)
 
+    def _can_start(self, machine: str, orders: Orders) -> bool:
+        """Whether all is known that the trainers of a machine must know; they are heard one after the other."""
+        is_known = all(m in self._agents for m in [*orders.members, *self.world.anchors])
+        return not orders.generation or machine in self.world.started or is_known
+
     def gone(self, machine: str) -> None:
         """See :class:`deepvm.jobs.controller.api.Handler`."""
         if machine in self.world.machines and machine not in self._waiting:
-            wait = asyncio.get_running_loop().call_later(_GONE_S, self._is_gone, machine)
+            wait = asyncio.get_running_loop().call_later(self._gone_s, self._is_gone, machine)
             self._waiting[machine] = wait
 
     def _is_gone(self, machine: str) -> None:
@@ -486,7 +474,13 @@ class Controller:
             self._change.notify_all()
             while any(self._agents.get(m, _Agent()).scheduled != number for m in members):
                 left_s = until_s - time.monotonic()
-                if left_s <= 0 or self.world.generation != generation:
+                if self.world.generation != generation:
+                    return {"error": "an older generation"}
+                if left_s <= 0:
+                    # Some will save it, and the others will not: none goes on like that, unless they agree themselves.
+                    for m in () if message.get("peers") else members:
+                        if self._agents.get(m, _Agent()).scheduled != number:
+                            self.feed(d.Silent(m))
                     return {"error": "not all machines have it"}
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._change.wait(), left_s)

@@ -55,6 +55,21 @@ def orders_of(world: World, machine: str) -> Orders:
 _UNWANTED = (Machine.RELEASING, Machine.LOST, Machine.ENDED, Machine.FAILED)
 
 
+def taken_up(world: World, now_s: float) -> World:
+    """A world that another controller takes up: silence meanwhile counts for nothing.
+
+    A generation of which not all machines have started begins anew: some may have been told where to meet, and what
+    they were told is not written down.
+    """
+    rested = {k: replace(m, heard_s=m.heard_s and now_s) for k, m in world.machines.items()}
+    preparing = {k: (doing, now_s) for k, (doing, _) in world.preparing.items()}
+    world = replace(world, machines=rested, preparing=preparing)
+    if world.job.over or not world.formed or world.started.issuperset(world.members):
+        return world
+    begun = replace(world, job=job_after(world.job, JobEvent.BROKEN), formed=False, save=None)
+    return replace(begun, suspected_s=None, exits={}, started=frozenset())
+
+
 def react(world: World, events: Event | Sequence[Event], now_s: float) -> tuple[World, tuple[Act, ...]]:
     """What is known after an event, or several at once, and what is to be done about it."""
     world = replace(world, now_s=max(now_s, world.now_s))
