@@ -71,7 +71,7 @@ class Run(TypedDict):
     notices: Annotated[int, "of those, how many were announced"]
     lost_steps: Annotated[int, "steps that were done again"]
     saves: RunSaves
-    total_s: Annotated[float, "from the submission to the end, seconds"]
+    total_s: Annotated[float, "from the submission to the end, but for the time in which it was stopped, seconds"]
     breakdown_s: RunBreakdown
     cost_usd: Annotated[Usd, "what was paid"]
     on_demand_cost_usd: Annotated[float | None, "what on-demand machines would have cost, US dollars, null if unknown"]
