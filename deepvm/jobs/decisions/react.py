@@ -79,8 +79,11 @@ def _watched(world: World) -> _Step:
     terms, now, acts = world.terms, world.now_s, list[Act]()
     for machine in list(world.machines.values()):
         state, heard = machine.state, machine.heard_s
-        if state in (Machine.WARMING, Machine.MEMBER) and heard is not None and now - heard >= terms.silent_s:
+        silent = heard is not None and now - heard >= terms.silent_s
+        if silent and state in (Machine.WARMING, Machine.MEMBER):
             world = with_event(world, replace(machine, silent_s=now), MachineEvent.SILENT)
+        elif silent and state is Machine.NOTICED and machine.silent_s is None:
+            world = world.with_machine(replace(machine, silent_s=now))
         further_s = max(machine.requested_s, world.preparing.get(machine.id, ("", 0.0))[1])
         late = state.coming and now - further_s >= terms.start_s
         if late or (state is Machine.SUSPECT and heard is not None and now - heard >= terms.lost_s):
@@ -159,8 +162,14 @@ def _marketed(world: World) -> _Step:
 
 
 def _broken(world: World) -> bool:
-    """Whether a member of the generation is gone, or may be."""
-    return any(world.machines[m].state not in (Machine.MEMBER, Machine.NOTICED) for m in world.members)
+    """Whether a member of the generation is gone, or may be.
+
+    One that is noticed may be silent for a while: others can make its version safe without it.
+    """
+    members = [world.machines[m] for m in world.members]
+    return any(
+        m.state is not Machine.MEMBER and (m.state is not Machine.NOTICED or m.silent_s is not None) for m in members
+    )
 
 
 def _saved_first(world: World) -> _Step:
