@@ -95,6 +95,9 @@ def holds(before: World, world: World, acts: tuple[d.Act, ...]) -> None:
     assert not world.job.over or all(m.state in GONE for m in machines.values())
     assert before.job is world.job or not before.job.over
     assert world.save is None or world.formed
+    # Nobody waits for a machine that is silent, noticed or not.
+    heard = [machines[m].heard_s for m in world.members if world.formed]
+    assert all(at_s is None or world.now_s - at_s < terms.silent_s for at_s in heard)
 
 
 def stored(world: World) -> World:
@@ -106,10 +109,17 @@ def stored(world: World) -> World:
 @given(
     terms=terms(),
     events=st.lists(st.tuples(EVENTS, st.sampled_from([0.0, 0.5, 3.0, 20.0, 400.0])), max_size=60),
+    trains=st.booleans(),
     ends=st.integers(0, 10**6),
 )
-def test_any_events_in_any_order(terms: Terms, events: list[tuple[Any, float]], ends: int) -> None:
+def test_any_events_in_any_order(terms: Terms, events: list[tuple[Any, float]], trains: bool, ends: int) -> None:
+    """``trains``: all machines are there before; else hardly any of these orders forms a generation."""
     world, now = World(terms, 0.0, pools=(SPOT,)), 0.0
+    if trains:
+        world, _ = react(world, d.Tick(), now)
+        world, _ = react(world, [d.Heard(m, warm=True) for m in world.machines], now)
+        world, _ = react(world, [d.Started(m, 1, 0) for m in world.members], now)
+        assert world.formed
     for event, after_s in events:
         now += after_s
         if isinstance(event, d.Listed):  # under the job's names the cloud has only what was asked for

@@ -80,7 +80,7 @@ class CloudCalls:
         except Exception as error:
             _warn(error)
         else:
-            self._feed(d.Listed(dict(found.alive), dict(found.ended), dict(found.zones)))
+            self._feed(d.Listed(dict(found.alive), dict(found.ended), dict(found.zones), found.taken))
         finally:
             self._is_listing = False
 

@@ -67,7 +67,7 @@ def test_a_cloud_that_hangs_is_asked_once() -> None:
         assert calls.is_list_due(0.0) and not calls.is_list_due(10.0)
         await calls.release("m1")  # it lives all the same
 
-    assert called(cloud, work) == [d.Listed({"m1": 1.0}, {}, {})]
+    assert called(cloud, work) == [d.Listed({"m1": 1.0}, {}, {}, frozenset())]
     assert sorted(cloud.calls) == ["list", "release m1", "release m1", "release m2"]
 
 
