@@ -28,7 +28,7 @@ from deepvm.jobs.decisions.pool_choice import in_order
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import Pool, Terms, World
 from deepvm.jobs.history.history import History, JobRow, own_folder
-from deepvm.jobs.history.pools import expected_life_s
+from deepvm.jobs.history.pools import expected_life_s, is_of_a_market
 from deepvm.jobs.jobfile import Anchor, JobFile, Range
 from deepvm.jobs.own_hosts import SSH, OwnHosts, pool_of
 from deepvm.jobs.storage import git_code
@@ -66,7 +66,7 @@ def world_of(job: JobFile, beside: Path, now_s: float, lives: Iterable[Mapping[s
     hosts, budget = hosts_of(job, beside), job.budget
     wanted = rented_of(job, beside) if hosts is None else taken_of(job, hosts)
     grace_s = job.inject.grace if job.inject else _GRACE_S
-    cloud, known = cloud_of(job.cloud), list(lives)
+    cloud, known = cloud_of(job.cloud), [m for m in lives if is_of_a_market(m)]
     whole = job.machines.zone or (cloud.whole() if isinstance(cloud, Distant) else job.cloud)
 
     def pool(name: str, market: Market, option: str, zone: str = whole, usd: float | None = None) -> Pool:

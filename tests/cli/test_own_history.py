@@ -87,6 +87,17 @@ def test_doubt_is_part_of_it(run: Run, place: str) -> None:
     assert few.low_s < 0.6 * many.low_s and few.high_s > many.high_s
 
 
+def test_lives_that_were_ended_on_purpose_are_no_market_s(run: Run, place: str) -> None:
+    lived(place, "g4dn.xlarge", 0.01, 50, cloud="local", zone="local")
+    words = ("simulate", "--preset", "gpt-117m", "--runs", "5", "--lives")
+    for pool in ("", ":g4dn.xlarge"):
+        code, _, err = run(*words, f"history{pool}")
+        assert code == 2 and "allowed: history:g4dn.xlarge/local" in err
+    lived(place, "g4dn.xlarge", 9, 3)
+    assert "3 lives, 3 ended by a preemption" in run(*words, "history:g4dn.xlarge")[2]
+    assert "50 lives" in run(*words, "history:g4dn.xlarge/local")[2]  # who names the pool wants it
+
+
 def test_simulated_with_own_lives(run: Run, place: str) -> None:
     lived(place, "g4dn.xlarge", 2.0, 12)
     lived(place, "g5.xlarge", 9.0, 12, zone="us-east-1b")

@@ -12,7 +12,7 @@ from deepvm.cli.jobs.run import Keep
 from deepvm.cli.jobs.serve import serve
 from deepvm.cli.output import Output, note, print_as
 from deepvm.cli.parameters import arg, flag, group, opt
-from deepvm.core.spelling import one_of
+from deepvm.core.spelling import joined, one_of
 from deepvm.errors import DataError, RequestError
 
 if TYPE_CHECKING:
@@ -176,7 +176,13 @@ def inject(
     Example: deepvm inject resnet-7 --mttp 30s --grace 5s --missed 0.1
     """
     from deepvm.core.units import parse_seconds
+    from deepvm.jobs.clouds.registry import clouds_that_preempt
+    from deepvm.jobs.history.history import History
 
+    with History.open() as history:
+        cloud = _row(history, name).spec["cloud"]
+    if cloud not in (able := clouds_that_preempt()):
+        raise RequestError("NAME", name, f"a job on {joined(able, 'or')}; {cloud} takes machines back itself")
     if not 0 <= missed <= 1:
         raise RequestError("missed", missed, "a share from 0 to 1")
     lives = {"mttp_s": parse_seconds(mttp, "mttp"), "grace_s": parse_seconds(grace, "grace"), "missed": missed}

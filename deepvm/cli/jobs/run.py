@@ -10,7 +10,7 @@ import typer
 
 from deepvm.cli.interrupts import INTERRUPTED
 from deepvm.cli.output import Output, note, print_as
-from deepvm.cli.parameters import arg, flag, opt
+from deepvm.cli.parameters import CLOUDS, arg, flag, opt
 from deepvm.errors import DataError, RequestError
 
 if TYPE_CHECKING:
@@ -24,9 +24,7 @@ Keep = Annotated[bool, flag("--keep", "On Ctrl-C leave the machines training; de
 
 def run(
     job: Annotated[Path, arg("JOB", "Job file; docs/reference/run-file.md shows one.")],
-    cloud: Annotated[
-        str | None, opt("Where machines come from: local, ssh or aws; default: the job's.", "NAME")
-    ] = None,
+    cloud: Annotated[str | None, opt(f"Where machines come from: {CLOUDS}; default: the job's.", "NAME")] = None,
     name: Annotated[str | None, opt("Name of the job; default: the job file's.", "NAME")] = None,
     detach: Annotated[bool, flag("--detach", "Return at once; 'deepvm jobs' watches and stops the job.")] = False,
     dry_run: Annotated[bool, flag("--dry-run", "Show what would be rented, and rent nothing.")] = False,

@@ -26,7 +26,7 @@ from deepvm.jobs.cloud import Listing, RefusedError, Start, UnknownError
 from deepvm.jobs.clouds.settings import MachineSettings
 from deepvm.jobs.decisions.world import MachineRecord
 
-LOCK, MACHINE, ENDED, ORDER, LOG = "lock", "machine.json", "ended.json", "order.json", "machine.log"
+LOCK, MACHINE, ENDED, ORDER, AGENT, LOG = "lock", "machine.json", "ended.json", "order.json", "agent", "machine.log"
 _LAST_BYTES, _LAST_LINES = 16_384, 40
 _LOOK_S, _GONE_S = 0.01, 10.0
 
@@ -63,7 +63,8 @@ class LocalCloud:
         return jail()
 
     def finish(self, job: str) -> None:
-        """See :class:`Cloud`."""
+        """See :class:`Cloud`: the last look, which removes what machines have left."""
+        self.listing(job)
 
     def request(self, record: MachineRecord, start: Start) -> float:
         """See :class:`Cloud`."""
@@ -75,7 +76,7 @@ class LocalCloud:
         except OSError as error:
             raise RefusedError(f"{place}: {error.strerror or error}") from None
         try:
-            free = _locked(descriptor)
+            free = _locked(descriptor, fcntl.LOCK_EX)
             if (place / MACHINE).exists():  # asked for again, after a reply that was lost
                 return float(_read(place / MACHINE)["launched_s"])
             if not free:
@@ -141,6 +142,7 @@ class LocalCloud:
                     ended[place.name] = launched_s, float(end["ended_s"])
                     if end["why"] == "preempted":
                         taken.add(place.name)
+                    shutil.rmtree(place / AGENT, ignore_errors=True)  # code and data, as the disk of a VM
         return Listing(alive, ended, taken=frozenset(taken))
 
     def _end(self, place: Path, why: str) -> dict[str, Any]:
@@ -170,7 +172,7 @@ class LocalCloud:
         _kill(place, "released")
         point("local.after-release")
         self._end(place, "released")
-        shutil.rmtree(place / "agent" / "code", ignore_errors=True)
+        shutil.rmtree(place / AGENT, ignore_errors=True)
 
     def preempt(self, job: str, machine: str, grace_s: float | None) -> None:
         """See :class:`Cloud`."""
@@ -207,9 +209,9 @@ def _environ() -> dict[str, str]:
     return found
 
 
-def _locked(descriptor: int) -> bool:
+def _locked(descriptor: int, kind: int) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
@@ -219,7 +221,7 @@ def _is_alive(place: Path) -> bool:
     """Whether any process of a machine lives: it holds the lock."""
     descriptor = os.open(place / LOCK, os.O_RDWR)
     try:
-        return not _locked(descriptor)
+        return not _locked(descriptor, fcntl.LOCK_SH)  # shared: others who look at the same time hold none that counts
     finally:
         os.close(descriptor)
 

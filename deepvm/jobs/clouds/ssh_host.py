@@ -67,7 +67,6 @@ def obey(order: Mapping[str, Any]) -> dict[str, Any]:
             _tell(folder / job, str(order.get("controller", "")))
         elif order["do"] == "release":
             cloud.release(job, str(order["machine"]))
-            shutil.rmtree(folder / job / "machines" / str(order["machine"]) / "agent", ignore_errors=True)
         elif order["do"] == "read":
             return {"event": "done", "lines": cloud.last_lines(job, str(order["machine"]))}
         elif order["do"] == "preempt":
@@ -99,9 +98,6 @@ def _start(cloud: HostCloud, folder: Path, order: Mapping[str, Any]) -> float:
         busy = cloud.occupant(job, name)
         if busy:
             raise RefusedError(f"{busy} is there")
-        for old in (folder / job / "machines").glob("*/agent"):  # code and data of those that have ended
-            if old.parent.name != name:
-                shutil.rmtree(old, ignore_errors=True)
         if not order["address"]:
             cloud = HostCloud(folder, _towards(controller))
         pool = Pool(order["type"], order["zone"], order["market"], float(order["usd_per_hour"]))

@@ -14,10 +14,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from deepvm.core.spelling import joined
 from deepvm.errors import DataError, DeepVMError
 from deepvm.io.agent_board import SaveReason
 from deepvm.io.failpoints import point
 from deepvm.jobs.cloud import Cloud, Distant, Start
+from deepvm.jobs.clouds.registry import clouds_that_preempt
 from deepvm.jobs.controller.api import BusyError, application
 from deepvm.jobs.controller.changes import changed_states, ends, facts_of, name_of, pass_points
 from deepvm.jobs.controller.clock import SteadyClock
@@ -512,6 +514,9 @@ class Controller:
         elif kind == "save":
             self.feed(d.SaveNow())
         elif kind == "inject":
+            if not self._cloud.can_preempt:
+                clouds = joined(clouds_that_preempt())
+                return {"error": f"its cloud takes machines back itself; allowed with {clouds}"}
             found = message["inject"]
             count = found["count"]
             done = self.world.preemptions

@@ -164,12 +164,14 @@ class History:
         """That of this user. Raises DataError: it cannot be used."""
         place = environ.get(PLACE, "") or str(own_folder(environ) / "history.db")
         if place.startswith("postgresql:"):
-            place = place.replace("postgresql:", "postgresql+psycopg:", 1)
+            return cls(_postgresql(place.replace("postgresql:", "postgresql+psycopg:", 1)))
         if "://" in place:
             return cls(sa.create_engine(place, pool_pre_ping=True))
         path = Path(place)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            _make_private(path, ours=not environ.get(PLACE))
+            if path.parent == user_folder("data", environ):  # made by something that keeps no secrets
+                path.parent.chmod(0o700)
         except OSError as error:
             raise DataError(f"{path.parent}: {error.strerror or error}; name another place in {PLACE}") from None
         engine = sa.create_engine(f"sqlite:///{path}", connect_args={"timeout": 30.0})
@@ -329,6 +331,41 @@ class History:
     def __exit__(self, *_: object) -> None:
         """Close it."""
         self.close()
+
+
+_CONNECT_S, _UNHEARD_S, _STATEMENT_S = 5, 10, 10
+"""The controller waits for the database in its only thread: while it does, no machine is answered."""
+
+
+def _postgresql(url: str) -> sa.Engine:
+    """A database whose server may hang, or be gone without a word."""
+    limits = {
+        "connect_timeout": _CONNECT_S,
+        "tcp_user_timeout": _UNHEARD_S * 1000,
+        "keepalives_idle": _CONNECT_S,  # also while nothing is sent, but an answer is waited for
+    }
+    given = sa.make_url(url).query
+    engine = sa.create_engine(url, pool_pre_ping=True, connect_args={k: v for k, v in limits.items() if k not in given})
+
+    @sa.event.listens_for(engine, "connect")
+    def _limit(connection: Any, _: Any) -> None:
+        # Not among the options of the connection, which poolers refuse.
+        connection.execute(f"SET statement_timeout = {round(_STATEMENT_S * 1000)}")
+        connection.commit()
+
+    return engine
+
+
+def _make_private(path: Path, *, ours: bool) -> None:
+    """Make the file of a history: only the user reads what jobs have in ``env``, such as tokens. Raises OSError.
+
+    ``ours``: it is in deepvm's own folder; where the user has named a place, others may have been let in.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.close(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))  # what SQLite puts beside it has the same permissions
+    for made in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")) if ours else ():
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            made.chmod(0o600)
 
 
 def _job(row: Mapping[str, Any]) -> JobRow:

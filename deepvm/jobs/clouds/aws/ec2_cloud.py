@@ -57,6 +57,8 @@ class Ec2Cloud:
         """What this process has had made, by job and machine."""
         self._put_once = set[str]()
         self._seen_ended: dict[str, float] = {}
+        self._controlled = set[str]()
+        """Jobs of which this process is the controller: only a controller ends machines unasked."""
 
     @classmethod
     def open(cls, folder: Path) -> Ec2Cloud:
@@ -101,6 +103,7 @@ class Ec2Cloud:
 
     def announce(self, job: str, url: str) -> None:
         """See :class:`Distant`."""
+        self._controlled.add(job)
         self._put(f"{self._prefix(job)}/controller", url.encode())
 
     def tier(self, job: str) -> str:
@@ -122,11 +125,12 @@ class Ec2Cloud:
 
     def request(self, record: MachineRecord, start: Start) -> Launch:
         """See :class:`Cloud`."""
+        self._controlled.add(start.job)
         # Whatever became of an earlier request of this name: it counts.
         there = self._instances(start.job)
         known = kept(there).get(record.id)
         if known is not None:
-            return Launch(known.launched_s, known.zone)
+            return Launch(known.launched_s, known.zone, self._usd_per_hour(record, known.zone))
         try:
             asked = self._prepared(record, start, [i.zone for i in there if i.alive])
         except UnknownError as error:
@@ -204,17 +208,20 @@ class Ec2Cloud:
         if len(made) > 1:  # one was asked for
             with contextlib.suppress(UnknownError, RefusedError):
                 self._terminate([other for other, _ in made[1:]])
-        price = None
-        if record.pool.market == _SPOT and zone != record.pool.zone:
-            price = self._account.spot_prices(record.pool.instance_type).get(zone)
-        return Launch(launched_s, zone, price)
+        return Launch(launched_s, zone, self._usd_per_hour(record, zone))
+
+    def _usd_per_hour(self, record: MachineRecord, zone: str) -> float | None:
+        """The spot price now: that of the pool is of the day on which the job was submitted."""
+        if record.pool.market != _SPOT:
+            return None
+        return self._account.spot_prices(record.pool.instance_type).get(zone)
 
     def listing(self, job: str) -> Listing:
-        """See :class:`Cloud`. Of several machines with one name, the oldest is it; the others are ended here."""
+        """See :class:`Cloud`. Of several machines with one name, the oldest is it; a controller ends the others."""
         found = self._instances(job)
         one = kept(found)
         surplus = [i.id for i in found if i.alive and one[i.machine] is not i]
-        if surplus:
+        if surplus and job in self._controlled:
             with contextlib.suppress(RefusedError, UnknownError):  # the next look tries again
                 self._terminate(surplus)
         alive = {name: i.launched_s for name, i in one.items() if i.alive}
@@ -288,7 +295,7 @@ class Ec2Cloud:
 
     def preempt(self, job: str, machine: str, grace_s: float | None) -> None:
         """See :class:`Cloud`."""
-        raise UnknownError("AWS takes machines back itself; its Fault Injection Service does so on purpose")
+        raise UnknownError("AWS takes machines back itself")
 
     # --- calls -------------------------------------------------------------------------------------------------------
 
