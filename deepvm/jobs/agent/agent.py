@@ -42,6 +42,7 @@ _RETRY_S = 0.1
 _SCHEDULED_S, _SCHEDULED_ALONE_S = 10.0, 3.0
 """For how long the controller may have a step announced; the second where the ranks can do so themselves."""
 _PREPARING_S = 1.0
+_WARM_AGAIN_S = 0.5
 _UNHEARD_S = 1.5
 """For how long a notice waits for the controller before the ranks save by themselves."""
 
@@ -117,6 +118,7 @@ class Agent:
         self._request: tuple[float, int] | None = None
         self._board: Board | None = None
         self._trainers: Trainers | None = None
+        self._warmed_s = 0.0
         self._policy: SavePolicy | None = None
         self._facts = SaveFacts()
         self._last = (0, time.monotonic())
@@ -454,8 +456,10 @@ class Agent:
         """Tell how trainers have ended; while they train, get others ready for the next generation."""
         trainers, board = self._trainers, self._board
         assert trainers is not None
-        if trainers.running and board is not None and board.of_rank(0, RankWord.STEP) > self._last[0]:
-            trainers.warm_up()
+        trains = board is not None and board.of_rank(0, RankWord.STEP) > self._last[0]
+        if (trains or not trainers.running) and time.monotonic() >= self._warmed_s + _WARM_AGAIN_S:
+            self._warmed_s = time.monotonic()
+            trainers.warm_up()  # for those that were killed while they waited, too
         code = trainers.ended() if trainers.running else None
         if code is None or board is None:
             return
