@@ -36,7 +36,7 @@ QUICK = {
     "local.before-reply",
     "backup.before-rename",
 }
-AT_THE_END = of("job.done") | {"job.finished"}
+AT_THE_END = of("job.done") | {"job.finished", "agent.ended"}
 ELSEWHERE = STOPPED | FAILED | SILENT | REFUSED | ANCHORED | SCHEDULED
 HERE = sorted(points() - ELSEWHERE)
 
