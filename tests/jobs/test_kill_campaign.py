@@ -19,7 +19,7 @@ from support.profiling.namespaces import need_namespaces
 from deepvm.jobs.decisions.states import Job
 
 INJECT = {"mttp": "12s", "count": 3, "grace": "4s", "missed": 0.3}
-EACH = 8
+EACH = 9
 CHAINS, TORCHES = 14, 12
 """Jobs of the thorough campaign."""
 

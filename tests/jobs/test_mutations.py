@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from support.effort import THOROUGH
-from support.jobs.kills import SYNCED, arm
+from support.jobs.kills import MUTATIONS, SYNCED, arm
 from support.jobs.markets import meets_the_deadline
 from support.jobs.runs import Home
 from support.jobs.simulation import Faults, Simulation, finished
@@ -28,8 +28,6 @@ from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions import heard, markets
 from deepvm.jobs.decisions.world import Terms
 from deepvm.jobs.storage.backup_store import Part
-
-MUTATIONS = Path(__file__).parents[1] / "support" / "jobs" / "mutations"
 
 
 @pytest.fixture

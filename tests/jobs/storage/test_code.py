@@ -166,7 +166,7 @@ def test_too_much_code_is_refused(tmp_path: Path) -> None:
     folder.mkdir()
     with (folder / "weights.pt").open("wb") as file:
         file.truncate(code_archive.MOST_BYTES + 1)  # sparse
-    with pytest.raises(RequestError, match="at most 500 MB of code.*under data:"):
+    with pytest.raises(RequestError, match="at most 500 MB and .* of code.*under data:"):
         pack(folder, tmp_path / "archive")
 
 

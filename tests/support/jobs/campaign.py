@@ -120,7 +120,7 @@ def _victims(home: Home) -> Iterator[tuple[int, str, str]]:
 
 def _able(home: Home, name: str) -> Iterator[tuple[Kill, Callable[[], None]]]:
     """What can be killed now, and how."""
-    world = _world(home, name)
+    world = world_of(home, name)
     if world is None:
         return
     known = {key: m.state.value for key, m in world.machines.items()}
@@ -129,11 +129,14 @@ def _able(home: Home, name: str) -> Iterator[tuple[Kill, Callable[[], None]]]:
         yield Kill(kind, world.job.value, state), lambda pid=pid: _kill(pid)  # type: ignore[misc]
     for machine, state in known.items():
         space = _space(name, machine)
+        if world.machines[machine].state.over:
+            continue
         if Path("/run/netns", space).exists() and _serves(space):
             yield Kill(SERVICE, world.job.value, state), lambda space=space: _end_service(space)  # type: ignore[misc]
 
 
-def _world(home: Home, name: str) -> World | None:
+def world_of(home: Home, name: str) -> World | None:
+    """What the history knows of a job, if it knows it."""
     try:
         with History.reader(home.env) as history:
             return None if history.job(name) is None else history.world(name)

@@ -103,6 +103,7 @@ dist.barrier()
 """Ranks that go in step, each with a backup of its own."""
 
 PRODUCT = Path(deepvm.__file__).parent
+MUTATIONS = Path(__file__).parent / "mutations"
 
 
 def final_of(steps: int) -> str:
