@@ -283,12 +283,13 @@ class Agent:
             self._prepared.wait(_PREPARING_S)
 
     def _obey(self, orders: Orders) -> None:
+        if orders.save is not None:  # by this machine's clock, which may show another time than the controller's
+            orders.save["limit_s"] = time.time() + orders.save["left_s"]
         with self._lock:
             self._orders = orders
             schedule, board = orders.schedule, self._board
             if schedule is not None and board is not None and schedule["generation"] == self._running:
-                reason, limit_ms, request = schedule["save"]
-                board.schedule(schedule["step"], Scheduled(SaveReason(reason), limit_ms, request))
+                board.schedule(schedule["step"], Scheduled.of_others(schedule["save"]))
                 point("agent.scheduled")
                 self._scheduled = schedule["number"]
 
@@ -533,18 +534,19 @@ class Agent:
 
     def _schedule(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """Have all machines save at the end of a step."""
-        step, save = int(message["step"]), list(message["save"])
+        reason, limit_ms, request = message["save"]
+        step, save = int(message["step"]), Scheduled(SaveReason(reason), int(limit_ms), int(request))
         board = self._board
         if board is None:
             return {"error": "no generation runs here"}
         if len(self._orders.ranks) == 1:
-            board.schedule(step, Scheduled(SaveReason(save[0]), int(save[1]), int(save[2])))
+            board.schedule(step, save)
             return {}
         if self._silence.now:
             return {"error": "the controller does not answer"}
         with self._ask_lock:
             try:
-                order = {"generation": self._running, "step": step, "save": save}
+                order = {"generation": self._running, "step": step, "save": save.for_others()}
                 limit_s = _SCHEDULED_ALONE_S if message.get("peers") else _SCHEDULED_S
                 return self._clients["ask"].ask("/schedule", order, limit_s)
             except (Unheard, WireError) as error:

@@ -51,7 +51,7 @@ class Campaign:
 
     seen: Counter[Kill] = field(default_factory=Counter)
 
-    def run(self, home: Home, job: Path, name: str, seed: int, kills: int, limit_s: float = 300.0) -> list[Kill]:
+    def run(self, home: Home, job: Path, name: str, seed: int, kills: int, limit_s: float = 600.0) -> list[Kill]:
         """Start a job and kill so often; returns what was killed. It is resumed each time its controller is gone."""
         rng = random.Random(seed)
         process, killed = home.start("run", str(job)), list[Kill]()
