@@ -43,6 +43,7 @@ _RETRY_S = 0.1
 _SCHEDULED_S, _SCHEDULED_ALONE_S = 10.0, 3.0
 """For how long the controller may have a step announced; the second where the ranks can do so themselves."""
 _PREPARING_S = 1.0
+_WARM_AGAIN_S = 0.5
 _UNHEARD_S = 1.5
 """For how long a notice waits for the controller before the ranks save by themselves."""
 
@@ -118,6 +119,7 @@ class Agent:
         self._request: tuple[float, int] | None = None
         self._board: Board | None = None
         self._trainers: Trainers | None = None
+        self._warmed_s = 0.0
         self._policy: SavePolicy | None = None
         self._facts = SaveFacts()
         self._last = (0, time.monotonic())
@@ -286,12 +288,13 @@ class Agent:
             self._prepared.wait(_PREPARING_S)
 
     def _obey(self, orders: Orders) -> None:
+        if orders.save is not None:  # by this machine's clock, which may show another time than the controller's
+            orders.save["limit_s"] = time.time() + orders.save["left_s"]
         with self._lock:
             self._orders = orders
             schedule, board = orders.schedule, self._board
             if schedule is not None and board is not None and schedule["generation"] == self._running:
-                reason, limit_ms, request = schedule["save"]
-                board.schedule(schedule["step"], Scheduled(SaveReason(reason), limit_ms, request))
+                board.schedule(schedule["step"], Scheduled.of_others(schedule["save"]))
                 point("agent.scheduled")
                 self._scheduled = schedule["number"]
 
@@ -459,8 +462,10 @@ class Agent:
         """Tell how trainers have ended; while they train, get others ready for the next generation."""
         trainers, board = self._trainers, self._board
         assert trainers is not None
-        if trainers.running and board is not None and board.of_rank(0, RankWord.STEP) > self._last[0]:
-            trainers.warm_up()
+        trains = board is not None and board.of_rank(0, RankWord.STEP) > self._last[0]
+        if (trains or not trainers.running) and time.monotonic() >= self._warmed_s + _WARM_AGAIN_S:
+            self._warmed_s = time.monotonic()
+            trainers.warm_up()  # for those that were killed while they waited, too
         code = trainers.ended() if trainers.running else None
         if code is None or board is None:
             return
@@ -534,18 +539,20 @@ class Agent:
 
     def _schedule(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """Have all machines save at the end of a step."""
-        step, save = int(message["step"]), list(message["save"])
+        reason, limit_ms, request = message["save"]
+        step, save = int(message["step"]), Scheduled(SaveReason(reason), int(limit_ms), int(request))
         board = self._board
         if board is None:
             return {"error": "no generation runs here"}
         if len(self._orders.ranks) == 1:
-            board.schedule(step, Scheduled(SaveReason(save[0]), int(save[1]), int(save[2])))
+            board.schedule(step, save)
             return {}
         if self._silence.now:
             return {"error": "the controller does not answer"}
         with self._ask_lock:
             try:
-                order = {"generation": self._running, "step": step, "save": save, "peers": bool(message.get("peers"))}
+                peers = bool(message.get("peers"))
+                order = {"generation": self._running, "step": step, "save": save.for_others(), "peers": peers}
                 limit_s = _SCHEDULED_ALONE_S if message.get("peers") else _SCHEDULED_S
                 return self._clients["ask"].ask("/schedule", order, limit_s)
             except (Unheard, WireError) as error:

@@ -432,7 +432,10 @@ class Controller:
 
     def _schedule_of(self, orders: Orders) -> Mapping[str, Any] | None:
         found = self._schedule
-        return found if found is not None and found["generation"] == orders.generation else None
+        if found is None or found["generation"] != orders.generation:
+            return None
+        reason, until_ms, request = found["save"]  # told as time that is left: clocks of machines may differ
+        return {**found, "save": [reason, max(until_ms - int(self._clock.now_s() * 1000), 0), request]}
 
     def _digest(self, orders: Orders) -> str:
         """Differs where the orders do: the members of a generation do not change."""
@@ -474,7 +477,7 @@ class Controller:
                 found["save"] = {
                     "reason": int(_REASONS[save.reason]),
                     "asked_s": save.asked_s,
-                    "limit_s": self._clock.on_wall_s(save.limit_s),
+                    "left_s": max(save.limit_s - self._clock.now_s(), 0.0),
                 }
         return found
 
@@ -485,7 +488,9 @@ class Controller:
             return {"error": "an older generation"}
         # No controller before this one has used it: what agents had from that is no answer to this.
         number = 1 + secrets.randbits(48)
-        self._schedule = {"generation": generation, "step": step, "save": save, "number": number}
+        reason, left_ms, request = save
+        until_ms = int(self._clock.now_s() * 1000) + left_ms
+        self._schedule = {"generation": generation, "step": step, "save": [reason, until_ms, request], "number": number}
         until_s = time.monotonic() + _ACK_S
         async with self._change:
             self._change.notify_all()

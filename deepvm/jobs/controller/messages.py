@@ -103,7 +103,7 @@ def schedule_of(message: Mapping[str, Any]) -> tuple[int, int, list[int]]:
     save = message["save"]
     if not isinstance(save, list) or len(save) != 3:
         raise ValueError("save: not three numbers")
-    found = {"reason": save[0], "limit_ms": save[1], "request": save[2]}
+    found = {"reason": save[0], "left_ms": save[1], "request": save[2]}
     SaveReason(whole(found, "reason"))
     return _generation(message), whole(message, "step"), [whole(found, name) for name in found]
 
