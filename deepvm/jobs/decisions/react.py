@@ -18,6 +18,7 @@ from typing import TypeAlias
 from deepvm.jobs.decisions import markets
 from deepvm.jobs.decisions.events import Act, Event, Listed, Release, Request
 from deepvm.jobs.decisions.heard import known, with_event
+from deepvm.jobs.decisions.pool_choice import is_refusing
 from deepvm.jobs.decisions.states import Job, JobEvent, Machine, MachineEvent, job_after
 from deepvm.jobs.decisions.world import MachineRecord, Pool, Reason, Role, Save, World
 
@@ -303,8 +304,9 @@ def _wanted(world: World) -> _Step:
         (markets.pool_of(world), Role.TRAINER, terms.most - len(live) - max(steady, 0)),
     ]
     for pool, role, count in wanted:
-        for _ in range(count if pool is not None else 0):
-            assert pool is not None
+        if pool is None or is_refusing(world, pool):
+            continue
+        for _ in range(count):
             if role is Role.TRAINER and not markets.is_affordable(world, pool):
                 break
             world, act = _requested(world, pool, role)
