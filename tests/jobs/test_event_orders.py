@@ -13,6 +13,7 @@ from support.jobs.simulation import Faults, Simulation, finished
 
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.jobs.decisions import events as d
+from deepvm.jobs.decisions.pool_choice import is_refusing
 from deepvm.jobs.decisions.react import orders_of, react
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import Pool, Reason, Role, Terms, World
@@ -76,6 +77,7 @@ def holds(before: World, world: World, acts: tuple[d.Act, ...]) -> None:
     requests = [act.id for act in acts if isinstance(act, d.Request)]
     assert len(set(requests)) == len(requests)
     assert all(machines[m].state is Machine.INTENT and m not in before.machines for m in requests)
+    assert not any(is_refusing(world, machines[m].pool) for m in requests), "a pool that has just refused"
     assert before.machines.keys() <= machines.keys()
     assert set(machines) == {f"m{n + 1}" for n in range(world.requests)}
     live = [m for m in machines.values() if m.state not in (*GONE, Machine.NOTICED)]

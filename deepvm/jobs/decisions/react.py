@@ -18,6 +18,7 @@ from typing import TypeAlias
 from deepvm.jobs.decisions import markets
 from deepvm.jobs.decisions.events import Act, Event, Listed, Release, Request
 from deepvm.jobs.decisions.heard import known, with_event
+from deepvm.jobs.decisions.pool_choice import is_refusing
 from deepvm.jobs.decisions.states import Job, JobEvent, Machine, MachineEvent, job_after
 from deepvm.jobs.decisions.world import MachineRecord, Pool, Reason, Role, Save, World
 
@@ -343,12 +344,13 @@ def _wanted(world: World) -> _Step:
         (markets.pool_of(world), Role.TRAINER, terms.most - len(live) - max(steady, 0)),
     ]
     for pool, role, count in wanted:
+        if pool is None or is_refusing(world, pool):
+            continue
         if _never_ready(world, role):  # training goes on without; when it cannot any more, there is one more try
             soon = world.formed and world.now_s - world.unready[role].last_s < terms.give_up_s
             if soon or any(m.state.coming for m in alive if m.role is role):
                 continue
-        for _ in range(count if pool is not None else 0):
-            assert pool is not None
+        for _ in range(count):
             if role is Role.TRAINER and not markets.is_affordable(world, pool):
                 break
             world, act = _requested(world, pool, role)
