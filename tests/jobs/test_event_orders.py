@@ -13,6 +13,7 @@ from support.jobs.simulation import Faults, Simulation, finished
 
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.jobs.decisions import events as d
+from deepvm.jobs.decisions.pool_choice import is_refusing
 from deepvm.jobs.decisions.react import orders_of, react
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import Pool, Reason, Role, Terms, World
@@ -76,6 +77,7 @@ def holds(before: World, world: World, acts: tuple[d.Act, ...]) -> None:
     requests = [act.id for act in acts if isinstance(act, d.Request)]
     assert len(set(requests)) == len(requests)
     assert all(machines[m].state is Machine.INTENT and m not in before.machines for m in requests)
+    assert not any(is_refusing(world, machines[m].pool) for m in requests), "a pool that has just refused"
     assert before.machines.keys() <= machines.keys()
     assert set(machines) == {f"m{n + 1}" for n in range(world.requests)}
     live = [m for m in machines.values() if m.state not in (*GONE, Machine.NOTICED)]
@@ -95,6 +97,9 @@ def holds(before: World, world: World, acts: tuple[d.Act, ...]) -> None:
     assert not world.job.over or all(m.state in GONE for m in machines.values())
     assert before.job is world.job or not before.job.over
     assert world.save is None or world.formed
+    # Nobody waits for a machine that is silent, noticed or not.
+    heard = [machines[m].heard_s for m in world.members if world.formed]
+    assert all(at_s is None or world.now_s - at_s < terms.silent_s for at_s in heard)
 
 
 def stored(world: World) -> World:
@@ -106,10 +111,17 @@ def stored(world: World) -> World:
 @given(
     terms=terms(),
     events=st.lists(st.tuples(EVENTS, st.sampled_from([0.0, 0.5, 3.0, 20.0, 400.0])), max_size=60),
+    trains=st.booleans(),
     ends=st.integers(0, 10**6),
 )
-def test_any_events_in_any_order(terms: Terms, events: list[tuple[Any, float]], ends: int) -> None:
+def test_any_events_in_any_order(terms: Terms, events: list[tuple[Any, float]], trains: bool, ends: int) -> None:
+    """``trains``: all machines are there before; else hardly any of these orders forms a generation."""
     world, now = World(terms, 0.0, pools=(SPOT,)), 0.0
+    if trains:
+        world, _ = react(world, d.Tick(), now)
+        world, _ = react(world, [d.Heard(m, warm=True) for m in world.machines], now)
+        world, _ = react(world, [d.Started(m, 1, 0) for m in world.members], now)
+        assert world.formed
     for event, after_s in events:
         now += after_s
         if isinstance(event, d.Listed):  # under the job's names the cloud has only what was asked for

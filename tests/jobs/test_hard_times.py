@@ -41,6 +41,25 @@ def test_a_history_that_is_locked(tmp_path: Path) -> None:
         assert shape(found.world()) == before
 
 
+def test_a_history_that_is_locked_while_nothing_happens(tmp_path: Path) -> None:
+    """Then samples are all that is written."""
+    with running(tmp_path) as found:
+        before = shape(found.world())
+        with contextlib.closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            time.sleep(5)  # twice as long as samples are kept back
+            other.execute("ROLLBACK")
+        assert found.process.poll() is None
+        assert until(lambda: found.samples() > 2, 10)
+        assert shape(found.world()) == before
+
+
+def test_nobody_sees_what_it_shows(tmp_path: Path) -> None:
+    (tmp_path / "blind").touch()
+    with running(tmp_path) as found:
+        assert found.process.poll() is None
+
+
 def test_a_disk_that_is_full(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "4m") as folder, running(folder) as found:
         before, report = shape(found.world()), saved(0)

@@ -14,6 +14,7 @@ import os
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -42,6 +43,7 @@ _RETRY_S = 0.1
 _SCHEDULED_S, _SCHEDULED_ALONE_S = 10.0, 3.0
 """For how long the controller may have a step announced; the second where the ranks can do so themselves."""
 _PREPARING_S = 1.0
+_WARM_AGAIN_S = 0.5
 _UNHEARD_S = 1.5
 """For how long a notice waits for the controller before the ranks save by themselves."""
 
@@ -117,6 +119,7 @@ class Agent:
         self._request: tuple[float, int] | None = None
         self._board: Board | None = None
         self._trainers: Trainers | None = None
+        self._warmed_s = 0.0
         self._policy: SavePolicy | None = None
         self._facts = SaveFacts()
         self._last = (0, time.monotonic())
@@ -149,6 +152,10 @@ class Agent:
         except Orphaned:
             log.warning("no controller was found for %.0f s: this machine ends", self._around.orphan_after_s)
             return
+        except Exception as error:  # such as a full disk: of this machine, not of the job
+            log.exception("this machine cannot train")
+            lines = traceback.format_exc().splitlines()
+            self._give_up("unusable", why=f"{type(error).__name__}: {error}", own=True, lines=lines)
         self._silence.answered()  # the setup may have taken longer than a controller may be silent
         sockets = TrainerSocket(folder, self._answer)
         threads = list[threading.Thread]()
@@ -183,7 +190,7 @@ class Agent:
             try:
                 unpack(archive, code)
             except DataError as error:
-                self._give_up(f"code: {error}")
+                self._give_up("unusable", why=f"code: {error}")
             archive.unlink()
             point("agent.after-code")
         code.mkdir(exist_ok=True)
@@ -202,7 +209,7 @@ class Agent:
             point("agent.before-setup")
             failed, last = run_setup(spec["setup"], code, {**environ, **spec["env"]}, self._does)
             if failed:
-                self._reporter.add("setup-failed", code=failed, lines=last)
+                self._give_up("setup-failed", code=failed, lines=last)
             (folder / "setup-done").touch()
             point("agent.after-setup")
         self._fetch_data(spec["data"], folder / "data")
@@ -223,15 +230,15 @@ class Agent:
         try:
             have_data(wanted, folder, said)
         except DataError as error:
-            self._give_up(f"data: {error}")
+            self._give_up("unusable", why=f"data: {error}")
 
-    def _give_up(self, why: str) -> NoReturn:
+    def _give_up(self, kind: str, **facts: Any) -> NoReturn:
         """End this machine once the controller knows that nothing can be trained on it."""
-        self._reporter.add("unusable", why=why)
+        self._reporter.add(kind, **facts)
         deadline = time.monotonic() + _TOLD_S
         while self._reporter.waiting and time.monotonic() < deadline:
             time.sleep(_RETRY_S)
-        raise SystemExit(why)
+        raise SystemExit(f"{kind}: {facts}")
 
     def _insist(self, ask: Callable[[], Any]) -> Any:
         """Try until the controller answers. Raises Orphaned."""
@@ -281,12 +288,13 @@ class Agent:
             self._prepared.wait(_PREPARING_S)
 
     def _obey(self, orders: Orders) -> None:
+        if orders.save is not None:  # by this machine's clock, which may show another time than the controller's
+            orders.save["limit_s"] = time.time() + orders.save["left_s"]
         with self._lock:
             self._orders = orders
             schedule, board = orders.schedule, self._board
             if schedule is not None and board is not None and schedule["generation"] == self._running:
-                reason, limit_ms, request = schedule["save"]
-                board.schedule(schedule["step"], Scheduled(SaveReason(reason), limit_ms, request))
+                board.schedule(schedule["step"], Scheduled.of_others(schedule["save"]))
                 point("agent.scheduled")
                 self._scheduled = schedule["number"]
 
@@ -454,8 +462,10 @@ class Agent:
         """Tell how trainers have ended; while they train, get others ready for the next generation."""
         trainers, board = self._trainers, self._board
         assert trainers is not None
-        if trainers.running and board is not None and board.of_rank(0, RankWord.STEP) > self._last[0]:
-            trainers.warm_up()
+        trains = board is not None and board.of_rank(0, RankWord.STEP) > self._last[0]
+        if (trains or not trainers.running) and time.monotonic() >= self._warmed_s + _WARM_AGAIN_S:
+            self._warmed_s = time.monotonic()
+            trainers.warm_up()  # for those that were killed while they waited, too
         code = trainers.ended() if trainers.running else None
         if code is None or board is None:
             return
@@ -529,18 +539,20 @@ class Agent:
 
     def _schedule(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """Have all machines save at the end of a step."""
-        step, save = int(message["step"]), list(message["save"])
+        reason, limit_ms, request = message["save"]
+        step, save = int(message["step"]), Scheduled(SaveReason(reason), int(limit_ms), int(request))
         board = self._board
         if board is None:
             return {"error": "no generation runs here"}
         if len(self._orders.ranks) == 1:
-            board.schedule(step, Scheduled(SaveReason(save[0]), int(save[1]), int(save[2])))
+            board.schedule(step, save)
             return {}
         if self._silence.now:
             return {"error": "the controller does not answer"}
         with self._ask_lock:
             try:
-                order = {"generation": self._running, "step": step, "save": save}
+                peers = bool(message.get("peers"))
+                order = {"generation": self._running, "step": step, "save": save.for_others(), "peers": peers}
                 limit_s = _SCHEDULED_ALONE_S if message.get("peers") else _SCHEDULED_S
                 return self._clients["ask"].ask("/schedule", order, limit_s)
             except (Unheard, WireError) as error:

@@ -23,6 +23,7 @@ TORCHRUN = "torchrun"
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 _GONE_S = 10.0
 _LINE = 64 * 1024
+_WAITS, _FAILED = -1, -2
 _LAST_LINES = 40
 
 
@@ -89,6 +90,8 @@ class Trainers:
         """Start nothing yet; ``said`` is called with the local rank and each line that a trainer prints."""
         self.command, self._environ, self._said = command, dict(environ), said
         self._warm: list[tuple[subprocess.Popen[bytes], int]] = []
+        """Those that wait, and where each says that it does, see :meth:`_heard`."""
+        self._lock = threading.Lock()  # heartbeats ask for those that wait
         self.running: list[Trainer] = []
         # What trainers leave behind becomes a child of this process, which can end it.
         with contextlib.suppress(OSError, AttributeError):
@@ -96,12 +99,18 @@ class Trainers:
 
     def warm_up(self) -> None:
         """Start processes that load torch and wait, where the command allows it and there are none."""
-        self._warm = [(p, f) for p, f in self._warm if p.poll() is None]
         if not can_warm(self.command.words) or self.command.launcher == TORCHRUN:
             return
-        for _ in range(self.command.processes - len(self._warm)):
-            told, tells = os.pipe()
-            words = [_python(self.command.words[0], self._environ), "-m", "deepvm.jobs.agent.warm", str(tells)]
+        with self._lock:
+            self._drop_dead()
+            for _ in range(self.command.processes - len(self._warm)):
+                self._warm.append(self._waiting())
+
+    def _waiting(self) -> tuple[subprocess.Popen[bytes], int]:
+        """A new process that waits."""
+        told, tells = os.pipe()
+        words = [_python(self.command.words[0], self._environ), "-m", "deepvm.jobs.agent.warm", str(tells)]
+        try:
             process = subprocess.Popen(
                 words,
                 env={**self._environ, **self.command.env},
@@ -112,21 +121,33 @@ class Trainers:
                 start_new_session=True,
                 pass_fds=(tells,),
             )
+        except OSError:
+            os.close(told)
+            raise
+        finally:
             os.close(tells)
-            os.set_blocking(told, False)
-            self._warm.append((process, told))
+        os.set_blocking(told, False)
+        return process, told
+
+    def _drop_dead(self) -> None:
+        for process, told in self._warm:
+            if process.poll() is not None:
+                _close(process, told)
+        self._warm = [(p, f) for p, f in self._warm if p.returncode is None]
 
     @property
     def warm(self) -> bool:
         """Whether trainers can begin at once, as far as this command allows it."""
         if not can_warm(self.command.words) or self.command.launcher == TORCHRUN:
             return True
-        self._warm = [(p, self._heard(f)) for p, f in self._warm if p.poll() is None]
-        return sum(f < 0 for _, f in self._warm) >= self.command.processes
+        with self._lock:
+            self._drop_dead()
+            self._warm = [(p, self._heard(f)) for p, f in self._warm]
+            return sum(f == _WAITS for _, f in self._warm) >= self.command.processes
 
     @staticmethod
     def _heard(told: int) -> int:
-        """-1 once a waiting process has said that it is ready."""
+        """``_WAITS`` once a process has said that it waits, ``_FAILED`` once it can no more say so."""
         if told < 0:
             return told
         try:
@@ -134,32 +155,30 @@ class Trainers:
         except BlockingIOError:
             return told
         os.close(told)
-        return -1 if found else -2
+        return _WAITS if found else _FAILED
 
     def start(self, each: Sequence[Mapping[str, str]]) -> None:
         """Start the trainers of a generation; ``each``: further variables of each process. Raises OSError."""
         assert not self.running
         folder = self.command.folder
-        waiting = [p for p, f in self._warm if p.poll() is None and f != -2]
-        self._warm = []
+        with self._lock:
+            self._drop_dead()
+            waiting = iter([p for p, f in self._warm if f != _FAILED])
+            for told in (f for _, f in self._warm if f >= 0):
+                os.close(told)
+            self._warm = []
         for local_rank, more in enumerate(each):
             words, env = self.command.words_of(more), {**self._environ, **self.command.env, **more}
-            if waiting:
-                process = waiting.pop(0)
-                assert process.stdin is not None
-                line = json.dumps({"env": env, "folder": str(folder), "words": words}).encode() + b"\n"
-                process.stdin.write(line)
-                process.stdin.close()
-            else:
-                process = subprocess.Popen(
-                    [_python(words[0], env), *words[1:]],
-                    env=env,
-                    cwd=folder,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
+            line = json.dumps({"env": env, "folder": str(folder), "words": words}).encode() + b"\n"
+            process = next((p for p in waiting if _ordered(p, line)), None) or subprocess.Popen(
+                [_python(words[0], env), *words[1:]],
+                env=env,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
             trainer = Trainer(local_rank, process)
             trainer.reader = threading.Thread(target=self._read, args=(trainer,), daemon=True)
             trainer.reader.start()
@@ -200,9 +219,11 @@ class Trainers:
     def close(self) -> None:
         """End those that wait as well."""
         self.kill()
-        for process, _ in self._warm:
-            _kill(process)
-        self._warm = []
+        with self._lock:
+            for process, told in self._warm:
+                _kill(process)
+                _close(process, told)
+            self._warm = []
 
 
 def _python(name: str, env: Mapping[str, str]) -> str:
@@ -212,9 +233,32 @@ def _python(name: str, env: Mapping[str, str]) -> str:
     return name
 
 
+def _ordered(process: subprocess.Popen[bytes], line: bytes) -> bool:
+    """Tell a process that waits what to become; False if it has died."""
+    assert process.stdin is not None
+    try:
+        process.stdin.write(line)
+        process.stdin.close()
+        return True
+    except BrokenPipeError:
+        _close(process, _FAILED)
+        _kill(process)
+        return False
+
+
 def _code(returned: int) -> int:
     """An exit code as a shell gives it."""
     return 128 - returned if returned < 0 else returned
+
+
+def _close(process: subprocess.Popen[bytes], told: int) -> None:
+    """Close what led to a process that waited."""
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
+    if told >= 0:
+        os.close(told)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -91,7 +91,8 @@ def event_of(machine: str, report: Mapping[str, Any]) -> tuple[d.Event, Mapping[
     if kind == "rebalance":
         return d.Rebalanced(machine), {}
     if kind == "unusable":
-        return d.Failed(machine, text(report, "why")[:_LONGEST]), {}
+        own = truth(report, "own") if "own" in report else False
+        return d.Failed(machine, text(report, "why")[:_LONGEST], own), {}
     if kind == "setup-failed":
         return d.Failed(machine, f"setup failed with exit code {whole(report, 'code', 2**31)}"), {}
     return None
@@ -102,7 +103,7 @@ def schedule_of(message: Mapping[str, Any]) -> tuple[int, int, list[int]]:
     save = message["save"]
     if not isinstance(save, list) or len(save) != 3:
         raise ValueError("save: not three numbers")
-    found = {"reason": save[0], "limit_ms": save[1], "request": save[2]}
+    found = {"reason": save[0], "left_ms": save[1], "request": save[2]}
     SaveReason(whole(found, "reason"))
     return _generation(message), whole(message, "step"), [whole(found, name) for name in found]
 

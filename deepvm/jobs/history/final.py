@@ -9,7 +9,7 @@ from typing import Any
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import MachineRecord, Reason, World
 from deepvm.jobs.history.history import EventRow
-from deepvm.jobs.history.spent import CAUSES, same_work_usd, spent
+from deepvm.jobs.history.spent import CAUSES, same_work_usd, spent, stood_s
 from deepvm.jobs.history.spent import on_demand_usd as of_machines
 
 SCHEMA = "deepvm.run/1"
@@ -37,7 +37,7 @@ def final_document(
         "notices": world.notices,
         "lost_steps": world.counts.lost_steps,
         "saves": {reason.value: saves.get(reason, 0) for reason in Reason},
-        "total_s": round(end_s - created_s, 3),
+        "total_s": round(end_s - created_s - stood_s(world, events), 3),
         "breakdown_s": {cause: round(where.seconds[cause], 3) for cause in CAUSES},
         "cost_usd": round(world.usd, 8),
         "on_demand_cost_usd": None if same is None else round(same, 8),

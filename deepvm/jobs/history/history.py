@@ -297,8 +297,8 @@ class History:
             ]
 
     def add_samples(self, name: str, samples: Sequence[Sample], *, instead: bool = False) -> None:
-        """More of how far a job was at which time; ``instead``: of all that there was."""
-        with self._engine.begin() as connection:
+        """More of how far a job was at which time; ``instead``: of all that there was. Raises DataError."""
+        with self._writing() as connection:
             if instead:
                 connection.execute(_SAMPLES.delete().where(_SAMPLES.c.job == name))
             if samples:

@@ -105,7 +105,9 @@ class RunPage:
     @property
     def times(self) -> Times:
         """From the submission to the end, or to now."""
-        return Times(self.job.row.created_s, self.job.row.created_s + float(self.job.document["total_s"]))
+        world = self.job.world
+        ends = [m.ended_s for m in world.machines.values() if m.ended_s is not None]
+        return Times(self.job.row.created_s, max([world.now_s, *ends]))
 
     # --- the head ----------------------------------------------------------------------------------------------------
 

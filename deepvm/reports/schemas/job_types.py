@@ -9,6 +9,9 @@ Market = Annotated[str, "spot or on-demand"]
 Time = Annotated[str, "ISO 8601, UTC"]
 MaybeTime = Annotated[str | None, "ISO 8601, UTC, null if it has not happened"]
 Usd = Annotated[float, "US dollars"]
+EndReason = Annotated[
+    str, "released, preempted, lost, refused, or unready: ended before it could train; empty while it lives"
+]
 Epoch = Annotated[float | None, "seconds since 1970, null if it has not happened"]
 
 
@@ -54,7 +57,7 @@ class RunMachine(TypedDict):
     ready: Annotated[MaybeTime, "when it could train"]
     notice: Annotated[MaybeTime, "when the cloud said that it takes it back"]
     end: Annotated[MaybeTime, "when it ended"]
-    end_reason: Annotated[str, "released, preempted, lost or refused; empty while it lives"]
+    end_reason: EndReason
     usd: Annotated[Usd, "what it has cost"]
 
 
@@ -71,7 +74,7 @@ class Run(TypedDict):
     notices: Annotated[int, "of those, how many were announced"]
     lost_steps: Annotated[int, "steps that were done again"]
     saves: RunSaves
-    total_s: Annotated[float, "from the submission to the end, seconds"]
+    total_s: Annotated[float, "from the submission to the end, but for the time in which it was stopped, seconds"]
     breakdown_s: RunBreakdown
     cost_usd: Annotated[Usd, "what was paid"]
     on_demand_cost_usd: Annotated[float | None, "what on-demand machines would have cost, US dollars, null if unknown"]
@@ -166,7 +169,7 @@ class RecordedMachine(TypedDict):
     noticed_s: Annotated[Epoch, "when the cloud said that it takes it back"]
     taken_s: Annotated[Epoch, "when it takes it back, by that notice"]
     ended_s: Annotated[Epoch, "when it ended"]
-    end_reason: Annotated[str, "released, preempted, lost or refused; empty while it lives"]
+    end_reason: EndReason
     epoch: Annotated[int, "the newest generation that it was told to run"]
     reported: Annotated[int, "reports of its agent that were heard"]
     cloud: Annotated[str, "whose machine it is, empty if nobody wrote it down"]
