@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
+import os
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +19,7 @@ from support.profiling.namespaces import need_namespaces
 from deepvm.jobs.cloud import Cloud, Start
 from deepvm.jobs.clouds.local import LocalCloud
 from deepvm.jobs.clouds.netns import NetnsCloud
+from deepvm.jobs.clouds.registry import CLOUDS
 from deepvm.jobs.clouds.ssh import SshCloud
 from deepvm.jobs.decisions.world import MachineRecord, Pool
 from deepvm.jobs.own_hosts import OwnHosts
@@ -25,8 +29,23 @@ from deepvm.profiling.hosts.launcher import Host
 POOL = Pool("g4dn.xlarge", "here", "spot", 0.3)
 
 
-@pytest.fixture(params=["local", "kept", "netns", "ssh"])
+ELSEWHERE = {"aws": "machines of a simulated EC2 are no processes here: tests/jobs/clouds/aws/test_ec2_cloud.py"}
+"""Clouds that are not under this contract, and why."""
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """Networks are named after the job: no test of another process has one of this name meanwhile."""
+    with (Path(tempfile.gettempdir()) / "deepvm-tests-netns-job.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture(params=[*CLOUDS, "kept"])
 def cloud(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+    if request.param in ELSEWHERE:
+        pytest.skip(ELSEWHERE[request.param])
+    assert request.param in ("local", "kept", "netns", "ssh"), "a new cloud: here, or its reason in ELSEWHERE"
     found: Cloud
     if request.param == "ssh":
         monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "there"))
@@ -37,6 +56,7 @@ def cloud(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     else:
         if request.param == "netns":
             need_namespaces()
+            request.getfixturevalue("alone")
         if request.param == "kept":  # where unshare is refused
             monkeypatch.setattr("deepvm.jobs.clouds.local.unshared", list)
         found = (NetnsCloud if request.param == "netns" else LocalCloud)(tmp_path, allocation_s=0.0)
@@ -107,12 +127,36 @@ def test_what_a_machine_has_said(cloud: Cloud, tmp_path: Path) -> None:
     assert "line 4999" in cloud.last_lines("job", "m1") and not cloud.listing("job").taken
 
 
-def test_no_process_outlives_its_machine(cloud: Cloud, tmp_path: Path) -> None:
+DAEMON = """
+import os, sys
+if "deepvm.jobs.agent.main" in sys.orig_argv:
+    place = os.path.dirname(sys.orig_argv[-2])
+    child = os.fork()
+    if not child:
+        os.setsid()
+        if not os.fork():
+            os.execv(sys.executable, [sys.executable, "-S", "-c", "import time; time.sleep(600)", "daemon", place])
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+"""A sitecustomize with which the agent, in the place of a trainer, leaves a process that nobody waits for."""
+
+
+@pytest.mark.parametrize("end", ["release", "preempt"])
+def test_no_process_outlives_its_machine(
+    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
     """Nor does one that has left its group and its parents: a daemon that a trainer has started."""
+    (tmp_path / "sitecustomize.py").write_text(DAEMON)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")])))
     ask(cloud, "m1")
     place = place_of(tmp_path, "m1")
-    until(lambda: _of(place))
-    cloud.release("job", "m1")
+    (daemon,) = until(lambda: [pid for pid, words in _of(place) if "daemon" in words])
+    assert os.getsid(daemon) not in [pid for pid, _ in _of(place)]  # of a session whose leader has ended
+    if end == "release":
+        cloud.release("job", "m1")
+    else:
+        cloud.preempt("job", "m1", None)
     assert not _of(place)
 
 
@@ -121,11 +165,13 @@ def place_of(folder: Path, machine: str) -> Path:
     return next(folder.rglob(f"machines/{machine}"))
 
 
-def _of(place: Path) -> list[int]:
+def _of(place: Path) -> list[tuple[int, list[str]]]:
+    """The processes that name a machine's folder, with their words."""
     found = []
     for process in Path("/proc").iterdir():
         if process.name.isdigit():
             with contextlib.suppress(OSError):
-                if str(place).encode() in (process / "cmdline").read_bytes():
-                    found.append(int(process.name))
+                words = (process / "cmdline").read_text(errors="replace").split("\0")
+                if str(place) in " ".join(words):
+                    found.append((int(process.name), words))
     return found

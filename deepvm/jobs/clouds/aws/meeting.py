@@ -145,7 +145,7 @@ class Meeting:
             except (CloudError, OSError, ValueError, LookupError) as error:
                 if str(error) != said:  # a permission that is missing looks like a role that is not known yet
                     said = str(error)
-                    print(f"{self._path}: {said}; trying again", file=sys.stderr, flush=True)
+                    sys.stderr.write(f"{self._path}: {said}; trying again\n")
                 if time.monotonic() > self._end_s:
                     sys.exit(f"after {self._wait_s:.0f} s: {self._path}: {error}")
                 time.sleep(self._look_s)
