@@ -51,7 +51,8 @@ def run(
         note(line)
     if dry_run:
         with about(job):
-            listing.print_plan(found.name, world_of(found, job.parent, 0.0))
+            document = listing.plan_document(found.name, world_of(found, job.parent, 0.0))
+        print_as(output, lambda: listing.print_plan(document), lambda: document)
         return
     if validate:
         if detach:

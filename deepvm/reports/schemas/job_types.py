@@ -85,6 +85,28 @@ class Run(TypedDict):
     machines: list[RunMachine]
 
 
+class PlannedMachines(TypedDict):
+    """Machines of one kind that a job would rent."""
+
+    role: Annotated[str, "trainer or anchor"]
+    type: Annotated[str, "instance type"]
+    zone: Annotated[str, "where the first is asked for"]
+    market: Market
+    least: Annotated[int, "without so many nothing is trained"]
+    most: Annotated[int, "so many are asked for"]
+    usd_per_hour: Annotated[float, "the price of one, US dollars an hour"]
+
+
+class RunPlan(TypedDict):
+    """What a job would rent."""
+
+    schema_version: Literal["deepvm.run-plan/1"]
+    name: Name
+    usd_per_hour: Annotated[float, "with the most machines, US dollars an hour"]
+    total_usd: Annotated[float | None, "what may be paid in all, US dollars, null without a limit"]
+    machines: list[PlannedMachines]
+
+
 class ListedJob(TypedDict):
     """A job in short."""
 
