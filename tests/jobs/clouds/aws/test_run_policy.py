@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from support.jobs.fake_ec2 import BUCKET, REGION, running
+from support.places import ROOT
 
 from deepvm.jobs.cloud import RefusedError, Start
 from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
@@ -131,3 +132,18 @@ def test_the_doctor_prints_them() -> None:
     wrong = printed("--iam", "--for", "ruin")
     assert wrong.returncode == 2 and "run" in wrong.stderr
     assert printed("--for", "run").returncode == 2
+
+
+def test_the_guide_s_statements_for_other_buckets() -> None:
+    """What reading data and keeping versions there takes, and nothing else of that bucket."""
+    text = (ROOT / "docs" / "guide" / "aws.md").read_text(encoding="utf-8")
+    policy = json.loads(text.partition("```json\n")[2].partition("```")[0])
+    bucket = "arn:aws:s3:::other"
+    for statement in machine_policy(SETTINGS)["Statement"]:
+        place = bucket if statement["Resource"] == f"arn:aws:s3:::{BUCKET}" else f"{bucket}/run/job/x"
+        assert all(allowed(policy, action, place) for action in statement["Action"])
+    assert allowed(policy, "s3:GetObject", f"{bucket}/train/1.jpg") and allowed(
+        policy, "s3:GetObject", f"{bucket}/train"
+    )
+    assert not allowed(policy, "s3:PutObject", f"{bucket}/train/1.jpg")
+    assert not allowed(policy, "s3:GetObject", f"{bucket}/else")
