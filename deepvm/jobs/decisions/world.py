@@ -193,7 +193,8 @@ class World:
         exits: the worst exit code of the trainers on each machine where all have ended.
         suspected_s: since when an exit is looked into. crashed_at, crashes: the last step before trainers failed for no
             reason that is known, and how often they have without getting further.
-        version: the newest that is safe. reached: the last step of this generation. peak: that of those before it,
+        version: the newest that is safe. reached: the last step of this generation that is known, reached_s: when it
+            was, None where training stands still, or nobody knows. peak: that of those before it,
             until it is known from which version this one goes on.
         pools: where machines are asked for, the best first. blocked: until when a pool is left alone, and how often it
             refused in a row. idle_s: since when there is no machine and none is coming.
@@ -223,6 +224,7 @@ class World:
     save: Save | None = None
     version: int = 0
     reached: int = 0
+    reached_s: float | None = None
     peak: int | None = None
     pools: tuple[Pool, ...] = ()
     blocked: Mapping[Pool, tuple[float, int]] = field(default_factory=dict)
