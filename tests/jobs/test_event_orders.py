@@ -115,6 +115,9 @@ def holds(before: World, events: Sequence[Any], world: World, acts: tuple[d.Act,
     assert not world.job.over or all(m.state in GONE for m in machines.values())
     assert before.job is world.job or not before.job.over
     assert world.save is None or world.formed
+    # Nobody waits for a machine that is silent, noticed or not.
+    heard = [machines[m].heard_s for m in world.members if world.formed]
+    assert all(at_s is None or world.now_s - at_s < terms.silent_s for at_s in heard)
 
 
 def stored(world: World) -> World:
@@ -130,6 +133,7 @@ def stored(world: World) -> World:
     ends=st.integers(0, 10**6),
 )
 def test_any_events_in_any_order(terms: Terms, events: list[tuple[Any, float]], trains: bool, ends: int) -> None:
+    """``trains``: the fewest machines are there before; else hardly any of these orders forms a generation."""
     world, now = World(terms, 0.0, pools=(SPOT,)), 0.0
     if trains:
         world, now = training(world), 20.0

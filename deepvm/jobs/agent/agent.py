@@ -14,6 +14,7 @@ import os
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -149,6 +150,10 @@ class Agent:
         except Orphaned:
             log.warning("no controller was found for %.0f s: this machine ends", self._around.orphan_after_s)
             return
+        except Exception as error:  # such as a full disk: of this machine, not of the job
+            log.exception("this machine cannot train")
+            lines = traceback.format_exc().splitlines()
+            self._give_up("unusable", why=f"{type(error).__name__}: {error}", own=True, lines=lines)
         self._silence.answered()  # the setup may have taken longer than a controller may be silent
         sockets = TrainerSocket(folder, self._answer)
         threads = list[threading.Thread]()
@@ -183,7 +188,7 @@ class Agent:
             try:
                 unpack(archive, code)
             except DataError as error:
-                self._give_up(f"code: {error}")
+                self._give_up("unusable", why=f"code: {error}")
             archive.unlink()
             point("agent.after-code")
         code.mkdir(exist_ok=True)
@@ -202,7 +207,7 @@ class Agent:
             point("agent.before-setup")
             failed, last = run_setup(spec["setup"], code, {**environ, **spec["env"]}, self._does)
             if failed:
-                self._reporter.add("setup-failed", code=failed, lines=last)
+                self._give_up("setup-failed", code=failed, lines=last)
             (folder / "setup-done").touch()
             point("agent.after-setup")
         self._fetch_data(spec["data"], folder / "data")
@@ -223,15 +228,15 @@ class Agent:
         try:
             have_data(wanted, folder, said)
         except DataError as error:
-            self._give_up(f"data: {error}")
+            self._give_up("unusable", why=f"data: {error}")
 
-    def _give_up(self, why: str) -> NoReturn:
+    def _give_up(self, kind: str, **facts: Any) -> NoReturn:
         """End this machine once the controller knows that nothing can be trained on it."""
-        self._reporter.add("unusable", why=why)
+        self._reporter.add(kind, **facts)
         deadline = time.monotonic() + _TOLD_S
         while self._reporter.waiting and time.monotonic() < deadline:
             time.sleep(_RETRY_S)
-        raise SystemExit(why)
+        raise SystemExit(f"{kind}: {facts}")
 
     def _insist(self, ask: Callable[[], Any]) -> Any:
         """Try until the controller answers. Raises Orphaned."""

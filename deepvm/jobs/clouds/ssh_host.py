@@ -68,6 +68,8 @@ def obey(order: Mapping[str, Any]) -> dict[str, Any]:
         elif order["do"] == "release":
             cloud.release(job, str(order["machine"]))
             shutil.rmtree(folder / job / "machines" / str(order["machine"]) / "agent", ignore_errors=True)
+        elif order["do"] == "read":
+            return {"event": "done", "lines": cloud.last_lines(job, str(order["machine"]))}
         elif order["do"] == "preempt":
             cloud.preempt(job, str(order["machine"]), order["grace_s"])
         elif order["do"] == "finish":
@@ -78,7 +80,13 @@ def obey(order: Mapping[str, Any]) -> dict[str, Any]:
         return {"event": "refused", "why": str(error)}
     except (UnknownError, OSError) as error:
         return {"event": "unknown", "why": str(error)}
-    return {"event": "done", "alive": dict(found.alive), "ended": dict(found.ended), "busy": busy}
+    return {
+        "event": "done",
+        "alive": dict(found.alive),
+        "ended": dict(found.ended),
+        "taken": [*found.taken],
+        "busy": busy,
+    }
 
 
 def _start(cloud: HostCloud, folder: Path, order: Mapping[str, Any]) -> float:

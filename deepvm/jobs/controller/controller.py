@@ -9,8 +9,8 @@ import math
 import secrets
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from deepvm.io.agent_board import SaveReason
 from deepvm.io.failpoints import point
 from deepvm.jobs.cloud import Cloud, Distant, Launch, RefusedError, Start
 from deepvm.jobs.controller.api import BusyError, application
+from deepvm.jobs.controller.changes import changed_states, ends, facts_of, name_of, pass_points
 from deepvm.jobs.controller.clock import SteadyClock
 from deepvm.jobs.controller.injector import Injection, strike_of
 from deepvm.jobs.controller.messages import beat_of, event_of, lines_of, number_of, schedule_of, text
@@ -28,7 +29,7 @@ from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.markets import market_facts
 from deepvm.jobs.decisions.react import Orders, orders_of, react
 from deepvm.jobs.decisions.states import Machine
-from deepvm.jobs.decisions.world import LOST, Reason, World
+from deepvm.jobs.decisions.world import LOST, UNREADY, Reason, World
 from deepvm.jobs.history.history import MACHINE, MARKET, STATE, EventRow, History
 from deepvm.jobs.history.log_files import add_line
 from deepvm.jobs.history.pools import learnt
@@ -36,11 +37,11 @@ from deepvm.jobs.wire import USER, Receiver, secret_of, token_of
 
 _TICK_S, _GONE_S, _ACK_S = 0.2, 0.3, 8.0
 _PIECE = 300_000
+_LONGEST_LINE = 1000
 _STALL_S = 1.0
 _AGAIN_S, _UNWRITTEN_S = 1.0, 300.0
 _QUIET = (d.Tick, d.Heard, d.Listed, d.Silent)
 """Events of which only what follows is written down."""
-_ENDS = (Machine.SUSPECT, Machine.LOST, Machine.ENDED)
 _REASONS = {
     Reason.EMERGENCY: SaveReason.EMERGENCY,
     Reason.RESIZE: SaveReason.RESIZE,
@@ -100,7 +101,7 @@ class Controller:
         self._tasks = set[asyncio.Task[None]]()
         self._ports: dict[int, int] = {}
         self._schedule: dict[str, Any] | None = None
-        self._struck = set[str]()
+        self._struck, self._explained = set[str](), set[str]()
         self._heard: dict[str, d.Heard] = {}
         self._inbox: list[tuple[d.Event, Mapping[str, Any]]] = []
         self._wrong: Exception | None = None
@@ -135,8 +136,8 @@ class Controller:
         inbox, self._inbox = self._inbox, []
         before = self.world
         world, acts = react(before, [event for event, _ in inbox], self._clock.now_s())
-        told = [(_name(e), {**_facts(e), **facts}) for e, facts in inbox if not isinstance(e, _QUIET)]
-        told += [(MACHINE, facts) for facts in _ends(before, world)]
+        told = [(name_of(e), {**facts_of(e), **facts}) for e, facts in inbox if not isinstance(e, _QUIET)]
+        told += [(MACHINE, facts) for facts in ends(before, world)]
         news = world.preparing.items() - before.preparing.items()
         told += [("preparing", {"id": key, "doing": doing}) for key, (doing, _) in sorted(news)]
         if before.on_demand != world.on_demand:
@@ -147,18 +148,20 @@ class Controller:
         paid = {"step_s": float(world.facts.step_s), "usd": round(world.usd, 8)} if told else {}
         rows = [EventRow(world.now_s, kind, state, {**now, **paid, **facts}) for kind, facts in told]
         if acts or rows or self._has_changed(before, world):
-            changed = _changed(before, world)
-            _pass(changed, "unwritten")
+            changed = changed_states(before, world)
+            pass_points(changed, "unwritten")
             try:
                 self._history.commit(self._job.name, self._stored, world, rows)
             except DataError as error:
                 self._put_off(inbox, error)
                 return
             self._stored, self._unwritten_s = world, None
-            _pass(changed, "written")
+            pass_points(changed, "written")
         self.world = world
         for row in rows:
             self.told(row)
+            if row.kind == MACHINE and row.facts["why"] == UNREADY and row.facts["id"] not in self._explained:
+                self._start(self._explain(row.facts["id"]))
         for act in acts:
             self._start(self._do(act))
         if replace(before, now_s=world.now_s) != world:
@@ -329,7 +332,19 @@ class Controller:
         except (DeepVMError, OSError) as error:
             log.warning("%s", error)
             return
-        self.feed(d.Listed(dict(found.alive), dict(found.ended), dict(found.zones)))
+        self.feed(d.Listed(dict(found.alive), dict(found.ended), dict(found.zones), found.taken))
+
+    async def _explain(self, machine: str) -> None:
+        """Find out why a machine has ended that could not train, and did not say why."""
+        self._explained.add(machine)
+        try:
+            lines = await asyncio.to_thread(self._cloud.last_lines, self._job.name, machine)
+        except (DeepVMError, OSError) as error:
+            log.warning("%s", error)
+            return
+        if lines:
+            self.last_lines = [line[:_LONGEST_LINE] for line in lines]
+            self.feed(d.Failed(machine, self.last_lines[-1], own=True), {"lines": self.last_lines})
 
     def _strike(self) -> None:
         """Take machines back on purpose, when their lives are over."""
@@ -548,6 +563,7 @@ class Controller:
             return
         if isinstance(found[0], d.Failed) or (isinstance(found[0], d.Ended) and found[0].code):
             self.last_lines = lines_of(event)
+            self._explained.add(machine)
         if isinstance(found[0], d.Noticed):
             found = replace(found[0], taken_s=self._clock.of_wall_s(found[0].taken_s)), found[1]
         self.feed(*found)
@@ -557,33 +573,3 @@ class Controller:
             add_line(self._job.folder, machine, line, time.time())
         except OSError as error:  # a full disk stops no training
             log.debug("a line of %s is lost: %s", machine, error)
-
-
-def _changed(before: World, world: World) -> list[str]:
-    """The states that are new, by the names of their points."""
-    found = [] if before.job is world.job else [f"job.{world.job.value}"]
-    known = {key: m.state for key, m in before.machines.items()}
-    return [*found, *(f"machine.{m.state.value}" for k, m in world.machines.items() if known.get(k) is not m.state)]
-
-
-def _pass(changed: list[str], where: str) -> None:
-    for label in changed:
-        point(f"{label}.{where}")
-
-
-def _ends(before: World, world: World) -> Iterator[dict[str, Any]]:
-    """The machines that are silent, given up or gone now, and were not before."""
-    for key, machine in world.machines.items():
-        known = before.machines.get(key)
-        if known is not machine and (known is None or known.state is not machine.state) and machine.state in _ENDS:
-            yield {"id": key, "state": machine.state.value, "why": machine.end_reason}
-
-
-def _name(event: d.Event) -> str:
-    return type(event).__name__.lower()
-
-
-def _facts(event: d.Event) -> dict[str, Any]:
-    assert is_dataclass(event)
-    found = asdict(event)
-    return {k: v.value if isinstance(v, Reason) else v for k, v in found.items() if k not in ("alive", "ended")}

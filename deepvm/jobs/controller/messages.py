@@ -91,7 +91,8 @@ def event_of(machine: str, report: Mapping[str, Any]) -> tuple[d.Event, Mapping[
     if kind == "rebalance":
         return d.Rebalanced(machine), {}
     if kind == "unusable":
-        return d.Failed(machine, text(report, "why")[:_LONGEST]), {}
+        own = truth(report, "own") if "own" in report else False
+        return d.Failed(machine, text(report, "why")[:_LONGEST], own), {}
     if kind == "setup-failed":
         return d.Failed(machine, f"setup failed with exit code {whole(report, 'code', 2**31)}"), {}
     return None

@@ -38,12 +38,13 @@ class Refused:
 class Listed:
     """The cloud's list of the job's machines: since when they live, and from when to when those did that do no more.
 
-    ``zones``: where each is, if that was left to the cloud.
+    ``zones``: where each is, if that was left to the cloud. ``taken``: those of which it says that it took them back.
     """
 
     alive: Mapping[str, float]
     ended: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     zones: Mapping[str, str] = field(default_factory=dict)
+    taken: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -141,10 +142,14 @@ class SaveNow:
 
 @dataclass(frozen=True)
 class Failed:
-    """Nothing can be trained on a machine: its setup failed."""
+    """Nothing can be trained on a machine: its setup failed.
+
+    ``own``: the machine is to blame, not the job, which goes on with others.
+    """
 
     id: str
     why: str
+    own: bool = False
 
 
 Event: TypeAlias = (

@@ -29,9 +29,11 @@ from deepvm.jobs.decisions.world import (
     PREEMPTED,
     REFUSED,
     RELEASED,
+    UNREADY,
     MachineRecord,
     Reason,
     Save,
+    Unready,
     World,
 )
 
@@ -63,6 +65,11 @@ def known(world: World, event: Event) -> World:
             return world
         return with_event(world, replace(machine, silent_s=now), MachineEvent.SILENT)
     if isinstance(event, Failed):
+        # What has succeeded on another machine is this one's fault.
+        if event.own or any(m.ready_s is not None for m in world.machines.values() if m.role is machine.role):
+            known_as = world.unready.get(machine.role, Unready())
+            why = f"{machine.id}: {event.why}"
+            return replace(world, unready={**world.unready, machine.role: replace(known_as, why=why)})
         return replace(world, job=job_after(world.job, JobEvent.CRASHED), failure=event.why)
     if isinstance(event, Noticed):
         first = machine.noticed_s is None and not machine.state.over and machine.state is not Machine.RELEASING
@@ -107,6 +114,8 @@ def _placed(world: World, machine: str, zone: str, usd_per_hour: float | None = 
 
 def _listed(world: World, event: Listed) -> World:
     for machine in list(world.machines.values()):
+        if machine.id in event.taken and not machine.state.over and machine.state is not Machine.RELEASING:
+            machine = replace(machine, end_reason="" if machine.noticed_s is not None else LOST)
         if machine.id in event.ended:
             world = with_event(world, machine, MachineEvent.GONE)
             # The bill is by the cloud's times, not by those when somebody looked.
@@ -170,11 +179,16 @@ def with_event(world: World, machine: MachineRecord, event: MachineEvent) -> Wor
         world = replace(world, blocked={p: times for p, times in world.blocked.items() if p != machine.pool})
     if state is Machine.MEMBER and machine.ready_s is None:
         machine = replace(machine, ready_s=now)
-    if state is Machine.LOST:
-        machine = replace(machine, end_reason=LOST)
+        world = replace(world, unready={role: known for role, known in world.unready.items() if role != machine.role})
+    if state is Machine.LOST or (event is MachineEvent.OVERDUE and machine.launched_s is not None):
+        machine = replace(machine, end_reason=UNREADY if machine.ready_s is None else LOST)
     if state.over:
         ended_s = now if machine.launched_s is not None else None
         machine = replace(machine, ended_s=ended_s, end_reason=machine.end_reason or _end_reason(machine, was))
+        if machine.end_reason == UNREADY:
+            known = world.unready.get(machine.role, Unready())
+            known = replace(known, count=known.count + 1, last_s=now)
+            world = replace(world, unready={**world.unready, machine.role: known})
     return world.with_machine(machine)
 
 
@@ -183,4 +197,6 @@ def _end_reason(machine: MachineRecord, was: Machine) -> str:
         return REFUSED
     if machine.noticed_s is not None:
         return PREEMPTED
-    return RELEASED if was is Machine.RELEASING else LOST
+    if was is Machine.RELEASING:
+        return RELEASED
+    return UNREADY if machine.ready_s is None else LOST

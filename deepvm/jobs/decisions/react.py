@@ -81,8 +81,11 @@ def _watched(world: World) -> _Step:
     terms, now, acts = world.terms, world.now_s, list[Act]()
     for machine in list(world.machines.values()):
         state, heard = machine.state, machine.heard_s
-        if state in (Machine.WARMING, Machine.MEMBER) and heard is not None and now - heard >= terms.silent_s:
+        silent = heard is not None and now - heard >= terms.silent_s
+        if silent and state in (Machine.WARMING, Machine.MEMBER):
             world = with_event(world, replace(machine, silent_s=now), MachineEvent.SILENT)
+        elif silent and state is Machine.NOTICED and machine.silent_s is None:
+            world = world.with_machine(replace(machine, silent_s=now))
         further_s = max(machine.requested_s, world.preparing.get(machine.id, ("", 0.0))[1])
         late = state.coming and now - further_s >= terms.start_s
         if late or (state is Machine.SUSPECT and heard is not None and now - heard >= terms.lost_s):
@@ -132,11 +135,27 @@ def _limited(world: World) -> _Step:
         return world.to_end(DEADLINE), []
     if world.idle_s is not None and world.now_s - world.idle_s >= terms.give_up_s:
         return world.to_end("no machine is to be had"), []
+    failing = [r for r in Role if _never_ready(world, r) and not any(m.state.coming for m in world.of(r, *Machine))]
+    if failing and not world.formed:
+        known = world.unready[failing[0]]
+        why = f"{NEVER_READY}: the last {known.count} ended before they could train"
+        return world.to_end(f"{why}; {known.why}" if known.why else why), []
     return world, []
 
 
-BUDGET, DEADLINE = "the budget", "the deadline has come"
-"""How the reasons begin for which money and time end a job."""
+def _never_ready(world: World, role: Role) -> bool:
+    """Whether machines end before they can train, again and again: each that is asked for costs money for nothing."""
+    places = world.terms.most if role is Role.TRAINER else world.terms.anchors
+    known = world.unready.get(role)
+    return known is not None and known.count >= places + _MORE_TRIES
+
+
+_MORE_TRIES = 2
+"""Machines that may fail in a row, besides as many as are started at once."""
+
+
+BUDGET, DEADLINE, NEVER_READY = "the budget", "the deadline has come", "no machine gets ready"
+"""How the reasons begin for which money, time and broken machines end a job."""
 
 
 def _marketed(world: World) -> _Step:
@@ -145,8 +164,14 @@ def _marketed(world: World) -> _Step:
 
 
 def _broken(world: World) -> bool:
-    """Whether a member of the generation is gone, or may be."""
-    return any(world.machines[m].state not in (Machine.MEMBER, Machine.NOTICED) for m in world.members)
+    """Whether a member of the generation is gone, or may be.
+
+    One that is noticed may be silent for a while: others can make its version safe without it.
+    """
+    members = [world.machines[m] for m in world.members]
+    return any(
+        m.state is not Machine.MEMBER and (m.state is not Machine.NOTICED or m.silent_s is not None) for m in members
+    )
 
 
 def _saved_first(world: World) -> _Step:
@@ -325,6 +350,10 @@ def _wanted(world: World) -> _Step:
     for pool, role, count in wanted:
         if pool is None or is_refusing(world, pool):
             continue
+        if _never_ready(world, role):  # training goes on without; when it cannot any more, there is one more try
+            soon = world.formed and world.now_s - world.unready[role].last_s < terms.give_up_s
+            if soon or any(m.state.coming for m in alive if m.role is role):
+                continue
         for _ in range(count):
             if role is Role.TRAINER and not markets.is_affordable(world, pool):
                 break

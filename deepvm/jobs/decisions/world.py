@@ -9,8 +9,8 @@ from enum import Enum
 from deepvm.core.preemption.savepolicy import Adaptive, SaveFacts, SavePolicy
 from deepvm.jobs.decisions.states import Job, Machine
 
-RELEASED, PREEMPTED, LOST, REFUSED = "released", "preempted", "lost", "refused"
-"""Why a machine ended."""
+RELEASED, PREEMPTED, LOST, REFUSED, UNREADY = "released", "preempted", "lost", "refused", "unready"
+"""Why a machine ended; unready: before it could train, and the cloud does not say that it took it back."""
 
 
 class Role(Enum):
@@ -161,6 +161,15 @@ class Save:
 
 
 @dataclass(frozen=True)
+class Unready:
+    """Machines of a role in a row that ended before they could train: how many, when the last did, and why if known."""
+
+    count: int = 0
+    last_s: float = 0.0
+    why: str = ""
+
+
+@dataclass(frozen=True)
 class Counts:
     """What the report says."""
 
@@ -196,6 +205,7 @@ class World:
         on_demand: whether the deadline wants machines on demand. losses: spot machines that were lost or refused when
             it last decided. pace: how fast steps are.
         preparing: by machine, what it does before it can train, and since when: when it last got further.
+        unready: by role, machines in a row that never could train.
         cold: machines whose next trainers still load while others run; heartbeats say it, nobody writes it down.
     """
 
@@ -231,6 +241,7 @@ class World:
     losses: int = 0
     pace: Pace = field(default_factory=Pace)
     preparing: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+    unready: Mapping[Role, Unready] = field(default_factory=dict)
     cold: frozenset[str] = frozenset()
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 
 from deepvm.core.preemption.savepolicy import SaveFacts, parse_policy
 from deepvm.jobs.decisions.states import Job, Machine
-from deepvm.jobs.decisions.world import Counts, MachineRecord, Pace, Pool, Reason, Role, Save, Terms, World
+from deepvm.jobs.decisions.world import Counts, MachineRecord, Pace, Pool, Reason, Role, Save, Terms, Unready, World
 
 _PLAIN = (
     "now_s",
@@ -55,6 +55,7 @@ def to_document(world: World) -> dict[str, Any]:
         "started": sorted(world.started),
         "exits": dict(world.exits),
         "preparing": {machine: list(known) for machine, known in world.preparing.items()},
+        "unready": {role.value: asdict(known) for role, known in world.unready.items()},
         "save": None if save is None else {**asdict(save), "reason": save.reason.value},
         "pools": [asdict(pool) for pool in world.pools],
         "blocked": [[asdict(pool), *times] for pool, times in world.blocked.items()],
@@ -88,6 +89,7 @@ def from_document(found: Mapping[str, Any], machines: Mapping[str, MachineRecord
         exits=found["exits"],
         preparing={machine: (what, since_s) for machine, (what, since_s) in found.get("preparing", {}).items()},
         save=None if save is None else _save_of(save),
+        unready={Role(role): Unready(**known) for role, known in found.get("unready", {}).items()},
         pools=tuple(Pool(**pool) for pool in found["pools"]),
         blocked={Pool(**pool): (until_s, times) for pool, until_s, times in found["blocked"]},
         facts=SaveFacts(**found["facts"]),

@@ -94,6 +94,17 @@ def test_taken_back_at_once_and_with_a_notice(cloud: Cloud, tmp_path: Path) -> N
     assert 2.9 < time.time() - began < 20
     reasons = [json.loads((place_of(tmp_path, m) / "ended.json").read_text())["why"] for m in ("m1", "m2")]
     assert reasons == ["preempted", "preempted"]
+    assert cloud.listing("job").taken == {"m1", "m2"}
+
+
+def test_what_a_machine_has_said(cloud: Cloud, tmp_path: Path) -> None:
+    ask(cloud, "m1")
+    assert cloud.last_lines("job", "m9") == []
+    with (place_of(tmp_path, "m1") / "machine.log").open("a") as log:
+        log.writelines(f"line {n}\n" for n in range(5_000))
+    assert cloud.last_lines("job", "m1") == [f"line {n}" for n in range(4_960, 5_000)]
+    cloud.release("job", "m1")
+    assert "line 4999" in cloud.last_lines("job", "m1") and not cloud.listing("job").taken
 
 
 def test_no_process_outlives_its_machine(cloud: Cloud, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ OWNER_TAG, JOB_TAG, MACHINE_TAG = "deepvm:owner", "deepvm:job", "deepvm:machine"
 _LATE_S = 300.0
 """So long a machine that was made may be missing in EC2's answers: they are consistent later."""
 _OWNER = ".aws-owner"
+_LAST_LINES = 40
 _SPOT = "spot"
 
 
@@ -221,7 +222,17 @@ class Ec2Cloud:
         for name, instance in one.items():
             if not instance.alive:
                 ended[name] = instance.launched_s, self._ended_s(instance, now_s)
-        return Listing(alive, ended, {name: i.zone for name, i in one.items() if i.zone})
+        taken = frozenset(name for name, i in one.items() if not i.alive and i.taken)
+        return Listing(alive, ended, {name: i.zone for name, i in one.items() if i.zone}, taken)
+
+    def last_lines(self, job: str, machine: str) -> list[str]:
+        """See :class:`Cloud`: the end of the console, as EC2 keeps it for an hour."""
+        for instance in self._rows(job, machine)[:1]:
+            with contextlib.suppress(RefusedError):
+                answer = self._account.ask("ec2", "GetConsoleOutput", InstanceId=instance.id)
+                lines = str(answer.get("Output") or "").splitlines()
+                return [line for line in lines if line.strip()][-_LAST_LINES:]
+        return []
 
     def _ended_s(self, instance: Instance, now_s: float) -> float:
         """When an instance ended; where EC2 does not say, when that was first seen."""

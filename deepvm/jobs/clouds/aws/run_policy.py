@@ -35,6 +35,7 @@ def controller_policy(settings: Ec2Settings) -> dict[str, Any]:
             StringEquals={"ec2:CreateAction": ["RunInstances", "CreateFleet", "CreateLaunchTemplate"]},
         ),
         _allow("EndOurs", ["ec2:TerminateInstances"], "arn:aws:ec2:*:*:instance/*", Null=old),
+        _allow("ReadConsolesOfOurs", ["ec2:GetConsoleOutput"], "arn:aws:ec2:*:*:instance/*", Null=old),
         _allow("RemoveOurs", ["ec2:DeleteLaunchTemplate"], "arn:aws:ec2:*:*:launch-template/*", Null=old),
         _allow(
             "LookAtTheProfile",

@@ -323,6 +323,8 @@ def test_times_of_the_bill() -> None:
     }
     found = instance_of_row(row, MACHINE_TAG)
     assert (found.machine, found.alive, found.ended_s, found.launched_s) == ("m1", False, 1795251600.0, 1795248000.0)
+    for code, taken in (("Server.SpotInstanceTermination", True), ("Client.InstanceInitiatedShutdown", False)):
+        assert instance_of_row({**row, "StateReason": {"Code": code}}, MACHINE_TAG).taken is taken
     stopped = instance_of_row({**row, "State": {"Name": "stopped"}, "InstanceId": "i-2"}, MACHINE_TAG)
     assert stopped.alive and kept([found, stopped]) == {"m1": stopped}
 
@@ -334,6 +336,13 @@ def test_a_machine_whose_end_has_no_time_ended_when_it_was_first_seen(cloud: Ec2
     first = cloud.listing("job").ended["m1"]
     time.sleep(0.05)
     assert cloud.listing("job").ended["m1"] == first and abs(first[1] - time.time()) < 5
+    assert cloud.listing("job").taken == {"m1"}
+
+
+def test_the_end_of_a_console(cloud: Ec2Cloud, ec2: FakeEc2) -> None:
+    ask(cloud)
+    assert cloud.last_lines("job", "m1") and not cloud.last_lines("job", "m2")
+    assert [action for _, action, _ in ec2.calls].count("GetConsoleOutput") == 1
 
 
 def test_tags_are_one_name() -> None:

@@ -61,7 +61,7 @@ def resource_of(service: str, action: str, given: Mapping[str, Any]) -> str:
 
 def facts_of(action: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Tags of the request; those that are ended have them already."""
-    if action in ("TerminateInstances", "DeleteLaunchTemplate"):
+    if action in ("TerminateInstances", "GetConsoleOutput", "DeleteLaunchTemplate"):
         return {"aws:ResourceTag/deepvm:job": "job"}
     asked = [v for k, v in given.items() if k.startswith("TagSpecification") and k.endswith(".Key")]
     return {f"aws:RequestTag/{key}": "x" for key in asked}
@@ -78,6 +78,7 @@ def test_every_call_is_allowed(tmp_path: Path) -> None:
         with pytest.raises(RefusedError, match="no image"):
             cloud.request(MachineRecord("m2", Pool("m7g.large", REGION, "on-demand", 1.0), time.time()), start)
         cloud.listing("job")
+        cloud.last_lines("job", "m1")
         cloud.release("job", "m1")
         cloud.finish("job")
         calls = list(ec2.calls)

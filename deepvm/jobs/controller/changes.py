@@ -1,0 +1,47 @@
+"""What an event has changed: for the history, and for the points at which campaigns kill."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+from deepvm.io.failpoints import point
+from deepvm.jobs.decisions import events as d
+from deepvm.jobs.decisions.states import Machine
+from deepvm.jobs.decisions.world import Reason, World
+
+_ENDS = (Machine.SUSPECT, Machine.LOST, Machine.ENDED)
+
+
+def changed_states(before: World, world: World) -> list[str]:
+    """The states that are new, by the names of their points."""
+    found = [] if before.job is world.job else [f"job.{world.job.value}"]
+    known = {key: m.state for key, m in before.machines.items()}
+    return [*found, *(f"machine.{m.state.value}" for k, m in world.machines.items() if known.get(k) is not m.state)]
+
+
+def pass_points(changed: list[str], where: str) -> None:
+    """Pass the points of new states."""
+    for label in changed:
+        point(f"{label}.{where}")
+
+
+def ends(before: World, world: World) -> Iterator[dict[str, Any]]:
+    """The machines that are silent, given up or gone now, and were not before."""
+    for key, machine in world.machines.items():
+        known = before.machines.get(key)
+        if known is not machine and (known is None or known.state is not machine.state) and machine.state in _ENDS:
+            yield {"id": key, "state": machine.state.value, "why": machine.end_reason}
+
+
+def name_of(event: d.Event) -> str:
+    """The kind of an event in the history."""
+    return type(event).__name__.lower()
+
+
+def facts_of(event: d.Event) -> dict[str, Any]:
+    """What an event says, for the history."""
+    assert is_dataclass(event)
+    found = asdict(event)
+    return {k: v.value if isinstance(v, Reason) else v for k, v in found.items() if k not in ("alive", "ended")}
