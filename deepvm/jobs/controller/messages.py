@@ -87,8 +87,8 @@ def event_of(machine: str, report: Mapping[str, Any]) -> tuple[d.Event, Mapping[
         stall_s, took_s = seconds(report, "stall_s"), seconds(report, "took_s")
         return d.Safe(_generation(report), version, reason, stall_s, took_s), {}
     if kind == "unsaved":
-        unsaved = d.Unsaved(_generation(report), text(report, "why")[:_LONGEST])
-        return (unsaved, {}) if SaveReason(whole(report, "reason")).holds else None
+        reason = _OF_AGENT[SaveReason(whole(report, "reason"))]
+        return d.Unsaved(_generation(report), text(report, "why")[:_LONGEST], reason), {}
     if kind == "rebalance":
         return d.Rebalanced(machine), {}
     if kind == "unusable":

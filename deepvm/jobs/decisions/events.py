@@ -125,10 +125,11 @@ class Safe:
 
 @dataclass(frozen=True)
 class Unsaved:
-    """The version that was asked for will not come."""
+    """A version will not come."""
 
     generation: int
     why: str
+    reason: Reason
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def known(world: World, event: Event) -> World:
     if isinstance(event, Listed):
         return _listed(world, event)
     if isinstance(event, Stop):
-        return world if world.ending else replace(world, ending=event.why)
+        return world.to_end(event.why)
     if isinstance(event, SaveNow | Rebalanced):
         wanted = isinstance(event, SaveNow) or (event.id in world.members and world.terms.policy.saves)
         if world.save is not None or not world.formed or world.job.over or not wanted:
@@ -145,7 +145,7 @@ def _of_generation(world: World, event: Safe | Unsaved | Started | Ended) -> Wor
     if isinstance(event, Safe):
         save = world.save
         if save is not None and save.reason is event.reason:  # else one that was under way: more was done since
-            save = replace(save, over=True)
+            save = replace(save, safe=True)
         facts = replace(world.facts, save_s=event.stall_s, backup_s=event.took_s, emergency_s=event.took_s)
         world = replace(world, version=max(world.version, event.version), facts=facts)
         if event.reason.holds:
@@ -154,9 +154,9 @@ def _of_generation(world: World, event: Safe | Unsaved | Started | Ended) -> Wor
             world = replace(world, reached=event.version, reached_s=world.now_s - event.took_s)
         counts = world.counts.saved(event.reason)
         stood_s = max(event.stall_s, event.took_s) if event.reason.holds else event.stall_s
-        return replace(world, counts=counts, saving_s=world.saving_s + stood_s, save=save)
+        return replace(world, counts=counts, saving_s=world.saving_s + stood_s, save=save, unsaved_s=None)
     if isinstance(event, Unsaved):
-        return replace(world, save=None if world.save is None else replace(world.save, over=True))
+        return unsaved(world) if world.save is not None and world.save.reason is event.reason else world
     if event.id not in world.members or not world.formed:
         return world
     if isinstance(event, Ended):
@@ -175,6 +175,11 @@ def _of_generation(world: World, event: Safe | Unsaved | Started | Ended) -> Wor
         world = world.with_machine(replace(machine, trained_s=world.now_s))
     job = job_after(world.job, JobEvent.STARTED) if started == set(world.members) else world.job
     return replace(world, started=started, job=job)
+
+
+def unsaved(world: World) -> World:
+    """With the version given up that something waits for: trainers go on, and it may be asked for again."""
+    return replace(world, save=None, unsaved_s=world.now_s, job=job_after(world.job, JobEvent.GO_ON))
 
 
 def with_event(world: World, machine: MachineRecord, event: MachineEvent) -> World:
