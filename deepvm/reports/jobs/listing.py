@@ -125,7 +125,7 @@ def plan_document(name: str, world: World) -> dict[str, Any]:
     return {
         "schema_version": "deepvm.run-plan/1",
         "name": name,
-        "usd_per_hour": round(sum(group["most"] * group["usd_per_hour"] for group in machines), 8),
+        "usd_per_hour": round(sum(most * pool.usd_per_hour for _, pool, _, most in groups if pool is not None), 8),
         "total_usd": terms.total_usd,
         "machines": machines,
     }
