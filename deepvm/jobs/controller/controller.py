@@ -45,7 +45,7 @@ _GONE_NEAR_S, _GONE_S = 0.3, 3.0
 _PIECE = 300_000
 _LONGEST_LINE = 1000
 _STALL_S = 1.0
-_AGAIN_S, _UNWRITTEN_S = 1.0, 300.0
+_AGAIN_S, _UNWRITTEN_S, _LOCKED_S = 1.0, 300.0, 0.3
 _QUIET = (d.Tick, d.Heard, d.Listed, d.Silent)
 """Events of which only what follows is written down."""
 _REASONS = {
@@ -235,6 +235,10 @@ class Controller:
 
     async def run(self) -> World:
         """Run until the job is over and nothing lives."""
+        with self._history.hurried(_LOCKED_S):  # heartbeats are to be answered meanwhile
+            return await self._run()
+
+    async def _run(self) -> World:
         host = await self._calls.call(self._cloud.host, self._job.name)
         bind, bind_port = self._cloud.listen() if isinstance(self._cloud, Distant) else (host, 0)
         self._receiver, strangers = Receiver(self._job.secret), Strangers()
