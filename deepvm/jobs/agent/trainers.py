@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import logging
 import os
 import shlex
 import signal
@@ -25,6 +26,8 @@ _GONE_S = 10.0
 _LINE = 64 * 1024
 _WAITS, _FAILED = -1, -2
 _LAST_LINES = 40
+
+log = logging.getLogger("deepvm.agent")
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,7 @@ class Trainers:
     def __init__(self, command: Command, environ: Mapping[str, str], said: Callable[[int, str], None]) -> None:
         """Start nothing yet; ``said`` is called with the local rank and each line that a trainer prints."""
         self.command, self._environ, self._said = command, dict(environ), said
+        self._can_warm = can_warm(command.words) and command.launcher != TORCHRUN
         self._warm: list[tuple[subprocess.Popen[bytes], int]] = []
         """Those that wait, and where each says that it does, see :meth:`_heard`."""
         self._lock = threading.Lock()  # heartbeats ask for those that wait
@@ -99,12 +103,16 @@ class Trainers:
 
     def warm_up(self) -> None:
         """Start processes that load torch and wait, where the command allows it and there are none."""
-        if not can_warm(self.command.words) or self.command.launcher == TORCHRUN:
+        if not self._can_warm:
             return
         with self._lock:
             self._drop_dead()
-            for _ in range(self.command.processes - len(self._warm)):
-                self._warm.append(self._waiting())
+            try:
+                for _ in range(self.command.processes - len(self._warm)):
+                    self._warm.append(self._waiting())
+            except OSError as error:  # such as a PATH without python: the start will say so, and end the job
+                log.warning("no trainers wait: %s", error)
+                self._can_warm = False
 
     def _waiting(self) -> tuple[subprocess.Popen[bytes], int]:
         """A new process that waits."""
@@ -138,7 +146,7 @@ class Trainers:
     @property
     def warm(self) -> bool:
         """Whether trainers can begin at once, as far as this command allows it."""
-        if not can_warm(self.command.words) or self.command.launcher == TORCHRUN:
+        if not self._can_warm:
             return True
         with self._lock:
             self._drop_dead()
