@@ -494,7 +494,7 @@ class Agent:
     # --- what trainers say -------------------------------------------------------------------------------------------
 
     def _said(self, local_rank: int, line: str) -> None:
-        self._reporter.add(LINE, local_rank=local_rank, text=line[:4000], generation=self._running)
+        self._reporter.add(LINE, local_rank=local_rank, text=line, generation=self._running)
 
     def _answer(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         kind = message.get("ask") or message.get("tell")
