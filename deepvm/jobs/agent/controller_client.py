@@ -146,6 +146,10 @@ class Reporter:
         """How many reports are not heard yet."""
         return len(self._events)
 
+    def join(self) -> None:
+        """Wait until nothing is sent any more, after the end."""
+        self._thread.join()
+
     def _run(self) -> None:
         pause_s, together = RETRY_S, _MOST_TOGETHER
         while not self._lost.is_set():

@@ -24,10 +24,15 @@ def commander() -> Iterator[Commander]:
 @pytest.fixture
 def reporter(commander: Commander) -> Iterator[Reporter]:
     over = threading.Event()
-    yield Reporter(ControllerClient(lambda: commander.url, "m1", secret_of(commander.secret, "m1")), over)
+    client = ControllerClient(lambda: commander.url, "m1", secret_of(commander.secret, "m1"))
+    found = Reporter(client, over)
+    yield found
     over.set()
+    found.join()
+    client.close()
 
 
+@pytest.mark.slow  # a whole agent
 def test_a_progress_bar_without_an_end_of_line(commander: Commander, tmp_path: Path) -> None:
     """It is one line of megabytes, and the reason why the training failed stands behind it."""
     bar = "import sys; sys.stderr.write('\\r 12%|####      | 120/1000' * 200_000 + '\\rno such file'); sys.exit(1)"
