@@ -413,6 +413,8 @@ class Agent:
 
     def _answer(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         kind = message.get("ask") or message.get("tell")
+        if message.get("epoch") != self._running:  # of trainers that were killed meanwhile
+            return {"error": f"generation {message.get('epoch')} is over: {self._running} runs here"}
         if kind == "restored":
             self._last = int(message["version"]), time.monotonic()
             self._reporter.add("started", generation=self._running, version=int(message["version"]))

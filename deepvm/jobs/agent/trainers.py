@@ -260,7 +260,7 @@ class Trainers:
 
 
 def _python(name: str, env: Mapping[str, str]) -> str:
-    """The interpreter of a command: this one, unless the job's own variables have a ``PATH``, which may name another."""
+    """The interpreter of a command: this one, unless the job's own variables have a ``PATH``: it may name another."""
     if name in ("python", "python3") and "PATH" not in env:
         return sys.executable
     return name

@@ -126,3 +126,15 @@ def test_heartbeats_go_on_from_generation_to_generation(
     beats.join()
     assert still, "the thread of the heartbeats is gone"
     assert len(said) > 500 and all(not beat["step"] or beat["step"] >= beat["generation"] for beat in said)
+
+
+def test_what_trainers_of_an_older_generation_say_does_not_count(commander: Commander, tmp_path: Path) -> None:
+    """They were killed, and their last message is answered after the next ones have begun."""
+    agent = Agent(Surroundings("m1", b"", tmp_path, lambda: commander.url, "127.0.0.1"), None)
+    agent._running = 2
+    saved = {"tell": "saved", "version": 900, "save": [0, 0, 0], "took_s": 1.0, "stall_s": 0.0}
+    assert "generation 1 is over" in agent._answer({**saved, "epoch": 1})["error"]
+    assert agent._safe == 0 and "version" not in str(agent._reporter._events)
+    assert agent._answer({**saved, "epoch": 2}) == {} and agent._safe == 900
+    agent._over.set()
+    agent._reporter.join()
