@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -149,21 +149,24 @@ def test_an_order_that_comes_late_hides_nothing(tmp_path: Path) -> None:
 
 
 def test_an_order_that_is_repeated_is_there_all_the_time(tmp_path: Path) -> None:
-    board, over = Board.create(tmp_path / BOARD), threading.Event()
-    board.schedule(8, Scheduled(SaveReason.EMERGENCY, 5, 2))
+    board, order = Board.create(tmp_path / BOARD), Scheduled(SaveReason.EMERGENCY, 5, 2)
+    board.schedule(8, order)
+    reader = Board(tmp_path / BOARD)
+    seen = list[Scheduled | None]()
 
-    def repeat() -> None:
-        while not over.is_set():
-            board.schedule(8, Scheduled(SaveReason.EMERGENCY, 5, 2))
+    class Watched:
+        """Looks as a rank does after each word that is written."""
 
-    thread = threading.Thread(target=repeat)
-    thread.start()
-    until_s, missed = time.monotonic() + 1.0, 0
-    while time.monotonic() < until_s:
-        missed += board.scheduled(8) != Scheduled(SaveReason.EMERGENCY, 5, 2)
-    over.set()
-    thread.join()
-    assert not missed
+        def __setitem__(self, place: int, word: int) -> None:
+            words[place] = word
+            seen.append(reader.scheduled(8))
+
+    words = board.words
+    board.words = cast(Any, Watched())
+    board.schedule(8, order)
+    board.words = words
+    assert len(seen) == 4 and set(seen) == {order}
+    board.close()
 
 
 def test_silence() -> None:
