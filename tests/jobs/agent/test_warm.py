@@ -77,6 +77,19 @@ def test_one_that_is_killed_before_its_turn_is_replaced(tmp_path: Path) -> None:
         home.end()
 
 
+@pytest.mark.slow
+def test_a_command_that_is_nowhere_ends_the_job(tmp_path: Path) -> None:
+    """One machine after the other would be paid for, else."""
+    home = Home(tmp_path)
+    try:
+        job = home.job("nowhere", "python own.py 5 0.01", env={"PATH": "/nowhere", "RESULT": str(home.result)})
+        done = home.run("run", str(job), limit_s=60)
+        assert done.returncode == 1 and "python: No such file" in done.stderr, done
+        assert len(home.document("jobs", "show", "nowhere")["machines"]) == 1
+    finally:
+        home.end()
+
+
 def test_waiting_trainers_that_die_leave_no_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Heartbeats ask whether they wait while the loop starts them."""
     dies = tmp_path / "python"

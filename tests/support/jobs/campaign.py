@@ -32,8 +32,8 @@ VICTIMS = {
     "warm process": ("deepvm.jobs.agent.warm",),
     "memory node": ("memory-node serve",),
 }
-_MACHINE = re.compile(rb"/machines/(m\d+)/")
-_PATIENCE_S = 2.0
+_MACHINE = re.compile(rb"/machines/(m\d+)\b")
+_PATIENCE_S, _LONGEST_S = 2.0, 12.0
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,9 @@ class Campaign:
                 able = list(_able(home, name))
                 rng.shuffle(able)
                 best = min(able, key=lambda one: self._worth(one[0]), default=None)
-                # States that last for a moment are waited for.
-                if best is not None and (best[0] not in self.seen or time.monotonic() >= next_s + _PATIENCE_S):
+                # States that last for a moment are waited for, longer when the others were hit often.
+                patience_s = 0.0 if best is None else min(_PATIENCE_S * self.seen[best[0]], _LONGEST_S)
+                if best is not None and time.monotonic() >= next_s + patience_s:
                     best[1]()
                     self.seen[best[0]] += 1
                     killed.append(best[0])
