@@ -112,7 +112,9 @@ def running(where: Commander, folder: Path, machine: str = "m1", **more: Any) ->
     (folder / "settings.json").write_text(json.dumps({**settings, "beat_s": 0.5, **more}))
     words = [sys.executable, "-m", "deepvm.jobs.agent.main", str(folder / "settings.json"), metadata]
     with (folder / "console").open("wb") as console:
-        process = subprocess.Popen(words, env={**os.environ, **env}, stdout=console, stderr=console)
+        path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])  # as on any cloud
+        environ = {**os.environ, "PATH": path, **env}
+        process = subprocess.Popen(words, env=environ, stdout=console, stderr=console)
     try:
         yield process
     finally:
