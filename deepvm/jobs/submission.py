@@ -288,7 +288,7 @@ def submit(job: JobFile, file: Path, history: History) -> tuple[Submitted, World
     known = history.job(job.name)
     if known is not None:
         cure = f"another name: --name {job.name}-2"
-        if known.result is None:
+        if known.result is None or known.result["state"] != "done":
             cure += f", or go on with it: deepvm jobs resume {job.name}"
         raise RequestError("name", job.name, f"a name that no job has had; {cure}")
     try:
@@ -385,16 +385,15 @@ def _gpus(instance_type: str, *, known: bool) -> int:
 def resumed(
     row: JobRow, history: History, total_usd: float | None = None, deadline_s: float | None = None
 ) -> tuple[Submitted, World]:
-    """A job whose controller is gone, or that was stopped; with another budget, or a deadline from now on.
+    """A job whose controller is gone, that was stopped or has failed; with another budget, or a deadline from now on.
 
     Raises:
         RequestError: that sum is paid already. DataError: the job's secret is gone.
     """
     world, now_s = history.world(row.name), time.time()
-    if world.job is Job.STOPPED:
-        world = replace(
-            world, job=Job.PENDING, ending="", save=None, unsaved_s=None, formed=False, idle_s=None, unready={}
-        )
+    if world.job in (Job.STOPPED, Job.FAILED):
+        world = replace(world, job=Job.PENDING, ending="", failure="", save=None, unsaved_s=None, formed=False)
+        world = replace(world, exits={}, suspected_s=None, crashed_at=-1, crashes=0, idle_s=None, unready={})
     terms = world.terms
     if total_usd is not None:
         if not world.usd < total_usd <= MOST_USD:

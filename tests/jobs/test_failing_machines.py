@@ -158,6 +158,28 @@ def test_what_trains_goes_on_without_those_that_fail() -> None:
     assert ended(world, 3_610.0).job is Job.STOPPED
 
 
+SETUP = "setup failed with exit code 1"
+
+
+def test_a_machine_that_fails_is_released_and_replaced_at_once() -> None:
+    world, acts = react(training(Terms(1, 2)), d.Failed("m2", SETUP), 40.0)
+    assert acts == (d.Release("m2"), d.Request("m3")) and world.machines["m2"].state is Machine.RELEASING
+    world, acts = react(world, d.Failed("m2", SETUP), 41.0)  # the answer was lost
+    assert not acts
+    world, _ = react(world, d.Listed({"m1": 0.0, "m3": 40.0}, {"m2": (1.0, 42.0)}), 42.0)
+    assert world.machines["m2"].end_reason == "unready" and sum(u.count for u in world.unready.values()) == 1
+    assert world.formed and not world.job.over
+
+
+def test_a_machine_that_nobody_needs_any_more_ends_no_job() -> None:
+    """As on spot, where it is taken back during its setup, which fails for that."""
+    for event in (d.Noticed("m1", 50.0), d.Listed({}, {"m1": (1.0, 20.0)})):
+        world, _ = react(begun(Terms(1, 1)), [d.Launched("m1", 1.0), event], 20.0)
+        assert world.machines["m1"].state in (Machine.RELEASING, Machine.ENDED)
+        world, _ = react(world, d.Failed("m1", SETUP), 21.0)
+        assert not world.job.over and coming(world) == ["m2"]
+
+
 def test_a_setup_that_has_succeeded_once_is_the_machine_s_fault() -> None:
     world, _ = react(training(Terms(1, 2)), d.Failed("m2", "setup failed with exit code 1"), 40.0)
     assert not world.job.over and not world.failure

@@ -113,7 +113,7 @@ def stop(name: Name) -> None:
     _command(name, {"command": "stop"})
 
 
-@app.command(short_help="Go on with a job whose controller is gone.")
+@app.command(short_help="Go on with a job that is not done.")
 def resume(
     name: Name,
     total_usd: Annotated[float | None, opt("Pay up to so much in all, what was paid included.", "USD")] = None,
@@ -121,7 +121,10 @@ def resume(
     keep: Keep = False,
     output: Output = "table",
 ) -> None:
-    """Go on with a job whose controller is gone, or that was stopped: machines that live are adopted, others replaced.
+    """Go on with a job whose controller is gone, that was stopped or has failed, from its newest version.
+
+    Machines that live are adopted, others replaced. They train the code that was submitted: with other code, start
+    a new job.
 
     Example: deepvm jobs resume resnet-7 --total-usd 80
     """
@@ -132,8 +135,8 @@ def resume(
 
     with History.open() as history:
         row = _row(history, name)
-        if row.result is not None and row.result["state"] != "stopped":
-            raise RequestError("NAME", name, f"a job that has not ended; {name} is {row.result['state']}")
+        if row.result is not None and row.result["state"] == "done":
+            raise RequestError("NAME", name, f"a job that has not trained to its end; {name} is done")
         deadline_s = None if deadline is None else parse_seconds(deadline, "deadline")
         control(*resumed(row, history, total_usd, deadline_s), history, output, keep=keep)
 

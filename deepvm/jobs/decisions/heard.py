@@ -65,12 +65,7 @@ def known(world: World, event: Event) -> World:
             return world
         return with_event(world, replace(machine, silent_s=now), MachineEvent.SILENT)
     if isinstance(event, Failed):
-        # What has succeeded on another machine is this one's fault.
-        if event.own or any(m.ready_s is not None for m in world.machines.values() if m.role is machine.role):
-            known_as = world.unready.get(machine.role, Unready())
-            why = f"{machine.id}: {event.why}"
-            return replace(world, unready={**world.unready, machine.role: replace(known_as, why=why)})
-        return replace(world, job=job_after(world.job, JobEvent.CRASHED), failure=event.why)
+        return _failed(world, machine, event)
     if isinstance(event, Noticed):
         first = machine.noticed_s is None and not machine.state.over and machine.state is not Machine.RELEASING
         moved = with_event(world, machine, MachineEvent.NOTICE)
@@ -109,6 +104,18 @@ def _prepared(world: World, event: Heard) -> World:
 
 
 _SELDOM_S = 10.0
+
+
+def _failed(world: World, machine: MachineRecord, event: Failed) -> World:
+    """With a machine on which nothing can be trained: its own fault, or that of the job, which ends."""
+    gone = machine.state.over or machine.state in (Machine.RELEASING, Machine.LOST)
+    # What has succeeded on another machine is this one's fault; one that is taken away may fail for that.
+    succeeded = any(m.ready_s is not None for m in world.machines.values() if m.role is machine.role)
+    if not (event.own or gone or succeeded):
+        return replace(world, job=job_after(world.job, JobEvent.CRASHED), failure=event.why)
+    known_as = replace(world.unready.get(machine.role, Unready()), why=f"{machine.id}: {event.why}")
+    world = replace(world, unready={**world.unready, machine.role: known_as})
+    return world if gone else with_event(world, replace(machine, end_reason=UNREADY), MachineEvent.RELEASE)
 
 
 def _placed(world: World, machine: str, zone: str, usd_per_hour: float | None = None) -> World:
@@ -199,10 +206,11 @@ def with_event(world: World, machine: MachineRecord, event: MachineEvent) -> Wor
     if state.over:
         ended_s = now if machine.launched_s is not None else None
         machine = replace(machine, ended_s=ended_s, end_reason=machine.end_reason or _end_reason(machine, was))
-        if machine.end_reason == UNREADY:
-            known = world.unready.get(machine.role, Unready())
-            known = replace(known, count=known.count + 1, last_s=now)
-            world = replace(world, unready={**world.unready, machine.role: known})
+    # Those that are released count before others are asked for; of those that are lost the cloud may say more.
+    if machine.end_reason == UNREADY and (state is Machine.RELEASING or (state.over and was is not Machine.RELEASING)):
+        known = world.unready.get(machine.role, Unready())
+        known = replace(known, count=known.count + 1, last_s=now)
+        world = replace(world, unready={**world.unready, machine.role: known})
     return world.with_machine(machine)
 
 

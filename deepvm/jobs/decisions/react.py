@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from deepvm.jobs.decisions import markets
-from deepvm.jobs.decisions.events import Act, Event, Listed, Release, Request
+from deepvm.jobs.decisions.events import Act, Event, Failed, Listed, Release, Request
 from deepvm.jobs.decisions.heard import known, unsaved, with_event
 from deepvm.jobs.decisions.pool_choice import is_refusing
 from deepvm.jobs.decisions.states import Job, JobEvent, Machine, MachineEvent, job_after
@@ -77,9 +77,11 @@ def react(world: World, events: Event | Sequence[Event], now_s: float) -> tuple[
     world = replace(world, now_s=max(now_s, world.now_s))
     acts: list[Act] = []
     for event in events if isinstance(events, Sequence) else (events,):
-        world = known(world, event)
+        before, world = world, known(world, event)
         if isinstance(event, Listed):
             acts += _unwanted(world, event)
+        if isinstance(event, Failed):
+            acts += _given_back(before, world)
     for rule in (_watched, _judged, _limited, _marketed, _saved_first, _formed, _ended, _wanted):
         world, more = rule(world)
         acts += more
@@ -347,6 +349,13 @@ def _unwanted(world: World, event: Listed) -> Iterator[Act]:
         known = world.machines.get(machine)
         if known is None or known.state in _UNWANTED:
             yield Release(machine)
+
+
+def _given_back(before: World, world: World) -> Iterator[Act]:
+    """The machines that an event has made useless."""
+    for key, machine in world.machines.items():
+        if machine.state is Machine.RELEASING and before.machines[key].state is not Machine.RELEASING:
+            yield Release(key)
 
 
 def _wanted(world: World) -> _Step:
