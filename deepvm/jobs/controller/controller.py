@@ -9,16 +9,18 @@ import math
 import secrets
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from deepvm.errors import DataError, DeepVMError
 from deepvm.io.agent_board import SaveReason
 from deepvm.io.failpoints import point
+from deepvm.jobs.agent.controller_client import LINE
 from deepvm.jobs.cloud import Cloud, Distant, Launch, RefusedError, Start
 from deepvm.jobs.controller.api import BusyError, application
+from deepvm.jobs.controller.changes import ends, facts_of, has_changed, name_of, new_states, passes
 from deepvm.jobs.controller.clock import SteadyClock
 from deepvm.jobs.controller.injector import Injection, strike_of
 from deepvm.jobs.controller.messages import beat_of, event_of, lines_of, number_of, schedule_of, text
@@ -40,7 +42,6 @@ _STALL_S = 1.0
 _AGAIN_S, _UNWRITTEN_S = 1.0, 300.0
 _QUIET = (d.Tick, d.Heard, d.Listed, d.Silent)
 """Events of which only what follows is written down."""
-_ENDS = (Machine.SUSPECT, Machine.LOST, Machine.ENDED)
 _REASONS = {
     Reason.EMERGENCY: SaveReason.EMERGENCY,
     Reason.RESIZE: SaveReason.RESIZE,
@@ -85,7 +86,8 @@ class Controller:
     def __init__(self, job: Submitted, world: World, cloud: Cloud, history: History) -> None:
         """Start nothing yet.
 
-        ``told`` is called with each event that is written down. ``keeps``: an interruption ends only the controller;
+        ``told`` is called with each event that is written down. ``kept`` returns once all that is written down is safe
+        wherever else it must be; nothing follows from it before. ``keeps``: an interruption ends only the controller;
         machines train on, and another controller adopts them.
         """
         self._job, self.world, self._cloud, self._history = job, world, cloud, history
@@ -94,6 +96,8 @@ class Controller:
         self._unwritten_s: float | None = None
         """Since when the history cannot be written."""
         self.told: Callable[[EventRow], None] = lambda event: None
+        self.kept: Callable[[], Awaitable[None]] = _nowhere_else
+        self._receiver = Receiver(job.secret)
         self.interrupted, self.keeps = False, False
         self._agents: dict[str, _Agent] = {}
         self._change = asyncio.Condition()
@@ -109,6 +113,11 @@ class Controller:
         self._listed_s = 0.0
         self._stop = ""
         self._injected_s = 0.0
+
+    @property
+    def nonce(self) -> str:
+        """What messages to this controller must carry."""
+        return self._receiver.nonce
 
     # --- events ------------------------------------------------------------------------------------------------------
 
@@ -135,8 +144,8 @@ class Controller:
         inbox, self._inbox = self._inbox, []
         before = self.world
         world, acts = react(before, [event for event, _ in inbox], self._clock.now_s())
-        told = [(_name(e), {**_facts(e), **facts}) for e, facts in inbox if not isinstance(e, _QUIET)]
-        told += [(MACHINE, facts) for facts in _ends(before, world)]
+        told = [(name_of(e), {**facts_of(e), **facts}) for e, facts in inbox if not isinstance(e, _QUIET)]
+        told += [(MACHINE, facts) for facts in ends(before, world)]
         news = world.preparing.items() - before.preparing.items()
         told += [("preparing", {"id": key, "doing": doing}) for key, (doing, _) in sorted(news)]
         if before.on_demand != world.on_demand:
@@ -146,16 +155,16 @@ class Controller:
         state, now = world.job.value, {"generation": world.generation, "steps": world.steps}
         paid = {"step_s": float(world.facts.step_s), "usd": round(world.usd, 8)} if told else {}
         rows = [EventRow(world.now_s, kind, state, {**now, **paid, **facts}) for kind, facts in told]
-        if acts or rows or self._has_changed(before, world):
-            changed = _changed(before, world)
-            _pass(changed, "unwritten")
+        if acts or rows or has_changed(before, world):
+            changed = new_states(before, world)
+            passes(changed, "unwritten")
             try:
                 self._history.commit(self._job.name, self._stored, world, rows)
             except DataError as error:
                 self._put_off(inbox, error)
                 return
             self._stored, self._unwritten_s = world, None
-            _pass(changed, "written")
+            passes(changed, "written")
         self.world = world
         for row in rows:
             self.told(row)
@@ -175,18 +184,6 @@ class Controller:
         self._inbox = [*inbox, *self._inbox]
         asyncio.get_running_loop().call_later(_AGAIN_S, self._drain)
 
-    @staticmethod
-    def _has_changed(before: World, world: World) -> bool:
-        """Whether anything has but what the next heartbeats say again."""
-        one, other = (
-            replace(w, now_s=0.0, reached=0, facts=world.facts, pace=world.pace, machines={}, cold=frozenset())
-            for w in (before, world)
-        )
-        if one != other or before.machines.keys() != world.machines.keys():
-            return True
-        changed = [(m, world.machines[key]) for key, m in before.machines.items() if m is not world.machines[key]]
-        return any(replace(a, heard_s=b.heard_s, silent_s=b.silent_s) != b for a, b in changed)
-
     async def _wake(self) -> None:
         async with self._change:
             self._change.notify_all()
@@ -199,6 +196,11 @@ class Controller:
     async def _do(self, act: d.Act) -> None:
         """Have the cloud do something; what became of it is an event, or found in the cloud's list."""
         name = self._job.name
+        try:
+            await self.kept()
+        except DeepVMError as error:
+            self._wrong = self._wrong or error
+            return
         try:
             if isinstance(act, d.Release):
                 point("cloud.before-release")
@@ -228,7 +230,7 @@ class Controller:
         """Run until the job is over and nothing lives."""
         host = await asyncio.to_thread(self._cloud.host, self._job.name)
         bind, bind_port = self._cloud.listen() if isinstance(self._cloud, Distant) else (host, 0)
-        self._receiver, strangers = Receiver(self._job.secret), Strangers()
+        strangers = Strangers()
         server = server_of(application(self, self._receiver, strangers.left), bind, bind_port, strangers)
         serving = asyncio.create_task(server.serve())
         while not server.started:
@@ -399,15 +401,23 @@ class Controller:
             await self._wake()
         until_s = time.monotonic() + min(beat.wait_s, 60.0)
         async with self._change:
-            while True:
-                orders, left_s = orders_of(self.world, machine), until_s - time.monotonic()
-                if self._digest(orders) != beat.seen:
-                    point("controller.before-orders")
-                    return self._told(orders)
+            while self._digest(orders := orders_of(self.world, machine)) == beat.seen:
+                left_s = until_s - time.monotonic()
                 if left_s <= 0:
                     return {"same": True}
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._change.wait(), left_s)
+        await self._safe()
+        point("controller.before-orders")
+        return self._told(orders)
+
+    async def _safe(self) -> None:
+        """Wait until what an agent is told cannot be forgotten. Raises BusyError."""
+        try:
+            await self.kept()
+        except DeepVMError as error:
+            self._wrong = self._wrong or error
+            raise BusyError(str(error)) from None
 
     def gone(self, machine: str) -> None:
         """See :class:`deepvm.jobs.controller.api.Handler`."""
@@ -521,26 +531,38 @@ class Controller:
             return {"error": f"there is no command {kind!r}"}
         return {}
 
+    async def heed(self, body: bytes, signature: str) -> tuple[bytes, str]:
+        """A command that came another way than over HTTP, and its signed answer. Raises WireError, or what it lacks."""
+        message = self._receiver.opened(body, signature)
+        answer = await self.command(str(message["machine"]), message)
+        await asyncio.sleep(2 * _TICK_S)  # until it was fed and written down
+        await self.kept()
+        return self._receiver.sealed(answer, str(message["machine"]), int(message["number"]))
+
     async def report(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """See :class:`deepvm.jobs.controller.api.Handler`."""
         wrong: Exception | None = None
+        told = False
         for event in message["events"]:
             record, number = self.world.machines.get(machine), number_of(event)
             if record is None or number <= record.reported:
                 continue  # the answer to it was lost
             self.world = self.world.with_machine(replace(record, reported=number))
+            told = told or event["event"] != LINE
             try:
                 self._reported(machine, event)
             except (KeyError, TypeError, ValueError) as error:
                 wrong = error  # those behind it count; it does not, nor when it is sent again
         await self._heeded()
+        if told:  # nothing follows from lines
+            await self._safe()
         if wrong is not None:
             raise wrong
         point("controller.before-heard")
         return {}
 
     def _reported(self, machine: str, event: Mapping[str, Any]) -> None:
-        if event["event"] == "line":
+        if event["event"] == LINE:
             self._line(machine, text(event, "text"))
             return
         found = event_of(machine, event)
@@ -559,31 +581,5 @@ class Controller:
             log.debug("a line of %s is lost: %s", machine, error)
 
 
-def _changed(before: World, world: World) -> list[str]:
-    """The states that are new, by the names of their points."""
-    found = [] if before.job is world.job else [f"job.{world.job.value}"]
-    known = {key: m.state for key, m in before.machines.items()}
-    return [*found, *(f"machine.{m.state.value}" for k, m in world.machines.items() if known.get(k) is not m.state)]
-
-
-def _pass(changed: list[str], where: str) -> None:
-    for label in changed:
-        point(f"{label}.{where}")
-
-
-def _ends(before: World, world: World) -> Iterator[dict[str, Any]]:
-    """The machines that are silent, given up or gone now, and were not before."""
-    for key, machine in world.machines.items():
-        known = before.machines.get(key)
-        if known is not machine and (known is None or known.state is not machine.state) and machine.state in _ENDS:
-            yield {"id": key, "state": machine.state.value, "why": machine.end_reason}
-
-
-def _name(event: d.Event) -> str:
-    return type(event).__name__.lower()
-
-
-def _facts(event: d.Event) -> dict[str, Any]:
-    assert is_dataclass(event)
-    found = asdict(event)
-    return {k: v.value if isinstance(v, Reason) else v for k, v in found.items() if k not in ("alive", "ended")}
+async def _nowhere_else() -> None:
+    """The history alone is what another controller needs."""
