@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from deepvm.jobs.history.log_files import FOLDER
 
 _MOST = 4_000_000
 """Bytes of a piece, before they are compressed."""
+_PIECES_PER_S, _MOST_S = 100, 30.0
+"""After so many pieces they are at least a second apart, after twice as many two, and so on to the most."""
 
 
 class LogPieces:
@@ -22,13 +25,21 @@ class LogPieces:
     def __init__(self, folder: Path, objects: Objects, head: int) -> None:
         """``folder``: of the job."""
         self._folder, self._objects, self._prefix = folder / FOLDER, objects, f"{LOGS}{head:06}-"
+        self._sent_s = float("-inf")
         self._sent: dict[str, int] | None = None
         self._number = 0
 
     def send(self, *, last: bool = False) -> None:
-        """Write what is new; ``last``: also a line that has no end. Raises UnknownError, RefusedError, OSError."""
+        """Write what is new; ``last``: also a line that has no end. Raises UnknownError, RefusedError, OSError.
+
+        The more pieces there are the rarer they become: nobody fetches tens of thousands of them.
+        """
         if self._sent is None:
             self._sent = self._resumed()
+        now_s = time.monotonic()
+        if not last and now_s - self._sent_s < min(self._number / _PIECES_PER_S, _MOST_S):
+            return
+        self._sent_s = now_s
         while True:
             piece, sent = self._next(last)
             if not piece:

@@ -6,19 +6,20 @@ import logging
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from deepvm.errors import DeepVMError
+from deepvm.errors import DataError
 from deepvm.jobs.cloud import Headed, RefusedError, UnknownError
 from deepvm.jobs.head.head_state import HeadState
 from deepvm.jobs.head.keeper import Keeper
 from deepvm.jobs.head.log_pieces import LogPieces
-from deepvm.jobs.head.mirror import FOLDER, MIRROR, PACKAGE, SETTINGS, FencedError, decoded, unpack
+from deepvm.jobs.head.mirror import FOLDER, MIRROR, PACKAGE, SETTINGS, FencedError, decoded, get_folder
 from deepvm.jobs.history.history import History
 
 CRASHES = "controller.log"
 """What the controller has said, if it has ended with an error: an object for the user to read."""
-_PAUSE_S, _MOST_PAUSE_S = 2.0, 60.0
+_PAUSE_S, _MOST_PAUSE_S = 2.0, 15.0
 _STEADY_S, _GIVE_UP_S = 60.0, 1800.0
 """A controller that runs so long is healthy; if none does for the other time, none will."""
 _TAIL = 20_000
@@ -37,13 +38,13 @@ class HeadMachine:
     def run(self) -> None:
         """Until the job is over, another head has it, or no controller can be run."""
         try:
-            self._fetch()
+            self._patiently(self._fetch)
             since_s, pause_s = time.monotonic(), _PAUSE_S
             while not self._over():
                 began_s = time.monotonic()
                 code = self._control()
                 now_s = time.monotonic()
-                if code == FencedError.exit_code:
+                if code and self._is_fenced():
                     return
                 if now_s - began_s > _STEADY_S:
                     since_s, pause_s = now_s, _PAUSE_S
@@ -53,22 +54,31 @@ class HeadMachine:
                         return
                     time.sleep(pause_s)
                     pause_s = min(2 * pause_s, _MOST_PAUSE_S)
-            self._finish()
+            self._patiently(self._finish)
         except FencedError as error:
             log.warning("%s", error)
+
+    def _patiently(self, work: Callable[[], None]) -> None:
+        """Do what may fail while the network or the role of a new machine is not there yet."""
+        end_s = time.monotonic() + _GIVE_UP_S
+        while True:
+            try:
+                return work()
+            except (UnknownError, RefusedError, DataError) as error:
+                log.warning("%s", error)
+                if time.monotonic() > end_s:
+                    raise
+                time.sleep(_PAUSE_S)
 
     def _fetch(self) -> None:
         """The job as the mirror has it, unless it is here already."""
         with History.open() as history:
             if history.job(self._job) is not None:
                 return
-            folder, mirror = self._objects.get(FOLDER), self._objects.get(MIRROR)
-            if folder is None or mirror is None:
-                raise FencedError(f"{self._job} is over, or was removed")
-            copy = decoded(mirror.data)
-            if copy["head"] != self._number:
-                raise FencedError(f"head {copy['head']} has {self._job}")
-            unpack(folder.data, self._folder)
+            mirror = self._objects.get(MIRROR)
+            copy = {} if mirror is None else decoded(mirror.data)
+            if copy.get("head") != self._number or not get_folder(self._objects, self._folder):
+                raise FencedError(f"{self._job} is over, or another head has it")
             HeadState(self._number, time.time(), here=True).save(self._folder)
             history.put_copy(copy, self._folder)
 
@@ -76,6 +86,15 @@ class HeadMachine:
         with History.open() as history:
             row = history.job(self._job)
             return row is not None and row.result is not None
+
+    def _is_fenced(self) -> bool:
+        """Whether another head is known to have the job."""
+        try:
+            found = self._objects.get(MIRROR)
+            return found is None or int(decoded(found.data)["head"]) > self._number
+        except (RefusedError, UnknownError) as error:
+            log.warning("%s", error)
+            return False
 
     def _control(self) -> int:
         """Run a controller; returns its exit code."""
@@ -100,7 +119,4 @@ class HeadMachine:
             )
             keeper.go_on()
             keeper.finish(history)
-        try:
-            self._objects.remove([FOLDER, SETTINGS, PACKAGE])
-        except DeepVMError as error:
-            log.warning("%s", error)
+        self._objects.remove([*self._objects.keys(FOLDER), SETTINGS, PACKAGE])

@@ -14,20 +14,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from deepvm.errors import DataError, DeepVMError
-from deepvm.jobs.cloud import UnknownError
+from deepvm.errors import CloudError, DataError, DeepVMError
+from deepvm.jobs.cloud import Objects, UnknownError
 
-MIRROR, FOLDER, SETTINGS, PACKAGE = "history.json.gz", "folder.tar.gz", "settings.json", "package.tar.gz"
-LOGS, COMMANDS, ANSWERS = "logs/", "commands/", "answers/"
+MIRROR, SETTINGS, PACKAGE = "history.json.gz", "settings.json", "package.tar.gz"
+FOLDER, LOGS, COMMANDS, ANSWERS = "folder/", "logs/", "commands/", "answers/"
 _SCHEMA = "deepvm.head/1"
 _KEPT = ("secret", "code.tar.gz")
 """What a controller needs of its job's folder."""
+_PIECE = 8_000_000
+"""Bytes of an object of it: each must be sent within a minute."""
 
 
 class FencedError(DeepVMError):
     """Another head runs the job now; this one must do nothing more."""
 
-    exit_code = 6
+    exit_code = CloudError.exit_code
 
 
 def encoded(copy: Mapping[str, Any], head: int, writer: str, number: int, nonce: str = "") -> bytes:
@@ -49,6 +51,23 @@ def decoded(data: bytes) -> dict[str, Any]:
     except (OSError, EOFError, ValueError, TypeError, KeyError) as error:
         raise UnknownError(f"the mirror of the job cannot be read: {error}") from None
     return dict(found)
+
+
+def put_folder(objects: Objects, folder: Path) -> None:
+    """Send what a controller needs of its job's folder. Raises DataError, UnknownError, RefusedError."""
+    data = packed(folder)
+    objects.remove(objects.keys(FOLDER))
+    for number, start in enumerate(range(0, len(data), _PIECE)):
+        objects.put(f"{FOLDER}{number:04}", data[start : start + _PIECE])
+
+
+def get_folder(objects: Objects, folder: Path) -> bool:
+    """Fetch it; whether it was there. Raises UnknownError, RefusedError."""
+    pieces = [objects.get(key) for key in objects.keys(FOLDER)]
+    if not pieces:
+        return False
+    unpack(b"".join(piece.data for piece in pieces if piece is not None), folder)
+    return True
 
 
 def packed(folder: Path) -> bytes:

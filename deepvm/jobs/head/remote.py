@@ -17,7 +17,7 @@ from deepvm.jobs.cloud import ChangedError, Cloud, Headed, Object, Objects, Refu
 from deepvm.jobs.decisions.world import World
 from deepvm.jobs.head.head_state import BEGINS_S, HeadState
 from deepvm.jobs.head.log_pieces import fetch_logs
-from deepvm.jobs.head.mirror import ANSWERS, COMMANDS, FOLDER, MIRROR, decoded, encoded, packed
+from deepvm.jobs.head.mirror import ANSWERS, COMMANDS, MIRROR, decoded, encoded, put_folder
 from deepvm.jobs.history.history import History, JobRow
 from deepvm.jobs.wire import USER, Sender, WireError, secret_of
 
@@ -68,7 +68,8 @@ def start(row: JobRow, history: History, cloud: Headed, resumed: Callable[[], Wo
             known = history.job(row.name)
             name = head_name(state.number)
             begins = not state.begun and name in lives.alive and time.time() - state.asked_s < BEGINS_S
-            if (state.alive or begins) and known is not None and known.result is None:
+            lives_on = name not in lives.ended and (state.alive or begins)
+            if lives_on and known is not None and known.result is None:
                 did = "runs the controller of" if state.begun else "was started a moment ago to run the controller of"
                 raise DataError(f"{name} {did} {row.name}")
         if resumed is not None:
@@ -87,7 +88,7 @@ def start(row: JobRow, history: History, cloud: Headed, resumed: Callable[[], Wo
         point("head.fenced")
         for name in lives.alive:  # they hang, or are not needed any more
             cloud.end_head(row.name, name)
-        objects.put(FOLDER, packed(row.folder))
+        put_folder(objects, row.folder)
         point("head.packed")
         cloud.start_head(row.name, number)
         point("head.started")

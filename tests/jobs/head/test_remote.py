@@ -79,7 +79,7 @@ def test_a_start_that_was_killed_anywhere_is_taken_up_with_one_head(
         remote.start(row, history, cloud)
         assert state_of(row).alive
     assert list(cloud.alive) == ["head-1"] and set(cloud.asked) == {1}
-    assert FOLDER in cloud.bucket.objects and mirror_of(cloud)["head"] == 1
+    assert f"{FOLDER}0000" in cloud.bucket.objects and mirror_of(cloud)["head"] == 1
 
 
 def test_a_head_that_is_not_to_be_had_is_asked_for_again_by_the_same_name(

@@ -46,6 +46,7 @@ class HeadedEc2Cloud(Ec2Cloud):
         profile = self._settings.head_profile
         self._account.check_profile(profile, f"{PREFIX}HEAD_PROFILE", "the machine of the controller rents the others")
         self._account.zones(self._settings.head_type)
+        self._account.image(self._settings.head_type)
 
     def objects(self, job: str) -> Objects:
         """See :class:`Headed`."""
