@@ -22,8 +22,8 @@ class HeadState:
 
     Attributes:
         number: its number. asked_s: when it was asked for. here: this computer is it.
-        launched: the cloud has said that it exists. begun: its controller has written the mirror.
-        heard_s: when it last had, as far as is known.
+        launched, refused: what the cloud has said to that, if it is known.
+        begun: its controller has written the mirror. heard_s: when it last had, as far as is known.
         read: whether the mirror could be read the last time. tag: of that mirror. nonce: of its controller.
         logs: the last of its logs that were fetched.
     """
@@ -32,6 +32,7 @@ class HeadState:
     asked_s: float
     here: bool = False
     launched: bool = False
+    refused: bool = False
     begun: bool = False
     heard_s: float = 0.0
     read: bool = True

@@ -65,17 +65,18 @@ def start(row: JobRow, history: History, cloud: Headed, resumed: Callable[[], Wo
         state = HeadState.load(row.folder)
         if state is not None:
             state = _refreshed(row, history, objects, state)
-            known = history.job(row.name)
+            job = history.job(row.name)
             name = head_name(state.number)
             begins = not state.begun and name in lives.alive and time.time() - state.asked_s < BEGINS_S
             lives_on = name not in lives.ended and (state.alive or begins)
-            if lives_on and known is not None and known.result is None:
+            if lives_on and job is not None and job.result is None:
                 did = "runs the controller of" if state.begun else "was started a moment ago to run the controller of"
                 raise DataError(f"{name} {did} {row.name}")
         if resumed is not None:
             resumed()  # what is wrong with it is said before anything is done
         numbers = [int(name.rpartition("-")[2]) for name in (*lives.alive, *lives.ended)]
-        if state is not None and not state.launched and not state.begun and state.number > max(numbers, default=0):
+        known = state is None or state.launched or state.refused or state.begun
+        if state is not None and not known and state.number > max(numbers, default=0):
             number = state.number  # whatever became of that request, it is the same one again
         else:
             number = max([0, *numbers, *([state.number] if state else [])]) + 1
@@ -90,7 +91,11 @@ def start(row: JobRow, history: History, cloud: Headed, resumed: Callable[[], Wo
             cloud.end_head(row.name, name)
         put_folder(objects, row.folder)
         point("head.packed")
-        cloud.start_head(row.name, number)
+        try:
+            cloud.start_head(row.name, number)
+        except RefusedError:  # whoever asks again by this name gets the same answer
+            replace(state, refused=True).save(row.folder)
+            raise
         point("head.started")
         state = replace(state, launched=True)
         state.save(row.folder)

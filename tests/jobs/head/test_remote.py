@@ -82,18 +82,26 @@ def test_a_start_that_was_killed_anywhere_is_taken_up_with_one_head(
     assert f"{FOLDER}0000" in cloud.bucket.objects and mirror_of(cloud)["head"] == 1
 
 
-def test_a_head_that_is_not_to_be_had_is_asked_for_again_by_the_same_name(
-    cloud: HeadCloud, laptop: tuple[History, JobRow], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("error", "number"), [(UnknownError("no answer"), 1), (RefusedError("no capacity"), 2)])
+def test_a_refusal_is_asked_about_by_another_name_and_silence_by_the_same(
+    cloud: HeadCloud,
+    laptop: tuple[History, JobRow],
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    number: int,
 ) -> None:
     history, row = laptop
-    for error in (RefusedError("no capacity"), UnknownError("no answer")):
-        with monkeypatch.context() as patch:
-            patch.setattr(cloud, "start_head", lambda *_, error=error: (_ for _ in ()).throw(error))
-            with pytest.raises(type(error)):
-                remote.start(row, history, cloud)
-        assert controller_of(row) == GONE
+
+    def fails(job: str, number: int) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cloud, "start_head", fails)
+        with pytest.raises(type(error)):
+            remote.start(row, history, cloud)
+    assert controller_of(row) == GONE
     remote.start(row, history, cloud)
-    assert cloud.asked == [1] and controller_of(row) == ALIVE
+    assert cloud.asked == [number] and controller_of(row) == ALIVE
 
 
 def test_one_that_lives_is_not_replaced(cloud: HeadCloud, laptop: tuple[History, JobRow], tmp_path: Path) -> None:

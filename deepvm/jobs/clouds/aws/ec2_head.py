@@ -62,7 +62,7 @@ class HeadedEc2Cloud(Ec2Cloud):
         if price is None:
             small = ", ".join(sorted(_USD_PER_HOUR))
             raise RefusedError(
-                f"{PREFIX}HEAD_TYPE: nobody knows what {name} costs; take {small}, or one of the catalog"
+                f"{PREFIX}HEAD_TYPE: the price of {name} is not known; take {small}, or one of the catalog"
             )
         return float(price)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -111,10 +110,16 @@ def epochs(home: Home) -> list[int]:
     return [int(p.name.split("-")[2]) for p in files]
 
 
+def made(home: Home, ec2: FakeEc2) -> list[str]:
+    """The names of all machines that there ever were for this user."""
+    owner = (home.jobs / ".aws-owner").read_text()
+    rows = [{t["key"]: t["value"] for t in i.get_tags()} for i in ec2.instances()]
+    return [row["deepvm:machine"] for row in rows if row.get("deepvm:owner") == owner]
+
+
 def paid_once(home: Home, ec2: FakeEc2, found: dict[str, Any]) -> None:
     """Each machine was made once, and its life paid once."""
-    rows = [{t["key"]: t["value"] for t in i.get_tags()} for i in ec2.instances()]
-    names = [row["deepvm:machine"] for row in rows if row.get("deepvm:job") == found["name"]]
+    names = made(home, ec2)
     assert len(names) == len(set(names)), names
     assert {m["id"] for m in found["machines"] if m["usd"]} == {name for name in names if not name.startswith("head")}
     assert found["cost_usd"] == pytest.approx(sum(m["usd"] for m in found["machines"]) + found["head_usd"], abs=1e-7)
@@ -174,8 +179,7 @@ def test_heads_are_lost_at_any_step_and_others_go_on_from_the_mirror(
     assert epochs(home) == sorted(epochs(home))
     until(lambda: ec2.alive() == [], 90)
     paid_once(home, ec2, found)
-    heads = [i for i in ec2.instances() if {"key": "deepvm:role", "value": "head"} in i.get_tags()]
-    assert len(heads) == number == 6
+    assert sum(name.startswith("head") for name in made(home, ec2)) == number == 6
     assert not [key for key in ec2.objects() if "/versions" not in key]
 
 
@@ -195,7 +199,7 @@ def test_its_user_commands_a_head_from_afar(home: Home, ec2: FakeEc2, machines: 
     until(lambda: ec2.alive() == [], 90)
     first = home.document("jobs", "show", "one")
     poor = home.run("jobs", "resume", "one", "--total-usd", "0.0000001")
-    assert poor.returncode == 2 and "total_usd" in poor.stderr and not ec2.alive()
+    assert poor.returncode == 2 and "--total-usd" in poor.stderr and not ec2.alive()
     home.hurry()
     assert home.run("jobs", "resume", "one", "--total-usd", "5").returncode == 0
     until(lambda: ended(home) == "done", 360)
@@ -292,6 +296,6 @@ def test_no_capacity_for_a_head_can_be_tried_again(home: Home, ec2: FakeEc2, mac
     assert done.returncode == 5 and "no capacity now" in done.stderr and "jobs resume one" in done.stderr
     (row,) = home.document("jobs", "ls")["jobs"]
     assert row["controller"] == "gone"
-    ec2.full, began_s = {}, time.monotonic()
-    assert home.run("jobs", "resume", "one").returncode == 0 and time.monotonic() - began_s < 60
+    ec2.full = {}
+    assert home.run("jobs", "resume", "one").returncode == 0
     until(lambda: ended(home) == "done", 360)
