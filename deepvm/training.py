@@ -47,6 +47,8 @@ class _Training:
         self.began_ns = 0
         self.due: Scheduled | None = None
         self.current: Scheduled | None = None
+        """The save that the script was told of, or that its backup answers; for one step."""
+        self.current_step = self.saved_step = -1
         self.due_ns = 0
         self.holds = False
 
@@ -57,6 +59,19 @@ class _Training:
             every = os.environ.get(SAVE_EVERY, "").strip()
             self.every = int(every) if every.isascii() and every.isdigit() else 0
         return self.link
+
+    def wanted(self) -> Scheduled | None:
+        """The save that was asked for after the last step, whether the script has looked or not."""
+        return self.due or (self.current if self.current_step == self.steps else None)
+
+    def told(self, save: Scheduled) -> None:
+        """The script saves now because of this."""
+        self.current, self.current_step, self.due_ns = save, self.steps, time.perf_counter_ns()
+
+    def saves_nothing(self) -> None:
+        """Before a preemption: nobody need wait for a part of this rank."""
+        if self.link is not None and self.link.world > 1:
+            self.link.tell({"tell": "nothing", "step": self.steps})
 
     def hold(self) -> None:
         """After a save before a preemption: what comes next would be lost."""
@@ -103,6 +118,9 @@ def enter_step() -> None:
         return
     if state.holds:
         state.hold()
+    wanted = state.wanted()
+    if wanted is not None and wanted.reason.holds and state.saved_step != state.steps:
+        state.saves_nothing()
     state.began_ns = time.perf_counter_ns()
 
 
@@ -134,7 +152,7 @@ def check_save() -> bool:
     due, state.due = state.due or link.asked(), None
     if due is None:
         return False
-    state.current, state.due_ns = due, time.perf_counter_ns()
+    state.told(due)
     return True
 
 
@@ -148,14 +166,19 @@ def backup(path: str | Path) -> None:
     if link is None:
         return
     place = os.path.abspath(path)
-    save = state.current or Scheduled(SaveReason.NONE)
-    stall_s = (time.perf_counter_ns() - state.due_ns) / 1e9 if state.current is not None else 0.0
+    due, state.due = state.due, None
+    if due is not None and due.reason.holds:  # the script saves here by itself, and did not look
+        state.told(due)
+    save, stall_s = Scheduled(SaveReason.NONE), 0.0
+    if state.current is not None and state.current_step == state.steps:
+        save, stall_s = state.current, (time.perf_counter_ns() - state.due_ns) / 1e9
+    state.saved_step = state.steps
     found = link.ask({"ask": "backup", "path": place, "step": state.steps, "save": list(save), "stall_s": stall_s})
     if found is None or "error" in found:
         log.error("%s is not backed up: %s", place, "the agent does not answer" if found is None else found["error"])
         return
     link.saving(state.steps)
-    state.holds = state.current is not None and state.current.reason.holds
+    state.holds = save.reason.holds
 
 
 def latest() -> Path | None:

@@ -16,7 +16,7 @@ from support.jobs.agents import BareAgent
 
 import deepvm.training as dt
 from deepvm.errors import CheckpointError
-from deepvm.io.agent_board import AGENT, RankWord, SaveReason, Word
+from deepvm.io.agent_board import AGENT, RankWord, SaveReason, Scheduled, Word
 
 
 @pytest.fixture
@@ -153,3 +153,73 @@ def test_a_forked_child_is_no_trainer(agent: BareAgent) -> None:
         os._exit(int(dt.check_save()))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert agent.board.of_rank(0, RankWord.STEP) == 1
+
+
+def backups_of(agent: BareAgent) -> list[tuple[int, int]]:
+    """Step and reason of each."""
+    return [(m["step"], m["save"][0]) for m in agent.heard if m.get("ask") == "backup"]
+
+
+def test_the_documented_loop(agent: BareAgent, tmp_path: Path) -> None:
+    """``if i % 5 == 0 or check_save()``: the script's own saves are no answers to what was asked for before."""
+    for i in range(1, 13):
+        if i == 3:
+            agent.board.request(SaveReason.INSURANCE, 0)
+        with dt.step_context():
+            pass
+        if i % 5 == 0 or dt.check_save():
+            time.sleep(0.05)
+            dt.backup(tmp_path)
+    assert backups_of(agent) == [(3, SaveReason.INSURANCE), (5, SaveReason.NONE), (10, SaveReason.NONE)]
+    assert [m["stall_s"] > 0 for m in agent.heard if m.get("ask") == "backup"] == [True, False, False]
+
+
+def test_a_backup_at_a_step_that_is_due_is_enough(agent: BareAgent, tmp_path: Path) -> None:
+    """The script saves there by itself, and does not ask: it need not save again a step later."""
+    agent.board.words[Word.DUE] = 5
+    for i in range(1, 8):
+        with dt.step_context():
+            pass
+        if i % 5 == 0 or dt.check_save():
+            dt.backup(tmp_path)
+    assert backups_of(agent) == [(5, SaveReason.NONE)]
+
+
+def test_a_backup_of_its_own_before_a_preemption_holds(agent: BareAgent, tmp_path: Path) -> None:
+    """It is what was asked for, also of a script that does not ask at this step."""
+    with dt.step_context():
+        pass
+    limit_ms = int((time.time() + 0.2) * 1000)
+    agent.board.request(SaveReason.EMERGENCY, limit_ms)
+    with dt.step_context():
+        pass
+    dt.backup(tmp_path)
+    assert backups_of(agent) == [(2, SaveReason.EMERGENCY)] and dt._training.holds
+    assert not dt.check_save()
+
+
+def test_a_rank_that_saves_nothing_says_so(agent: BareAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a preemption nobody must wait for its part; otherwise the next step of rank 0 shows it."""
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    for step, reason in ((2, SaveReason.EMERGENCY), (3, SaveReason.INSURANCE), (5, SaveReason.EMERGENCY)):
+        agent.board.schedule(step, Scheduled(reason, 0, step))
+    for step in range(1, 7):
+        with dt.step_context():
+            pass
+        if step == 5:
+            assert dt.check_save()
+            dt.backup(tmp_path)
+        elif step > 2:
+            dt.check_save()
+    deadline = time.monotonic() + 5
+    while not agent.told("nothing") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert [(m["step"], m["world"], m["rank"]) for m in agent.told("nothing")] == [(2, 2, 1)]
+
+
+def test_messages_name_their_generation(agent: BareAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEEPVM_EPOCH", "7")
+    assert dt.latest() is None
+    assert agent.heard[-1]["epoch"] == 7

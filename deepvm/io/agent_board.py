@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import mmap
 import os
+import time
+from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
@@ -80,6 +82,16 @@ class Scheduled(NamedTuple):
     reason: SaveReason
     limit_ms: int = 0
     request: int = 0
+
+    def for_others(self) -> list[int]:
+        """As other machines are told, whose clocks may show another time: with the milliseconds that are left."""
+        return [int(self.reason), max(self.limit_ms - int(time.time() * 1000), 0), self.request]
+
+    @classmethod
+    def of_others(cls, told: Sequence[int]) -> Scheduled:
+        """What another machine has told."""
+        reason, left_ms, request = told
+        return cls(SaveReason(reason), int(time.time() * 1000) + int(left_ms), int(request))
 
 
 class Board:

@@ -39,8 +39,11 @@ log = logging.getLogger("deepvm.training")
 class AgentLink:
     """The agent of this machine, as one rank sees it."""
 
-    def __init__(self, folder: Path, *, rank: int, local_rank: int, world: int, local_world: int) -> None:
+    def __init__(
+        self, folder: Path, *, rank: int, local_rank: int, world: int, local_world: int, epoch: int = 0
+    ) -> None:
         """Open the board. Raises OSError or ValueError if there is none."""
+        self._who = {"rank": rank, "local_rank": local_rank, "world": world, "epoch": epoch}
         self.rank, self.local_rank, self.world, self._local_world = rank, local_rank, world, local_world
         self._folder = folder
         self.board = Board(folder / BOARD)
@@ -65,7 +68,10 @@ class AgentLink:
         try:
             rank, local_rank, world = (int(environ.get(name, default)) for name, default in _RANKS)
             local_world = int(environ.get("LOCAL_WORLD_SIZE", "0"))  # who does not say may be on several machines
-            return cls(Path(folder), rank=rank, local_rank=local_rank, world=world, local_world=local_world)
+            epoch = int(environ.get(EPOCH, "0"))
+            return cls(
+                Path(folder), rank=rank, local_rank=local_rank, world=world, local_world=local_world, epoch=epoch
+            )
         except (OSError, ValueError) as error:
             log.warning("the agent at %s cannot be used: %s; nobody saves before a preemption", folder, error)
             return None
@@ -148,7 +154,7 @@ class AgentLink:
 
     def ask(self, message: Mapping[str, Any], limit_s: float = _ANSWER_S) -> Mapping[str, Any] | None:
         """The agent's answer; None if there is none in time, as when it was killed: training goes on."""
-        line = json.dumps({**message, "rank": self.rank, "local_rank": self.local_rank}).encode() + b"\n"
+        line = json.dumps({**message, **self._who}).encode() + b"\n"
         with self._lock:
             for _ in range(2):  # the agent may have been restarted
                 try:

@@ -68,7 +68,7 @@ class Peers:
         try:
             self._await_ranks()
             self._saves += 1
-            store.set(f"save/{self._saves}", json.dumps([step, *save]))
+            store.set(f"save/{self._saves}", json.dumps([step, *save.for_others()]))
         except (RuntimeError, OSError) as error:  # nobody has it: rank 0 must not save alone
             log.warning("the ranks' store cannot be used: %s; step %d is not saved", error, step)
             return
@@ -116,20 +116,21 @@ class Peers:
         words, store = self._board.words, self._store
         if words[Word.REQUEST] != self._wished:
             self._wished = words[Word.REQUEST]
+            wish = Scheduled(SaveReason(words[Word.REASON]), words[Word.LIMIT_MS], self._wished)
             place = store.add("wishes", 1)
-            store.set(f"wish/{place}", json.dumps([words[Word.REASON], words[Word.LIMIT_MS]]))
+            store.set(f"wish/{place}", json.dumps(wish.for_others()))
         while store.check([f"save/{self._saves + 1}"]):
             self._saves += 1
-            step, reason, limit_ms, request = json.loads(store.get(f"save/{self._saves}"))
-            self._board.schedule(step, Scheduled(SaveReason(reason), limit_ms, request), by_peers=True)
+            step, *save = json.loads(store.get(f"save/{self._saves}"))
+            self._board.schedule(step, Scheduled.of_others(save), by_peers=True)
             store.add(f"seen/{self._saves}", 1)
 
     def _collect(self) -> None:
         """What other machines' agents want."""
         while self._store.check([f"wish/{self._heard + 1}"]):
             self._heard += 1
-            reason, limit_ms = json.loads(self._store.get(f"wish/{self._heard}"))
-            self._board.request(SaveReason(reason), limit_ms)
+            wish = Scheduled.of_others(json.loads(self._store.get(f"wish/{self._heard}")))
+            self._board.request(wish.reason, wish.limit_ms)
 
     def close(self) -> None:
         """Look no more; twice is harmless."""

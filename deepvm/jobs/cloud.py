@@ -52,13 +52,14 @@ class Launch:
 class Listing:
     """The cloud's machines of a job, by the name of their request, with seconds since the epoch.
 
-    ``alive``: since when each lives. ``ended``: from when to when each that does no more did, and why if that is known.
-    ``zones``: where each is, if the cloud has chosen.
+    ``alive``: since when each lives. ``ended``: from when to when each that does no more did.
+    ``zones``: where each is, if the cloud has chosen. ``taken``: those of which it says that it took them back.
     """
 
     alive: Mapping[str, float]
     ended: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     zones: Mapping[str, str] = field(default_factory=dict)
+    taken: frozenset[str] = frozenset()
 
 
 class Cloud(Protocol):
@@ -87,6 +88,9 @@ class Cloud(Protocol):
 
     def release(self, job: str, machine: str) -> None:
         """End a machine; harmless if there is none. Raises UnknownError."""
+
+    def last_lines(self, job: str, machine: str) -> list[str]:
+        """What a machine has printed last, as far as the cloud keeps it. Raises UnknownError."""
 
     def preempt(self, job: str, machine: str, grace_s: float | None) -> None:
         """Take a machine back after a notice of ``grace_s``, or at once without one."""

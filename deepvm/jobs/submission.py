@@ -29,7 +29,7 @@ from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import Pool, Terms, World
 from deepvm.jobs.head.remote import needs_head
 from deepvm.jobs.history.history import History, JobRow, own_folder
-from deepvm.jobs.history.pools import expected_life_s
+from deepvm.jobs.history.pools import expected_life_s, is_of_a_market
 from deepvm.jobs.jobfile import Anchor, JobFile, Range
 from deepvm.jobs.own_hosts import SSH, OwnHosts, pool_of
 from deepvm.jobs.storage import git_code
@@ -67,7 +67,7 @@ def world_of(job: JobFile, beside: Path, now_s: float, lives: Iterable[Mapping[s
     hosts, budget = hosts_of(job, beside), job.budget
     wanted = rented_of(job, beside) if hosts is None else taken_of(job, hosts)
     grace_s = job.inject.grace if job.inject else _GRACE_S
-    cloud, known = cloud_of(job.cloud), list(lives)
+    cloud, known = cloud_of(job.cloud), [m for m in lives if is_of_a_market(m)]
     whole = job.machines.zone or (cloud.whole() if isinstance(cloud, Distant) else job.cloud)
 
     def pool(name: str, market: Market, option: str, zone: str = whole, usd: float | None = None) -> Pool:
@@ -294,7 +294,7 @@ def submit(job: JobFile, file: Path, history: History, *, detach: bool = False) 
     known = history.job(job.name)
     if known is not None:
         cure = f"another name: --name {job.name}-2"
-        if known.result is None:
+        if known.result is None or known.result["state"] != "done":
             cure += f", or go on with it: deepvm jobs resume {job.name}"
         raise RequestError("name", job.name, f"a name that no job has had; {cure}")
     try:
@@ -391,14 +391,15 @@ def _gpus(instance_type: str, *, known: bool) -> int:
 def resumed(
     row: JobRow, history: History, total_usd: float | None = None, deadline_s: float | None = None
 ) -> tuple[Submitted, World]:
-    """A job whose controller is gone, or that was stopped; with another budget, or a deadline from now on.
+    """A job whose controller is gone, that was stopped or has failed; with another budget, or a deadline from now on.
 
     Raises:
         RequestError: that sum is paid already. DataError: the job's secret is gone.
     """
     world, now_s = history.world(row.name), time.time()
-    if world.job is Job.STOPPED:
-        world = replace(world, job=Job.PENDING, ending="", save=None, formed=False, idle_s=None)
+    if world.job in (Job.STOPPED, Job.FAILED):
+        world = replace(world, job=Job.PENDING, ending="", failure="", save=None, unsaved_s=None, formed=False)
+        world = replace(world, exits={}, suspected_s=None, crashed_at=-1, crashes=0, idle_s=None, unready={})
     terms = world.terms
     if total_usd is not None:
         if not world.usd < total_usd <= MOST_USD:

@@ -2,35 +2,90 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.effort import THOROUGH
-from support.jobs.kills import CHAIN, campaign, final_of
-from support.jobs.runs import Home, until
+from support.jobs.campaign import SERVICE, VICTIMS, Campaign
+from support.jobs.kills import CHAIN, TORCH, final_of, nothing_is_left, undisturbed
+from support.jobs.runs import Home
+from support.profiling.namespaces import need_namespaces
 
-STEPS = 250
+from deepvm.jobs.decisions.states import Job
+
+INJECT = {"mttp": "12s", "count": 3, "grace": "4s", "missed": 0.3}
+EACH = 9
+CHAINS, TORCHES = 14, 12
+"""Jobs of the thorough campaign."""
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Home]:
-    found = Home(tmp_path)
-    (found.code / "chain.py").write_text(CHAIN)
+    found = with_trainings(tmp_path)
     yield found
     found.end()
 
 
-@pytest.mark.parametrize("seed", range(40 if THOROUGH else 1))
-def test_it_ends_with_the_right_result(home: Home, seed: int) -> None:
-    count = 1 + seed % 2
-    job = home.job("kills", f"exec python chain.py {STEPS};", count=count, save_policy="static:25")
-    killed = campaign(home, job, "kills", seed, kills=5)
-    found = home.document("jobs", "show", "kills")
-    assert found["state"] == "done", (found, killed)
-    for rank in range(count):
-        assert (home.result / f"final-{rank}").read_text() == final_of(STEPS), killed
-    assert until(lambda: not home.processes(), 10)
-    listed = home.document("jobs", "orphans")["orphans"]
-    assert not listed
-    assert found["cost_usd"] == pytest.approx(sum(m["usd"] for m in found["machines"]), abs=1e-7)
+def with_trainings(folder: Path) -> Home:
+    folder.mkdir(exist_ok=True)
+    found = Home(folder)
+    (found.code / "chain.py").write_text(CHAIN)
+    (found.code / "train.py").write_text(TORCH)
+    return found
+
+
+def ends_well(home: Home, name: str, results: set[str], count: int) -> None:
+    assert {(home.result / f"final-{rank}").read_text() for rank in range(count)} == results
+    assert nothing_is_left(home, name)["state"] == "done"
+
+
+def test_it_ends_with_the_right_result(home: Home) -> None:
+    job = home.job("kills", "exec python chain.py 600;", save_policy="static:25")
+    Campaign().run(home, job, "kills", 0, kills=5)
+    ends_well(home, "kills", {final_of(600)}, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not THOROUGH, reason="the thorough suite: half an hour")
+def test_two_hundred_kills(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of everything, in every state; half of the jobs are of two ranks with a Checkpointer and a memory node."""
+    need_namespaces()
+    pytest.importorskip("torch")
+    campaign, steps = Campaign(), 600
+    right = undisturbed(with_trainings(tmp_path / "calm"), steps)
+
+    def chain(number: int) -> None:
+        count, cloud = 1 + number % 2, ("netns", "local")[number % 3 == 2]
+        more: dict[str, Any] = {"cloud": cloud, "inject": {**INJECT, "seed": number}, "anchor": {"type": "m7g.large"}}
+        run(f"c{number}", {final_of(5000)}, "exec python chain.py 5000;", count, save_policy="static:25", **more)
+
+    def torch(number: int) -> None:
+        more: dict[str, Any] = {"cloud": "netns", "inject": {**INJECT, "seed": number}, "anchor": {"type": "m7g.large"}}
+        run(f"t{number}", {right}, f"python train.py {steps} 0.1", 2, **more)
+
+    def run(what: str, results: set[str], train: str, count: int, **more: Any) -> None:
+        home, name = with_trainings(tmp_path / what), f"{what}at{time.time_ns() % 10**9}"  # networks are everybody's
+        try:
+            campaign.run(home, home.job(name, train, count, **more), name, int(what[1:]), EACH)
+            ends_well(home, name, results, count)
+        except Exception as error:
+            raise AssertionError(f"{what}: {error}") from error
+        finally:
+            home.end()
+
+    with ThreadPoolExecutor(2) as pool:
+        done = [pool.submit(torch, n) for n in range(TORCHES)] + [pool.submit(chain, n) for n in range(CHAINS)]
+    with capsys.disabled():
+        sys.stdout.write(f"\n{campaign.table()}\n")
+    wrong = [error for error in (one.exception() for one in done) if error is not None]
+    assert not wrong, "\n\n".join(map(str, wrong))
+    assert sum(campaign.seen.values()) >= 200
+    assert {kill.victim for kill in campaign.seen} == {*VICTIMS, SERVICE}
+    assert {kill.job for kill in campaign.seen} >= {
+        s.value for s in (Job.PENDING, Job.FORMING, Job.RUNNING, Job.SAVING)
+    }

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from support.effort import THOROUGH
-from support.jobs.kills import CHAIN, TORCH, arm, final_of, points, processes, until_it_ends
+from support.jobs.campaign import processes
+from support.jobs.kills import CHAIN, TORCH, arm, final_of, nothing_is_left, points, undisturbed, until_it_ends
 from support.jobs.runs import Home, until
 
 pytestmark = pytest.mark.slow  # whole jobs
@@ -37,6 +38,7 @@ QUICK = {
     "local.before-reply",
     "backup.before-rename",
 }
+AT_THE_END = of("job.done") | {"job.finished", "agent.ended"}
 ELSEWHERE = STOPPED | FAILED | SILENT | REFUSED | ANCHORED | SCHEDULED | HEADS
 HERE = sorted(points() - ELSEWHERE)
 
@@ -54,25 +56,24 @@ def test_every_point_is_in_a_campaign() -> None:
     assert points() >= ELSEWHERE and points() >= QUICK
 
 
-def nothing_is_left(home: Home, name: str) -> dict[str, Any]:
-    assert until(lambda: not home.processes(), 15)
-    assert not home.document("jobs", "orphans")["orphans"]
-    found = home.document("jobs", "show", name)
-    assert found["cost_usd"] == pytest.approx(sum(m["usd"] for m in found["machines"]), abs=1e-7)
-    places = {p.name for p in (home.jobs / name / "machines").iterdir() if (p / "machine.json").exists()}
-    assert {m["id"] for m in found["machines"] if m["usd"]} <= places <= {m["id"] for m in found["machines"]}
-    return found
+def hurry_when(home: Home, folder: Path, most_s: float) -> Callable[[], None]:
+    """Let the training end once only points at its end are left, or after so long."""
+    until_s = time.monotonic() + most_s
+
+    def look() -> None:
+        if time.monotonic() > until_s or not {p.name for p in folder.iterdir()} - AT_THE_END:
+            home.hurry()
+
+    return look
 
 
 @pytest.mark.parametrize("part", range(6) if THOROUGH else ["quick"])
 def test_a_job_ends_well_whatever_is_killed(home: Home, part: Any) -> None:
-    labels = sorted(QUICK) if part == "quick" else HERE[part::6]
-    often = {"mttp": "2s", "count": 4} if part == "quick" else {"mttp": "1s", "count": 60}  # kills are counted, too
-    inject = {**often, "grace": "6s", "seed": 3}
-    steps = STEPS if part == "quick" else 4 * STEPS  # so that notices come in all parts
-    job = home.job("points", f"exec python chain.py {steps};", setup="true", save_policy="static:25", inject=inject)
+    labels, steps = sorted(QUICK) if part == "quick" else HERE[part::6], 50 * STEPS
+    inject = {"mttp": "1s", "count": 200, "grace": "6s", "seed": 3}  # kills are counted, too
+    job = home.job("points", f"exec python chain.py {steps};", setup="true", inject=inject)
     folder = arm(home, labels)
-    assert until_it_ends(home, job, "points", 400) == 0
+    assert until_it_ends(home, job, "points", 300, hurry_when(home, folder, 150)) == 0
     assert (home.result / "final-0").read_text() == final_of(steps)
     assert nothing_is_left(home, "points")["state"] == "done"
     assert not sorted(p.name for p in folder.iterdir()), "points that were not reached"
@@ -80,28 +81,18 @@ def test_a_job_ends_well_whatever_is_killed(home: Home, part: Any) -> None:
 
 @pytest.mark.skipif(not THOROUGH, reason="the thorough suite")
 @pytest.mark.parametrize("labels", [ANCHORED, SCHEDULED], ids=["anchor", "schedule"])
-def test_two_ranks_and_an_anchor(home: Home, labels: set[str]) -> None:
+def test_two_ranks_and_an_anchor(home: Home, tmp_path: Path, labels: set[str]) -> None:
     pytest.importorskip("torch")
-    inject = {"mttp": "3s", "count": 6, "grace": "8s", "seed": 2}
-    job = home.job("torch", "python train.py 60 0.05", count=2, anchor={"type": "m7g.large"}, inject=inject)
+    inject = {"mttp": "3s", "count": 200, "grace": "8s", "seed": 2}
+    job = home.job("torch", "python train.py 3000 0.1", count=2, anchor={"type": "m7g.large"}, inject=inject)
     folder = arm(home, labels)
-    assert until_it_ends(home, job, "torch", 500) == 0
+    assert until_it_ends(home, job, "torch", 500, hurry_when(home, folder, 240)) == 0
     finals = {(home.result / f"final-{rank}").read_text() for rank in range(2)}
-    assert finals == {undisturbed(home)}
-    nothing_is_left(home, "torch")
+    assert nothing_is_left(home, "torch")["state"] == "done"
     assert not sorted(p.name for p in folder.iterdir()), "points that were not reached"
-
-
-def undisturbed(home: Home) -> str:
-    """The parameters of a training of two ranks of which nothing is killed."""
-    result = home.folder / "undisturbed"
-    result.mkdir()
-    job = home.job("calm", "python train.py 60 0", count=2)
-    job.write_text(job.read_text().replace(str(home.result), str(result)))
-    assert home.document("run", str(job))["state"] == "done"
-    found: set[str] = {(result / f"final-{rank}").read_text() for rank in range(2)}
-    assert len(found) == 1
-    return found.pop()
+    calm = Home(tmp_path / "calm")
+    (calm.code / "train.py").write_text(TORCH)
+    assert finals == {undisturbed(calm, 3000)}
 
 
 def scenario_stopped(home: Home) -> tuple[Path, Callable[[], None], int]:

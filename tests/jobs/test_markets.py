@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import examples
+from support.jobs.markets import BOUGHT, meets_the_deadline, terms
 from support.jobs.simulation import Faults, Simulation, finished
 
 from deepvm.core.preemption.deadlines import ON_DEMAND
@@ -17,25 +18,6 @@ from deepvm.jobs.decisions.markets import is_on_demand, market_facts, most_of, s
 from deepvm.jobs.decisions.react import orders_of, react
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import Pace, Pool, Reason, Role, Terms, World
-
-BOUGHT = Pool("a", "z", "on-demand", 10.0)
-LONGEST_START_S = 6.0 + 3.0 + 7.0 + 5.0  # boot, load, and until both are heard of
-
-
-def terms(count: int, end_s: float, policy: str, steps: int = 200, least: int | None = None) -> Terms:
-    return Terms(
-        least or count,
-        count,
-        end_s=end_s,
-        steps=steps,
-        deadline_policy=policy,
-        bought=BOUGHT,
-        restart_s=LONGEST_START_S,
-        version_s=2.0,
-        silent_s=6.0,
-        lost_s=12.0,
-        absent_s=20.0,
-    )
 
 
 def on_demand_s(world: World) -> float:
@@ -67,17 +49,7 @@ def test_the_deadline_is_met_whatever_happens_to_spot_machines(
     gone_s: float,
 ) -> None:
     """Where on-demand alone would have met it: the first steps need a machine, and the last version a moment."""
-    steps = 200
-    end_s = (1 + slack) * steps + 3 * LONGEST_START_S + 2
-    faults = Faults(notices, 8.0, losses, mean_s=mean_s)
-    simulation = Simulation(random.Random(seed), terms(count, end_s, policy, steps), faults, steps)
-    # Of spot only: on-demand machines are to be had, or nothing helps. From some moment on there are none at all.
-    simulation.refused = lambda pool: (
-        not is_on_demand(pool) and (simulation.now > gone_s or simulation.rng.random() < refusals)
-    )
-    world = finished(simulation)
-    assert world.job is Job.DONE, (world.ending, world.steps)
-    assert simulation.ended_s is not None and simulation.ended_s <= end_s + 10  # until all is released
+    meets_the_deadline(seed, policy, count, slack, losses, notices, mean_s, refusals, gone_s)
 
 
 @pytest.mark.parametrize("policy", ["greedy", "uniform-progress"])
@@ -137,7 +109,8 @@ def test_a_job_on_spot_asks_for_on_demand_first_and_releases_spot_last() -> None
 
 def test_a_version_is_made_while_it_still_counts_as_time() -> None:
     """Work that no version has is no time to spare: before the move it is made safe, and the move is put off."""
-    late_s = 1000 - 400 * 1.03 - 21 - 2 - 3
+    last_s = 1.0 + 1.5 * 2.0 + 2.0  # a step, its version, the release
+    late_s = 1000 - 400 * 1.03 - 21 - 2 - last_s
     world = running("greedy", 100, 200, late_s)
     world, acts = react(world, d.Heard("m1", 1, 200, warm=True), late_s)
     assert not world.on_demand and not acts

@@ -1,4 +1,7 @@
-"""Without a fence, an intent or an agreement a scenario fails: the tests of these promises can see them broken."""
+"""Without a fence, an intent or an agreement a scenario fails: the tests of these promises can see them broken.
+
+The same of memory nodes and buckets is beside their own tests: test_generations.py, test_bucket_generations.py.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from typing import Any
 
 import pytest
 from support.effort import THOROUGH
-from support.jobs.kills import SYNCED, arm
+from support.jobs.kills import MUTATIONS, SYNCED, arm
+from support.jobs.markets import meets_the_deadline
 from support.jobs.runs import Home
 from support.jobs.simulation import Faults, Simulation, finished
 
@@ -21,11 +25,9 @@ from deepvm.checkpoint.files.epoch_file import EpochFile
 from deepvm.errors import CheckpointError
 from deepvm.jobs.agent.backups import Backups
 from deepvm.jobs.decisions import events as d
-from deepvm.jobs.decisions import heard
+from deepvm.jobs.decisions import heard, markets
 from deepvm.jobs.decisions.world import Terms
 from deepvm.jobs.storage.backup_store import Part
-
-MUTATIONS = Path(__file__).parents[1] / "support" / "jobs" / "mutations"
 
 
 @pytest.fixture
@@ -154,3 +156,19 @@ def test_reports_of_an_older_generation_change_nothing(monkeypatch: pytest.Monke
     monkeypatch.setattr(heard, "_of_generation", lambda w, e: true(w, replace(e, generation=w.generation)))
     with pytest.raises(AssertionError):
         simulated(seeds)
+
+
+# --- no safety net for the deadline --------------------------------------------------------------------------------
+
+
+def deadlines_met(policy: str) -> None:
+    for seed in range(20):
+        meets_the_deadline(seed, policy, 1 + seed % 2, 0.4, 2, 1, 150.0, 0.0, 100.0)
+
+
+@pytest.mark.parametrize("policy", ["greedy", "uniform-progress"])
+def test_no_safety_net_is_noticed(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    deadlines_met(policy)
+    monkeypatch.setattr(markets, "_kept", lambda world, policy, now: world)
+    with pytest.raises(AssertionError, match="the deadline has come"):
+        deadlines_met(policy)

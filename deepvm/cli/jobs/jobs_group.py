@@ -12,7 +12,7 @@ from deepvm.cli.jobs.run import Keep
 from deepvm.cli.jobs.serve import serve
 from deepvm.cli.output import Output, note, print_as
 from deepvm.cli.parameters import arg, flag, group, opt
-from deepvm.core.spelling import one_of
+from deepvm.core.spelling import joined, one_of
 from deepvm.errors import DataError, RequestError
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def stop(name: Name) -> None:
     _command(name, {"command": "stop"})
 
 
-@app.command(short_help="Go on with a job whose controller is gone.")
+@app.command(short_help="Go on with a job that is not done.")
 def resume(
     name: Name,
     total_usd: Annotated[float | None, opt("Pay up to so much in all, what was paid included.", "USD")] = None,
@@ -128,7 +128,10 @@ def resume(
     keep: Keep = False,
     output: Output = "table",
 ) -> None:
-    """Go on with a job whose controller is gone, or that was stopped: machines that live are adopted, others replaced.
+    """Go on with a job whose controller is gone, that was stopped or has failed, from its newest version.
+
+    Machines that live are adopted, others replaced. They train the code that was submitted: with other code, start
+    a new job.
 
     Example: deepvm jobs resume resnet-7 --total-usd 80
     """
@@ -143,8 +146,8 @@ def resume(
     with History.open() as history:
         _look_at_head(history, _row(history, name))
         row = _row(history, name)
-        if row.result is not None and row.result["state"] != "stopped":
-            raise RequestError("NAME", name, f"a job that has not ended; {name} is {row.result['state']}")
+        if row.result is not None and row.result["state"] == "done":
+            raise RequestError("NAME", name, f"a job that has not trained to its end; {name} is done")
         deadline_s = None if deadline is None else parse_seconds(deadline, "deadline")
         cloud = cloud_of(row.spec["cloud"])
         if isinstance(cloud, Headed) and (has_head(row) or needs_head(cloud)):
@@ -162,7 +165,7 @@ def orphans(
     output: Output = "table",
 ) -> None:
     """List machines that live although no controller watches them; --release ends them."""
-    from deepvm.jobs.cloud import Headed, head_name
+    from deepvm.jobs.cloud import Distant, Headed, head_name
     from deepvm.jobs.head.head_state import HeadState
     from deepvm.jobs.history.history import History
     from deepvm.jobs.standing import ALIVE, controller_in
@@ -185,6 +188,8 @@ def orphans(
                 found.append((row.name, machine, since_s))
                 if release:
                     end(row.name, machine)
+            if release and ends and row.result is not None and not isinstance(cloud, Distant):
+                cloud.finish(row.name)  # a host that was silent at the end has its files still
     print_as(output, lambda: listing.print_orphans(found), lambda: listing.orphans_document(found))
     if found and output == "table":
         note("released" if release else "deepvm jobs orphans --release ends them")
@@ -203,7 +208,13 @@ def inject(
     Example: deepvm inject resnet-7 --mttp 30s --grace 5s --missed 0.1
     """
     from deepvm.core.units import parse_seconds
+    from deepvm.jobs.clouds.registry import clouds_that_preempt
+    from deepvm.jobs.history.history import History
 
+    with History.open() as history:
+        cloud = _row(history, name).spec["cloud"]
+    if cloud not in (able := clouds_that_preempt()):
+        raise RequestError("NAME", name, f"a job on {joined(able, 'or')}; {cloud} takes machines back itself")
     if not 0 <= missed <= 1:
         raise RequestError("missed", missed, "a share from 0 to 1")
     lives = {"mttp_s": parse_seconds(mttp, "mttp"), "grace_s": parse_seconds(grace, "grace"), "missed": missed}

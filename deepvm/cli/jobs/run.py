@@ -10,7 +10,7 @@ import typer
 
 from deepvm.cli.interrupts import INTERRUPTED
 from deepvm.cli.output import Output, note, print_as
-from deepvm.cli.parameters import arg, flag, opt
+from deepvm.cli.parameters import CLOUDS, arg, flag, opt
 from deepvm.errors import DataError, RequestError
 
 if TYPE_CHECKING:
@@ -26,9 +26,7 @@ Keep = Annotated[bool, flag("--keep", "On Ctrl-C leave the machines training; de
 
 def run(
     job: Annotated[Path, arg("JOB", "Job file; docs/reference/run-file.md shows one.")],
-    cloud: Annotated[
-        str | None, opt("Where machines come from: local, ssh or aws; default: the job's.", "NAME")
-    ] = None,
+    cloud: Annotated[str | None, opt(f"Where machines come from: {CLOUDS}; default: the job's.", "NAME")] = None,
     name: Annotated[str | None, opt("Name of the job; default: the job file's.", "NAME")] = None,
     detach: Annotated[bool, flag("--detach", "Return at once; 'deepvm jobs' watches and stops the job.")] = False,
     dry_run: Annotated[bool, flag("--dry-run", "Show what would be rented, and rent nothing.")] = False,
@@ -55,7 +53,8 @@ def run(
         note(line)
     if dry_run:
         with about(job):
-            listing.print_plan(found.name, world_of(found, job.parent, 0.0))
+            document = listing.plan_document(found.name, world_of(found, job.parent, 0.0))
+        print_as(output, lambda: listing.print_plan(document), lambda: document)
         return
     if validate:
         if detach:
@@ -132,6 +131,7 @@ def control(
     from deepvm.jobs.controller.controller import Controller
     from deepvm.jobs.head.keeper import keeper_of
     from deepvm.jobs.history.final import final_document
+    from deepvm.jobs.history.forecast import forecast
     from deepvm.jobs.standing import LOCK, on_demand_usd
     from deepvm.jobs.submission import cloud_of
     from deepvm.reports.jobs.events import closing_lines
@@ -164,8 +164,10 @@ def control(
             raise typer.Exit(INTERRUPTED)
         events = history.events(job.name)
         document = final_document(job.name, row.created_s, end, events, on_demand_usd(row.spec))
+        earlier = [m for m in history.machines() if m["job"] != job.name]
+        document["forecast"] = forecast(row.spec, row.created_s, end, events, earlier, document)
         if validate:
-            document |= _validation(row.created_s, end, events)
+            document["validation"] = _validation(row.created_s, end, events)
         history.finish(job.name, document)
         page = _page(job, history)
     finally:
@@ -195,7 +197,7 @@ async def _run(controller: Controller, keeper: Keeper | None) -> World:
         await asyncio.to_thread(keeper.leave)
 
 
-def _validation(created_s: float, world: World, events: Sequence[EventRow]) -> dict[str, Any]:
+def _validation(created_s: float, world: World, events: Sequence[EventRow]) -> dict[str, Any] | None:
     """The key ``validation`` of the final document; a note where there is none."""
     from deepvm.jobs.decisions.states import Job
     from deepvm.jobs.history.validation import observed, validation
@@ -203,8 +205,8 @@ def _validation(created_s: float, world: World, events: Sequence[EventRow]) -> d
     seen = observed(created_s, world, events) if world.job is Job.DONE else None
     if seen is None:
         note("nothing is compared: only a job that has trained to its end is")
-        return {}
-    return {"validation": validation(seen, world.terms, world.terms.policy, world.pools[0].usd_per_hour)}
+        return None
+    return validation(seen, world.terms, world.terms.policy, world.pools[0].usd_per_hour)
 
 
 def _page(job: Submitted, history: History) -> Path | None:

@@ -14,59 +14,37 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from deepvm.core.preemption.savepolicy import SaveContext, SaveFacts, SavePolicy, parse_policy
-from deepvm.errors import DataError
-from deepvm.io.agent_board import AGENT, BOARD, Board, RankWord, SaveReason, Scheduled, Word
-from deepvm.io.agent_link import EPOCH, SAVE_EVERY
+from deepvm.io.agent_board import BOARD, Board, RankWord, SaveReason, Scheduled, Word
+from deepvm.io.agent_link import EPOCH
 from deepvm.io.failpoints import point
-from deepvm.jobs.agent.backups import Backups
+from deepvm.jobs.agent.backups import LAST_S, Backups, Others
 from deepvm.jobs.agent.controller_client import LINE, ControllerClient, Reporter, Unheard
 from deepvm.jobs.agent.notices import MetadataError, NoticeSource
-from deepvm.jobs.agent.preparation import run_setup
+from deepvm.jobs.agent.preparation import Orphaned, Preparation, Surroundings
 from deepvm.jobs.agent.silence import Silence
 from deepvm.jobs.agent.trainer_socket import TrainerSocket
 from deepvm.jobs.agent.trainers import Command, Trainers
 from deepvm.jobs.storage.backup_store import Part
-from deepvm.jobs.storage.code_archive import unpack
-from deepvm.jobs.storage.data import have_data
 from deepvm.jobs.wire import WireError
 
 _TICK_S = 0.01
-_ORPHAN_SAVE_S, _TOLD_S = 300.0, 300.0
+_ORPHAN_SAVE_S = 300.0
 _RETRY_S = 0.1
 _SCHEDULED_S, _SCHEDULED_ALONE_S = 10.0, 3.0
 """For how long the controller may have a step announced; the second where the ranks can do so themselves."""
 _PREPARING_S = 1.0
+_WARM_AGAIN_S = 0.5
 _UNHEARD_S = 1.5
 """For how long a notice waits for the controller before the ranks save by themselves."""
 
 log = logging.getLogger("deepvm.agent")
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """What a machine tells its agent.
-
-    Attributes:
-        machine: the name under which it was asked for. secret: of that machine. folder: the agent's own.
-        controller: the controller's URL now. address: of this machine, for the others.
-        interface: the network interface of collectives, empty for any. beat_s: between heartbeats, at most.
-        orphan_after_s: without a controller for so long the machine ends; the job's own value counts once it is known.
-    """
-
-    machine: str
-    secret: bytes
-    folder: Path
-    controller: Callable[[], str]
-    address: str
-    interface: str = ""
-    beat_s: float = 5.0
-    orphan_after_s: float = 1800.0
 
 
 @dataclass(frozen=True)
@@ -77,10 +55,6 @@ class Wish:
     reason: SaveReason
     limit_s: float
     until_s: float
-
-
-class Orphaned(Exception):
-    """Nobody has heard of the controller for too long."""
 
 
 @dataclass
@@ -117,6 +91,7 @@ class Agent:
         self._request: tuple[float, int] | None = None
         self._board: Board | None = None
         self._trainers: Trainers | None = None
+        self._warmed_s = 0.0
         self._policy: SavePolicy | None = None
         self._facts = SaveFacts()
         self._last = (0, time.monotonic())
@@ -135,158 +110,108 @@ class Agent:
         }
         self._reporter = Reporter(self._clients["report"], self._over)
         self._ask_lock = threading.Lock()
-        self._doing = "fetches the code"
-        """How far the preparation is."""
+        self._preparation = Preparation(around, self._clients["ask"], self._reporter, self._silence)
         self._prepared = threading.Event()
         self._backups: Backups | None = None
+        self._ended_s: float | None = None
+        """Since when trainers have ended whose last backups are under way."""
 
     def run(self) -> None:
         """Work until the controller needs this machine no more, or nobody has heard of it for too long."""
         folder = self._around.folder
         folder.mkdir(parents=True, exist_ok=True)
-        try:
-            spec = self._prepare()
-        except Orphaned:
-            log.warning("no controller was found for %.0f s: this machine ends", self._around.orphan_after_s)
-            return
-        self._silence.answered()  # the setup may have taken longer than a controller may be silent
-        sockets = TrainerSocket(folder, self._answer)
-        threads = list[threading.Thread]()
         if self._notices is not None:
-            threads.append(threading.Thread(target=self._listen, daemon=True, name="notices"))
-        for thread in threads:
-            thread.start()
+            threading.Thread(target=self._listen, daemon=True, name="notices").start()
         try:
-            self._loop(float(spec["orphan_after_s"]))
+            trainers, orphan_after_s = self._prepare()
+        except Orphaned:
+            log.warning("no controller was found for %.0f s: this machine ends", self._preparation.orphan_after_s)
+            return
+        except Exception as error:  # such as a full disk: of this machine, not of the job
+            log.exception("this machine cannot train")
+            lines = traceback.format_exc().splitlines()
+            self._preparation.give_up("unusable", why=f"{type(error).__name__}: {error}", own=True, lines=lines)
+        sockets = TrainerSocket(folder, self._answer)
+        try:
+            self._loop(orphan_after_s)
         finally:
             self._over.set()
-            assert self._trainers is not None
-            self._trainers.close()
+            trainers.close()
             sockets.close()
 
-    def _prepare(self) -> Mapping[str, Any]:
-        """Fetch the job and its code, and run its setup."""
-        client = self._clients["ask"]
-        spec: dict[str, Any] = self._insist(lambda: client.ask("/job", {}))
+    def _prepare(self) -> tuple[Trainers, float]:
+        """Fetch the job and its code, and run its setup; returns after how many seconds without a controller to end."""
+        preparation = self._preparation
+        spec = preparation.job()
         threading.Thread(target=self._beats, daemon=True, name="beats").start()
-        folder = self._around.folder
-        token = folder / "token"
-        descriptor = os.open(token, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(descriptor, "w", encoding="ascii") as file:
-            file.write(client.shown(spec["sealed_token"]))
-        code = folder / "code"
-        if spec["has_code"]:
-            archive = folder / "code.tar.gz"
-            point("agent.before-code")
-            self._insist(lambda: client.fetch("/code", archive))
-            code.mkdir(exist_ok=True)
-            try:
-                unpack(archive, code)
-            except DataError as error:
-                self._give_up(f"code: {error}")
-            archive.unlink()
-            point("agent.after-code")
-        code.mkdir(exist_ok=True)
-        environ = {k: v for k, v in os.environ.items() if k not in (AGENT, EPOCH)}
-        environ |= {"PYTHONUNBUFFERED": "1", AGENT: str(folder), "DEEPVM_JOB": spec["name"]}
-        environ |= {"DEEPVM_TOKEN_FILE": str(token), "DEEPVM_DATA": str(folder / "data")}
-        environ |= {"DEEPVM_KEEP": str(spec["keep"])}
-        if spec["save_every_steps"]:
-            environ[SAVE_EVERY] = str(spec["save_every_steps"])
+        code, environ = preparation.have_code(spec), preparation.environ(spec)
         command = Command(spec["train"], int(spec["per_machine"]), spec["env"], code, spec["launcher"])
-        self._trainers = Trainers(command, environ, self._said)
         self._policy = parse_policy(spec["save_policy"])
         self._facts = replace(self._facts, grace_s=float(spec["grace_s"]))
-        self._backups = Backups.at(spec["tiers"], spec["name"], folder / "backups", int(spec["keep"]))
-        if spec["setup"] and not (folder / "setup-done").exists():
-            point("agent.before-setup")
-            failed, last = run_setup(spec["setup"], code, {**environ, **spec["env"]}, self._does)
-            if failed:
-                self._reporter.add("setup-failed", code=failed, lines=last)
-            (folder / "setup-done").touch()
-            point("agent.after-setup")
-        self._fetch_data(spec["data"], folder / "data")
+        here = self._around.folder / "backups"
+        self._backups = Backups.at(spec["tiers"], spec["name"], here, int(spec["keep"]))
+        preparation.set_up(spec["setup"], code, {**environ, **spec["env"]})
+        preparation.have_data(spec["data"], lambda text: self._said(0, text))
+        self._trainers = Trainers(command, environ, self._said)
         self._trainers.warm_up()
         self._prepared.set()
-        return spec
-
-    def _does(self, what: str) -> None:
-        self._doing = what
-
-    def _fetch_data(self, wanted: Mapping[str, Any], folder: Path) -> None:
-        """Have the job's data here; without all of it nothing is trained, and the controller ends the job."""
-
-        def said(text: str) -> None:
-            self._said(0, text)
-            self._does(f"fetches {text}")
-
-        try:
-            have_data(wanted, folder, said)
-        except DataError as error:
-            self._give_up(f"data: {error}")
-
-    def _give_up(self, why: str) -> NoReturn:
-        """End this machine once the controller knows that nothing can be trained on it."""
-        self._reporter.add("unusable", why=why)
-        deadline = time.monotonic() + _TOLD_S
-        while self._reporter.waiting and time.monotonic() < deadline:
-            time.sleep(_RETRY_S)
-        raise SystemExit(why)
-
-    def _insist(self, ask: Callable[[], Any]) -> Any:
-        """Try until the controller answers. Raises Orphaned."""
-        while True:
-            try:
-                found = ask()
-                self._silence.answered()
-                return found
-            except (Unheard, WireError) as error:
-                log.debug("the controller does not answer: %s", error)
-                if self._silence.lasts_s >= self._around.orphan_after_s:
-                    raise Orphaned from None
-                time.sleep(_RETRY_S)
+        return self._trainers, preparation.orphan_after_s
 
     # --- the controller ----------------------------------------------------------------------------------------------
 
     def _beats(self) -> None:
         """Heartbeats; each is answered when there is something new to do, or after ``beat_s``."""
-        client, around = self._clients["beat"], self._around
         while not self._over.is_set():
-            trainers, board, doing = self._trainers, self._board, "" if self._prepared.is_set() else self._doing
-            ready = not doing and trainers is not None and (trainers.warm or bool(trainers.running))
-            step = self._base + board.of_rank(0, RankWord.STEP) if board is not None else 0
-            message = {
-                "generation": self._running,
-                "step": step,
-                "step_ns": board.of_rank(0, RankWord.STEP_NS) if board is not None else 0,
-                "warm": ready,
-                "spare": trainers is not None and trainers.warm,
-                "preparing": doing,
-                "address": around.address,
-                "port": _free_port(),
-                "seen": self._orders.digest,
-                "scheduled": self._scheduled,
-                "wait_s": around.beat_s if ready else 0.0 if doing else _RETRY_S,
-            }
             try:
-                answer = client.ask("/beat", message, around.beat_s + 10.0)
-            except (Unheard, WireError) as error:
-                log.debug("no answer to a heartbeat: %s", error)
-                self._silence.failed()
+                self._beat()
+            except Exception:  # a machine that is not heard is given up, whatever else goes on there
+                log.exception("a heartbeat failed")
                 self._over.wait(_RETRY_S)
-                continue
-            self._silence.answered()
-            if not answer.get("same"):
-                self._obey(Orders(**answer))
+            if not self._prepared.is_set() and self._silence.lasts_s >= self._preparation.orphan_after_s:
+                log.warning("nobody has answered for %.0f s: this machine ends", self._silence.lasts_s)
+                self._preparation.stop()
+                os._exit(0)  # the main thread waits for a setup or for data, and has nothing to save
             self._prepared.wait(_PREPARING_S)
 
+    def _beat(self) -> None:
+        client, around = self._clients["beat"], self._around
+        doing = "" if self._prepared.is_set() else self._preparation.doing
+        trainers = self._trainers
+        ready = not doing and trainers is not None and (trainers.warm or bool(trainers.running))
+        # In this order: the board is replaced before its generation is, so no step of an older one is said.
+        generation, base, board = self._running, self._base, self._board
+        message = {
+            "generation": generation,
+            "step": base + board.of_rank(0, RankWord.STEP) if board is not None else 0,
+            "step_ns": board.of_rank(0, RankWord.STEP_NS) if board is not None else 0,
+            "warm": ready,
+            "spare": trainers is not None and trainers.warm,
+            "preparing": doing,
+            "address": around.address,
+            "port": _free_port(),
+            "seen": self._orders.digest,
+            "scheduled": self._scheduled,
+            "wait_s": around.beat_s if ready else 0.0 if doing else _RETRY_S,
+        }
+        try:
+            answer = client.ask("/beat", message, around.beat_s + 10.0)
+        except (Unheard, WireError) as error:
+            log.debug("no answer to a heartbeat: %s", error)
+            self._silence.failed()
+            self._over.wait(_RETRY_S)
+            return
+        self._silence.answered()
+        if not answer.get("same"):
+            self._obey(Orders(**answer))
+
     def _obey(self, orders: Orders) -> None:
+        if orders.save is not None:  # by this machine's clock, which may show another time than the controller's
+            orders.save["limit_s"] = time.time() + orders.save["left_s"]
         with self._lock:
             self._orders = orders
             schedule, board = orders.schedule, self._board
             if schedule is not None and board is not None and schedule["generation"] == self._running:
-                reason, limit_ms, request = schedule["save"]
-                board.schedule(schedule["step"], Scheduled(SaveReason(reason), limit_ms, request))
+                board.schedule(schedule["step"], Scheduled.of_others(schedule["save"]))
                 point("agent.scheduled")
                 self._scheduled = schedule["number"]
 
@@ -362,21 +287,25 @@ class Agent:
 
     def _change(self, orders: Orders) -> None:
         """End the trainers of an older generation, and start those of the newest."""
-        trainers = self._trainers
+        trainers, done = self._trainers, 0
         assert trainers is not None
         if trainers.running:
             point("agent.before-kill")
             trainers.kill()
+            done = 0 if self._board is None else self._base + self._board.of_rank(0, RankWord.STEP)
             point("agent.after-kill")
         self._running, self._request = 0, None
         trainers.warm_up()
         if not orders.generation:
             return
         self._reporter.forget(orders.generation)
-        if self._board is not None:
-            self._board.close()
+        self._ended_s = None
+        if self._backups is not None:
+            self._backups.forget(orders.generation)
+        # The older one is not closed: other threads may be reading it, and it goes with the last of them.
+        self._base, self._scheduled = 0, 0
         self._board = Board.create(self._around.folder / BOARD)
-        self._running, self._scheduled, self._base = orders.generation, 0, 0
+        self._running = orders.generation
         self._alone, self._there, self._safe = False, 0, 0
         self._last = (0, time.monotonic())
         mine = next(r for r in orders.ranks if r["machine"] == self._around.machine)
@@ -404,7 +333,7 @@ class Agent:
             why = f"{error.filename or trainers.command.train}: {error.strerror or error}"
             self._reporter.add("ended", generation=self._running, code=127, step=0, lines=[why])
             return
-        self._reporter.add("started", generation=self._running)
+        self._reporter.add("started", generation=self._running, done=done)
 
     def _save(self, orders: Orders) -> None:
         """Pass on that a version is wanted, and that trainers may go on."""
@@ -454,16 +383,34 @@ class Agent:
         """Tell how trainers have ended; while they train, get others ready for the next generation."""
         trainers, board = self._trainers, self._board
         assert trainers is not None
-        if trainers.running and board is not None and board.of_rank(0, RankWord.STEP) > self._last[0]:
-            trainers.warm_up()
+        trains = board is not None and board.of_rank(0, RankWord.STEP) > self._last[0]
+        if (trains or not trainers.running) and time.monotonic() >= self._warmed_s + _WARM_AGAIN_S:
+            self._warmed_s = time.monotonic()
+            trainers.warm_up()  # for those that were killed while they waited, too
         code = trainers.ended() if trainers.running else None
         if code is None or board is None:
             return
         last = trainers.last_lines() if code else []
+        if not code:
+            unsaved = self._unsaved()
+            if unsaved is None:
+                return
+            code, last = (1, [unsaved]) if unsaved else (0, [])
         step = self._base + board.of_rank(0, RankWord.STEP)
         trainers.kill()
         point("agent.ended")
         self._reporter.add("ended", generation=self._running, code=code, step=step, lines=last)
+
+    def _unsaved(self) -> str | None:
+        """Why the last backup of trainers that have ended is not safe, empty if it is; None as long as nobody knows."""
+        backups, now_s = self._backups, time.monotonic()
+        self._ended_s = self._ended_s or now_s
+        if backups is None:
+            return ""
+        if backups.under_way and now_s - self._ended_s < LAST_S:
+            return None
+        why = f"it takes longer than {LAST_S:.0f} s" if backups.under_way else backups.failure
+        return f"the training has ended, and its last backup was not made: {why}" if why else ""
 
     def _plan_saves(self) -> None:
         """Say on the board when the save policy wants a version."""
@@ -494,10 +441,12 @@ class Agent:
     # --- what trainers say -------------------------------------------------------------------------------------------
 
     def _said(self, local_rank: int, line: str) -> None:
-        self._reporter.add(LINE, local_rank=local_rank, text=line[:4000], generation=self._running)
+        self._reporter.add(LINE, local_rank=local_rank, text=line, generation=self._running)
 
     def _answer(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         kind = message.get("ask") or message.get("tell")
+        if message.get("epoch") != self._running:  # of trainers that were killed meanwhile
+            return {"error": f"generation {message.get('epoch')} is over: {self._running} runs here"}
         if kind == "restored":
             self._last = int(message["version"]), time.monotonic()
             self._reporter.add("started", generation=self._running, version=int(message["version"]))
@@ -508,6 +457,10 @@ class Agent:
             return self._schedule(message)
         if kind == "backup":
             return self._backup(message)
+        if kind == "nothing":
+            assert self._backups is not None
+            self._backups.nothing(self._part(message))
+            return {}
         if kind == "latest":
             return self._latest(message)
         return {"error": f"there is no message {kind!r}"}
@@ -529,37 +482,44 @@ class Agent:
 
     def _schedule(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """Have all machines save at the end of a step."""
-        step, save = int(message["step"]), list(message["save"])
+        reason, limit_ms, request = message["save"]
+        step, save = int(message["step"]), Scheduled(SaveReason(reason), int(limit_ms), int(request))
         board = self._board
         if board is None:
             return {"error": "no generation runs here"}
         if len(self._orders.ranks) == 1:
-            board.schedule(step, Scheduled(SaveReason(save[0]), int(save[1]), int(save[2])))
+            board.schedule(step, save)
             return {}
         if self._silence.now:
             return {"error": "the controller does not answer"}
         with self._ask_lock:
             try:
-                order = {"generation": self._running, "step": step, "save": save}
+                peers = bool(message.get("peers"))
+                order = {"generation": self._running, "step": step, "save": save.for_others(), "peers": peers}
                 limit_s = _SCHEDULED_ALONE_S if message.get("peers") else _SCHEDULED_S
                 return self._clients["ask"].ask("/schedule", order, limit_s)
             except (Unheard, WireError) as error:
                 return {"error": str(error)}
 
     def _backup(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        backups, save = self._backups, list(message["save"])
-        assert backups is not None
-        generation, began, stall_s = self._running, time.monotonic(), float(message.get("stall_s", 0.0))
+        backups, board, trainers = self._backups, self._board, self._trainers
+        assert backups is not None and board is not None and trainers is not None
+        save, generation, stall_s = Scheduled(*message["save"]), self._running, float(message.get("stall_s", 0.0))
+        step, local_rank, reason = int(message["step"]), int(message["local_rank"]), SaveReason(save.reason)
 
-        def done(version: int, error: str) -> None:
+        def done(version: int, error: str, took_s: float) -> None:
             if generation == self._running and not message["rank"]:
-                took_s = time.monotonic() - began
                 facts = {"stall_s": stall_s, "took_s": took_s, "error": error or None}
-                self._told_of_save({"version": version, "save": save, **facts})
+                self._told_of_save({"version": version, "save": list(save), **facts})
 
-        step = self._base + int(message["step"])
-        part = Part(step, int(message["rank"]), generation, SaveReason(save[0]).automatic)
-        return backups.add(Path(message["path"]), part, done)
+        def went_on() -> bool:
+            return board.of_rank(local_rank, RankWord.STEP) > step or trainers.ended() == 0
+
+        others = Others(int(message["world"]), went_on, reason.holds, save.limit_ms / 1000 if reason.holds else None)
+        return backups.add(Path(message["path"]), self._part(message, reason.automatic), done, others)
+
+    def _part(self, message: Mapping[str, Any], automatic: bool = False) -> Part:
+        return Part(self._base + int(message["step"]), int(message["rank"]), self._running, automatic)
 
     def _latest(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         assert self._backups is not None

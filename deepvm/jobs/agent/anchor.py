@@ -10,8 +10,8 @@ import threading
 import time
 
 from deepvm.io.failpoints import point
-from deepvm.jobs.agent.agent import Surroundings
 from deepvm.jobs.agent.controller_client import ControllerClient, Unheard
+from deepvm.jobs.agent.preparation import Surroundings
 from deepvm.jobs.wire import WireError
 
 _RETRY_S = 0.1

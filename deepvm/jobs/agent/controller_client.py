@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import logging
 import threading
 import time
@@ -19,12 +20,18 @@ LINE = "line"
 """The event of a line that a trainer has printed."""
 _MOST_WAITING = 10_000
 """Events that wait for the controller; beyond it the oldest lines are dropped."""
+_LONGEST, _MOST_TOGETHER, _MOST_BYTES = 2_000, 100, LARGEST // 2
+"""Characters of a text, events of a message, and their bytes: trainers may print megabytes without an end of line."""
 
 log = logging.getLogger("deepvm.agent")
 
 
 class Unheard(ConnectionError):
     """The controller does not answer."""
+
+
+class TooLarge(Unheard):
+    """The controller takes no message of this size."""
 
 
 class ControllerClient:
@@ -46,6 +53,8 @@ class ControllerClient:
                 if self._connection.sock is not None:
                     self._connection.sock.settimeout(limit_s)
                 body, signature = self._sender.sealed(message)
+                if len(body) > LARGEST:  # a refusal would come in the middle of it, as a connection that breaks
+                    raise TooLarge(f"{path}: {len(body)} bytes")
                 self._connection.request("POST", path, body, {HEADER: signature, "Content-Type": "application/json"})
                 answer = self._connection.getresponse()
                 found = answer.read(LARGEST + 1)
@@ -54,6 +63,8 @@ class ControllerClient:
                 self.close()
                 if answer.status != 401:
                     raise Unheard(f"{answer.status} {answer.reason}")
+            except TooLarge:
+                raise
             except (OSError, http.client.HTTPException, ValueError) as error:
                 self.close()
                 last: Exception = error
@@ -108,7 +119,8 @@ class Reporter:
         self._thread.start()
 
     def add(self, kind: str, **facts: Any) -> int:
-        """Report something; returns the number of the report."""
+        """Report something; returns the number of the report. What is long is cut."""
+        facts = {key: _cut(key, value) for key, value in facts.items()}
         with self._change:
             self._number += 1
             self._events.append({"event": kind, "of": self._number, "at": time.time(), **facts})
@@ -134,23 +146,58 @@ class Reporter:
         """How many reports are not heard yet."""
         return len(self._events)
 
+    def join(self) -> None:
+        """Wait until nothing is sent any more, after the end."""
+        self._thread.join()
+
     def _run(self) -> None:
-        pause_s = RETRY_S
+        pause_s, together = RETRY_S, _MOST_TOGETHER
         while not self._lost.is_set():
             with self._change:
                 self._change.wait_for(lambda: self._events, 1.0)
-                some = self._events[:100]
+                some = _first(self._events, together)
             if not some:
                 continue
             try:
                 point("agent.before-report")
                 self._client.ask("/report", {"events": some})
                 point("agent.after-report")
+            except TooLarge:
+                if len(some) > 1:
+                    together = 1
+                    continue
+                log.warning("a report is too large, and is dropped: %s", some[0]["event"])
             except (Unheard, WireError) as error:
                 log.debug("the controller does not hear: %s", error)
                 self._lost.wait(pause_s)
                 pause_s = min(2 * pause_s, _MOST_RETRY_S)
                 continue
-            pause_s = RETRY_S
+            pause_s, together = RETRY_S, _MOST_TOGETHER
             with self._change:
                 self._events = [e for e in self._events if e["of"] > some[-1]["of"]]
+
+
+def _cut(key: str, value: Any) -> Any:
+    """Texts that are short enough: the end of what was printed, the beginning of others."""
+    if isinstance(value, str):
+        return value[-_LONGEST:] if key == "text" else value[:_LONGEST]
+    if not isinstance(value, list):
+        return value
+    found, size = list[str](), 0
+    for line in reversed(value):
+        line = line[-_LONGEST:]
+        size += len(json.dumps(line)) + 2
+        if size > _MOST_BYTES:
+            break
+        found.append(line)
+    return found[::-1]
+
+
+def _first(events: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+    """The first events, as many as fit into one message; at least one if there are any."""
+    size = 0
+    for number, event in enumerate(events[:most]):
+        size += len(json.dumps(event)) + 2
+        if number and size > _MOST_BYTES:
+            return events[:number]
+    return events[:most]

@@ -7,9 +7,10 @@ import logging
 import sys
 from pathlib import Path
 
-from deepvm.jobs.agent.agent import Agent, Surroundings
+from deepvm.jobs.agent.agent import Agent
 from deepvm.jobs.agent.anchor import AnchorAgent
 from deepvm.jobs.agent.notices import notice_source
+from deepvm.jobs.agent.preparation import Surroundings
 
 
 def main() -> None:

@@ -2,19 +2,186 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
+import signal
 import subprocess
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NoReturn
+
+from deepvm.errors import DataError
+from deepvm.io.agent_board import AGENT
+from deepvm.io.agent_link import EPOCH, SAVE_EVERY
+from deepvm.io.failpoints import point
+from deepvm.jobs.agent.controller_client import ControllerClient, Reporter, Unheard
+from deepvm.jobs.agent.process_group import exit_code
+from deepvm.jobs.agent.silence import Silence
+from deepvm.jobs.storage.code_archive import unpack
+from deepvm.jobs.storage.data import have_data
+from deepvm.jobs.wire import WireError
 
 _LAST_LINES = 40
+_TOLD_S, _RETRY_S = 300.0, 0.1
+
+log = logging.getLogger("deepvm.agent")
 
 Doing = Callable[[str], None]
 
 
-def run_setup(command: str, folder: Path, environ: Mapping[str, str], doing: Doing) -> tuple[int, list[str]]:
-    """Run a job's setup in a shell; returns its exit code and its last lines. Raises OSError.
+@dataclass(frozen=True)
+class Surroundings:
+    """What a machine tells its agent.
+
+    Attributes:
+        machine: the name under which it was asked for. secret: of that machine. folder: the agent's own.
+        controller: the controller's URL now. address: of this machine, for the others.
+        interface: the network interface of collectives, empty for any. beat_s: between heartbeats, at most.
+        orphan_after_s: without a controller for so long the machine ends; the job's own value counts once it is known.
+    """
+
+    machine: str
+    secret: bytes
+    folder: Path
+    controller: Callable[[], str]
+    address: str
+    interface: str = ""
+    beat_s: float = 5.0
+    orphan_after_s: float = 1800.0
+
+
+class Orphaned(Exception):
+    """Nobody has heard of the controller for too long."""
+
+
+class Preparation:
+    """Fetches the job, its code and its data, and runs its setup."""
+
+    def __init__(self, around: Surroundings, client: ControllerClient, reporter: Reporter, silence: Silence) -> None:
+        """Start nothing yet."""
+        self._around, self._client, self._reporter, self._silence = around, client, reporter, silence
+        self._setup: subprocess.Popen[bytes] | None = None
+        self.doing = "fetches the code"
+        """How far it is."""
+        self.orphan_after_s = around.orphan_after_s
+        """Without a controller for so long the machine ends."""
+
+    def job(self) -> dict[str, Any]:
+        """What the job's machines must know; its token is in a file. Raises Orphaned."""
+        spec: dict[str, Any] = self._insist(lambda: self._client.ask("/job", {}))
+        self.orphan_after_s = float(spec["orphan_after_s"])
+        descriptor = os.open(self._token, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "w", encoding="ascii") as file:
+            file.write(self._client.shown(spec["sealed_token"]))
+        return spec
+
+    @property
+    def _token(self) -> Path:
+        return self._around.folder / "token"
+
+    def environ(self, spec: Mapping[str, Any]) -> dict[str, str]:
+        """The variables of everything that the job runs here, without the job's own."""
+        folder = self._around.folder
+        found = {k: v for k, v in os.environ.items() if k not in (AGENT, EPOCH)}
+        found |= {"PYTHONUNBUFFERED": "1", AGENT: str(folder), "DEEPVM_JOB": spec["name"]}
+        found |= {"DEEPVM_TOKEN_FILE": str(self._token), "DEEPVM_DATA": str(folder / "data")}
+        found |= {"DEEPVM_KEEP": str(spec["keep"])}
+        if spec["save_every_steps"]:
+            found[SAVE_EVERY] = str(spec["save_every_steps"])
+        return found
+
+    def have_code(self, spec: Mapping[str, Any]) -> Path:
+        """Fetch the job's code; returns its folder. Raises Orphaned."""
+        folder = self._around.folder
+        code = folder / "code"
+        code.mkdir(exist_ok=True)
+        if spec["has_code"]:
+            archive = folder / "code.tar.gz"
+            point("agent.before-code")
+            self._insist(lambda: self._client.fetch("/code", archive))
+            try:
+                unpack(archive, code)
+            except DataError as error:
+                self.give_up("unusable", why=f"code: {error}")
+            archive.unlink()
+            point("agent.after-code")
+        return code
+
+    def set_up(self, command: str, code: Path, environ: Mapping[str, str]) -> None:
+        """Run the job's setup, once on a machine; nothing is trained after one that fails."""
+        done = self._around.folder / "setup-done"
+        if not command or done.exists():
+            return
+        point("agent.before-setup")
+        try:
+            failed, last = run_setup(command, code, environ, self._does, self._runs)
+        except OSError as error:
+            self.give_up("unusable", why=f"setup: {error}")
+        if failed:
+            self.give_up("setup-failed", code=failed, lines=last)
+        done.touch()
+        point("agent.after-setup")
+
+    def have_data(self, wanted: Mapping[str, Any], said: Doing) -> None:
+        """Have the job's data here; without all of it nothing is trained, and the controller ends the job."""
+
+        def both(text: str) -> None:
+            said(text)
+            self._does(f"fetches {text}")
+
+        try:
+            have_data(wanted, self._around.folder / "data", both)
+        except DataError as error:
+            self.give_up("unusable", why=f"data: {error}")
+
+    def stop(self) -> None:
+        """End a setup that runs."""
+        if self._setup is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._setup.pid, signal.SIGKILL)
+
+    def _does(self, what: str) -> None:
+        self.doing = what
+
+    def _runs(self, setup: subprocess.Popen[bytes] | None) -> None:
+        self._setup = setup
+
+    def give_up(self, report: str, **facts: Any) -> NoReturn:
+        """End this machine once the controller knows that nothing can be trained on it."""
+        self._reporter.add(report, **facts)
+        deadline = time.monotonic() + _TOLD_S
+        while self._reporter.waiting and time.monotonic() < deadline:
+            time.sleep(_RETRY_S)
+        raise SystemExit(f"{report}: {facts}")
+
+    def _insist(self, ask: Callable[[], Any]) -> Any:
+        """Try until the controller answers. Raises Orphaned."""
+        while True:
+            try:
+                found = ask()
+                self._silence.answered()
+                return found
+            except (Unheard, WireError) as error:
+                log.debug("the controller does not answer: %s", error)
+                if self._silence.lasts_s >= self.orphan_after_s:
+                    raise Orphaned from None
+                time.sleep(_RETRY_S)
+
+
+def run_setup(
+    command: str,
+    folder: Path,
+    environ: Mapping[str, str],
+    doing: Doing,
+    runs: Callable[[subprocess.Popen[bytes] | None], None] = lambda process: None,
+) -> tuple[int, list[str]]:
+    """Run a job's setup in a shell; returns its exit code as a shell gives it, and its last lines. Raises OSError.
 
     ``doing`` is called with each line: a setup that prints nothing for ``Terms.start_s`` hangs, as far as anybody sees.
+    ``runs`` is called with its process, which leads a session of its own, and with None at its end.
     """
     doing("runs setup")
     process = subprocess.Popen(
@@ -24,7 +191,9 @@ def run_setup(command: str, folder: Path, environ: Mapping[str, str], doing: Doi
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        start_new_session=True,
     )
+    runs(process)
     assert process.stdout is not None
     last, lines = list[str](), 0
     with process.stdout as said:
@@ -32,4 +201,6 @@ def run_setup(command: str, folder: Path, environ: Mapping[str, str], doing: Doi
             lines += 1
             last = [*last[1 - _LAST_LINES :], line.decode("utf-8", "replace").rstrip("\n")]
             doing(f"runs setup, {lines} lines so far")
-    return process.wait(), last
+    code = process.wait()
+    runs(None)
+    return exit_code(code), last

@@ -18,6 +18,11 @@ PASSED_ON = tuple(
 """Signals that somebody may send to this process and means for the command."""
 
 
+def exit_code(returned: int) -> int:
+    """What :mod:`subprocess` returns, as a shell gives it: 128 and more for a signal."""
+    return 128 - returned if returned < 0 else returned
+
+
 class ProcessGroup:
     """A running command, with all that it starts."""
 
@@ -30,10 +35,9 @@ class ProcessGroup:
             raise RequestError("COMMAND", words[0], f"a command that can be started ({why})") from None
 
     def wait(self, limit_s: float) -> int | None:
-        """Its exit code as a shell gives it, 128 and more for a signal; None if it still runs after ``limit_s``."""
+        """Its exit code as a shell gives it; None if it still runs after ``limit_s``."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            code = self._process.wait(limit_s)
-            return 128 - code if code < 0 else code
+            return exit_code(self._process.wait(limit_s))
         return None
 
     def signal(self, number: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import logging
 import os
 import shlex
 import signal
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from deepvm.jobs.agent.process_group import exit_code
 from deepvm.jobs.agent.warm import READY, can_warm
 
 TORCHRUN = "torchrun"
@@ -24,6 +26,9 @@ _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 _GONE_S = 10.0
 _LINE = 64 * 1024
 _LAST_LINES = 40
+_READY, _GONE = -1, -2
+
+log = logging.getLogger("deepvm.agent")
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,10 @@ class Trainers:
     def __init__(self, command: Command, environ: Mapping[str, str], said: Callable[[int, str], None]) -> None:
         """Start nothing yet; ``said`` is called with the local rank and each line that a trainer prints."""
         self.command, self._environ, self._said = command, dict(environ), said
+        self._lock = threading.Lock()
         self._warm: list[tuple[subprocess.Popen[bytes], int]] = []
+        """Those that wait, each with the pipe by which it says that it is ready; -1: it has."""
+        self._cannot_wait = False
         self.running: list[Trainer] = []
         # What trainers leave behind becomes a child of this process, which can end it.
         with contextlib.suppress(OSError, AttributeError):
@@ -96,12 +104,23 @@ class Trainers:
 
     def warm_up(self) -> None:
         """Start processes that load torch and wait, where the command allows it and there are none."""
-        self._warm = [(p, f) for p, f in self._warm if p.poll() is None]
         if not can_warm(self.command.words) or self.command.launcher == TORCHRUN:
             return
-        for _ in range(self.command.processes - len(self._warm)):
-            told, tells = os.pipe()
-            words = [_python(self.command.words[0], self._environ), "-m", "deepvm.jobs.agent.warm", str(tells)]
+        with self._lock:
+            self._warm = self._alive()
+            for _ in range(self.command.processes - len(self._warm)):
+                try:
+                    self._warm.append(self._waiting())
+                except OSError as error:  # who starts trainers hears of it
+                    log.warning("no trainer can be started beforehand: %s", error)
+                    self._cannot_wait = True
+                    return
+            self._cannot_wait = False
+
+    def _waiting(self) -> tuple[subprocess.Popen[bytes], int]:
+        told, tells = os.pipe()
+        words = [_python(self.command.words[0], self.command.env), "-m", "deepvm.jobs.agent.warm", str(tells)]
+        try:
             process = subprocess.Popen(
                 words,
                 env={**self._environ, **self.command.env},
@@ -112,21 +131,33 @@ class Trainers:
                 start_new_session=True,
                 pass_fds=(tells,),
             )
+        except OSError:
+            os.close(told)
+            raise
+        finally:
             os.close(tells)
-            os.set_blocking(told, False)
-            self._warm.append((process, told))
+        os.set_blocking(told, False)
+        return process, told
+
+    def _alive(self) -> list[tuple[subprocess.Popen[bytes], int]]:
+        """Those that wait and live."""
+        for process, told in self._warm:
+            if process.poll() is not None:
+                _end(process, told)
+        return [(p, told) for p, told in self._warm if p.returncode is None]
 
     @property
     def warm(self) -> bool:
         """Whether trainers can begin at once, as far as this command allows it."""
-        if not can_warm(self.command.words) or self.command.launcher == TORCHRUN:
+        if not can_warm(self.command.words) or self.command.launcher == TORCHRUN or self._cannot_wait:
             return True
-        self._warm = [(p, self._heard(f)) for p, f in self._warm if p.poll() is None]
-        return sum(f < 0 for _, f in self._warm) >= self.command.processes
+        with self._lock:
+            self._warm = [(process, self._heard(told)) for process, told in self._alive()]
+            return sum(told == _READY for _, told in self._warm) >= self.command.processes
 
     @staticmethod
     def _heard(told: int) -> int:
-        """-1 once a waiting process has said that it is ready."""
+        """``_READY`` once a waiting process has said that it is; ``_GONE`` if it ends."""
         if told < 0:
             return told
         try:
@@ -134,52 +165,72 @@ class Trainers:
         except BlockingIOError:
             return told
         os.close(told)
-        return -1 if found else -2
+        return _READY if found else _GONE
 
     def start(self, each: Sequence[Mapping[str, str]]) -> None:
         """Start the trainers of a generation; ``each``: further variables of each process. Raises OSError."""
         assert not self.running
-        folder = self.command.folder
-        waiting = [p for p, f in self._warm if p.poll() is None and f != -2]
-        self._warm = []
+        with self._lock:
+            waiting, self._warm = self._alive(), []
+        for process, told in waiting:
+            if told == _GONE:
+                _end(process, told)
+        waiting = [(process, told) for process, told in waiting if told != _GONE]
         for local_rank, more in enumerate(each):
             words, env = self.command.words_of(more), {**self._environ, **self.command.env, **more}
-            if waiting:
-                process = waiting.pop(0)
-                assert process.stdin is not None
-                line = json.dumps({"env": env, "folder": str(folder), "words": words}).encode() + b"\n"
-                process.stdin.write(line)
-                process.stdin.close()
-            else:
-                process = subprocess.Popen(
-                    [_python(words[0], env), *words[1:]],
-                    env=env,
-                    cwd=folder,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
+            process = self._ordered(waiting, words, env) or self._cold(words, env)
             trainer = Trainer(local_rank, process)
             trainer.reader = threading.Thread(target=self._read, args=(trainer,), daemon=True)
             trainer.reader.start()
             self.running.append(trainer)
-        for process in waiting:
-            _kill(process)
+        for process, told in waiting:
+            _end(process, told)
+
+    def _ordered(
+        self, waiting: list[tuple[subprocess.Popen[bytes], int]], words: list[str], env: Mapping[str, str]
+    ) -> subprocess.Popen[bytes] | None:
+        """The first that waits and becomes a command."""
+        order = json.dumps({"env": env, "folder": str(self.command.folder), "words": words}).encode() + b"\n"
+        while waiting:
+            process, told = waiting.pop(0)
+            assert process.stdin is not None
+            try:
+                process.stdin.write(order)
+                process.stdin.close()
+            except OSError as error:  # it has just ended
+                log.warning("a trainer that waited is gone: %s", error)
+                _end(process, told)
+                continue
+            if told >= 0:
+                os.close(told)
+            return process
+        return None
+
+    def _cold(self, words: list[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [_python(words[0], self.command.env), *words[1:]],
+            env=env,
+            cwd=self.command.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
 
     def _read(self, trainer: Trainer) -> None:
         source: IO[bytes] | Any = trainer.process.stdout
-        for line in iter(lambda: source.readline(_LINE), b""):
-            text = line.decode("utf-8", "replace").rstrip("\n")
-            trainer.last = [*trainer.last[1 - _LAST_LINES :], text]
-            self._said(trainer.local_rank, text)
+        with source:
+            for line in iter(lambda: source.readline(_LINE), b""):
+                text = line.decode("utf-8", "replace").rstrip("\n")
+                trainer.last = [*trainer.last[1 - _LAST_LINES :], text]
+                self._said(trainer.local_rank, text)
 
     def ended(self) -> int | None:
         """The worst exit code if all have ended, or one has failed; else None."""
         codes = [t.process.poll() for t in self.running]
         if not codes or (None in codes and not any(codes)):
             return None
-        return next((_code(c) for c in codes if c), 0)
+        return next((exit_code(c) for c in codes if c), 0)
 
     def last_lines(self) -> list[str]:
         """What the trainer that failed first, or else the first, printed last."""
@@ -195,26 +246,24 @@ class Trainers:
         for trainer in self.running:
             _kill(trainer.process)
         self.running = []
-        _reap_strays({p.pid for p, _ in self._warm})
+        with self._lock:
+            spared = {process.pid for process, _ in self._warm}
+        _reap_strays(spared)
 
     def close(self) -> None:
         """End those that wait as well."""
         self.kill()
-        for process, _ in self._warm:
-            _kill(process)
-        self._warm = []
+        with self._lock:
+            waiting, self._warm = self._warm, []
+        for process, told in waiting:
+            _end(process, told)
 
 
 def _python(name: str, env: Mapping[str, str]) -> str:
-    """The interpreter of a command: this one, unless the user's ``PATH`` names another."""
+    """The interpreter of a command: this one, unless the job's own variables have a ``PATH``: it may name another."""
     if name in ("python", "python3") and "PATH" not in env:
         return sys.executable
     return name
-
-
-def _code(returned: int) -> int:
-    """An exit code as a shell gives it."""
-    return 128 - returned if returned < 0 else returned
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
@@ -222,6 +271,17 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_GONE_S)
+
+
+def _end(process: subprocess.Popen[bytes], told: int) -> None:
+    """End one that waits, or has ended by itself."""
+    _kill(process)
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with contextlib.suppress(OSError):  # what it was sent last cannot be
+                stream.close()
+    if told >= 0:
+        os.close(told)
 
 
 def _reap_strays(spared: set[int]) -> None:

@@ -55,7 +55,8 @@ def main() -> None:
     gc.freeze()  # else the end of this process looks at all of torch for garbage, for most of a second
     tells = int(sys.argv[1])
     point("warm.loaded")
-    os.write(tells, READY)
+    with contextlib.suppress(BrokenPipeError):  # it was told before it was ready, and nobody waits for the word
+        os.write(tells, READY)
     os.close(tells)
     with os.fdopen(0, "rb", closefd=False) as source:
         line = source.readline()

@@ -26,6 +26,11 @@ def find_cloud(name: str) -> type[Cloud]:
     return cast("type[Cloud]", pkgutil.resolve_name(CLOUDS[name]))
 
 
+def clouds_that_preempt() -> tuple[str, ...]:
+    """The names of those whose machines can be taken back on purpose."""
+    return tuple(name for name in CLOUDS if find_cloud(name).can_preempt)
+
+
 def open_cloud(name: str, folder: Path) -> Cloud:
     """The cloud of a name; ``folder``: where the jobs of this user are. Raises RequestError, RefusedError."""
     return find_cloud(name).open(folder)

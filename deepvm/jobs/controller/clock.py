@@ -19,7 +19,3 @@ class SteadyClock:
     def of_wall_s(self, wall_s: float) -> float:
         """When it will be ``wall_s`` by the clock on the wall, as machines know it."""
         return wall_s + self.now_s() - time.time()
-
-    def on_wall_s(self, at_s: float) -> float:
-        """What the clock on the wall will show then."""
-        return at_s - self.now_s() + time.time()

@@ -9,8 +9,8 @@ from enum import Enum
 from deepvm.core.preemption.savepolicy import Adaptive, SaveFacts, SavePolicy
 from deepvm.jobs.decisions.states import Job, Machine
 
-RELEASED, PREEMPTED, LOST, REFUSED = "released", "preempted", "lost", "refused"
-"""Why a machine ended."""
+RELEASED, PREEMPTED, LOST, REFUSED, UNREADY = "released", "preempted", "lost", "refused", "unready"
+"""Why a machine ended; unready: before it could train, and the cloud does not say that it took it back."""
 
 
 class Role(Enum):
@@ -171,12 +171,21 @@ class Terms:
 
 @dataclass(frozen=True)
 class Save:
-    """A version that something waits for: why, and until when; ``over``: it is safe, or will not come."""
+    """A version that something waits for: why, and until when."""
 
     reason: Reason
     asked_s: float
     limit_s: float
-    over: bool = False
+    safe: bool = False
+
+
+@dataclass(frozen=True)
+class Unready:
+    """Machines of a role in a row that ended before they could train: how many, when the last did, and why if known."""
+
+    count: int = 0
+    last_s: float = 0.0
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -203,17 +212,21 @@ class World:
         exits: the worst exit code of the trainers on each machine where all have ended.
         suspected_s: since when an exit is looked into. crashed_at, crashes: the last step before trainers failed for no
             reason that is known, and how often they have without getting further.
-        version: the newest that is safe. reached: the last step of this generation. peak: that of those before it,
+        unsaved_s: when a version did not come that something waited for; None: one has since.
+        version: the newest that is safe. reached: the last step of this generation that is known, reached_s: when it
+            was, None where training stands still, or nobody knows. peak: that of those before it,
             until it is known from which version this one goes on.
         pools: where machines are asked for, the best first. blocked: until when a pool is left alone, and how often it
             refused in a row. idle_s: since when there is no machine and none is coming.
         facts: what is known of steps, versions and lives.
-        ending: why the job is to stop, empty if it is not. failure: why nothing can be trained, else empty.
+        ending: why the job is to stop, empty if it is not; ending_s: since when. failure: why nothing can be trained,
+            else empty.
         requests: how many machines were ever asked for. saving_s: for how long saves have stalled training.
         on_demand: whether the deadline wants machines on demand. losses: spot machines that were lost or refused when
             it last decided. pace: how fast steps are.
         preparing: by machine, what it does before it can train, and since when: when it last got further.
         heads: where its controllers have run, if on machines that were rented for that.
+        unready: by role, machines in a row that never could train.
         cold: machines whose next trainers still load while others run; heartbeats say it, nobody writes it down.
     """
 
@@ -231,14 +244,17 @@ class World:
     crashed_at: int = -1
     crashes: int = 0
     save: Save | None = None
+    unsaved_s: float | None = None
     version: int = 0
     reached: int = 0
+    reached_s: float | None = None
     peak: int | None = None
     pools: tuple[Pool, ...] = ()
     blocked: Mapping[Pool, tuple[float, int]] = field(default_factory=dict)
     idle_s: float | None = None
     facts: SaveFacts = field(default_factory=SaveFacts)
     ending: str = ""
+    ending_s: float = 0.0
     failure: str = ""
     requests: int = 0
     saving_s: float = 0.0
@@ -248,6 +264,7 @@ class World:
     pace: Pace = field(default_factory=Pace)
     preparing: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     heads: tuple[Head, ...] = ()
+    unready: Mapping[Role, Unready] = field(default_factory=dict)
     cold: frozenset[str] = frozenset()
 
     @property
@@ -280,6 +297,14 @@ class World:
         """What it costs now."""
         machines = sum(m.pool.usd_per_hour for m in self.machines.values() if m.state.costs)
         return (machines + sum(head.usd_per_hour for head in self.heads if head.ended_s is None)) / 3600
+
+    def to_end(self, why: str) -> World:
+        """With the reason why the job is to stop; the first one counts."""
+        return self if self.ending else replace(self, ending=why, ending_s=self.now_s)
+
+    def has_waited(self, pause_s: float) -> bool:
+        """Whether a version may be asked for: after a pause where the last one did not come."""
+        return self.unsaved_s is None or self.now_s - self.unsaved_s >= pause_s
 
     def of(self, role: Role, *states: Machine) -> Iterator[MachineRecord]:
         """The machines of a role in these states."""

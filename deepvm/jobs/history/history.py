@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sqlite3
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +26,8 @@ from deepvm.jobs.decisions.world_document import from_document, from_row, to_doc
 PLACE = "DEEPVM_HISTORY"
 """Environment variable: the URL of a PostgreSQL database, or the name of an SQLite file."""
 SCHEMA = 2
+_WAIT_S = 30.0
+"""For a lock."""
 STATE, MACHINE, MARKET = "state", "machine", "market"
 """Kinds of events: the job's new state, a machine's, and the market in which the next ones are asked for."""
 
@@ -164,20 +168,22 @@ class History:
         """That of this user. Raises DataError: it cannot be used."""
         place = environ.get(PLACE, "") or str(own_folder(environ) / "history.db")
         if place.startswith("postgresql:"):
-            place = place.replace("postgresql:", "postgresql+psycopg:", 1)
+            return cls(_postgresql(place.replace("postgresql:", "postgresql+psycopg:", 1)))
         if "://" in place:
             return cls(sa.create_engine(place, pool_pre_ping=True))
         path = Path(place)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            _make_private(path, ours=not environ.get(PLACE))
+            if path.parent == user_folder("data", environ):  # made by something that keeps no secrets
+                path.parent.chmod(0o700)
         except OSError as error:
             raise DataError(f"{path.parent}: {error.strerror or error}; name another place in {PLACE}") from None
-        engine = sa.create_engine(f"sqlite:///{path}", connect_args={"timeout": 30.0})
+        engine = sa.create_engine(f"sqlite:///{path}", connect_args={"timeout": _WAIT_S})
 
         @sa.event.listens_for(engine, "connect")
         def _settings(connection: Any, _: Any) -> None:
             # Readers never wait for the writer; what is committed is on the disk.
-            connection.execute("PRAGMA journal_mode=WAL")
+            _log_ahead(connection)
             connection.execute("PRAGMA synchronous=FULL")
             connection.isolation_level = None  # SQLAlchemy begins transactions, those that change tables included
 
@@ -206,6 +212,27 @@ class History:
             connection.commit()
 
         return history
+
+    @contextlib.contextmanager
+    def hurried(self, wait_s: float) -> Iterator[None]:
+        """Let writes fail that would wait longer for a lock: others have to be answered meanwhile."""
+        limit_ms = int(wait_s * 1000)
+        limits = {"sqlite": f"PRAGMA busy_timeout={limit_ms}", "postgresql": f"SET lock_timeout = {limit_ms}"}
+        engine = self._engine
+
+        def limited(connection: Any, _: Any) -> None:
+            cursor = connection.cursor()
+            cursor.execute(limits[engine.dialect.name])
+            cursor.close()
+            connection.commit()
+
+        sa.event.listen(engine, "connect", limited)
+        engine.dispose()
+        try:
+            yield
+        finally:
+            sa.event.remove(engine, "connect", limited)
+            engine.dispose()
 
     def add_job(self, name: str, created_s: float, folder: Path, spec: Mapping[str, Any], world: World) -> bool:
         """A new job; whether there was none of that name."""
@@ -295,8 +322,8 @@ class History:
             ]
 
     def add_samples(self, name: str, samples: Sequence[Sample], *, instead: bool = False) -> None:
-        """More of how far a job was at which time; ``instead``: of all that there was."""
-        with self._engine.begin() as connection:
+        """More of how far a job was at which time; ``instead``: of all that there was. Raises DataError."""
+        with self._writing() as connection:
             if instead:
                 connection.execute(_SAMPLES.delete().where(_SAMPLES.c.job == name))
             if samples:
@@ -369,6 +396,54 @@ class History:
     def __exit__(self, *_: object) -> None:
         """Close it."""
         self.close()
+
+
+_CONNECT_S, _UNHEARD_S, _STATEMENT_S = 5, 10, 10
+"""The controller waits for the database in its only thread: while it does, no machine is answered."""
+
+
+def _postgresql(url: str) -> sa.Engine:
+    """A database whose server may hang, or be gone without a word."""
+    limits = {
+        "connect_timeout": _CONNECT_S,
+        "tcp_user_timeout": _UNHEARD_S * 1000,
+        "keepalives_idle": _CONNECT_S,  # also while nothing is sent, but an answer is waited for
+    }
+    given = sa.make_url(url).query
+    engine = sa.create_engine(url, pool_pre_ping=True, connect_args={k: v for k, v in limits.items() if k not in given})
+
+    @sa.event.listens_for(engine, "connect")
+    def _limit(connection: Any, _: Any) -> None:
+        # Not among the options of the connection, which poolers refuse.
+        connection.execute(f"SET statement_timeout = {round(_STATEMENT_S * 1000)}")
+        connection.commit()
+
+    return engine
+
+
+def _make_private(path: Path, *, ours: bool) -> None:
+    """Make the file of a history: only the user reads what jobs have in ``env``, such as tokens. Raises OSError.
+
+    ``ours``: it is in deepvm's own folder; where the user has named a place, others may have been let in.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.close(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))  # what SQLite puts beside it has the same permissions
+    for made in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")) if ours else ():
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            made.chmod(0o600)
+
+
+def _log_ahead(connection: sqlite3.Connection) -> None:
+    """Write ahead, as a new file does not yet; while somebody else changes that, SQLite says "locked" at once."""
+    until_s = time.monotonic() + _WAIT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() >= until_s:
+                raise
+            time.sleep(0.02)
 
 
 def _job(row: Mapping[str, Any]) -> JobRow:

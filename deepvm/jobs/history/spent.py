@@ -3,13 +3,15 @@
 A job trains, or it waits: for machines, while fewer live than it needs (allocation), or for what they load
 (preparation). Of the time in which it trains, versions stalled a part (save), and the share of the steps that were done
 twice is recompute. Money follows the machines that the cloud counted meanwhile; what it counted after the last step,
-until all were gone, is release; that time belongs to preparation.
+until all were gone, is release; that time belongs to preparation. While a job is stopped, until it is resumed, its time
+stands still.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise, takewhile
 
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import MachineRecord, Role, World
@@ -51,21 +53,31 @@ def spent(created_s: float, world: World, events: Sequence[EventRow]) -> Spent:
 
 
 def _stretches(created_s: float, world: World, events: Sequence[EventRow]) -> Iterator[tuple[str, float, float]]:
-    """(cause, from, to) from the start to the end of the last event, training as compute."""
+    """(cause, from, to) from the start to the end of the last event, training as compute, without where it stood."""
     since_s, state = created_s, Job.PENDING.value
     last_s = _over_s(world, events)
     for at_s, then in [*((e.at_s, e.state) for e in events if e.at_s <= last_s), (last_s, world.job.value)]:
         at_s = max(at_s, since_s)
         if state in _TRAINS:
             yield "compute", since_s, at_s
-        else:
+        elif not Job(state).over:
             yield from _waits(world, since_s, at_s)
         since_s, state = at_s, then
 
 
 def _over_s(world: World, events: Sequence[EventRow]) -> float:
-    """When nothing more was to be trained; now if the job is not over."""
-    return next((e.at_s for e in events if Job(e.state).over), world.now_s)
+    """When nothing more was to be trained; now if the job is not over, as when it was resumed after its end."""
+    if not world.job.over:
+        return world.now_s
+    last = list(takewhile(lambda e: Job(e.state).over, reversed(events)))
+    return last[-1].at_s if last else world.now_s
+
+
+def stood_s(world: World, events: Sequence[EventRow]) -> float:
+    """For how long a job was stopped before it was resumed."""
+    last_s = _over_s(world, events)
+    seen = [(e.at_s, e.state) for e in events if e.at_s <= last_s] + [(last_s, "")]
+    return sum(max(then[0] - now[0], 0.0) for now, then in pairwise(seen) if Job(now[1]).over)
 
 
 def _waits(world: World, since_s: float, until_s: float) -> Iterator[tuple[str, float, float]]:

@@ -16,6 +16,7 @@ from deepvm.errors import DataError, RequestError
 
 MOST_BYTES = 500_000_000
 """Of code; more is data."""
+MOST_FILES = 200_000
 
 
 def pack(folder: Path, target: Path) -> None:
@@ -36,9 +37,10 @@ def pack(folder: Path, target: Path) -> None:
                 name,
                 "links within the folder: name it in .gitignore, or put what it leads to under data: in the job file",
             )
-        if size > MOST_BYTES:
-            allowed = f"at most {format_bytes(MOST_BYTES)} of code: name what is no code in .gitignore, and put data"
-            raise RequestError("code", str(folder), f"{allowed} under data: in the job file")
+        if size > MOST_BYTES or len(rows) > MOST_FILES:
+            most = f"at most {format_bytes(MOST_BYTES)} and {MOST_FILES} files of code"
+            allowed = f"{most}: name what is no code in .gitignore, and put data under data: in the job file"
+            raise RequestError("code", str(folder), allowed)
     hidden = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
         with tarfile.open(hidden, "w:gz", compresslevel=1) as archive:
@@ -57,20 +59,51 @@ def unpack(archive: Path, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         with tarfile.open(archive, "r:gz") as found:
             if hasattr(tarfile, "data_filter"):
-                found.extractall(folder, filter="data")
+                limit = _Limit()
+
+                def allowed(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo:
+                    limit.count(member)
+                    return tarfile.data_filter(member, path)
+
+                found.extractall(folder, filter=allowed)
             else:  # a Python before 3.10.12 or 3.11.4
-                members = list(found)
-                for member in members:
-                    _check(member)
-                found.extractall(folder, members)  # noqa: S202  checked
+                found.extractall(folder, _checked(found))  # noqa: S202  checked
     except (OSError, tarfile.TarError, EOFError, ValueError) as error:
         raise DataError(
             f"the archive cannot be unpacked: {error}; give machines room, or submit the job again"
         ) from error
 
 
-def _check(member: tarfile.TarInfo) -> None:
-    """As the filter of newer Pythons. Raises ValueError."""
+class _Limit:
+    """A small archive may unpack to more than a disk holds."""
+
+    def __init__(self) -> None:
+        self._bytes, self._files = 0, 0
+
+    def count(self, member: tarfile.TarInfo) -> None:
+        """Raises ValueError: it is too much."""
+        self._bytes, self._files = self._bytes + member.size, self._files + 1
+        if self._bytes > MOST_BYTES:
+            raise ValueError(f"it holds more than {format_bytes(MOST_BYTES)}")
+        if self._files > MOST_FILES:
+            raise ValueError(f"it holds more than {MOST_FILES} files")
+
+
+def _checked(archive: tarfile.TarFile) -> list[tarfile.TarInfo]:
+    """What is in an archive, as the filter of newer Pythons lets it through. Raises ValueError."""
+    limit, members = _Limit(), list[tarfile.TarInfo]()
+    for member in archive:
+        limit.count(member)
+        members.append(member)
+    links = {os.path.normpath(member.name) for member in members if member.issym()}
+    for member in members:
+        _check(member, links)
+        member.mode &= 0o755
+    return members
+
+
+def _check(member: tarfile.TarInfo, links: set[str]) -> None:
+    """``links``: all of the archive. Raises ValueError."""
     path = PurePosixPath(member.name)
     if path.is_absolute() or ".." in path.parts:
         raise ValueError(f"{member.name!r} would lie outside of the folder")
@@ -78,6 +111,10 @@ def _check(member: tarfile.TarInfo) -> None:
         raise ValueError(f"{member.name!r} is no file")
     if member.issym() and _leads_out(member.name, member.linkname):
         raise ValueError(f"{member.name!r} leads out of the folder")
+    # Behind a link ".." is another folder than its words say.
+    target = PurePosixPath(os.path.dirname(member.name), member.linkname) if member.issym() else path
+    if links & {os.path.normpath(parent) for parent in target.parents}:
+        raise ValueError(f"{member.name!r} lies behind a link")
 
 
 def _leads_out(name: str, link: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from support.checkpoint.memory_nodes import MIB, make_image, make_layout, put, running, tier
 
 from deepvm.checkpoint.format.shard import Level
+from deepvm.checkpoint.node.version_registry import VersionRegistry
 from deepvm.errors import CheckpointError
 
 
@@ -38,3 +40,31 @@ def test_a_node_that_is_started_again_remembers(tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match="generation 4 of 'job' is over: 5 has begun"):
             tier(node, "two").begin("job", 4)
         tier(node, "two").begin("job", 5)
+
+
+def fenced() -> None:
+    """A machine that was thought lost saves on after the next generation has begun; also under its own name again."""
+    layout = make_layout(MIB)
+    with running() as node:
+        old, new = tier(node, "one"), tier(node, "two")
+        old.begin("job", 1)
+        put(old, 1, layout, make_image(layout, 1))
+        new.begin("job", 2)
+        found = {m.version for m in new.versions("job")}
+        for late in (old, tier(node, "one")):
+            with contextlib.suppress(CheckpointError):
+                late.begin("job", 1)
+            with contextlib.suppress(CheckpointError):
+                put(late, 3, layout, make_image(layout, 3))
+            late.close()
+        assert {m.version for m in new.versions("job")} == found, "a version of an older generation is visible"
+        new.close()
+
+
+def test_without_the_fence_it_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    fenced()
+    begin = VersionRegistry.begin
+    newest = lambda self, job, epoch, stored=0: begin(self, job, self.epochs.get(job, 0) + 1)  # noqa: E731
+    monkeypatch.setattr(VersionRegistry, "begin", newest)
+    with pytest.raises(AssertionError, match="older generation"):
+        fenced()

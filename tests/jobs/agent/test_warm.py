@@ -12,7 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
+from support.jobs.kills import arm
+from support.jobs.runs import Home
 
+from deepvm.jobs.agent import trainers
+from deepvm.jobs.agent.trainers import Command, Trainers
 from deepvm.jobs.agent.warm import READY, await_first
 
 SCRIPT = """
@@ -58,3 +62,59 @@ def test_ranks_begin_when_rank_0_listens(
             timer.cancel()
     assert min(took_s) >= least_s
     assert min(took_s) <= most_s  # the fastest: others use this machine
+
+
+@pytest.mark.slow
+def test_one_that_is_killed_before_its_turn_is_replaced(tmp_path: Path) -> None:
+    """Without it the machine could never train, and would be given up after a quarter of an hour."""
+    home = Home(tmp_path)
+    try:
+        folder = arm(home, ["warm.loaded"])
+        done = home.run("run", str(home.job("waits", "python own.py 5 0.01")), limit_s=90)
+        assert done.returncode == 0, done.stderr
+        assert not list(folder.iterdir())
+    finally:
+        home.end()
+
+
+@pytest.mark.slow
+def test_a_command_that_is_nowhere_ends_the_job(tmp_path: Path) -> None:
+    """One machine after the other would be paid for, else."""
+    home = Home(tmp_path)
+    try:
+        job = home.job("nowhere", "python own.py 5 0.01", env={"PATH": "/nowhere", "RESULT": str(home.result)})
+        done = home.run("run", str(job), limit_s=60)
+        assert done.returncode == 1 and "python: No such file" in done.stderr, done
+        assert len(home.document("jobs", "show", "nowhere")["machines"]) == 1
+    finally:
+        home.end()
+
+
+def test_waiting_trainers_that_die_leave_no_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heartbeats ask whether they wait while the loop starts them."""
+    dies = tmp_path / "python"
+    dies.write_text("#!/bin/sh\nexit 1\n")
+    dies.chmod(0o755)
+    monkeypatch.setattr(trainers, "_python", lambda name, env: str(dies))
+    found = Trainers(Command("python own.py", 2, {}, tmp_path), os.environ, lambda rank, line: None)
+    wrong, over = list[Exception](), threading.Event()
+
+    def ask() -> None:
+        while not over.is_set():
+            try:
+                assert not found.warm
+            except Exception as error:
+                wrong.append(error)
+
+    asks = threading.Thread(target=ask)
+    asks.start()
+    found.warm_up()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(100):
+        found.warm_up()
+        time.sleep(0.005)
+    over.set()
+    asks.join()
+    found.close()
+    assert not wrong, wrong[0]
+    assert len(os.listdir("/proc/self/fd")) <= before

@@ -174,7 +174,7 @@ class Controller:
     async def heed(self, body: bytes, signature: str) -> tuple[bytes, str]:
         message = self.receiver.opened(body, signature)
         self.commands.append(message["command"])
-        return self.receiver.sealed({}, message["machine"], message["number"])
+        return self.receiver.sealed({}, message)
 
 
 def test_commands_are_signed_and_count_once(

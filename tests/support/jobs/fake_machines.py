@@ -53,8 +53,9 @@ class Machine:
         script = base64.b64decode(template["LaunchTemplateData.UserData"]).decode()
         (place / "user-data").write_text(script.replace(FOLDER, str(place / "disk")))
         environ = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "DEEPVM_", "PYTHON"))}
+        path = [p for p in environ["PATH"].split(os.pathsep) if Path(p) != Path(sys.executable).parent]
         environ |= {
-            "PATH": f"{stub}:{Path(sys.executable).parent}:{environ['PATH']}",
+            "PATH": os.pathsep.join([str(stub), *path]),  # an image's Python is in none of these
             "STUB": str(place),
             "HOME": str(place),
             "AWS_EC2_METADATA_SERVICE_ENDPOINT": self.metadata.url,

@@ -1,21 +1,21 @@
-"""Kill whatever belongs to a job, in any order, until it has trained to its end all the same."""
+"""Trainings whose results show each step, points that kill, and what must hold of a job whatever was killed."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import random
 import re
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
-from support.jobs.runs import Home
+import pytest
+from support.jobs.runs import Home, until
 
 import deepvm
 from deepvm.io.failpoints import POINTS
+from deepvm.jobs.clouds.netns import _bridge, _space
 from deepvm.jobs.decisions.states import Job, Machine
 
 CHAIN = """
@@ -23,31 +23,23 @@ import hashlib, os, sys, time
 import deepvm.training as dt
 
 here, steps = os.environ["RESULT"], int(sys.argv[1])
-rank = os.environ.get("RANK", "0")
+rank, epoch = os.environ.get("RANK", "0"), os.environ["DEEPVM_EPOCH"]
 latest = dt.latest()
-step, state = latest.read_text().split() if latest else (0, "")
+step, saved_by, state = latest.read_text().split(" ") if latest else (0, 0, "")
 step = int(step)
+open(f"{here}/restored-{rank}", "a").write(f"{epoch} {step} {saved_by}\\n")
 while step < steps:
     with dt.step_context():
         state = hashlib.sha256(f"{state} {step}".encode()).hexdigest()
-        time.sleep(0.02)
+        time.sleep(0 if os.path.exists(f"{here}/hurry") else 0.02)
     step += 1
     if dt.check_save():
-        mine = f"{here}/mine-{rank}-{os.environ['DEEPVM_EPOCH']}-{step}"
-        open(mine, "w").write(f"{step} {state}")
+        mine = f"{here}/mine-{rank}-{epoch}-{step}"
+        open(mine, "w").write(f"{step} {epoch} {state}")
         dt.backup(mine)
 open(f"{here}/final-{rank}", "w").write(state)
 """
 """A training whose result depends on every step, once and in order."""
-
-VICTIMS = {
-    "controller": ("deepvm.cli.main run", "deepvm.cli.main jobs resume"),
-    "agent": ("deepvm.jobs.agent.main",),
-    "machine": ("deepvm.jobs.clouds.local_machine",),
-    "trainer": ("chain.py", "train.py", "synced.py"),
-    "warm process": ("deepvm.jobs.agent.warm",),
-    "memory node": ("memory-node serve",),
-}
 
 TORCH = """
 import hashlib, os, sys, time
@@ -60,15 +52,31 @@ torch.manual_seed(1)
 torch.set_num_threads(1)
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
 optimizer = torch.optim.Adam(model.parameters())
-checkpointer = Checkpointer(model=model, optimizer=optimizer)
-for step in range(checkpointer.restore_latest(), int(sys.argv[1])):
+here, epoch = os.environ["RESULT"], os.environ["DEEPVM_EPOCH"]
+
+
+class SavedBy:  # the generation that has saved what is restored
+    epoch = "0"
+
+    def state_dict(self):
+        return {"epoch": epoch}
+
+    def load_state_dict(self, state):
+        self.epoch = state["epoch"]
+
+
+saved_by = SavedBy()
+checkpointer = Checkpointer(model=model, optimizer=optimizer, extra={"saved by": saved_by})
+first = checkpointer.restore_latest()
+open(f"{here}/restored-{dist.get_rank()}", "a").write(f"{epoch} {first} {saved_by.epoch}\\n")
+for step in range(first, int(sys.argv[1])):
     optimizer.zero_grad()
     (model(torch.ones(1, 64) * (step % 7)) ** 2).sum().backward()
     optimizer.step()
-    time.sleep(float(sys.argv[2]))
+    time.sleep(0 if os.path.exists(f"{here}/hurry") else float(sys.argv[2]))
 checkpointer.close()
 data = b"".join(p.detach().numpy().tobytes() for p in model.module.parameters())
-open(f"{os.environ['RESULT']}/final-{dist.get_rank()}", "w").write(hashlib.sha256(data).hexdigest())
+open(f"{here}/final-{dist.get_rank()}", "w").write(hashlib.sha256(data).hexdigest())
 """
 """A training with a Checkpointer whose parameters depend on every step, bit for bit."""
 
@@ -95,6 +103,7 @@ dist.barrier()
 """Ranks that go in step, each with a backup of its own."""
 
 PRODUCT = Path(deepvm.__file__).parent
+MUTATIONS = Path(__file__).parent / "mutations"
 
 
 def final_of(steps: int) -> str:
@@ -107,44 +116,8 @@ def final_of(steps: int) -> str:
     return state
 
 
-def processes(home: Home, kind: str) -> list[int]:
-    """Of one kind, by their command lines."""
-    found = []
-    for pid in home.processes():
-        with contextlib.suppress(OSError):
-            words = (Path("/proc") / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-            if any(text in words for text in VICTIMS[kind]) and "unshare" not in words and "/bin/sh" not in words:
-                found.append(pid)
-    return found
-
-
-def campaign(home: Home, job: Path, name: str, seed: int, kills: int, limit_s: float = 240.0) -> list[str]:
-    """Start a job and kill; returns what was killed. The job is resumed each time its controller is gone."""
-    rng = random.Random(seed)
-    process, killed = home.start("run", str(job)), list[str]()
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        time.sleep(rng.uniform(0.2, 2.5))
-        if process.poll() is not None:
-            said = _end(process)
-            if process.returncode == 0:
-                return killed
-            begun = b"the name of a job" not in said  # else it was killed before it had written the job down
-            assert process.returncode in (-9, 4) or not begun, (process.returncode, said, killed)
-            process = home.start("jobs", "resume", name) if begun else home.start("run", str(job))
-            continue
-        if len(killed) >= kills:
-            continue
-        kind = rng.choice(list(VICTIMS))
-        found = processes(home, kind)
-        if found:
-            killed.append(kind)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(rng.choice(found), signal.SIGKILL)
-    raise AssertionError(f"the job does not end; killed: {killed}")
-
-
-def _end(process: subprocess.Popen[bytes]) -> bytes:
+def said_by(process: subprocess.Popen[bytes]) -> bytes:
+    """What a process that has ended said last."""
     _, said = process.communicate()
     return said[-2000:]
 
@@ -158,6 +131,46 @@ def points() -> set[str]:
     states += [f"machine.{state.value}" for state in Machine]
     found |= {f"{state}.{where}" for state in states for where in ("unwritten", "written")}
     return found | {f"job.{Job.PENDING.value}.begun"}
+
+
+def nothing_is_left(home: Home, name: str) -> dict[str, Any]:
+    """Check that a job has left no process, machine or network, counts its money once, and saw nothing stale."""
+    assert until(lambda: not home.processes(), 15)
+    assert not home.document("jobs", "orphans")["orphans"]
+    assert not networks(name)
+    assert not stale(home, name)
+    found = home.document("jobs", "show", name)
+    assert found["cost_usd"] == pytest.approx(sum(m["usd"] for m in found["machines"]), abs=1e-7)
+    places = {p.name for p in (home.jobs / name / "machines").iterdir() if (p / "machine.json").exists()}
+    assert {m["id"] for m in found["machines"] if m["usd"]} <= places <= {m["id"] for m in found["machines"]}
+    return found
+
+
+def networks(name: str) -> list[Path]:
+    """The network namespaces of a job on the cloud netns, and its switch."""
+    spaces = Path("/run/netns").glob(f"{_space(name, '')}*")
+    return [*spaces, *Path("/sys/class/net").glob(_bridge(name))]
+
+
+def stale(home: Home, name: str) -> list[str]:
+    """What an older generation has made visible after a newer one had looked for versions.
+
+    Trainings write down their generation, the step that they go on from, and the generation that saved it.
+    """
+    found = []
+    for place in sorted(home.result.glob("restored-*")):
+        rows = [tuple(map(int, line.split())) for line in place.read_text().splitlines()]
+        seen = [(step, saved_by, f"generation {epoch} goes on from") for epoch, step, saved_by in rows]
+        if place.name == "restored-0":
+            folders = (home.jobs / name / "versions" / name / "backups").glob("0*/rank-0/record.json")
+            seen += [(*map(int, f.parent.parent.name.split("-")), "there is") for f in folders]  # type: ignore[misc]
+        for epoch, step, _ in rows:
+            found += [
+                f"{place.name}: {who} {later} of generation {saved_by}, and generation {epoch} found only {step}"
+                for later, saved_by, who in seen
+                if saved_by < epoch and later > step
+            ]
+    return found
 
 
 def arm(home: Home, labels: Iterable[str]) -> Path:
@@ -181,11 +194,20 @@ def until_it_ends(
         time.sleep(0.05)
         if process.poll() is None:
             continue
-        said = _end(process)
+        said = said_by(process)
         if process.returncode != -signal.SIGKILL:
             assert process.returncode in (0, 1, 3), said
             return process.returncode
         begun = b"the name of a job" not in home.run("jobs", "show", name).stderr.encode()
         process = home.start("jobs", "resume", name) if begun else home.start("run", str(job))
     process.kill()
-    raise AssertionError(f"the job does not end: {_end(process)!r}")
+    raise AssertionError(f"the job does not end: {said_by(process)!r}")
+
+
+def undisturbed(home: Home, steps: int) -> str:
+    """The parameters of ``train.py`` on two ranks of which nothing is killed."""
+    home.hurry()
+    assert home.document("run", str(home.job("calm", f"python train.py {steps} 0", count=2)))["state"] == "done"
+    found: set[str] = {(home.result / f"final-{rank}").read_text() for rank in range(2)}
+    assert len(found) == 1
+    return found.pop()

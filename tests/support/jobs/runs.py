@@ -45,7 +45,7 @@ class Home:
         self.folder, self.result = folder, folder / "result"
         self.code = folder / "code"
         self.jobs = folder / "data" / "deepvm" / "jobs"
-        self.result.mkdir()
+        self.result.mkdir(parents=True)
         self.code.mkdir()
         (self.code / "own.py").write_text(SCRIPT)
         self.env = {k: v for k, v in os.environ.items() if not k.startswith("DEEPVM_")}

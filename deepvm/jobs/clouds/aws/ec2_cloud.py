@@ -35,6 +35,7 @@ HEAD = "head"
 _LATE_S = 300.0
 """So long a machine that was made may be missing in EC2's answers: they are consistent later."""
 _OWNER = ".aws-owner"
+_LAST_LINES = 40
 _SPOT = "spot"
 
 
@@ -59,6 +60,8 @@ class Ec2Cloud:
         """What this process has had made, by job and machine."""
         self._put_once = set[str]()
         self._seen_ended: dict[str, float] = {}
+        self._controlled = set[str]()
+        """Jobs of which this process is the controller: only a controller ends machines unasked."""
 
     @classmethod
     def open(cls, folder: Path) -> Ec2Cloud:
@@ -103,6 +106,7 @@ class Ec2Cloud:
 
     def announce(self, job: str, url: str) -> None:
         """See :class:`Distant`."""
+        self._controlled.add(job)
         self._put(f"{self._prefix(job)}/controller", url.encode())
 
     def tier(self, job: str) -> str:
@@ -124,11 +128,12 @@ class Ec2Cloud:
 
     def request(self, record: MachineRecord, start: Start) -> Launch:
         """See :class:`Cloud`."""
+        self._controlled.add(start.job)
         # Whatever became of an earlier request of this name: it counts.
         there = self._instances(start.job)
         known = kept(there).get(record.id)
         if known is not None:
-            return Launch(known.launched_s, known.zone)
+            return Launch(known.launched_s, known.zone, self._usd_per_hour(record, known.zone))
         try:
             asked = self._prepared(record, start, [i.zone for i in there if i.alive])
         except UnknownError as error:
@@ -217,19 +222,22 @@ class Ec2Cloud:
         if len(made) > 1:  # one was asked for
             with contextlib.suppress(UnknownError, RefusedError):
                 self._terminate([other for other, _ in made[1:]])
-        price = None
-        if record.pool.market == _SPOT and zone != record.pool.zone:
-            price = self._account.spot_prices(record.pool.instance_type).get(zone)
-        return Launch(launched_s, zone, price)
+        return Launch(launched_s, zone, self._usd_per_hour(record, zone))
+
+    def _usd_per_hour(self, record: MachineRecord, zone: str) -> float | None:
+        """The spot price now: that of the pool is of the day on which the job was submitted."""
+        if record.pool.market != _SPOT:
+            return None
+        return self._account.spot_prices(record.pool.instance_type).get(zone)
 
     def listing(self, job: str) -> Listing:
-        """See :class:`Cloud`. Of several machines with one name, the oldest is it; the others are ended here."""
-        return self._listing(self._instances(job))
+        """See :class:`Cloud`. Of several machines with one name, the oldest is it; a controller ends the others."""
+        return self._listing(job, self._instances(job))
 
-    def _listing(self, found: list[Instance]) -> Listing:
+    def _listing(self, job: str, found: list[Instance]) -> Listing:
         one = kept(found)
         surplus = [i.id for i in found if i.alive and one[i.machine] is not i]
-        if surplus:
+        if surplus and job in self._controlled:
             with contextlib.suppress(RefusedError, UnknownError):  # the next look tries again
                 self._terminate(surplus)
         alive = {name: i.launched_s for name, i in one.items() if i.alive}
@@ -237,7 +245,17 @@ class Ec2Cloud:
         for name, instance in one.items():
             if not instance.alive:
                 ended[name] = instance.launched_s, self._ended_s(instance, now_s)
-        return Listing(alive, ended, {name: i.zone for name, i in one.items() if i.zone})
+        taken = frozenset(name for name, i in one.items() if not i.alive and i.taken)
+        return Listing(alive, ended, {name: i.zone for name, i in one.items() if i.zone}, taken)
+
+    def last_lines(self, job: str, machine: str) -> list[str]:
+        """See :class:`Cloud`: the end of the console, as EC2 keeps it for an hour."""
+        for instance in self._rows(job, machine)[:1]:
+            with contextlib.suppress(RefusedError):
+                answer = self._account.ask("ec2", "GetConsoleOutput", InstanceId=instance.id)
+                lines = str(answer.get("Output") or "").splitlines()
+                return [line for line in lines if line.strip()][-_LAST_LINES:]
+        return []
 
     def _ended_s(self, instance: Instance, now_s: float) -> float:
         """When an instance ended; where EC2 does not say, when that was first seen."""
@@ -293,7 +311,7 @@ class Ec2Cloud:
 
     def preempt(self, job: str, machine: str, grace_s: float | None) -> None:
         """See :class:`Cloud`."""
-        raise UnknownError("AWS takes machines back itself; its Fault Injection Service does so on purpose")
+        raise UnknownError("AWS takes machines back itself")
 
     # --- calls -------------------------------------------------------------------------------------------------------
 

@@ -93,11 +93,12 @@ class HeadedEc2Cloud(Ec2Cloud):
         answer = self._account.ask("ec2", "CreateFleet", REFUSALS, **asked)
         if isinstance(answer, str):
             raise RefusedError(refusal(pool, [answer]))
+        self._controlled.add(job)
         self._launched(MachineRecord(name, pool, time.time()), job, answer)
 
     def heads(self, job: str) -> Listing:
         """See :class:`Headed`."""
-        return self._listing(self._instances(job, heads=True))
+        return self._listing(job, self._instances(job, heads=True))
 
     def end_head(self, job: str, name: str) -> None:
         """See :class:`Headed`."""

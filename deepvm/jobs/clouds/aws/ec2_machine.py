@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -30,8 +31,11 @@ def main() -> None:
     surroundings = {"address": metadata("local-ipv4"), "interface": "", "controller_file": str(controller)}
     file.touch(mode=0o600)
     file.write_text(json.dumps({"beat_s": 5.0, **settings, **surroundings}))
+    # For setups and scripts, ``python`` is this one, which the image may have in a folder of its own.
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
     agent = subprocess.Popen(
         [sys.executable, "-m", "deepvm.jobs.agent.main", str(file), "aws"],
+        env={**os.environ, "PATH": path},
         stdin=subprocess.DEVNULL,
     )
     began_s, refreshed_s, put_off_s = time.monotonic(), time.monotonic(), 0.0

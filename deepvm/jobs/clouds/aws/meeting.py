@@ -138,10 +138,14 @@ class Meeting:
             time.sleep(self._look_s)
 
     def _patiently(self, ask: Callable[[], _T]) -> _T:
+        said = ""
         while True:
             try:
                 return ask()
             except (CloudError, OSError, ValueError, LookupError) as error:
+                if str(error) != said:  # a permission that is missing looks like a role that is not known yet
+                    said = str(error)
+                    sys.stderr.write(f"{self._path}: {said}; trying again\n")
                 if time.monotonic() > self._end_s:
                     sys.exit(f"after {self._wait_s:.0f} s: {self._path}: {error}")
                 time.sleep(self._look_s)

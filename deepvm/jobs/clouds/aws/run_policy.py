@@ -46,6 +46,7 @@ def _controls(settings: Ec2Settings, *profiles: str) -> dict[str, Any]:
             StringEquals={"ec2:CreateAction": ["RunInstances", "CreateFleet", "CreateLaunchTemplate"]},
         ),
         _allow("EndOurs", ["ec2:TerminateInstances"], "arn:aws:ec2:*:*:instance/*", Null=old),
+        _allow("ReadConsolesOfOurs", ["ec2:GetConsoleOutput"], "arn:aws:ec2:*:*:instance/*", Null=old),
         _allow("RemoveOurs", ["ec2:DeleteLaunchTemplate"], "arn:aws:ec2:*:*:launch-template/*", Null=old),
         _allow(
             "LookAtTheProfile",

@@ -14,6 +14,7 @@ from urllib.parse import parse_qs
 
 import pytest
 from support.jobs.fake_ec2 import BUCKET, REGION, running
+from support.places import ROOT
 
 from deepvm.jobs.cloud import RefusedError, Start
 from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
@@ -67,7 +68,7 @@ def name_in(given: Mapping[str, Any]) -> str:
 
 def facts_of(action: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Tags of the request; those that are ended have them already."""
-    if action in ("TerminateInstances", "DeleteLaunchTemplate"):
+    if action in ("TerminateInstances", "GetConsoleOutput", "DeleteLaunchTemplate"):
         return {"aws:ResourceTag/deepvm:job": "job"}
     asked = [v for k, v in given.items() if k.startswith("TagSpecification") and k.endswith(".Key")]
     return {f"aws:RequestTag/{key}": "x" for key in asked}
@@ -84,6 +85,7 @@ def test_every_call_is_allowed(tmp_path: Path) -> None:
         with pytest.raises(RefusedError, match="no image"):
             cloud.request(MachineRecord("m2", Pool("m7g.large", REGION, "on-demand", 1.0), time.time()), start)
         cloud.listing("job")
+        cloud.last_lines("job", "m1")
         cloud.release("job", "m1")
         cloud.finish("job")
         calls = list(ec2.calls)
@@ -157,3 +159,18 @@ def test_the_doctor_prints_them() -> None:
     wrong = printed("--iam", "--for", "ruin")
     assert wrong.returncode == 2 and "run" in wrong.stderr
     assert printed("--for", "run").returncode == 2
+
+
+def test_the_guide_s_statements_for_other_buckets() -> None:
+    """What reading data and keeping versions there takes, and nothing else of that bucket."""
+    text = (ROOT / "docs" / "guide" / "aws.md").read_text(encoding="utf-8")
+    policy = json.loads(text.partition("```json\n")[2].partition("```")[0])
+    bucket = "arn:aws:s3:::other"
+    for statement in machine_policy(SETTINGS)["Statement"]:
+        place = bucket if statement["Resource"] == f"arn:aws:s3:::{BUCKET}" else f"{bucket}/run/job/x"
+        assert all(allowed(policy, action, place) for action in statement["Action"])
+    assert allowed(policy, "s3:GetObject", f"{bucket}/train/1.jpg") and allowed(
+        policy, "s3:GetObject", f"{bucket}/train"
+    )
+    assert not allowed(policy, "s3:PutObject", f"{bucket}/train/1.jpg")
+    assert not allowed(policy, "s3:GetObject", f"{bucket}/else")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,14 +36,17 @@ def home(ec2: FakeEc2, tmp_path: Path) -> Iterator[Home]:
     found = Home(tmp_path)
     found.env |= CREDENTIALS
     found.env |= {"AWS_ENDPOINT_URL": ec2.url, "AWS_REGION": "us-east-1", "DEEPVM_CONTROLLER_HOST": "127.0.0.1"}
-    found.env |= {"DEEPVM_AWS_BUCKET": BUCKET, "DEEPVM_AWS_AMI": IMAGE, "DEEPVM_AWS_PYTHON": "python"}
+    found.env |= {"DEEPVM_AWS_BUCKET": BUCKET, "DEEPVM_AWS_AMI": IMAGE}
+    found.env["DEEPVM_AWS_PYTHON"] = sys.executable
     found.env |= {"DEEPVM_DATA_DIR": str(tmp_path / "data" / "deepvm"), "DEEPVM_CACHE_DIR": str(tmp_path / "cache")}
     yield found
     found.end()
 
 
 def test_a_job_outlives_its_spot_machine(home: Home, ec2: FakeEc2, machines: Machines, tmp_path: Path) -> None:
-    job = home.job("one", TRAIN.format(steps=300), cloud="aws", tiers=[(tmp_path / "versions").as_uri()])
+    """Its Python, in a folder that no ``PATH`` of the image names, is that of the setup and of the training."""
+    setup = f"""python -c 'import sys; assert sys.prefix == "{sys.prefix}"'"""
+    job = home.job("one", TRAIN.format(steps=300), cloud="aws", setup=setup, tiers=[(tmp_path / "versions").as_uri()])
     process = home.start("run", str(job), "-o", "json")
     until(lambda: step_of(home.result) == 1 or process.poll() is not None, 90)
     assert process.poll() is None, process.communicate()

@@ -1,0 +1,66 @@
+"""What agents report: it is heard, in order, however much trainers print."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.jobs.real_agents import Commander, running
+from support.jobs.runs import until
+
+from deepvm.jobs.agent.controller_client import ControllerClient, Reporter
+from deepvm.jobs.wire import LARGEST, secret_of
+
+
+@pytest.fixture
+def commander() -> Iterator[Commander]:
+    found = Commander()
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def reporter(commander: Commander) -> Iterator[Reporter]:
+    over = threading.Event()
+    client = ControllerClient(lambda: commander.url, "m1", secret_of(commander.secret, "m1"))
+    found = Reporter(client, over)
+    yield found
+    over.set()
+    found.join()
+    client.close()
+
+
+@pytest.mark.slow  # a whole agent
+def test_a_progress_bar_without_an_end_of_line(commander: Commander, tmp_path: Path) -> None:
+    """It is one line of megabytes, and the reason why the training failed stands behind it."""
+    bar = "import sys; sys.stderr.write('\\r 12%|####      | 120/1000' * 200_000 + '\\rno such file'); sys.exit(1)"
+    (tmp_path / "bar.py").write_text(bar)
+    commander.spec["train"] = f"exec python {tmp_path}/bar.py;"
+    commander.run(1, "m1")
+    with running(commander, tmp_path / "m1"):
+        (ended,) = until(lambda: commander.heard("ended"), 20)
+        assert ended["code"] == 1 and ended["lines"][-1].endswith("\rno such file")
+
+
+def test_long_lines_of_any_kind_are_cut(commander: Commander, reporter: Reporter) -> None:
+    """As JSON a character has up to twelve bytes."""
+    reporter.add("setup-failed", code=1, lines=["\U0001f525" * 64 * 1024 + str(n) for n in range(100)])
+    for _ in range(300):
+        reporter.add("line", text="\x00" * 64 * 1024)
+    reporter.add("unusable", why="no disk" + "?" * LARGEST)
+    until(lambda: commander.heard("unusable"), 20)
+    (failed,) = commander.heard("setup-failed")
+    assert [line[-2:] for line in failed["lines"]][-3:] == ["97", "98", "99"] and len(failed["lines"]) >= 20
+    assert len(commander.heard("line")) == 300 and commander.heard("unusable")[0]["why"].startswith("no disk")
+
+
+def test_a_report_that_is_too_large_after_all_is_dropped(commander: Commander, reporter: Reporter) -> None:
+    """It must not keep those behind it."""
+    for n in range(3):
+        reporter.add("line", text=str(n))
+    reporter.add("strange", facts={"deep": "x" * LARGEST})
+    reporter.add("ended", code=0)
+    until(lambda: commander.heard("ended"), 20)
+    assert [report["text"] for report in commander.heard("line")] == ["0", "1", "2"] and not commander.heard("strange")
