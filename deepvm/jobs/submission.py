@@ -19,7 +19,7 @@ from deepvm.core.cluster.instances import InstanceType, Market
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.core.units import MOST_USD
 from deepvm.errors import DataError, JobFormatError, RequestError
-from deepvm.jobs.cloud import Cloud, Distant
+from deepvm.jobs.cloud import Cloud, Distant, Headed
 from deepvm.jobs.clouds.registry import find_cloud, open_cloud
 from deepvm.jobs.controller.controller import Submitted
 from deepvm.jobs.controller.injector import Injection
@@ -27,6 +27,7 @@ from deepvm.jobs.decisions.markets import is_on_demand, most_of
 from deepvm.jobs.decisions.pool_choice import in_order
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import Pool, Terms, World
+from deepvm.jobs.head.remote import needs_head
 from deepvm.jobs.history.history import History, JobRow, own_folder
 from deepvm.jobs.history.pools import expected_life_s, is_of_a_market
 from deepvm.jobs.jobfile import Anchor, JobFile, Range
@@ -276,12 +277,17 @@ def about(file: Path) -> Iterator[None]:
         raise JobFormatError(str(file), [error.about(error.option)]) from None
 
 
-def submit(job: JobFile, file: Path, history: History) -> tuple[Submitted, World]:
-    """Write a new job down: from now on it can be resumed. Raises RequestError, JobFormatError, DataError."""
+def submit(job: JobFile, file: Path, history: History, *, detach: bool = False) -> tuple[Submitted, World]:
+    """Write a new job down: from now on it can be resumed; ``detach``: not here, if its machines reach nobody here.
+
+    Raises RequestError, JobFormatError, DataError; RefusedError, UnknownError: the cloud cannot be used.
+    """
     now_s, beside = time.time(), file.parent
     with about(file):
         cloud = cloud_of(job.cloud)
-        if isinstance(cloud, Distant):
+        if detach and isinstance(cloud, Headed) and needs_head(cloud):
+            cloud.check_head()
+        elif isinstance(cloud, Distant):
             cloud.host(job.name)  # whether its machines would find a controller here
         world, folder = world_of(job, beside, now_s, history.machines()), jobs_folder() / job.name
         hosts = hosts_of(job, beside)

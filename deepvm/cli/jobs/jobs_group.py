@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -24,7 +24,7 @@ JobOutput = Annotated[
     Literal["table", "json", "yaml", "csv", "html"],
     typer.Option("--output", "-o", metavar="FORM", help="table, json, yaml, csv, or html: a page."),
 ]
-_LOOK_S = 0.3
+_LOOK_S, _LOOK_AWAY_S = 0.3, 3.0
 Name = Annotated[str, arg("NAME", "Name of a job; 'deepvm jobs ls' lists them.")]
 
 
@@ -36,6 +36,7 @@ def list_jobs(output: Output = "table") -> None:
     from deepvm.reports.jobs import listing
 
     with History.open() as history:
+        _look_at_heads(history)
         found = job_lines(history, time.time())
     print_as(output, lambda: listing.print_jobs(found), lambda: listing.jobs_document(found))
     if not found and output == "table":
@@ -53,6 +54,7 @@ def show(name: Name, output: JobOutput = "table") -> None:
     from deepvm.reports.jobs import listing
 
     with History.open() as history:
+        _look_at_head(history, _row(history, name))
         job = standing_of(history, _row(history, name), time.time())
     if output == "html":
         from deepvm.reports.jobs.run_page import RunPage
@@ -76,6 +78,7 @@ def logs(
     """
     from collections import deque
 
+    from deepvm.jobs.head.remote import has_head
     from deepvm.jobs.history.history import History
     from deepvm.jobs.history.log_files import LogReader
     from deepvm.jobs.standing import GONE, OVER, controller_of
@@ -84,6 +87,7 @@ def logs(
         raise RequestError("tail", tail, "a whole number from 0")
     with History.open() as history:
         row = _row(history, name)
+        _look_at_head(history, row, logs=True)
         if machine and machine not in (known := list(history.world(name).machines)):
             raise RequestError("machine", machine, one_of(machine, known) or "a machine of the job")
         reader, said = LogReader(row.folder, machine), False
@@ -98,7 +102,10 @@ def logs(
             if controller == GONE and not said:
                 note(f"the controller of {name} is gone: nothing new is heard until 'deepvm jobs resume {name}'")
             said = controller == GONE
-            time.sleep(_LOOK_S)
+            head = has_head(row)
+            time.sleep(_LOOK_AWAY_S if head else _LOOK_S)
+            if head:
+                _look_at_head(history, _row(history, name), logs=True)
 
 
 @app.command(short_help="Have a job save a version now.")
@@ -128,16 +135,27 @@ def resume(
 
     Example: deepvm jobs resume resnet-7 --total-usd 80
     """
-    from deepvm.cli.jobs.run import control
+    from deepvm.cli.jobs.run import control, start_head
     from deepvm.core.units import parse_seconds
+    from deepvm.jobs.cloud import Headed
+    from deepvm.jobs.head.remote import has_head, needs_head
     from deepvm.jobs.history.history import History
-    from deepvm.jobs.submission import resumed
+    from deepvm.jobs.standing import ALIVE, controller_in
+    from deepvm.jobs.submission import cloud_of, resumed, secret_in
 
     with History.open() as history:
+        _look_at_head(history, _row(history, name))
         row = _row(history, name)
         if row.result is not None and row.result["state"] == "done":
             raise RequestError("NAME", name, f"a job that has not trained to its end; {name} is done")
         deadline_s = None if deadline is None else parse_seconds(deadline, "deadline")
+        cloud = cloud_of(row.spec["cloud"])
+        if isinstance(cloud, Headed) and (has_head(row) or needs_head(cloud)):
+            if not has_head(row) and controller_in(row.folder) == ALIVE:
+                raise DataError(f"another process is the controller of {name}; see 'deepvm jobs show {name}'")
+            secret_in(row.folder)
+            start_head(row, history, cloud, lambda: resumed(row, history, total_usd, deadline_s)[1])
+            return
         control(*resumed(row, history, total_usd, deadline_s), history, output, keep=keep)
 
 
@@ -147,7 +165,8 @@ def orphans(
     output: Output = "table",
 ) -> None:
     """List machines that live although no controller watches them; --release ends them."""
-    from deepvm.jobs.cloud import Distant
+    from deepvm.jobs.cloud import Distant, Headed, head_name
+    from deepvm.jobs.head.head_state import HeadState
     from deepvm.jobs.history.history import History
     from deepvm.jobs.standing import ALIVE, controller_in
     from deepvm.jobs.submission import cloud_of
@@ -155,15 +174,22 @@ def orphans(
 
     found = []
     with History.open() as history:
+        _look_at_heads(history)
         for row in history.jobs():
-            cloud = cloud_of(row.spec["cloud"])
-            if controller_in(row.folder) != ALIVE:
-                found += [(row.name, machine, since_s) for machine, since_s in cloud.listing(row.name).alive.items()]
+            cloud, alive = cloud_of(row.spec["cloud"]), controller_in(row.folder) == ALIVE
+            ends: list[tuple[str, float, Callable[[str, str], None]]] = []
+            if isinstance(cloud, Headed):
+                state = HeadState.load(row.folder)
+                needed = head_name(state.number) if state is not None and alive else ""
+                ends += [(m, s, cloud.end_head) for m, s in cloud.heads(row.name).alive.items() if m != needed]
+            if not alive:
+                ends += [(m, s, cloud.release) for m, s in cloud.listing(row.name).alive.items()]
+            for machine, since_s, end in ends:
+                found.append((row.name, machine, since_s))
                 if release:
-                    for _, machine, _ in [one for one in found if one[0] == row.name]:
-                        cloud.release(row.name, machine)
-                    if row.result is not None and not isinstance(cloud, Distant):
-                        cloud.finish(row.name)  # a host that was silent at the end has its files still
+                    end(row.name, machine)
+            if release and ends and row.result is not None and not isinstance(cloud, Distant):
+                cloud.finish(row.name)  # a host that was silent at the end has its files still
     print_as(output, lambda: listing.print_orphans(found), lambda: listing.orphans_document(found))
     if found and output == "table":
         note("released" if release else "deepvm jobs orphans --release ends them")
@@ -211,14 +237,21 @@ def _version() -> str:
 def _command(name: str, message: Mapping[str, Any]) -> None:
     """Send a command to a job's controller. Raises RequestError, DataError."""
     from deepvm.jobs.agent.controller_client import ControllerClient, Unheard
+    from deepvm.jobs.cloud import Headed
+    from deepvm.jobs.head.remote import has_head, send
     from deepvm.jobs.history.history import History
-    from deepvm.jobs.submission import secret_in
+    from deepvm.jobs.submission import cloud_of, secret_in
     from deepvm.jobs.wire import USER, secret_of
 
     with History.open() as history:
+        _look_at_head(history, _row(history, name))
         row = _row(history, name)
-    if row.result is not None:
-        raise RequestError("NAME", name, f"a job that has not ended; {name} is {row.result['state']}")
+        if row.result is not None:
+            raise RequestError("NAME", name, f"a job that has not ended; {name} is {row.result['state']}")
+        cloud = cloud_of(row.spec["cloud"]) if has_head(row) else None
+        if isinstance(cloud, Headed):
+            _check(name, send(row, history, cloud, secret_in(row.folder), message))
+            return
     place = row.folder / "controller"
     client = ControllerClient(lambda: place.read_text().strip(), USER, secret_of(secret_in(row.folder), USER))
     try:
@@ -226,5 +259,32 @@ def _command(name: str, message: Mapping[str, Any]) -> None:
     except Unheard as error:
         cure = f"deepvm jobs resume {name} starts another"
         raise DataError(f"the controller of {name} does not answer ({error}); {cure}") from None
+    _check(name, answer)
+
+
+def _check(name: str, answer: Mapping[str, Any]) -> None:
     if "error" in answer:
         raise DataError(f"{name}: {answer['error']}")
+
+
+def _look_at_heads(history: History) -> None:
+    """Have the history know what the heads have written down of their jobs."""
+    from deepvm.jobs.head.remote import refresh_all
+    from deepvm.jobs.submission import cloud_of
+
+    refresh_all(history, cloud_of, note)
+
+
+def _look_at_head(history: History, row: JobRow, *, logs: bool = False) -> None:
+    """The same for one job."""
+    from deepvm.jobs.cloud import Headed, RefusedError, UnknownError
+    from deepvm.jobs.head.remote import has_head, refresh
+    from deepvm.jobs.submission import cloud_of
+
+    if row.result is None and has_head(row):
+        try:
+            cloud = cloud_of(row.spec["cloud"])
+            if isinstance(cloud, Headed):
+                refresh(row, history, cloud, logs=logs)
+        except (RefusedError, UnknownError) as error:
+            note(f"{row.name}: what is shown may be old: {error}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,9 +14,11 @@ from deepvm.cli.parameters import CLOUDS, arg, flag, opt
 from deepvm.errors import DataError, RequestError
 
 if TYPE_CHECKING:
-    from deepvm.jobs.controller.controller import Submitted
+    from deepvm.jobs.cloud import Headed
+    from deepvm.jobs.controller.controller import Controller, Submitted
     from deepvm.jobs.decisions.world import World
-    from deepvm.jobs.history.history import EventRow, History
+    from deepvm.jobs.head.keeper import Keeper
+    from deepvm.jobs.history.history import EventRow, History, JobRow
 
 _STOPPED, _FAILED = 3, 1
 Keep = Annotated[bool, flag("--keep", "On Ctrl-C leave the machines training; default: save, then release them.")]
@@ -60,11 +62,44 @@ def run(
         with about(job):
             refuse_unlike(world_of(found, job.parent, 0.0).terms)
     with History.open() as history:
-        submitted, world = submit(found, job, history)
-        if detach:
+        submitted, world = submit(found, job, history, detach=detach)
+        if detach and not _on_a_head(submitted.name, history):
             _detached(submitted)
-        else:
+        elif not detach:
             control(submitted, world, history, output, keep=keep, validate=validate)
+
+
+def _on_a_head(name: str, history: History) -> bool:
+    """Rent a machine for the controller of a job where it cannot run here; whether that was so."""
+    from deepvm.jobs.cloud import Headed
+    from deepvm.jobs.head.remote import needs_head
+    from deepvm.jobs.submission import cloud_of
+
+    row = history.job(name)
+    assert row is not None
+    cloud = cloud_of(row.spec["cloud"])
+    if not (isinstance(cloud, Headed) and needs_head(cloud)):
+        return False
+    start_head(row, history, cloud)
+    return True
+
+
+def start_head(row: JobRow, history: History, cloud: Headed, resumed: Callable[[], World] | None = None) -> None:
+    """Rent a machine for the controller of a job, and say so. Raises CloudError, DataError."""
+    from deepvm.jobs.cloud import RefusedError, UnknownError, head_name
+    from deepvm.jobs.head.remote import start
+
+    cure = f"'deepvm jobs resume {row.name}' tries again, without a second one"
+    try:
+        state = start(row, history, cloud, resumed)
+    except (RefusedError, UnknownError) as error:
+        raise type(error)(f"no machine for the controller of {row.name}: {error}; {cure}") from None
+    typer.echo(row.name)
+    usd = cloud.head_usd_per_hour()
+    note(
+        f"{head_name(state.number)} will run the controller of {row.name} in a few minutes, for {usd:g} $/h until the "
+        f"job is over; 'deepvm jobs show {row.name}' shows it, 'deepvm jobs stop' ends it"
+    )
 
 
 def _detached(job: Submitted) -> None:
@@ -92,7 +127,9 @@ def control(
     import asyncio
 
     from deepvm.io.file_lock import FileLock
+    from deepvm.jobs.cloud import Headed
     from deepvm.jobs.controller.controller import Controller
+    from deepvm.jobs.head.keeper import keeper_of
     from deepvm.jobs.history.final import final_document
     from deepvm.jobs.history.forecast import forecast
     from deepvm.jobs.standing import LOCK, on_demand_usd
@@ -107,12 +144,17 @@ def control(
     if not lock.take(shared=False, limit_s=1.0):  # somebody may be looking whether there is one
         raise DataError(f"another process is the controller of {job.name}; see 'deepvm jobs show {job.name}'")
     try:
-        controller = Controller(job, world, cloud_of(row.spec["cloud"]), history)
+        cloud = cloud_of(row.spec["cloud"])
+        controller = Controller(job, world, cloud, history)
+        keeper = keeper_of(row, cloud)
+        if keeper is not None and isinstance(cloud, Headed):
+            controller.world = keeper.take(world, history, cloud, controller.nonce)
+            controller.kept = keeper.kept
         controller.keeps = keep
         with LiveView(job.name, lambda: controller.world, limits_of(row.spec)) as view:
             controller.told = view.told
             try:
-                end = asyncio.run(controller.run())
+                end = asyncio.run(_run(controller, keeper))
             except DataError as error:  # what cannot be written down is not done
                 cure = f"training goes on; then 'deepvm jobs resume {job.name}' goes on with it"
                 raise DataError(f"{error}; {cure}") from None
@@ -140,6 +182,19 @@ def control(
         raise typer.Exit(INTERRUPTED)
     if state != "done":
         raise typer.Exit(_FAILED if state == "failed" else _STOPPED)
+
+
+async def _run(controller: Controller, keeper: Keeper | None) -> World:
+    """On a head with its mirror, whose last writing is for the process that has started this one."""
+    import asyncio
+
+    if keeper is None:
+        return await controller.run()
+    keeper.attend(controller, asyncio.get_running_loop())
+    try:
+        return await controller.run()
+    finally:
+        await asyncio.to_thread(keeper.leave)
 
 
 def _validation(created_s: float, world: World, events: Sequence[EventRow]) -> dict[str, Any] | None:

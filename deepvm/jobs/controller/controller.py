@@ -9,7 +9,7 @@ import math
 import secrets
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,11 @@ from deepvm.core.spelling import joined
 from deepvm.errors import DataError, DeepVMError
 from deepvm.io.agent_board import SaveReason
 from deepvm.io.failpoints import point
+from deepvm.jobs.agent.controller_client import LINE
 from deepvm.jobs.cloud import Cloud, Distant, Start
 from deepvm.jobs.clouds.registry import clouds_that_preempt
 from deepvm.jobs.controller.api import BusyError, application
-from deepvm.jobs.controller.changes import changed_states, ends, facts_of, name_of, pass_points
+from deepvm.jobs.controller.changes import changed_states, has_changed, pass_points, rows_of
 from deepvm.jobs.controller.clock import SteadyClock
 from deepvm.jobs.controller.cloud_calls import CloudCalls
 from deepvm.jobs.controller.injector import Injection, strike_of
@@ -30,11 +31,10 @@ from deepvm.jobs.controller.samples import Sampler
 from deepvm.jobs.controller.server import Strangers, listening, server_of
 from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.heard import further
-from deepvm.jobs.decisions.markets import market_facts
 from deepvm.jobs.decisions.react import Orders, orders_of, react, taken_up
 from deepvm.jobs.decisions.states import Machine
 from deepvm.jobs.decisions.world import LOST, UNREADY, Reason, World
-from deepvm.jobs.history.history import MACHINE, MARKET, STATE, EventRow, History
+from deepvm.jobs.history.history import MACHINE, EventRow, History
 from deepvm.jobs.history.log_files import add_line
 from deepvm.jobs.history.pools import learnt
 from deepvm.jobs.wire import USER, Receiver, secret_of, token_of
@@ -92,7 +92,8 @@ class Controller:
     def __init__(self, job: Submitted, world: World, cloud: Cloud, history: History) -> None:
         """Start nothing yet.
 
-        ``told`` is called with each event that is written down. ``keeps``: an interruption ends only the controller;
+        ``told`` is called with each event that is written down. ``kept`` returns once all that is written down is safe
+        wherever else it must be; nothing follows from it before. ``keeps``: an interruption ends only the controller;
         machines train on, and another controller adopts them.
         """
         self._job, self.world, self._cloud, self._history = job, world, cloud, history
@@ -101,6 +102,8 @@ class Controller:
         self._unwritten_s: float | None = None
         """Since when the history cannot be written."""
         self.told: Callable[[EventRow], None] = lambda event: None
+        self.kept: Callable[[], Awaitable[None]] = _nowhere_else
+        self._receiver = Receiver(job.secret)
         self.interrupted, self.keeps = False, False
         self._agents: dict[str, _Agent] = {}
         self._change = asyncio.Condition()
@@ -117,6 +120,11 @@ class Controller:
         self._injected_s = 0.0
         self._gone_s = _GONE_NEAR_S if cloud.near else _GONE_S
         self._calls = CloudCalls(cloud, job.name, self.feed)
+
+    @property
+    def nonce(self) -> str:
+        """What messages to this controller must carry."""
+        return self._receiver.nonce
 
     # --- events ------------------------------------------------------------------------------------------------------
 
@@ -143,18 +151,8 @@ class Controller:
         inbox, self._inbox = self._inbox, []
         before = self.world
         world, acts = react(before, [event for event, _ in inbox], self._clock.now_s())
-        told = [(name_of(e), {**facts_of(e), **facts}) for e, facts in inbox if not isinstance(e, _QUIET)]
-        told += [(MACHINE, facts) for facts in ends(before, world)]
-        news = world.preparing.items() - before.preparing.items()
-        told += [("preparing", {"id": key, "doing": doing}) for key, (doing, _) in sorted(news)]
-        if before.on_demand != world.on_demand:
-            told.append((MARKET, market_facts(world)))
-        if before.job is not world.job and not told:
-            told.append((STATE, {}))
-        state, now = world.job.value, {"generation": world.generation, "steps": world.steps}
-        paid = {"step_s": float(world.facts.step_s), "usd": round(world.usd, 8)} if told else {}
-        rows = [EventRow(world.now_s, kind, state, {**now, **paid, **facts}) for kind, facts in told]
-        if acts or rows or self._has_changed(before, world):
+        rows = rows_of(before, world, [each for each in inbox if not isinstance(each[0], _QUIET)])
+        if acts or rows or has_changed(before, world):
             changed = changed_states(before, world)
             pass_points(changed, "unwritten")
             try:
@@ -192,27 +190,6 @@ class Controller:
         self._inbox = [*inbox, *self._inbox]
         asyncio.get_running_loop().call_later(_AGAIN_S, self._drain)
 
-    @staticmethod
-    def _has_changed(before: World, world: World) -> bool:
-        """Whether anything has but what the next heartbeats say again."""
-        one, other = (
-            replace(
-                w,
-                now_s=0.0,
-                reached=0,
-                reached_s=None,
-                facts=world.facts,
-                pace=world.pace,
-                machines={},
-                cold=frozenset(),
-            )
-            for w in (before, world)
-        )
-        if one != other or before.machines.keys() != world.machines.keys():
-            return True
-        changed = [(m, world.machines[key]) for key, m in before.machines.items() if m is not world.machines[key]]
-        return any(replace(a, heard_s=b.heard_s, silent_s=b.silent_s) != b for a, b in changed)
-
     async def _wake(self) -> None:
         async with self._change:
             self._change.notify_all()
@@ -224,6 +201,10 @@ class Controller:
 
     async def _do(self, act: d.Act) -> None:
         """Have the cloud do something; what became of it is an event, or found in the cloud's list."""
+        try:
+            await self._safe()
+        except BusyError:
+            return
         if isinstance(act, d.Release):
             await self._calls.release(act.id)
             return
@@ -241,8 +222,7 @@ class Controller:
     async def _run(self) -> World:
         host = await self._calls.call(self._cloud.host, self._job.name)
         bind, bind_port = self._cloud.listen() if isinstance(self._cloud, Distant) else (host, 0)
-        self._receiver, strangers = Receiver(self._job.secret), Strangers()
-        bound = listening(bind, bind_port)
+        strangers, bound = Strangers(), listening(bind, bind_port)
         server = server_of(application(self, self._receiver, strangers.left), strangers)
         serving = asyncio.create_task(server.serve([bound]))
         while not server.started:
@@ -419,12 +399,22 @@ class Controller:
             while True:
                 orders, left_s = orders_of(self.world, machine), until_s - time.monotonic()
                 if self._digest(orders) != beat.seen and self._can_start(machine, orders):
-                    point("controller.before-orders")
-                    return self._told(orders)
+                    break
                 if left_s <= 0:
                     return {"same": True}
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._change.wait(), left_s)
+        await self._safe()
+        point("controller.before-orders")
+        return self._told(orders)
+
+    async def _safe(self) -> None:
+        """Wait until what follows cannot be forgotten. Raises BusyError."""
+        try:
+            await self.kept()
+        except DeepVMError as error:
+            self._wrong = self._wrong or error
+            raise BusyError(str(error)) from None
 
     def _can_start(self, machine: str, orders: Orders) -> bool:
         """Whether all is known that the trainers of a machine must know; they are heard one after the other."""
@@ -557,6 +547,14 @@ class Controller:
             return {"error": f"there is no command {kind!r}"}
         return {}
 
+    async def heed(self, body: bytes, signature: str) -> tuple[bytes, str]:
+        """A command that came another way than over HTTP, and its signed answer. Raises WireError, or what it lacks."""
+        message = self._receiver.opened(body, signature)
+        answer = await self.command(str(message["machine"]), message)
+        await asyncio.sleep(2 * _TICK_S)  # until it was fed and written down
+        await self.kept()
+        return self._receiver.sealed(answer, message)
+
     async def report(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """See :class:`deepvm.jobs.controller.api.Handler`."""
         wrong: Exception | None = None
@@ -570,13 +568,15 @@ class Controller:
             except (KeyError, TypeError, ValueError) as error:
                 wrong = error  # those behind it count; it does not, nor when it is sent again
         await self._heeded()
+        if any(event.get("event") != LINE for event in message["events"]):  # nothing follows from lines
+            await self._safe()
         if wrong is not None:
             raise wrong
         point("controller.before-heard")
         return {}
 
     def _reported(self, machine: str, event: Mapping[str, Any]) -> None:
-        if event["event"] == "line":
+        if event["event"] == LINE:
             self._line(machine, text(event, "text"))
             return
         found = event_of(machine, event)
@@ -594,3 +594,7 @@ class Controller:
             add_line(self._job.folder, machine, line, time.time())
         except OSError as error:  # a full disk stops no training
             log.debug("a line of %s is lost: %s", machine, error)
+
+
+async def _nowhere_else() -> None:
+    """The history alone is what another controller needs."""

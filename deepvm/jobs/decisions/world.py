@@ -87,6 +87,25 @@ class MachineRecord:
 
 
 @dataclass(frozen=True)
+class Head:
+    """A machine that runs nothing but the job's controller; the machines of :class:`World` do not include it."""
+
+    name: str
+    usd_per_hour: float
+    launched_s: float
+    ended_s: float | None = None
+
+    def usd(self, now_s: float) -> float:
+        """What it has cost."""
+        return self.usd_between(self.launched_s, now_s)
+
+    def usd_between(self, from_s: float, to_s: float) -> float:
+        """What it cost in a time."""
+        end_s = to_s if self.ended_s is None else min(self.ended_s, to_s)
+        return self.usd_per_hour * max(end_s - max(self.launched_s, from_s), 0.0) / 3600
+
+
+@dataclass(frozen=True)
 class Pace:
     """How fast steps were in a generation: from its step ``first`` at ``first_s`` (below 0: not yet) to ``last``.
 
@@ -206,6 +225,7 @@ class World:
         on_demand: whether the deadline wants machines on demand. losses: spot machines that were lost or refused when
             it last decided. pace: how fast steps are.
         preparing: by machine, what it does before it can train, and since when: when it last got further.
+        heads: where its controllers have run, if on machines that were rented for that.
         unready: by role, machines in a row that never could train.
         cold: machines whose next trainers still load while others run; heartbeats say it, nobody writes it down.
     """
@@ -243,6 +263,7 @@ class World:
     losses: int = 0
     pace: Pace = field(default_factory=Pace)
     preparing: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+    heads: tuple[Head, ...] = ()
     unready: Mapping[Role, Unready] = field(default_factory=dict)
     cold: frozenset[str] = frozenset()
 
@@ -264,12 +285,18 @@ class World:
     @property
     def usd(self) -> float:
         """What was paid until now."""
-        return sum(m.usd(self.now_s) for m in self.machines.values())
+        return sum(m.usd(self.now_s) for m in self.machines.values()) + self.head_usd
+
+    @property
+    def head_usd(self) -> float:
+        """The part of it that was paid for running controllers."""
+        return sum(head.usd(self.now_s) for head in self.heads)
 
     @property
     def usd_per_second(self) -> float:
         """What it costs now."""
-        return sum(m.pool.usd_per_hour for m in self.machines.values() if m.state.costs) / 3600
+        machines = sum(m.pool.usd_per_hour for m in self.machines.values() if m.state.costs)
+        return (machines + sum(head.usd_per_hour for head in self.heads if head.ended_s is None)) / 3600
 
     def to_end(self, why: str) -> World:
         """With the reason why the job is to stop; the first one counts."""

@@ -8,7 +8,19 @@ from typing import Any
 
 from deepvm.core.preemption.savepolicy import SaveFacts, parse_policy
 from deepvm.jobs.decisions.states import Job, Machine
-from deepvm.jobs.decisions.world import Counts, MachineRecord, Pace, Pool, Reason, Role, Save, Terms, Unready, World
+from deepvm.jobs.decisions.world import (
+    Counts,
+    Head,
+    MachineRecord,
+    Pace,
+    Pool,
+    Reason,
+    Role,
+    Save,
+    Terms,
+    Unready,
+    World,
+)
 
 _PLAIN = (
     "now_s",
@@ -62,6 +74,7 @@ def to_document(world: World) -> dict[str, Any]:
         "blocked": [[asdict(pool), *times] for pool, times in world.blocked.items()],
         "facts": asdict(world.facts),
         "pace": asdict(world.pace),
+        "heads": [asdict(head) for head in world.heads],
         "lost_steps": world.counts.lost_steps,
         "saves": {reason.value: count for reason, count in world.counts.saves.items()},
     }
@@ -95,6 +108,7 @@ def from_document(found: Mapping[str, Any], machines: Mapping[str, MachineRecord
         blocked={Pool(**pool): (until_s, times) for pool, until_s, times in found["blocked"]},
         facts=SaveFacts(**found["facts"]),
         pace=Pace(**found.get("pace", {})),
+        heads=tuple(Head(**head) for head in found.get("heads", ())),
         counts=Counts(found["lost_steps"], {Reason(name): count for name, count in found["saves"].items()}),
     )
 

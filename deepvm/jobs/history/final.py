@@ -43,6 +43,7 @@ def final_document(
         "total_s": round(end_s - created_s - stood_s(world, events), 3),
         "breakdown_s": {cause: round(where.seconds[cause], 3) for cause in CAUSES},
         "cost_usd": round(world.usd, 8),
+        "head_usd": round(world.head_usd, 8),
         "on_demand_cost_usd": None if same is None else round(same, 8),
         "same_work_on_demand_usd": None if work is None else round(work, 8),
         "spent_usd": {cause: round(usd, 8) for cause, usd in where.usd.items()},

@@ -340,6 +340,46 @@ class History:
         with self._engine.connect() as connection:
             return [dict(row) for row in connection.execute(sa.select(_MACHINES)).mappings()]
 
+    def copy(self, name: str, after: int = 0) -> dict[str, Any]:
+        """The rows of a job, for another history; ``after``: of its events only those with a larger number."""
+        with self._engine.connect() as connection, connection.begin():
+            job = dict(connection.execute(sa.select(_JOBS).where(_JOBS.c.name == name)).mappings().one())
+            wanted = (_EVENTS.c.job == name) & (_EVENTS.c.number > after)
+            events = connection.execute(sa.select(_EVENTS).where(wanted).order_by(_EVENTS.c.number)).mappings()
+            samples = sa.select(_SAMPLES).where(_SAMPLES.c.job == name).order_by(_SAMPLES.c.number)
+            return {
+                "job": {key: value for key, value in job.items() if key != "folder"},
+                "machines": self._machines(connection, name),
+                "events": [dict(row) for row in events],
+                "samples": [dict(row) for row in connection.execute(samples).mappings()],
+            }
+
+    def put_copy(self, copy: Mapping[str, Any], folder: Path) -> bool:
+        """Have a job as it is in another history; False: what is known here is newer. Raises DataError.
+
+        Events are only ever added: those of the copy must begin with those that are here.
+        """
+        job = copy["job"]
+        name = job["name"]
+        with self._writing() as connection:
+            known = connection.execute(sa.select(_JOBS.c.world).where(_JOBS.c.name == name)).scalar()
+            events = sa.select(sa.func.count()).select_from(_EVENTS).where(_EVENTS.c.job == name)
+            count = connection.execute(events).scalar_one()
+            if known is None:
+                connection.execute(_JOBS.insert().values(**job, folder=str(folder)))
+            elif count > len(copy["events"]) or json.loads(known)["now_s"] > json.loads(job["world"])["now_s"]:
+                return False
+            else:
+                connection.execute(_JOBS.update().where(_JOBS.c.name == name).values(**job))
+            for table in (_MACHINES, _SAMPLES):
+                connection.execute(table.delete().where(table.c.job == name))
+            rows = ((_MACHINES, copy["machines"]), (_EVENTS, copy["events"][count:]), (_SAMPLES, copy["samples"]))
+            for table, added in rows:
+                if added:  # numbers are of each history's own
+                    own = [{k: v for k, v in row.items() if k != "number"} for row in added]
+                    connection.execute(table.insert(), own)
+        return True
+
     @staticmethod
     def _machines(connection: sa.Connection, name: str) -> list[dict[str, Any]]:
         rows = connection.execute(sa.select(_MACHINES).where(_MACHINES.c.job == name)).mappings()

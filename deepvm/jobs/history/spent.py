@@ -37,6 +37,7 @@ def spent(created_s: float, world: World, events: Sequence[EventRow]) -> Spent:
     for cause, from_s, to_s in _stretches(created_s, world, events):
         found["seconds"][cause] += to_s - from_s
         found["usd"][cause] += _over(world, from_s, to_s, lambda m: m.pool.usd_per_hour / 3600)
+        found["usd"][cause] += sum(head.usd_between(from_s, to_s) for head in world.heads)
         found["machine_s"][cause] += _over(world, from_s, to_s, lambda m: float(m.role is Role.TRAINER))
     trained_s = found["seconds"]["compute"]
     save_s = min(world.saving_s, trained_s)
@@ -103,10 +104,10 @@ def _over(world: World, from_s: float, to_s: float, rate: Callable[[MachineRecor
 
 
 def on_demand_usd(world: World, usd_per_hour: float) -> float:
-    """What the same machines would have cost on demand; those that keep versions are on demand already."""
+    """What the same machines would have cost on demand; those that keep versions, and heads, are on demand already."""
     trained_s = sum(_lived_s(m, world.now_s) for m in world.machines.values() if m.role is Role.TRAINER)
     kept = sum(m.usd(world.now_s) for m in world.machines.values() if m.role is not Role.TRAINER)
-    return trained_s * usd_per_hour / 3600 + kept
+    return trained_s * usd_per_hour / 3600 + kept + world.head_usd
 
 
 def same_work_usd(found: Spent, world: World, usd_per_hour: float) -> float:

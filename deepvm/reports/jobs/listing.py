@@ -72,7 +72,8 @@ def print_job(document: Mapping[str, Any], events: Sequence[EventRow]) -> None:
         f"{document['preemptions']} preemptions, {document['notices']} with a notice; "
         f"{document['lost_steps']} steps lost",
         f"saved versions: {saves}",
-        f"{document['cost_usd']:.4f} $ paid",
+        f"{document['cost_usd']:.4f} $ paid"
+        + (f", {document['head_usd']:.4f} $ of it for the controller" if document.get("head_usd") else ""),
     ]
     print_lines(lines)
     names = ("machine", "type", "market", "requested", "ready", "notice", "end", "why")

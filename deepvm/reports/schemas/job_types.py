@@ -135,6 +135,7 @@ class Run(TypedDict):
     total_s: Annotated[float, "from the submission to the end, but for the time in which it was stopped, seconds"]
     breakdown_s: RunBreakdown
     cost_usd: Annotated[Usd, "what was paid"]
+    head_usd: Annotated[Usd, "of that, for the machine that ran the controller of a detached job"]
     on_demand_cost_usd: Annotated[float | None, "what on-demand machines would have cost, US dollars, null if unknown"]
     same_work_on_demand_usd: Annotated[
         float | None, "the same steps on demand, undisturbed, US dollars, null if unknown"
