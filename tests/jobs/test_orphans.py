@@ -96,7 +96,7 @@ def test_a_controller_in_the_background_that_cannot_begin(home: Home) -> None:
     finally:
         lock.release()
     assert done.returncode == 4
-    assert "the controller of taken has ended: deepvm: another process is the controller" in done.stderr
+    assert "the controller of taken has ended: Error: another process is the controller" in done.stderr
 
 
 def test_who_goes_on_with_a_job_knows_what_the_one_before_wrote_last(
