@@ -392,7 +392,9 @@ def resumed(
     """
     world, now_s = history.world(row.name), time.time()
     if world.job is Job.STOPPED:
-        world = replace(world, job=Job.PENDING, ending="", save=None, formed=False, idle_s=None, unready={})
+        world = replace(
+            world, job=Job.PENDING, ending="", save=None, unsaved_s=None, formed=False, idle_s=None, unready={}
+        )
     terms = world.terms
     if total_usd is not None:
         if not world.usd < total_usd <= MOST_USD:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.command import Run
+from support.schemas import check
 
 from deepvm.jobs.decisions.world import MachineRecord, Pool, Terms, World
 from deepvm.jobs.history.history import PLACE, History
@@ -62,6 +63,21 @@ def test_types_that_never_last_are_not_recommended(run: Run, place: str, words: 
     again, said = best(run, *words, "--mttp", "history")
     assert again["gpu"]["instance_type"] != kind
     assert f"a spot {kind} lives" in said and "20 preemptions of 20" in said and "by their bands" in said
+
+
+def test_documents_say_where_a_life_is_known_from(run: Run, place: str) -> None:
+    first, _ = best(run)
+    kind = first["gpu"]["instance_type"]
+    assert "known_life" not in first["gpu"]
+    lived(place, kind, 500.0, 20)
+    again, said = best(run, "--mttp", "history")
+    known = again["gpu"]["known_life"]
+    assert again["gpu"]["instance_type"] == kind and f"a spot {kind} lives" in said
+    assert (known["preemptions"], known["machines"], known["newest_s"]) == (20, 20, 20 * DAY_S + 500.0 * 3600)
+    assert known["low_s"] < known["mean_s"] < known["high_s"]
+    assert known["mean_s"] == pytest.approx((4 * 3600 + 20 * 500.0 * 3600) / 21)
+    _, out, _ = run("recommend", "--offline", "--pw", "3", "-o", "json", "--mttp", "history")
+    check(json.loads(out), "recommend")
 
 
 def test_a_thin_history_is_not_a_figure(run: Run, place: str) -> None:

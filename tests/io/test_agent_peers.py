@@ -98,14 +98,18 @@ def test_both_ways_say_the_same(tmp_path: Path, stores: list[Any], seed: int, mo
 def test_a_wish_of_another_machine(tmp_path: Path, stores: list[Any]) -> None:
     both = Faulty(tmp_path, 0)
     peers = [Peers(both.boards[n], stores[n], rank=n, local_rank=0, world=2) for n in range(2)]
-    both.boards[1].request(SaveReason.EMERGENCY, 77)  # although a controller answers: it does not hear of notices
+    limit_ms = int((time.time() + 60) * 1000)
+    both.boards[1].request(SaveReason.EMERGENCY, limit_ms)  # although a controller answers: it does not hear of notices
     deadline = time.monotonic() + 10
     while both.boards[0].words[Word.REQUEST] == 0:
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    assert both.boards[0].words[Word.REASON] == SaveReason.EMERGENCY and both.boards[0].words[Word.LIMIT_MS] == 77
-    peers[0].schedule(5, Scheduled(SaveReason.EMERGENCY, 77, 1))
-    assert both.boards[0].scheduled(5) == both.boards[1].scheduled(5) == Scheduled(SaveReason.EMERGENCY, 77, 1)
+    assert both.boards[0].words[Word.REASON] == SaveReason.EMERGENCY
+    assert abs(both.boards[0].words[Word.LIMIT_MS] - limit_ms) < 10_000  # told as the time that is left
+    peers[0].schedule(5, Scheduled(SaveReason.EMERGENCY, limit_ms, 1))
+    here, there = (board.scheduled(5) for board in both.boards)
+    assert here == Scheduled(SaveReason.EMERGENCY, limit_ms, 1) and there is not None
+    assert there == here._replace(limit_ms=there.limit_ms) and abs(there.limit_ms - limit_ms) < 10_000
     for peer in peers:
         peer.close()
 

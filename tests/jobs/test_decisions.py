@@ -73,7 +73,7 @@ def test_a_version_that_was_under_way_is_not_the_emergency_save() -> None:
         d.Safe(1, 40, Reason.INSURANCE),
     ):
         world, acts = react(world, event, 2.0)
-    assert world.save is not None and not world.save.over and not acts
+    assert world.save is not None and not world.save.safe and not acts
     world, acts = react(world, d.Safe(1, 41, Reason.EMERGENCY), 3.0)
     assert acts[0] == d.Release(first)
     assert world.counts.saves == {Reason.INSURANCE: 1, Reason.EMERGENCY: 1}

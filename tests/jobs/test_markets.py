@@ -109,7 +109,8 @@ def test_a_job_on_spot_asks_for_on_demand_first_and_releases_spot_last() -> None
 
 def test_a_version_is_made_while_it_still_counts_as_time() -> None:
     """Work that no version has is no time to spare: before the move it is made safe, and the move is put off."""
-    late_s = 1000 - 400 * 1.03 - 21 - 2 - 3
+    last_s = 1.0 + 1.5 * 2.0 + 2.0  # a step, its version, the release
+    late_s = 1000 - 400 * 1.03 - 21 - 2 - last_s
     world = running("greedy", 100, 200, late_s)
     world, acts = react(world, d.Heard("m1", 1, 200, warm=True), late_s)
     assert not world.on_demand and not acts

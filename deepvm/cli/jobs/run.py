@@ -94,6 +94,7 @@ def control(
     from deepvm.io.file_lock import FileLock
     from deepvm.jobs.controller.controller import Controller
     from deepvm.jobs.history.final import final_document
+    from deepvm.jobs.history.forecast import forecast
     from deepvm.jobs.standing import LOCK, on_demand_usd
     from deepvm.jobs.submission import cloud_of
     from deepvm.reports.jobs.events import closing_lines
@@ -121,8 +122,10 @@ def control(
             raise typer.Exit(INTERRUPTED)
         events = history.events(job.name)
         document = final_document(job.name, row.created_s, end, events, on_demand_usd(row.spec))
+        earlier = [m for m in history.machines() if m["job"] != job.name]
+        document["forecast"] = forecast(row.spec, row.created_s, end, events, earlier, document)
         if validate:
-            document |= _validation(row.created_s, end, events)
+            document["validation"] = _validation(row.created_s, end, events)
         history.finish(job.name, document)
         page = _page(job, history)
     finally:
@@ -139,7 +142,7 @@ def control(
         raise typer.Exit(_FAILED if state == "failed" else _STOPPED)
 
 
-def _validation(created_s: float, world: World, events: Sequence[EventRow]) -> dict[str, Any]:
+def _validation(created_s: float, world: World, events: Sequence[EventRow]) -> dict[str, Any] | None:
     """The key ``validation`` of the final document; a note where there is none."""
     from deepvm.jobs.decisions.states import Job
     from deepvm.jobs.history.validation import observed, validation
@@ -147,8 +150,8 @@ def _validation(created_s: float, world: World, events: Sequence[EventRow]) -> d
     seen = observed(created_s, world, events) if world.job is Job.DONE else None
     if seen is None:
         note("nothing is compared: only a job that has trained to its end is")
-        return {}
-    return {"validation": validation(seen, world.terms, world.terms.policy, world.pools[0].usd_per_hour)}
+        return None
+    return validation(seen, world.terms, world.terms.policy, world.pools[0].usd_per_hour)
 
 
 def _page(job: Submitted, history: History) -> Path | None:

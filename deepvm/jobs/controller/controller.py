@@ -29,6 +29,7 @@ from deepvm.jobs.controller.messages import beat_of, event_of, lines_of, number_
 from deepvm.jobs.controller.samples import Sampler
 from deepvm.jobs.controller.server import Strangers, listening, server_of
 from deepvm.jobs.decisions import events as d
+from deepvm.jobs.decisions.heard import further
 from deepvm.jobs.decisions.markets import market_facts
 from deepvm.jobs.decisions.react import Orders, orders_of, react, taken_up
 from deepvm.jobs.decisions.states import Machine
@@ -107,7 +108,7 @@ class Controller:
         self._ports: dict[int, int] = {}
         self._schedule: dict[str, Any] | None = None
         self._struck, self._explained = set[str](), set[str]()
-        self._heard: dict[str, d.Heard] = {}
+        self._heard: dict[str, tuple[d.Heard, float]] = {}
         self._inbox: list[tuple[d.Event, Mapping[str, Any]]] = []
         self._wrong: Exception | None = None
         self._waiting: dict[str, asyncio.TimerHandle] = {}
@@ -195,7 +196,16 @@ class Controller:
     def _has_changed(before: World, world: World) -> bool:
         """Whether anything has but what the next heartbeats say again."""
         one, other = (
-            replace(w, now_s=0.0, reached=0, facts=world.facts, pace=world.pace, machines={}, cold=frozenset())
+            replace(
+                w,
+                now_s=0.0,
+                reached=0,
+                reached_s=None,
+                facts=world.facts,
+                pace=world.pace,
+                machines={},
+                cold=frozenset(),
+            )
             for w in (before, world)
         )
         if one != other or before.machines.keys() != world.machines.keys():
@@ -308,7 +318,8 @@ class Controller:
 
     def _hear(self) -> None:
         """The heartbeats of members since the last look, all at once: with many machines each would take too long."""
-        heard, self._heard = self._heard, {}
+        found, self._heard = self._heard, {}
+        heard = {machine: beat for machine, (beat, _) in found.items()}
         for machine, beat in heard.items():
             if self.world.machines[machine].state is not Machine.MEMBER:
                 self.feed(beat)
@@ -318,10 +329,12 @@ class Controller:
                 machines[machine] = replace(machines[machine], heard_s=now_s, silent_s=None)
                 self.world = self.world.with_spare(machine, spare=heard[machine].spare)
         own = [b for m, b in heard.items() if b.epoch == self.world.generation and m in self.world.members]
-        reached = max([self.world.reached, *(b.step for b in own)])
+        steps = [(b.step, at_s) for b, at_s in found.values() if b in own]
         step_s = next((b.step_s for b in own if b.step_s), float(self.world.facts.step_s))
         facts = replace(self.world.facts, step_s=step_s)
-        self.world = replace(self.world, machines=machines, reached=reached, facts=facts)
+        self.world = replace(self.world, machines=machines, facts=facts)
+        if steps:
+            self.world = further(self.world, *max(steps))
 
     async def _explain(self, machine: str) -> None:
         """Find out why a machine has ended that could not train, and did not say why."""
@@ -391,7 +404,7 @@ class Controller:
         if (wait := self._waiting.pop(machine, None)) is not None:
             wait.cancel()
         if record.state is Machine.MEMBER:
-            self._heard[machine] = beat.heard  # nothing follows from it at once
+            self._heard[machine] = beat.heard, self._clock.now_s()  # nothing follows from it at once
         else:
             self.feed(beat.heard)
             await self._heeded()

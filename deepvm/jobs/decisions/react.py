@@ -11,13 +11,14 @@ as the one before. Rules (``Rules that keep the promise``, docs/explain/orchestr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from deepvm.jobs.decisions import markets
 from deepvm.jobs.decisions.events import Act, Event, Listed, Release, Request
-from deepvm.jobs.decisions.heard import known, with_event
+from deepvm.jobs.decisions.heard import known, unsaved, with_event
 from deepvm.jobs.decisions.pool_choice import is_refusing
 from deepvm.jobs.decisions.states import Job, JobEvent, Machine, MachineEvent, job_after
 from deepvm.jobs.decisions.world import MachineRecord, Pool, Reason, Role, Save, World
@@ -144,16 +145,16 @@ def _limited(world: World) -> _Step:
         return world, []
     last_s = markets.last_s(world)
     if terms.total_usd is not None and world.usd + world.usd_per_second * last_s >= terms.total_usd:
-        return replace(world, ending=f"{BUDGET} of {terms.total_usd:g} $ is used up"), []
+        return world.to_end(f"{BUDGET} of {terms.total_usd:g} $ is used up"), []
     if terms.end_s is not None and world.now_s + last_s >= terms.end_s:
-        return replace(world, ending=DEADLINE), []
+        return world.to_end(DEADLINE), []
     if world.idle_s is not None and world.now_s - world.idle_s >= terms.give_up_s:
-        return replace(world, ending="no machine is to be had"), []
+        return world.to_end("no machine is to be had"), []
     failing = [r for r in Role if _never_ready(world, r) and not any(m.state.coming for m in world.of(r, *Machine))]
     if failing and not world.formed:
         known = world.unready[failing[0]]
         why = f"{NEVER_READY}: the last {known.count} ended before they could train"
-        return replace(world, ending=f"{why}; {known.why}" if known.why else why), []
+        return world.to_end(f"{why}; {known.why}" if known.why else why), []
     return world, []
 
 
@@ -192,28 +193,45 @@ def _saved_first(world: World) -> _Step:
     """Ask for a version where one is wanted before what comes next, and give it up after its limit."""
     if world.job.over or not world.formed:
         return replace(world, save=None), []
-    noticed = [world.machines[m] for m in world.members if world.machines[m].state is Machine.NOTICED]
-    taken_s = min((m.taken_s for m in noticed if m.taken_s is not None), default=None)
-    if (
-        world.save is not None
-        and not world.save.reason.holds
-        and (world.save.over or world.now_s >= world.save.limit_s)
-    ):
-        world = replace(world, save=None)
-    if _broken(world) or (world.save is not None and world.save.reason.holds):
+    world = _given_up(world)
+    if _broken(world) or (world.save is not None and world.save.reason.holds) or not world.has_waited(markets.AGAIN_S):
         return world, []
-    reason, limit_s = None, world.now_s + world.terms.save_s
-    if noticed and taken_s is not None:
-        facts = replace(world.facts, grace_s=taken_s - world.now_s)
-        if bool(world.terms.policy.emergency(facts)):
-            reason, limit_s = Reason.EMERGENCY, taken_s
-    elif world.ending:
-        reason = Reason.STOP
-    elif world.job is Job.RUNNING and (_next_members(world), _next_anchors(world)) != (world.members, world.anchors):
-        reason = Reason.RESIZE if _next_members(world) and _has_anchors(world) and _has_spares(world) else None
-    if reason is None:
+    found = _wish(world)
+    if found is None:
         return world, []
+    reason, limit_s = found
     return replace(world, save=Save(reason, world.now_s, limit_s), job=job_after(world.job, JobEvent.SAVE)), []
+
+
+def _wish(world: World) -> tuple[Reason, float] | None:
+    """Why training is to hold behind a version, and until when that is of use; None: it is not."""
+    taken = [m.taken_s for m in map(world.machines.__getitem__, world.members) if m.state is Machine.NOTICED]
+    taken_s = min((t for t in taken if t is not None), default=math.inf)
+    if taken and bool(world.terms.policy.emergency(replace(world.facts, grace_s=taken_s - world.now_s))):
+        return Reason.EMERGENCY, taken_s
+    if world.ending:
+        return Reason.STOP, min(markets.wait_until_s(world), taken_s)
+    if taken or world.job is not Job.RUNNING or not world.has_waited(_RESIZE_AGAIN_S):
+        return None
+    changes = (_next_members(world), _next_anchors(world)) != (world.members, world.anchors)
+    can = _next_members(world) and _has_anchors(world) and _has_spares(world)
+    return (Reason.RESIZE, world.now_s + world.terms.save_s) if changes and can else None
+
+
+_RESIZE_AGAIN_S = 60.0
+"""Training loses steps by each try, and no machine is about to go."""
+
+
+def _given_up(world: World) -> World:
+    """Without a save that has come, or that comes too late to be of use."""
+    save = world.save
+    if save is None:
+        return world
+    late = world.now_s >= save.limit_s
+    if not save.reason.holds:
+        return replace(world, save=None) if save.safe or late else world
+    # A machine that is taken back goes at the limit of its save; any other change can do without, later or never.
+    return unsaved(world) if late and not save.safe and save.reason is Reason.RESIZE else world
 
 
 def _has_spares(world: World) -> bool:
@@ -257,7 +275,7 @@ def _formed(world: World) -> _Step:
     if world.job.over or world.ending:
         return world, []
     broken = world.formed and _broken(world)
-    saved = save is not None and save.reason.holds and (save.over or now >= save.limit_s)
+    saved = save is not None and save.reason.holds and (save.safe or now >= save.limit_s)
     if world.formed and not broken and not saved:
         return world, []
     acts: list[Act] = []
@@ -268,7 +286,7 @@ def _formed(world: World) -> _Step:
                 acts.append(Release(machine.id))
     members, anchors = _next_members(world), _next_anchors(world)
     if world.formed and (members, anchors) == (world.members, world.anchors):
-        return replace(world, save=None, job=job_after(world.job, JobEvent.STARTED)), acts
+        return replace(world, save=None, job=job_after(world.job, JobEvent.GO_ON)), acts
     if len(members) < terms.least or not _gathered(world, members) or not _has_anchors(world):
         if world.formed:
             world = replace(world, job=job_after(world.job, JobEvent.BROKEN))
@@ -277,9 +295,24 @@ def _formed(world: World) -> _Step:
     for name in members:
         world = world.with_machine(replace(world.machines[name], epoch=number))
     job = job_after(world.job, JobEvent.FORM)
-    world = replace(world, peak=max(world.reached, world.peak or 0), reached=0)
+    done = world.reached if any(m in members for m in world.members) else _done_unheard(world)
+    world = replace(world, peak=max(done, world.peak or 0), reached=0, reached_s=None)
     world = replace(world, job=job, generation=number, members=members, anchors=anchors, formed=True, exits={})
     return replace(world, started=frozenset(), suspected_s=None, save=None), acts
+
+
+def _done_unheard(world: World) -> int:
+    """The last step of a generation of which nobody is left who could say it: what it did since it was heard of."""
+    step_s = markets.step_s_of(world)
+    ends = [
+        min(t for t in (m.silent_s, m.ended_s, m.taken_s, world.now_s) if t is not None)
+        for m in map(world.machines.get, world.members)
+        if m
+    ]
+    if not ends or not step_s or world.reached_s is None:
+        return world.reached
+    done = world.reached + int(max(min(ends) - world.reached_s, 0.0) / step_s)
+    return done if world.terms.steps is None else min(done, max(world.terms.steps, world.reached))
 
 
 def _gathered(world: World, members: tuple[str, ...]) -> bool:
@@ -292,10 +325,11 @@ def _gathered(world: World, members: tuple[str, ...]) -> bool:
 
 def _ended(world: World) -> _Step:
     """The end: with a version, if one can be had; then nothing is left running."""
-    save = world.save
     if world.ending and not world.job.over:
-        waits = world.formed and not _broken(world) and save is not None and not save.over
-        if not waits or (save is not None and world.now_s >= save.limit_s):
+        save, limit_s = world.save, markets.wait_until_s(world)
+        if save is not None and save.reason.holds:
+            limit_s = -math.inf if save.safe else min(save.limit_s, limit_s)
+        if not world.formed or _broken(world) or world.now_s >= limit_s:
             world = replace(world, job=job_after(world.job, JobEvent.STOP))
     if not world.job.over:
         return world, []

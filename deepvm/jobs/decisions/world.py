@@ -152,12 +152,12 @@ class Terms:
 
 @dataclass(frozen=True)
 class Save:
-    """A version that something waits for: why, and until when; ``over``: it is safe, or will not come."""
+    """A version that something waits for: why, and until when."""
 
     reason: Reason
     asked_s: float
     limit_s: float
-    over: bool = False
+    safe: bool = False
 
 
 @dataclass(frozen=True)
@@ -193,12 +193,15 @@ class World:
         exits: the worst exit code of the trainers on each machine where all have ended.
         suspected_s: since when an exit is looked into. crashed_at, crashes: the last step before trainers failed for no
             reason that is known, and how often they have without getting further.
-        version: the newest that is safe. reached: the last step of this generation. peak: that of those before it,
+        unsaved_s: when a version did not come that something waited for; None: one has since.
+        version: the newest that is safe. reached: the last step of this generation that is known, reached_s: when it
+            was, None where training stands still, or nobody knows. peak: that of those before it,
             until it is known from which version this one goes on.
         pools: where machines are asked for, the best first. blocked: until when a pool is left alone, and how often it
             refused in a row. idle_s: since when there is no machine and none is coming.
         facts: what is known of steps, versions and lives.
-        ending: why the job is to stop, empty if it is not. failure: why nothing can be trained, else empty.
+        ending: why the job is to stop, empty if it is not; ending_s: since when. failure: why nothing can be trained,
+            else empty.
         requests: how many machines were ever asked for. saving_s: for how long saves have stalled training.
         on_demand: whether the deadline wants machines on demand. losses: spot machines that were lost or refused when
             it last decided. pace: how fast steps are.
@@ -221,14 +224,17 @@ class World:
     crashed_at: int = -1
     crashes: int = 0
     save: Save | None = None
+    unsaved_s: float | None = None
     version: int = 0
     reached: int = 0
+    reached_s: float | None = None
     peak: int | None = None
     pools: tuple[Pool, ...] = ()
     blocked: Mapping[Pool, tuple[float, int]] = field(default_factory=dict)
     idle_s: float | None = None
     facts: SaveFacts = field(default_factory=SaveFacts)
     ending: str = ""
+    ending_s: float = 0.0
     failure: str = ""
     requests: int = 0
     saving_s: float = 0.0
@@ -264,6 +270,14 @@ class World:
     def usd_per_second(self) -> float:
         """What it costs now."""
         return sum(m.pool.usd_per_hour for m in self.machines.values() if m.state.costs) / 3600
+
+    def to_end(self, why: str) -> World:
+        """With the reason why the job is to stop; the first one counts."""
+        return self if self.ending else replace(self, ending=why, ending_s=self.now_s)
+
+    def has_waited(self, pause_s: float) -> bool:
+        """Whether a version may be asked for: after a pause where the last one did not come."""
+        return self.unsaved_s is None or self.now_s - self.unsaved_s >= pause_s
 
     def of(self, role: Role, *states: Machine) -> Iterator[MachineRecord]:
         """The machines of a role in these states."""

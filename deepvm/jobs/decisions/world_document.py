@@ -19,9 +19,12 @@ _PLAIN = (
     "crashes",
     "version",
     "reached",
+    "reached_s",
     "peak",
+    "unsaved_s",
     "idle_s",
     "ending",
+    "ending_s",
     "failure",
     "requests",
     "saving_s",
@@ -86,14 +89,18 @@ def from_document(found: Mapping[str, Any], machines: Mapping[str, MachineRecord
         started=frozenset(found["started"]),
         exits=found["exits"],
         preparing={machine: (what, since_s) for machine, (what, since_s) in found.get("preparing", {}).items()},
+        save=None if save is None else _save_of(save),
         unready={Role(role): Unready(**known) for role, known in found.get("unready", {}).items()},
-        save=None if save is None else Save(**{**save, "reason": Reason(save["reason"])}),
         pools=tuple(Pool(**pool) for pool in found["pools"]),
         blocked={Pool(**pool): (until_s, times) for pool, until_s, times in found["blocked"]},
         facts=SaveFacts(**found["facts"]),
         pace=Pace(**found.get("pace", {})),
         counts=Counts(found["lost_steps"], {Reason(name): count for name, count in found["saves"].items()}),
     )
+
+
+def _save_of(found: Mapping[str, Any]) -> Save:
+    return Save(Reason(found["reason"]), found["asked_s"], found["limit_s"], found.get("safe", False))
 
 
 def to_row(machine: MachineRecord) -> dict[str, Any]:

@@ -19,7 +19,10 @@ _STATES = {Job.DONE: "done", Job.STOPPED: "stopped", Job.FAILED: "failed"}
 def final_document(
     name: str, created_s: float, world: World, events: Sequence[EventRow], on_demand_usd: float | None
 ) -> dict[str, Any]:
-    """The document ``deepvm.run/1``; times in seconds, money in dollars. ``on_demand_usd``: of one machine, an hour."""
+    """The document ``deepvm.run/1``; times in seconds, money in dollars. ``on_demand_usd``: of one machine, an hour.
+
+    Its ``forecast`` and ``validation`` are those of others: they simulate the job.
+    """
     end_s = max([world.now_s, *(m.ended_s for m in world.machines.values() if m.ended_s is not None)])
     saves = world.counts.saves
     where = spent(created_s, world, events)
@@ -43,6 +46,8 @@ def final_document(
         "on_demand_cost_usd": None if same is None else round(same, 8),
         "same_work_on_demand_usd": None if work is None else round(work, 8),
         "spent_usd": {cause: round(usd, 8) for cause, usd in where.usd.items()},
+        "forecast": None,
+        "validation": None,
         "machines": [_machine(m, world.now_s) for m in world.machines.values()],
     }
 

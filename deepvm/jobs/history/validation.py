@@ -90,7 +90,7 @@ def observed(created_s: float, world: World, events: Sequence[EventRow]) -> Obse
     saved = [e.facts for e in events if e.kind == "safe"]
     unhurried = [float(f["stall_s"]) for f in saved if f["reason"] not in HOLDING]
     took = [float(f["took_s"]) for f in saved]
-    step_s = _step_s(generations) or float(world.facts.step_s)
+    step_s = step_time(world, events)
     save_s = sum(g.stalls_s + g.held_s for g in generations)
     lost_steps = _lost_steps(generations, step_s)
     recompute_s = min(lost_steps * step_s, trained_s - save_s)
@@ -136,6 +136,11 @@ def _generations(world: World, events: Sequence[EventRow]) -> list[_Generation]:
         ends = [m.ended_s for m in world.machines.values() if m.id in one.members and m.ended_s is not None]
         one.end_s = min([one.end_s, *(e for e in ends if e > one.start_s)])
     return [found[number] for number in sorted(found)]
+
+
+def step_time(world: World, events: Sequence[EventRow]) -> float:
+    """Mean time of a step without what versions cost, seconds; 0 if it is not known."""
+    return _step_s(_generations(world, events)) or float(world.facts.step_s)
 
 
 def _add_version(one: _Generation, event: EventRow) -> None:

@@ -12,7 +12,7 @@ from deepvm.jobs.history.history import EventRow
 from deepvm.jobs.standing import ELSEWHERE, GONE, JobLine
 from deepvm.reports.jobs.events import clock, event_line
 from deepvm.reports.jobs.money import print_money
-from deepvm.reports.jobs.validation import print_validation
+from deepvm.reports.jobs.validation import print_forecast, print_validation
 from deepvm.reports.tables import Column, print_lines, print_table
 
 _LAST = 12
@@ -91,7 +91,9 @@ def print_job(document: Mapping[str, Any], events: Sequence[EventRow]) -> None:
     print_table(header, body)
     if "spent_usd" in document:
         print_money(document)
-    if "validation" in document:
+    if document.get("forecast"):
+        print_forecast(document)
+    if document.get("validation"):
         print_validation(document["validation"])
     for event in events[-_LAST:]:
         line = event_line(event)
@@ -123,7 +125,7 @@ def plan_document(name: str, world: World) -> dict[str, Any]:
     return {
         "schema_version": "deepvm.run-plan/1",
         "name": name,
-        "usd_per_hour": round(sum(group["most"] * group["usd_per_hour"] for group in machines), 8),
+        "usd_per_hour": round(sum(most * pool.usd_per_hour for _, pool, _, most in groups if pool is not None), 8),
         "total_usd": terms.total_usd,
         "machines": machines,
     }

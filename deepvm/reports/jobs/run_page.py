@@ -22,6 +22,7 @@ from deepvm.reports.jobs.charts import Times, elapsed, stacked
 from deepvm.reports.jobs.events import event_group, event_line
 from deepvm.reports.jobs.job_charts import cost_chart, losses, paid, steps_chart
 from deepvm.reports.jobs.timeline import timeline
+from deepvm.reports.jobs.validation import FORECAST_COLUMNS, forecast_cells, forecast_said
 from deepvm.reports.markup import Html, joined, table, tag, visible
 from deepvm.reports.page_frame import Frame, beside
 from deepvm.reports.plans.page_parts import section, wide
@@ -91,7 +92,7 @@ class RunPage:
         total = spec.get("steps")
         return {
             "head": joined(*self._head()),
-            "time": self._breakdown(),
+            "time": joined(self._breakdown(), *self._forecast()),
             "machines": timeline(machines, self.times),
             "machine-table": self._machine_table(),
             "steps": steps_chart(self.times, job.samples, job.events, total if isinstance(total, int) else None),
@@ -180,6 +181,14 @@ class RunPage:
         ]
         made = table("All of the time, by what it went into", ["cause", "time", "share", "what it is"], rows)
         return joined(bar, wide(made, "Where the time went"))
+
+    def _forecast(self) -> Iterator[Html]:
+        """What was to be expected before the job began, beside what came out."""
+        document = self.job.document
+        if document.get("forecast"):
+            yield tag("h3", "Forecast and fact")
+            made = table(forecast_said(document), ["", *FORECAST_COLUMNS], forecast_cells(document))
+            yield wide(made, "Forecast and fact")
 
     # --- tables ------------------------------------------------------------------------------------------------------
 

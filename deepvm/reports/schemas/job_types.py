@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypedDict
 
+from deepvm.reports.schemas.simulation_types import Spread
+
 Name = Annotated[str, "of the job"]
 Market = Annotated[str, "spot or on-demand"]
 Time = Annotated[str, "ISO 8601, UTC"]
@@ -61,6 +63,62 @@ class RunMachine(TypedDict):
     usd: Annotated[Usd, "what it has cost"]
 
 
+class RunOff(TypedDict):
+    """By how much means of the forecast are off, as shares of the fact."""
+
+    total_s: Annotated[float | None, "of the time, null where the fact is 0"]
+    cost_usd: Annotated[float | None, "of the cost, null where the fact is 0"]
+
+
+class RunForecast(TypedDict):
+    """What ``simulate`` says of the job by what was known before it began, but for the time of a step."""
+
+    runs: Annotated[int, "simulated ones"]
+    steps: Annotated[int, "all of the job file"]
+    step_s: Annotated[float, "one step, as measured, seconds"]
+    start_s: Annotated[float, "from the request for a machine until it trains, as earlier ones took, seconds"]
+    mttp_s: Annotated[float | None, "mean life of a machine, seconds, null for no end"]
+    total_s: Annotated[Spread, "from the submission to the last step, seconds"]
+    cost_usd: Annotated[Spread, "of all machines, US dollars"]
+    preemptions: Annotated[Spread, "machines that are taken back"]
+    off: Annotated[RunOff | None, "null for a job that has not trained to its end"]
+
+
+class RunFigures(TypedDict):
+    """Figures of a job, as the simulator counts."""
+
+    total_s: Annotated[float, "from the submission to the last step, seconds"]
+    cost_usd: Annotated[Usd, "of the machines that train, until then"]
+    lost_steps: Annotated[int, "steps that were done again"]
+    preemptions: Annotated[int, "machines that were taken back or lost"]
+    breakdown_s: RunBreakdown
+
+
+class RunMeasured(TypedDict):
+    """Means of latencies that were measured, seconds."""
+
+    step_s: Annotated[float, "one step"]
+    stall_s: Annotated[float, "training stands still for a version"]
+    took_s: Annotated[float, "from the end of a step until its version is safe"]
+    allocation_s: Annotated[float, "from when a machine is needed to its launch"]
+    preparation_s: Annotated[float, "from then until training resumes"]
+
+
+class _RunValidation(TypedDict):
+    """What ``simulate`` says, given the lives and latencies that the job had."""
+
+    fact: RunFigures
+    forecast: Annotated[RunFigures | None, "null where the simulator finds no end"]
+    deviation: Annotated[RunOff | None, "null where there is no forecast"]
+    measured: RunMeasured
+
+
+class RunValidation(_RunValidation, total=False):
+    """What ``simulate`` says, given the lives and latencies that the job had."""
+
+    why: Annotated[str, "why there is no forecast"]
+
+
 class Run(TypedDict):
     """A job: what was trained, what was lost, and what it cost; of one that runs, until now."""
 
@@ -82,6 +140,8 @@ class Run(TypedDict):
         float | None, "the same steps on demand, undisturbed, US dollars, null if unknown"
     ]
     spent_usd: RunSpent
+    forecast: Annotated[RunForecast | None, "null before the end, and where steps are not in the job file"]
+    validation: Annotated[RunValidation | None, "null without --validate"]
     machines: list[RunMachine]
 
 

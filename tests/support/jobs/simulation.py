@@ -243,7 +243,7 @@ class Simulation:
         group_now = self.groups.get(machine.generation)
         if (
             orders.save is not None
-            and not orders.save.over
+            and not orders.save.safe
             and group_now is not None
             and group_now.wanted != orders.save
         ):
