@@ -29,6 +29,7 @@ from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.markets import market_facts
 from deepvm.jobs.decisions.react import Orders, orders_of, react
 from deepvm.jobs.decisions.states import Machine
+from deepvm.jobs.decisions.waiting import adopted, forgiven
 from deepvm.jobs.decisions.world import LOST, UNREADY, Reason, World
 from deepvm.jobs.history.history import MACHINE, MARKET, STATE, EventRow, History
 from deepvm.jobs.history.log_files import add_line
@@ -139,7 +140,7 @@ class Controller:
         told = [(name_of(e), {**facts_of(e), **facts}) for e, facts in inbox if not isinstance(e, _QUIET)]
         told += [(MACHINE, facts) for facts in ends(before, world)]
         news = world.preparing.items() - before.preparing.items()
-        told += [("preparing", {"id": key, "doing": doing}) for key, (doing, _) in sorted(news)]
+        told += [("preparing", {"id": key, "doing": doing}) for key, (doing, _) in sorted(news) if doing]
         if before.on_demand != world.on_demand:
             told.append((MARKET, market_facts(world)))
         if before.job is not world.job and not told:
@@ -247,10 +248,7 @@ class Controller:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
         now_s = last_s = self._clock.now_s()
-        # Nobody was there to hear them.
-        rested = {k: replace(m, heard_s=m.heard_s and now_s) for k, m in self.world.machines.items()}
-        preparing = {k: (doing, now_s) for k, (doing, _) in self.world.preparing.items()}
-        self.world = replace(self.world, machines=rested, preparing=preparing)
+        self.world = adopted(self.world, now_s)
         sampler = Sampler(self._history, self._job.name)
         try:
             while True:
@@ -290,9 +288,7 @@ class Controller:
 
     def _forgive(self, stalled_s: float) -> None:
         """Silence while this process slept, waited for a lock or had no core counts for nothing."""
-        kept = {k: m.heard_s and m.heard_s + stalled_s for k, m in self.world.machines.items()}
-        machines = {k: replace(m, heard_s=kept[k]) for k, m in self.world.machines.items()}
-        self.world = replace(self.world, machines=machines)
+        self.world = forgiven(self.world, stalled_s)
         for machine, wait in list(self._waiting.items()):
             wait.cancel()
             self._waiting[machine] = asyncio.get_running_loop().call_later(_GONE_S, self._is_gone, machine)
