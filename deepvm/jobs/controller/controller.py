@@ -33,6 +33,7 @@ from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.heard import further
 from deepvm.jobs.decisions.react import Orders, orders_of, react, taken_up
 from deepvm.jobs.decisions.states import Machine
+from deepvm.jobs.decisions.waiting import forgiven
 from deepvm.jobs.decisions.world import LOST, UNREADY, Reason, World
 from deepvm.jobs.history.history import MACHINE, EventRow, History
 from deepvm.jobs.history.log_files import add_line
@@ -281,9 +282,7 @@ class Controller:
 
     def _forgive(self, stalled_s: float) -> None:
         """Silence while this process slept, waited for a lock or had no core counts for nothing."""
-        kept = {k: m.heard_s and m.heard_s + stalled_s for k, m in self.world.machines.items()}
-        machines = {k: replace(m, heard_s=kept[k]) for k, m in self.world.machines.items()}
-        self.world = replace(self.world, machines=machines)
+        self.world = forgiven(self.world, stalled_s)
         for machine, wait in list(self._waiting.items()):
             wait.cancel()
             self._waiting[machine] = asyncio.get_running_loop().call_later(self._gone_s, self._is_gone, machine)

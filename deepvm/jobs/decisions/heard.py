@@ -97,7 +97,7 @@ def further(world: World, step: int, at_s: float) -> World:
 def _prepared(world: World, event: Heard) -> World:
     """With how far a machine's preparation is; seldom, because it is written down each time."""
     known_as, since_s = world.preparing.get(event.id, ("", -_SELDOM_S))
-    if event.preparing == known_as or (event.preparing and world.now_s - since_s < _SELDOM_S):
+    if event.preparing == known_as or (event.preparing and known_as and world.now_s - since_s < _SELDOM_S):
         return world
     others = {k: v for k, v in world.preparing.items() if k != event.id and world.machines[k].state.coming}
     return replace(world, preparing=others | ({event.id: (event.preparing, world.now_s)} if event.preparing else {}))
@@ -195,6 +195,8 @@ def with_event(world: World, machine: MachineRecord, event: MachineEvent) -> Wor
     if state is was:
         return world.with_machine(machine)
     machine = replace(machine, state=state)
+    if state.coming:  # it has got further, or comes back
+        world = replace(world, preparing={**world.preparing, machine.id: ("", now)})
     if was is Machine.INTENT and state not in (Machine.FAILED, Machine.RELEASING):
         machine = replace(machine, launched_s=now if machine.launched_s is None else machine.launched_s)
         world = replace(world, blocked={p: times for p, times in world.blocked.items() if p != machine.pool})
