@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from deepvm.errors import DataError
+from deepvm.jobs.controller import samples
 from deepvm.jobs.controller.samples import FLUSH_S, MOST, Sampler, edges, spacing_s
 from deepvm.jobs.decisions.world import Pool, Terms, World
 from deepvm.jobs.history.history import PLACE, History, Sample
@@ -16,7 +17,8 @@ WORLD = World(Terms(1, 1), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> dict[str, str]:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    monkeypatch.setattr(samples, "FLUSH_S", 20 * FLUSH_S)  # each is on the disk before the next
     return {PLACE: str(tmp_path / "history.db")}
 
 
