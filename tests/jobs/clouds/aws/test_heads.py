@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ def home(ec2: FakeEc2, tmp_path: Path) -> Iterator[Home]:
     found.env |= CREDENTIALS
     found.env |= {"AWS_ENDPOINT_URL": ec2.url, "AWS_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}
     found.env |= {"DEEPVM_AWS_BUCKET": BUCKET, "DEEPVM_AWS_AMI": IMAGE, "DEEPVM_AWS_ANCHOR_AMI": IMAGE}
-    found.env |= {"DEEPVM_AWS_PYTHON": "python"}
+    found.env["DEEPVM_AWS_PYTHON"] = sys.executable
     yield found
     found.end()
 
@@ -267,7 +268,7 @@ def test_a_head_that_cannot_begin_ends_itself(home: Home, ec2: FakeEc2, machines
     head = head_of(machines)
     until(lambda: not head.alive, 90)
     assert (head.place / "shutdowns").read_text().splitlines() == ["-h +20", "-h now"]
-    home.env["DEEPVM_AWS_PYTHON"] = "python"
+    home.env["DEEPVM_AWS_PYTHON"] = sys.executable
     done = home.run("jobs", "resume", "one")
     assert done.returncode == 0 and "head-2 will run" in done.stderr, done.stderr
     until(lambda: ended(home) == "done", 360)
