@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -67,3 +68,14 @@ def test_coverage_refuses_a_mistyped_room() -> None:
     script = BENCH.with_name("coverage_rooms.py")
     done = subprocess.run([sys.executable, script, "core", "chekpoint"], capture_output=True, text=True, timeout=30)
     assert done.returncode == 2 and "chekpoint" in done.stderr and "checkpoint" in done.stderr and not done.stdout
+
+
+@pytest.mark.parametrize(("seconds", "code"), [(0.9, 0), (1.1, 1)])
+def test_bench_recovery_fails_where_a_limit_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, code: int
+) -> None:
+    monkeypatch.syspath_prepend(BENCH.parent)
+    bench = importlib.import_module("bench_recovery")
+    monkeypatch.setattr(bench.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(bench, "measure", lambda bench, *_: bench.figure("a", "1 s").add(seconds, 1.0))
+    assert bench.main(["--check"]) == code and bench.main([]) == 0

@@ -11,6 +11,7 @@ import typer
 
 _OPTIONS = {"budget": "pw", "quotas": "quota", "time_limit_s": "time-limit", "cpu_architecture": "cpu-arch"}
 SAVE_POLICIES = "none, static:STEPS, every:TIME, auto, young, daly, exact, thesis, adaptive or hazard"
+CLOUDS = "local, netns, ssh or aws"
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY  # so that a required option may stand behind one that is not
 
 

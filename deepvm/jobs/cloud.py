@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Protocol, runtime_checkable
@@ -52,13 +52,14 @@ class Launch:
 class Listing:
     """The cloud's machines of a job, by the name of their request, with seconds since the epoch.
 
-    ``alive``: since when each lives. ``ended``: from when to when each that does no more did, and why if that is known.
-    ``zones``: where each is, if the cloud has chosen.
+    ``alive``: since when each lives. ``ended``: from when to when each that does no more did.
+    ``zones``: where each is, if the cloud has chosen. ``taken``: those of which it says that it took them back.
     """
 
     alive: Mapping[str, float]
     ended: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     zones: Mapping[str, str] = field(default_factory=dict)
+    taken: frozenset[str] = frozenset()
 
 
 class Cloud(Protocol):
@@ -88,6 +89,9 @@ class Cloud(Protocol):
     def release(self, job: str, machine: str) -> None:
         """End a machine; harmless if there is none. Raises UnknownError."""
 
+    def last_lines(self, job: str, machine: str) -> list[str]:
+        """What a machine has printed last, as far as the cloud keeps it. Raises UnknownError."""
+
     def preempt(self, job: str, machine: str, grace_s: float | None) -> None:
         """Take a machine back after a notice of ``grace_s``, or at once without one."""
 
@@ -114,3 +118,68 @@ class Distant(Protocol):
 
     def whole(self) -> str:
         """The name that covers all zones."""
+
+
+@dataclass(frozen=True)
+class Object:
+    """An object as it was read; ``tag``: of this version. ``age_s``: since it was written, by the store's clock."""
+
+    data: bytes = field(repr=False)
+    tag: str
+    age_s: float
+
+
+class ChangedError(DeepVMError):
+    """Somebody else has written the object meanwhile."""
+
+    exit_code = CloudError.exit_code
+
+
+class Objects(Protocol):
+    """Objects of a bucket whose names begin alike; the methods raise RefusedError and UnknownError."""
+
+    def get(self, key: str, unlike: str = "") -> Object | None:
+        """An object, None if there is none; without its data if its tag is ``unlike``."""
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write an object."""
+
+    def replace(self, key: str, data: bytes, tag: str | None) -> str:
+        """Write it if it still has this tag, None: if there is none; returns the new tag. Raises ChangedError."""
+
+    def keys(self, prefix: str, after: str = "") -> list[str]:
+        """The names that begin so, in order; ``after``: only those behind this one."""
+
+    def remove(self, keys: Iterable[str]) -> None:
+        """Remove objects; harmless where there are none."""
+
+
+@runtime_checkable
+class Headed(Protocol):
+    """What a cloud has besides that can rent a machine for the controller of a job: its head, numbered from 1."""
+
+    def controls_here(self) -> bool:
+        """Whether machines would reach a controller on this computer."""
+
+    def check_head(self) -> None:
+        """Whether a head can be rented. Raises RefusedError, UnknownError."""
+
+    def objects(self, job: str) -> Objects:
+        """What a head and its user tell each other."""
+
+    def start_head(self, job: str, number: int) -> None:
+        """Rent it, once for each number. Raises RefusedError, UnknownError."""
+
+    def heads(self, job: str) -> Listing:
+        """The heads of a job, by :func:`head_name`. Raises UnknownError."""
+
+    def end_head(self, job: str, name: str) -> None:
+        """End one; harmless if there is none. Raises UnknownError."""
+
+    def head_usd_per_hour(self) -> float:
+        """What one costs. Raises RefusedError: nobody knows."""
+
+
+def head_name(number: int) -> str:
+    """The name of a head, by which its cloud knows it."""
+    return f"head-{number}"

@@ -15,7 +15,7 @@ from deepvm.core.spelling import did_you_mean, joined
 from deepvm.core.units import MOST_USD, parse_seconds
 from deepvm.errors import DataError, JobFormatError, RequestError
 from deepvm.io.safe_read import read_text
-from deepvm.jobs.clouds.registry import CLOUDS, find_cloud
+from deepvm.jobs.clouds.registry import CLOUDS, clouds_that_preempt, find_cloud
 from deepvm.jobs.storage import git_code
 
 SCHEMA_VERSION = "deepvm.job/1"
@@ -366,8 +366,8 @@ def _contradictions(found: JobFile, lines: _LINES) -> Iterator[str]:
         if getattr(machines, key) and not machines.hosts:
             yield f"line {_line(('machines', key), lines)}: machines.{key}: only with hosts"
     if found.inject is not None and not find_cloud(found.cloud).can_preempt:
-        line, allowed = lines["inject",], "allowed with local, netns and ssh"
-        yield f"line {line}: inject: the cloud {found.cloud} takes machines back itself; {allowed}"
+        line, allowed = lines["inject",], joined(clouds_that_preempt())
+        yield f"line {line}: inject: the cloud {found.cloud} takes machines back itself; allowed with {allowed}"
 
 
 def _at(document: Any, path: tuple[str | int, ...]) -> Any:

@@ -12,6 +12,7 @@ from deepvm.errors import DeepVMError
 from deepvm.io.file_lock import FileLock
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import World
+from deepvm.jobs.head.head_state import HeadState
 from deepvm.jobs.history.final import final_document
 from deepvm.jobs.history.history import EventRow, History, JobRow, Sample
 from deepvm.jobs.submission import on_demand_price
@@ -19,7 +20,7 @@ from deepvm.jobs.submission import on_demand_price
 LOCK = "controller.lock"
 """A controller holds it in its job's folder."""
 ALIVE, GONE, ELSEWHERE, OVER = "alive", "gone", "elsewhere", "over"
-"""Of a job's controller; elsewhere: the job's folder is not on this machine, or was removed."""
+"""Of a job's controller; elsewhere: its folder is not here, or was removed, or what its head says cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -111,9 +112,12 @@ def controller_of(row: JobRow) -> str:
 
 
 def controller_in(folder: Path) -> str:
-    """Whether a controller lives that has its job in this folder."""
+    """Whether a controller lives that has its job in this folder, or runs on a head, as far as is known here."""
     if not folder.is_dir():
         return ELSEWHERE
+    head = HeadState.load(folder)
+    if head is not None and not head.here:
+        return (ALIVE if head.alive else GONE) if head.read else ELSEWHERE
     if not (folder / LOCK).exists():
         return GONE
     lock = FileLock(folder / LOCK)

@@ -19,7 +19,7 @@ from deepvm.core.cluster.instances import InstanceType, Market
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.core.units import MOST_USD
 from deepvm.errors import DataError, JobFormatError, RequestError
-from deepvm.jobs.cloud import Cloud, Distant
+from deepvm.jobs.cloud import Cloud, Distant, Headed
 from deepvm.jobs.clouds.registry import find_cloud, open_cloud
 from deepvm.jobs.controller.controller import Submitted
 from deepvm.jobs.controller.injector import Injection
@@ -27,8 +27,9 @@ from deepvm.jobs.decisions.markets import is_on_demand, most_of
 from deepvm.jobs.decisions.pool_choice import in_order
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import Pool, Terms, World
+from deepvm.jobs.head.remote import needs_head
 from deepvm.jobs.history.history import History, JobRow, own_folder
-from deepvm.jobs.history.pools import expected_life_s
+from deepvm.jobs.history.pools import expected_life_s, is_of_a_market
 from deepvm.jobs.jobfile import Anchor, JobFile, Range
 from deepvm.jobs.own_hosts import SSH, OwnHosts, pool_of
 from deepvm.jobs.storage import git_code
@@ -66,7 +67,7 @@ def world_of(job: JobFile, beside: Path, now_s: float, lives: Iterable[Mapping[s
     hosts, budget = hosts_of(job, beside), job.budget
     wanted = rented_of(job, beside) if hosts is None else taken_of(job, hosts)
     grace_s = job.inject.grace if job.inject else _GRACE_S
-    cloud, known = cloud_of(job.cloud), list(lives)
+    cloud, known = cloud_of(job.cloud), [m for m in lives if is_of_a_market(m)]
     whole = job.machines.zone or (cloud.whole() if isinstance(cloud, Distant) else job.cloud)
 
     def pool(name: str, market: Market, option: str, zone: str = whole, usd: float | None = None) -> Pool:
@@ -276,19 +277,24 @@ def about(file: Path) -> Iterator[None]:
         raise JobFormatError(str(file), [error.about(error.option)]) from None
 
 
-def submit(job: JobFile, file: Path, history: History) -> tuple[Submitted, World]:
-    """Write a new job down: from now on it can be resumed. Raises RequestError, JobFormatError, DataError."""
+def submit(job: JobFile, file: Path, history: History, *, detach: bool = False) -> tuple[Submitted, World]:
+    """Write a new job down: from now on it can be resumed; ``detach``: not here, if its machines reach nobody here.
+
+    Raises RequestError, JobFormatError, DataError; RefusedError, UnknownError: the cloud cannot be used.
+    """
     now_s, beside = time.time(), file.parent
     with about(file):
         cloud = cloud_of(job.cloud)
-        if isinstance(cloud, Distant):
+        if detach and isinstance(cloud, Headed) and needs_head(cloud):
+            cloud.check_head()
+        elif isinstance(cloud, Distant):
             cloud.host(job.name)  # whether its machines would find a controller here
         world, folder = world_of(job, beside, now_s, history.machines()), jobs_folder() / job.name
         hosts = hosts_of(job, beside)
     known = history.job(job.name)
     if known is not None:
         cure = f"another name: --name {job.name}-2"
-        if known.result is None:
+        if known.result is None or known.result["state"] != "done":
             cure += f", or go on with it: deepvm jobs resume {job.name}"
         raise RequestError("name", job.name, f"a name that no job has had; {cure}")
     try:
@@ -385,14 +391,15 @@ def _gpus(instance_type: str, *, known: bool) -> int:
 def resumed(
     row: JobRow, history: History, total_usd: float | None = None, deadline_s: float | None = None
 ) -> tuple[Submitted, World]:
-    """A job whose controller is gone, or that was stopped; with another budget, or a deadline from now on.
+    """A job whose controller is gone, that was stopped or has failed; with another budget, or a deadline from now on.
 
     Raises:
         RequestError: that sum is paid already. DataError: the job's secret is gone.
     """
     world, now_s = history.world(row.name), time.time()
-    if world.job is Job.STOPPED:
-        world = replace(world, job=Job.PENDING, ending="", save=None, formed=False, idle_s=None)
+    if world.job in (Job.STOPPED, Job.FAILED):
+        world = replace(world, job=Job.PENDING, ending="", failure="", save=None, unsaved_s=None, formed=False)
+        world = replace(world, exits={}, suspected_s=None, crashed_at=-1, crashes=0, unready={})
     terms = world.terms
     if total_usd is not None:
         if not world.usd < total_usd <= MOST_USD:

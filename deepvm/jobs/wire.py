@@ -3,7 +3,8 @@
 Each machine has a secret of its own, the HMAC of its name under the job's secret. A message is JSON with the machine's
 name, the nonce that the controller chose when it started, a session that the sender chose, and a number that grows; its
 HMAC is a header. So nobody else can command an agent or speak for one, and what was recorded cannot be sent again, not
-even to a controller that has been restarted. An answer is signed together with the number that it answers.
+even to a controller that has been restarted. An answer is signed together with the nonce, session and number that it
+answers.
 """
 
 from __future__ import annotations
@@ -45,6 +46,11 @@ def _signature(secret: bytes, kind: str, number: int, body: bytes) -> str:
     return hmac.new(secret, f"{kind} {number} ".encode() + body, hashlib.sha256).hexdigest()
 
 
+def _answer_to(nonce: str, session: str) -> str:
+    """The kind of the answers in a session: what was recorded in another one is none."""
+    return f"answer {nonce} {session}"
+
+
 def _is_same(one: str, other: str) -> bool:
     # As bytes: texts with other than ASCII cannot be compared, and a header may have any.
     return hmac.compare_digest(one.encode(), other.encode("utf-8", "replace"))
@@ -84,7 +90,8 @@ class Sender:
 
     def opened(self, body: bytes, signature: str) -> dict[str, Any]:
         """The answer to the last message. Raises WireError: it is not the controller's."""
-        if not _is_same(_signature(self.secret, "answer", self.number, body), signature):
+        kind = _answer_to(self.nonce, self.session)
+        if not _is_same(_signature(self.secret, kind, self.number, body), signature):
             raise WireError("an answer that the controller has not signed")
         return _object(body)
 
@@ -128,10 +135,10 @@ class Receiver:
         machine, session, number = message["machine"], message["session"], message["number"]
         return _covered(bytes.fromhex(secret), secret_of(self._secret, machine), session, number).hex()
 
-    def sealed(self, answer: Mapping[str, Any], machine: str, number: int) -> tuple[bytes, str]:
-        """An answer as bytes, and its signature."""
-        body = json.dumps(answer).encode()
-        return body, _signature(secret_of(self._secret, machine), "answer", number, body)
+    def sealed(self, answer: Mapping[str, Any], message: Mapping[str, Any]) -> tuple[bytes, str]:
+        """The answer to a message as bytes, and its signature."""
+        body, kind = json.dumps(answer).encode(), _answer_to(self.nonce, message["session"])
+        return body, _signature(secret_of(self._secret, message["machine"]), kind, message["number"], body)
 
 
 def _no_number(name: str) -> Any:

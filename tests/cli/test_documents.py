@@ -110,7 +110,7 @@ CASES = {
     "reproduce": [Case("thesis", "reproduce"), Case("deepvm --only differs", "reproduce")],
     "config show": [Case("", "config")],
     "doctor": [Case("", "doctor", 5)],
-    "run": [Case("train.yaml", "run", measures=True)],
+    "run": [Case("train.yaml", "run", measures=True), Case("train.yaml --dry-run", "run-plan")],
     "jobs ls": [Case("", "jobs")],
     "jobs show": [Case("resnet-7", "run")],
     "jobs resume": [Case("waits", "run", measures=True)],

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.command import Run
+from support.schemas import check
 
 from deepvm.jobs.decisions.world import MachineRecord, Pool, Terms, World
 from deepvm.jobs.history.history import PLACE, History
@@ -64,6 +65,21 @@ def test_types_that_never_last_are_not_recommended(run: Run, place: str, words: 
     assert f"a spot {kind} lives" in said and "20 preemptions of 20" in said and "by their bands" in said
 
 
+def test_documents_say_where_a_life_is_known_from(run: Run, place: str) -> None:
+    first, _ = best(run)
+    kind = first["gpu"]["instance_type"]
+    assert "known_life" not in first["gpu"]
+    lived(place, kind, 500.0, 20)
+    again, said = best(run, "--mttp", "history")
+    known = again["gpu"]["known_life"]
+    assert again["gpu"]["instance_type"] == kind and f"a spot {kind} lives" in said
+    assert (known["preemptions"], known["machines"], known["newest_s"]) == (20, 20, 20 * DAY_S + 500.0 * 3600)
+    assert known["low_s"] < known["mean_s"] < known["high_s"]
+    assert known["mean_s"] == pytest.approx((4 * 3600 + 20 * 500.0 * 3600) / 21)
+    _, out, _ = run("recommend", "--offline", "--pw", "3", "-o", "json", "--mttp", "history")
+    check(json.loads(out), "recommend")
+
+
 def test_a_thin_history_is_not_a_figure(run: Run, place: str) -> None:
     lived(place, "g4dn.xlarge", 0.2, 2)
     lived(place, "g5.xlarge", 0.001, 9, cloud="local")
@@ -85,6 +101,17 @@ def test_doubt_is_part_of_it(run: Run, place: str) -> None:
     few, many = known_life(3 * 36_000.0, 3, 3, 0.0), known_life(300 * 36_000.0, 300, 300, 0.0)
     assert few is not None and many is not None
     assert few.low_s < 0.6 * many.low_s and few.high_s > many.high_s
+
+
+def test_lives_that_were_ended_on_purpose_are_no_market_s(run: Run, place: str) -> None:
+    lived(place, "g4dn.xlarge", 0.01, 50, cloud="local", zone="local")
+    words = ("simulate", "--preset", "gpt-117m", "--runs", "5", "--lives")
+    for pool in ("", ":g4dn.xlarge"):
+        code, _, err = run(*words, f"history{pool}")
+        assert code == 2 and "allowed: history:g4dn.xlarge/local" in err
+    lived(place, "g4dn.xlarge", 9, 3)
+    assert "3 lives, 3 ended by a preemption" in run(*words, "history:g4dn.xlarge")[2]
+    assert "50 lives" in run(*words, "history:g4dn.xlarge/local")[2]  # who names the pool wants it
 
 
 def test_simulated_with_own_lives(run: Run, place: str) -> None:

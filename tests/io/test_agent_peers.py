@@ -35,6 +35,8 @@ class Faulty:
         """The answer to rank 0, after the order has come to some machines, or before."""
         outcome = self.rng.choice(["well", "dead before", "dead after", "half", "late", "no agent"])
         self.outcomes.add(outcome)
+        for timer in self.late:  # an agent hears one order after the other
+            timer.join()
         marked = {"well": 2, "dead after": 2, "half": 1}.get(outcome, 0)
         for board in self.rng.sample(self.boards, marked):
             board.schedule(step, save)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from support.effort import examples
 from support.jobs.simulation import Faults, Simulation, finished
 
+from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.react import react
 from deepvm.jobs.decisions.states import Job, Machine
@@ -72,7 +73,7 @@ def test_a_version_that_was_under_way_is_not_the_emergency_save() -> None:
         d.Safe(1, 40, Reason.INSURANCE),
     ):
         world, acts = react(world, event, 2.0)
-    assert world.save is not None and not world.save.over and not acts
+    assert world.save is not None and not world.save.safe and not acts
     world, acts = react(world, d.Safe(1, 41, Reason.EMERGENCY), 3.0)
     assert acts[0] == d.Release(first)
     assert world.counts.saves == {Reason.INSURANCE: 1, Reason.EMERGENCY: 1}
@@ -138,3 +139,23 @@ def test_a_newcomer_waits_until_the_others_can_go_on_at_once() -> None:
     beats = (d.Heard("m1", 1, 9, warm=True, spare=False), d.Heard("m2", warm=True))
     late, _ = react(world, beats, 110.0)  # nobody waits for ever
     assert late.save is not None and late.save.reason is Reason.RESIZE
+
+
+@pytest.mark.parametrize("policy", ["adaptive", "static:1000"])
+@pytest.mark.parametrize("exits", [False, True])
+def test_a_noticed_machine_that_falls_silent_holds_nobody(policy: str, exits: bool) -> None:
+    """Whether a version was asked for, and whether the trainers of the others have failed without it."""
+    world = World(Terms(1, 2, policy=parse_policy(policy)), 0.0, pools=(Pool("a", "z", "spot", 1.0),))
+    world, _ = react(world, d.Tick(), 1.0)
+    world, _ = react(world, [d.Heard("m1", warm=True), d.Heard("m2", warm=True)], 1.0)
+    world, _ = react(world, [d.Started("m1", 1, 0), d.Started("m2", 1)], 2.0)
+    world, _ = react(world, [d.Heard("m2", 1, 7, warm=True), d.Noticed("m2", 10_000.0)], 2.0)
+    assert world.members == ("m1", "m2") and (world.save is not None) == (policy == "adaptive")
+    acts: tuple[d.Act, ...] = ()
+    for second in range(3, 19):
+        failed = [d.Ended("m1", 1, 1, 7)] if exits and second == 5 else []
+        world, acts = react(world, [d.Heard("m1", world.generation, 7, warm=True), *failed], float(second))
+        if world.generation == 2:
+            break
+    assert (world.generation, world.members, second) == (2, ("m1",), 2 + 15)
+    assert d.Release("m2") in acts

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +15,8 @@ from support.jobs.simulation import Faults, Simulation, finished
 
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.jobs.decisions import events as d
+from deepvm.jobs.decisions.markets import wait_until_s
+from deepvm.jobs.decisions.pool_choice import is_refusing
 from deepvm.jobs.decisions.react import orders_of, react
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import Pool, Reason, Role, Terms, World
@@ -37,11 +41,14 @@ def terms(draw: st.DrawFn) -> Terms:
         anchors=anchors,
         steady=STEADY if steadies else None,
         steadies=steadies,
+        version_s=2.0,
     )
 
 
 IDS = st.sampled_from([f"m{n}" for n in range(1, 9)] + ["stranger"])
-NUMBERS = st.integers(0, 6)
+NEWEST = 6
+"""Stands for the newest generation, and what it says of a save is of the one that is waited for."""
+NUMBERS = st.integers(0, NEWEST)
 TIMES = st.floats(0, 2000)
 EVENTS: st.SearchStrategy[Any] = st.one_of(
     st.just(d.Tick()),
@@ -54,14 +61,14 @@ EVENTS: st.SearchStrategy[Any] = st.one_of(
     st.builds(d.Started, IDS, NUMBERS, st.none() | st.integers(0, 99)),
     st.builds(d.Ended, IDS, NUMBERS, st.sampled_from([0, 0, 1, 137]), st.integers(0, 99)),
     st.builds(d.Safe, NUMBERS, st.integers(0, 99), st.sampled_from(Reason)),
-    st.builds(d.Unsaved, NUMBERS, st.just("why")),
+    st.builds(d.Unsaved, NUMBERS, st.just("why"), st.sampled_from(Reason)),
     st.builds(d.Stop, st.just("the user")),
     st.just(d.SaveNow()),
     st.builds(d.Listed, st.dictionaries(IDS, TIMES), st.dictionaries(IDS, st.tuples(TIMES, TIMES), max_size=2)),
 )
 
 
-def holds(before: World, world: World, acts: tuple[d.Act, ...]) -> None:
+def holds(before: World, events: Sequence[Any], world: World, acts: tuple[d.Act, ...]) -> None:
     terms, machines = world.terms, world.machines
     assert world.generation in (before.generation, before.generation + 1)
     assert len(set(world.members)) == len(world.members) <= terms.most
@@ -72,10 +79,23 @@ def holds(before: World, world: World, acts: tuple[d.Act, ...]) -> None:
     assert training <= set(world.members)
     assert {told[m].generation for m in training} <= {world.generation}
     assert all(machines[m].role is Role.TRAINER for m in world.members)
+    # Trainers that run are ended behind a version that is safe, or where no version helps any more.
+    if before.formed and not before.job.over and not (world.formed and world.generation == before.generation):
+        number, now_s = before.generation, world.now_s
+        safe = before.save is not None and before.save.safe
+        safe |= any(isinstance(e, d.Safe) and (e.generation, e.reason.holds) == (number, True) for e in events)
+        ended = any(isinstance(e, d.Ended | d.Failed) for e in events) or before.exits
+        states = {machines[m].state for m in before.members}
+        gone = not states <= {Machine.MEMBER, Machine.NOTICED, Machine.RELEASING}
+        gone |= any(machines[m].silent_s is not None for m in before.members)
+        taken = any((machines[m].taken_s or math.inf) <= now_s for m in before.members)
+        late = bool(world.ending) and now_s >= wait_until_s(world)
+        assert safe or ended or gone or taken or late, "steps are lost, and nothing was"
     # No machine without an owner: it is recorded before it is asked for, once, and asked for only while it is wanted.
     requests = [act.id for act in acts if isinstance(act, d.Request)]
     assert len(set(requests)) == len(requests)
     assert all(machines[m].state is Machine.INTENT and m not in before.machines for m in requests)
+    assert not any(is_refusing(world, machines[m].pool) for m in requests), "a pool that has just refused"
     assert before.machines.keys() <= machines.keys()
     assert set(machines) == {f"m{n + 1}" for n in range(world.requests)}
     live = [m for m in machines.values() if m.state not in (*GONE, Machine.NOTICED)]
@@ -95,6 +115,9 @@ def holds(before: World, world: World, acts: tuple[d.Act, ...]) -> None:
     assert not world.job.over or all(m.state in GONE for m in machines.values())
     assert before.job is world.job or not before.job.over
     assert world.save is None or world.formed
+    # Nobody waits for a machine that is silent, noticed or not.
+    heard = [machines[m].heard_s for m in world.members if world.formed]
+    assert all(at_s is None or world.now_s - at_s < terms.silent_s for at_s in heard)
 
 
 def stored(world: World) -> World:
@@ -106,21 +129,74 @@ def stored(world: World) -> World:
 @given(
     terms=terms(),
     events=st.lists(st.tuples(EVENTS, st.sampled_from([0.0, 0.5, 3.0, 20.0, 400.0])), max_size=60),
+    trains=st.booleans(),
     ends=st.integers(0, 10**6),
 )
-def test_any_events_in_any_order(terms: Terms, events: list[tuple[Any, float]], ends: int) -> None:
+def test_any_events_in_any_order(terms: Terms, events: list[tuple[Any, float]], trains: bool, ends: int) -> None:
+    """``trains``: the fewest machines are there before; else hardly any of these orders forms a generation."""
     world, now = World(terms, 0.0, pools=(SPOT,)), 0.0
+    if trains:
+        world, now = training(world), 20.0
     for event, after_s in events:
         now += after_s
         if isinstance(event, d.Listed):  # under the job's names the cloud has only what was asked for
             able = {*world.machines, "stranger"}
             alive, ended = ({k: v for k, v in found.items() if k in able} for found in (event.alive, event.ended))
             event = d.Listed(alive, {k: v for k, v in ended.items() if k not in alive})
+        if isinstance(event, d.Noticed):
+            event = replace(event, taken_s=now + event.taken_s)
+        if getattr(event, "generation", 0) == NEWEST:
+            event = replace(event, generation=world.generation)
+            if isinstance(event, d.Safe | d.Unsaved) and world.save is not None:
+                event = replace(event, reason=world.save.reason)
         before = world
         world, acts = react(world, event, now)
-        holds(before, world, acts)
+        holds(before, [event], world, acts)
         assert stored(world) == world
+    starved(world, now)
     assert the_end(world, now, random.Random(ends)).job.over
+
+
+def training(world: World) -> World:
+    """With the fewest machines that can train: others still come."""
+    world, _ = react(world, d.Tick(), 0.0)
+    least = [m.id for m in world.of(Role.TRAINER, Machine.INTENT)][: world.terms.least]
+    beats = [d.Heard(m, warm=True) for m in [*least, *(m.id for m in world.of(Role.ANCHOR, Machine.INTENT))]]
+    world, _ = react(world, beats, 10.0)
+    world, _ = react(world, beats, 20.0)
+    world, _ = react(world, [d.Started(m, 1, 0) for m in world.members], 20.0)
+    return world
+
+
+def starved(world: World, now: float) -> None:
+    """From here on no machine is to be had, and agents do as they are told: what waits in vain is not paid for long."""
+    alive = {m.id for m in world.machines.values() if m.state.costs and m.taken_s is None}
+    idle_s: dict[str, float] = dict.fromkeys(alive, 0.0)
+    world, acts = react(world, d.Tick(), now)
+    for _ in range(_STARVED):
+        events: list[Any] = [d.Refused(act.id, "no capacity") for act in acts if isinstance(act, d.Request)]
+        now += _EACH_S
+        orders = {machine: orders_of(world, machine) for machine in sorted(alive)}
+        alive -= {machine for machine, order in orders.items() if order.shutdown}
+        known = {m: world.machines[m].launched_s or 0.0 for m in alive}
+        gone = {m.id: (0.0, now) for m in world.machines.values() if m.id not in alive and not m.state.over}
+        events.append(d.Listed(known, gone))
+        for machine in sorted(alive):
+            order = orders[machine]
+            events.append(d.Heard(machine, order.generation, 0, True))
+            if order.generation and machine not in world.started:
+                events.append(d.Started(machine, order.generation, world.version))
+            idle_s[machine] += 0.0 if order.generation or order.serve else _EACH_S
+        if world.formed and world.save is not None and not world.save.safe:
+            events.append(d.Safe(world.generation, world.steps, world.save.reason))
+        before = world
+        world, acts = react(world, events, now)
+        holds(before, events, world, acts)
+    assert all(idle <= world.terms.hold_s + 3 * _EACH_S for idle in idle_s.values()), idle_s
+    assert world.job.over or world.formed, "it waits for nothing"
+
+
+_EACH_S, _STARVED = 100.0, 60
 
 
 def the_end(world: World, now: float, rng: random.Random) -> World:
@@ -152,7 +228,7 @@ def the_end(world: World, now: float, rng: random.Random) -> World:
             first = world.members[0]
             if not world.started:
                 events += [d.Started(m, world.generation, world.version if m == first else None) for m in world.members]
-            elif world.save is not None and not world.save.over:
+            elif world.save is not None and not world.save.safe:
                 events.append(d.Safe(world.generation, step, world.save.reason))
             step += 1
             if step > 30 and not world.save:
@@ -160,7 +236,7 @@ def the_end(world: World, now: float, rng: random.Random) -> World:
         rng.shuffle(events)
         before = world
         world, acts = react(world, events, now)
-        holds(before, world, acts)
+        holds(before, events, world, acts)
     raise AssertionError(f"it does not end: {replace(world, machines={})}, {alive}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,22 @@ def test_a_job_that_needs_two_machines_waits_for_both(least: int, allocation: fl
     machines = (machine("m1", 110.0, None), machine("m2", 140.0, None), anchor)
     found = breakdown(100.0, world(160.0, *machines, least=least), rows((150.0, "running")))
     assert found["allocation"] == allocation and found["allocation"] + found["preparation"] == 50.0
+
+
+def test_a_job_that_was_stopped_and_resumed() -> None:
+    """What comes after the resumption is training, not the end of the first part; between them nothing happens."""
+    first, second = machine("m1", 0.0, 45.0), machine("m2", 1010.0, None)
+    states = [(10.0, "running"), (40.0, "stopped"), (45.0, "stopped"), (1005.0, "pending"), (1020.0, "running")]
+    events = rows(*states, (1100.0, "done"))
+    done = world(1100.0, first, second)
+    found = spent(0.0, done, events)
+    seconds = {"allocation": 5.0, "preparation": 20.0, "compute": 110.0, "recompute": 0.0, "save": 0.0}
+    assert {cause: round(s, 6) for cause, s in found.seconds.items()} == seconds
+    assert found.usd["release"] == pytest.approx(0.3 / 3600 * 5)
+    document = final_document("job", 0.0, done, events, None)
+    assert document["total_s"] == sum(document["breakdown_s"].values()) == 135.0
+    still = breakdown(0.0, replace(done, job=Job.STOPPED), [*events[:3]])
+    assert still["compute"] == 30.0
 
 
 def test_the_release_of_machines_is_no_wait_for_them() -> None:

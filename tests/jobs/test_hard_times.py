@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.effort import THOROUGH
-from support.jobs.controllers import Controlled, Peer, running, shape
+from support.jobs.controllers import BEAT, Controlled, Peer, running, shape
 from support.jobs.runs import until
 from support.small_disk import small_disk
 
@@ -33,12 +33,34 @@ def test_a_history_that_is_locked(tmp_path: Path) -> None:
         before, report = shape(found.world()), saved(0)
         with contextlib.closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as other:
             other.execute("BEGIN EXCLUSIVE")
+            began_s = time.monotonic()
             assert Peer(found, "m1").send("/report", report)[0] == 503  # not written down: say it again
             assert Peer(found, "m1").send("/report", report)[0] == 503
+            assert Peer(found, "m2").send("/beat", {**BEAT, "wait_s": 0.0})[0] == 200
+            assert time.monotonic() - began_s < 5, "a lock keeps the controller from its agents"
             time.sleep(60 if THOROUGH else 8)  # longer than silence lasts that ends a generation
             other.execute("ROLLBACK")
         is_heard_once(found, report)
         assert shape(found.world()) == before
+
+
+def test_a_history_that_is_locked_while_nothing_happens(tmp_path: Path) -> None:
+    """Then samples are all that is written."""
+    with running(tmp_path) as found:
+        before = shape(found.world())
+        with contextlib.closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            time.sleep(5)  # twice as long as samples are kept back
+            other.execute("ROLLBACK")
+        assert found.process.poll() is None
+        assert until(lambda: found.samples() > 2, 10)
+        assert shape(found.world()) == before
+
+
+def test_nobody_sees_what_it_shows(tmp_path: Path) -> None:
+    (tmp_path / "blind").touch()
+    with running(tmp_path) as found:
+        assert found.process.poll() is None
 
 
 def test_a_disk_that_is_full(tmp_path: Path) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import signal
+import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -21,7 +24,7 @@ from deepvm.errors import DataError
 from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.react import react
 from deepvm.jobs.decisions.world import Pool, Terms, World
-from deepvm.jobs.history.history import PLACE, SCHEMA, EventRow, History
+from deepvm.jobs.history.history import PLACE, SCHEMA, EventRow, History, Sample
 from deepvm.jobs.history.pools import expected_life_s, learnt, lives_by_type, pools_of
 
 POOL = Pool("g4dn.xlarge", "here", "spot", 0.36)
@@ -46,6 +49,42 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
         _TABLES.drop_all(history._engine)
     return url
+
+
+def test_a_new_history_that_somebody_else_makes(tmp_path: Path) -> None:
+    """SQLite says at once that it is locked, whatever the limit for locks."""
+    with contextlib.closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        code = "import sys; from deepvm.jobs.history.history import *; History.open({PLACE: sys.argv[1]}).close()"
+        words = [sys.executable, "-c", code, str(tmp_path / "history.db")]
+        process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(4)
+        other.execute("ROLLBACK")
+        assert process.wait(30) == 0, process.stderr and process.stderr.read()
+    assert process.stderr is not None
+    process.stderr.close()
+
+
+def test_writes_that_may_not_wait(tmp_path: Path) -> None:
+    world = new_world()
+    with History.open({PLACE: str(tmp_path / "history.db")}) as history:
+        assert history.add_job("one", 100.0, tmp_path, {}, world)
+        with contextlib.closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with history.hurried(0.2):
+                for write in (
+                    lambda: history.commit("one", world, world, []),
+                    lambda: history.add_samples("one", [Sample(1.0, 1, 1)]),
+                ):
+                    began_s = time.monotonic()
+                    with pytest.raises(DataError, match="locked"):
+                        write()
+                    assert time.monotonic() - began_s < 10
+            other.execute("ROLLBACK")
+        with history.hurried(0.2):
+            history.add_samples("one", [Sample(1.0, 1, 1)])
+        assert history.samples("one") == [Sample(1.0, 1, 1)]
 
 
 def new_world() -> World:
@@ -192,6 +231,54 @@ def test_a_place_that_cannot_be_used(place: str, said: str) -> None:
     with pytest.raises(DataError, match=said) as found:
         History.open({PLACE: place})
     assert "secret" not in str(found.value)
+
+
+@pytest.mark.slow
+def test_a_database_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that accepts and says nothing."""
+    pytest.importorskip("psycopg")
+    monkeypatch.setattr("deepvm.jobs.history.history._CONNECT_S", 2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        began = time.monotonic()
+        with pytest.raises(DataError, match="cannot be used"):
+            History.open({PLACE: f"postgresql://a@127.0.0.1:{server.getsockname()[1]}/a"})
+        assert time.monotonic() - began < 30
+
+
+def test_a_statement_that_waits_is_given_up(postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A controller that waited for it would answer no machine."""
+    monkeypatch.setattr("deepvm.jobs.history.history._STATEMENT_S", 0.3)
+    world = new_world()
+    with History.open({PLACE: postgres}) as history, History.open({PLACE: postgres}) as other:
+        history.add_job("locked", 0.0, tmp_path, {}, world)
+        with other._engine.begin() as connection:
+            connection.execute(sa.text("LOCK TABLE events"))
+            with pytest.raises(DataError, match="statement timeout"):
+                history.commit("locked", world, world, [EventRow(0.0, "n", "pending", {})])
+        history.commit("locked", world, world, [EventRow(0.0, "n", "pending", {})])
+        assert len(history.events("locked")) == 1
+
+
+def test_only_the_user_reads_the_history(tmp_path: Path) -> None:
+    """It has the environment of jobs, with their tokens; also one that an earlier deepvm has made."""
+    environ = {"XDG_DATA_HOME": str(tmp_path)}
+    for _ in range(2):
+        with History.open(environ) as history:
+            history.add_job("one", 0.0, tmp_path, {"env": {"HF_TOKEN": "planted"}}, new_world())
+            files = sorted((tmp_path / "deepvm").iterdir())
+            assert [f.name for f in files] == ["history.db", "history.db-shm", "history.db-wal"]
+            assert {f.stat().st_mode & 0o777 for f in files} == {0o600}
+        assert (tmp_path / "deepvm").stat().st_mode & 0o777 == 0o700
+        (tmp_path / "deepvm" / "history.db").chmod(0o644)
+        (tmp_path / "deepvm").chmod(0o755)
+
+
+def test_a_file_that_the_user_names_keeps_its_permissions(tmp_path: Path) -> None:
+    place = tmp_path / "shared.db"
+    place.touch(0o660)
+    place.chmod(0o660)
+    History.open({PLACE: str(place)}).close()
+    assert place.stat().st_mode & 0o777 == 0o660
 
 
 def test_a_full_disk_is_said_and_nothing_is_half_written(tmp_path: Path) -> None:

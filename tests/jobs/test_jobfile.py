@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
+from support.places import ROOT
 
 from deepvm.errors import DataError, DeepVMError, JobFormatError
-from deepvm.jobs.jobfile import Range, parse_job_file, read_job_file
+from deepvm.jobs.jobfile import JobFile, Range, parse_job_file, read_job_file
 
 WHOLE = """
     name: resnet-7
@@ -46,6 +50,31 @@ def test_all_keys() -> None:
     assert found.inject is not None and (found.inject.mttp, found.inject.missed) == (30, 0.1)
     assert found.data == {"train": "s3://bucket/train"}
     assert found.schema_version == "deepvm.job/1" and found.launcher == "direct"
+
+
+def keys(model: type[BaseModel], above: str = "") -> set[str]:
+    """All keys of a job file, with those above them."""
+    found = set()
+    for name, field in model.model_fields.items():
+        below = [k for k in (field.annotation, *get_args(field.annotation)) if isinstance(k, type)]
+        models = [k for k in below if issubclass(k, BaseModel)]
+        found |= {f"{above}{name}"} if not models else {k for m in models for k in keys(m, f"{above}{name}.")}
+    return found
+
+
+def written(document: Any, above: str = "") -> set[str]:
+    """The keys of a document."""
+    below = document.items() if isinstance(document, dict) else ()
+    return {k for name, value in below for k in written(value, f"{above}{name}.") or {f"{above}{name}"}}
+
+
+def test_the_page_has_all_keys() -> None:
+    """And no others, in its example or its table."""
+    text = (ROOT / "docs" / "reference" / "run-file.md").read_text(encoding="utf-8")
+    example = parse_job_file(text.partition("```yaml\n")[2].partition("```")[0], "run-file.md")
+    shown = written(example.model_dump(exclude_unset=True)) | set(re.findall(r"^\| `([a-z_.A-Z]+)` \|", text, re.M))
+    known = {re.sub(r"^(env|data)\..*", r"\1", name) for name in shown}
+    assert known - {"machines.count"} == keys(JobFile)
 
 
 def test_the_least() -> None:

@@ -29,6 +29,8 @@ def of(*states: str) -> set[str]:
 STOPPED, FAILED = of("job.stopped"), of("job.failed")
 SILENT, REFUSED = of("machine.suspect", "machine.lost"), of("machine.failed")
 ANCHORED = {"anchor.before-node", "anchor.after-node", "warm.loaded", "warm.ordered"} | of("machine.warming")
+HEADS = {point for point in points() if point.startswith("head.")}
+"""tests/jobs/clouds/aws/test_heads.py and tests/jobs/head kill there."""
 SCHEDULED = {"controller.before-schedule", "agent.scheduled", "agent.before-kill", "agent.after-kill"}
 QUICK = {
     "job.pending.begun",
@@ -38,7 +40,7 @@ QUICK = {
     "backup.before-rename",
 }
 AT_THE_END = of("job.done") | {"job.finished", "agent.ended"}
-ELSEWHERE = STOPPED | FAILED | SILENT | REFUSED | ANCHORED | SCHEDULED
+ELSEWHERE = STOPPED | FAILED | SILENT | REFUSED | ANCHORED | SCHEDULED | HEADS
 HERE = sorted(points() - ELSEWHERE)
 
 

@@ -80,6 +80,31 @@ def test_a_pool_that_refused_is_left_alone_longer_each_time() -> None:
     assert free_pools(refused(once, B)) == []
 
 
+def test_refusals_of_one_round_count_once() -> None:
+    now, acts = react(replace(world(A), terms=Terms(8, 8, cool_s=30.0)), d.Tick(), 0.0)
+    assert len(acts) == 8
+    for number in range(1, 9):
+        now, _ = react(now, d.Refused(f"m{number}", "no capacity"), 0.5 + number / 10)
+    _, acts = react(now, d.Tick(), 29.0)
+    assert not acts
+    _, acts = react(now, d.Tick(), 31.0)
+    assert len(acts) == 8
+
+
+@pytest.mark.parametrize("place", ["anchor", "steady"])
+def test_each_pool_that_refused_is_left_alone(place: str) -> None:
+    other = replace(OTHER, market="on-demand")
+    terms = Terms(2, 2, cool_s=30.0, **{place: other, "anchors" if place == "anchor" else "steadies": 1})
+    now, acts = react(replace(world(A), terms=terms), d.Tick(), 0.0)
+    refused_id = next(act.id for act in acts if now.machines[act.id].pool == other)
+    now, acts = react(now, d.Refused(refused_id, "no capacity"), 1.0)
+    assert not acts, "asked for again without a pause"
+    now, acts = react(now, d.Tick(), 30.0)
+    assert not acts
+    now, acts = react(now, d.Tick(), 31.0)
+    assert [now.machines[act.id].pool for act in acts] == [other]
+
+
 def test_a_pool_rests_after_a_notice_where_there_is_another() -> None:
     after = rested(world(A, B), replace(A, usd_per_hour=0.31))
     assert free_pools(after) == [B] and free_pools(replace(after, now_s=300.0)) == [A, B]

@@ -86,6 +86,21 @@ def test_a_job_is_stopped_with_a_version_and_resumed_from_it(home: Home) -> None
     assert (home.result / "done-0").read_text() == "2000 "
 
 
+@pytest.mark.slow
+def test_a_job_that_has_failed_is_resumed(home: Home) -> None:
+    job = home.job("failed", f"test -e {home.result}/mended || exit 3; exec python own.py 20 0.02;")
+    done = home.run("run", str(job))
+    assert done.returncode == 1 and "deepvm jobs resume failed goes on" in done.stderr, done.stderr
+    again = home.run("run", str(job))
+    assert again.returncode == 2 and "deepvm jobs resume failed" in again.stderr, again.stderr
+    assert home.run("jobs", "resume", "failed").returncode == 1
+    (home.result / "mended").touch()
+    found = home.document("jobs", "resume", "failed")
+    assert (found["state"], found["steps"], found["why"]) == ("done", 20, "")
+    done = home.run("jobs", "resume", "failed")
+    assert done.returncode == 2 and "failed is done" in done.stderr, done.stderr
+
+
 def test_ctrl_c_saves_and_releases(home: Home) -> None:
     job = home.job("ctrl-c", "exec python own.py 1000 0.05;")
     process = home.start("run", str(job))

@@ -27,6 +27,7 @@ def test_secrets_stay_where_they_belong(home: Home) -> None:
     folder = home.jobs / "secret"
     job = (folder / "secret").read_text().strip()
     machine, token = secret_of(job, "m1").hex(), token_of(job)
+    assert (folder / "machines" / "m1" / "agent" / "token").stat().st_mode & 0o077 == 0  # goes with the machine
     secrets = [text.encode() for text in (job, machine, token, secret_of(job, USER).hex())]
     for pid in home.processes():
         place = Path("/proc") / str(pid)
@@ -41,7 +42,18 @@ def test_secrets_stay_where_they_belong(home: Home) -> None:
         if file.is_file() and any(s in file.read_bytes() for s in secrets):
             holders.add(file.relative_to(folder).as_posix())
             assert file.stat().st_mode & 0o077 == 0, file
-    assert holders == {"secret", "machines/m1/settings.json", "machines/m1/agent/token"}
+    assert holders == {"secret", "machines/m1/settings.json"}
+
+
+def test_values_of_env_are_the_user_s_alone(home: Home) -> None:
+    """They go to the trainers by way of files, none of which others can read."""
+    env = {"RESULT": str(home.result), "HF_TOKEN": "planted-value-of-env"}
+    done = home.run("run", str(home.job("secret", "exec python own.py 3 0.05;", env=env)))
+    assert done.returncode == 0 and "planted" not in done.stdout + done.stderr
+    assert "planted" not in home.run("jobs", "show", "secret", "-o", "html").stdout
+    holders = [f for f in home.jobs.parent.rglob("*") if f.is_file() and b"planted-value" in f.read_bytes()]
+    assert holders and all(f.stat().st_mode & 0o077 == 0 for f in holders), holders
+    assert home.jobs.parent.stat().st_mode & 0o077 == 0
 
 
 def test_an_error_names_no_secret(home: Home) -> None:

@@ -21,7 +21,7 @@ def test_a_message_and_its_answer() -> None:
     sender, receiver = pair()
     message = receiver.opened(*sender.sealed({"step": 7}))
     assert message["machine"] == "m1" and message["step"] == 7
-    assert sender.opened(*receiver.sealed({"go": True}, "m1", message["number"])) == {"go": True}
+    assert sender.opened(*receiver.sealed({"go": True}, message)) == {"go": True}
 
 
 def test_a_message_counts_once() -> None:
@@ -61,13 +61,29 @@ def test_any_changed_bit_is_seen(place: int, bit: int) -> None:
 
 def test_an_answer_of_somebody_else_and_an_older_answer_are_refused() -> None:
     sender, receiver = pair()
-    number = receiver.opened(*sender.sealed({}))["number"]
-    old = receiver.sealed({"shutdown": True}, "m1", number)
+    old = receiver.sealed({"shutdown": True}, receiver.opened(*sender.sealed({})))
     receiver.opened(*sender.sealed({}))
     with pytest.raises(WireError, match="not signed"):
         sender.opened(*old)
     with pytest.raises(WireError, match="not signed"):
         sender.opened(json.dumps({"shutdown": True}).encode(), "0" * 64)
+
+
+def test_an_answer_of_another_session_is_refused() -> None:
+    """Each session counts from 1: what was recorded of one would else be an answer in the next."""
+    secret = new_secret()
+    first, second = Receiver(secret), Receiver(secret)
+    old = Sender("m1", secret_of(secret, "m1"), first.nonce)
+    recorded = first.sealed({}, first.opened(*old.sealed({})))
+    for receiver in (first, second):
+        new = Sender("m1", secret_of(secret, "m1"), receiver.nonce)
+        receiver.opened(*new.sealed({}))
+        with pytest.raises(WireError, match="not signed"):
+            new.opened(*recorded)
+    same = Sender("m1", secret_of(secret, "m1"), second.nonce, old.session)
+    second.opened(*same.sealed({}))
+    with pytest.raises(WireError, match="not signed"):
+        same.opened(*recorded)
 
 
 @pytest.mark.parametrize(

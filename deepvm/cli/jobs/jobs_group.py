@@ -12,7 +12,7 @@ from deepvm.cli.jobs.run import Keep
 from deepvm.cli.jobs.serve import serve
 from deepvm.cli.output import Output, note, print_as
 from deepvm.cli.parameters import arg, flag, group, opt
-from deepvm.core.spelling import one_of
+from deepvm.core.spelling import joined, one_of
 from deepvm.errors import DataError, RequestError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ JobOutput = Annotated[
     Literal["table", "json", "yaml", "csv", "html"],
     typer.Option("--output", "-o", metavar="FORM", help="table, json, yaml, csv, or html: a page."),
 ]
-_LOOK_S = 0.3
+_LOOK_S, _LOOK_AWAY_S = 0.3, 3.0
 Name = Annotated[str, arg("NAME", "Name of a job; 'deepvm jobs ls' lists them.")]
 
 
@@ -36,6 +36,7 @@ def list_jobs(output: Output = "table") -> None:
     from deepvm.reports.jobs import listing
 
     with History.open() as history:
+        _look_at_heads(history)
         found = job_lines(history, time.time())
     print_as(output, lambda: listing.print_jobs(found), lambda: listing.jobs_document(found))
     if not found and output == "table":
@@ -53,6 +54,7 @@ def show(name: Name, output: JobOutput = "table") -> None:
     from deepvm.reports.jobs import listing
 
     with History.open() as history:
+        _look_at_head(history, _row(history, name))
         job = standing_of(history, _row(history, name), time.time())
     if output == "html":
         from deepvm.reports.jobs.run_page import RunPage
@@ -76,6 +78,7 @@ def logs(
     """
     from collections import deque
 
+    from deepvm.jobs.head.remote import has_head
     from deepvm.jobs.history.history import History
     from deepvm.jobs.history.log_files import LogReader
     from deepvm.jobs.standing import GONE, OVER, controller_of
@@ -84,6 +87,7 @@ def logs(
         raise RequestError("tail", tail, "a whole number from 0")
     with History.open() as history:
         row = _row(history, name)
+        _look_at_head(history, row, logs=True)
         if machine and machine not in (known := list(history.world(name).machines)):
             raise RequestError("machine", machine, one_of(machine, known) or "a machine of the job")
         reader, said = LogReader(row.folder, machine), False
@@ -98,7 +102,10 @@ def logs(
             if controller == GONE and not said:
                 note(f"the controller of {name} is gone: nothing new is heard until 'deepvm jobs resume {name}'")
             said = controller == GONE
-            time.sleep(_LOOK_S)
+            head = has_head(row)
+            time.sleep(_LOOK_AWAY_S if head else _LOOK_S)
+            if head:
+                _look_at_head(history, _row(history, name), logs=True)
 
 
 @app.command(short_help="Have a job save a version now.")
@@ -113,7 +120,7 @@ def stop(name: Name) -> None:
     _command(name, {"command": "stop"})
 
 
-@app.command(short_help="Go on with a job whose controller is gone.")
+@app.command(short_help="Go on with a job that is not done.")
 def resume(
     name: Name,
     total_usd: Annotated[float | None, opt("Pay up to so much in all, what was paid included.", "USD")] = None,
@@ -121,21 +128,37 @@ def resume(
     keep: Keep = False,
     output: Output = "table",
 ) -> None:
-    """Go on with a job whose controller is gone, or that was stopped: machines that live are adopted, others replaced.
+    """Go on with a job whose controller is gone, that was stopped or has failed, from its newest version.
+
+    Machines that live are adopted, others replaced. They train the code that was submitted: with other code, start
+    a new job.
 
     Example: deepvm jobs resume resnet-7 --total-usd 80
     """
-    from deepvm.cli.jobs.run import control
+    from deepvm.cli.jobs.run import control, only_controller, start_head
     from deepvm.core.units import parse_seconds
+    from deepvm.jobs.cloud import Headed
+    from deepvm.jobs.head.remote import has_head, needs_head
     from deepvm.jobs.history.history import History
-    from deepvm.jobs.submission import resumed
+    from deepvm.jobs.standing import ALIVE, controller_in
+    from deepvm.jobs.submission import cloud_of, resumed, secret_in
 
     with History.open() as history:
+        _look_at_head(history, _row(history, name))
         row = _row(history, name)
-        if row.result is not None and row.result["state"] != "stopped":
-            raise RequestError("NAME", name, f"a job that has not ended; {name} is {row.result['state']}")
+        if row.result is not None and row.result["state"] == "done":
+            raise RequestError("NAME", name, f"a job that has not trained to its end; {name} is done")
         deadline_s = None if deadline is None else parse_seconds(deadline, "deadline")
-        control(*resumed(row, history, total_usd, deadline_s), history, output, keep=keep)
+        cloud = cloud_of(row.spec["cloud"])
+        if isinstance(cloud, Headed) and (has_head(row) or needs_head(cloud)):
+            if not has_head(row) and controller_in(row.folder) == ALIVE:
+                raise DataError(f"another process is the controller of {name}; see 'deepvm jobs show {name}'")
+            secret_in(row.folder)
+            start_head(row, history, cloud, lambda: resumed(row, history, total_usd, deadline_s)[1])
+            return
+        with only_controller(name, row.folder):
+            # What another controller has written down until it ended counts.
+            control(*resumed(_row(history, name), history, total_usd, deadline_s), history, output, keep=keep)
 
 
 @app.command(short_help="List and release machines that no job needs.")
@@ -144,23 +167,21 @@ def orphans(
     output: Output = "table",
 ) -> None:
     """List machines that live although no controller watches them; --release ends them."""
+    from deepvm.jobs.cloud import UnknownError
     from deepvm.jobs.history.history import History
-    from deepvm.jobs.standing import ALIVE, controller_in
+    from deepvm.jobs.orphans import search
     from deepvm.jobs.submission import cloud_of
     from deepvm.reports.jobs import listing
 
-    found = []
     with History.open() as history:
-        for row in history.jobs():
-            cloud = cloud_of(row.spec["cloud"])
-            if controller_in(row.folder) != ALIVE:
-                found += [(row.name, machine, since_s) for machine, since_s in cloud.listing(row.name).alive.items()]
-                if release:
-                    for _, machine, _ in [one for one in found if one[0] == row.name]:
-                        cloud.release(row.name, machine)
-    print_as(output, lambda: listing.print_orphans(found), lambda: listing.orphans_document(found))
-    if found and output == "table":
+        _look_at_heads(history)
+        found = search(history, cloud_of, release=release)
+    alive = [(one.job, one.machine, one.since_s) for one in found.orphans]
+    print_as(output, lambda: listing.print_orphans(alive), lambda: listing.orphans_document(alive))
+    if alive and output == "table":
         note("released" if release else "deepvm jobs orphans --release ends them")
+    if found.problems:
+        raise UnknownError("\n".join([*found.problems, "what lives there is not known, or still lives; try again"]))
 
 
 def inject(
@@ -176,7 +197,13 @@ def inject(
     Example: deepvm inject resnet-7 --mttp 30s --grace 5s --missed 0.1
     """
     from deepvm.core.units import parse_seconds
+    from deepvm.jobs.clouds.registry import clouds_that_preempt
+    from deepvm.jobs.history.history import History
 
+    with History.open() as history:
+        cloud = _row(history, name).spec["cloud"]
+    if cloud not in (able := clouds_that_preempt()):
+        raise RequestError("NAME", name, f"a job on {joined(able, 'or')}; {cloud} takes machines back itself")
     if not 0 <= missed <= 1:
         raise RequestError("missed", missed, "a share from 0 to 1")
     lives = {"mttp_s": parse_seconds(mttp, "mttp"), "grace_s": parse_seconds(grace, "grace"), "missed": missed}
@@ -199,14 +226,21 @@ def _version() -> str:
 def _command(name: str, message: Mapping[str, Any]) -> None:
     """Send a command to a job's controller. Raises RequestError, DataError."""
     from deepvm.jobs.agent.controller_client import ControllerClient, Unheard
+    from deepvm.jobs.cloud import Headed
+    from deepvm.jobs.head.remote import has_head, send
     from deepvm.jobs.history.history import History
-    from deepvm.jobs.submission import secret_in
+    from deepvm.jobs.submission import cloud_of, secret_in
     from deepvm.jobs.wire import USER, secret_of
 
     with History.open() as history:
+        _look_at_head(history, _row(history, name))
         row = _row(history, name)
-    if row.result is not None:
-        raise RequestError("NAME", name, f"a job that has not ended; {name} is {row.result['state']}")
+        if row.result is not None:
+            raise RequestError("NAME", name, f"a job that has not ended; {name} is {row.result['state']}")
+        cloud = cloud_of(row.spec["cloud"]) if has_head(row) else None
+        if isinstance(cloud, Headed):
+            _check(name, send(row, history, cloud, secret_in(row.folder), message))
+            return
     place = row.folder / "controller"
     client = ControllerClient(lambda: place.read_text().strip(), USER, secret_of(secret_in(row.folder), USER))
     try:
@@ -214,5 +248,32 @@ def _command(name: str, message: Mapping[str, Any]) -> None:
     except Unheard as error:
         cure = f"deepvm jobs resume {name} starts another"
         raise DataError(f"the controller of {name} does not answer ({error}); {cure}") from None
+    _check(name, answer)
+
+
+def _check(name: str, answer: Mapping[str, Any]) -> None:
     if "error" in answer:
         raise DataError(f"{name}: {answer['error']}")
+
+
+def _look_at_heads(history: History) -> None:
+    """Have the history know what the heads have written down of their jobs."""
+    from deepvm.jobs.head.remote import refresh_all
+    from deepvm.jobs.submission import cloud_of
+
+    refresh_all(history, cloud_of, note)
+
+
+def _look_at_head(history: History, row: JobRow, *, logs: bool = False) -> None:
+    """The same for one job."""
+    from deepvm.jobs.cloud import Headed, RefusedError, UnknownError
+    from deepvm.jobs.head.remote import has_head, refresh
+    from deepvm.jobs.submission import cloud_of
+
+    if row.result is None and has_head(row):
+        try:
+            cloud = cloud_of(row.spec["cloud"])
+            if isinstance(cloud, Headed):
+                refresh(row, history, cloud, logs=logs)
+        except (RefusedError, UnknownError) as error:
+            note(f"{row.name}: what is shown may be old: {error}")

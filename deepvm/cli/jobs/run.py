@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,23 +11,24 @@ import typer
 
 from deepvm.cli.interrupts import INTERRUPTED
 from deepvm.cli.output import Output, note, print_as
-from deepvm.cli.parameters import arg, flag, opt
+from deepvm.cli.parameters import CLOUDS, arg, flag, opt
 from deepvm.errors import DataError, RequestError
 
 if TYPE_CHECKING:
-    from deepvm.jobs.controller.controller import Submitted
+    from deepvm.jobs.cloud import Headed
+    from deepvm.jobs.controller.controller import Controller, Submitted
     from deepvm.jobs.decisions.world import World
-    from deepvm.jobs.history.history import EventRow, History
+    from deepvm.jobs.head.keeper import Keeper
+    from deepvm.jobs.history.history import EventRow, History, JobRow
 
 _STOPPED, _FAILED = 3, 1
+_LOOK_S = 0.05
 Keep = Annotated[bool, flag("--keep", "On Ctrl-C leave the machines training; default: save, then release them.")]
 
 
 def run(
     job: Annotated[Path, arg("JOB", "Job file; docs/reference/run-file.md shows one.")],
-    cloud: Annotated[
-        str | None, opt("Where machines come from: local, ssh or aws; default: the job's.", "NAME")
-    ] = None,
+    cloud: Annotated[str | None, opt(f"Where machines come from: {CLOUDS}; default: the job's.", "NAME")] = None,
     name: Annotated[str | None, opt("Name of the job; default: the job file's.", "NAME")] = None,
     detach: Annotated[bool, flag("--detach", "Return at once; 'deepvm jobs' watches and stops the job.")] = False,
     dry_run: Annotated[bool, flag("--dry-run", "Show what would be rented, and rent nothing.")] = False,
@@ -53,7 +55,8 @@ def run(
         note(line)
     if dry_run:
         with about(job):
-            listing.print_plan(found.name, world_of(found, job.parent, 0.0))
+            document = listing.plan_document(found.name, world_of(found, job.parent, 0.0))
+        print_as(output, lambda: listing.print_plan(document), lambda: document)
         return
     if validate:
         if detach:
@@ -61,29 +64,93 @@ def run(
         with about(job):
             refuse_unlike(world_of(found, job.parent, 0.0).terms)
     with History.open() as history:
-        submitted, world = submit(found, job, history)
-        if detach:
+        submitted, world = submit(found, job, history, detach=detach)
+        if detach and not _on_a_head(submitted.name, history):
             _detached(submitted)
-        else:
-            control(submitted, world, history, output, keep=keep, validate=validate)
+        elif not detach:
+            with only_controller(submitted.name, submitted.folder):
+                control(submitted, world, history, output, keep=keep, validate=validate)
+
+
+def _on_a_head(name: str, history: History) -> bool:
+    """Rent a machine for the controller of a job where it cannot run here; whether that was so."""
+    from deepvm.jobs.cloud import Headed
+    from deepvm.jobs.head.remote import needs_head
+    from deepvm.jobs.submission import cloud_of
+
+    row = history.job(name)
+    assert row is not None
+    cloud = cloud_of(row.spec["cloud"])
+    if not (isinstance(cloud, Headed) and needs_head(cloud)):
+        return False
+    start_head(row, history, cloud)
+    return True
+
+
+def start_head(row: JobRow, history: History, cloud: Headed, resumed: Callable[[], World] | None = None) -> None:
+    """Rent a machine for the controller of a job, and say so. Raises CloudError, DataError."""
+    from deepvm.jobs.cloud import RefusedError, UnknownError, head_name
+    from deepvm.jobs.head.remote import start
+
+    cure = f"'deepvm jobs resume {row.name}' tries again, without a second one"
+    try:
+        state = start(row, history, cloud, resumed)
+    except (RefusedError, UnknownError) as error:
+        raise type(error)(f"no machine for the controller of {row.name}: {error}; {cure}") from None
+    typer.echo(row.name)
+    usd = cloud.head_usd_per_hour()
+    note(
+        f"{head_name(state.number)} will run the controller of {row.name} in a few minutes, for {usd:g} $/h until the "
+        f"job is over; 'deepvm jobs show {row.name}' shows it, 'deepvm jobs stop' ends it"
+    )
 
 
 def _detached(job: Submitted) -> None:
-    """Start the controller of a job in the background."""
+    """Start the controller of a job in the background. Raises DataError: it has ended at once."""
+    import os
     import subprocess
     import sys
+    import time
 
-    with (job.folder / "controller.log").open("ab") as log:
-        subprocess.Popen(
+    from deepvm.jobs.history.history import PLACE, own_folder, place_of
+    from deepvm.jobs.standing import ALIVE, controller_in
+
+    here = {"DEEPVM_DATA_DIR": str(own_folder()), PLACE: place_of(os.environ)}  # it works in another folder
+    place = job.folder / "controller.log"
+    with place.open("ab") as log:
+        process = subprocess.Popen(
             [sys.executable, "-m", "deepvm.cli.main", "jobs", "resume", job.name],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
             cwd="/",
+            env={**os.environ, **here},
         )
+    while controller_in(job.folder) != ALIVE:
+        if (code := process.poll()) is not None:
+            if not code:
+                break  # a short job
+            said = place.read_text(encoding="utf-8", errors="replace").strip()
+            raise DataError(f"the controller of {job.name} has ended: {said or code}")
+        time.sleep(_LOOK_S)
     typer.echo(job.name)
     note(f"{job.name} runs in the background; 'deepvm jobs show {job.name}' shows it, 'deepvm jobs stop' ends it")
+
+
+@contextmanager
+def only_controller(name: str, folder: Path) -> Iterator[None]:
+    """Be the only controller of a job. Raises DataError: there is another."""
+    from deepvm.io.file_lock import FileLock
+    from deepvm.jobs.standing import LOCK
+
+    lock = FileLock(folder / LOCK)
+    if not lock.take(shared=False, limit_s=1.0):  # somebody may be looking whether there is one
+        raise DataError(f"another process is the controller of {name}; see 'deepvm jobs show {name}'")
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def control(
@@ -92,10 +159,12 @@ def control(
     """Be the controller of a job to its end, show the result, and exit as its state says."""
     import asyncio
 
-    from deepvm.io.file_lock import FileLock
+    from deepvm.jobs.cloud import Headed
     from deepvm.jobs.controller.controller import Controller
+    from deepvm.jobs.head.keeper import keeper_of
     from deepvm.jobs.history.final import final_document
-    from deepvm.jobs.standing import LOCK, on_demand_usd
+    from deepvm.jobs.history.forecast import forecast
+    from deepvm.jobs.standing import on_demand_usd
     from deepvm.jobs.submission import cloud_of
     from deepvm.reports.jobs.events import closing_lines
     from deepvm.reports.jobs.listing import print_job
@@ -103,31 +172,32 @@ def control(
 
     row = history.job(job.name)
     assert row is not None
-    lock = FileLock(job.folder / LOCK)
-    if not lock.take(shared=False, limit_s=1.0):  # somebody may be looking whether there is one
-        raise DataError(f"another process is the controller of {job.name}; see 'deepvm jobs show {job.name}'")
-    try:
-        controller = Controller(job, world, cloud_of(row.spec["cloud"]), history)
-        controller.keeps = keep
-        with LiveView(job.name, lambda: controller.world, limits_of(row.spec)) as view:
-            controller.told = view.told
-            try:
-                end = asyncio.run(controller.run())
-            except DataError as error:  # what cannot be written down is not done
-                cure = f"training goes on; then 'deepvm jobs resume {job.name}' goes on with it"
-                raise DataError(f"{error}; {cure}") from None
-        if not end.job.over:
-            rate = end.usd_per_second * 3600
-            note(f"{job.name} trains on, for {rate:.4g} $/h; 'deepvm jobs resume {job.name}' watches it again")
-            raise typer.Exit(INTERRUPTED)
-        events = history.events(job.name)
-        document = final_document(job.name, row.created_s, end, events, on_demand_usd(row.spec))
-        if validate:
-            document |= _validation(row.created_s, end, events)
-        history.finish(job.name, document)
-        page = _page(job, history)
-    finally:
-        lock.release()
+    cloud = cloud_of(row.spec["cloud"])
+    controller = Controller(job, world, cloud, history)
+    keeper = keeper_of(row, cloud)
+    if keeper is not None and isinstance(cloud, Headed):
+        controller.world = keeper.take(world, history, cloud, controller.nonce)
+        controller.kept = keeper.kept
+    controller.keeps = keep
+    with LiveView(job.name, lambda: controller.world, limits_of(row.spec)) as view:
+        controller.told = view.told
+        try:
+            end = asyncio.run(_run(controller, keeper))
+        except DataError as error:  # what cannot be written down is not done
+            cure = f"training goes on; then 'deepvm jobs resume {job.name}' goes on with it"
+            raise DataError(f"{error}; {cure}") from None
+    if not end.job.over:
+        rate = end.usd_per_second * 3600
+        note(f"{job.name} trains on, for {rate:.4g} $/h; 'deepvm jobs resume {job.name}' watches it again")
+        raise typer.Exit(INTERRUPTED)
+    events = history.events(job.name)
+    document = final_document(job.name, row.created_s, end, events, on_demand_usd(row.spec))
+    earlier = [m for m in history.machines() if m["job"] != job.name]
+    document["forecast"] = forecast(row.spec, row.created_s, end, events, earlier, document)
+    if validate:
+        document["validation"] = _validation(row.created_s, end, events)
+    history.finish(job.name, document)
+    page = _page(job, history)
     print_as(output, lambda: print_job(document, ()), lambda: document)
     state = document["state"]
     for line in closing_lines(document, controller.last_lines, job.folder):
@@ -140,7 +210,20 @@ def control(
         raise typer.Exit(_FAILED if state == "failed" else _STOPPED)
 
 
-def _validation(created_s: float, world: World, events: Sequence[EventRow]) -> dict[str, Any]:
+async def _run(controller: Controller, keeper: Keeper | None) -> World:
+    """On a head with its mirror, whose last writing is for the process that has started this one."""
+    import asyncio
+
+    if keeper is None:
+        return await controller.run()
+    keeper.attend(controller, asyncio.get_running_loop())
+    try:
+        return await controller.run()
+    finally:
+        await asyncio.to_thread(keeper.leave)
+
+
+def _validation(created_s: float, world: World, events: Sequence[EventRow]) -> dict[str, Any] | None:
     """The key ``validation`` of the final document; a note where there is none."""
     from deepvm.jobs.decisions.states import Job
     from deepvm.jobs.history.validation import observed, validation
@@ -148,8 +231,8 @@ def _validation(created_s: float, world: World, events: Sequence[EventRow]) -> d
     seen = observed(created_s, world, events) if world.job is Job.DONE else None
     if seen is None:
         note("nothing is compared: only a job that has trained to its end is")
-        return {}
-    return {"validation": validation(seen, world.terms, world.terms.policy, world.pools[0].usd_per_hour)}
+        return None
+    return validation(seen, world.terms, world.terms.policy, world.pools[0].usd_per_hour)
 
 
 def _page(job: Submitted, history: History) -> Path | None:

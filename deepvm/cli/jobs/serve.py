@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from typing import Annotated
 
 import typer
@@ -9,6 +11,8 @@ import typer
 from deepvm.cli.output import note, warn
 from deepvm.cli.parameters import opt
 from deepvm.errors import DataError, RequestError
+
+_LOOK_S = 5.0
 
 
 def serve(
@@ -38,8 +42,26 @@ def serve(
         if host not in ("127.0.0.1", "::1", "localhost"):
             warn("the pages are not encrypted: whoever can read this network sees them, and the key")
 
+    over = threading.Event()
+    threading.Thread(target=_follow_heads, args=(over,), daemon=True).start()
     with History.reader() as history:
         try:
             site.serve(history, __version__, token, host, port, ready)
         except OSError as error:
             raise DataError(f"cannot listen at {host}:{port}: {error.strerror or error}; name another --port") from None
+        finally:
+            over.set()
+
+
+def _follow_heads(over: threading.Event) -> None:
+    """Have the history know what the heads of jobs have written down, every few seconds."""
+    from deepvm.errors import DeepVMError
+    from deepvm.jobs.head.remote import refresh_all
+    from deepvm.jobs.history.history import History
+    from deepvm.jobs.submission import cloud_of
+
+    with History.open() as history:
+        while not over.is_set():
+            with contextlib.suppress(DeepVMError, OSError):
+                refresh_all(history, cloud_of, lambda said: None)
+            over.wait(_LOOK_S)

@@ -14,6 +14,7 @@ import os
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from deepvm.core.preemption.savepolicy import SaveContext, SaveFacts, SavePolicy
 from deepvm.io.agent_board import BOARD, Board, RankWord, SaveReason, Scheduled, Word
 from deepvm.io.agent_link import EPOCH
 from deepvm.io.failpoints import point
-from deepvm.jobs.agent.backups import Backups
+from deepvm.jobs.agent.backups import LAST_S, Backups, Others
 from deepvm.jobs.agent.controller_client import LINE, ControllerClient, Reporter, Unheard
 from deepvm.jobs.agent.notices import MetadataError, NoticeSource
 from deepvm.jobs.agent.preparation import Orphaned, Preparation, Surroundings
@@ -112,6 +113,8 @@ class Agent:
         self._preparation = Preparation(around, self._clients["ask"], self._reporter, self._silence)
         self._prepared = threading.Event()
         self._backups: Backups | None = None
+        self._ended_s: float | None = None
+        """Since when trainers have ended whose last backups are under way."""
 
     def run(self) -> None:
         """Work until the controller needs this machine no more, or nobody has heard of it for too long."""
@@ -124,6 +127,10 @@ class Agent:
         except Orphaned:
             log.warning("no controller was found for %.0f s: this machine ends", self._preparation.orphan_after_s)
             return
+        except Exception as error:  # such as a full disk: of this machine, not of the job
+            log.exception("this machine cannot train")
+            lines = traceback.format_exc().splitlines()
+            self._preparation.give_up("unusable", why=f"{type(error).__name__}: {error}", own=True, lines=lines)
         sockets = TrainerSocket(folder, self._answer)
         try:
             self._loop(orphan_after_s)
@@ -280,17 +287,21 @@ class Agent:
 
     def _change(self, orders: Orders) -> None:
         """End the trainers of an older generation, and start those of the newest."""
-        trainers = self._trainers
+        trainers, done = self._trainers, 0
         assert trainers is not None
         if trainers.running:
             point("agent.before-kill")
             trainers.kill()
+            done = 0 if self._board is None else self._base + self._board.of_rank(0, RankWord.STEP)
             point("agent.after-kill")
         self._running, self._request = 0, None
         trainers.warm_up()
         if not orders.generation:
             return
         self._reporter.forget(orders.generation)
+        self._ended_s = None
+        if self._backups is not None:
+            self._backups.forget(orders.generation)
         # The older one is not closed: other threads may be reading it, and it goes with the last of them.
         self._base, self._scheduled = 0, 0
         self._board = Board.create(self._around.folder / BOARD)
@@ -322,7 +333,7 @@ class Agent:
             why = f"{error.filename or trainers.command.train}: {error.strerror or error}"
             self._reporter.add("ended", generation=self._running, code=127, step=0, lines=[why])
             return
-        self._reporter.add("started", generation=self._running)
+        self._reporter.add("started", generation=self._running, done=done)
 
     def _save(self, orders: Orders) -> None:
         """Pass on that a version is wanted, and that trainers may go on."""
@@ -380,10 +391,26 @@ class Agent:
         if code is None or board is None:
             return
         last = trainers.last_lines() if code else []
+        if not code:
+            unsaved = self._unsaved()
+            if unsaved is None:
+                return
+            code, last = (1, [unsaved]) if unsaved else (0, [])
         step = self._base + board.of_rank(0, RankWord.STEP)
         trainers.kill()
         point("agent.ended")
         self._reporter.add("ended", generation=self._running, code=code, step=step, lines=last)
+
+    def _unsaved(self) -> str | None:
+        """Why the last backup of trainers that have ended is not safe, empty if it is; None as long as nobody knows."""
+        backups, now_s = self._backups, time.monotonic()
+        self._ended_s = self._ended_s or now_s
+        if backups is None:
+            return ""
+        if backups.under_way and now_s - self._ended_s < LAST_S:
+            return None
+        why = f"it takes longer than {LAST_S:.0f} s" if backups.under_way else backups.failure
+        return f"the training has ended, and its last backup was not made: {why}" if why else ""
 
     def _plan_saves(self) -> None:
         """Say on the board when the save policy wants a version."""
@@ -430,6 +457,10 @@ class Agent:
             return self._schedule(message)
         if kind == "backup":
             return self._backup(message)
+        if kind == "nothing":
+            assert self._backups is not None
+            self._backups.nothing(self._part(message))
+            return {}
         if kind == "latest":
             return self._latest(message)
         return {"error": f"there is no message {kind!r}"}
@@ -463,26 +494,32 @@ class Agent:
             return {"error": "the controller does not answer"}
         with self._ask_lock:
             try:
-                order = {"generation": self._running, "step": step, "save": save.for_others()}
+                peers = bool(message.get("peers"))
+                order = {"generation": self._running, "step": step, "save": save.for_others(), "peers": peers}
                 limit_s = _SCHEDULED_ALONE_S if message.get("peers") else _SCHEDULED_S
                 return self._clients["ask"].ask("/schedule", order, limit_s)
             except (Unheard, WireError) as error:
                 return {"error": str(error)}
 
     def _backup(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        backups, save = self._backups, list(message["save"])
-        assert backups is not None
-        generation, began, stall_s = self._running, time.monotonic(), float(message.get("stall_s", 0.0))
+        backups, board, trainers = self._backups, self._board, self._trainers
+        assert backups is not None and board is not None and trainers is not None
+        save, generation, stall_s = Scheduled(*message["save"]), self._running, float(message.get("stall_s", 0.0))
+        step, local_rank, reason = int(message["step"]), int(message["local_rank"]), SaveReason(save.reason)
 
-        def done(version: int, error: str) -> None:
+        def done(version: int, error: str, took_s: float) -> None:
             if generation == self._running and not message["rank"]:
-                took_s = time.monotonic() - began
                 facts = {"stall_s": stall_s, "took_s": took_s, "error": error or None}
-                self._told_of_save({"version": version, "save": save, **facts})
+                self._told_of_save({"version": version, "save": list(save), **facts})
 
-        step = self._base + int(message["step"])
-        part = Part(step, int(message["rank"]), generation, SaveReason(save[0]).automatic)
-        return backups.add(Path(message["path"]), part, done)
+        def went_on() -> bool:
+            return board.of_rank(local_rank, RankWord.STEP) > step or trainers.ended() == 0
+
+        others = Others(int(message["world"]), went_on, reason.holds, save.limit_ms / 1000 if reason.holds else None)
+        return backups.add(Path(message["path"]), self._part(message, reason.automatic), done, others)
+
+    def _part(self, message: Mapping[str, Any], automatic: bool = False) -> Part:
+        return Part(self._base + int(message["step"]), int(message["rank"]), self._running, automatic)
 
     def _latest(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         assert self._backups is not None

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.io.agent_board import AGENT, BOARD, MOST_RANKS, Board, RankWord, SaveReason, Scheduled, Word
-from deepvm.jobs.agent.backups import Backups
+from deepvm.jobs.agent.backups import LAST_S, Backups, Others
 from deepvm.jobs.agent.notices import MetadataError, NoticeSource
 from deepvm.jobs.agent.process_group import ProcessGroup, caught
 from deepvm.jobs.agent.trainer_socket import TrainerSocket
@@ -46,7 +46,7 @@ class LoneAgent:
         self._keep = keep
         self._over = threading.Event()
         self._base = 0
-        self._uploads, self._lock = 0, threading.Lock()
+        self._ended = threading.Event()
 
     def run(self, words: Sequence[str]) -> int:
         """Run a command to its end; returns its exit code. Raises RequestError: it cannot be started."""
@@ -59,7 +59,8 @@ class LoneAgent:
             try:
                 command = ProcessGroup(words, {**os.environ, AGENT: str(folder)})
                 threading.Thread(target=self._listen, daemon=True, name="notices").start()
-                return self._watch(command, signals)
+                code = self._watch(command, signals)
+                return code or self._last_backup(signals)
             finally:
                 self._over.set()
                 sockets.close()
@@ -82,6 +83,22 @@ class LoneAgent:
                 until_s = float("inf")
         return code
 
+    def _last_backup(self, signals: list[int]) -> int:
+        """Wait until what the command had backed up last is safe; returns 1 if it will not be, else 0.
+
+        SIGTERM leaves it its grace.
+        """
+        self._ended.set()
+        until_s, ends = time.monotonic() + LAST_S, False
+        while self._backups.under_way and time.monotonic() < until_s:
+            if signals and not ends:
+                ends, until_s = True, min(until_s, time.monotonic() + self._grace_s)
+            time.sleep(_LOOK_S)
+        why = "there was no time for it" if self._backups.under_way else self._backups.failure
+        if why:
+            log.error("the command has ended, and its last backup was not made: %s", why)
+        return int(bool(why))
+
     def _save_before_end(self) -> None:
         if not self._safe():  # else the cloud's notice was earlier
             log.warning("SIGTERM: trainers save first; it is passed on in %.0f s at the latest", self._grace_s)
@@ -94,7 +111,7 @@ class LoneAgent:
 
     def _safe(self) -> bool:
         """Whether all ranks here hold after a version that is where it should be."""
-        return not self._uploads and all(self._board.of_rank(rank, RankWord.HELD) for rank in self._ranks())
+        return not self._backups.under_way and all(self._board.of_rank(rank, RankWord.HELD) for rank in self._ranks())
 
     def _listen(self) -> None:
         told_s, rebalance, unheard, deaf = 0.0, False, 0, False
@@ -126,9 +143,9 @@ class LoneAgent:
             reason, limit_ms, request = message["save"]
             self._board.schedule(int(message["step"]), Scheduled(SaveReason(reason), int(limit_ms), int(request)))
         elif kind == "backup":
-            automatic = SaveReason(message["save"][0]).automatic
-            part = Part(self._base + int(message["step"]), int(message["rank"]), 0, automatic)
-            return self._back_up(Path(message["path"]), part)
+            return self._back_up(message)
+        elif kind == "nothing":
+            self._backups.nothing(self._part(message))
         elif kind == "latest":
             found = self._backups.latest(int(message["rank"]), 0)
             self._base = 0 if found is None else found.step
@@ -137,14 +154,16 @@ class LoneAgent:
             log.warning("version %s is not safe: %s", message["version"], message["error"])
         return {}
 
-    def _back_up(self, path: Path, part: Part) -> Mapping[str, Any]:
-        def done(_: int, __: str) -> None:
-            with self._lock:
-                self._uploads -= 1
+    def _back_up(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        save, step, local_rank = Scheduled(*message["save"]), int(message["step"]), int(message["local_rank"])
+        reason = SaveReason(save.reason)
 
-        with self._lock:
-            self._uploads += 1
-        found = self._backups.add(path, part, done)
-        if "error" in found:
-            done(0, "")
-        return found
+        def went_on() -> bool:
+            return self._ended.is_set() or self._board.of_rank(local_rank, RankWord.STEP) > step
+
+        others = Others(int(message["world"]), went_on, reason.holds, save.limit_ms / 1000 if reason.holds else None)
+        part = self._part(message, reason.automatic)
+        return self._backups.add(Path(message["path"]), part, lambda *_: None, others)
+
+    def _part(self, message: Mapping[str, Any], automatic: bool = False) -> Part:
+        return Part(self._base + int(message["step"]), int(message["rank"]), 0, automatic)

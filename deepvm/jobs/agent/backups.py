@@ -1,23 +1,33 @@
-"""Backups of files that scripts save by themselves: uploaded in the background, of which only whole ones count."""
+"""Backups of files that scripts save by themselves: uploaded in the background, of which only whole ones count.
+
+Whether other ranks save the same step is seen in the place for backups alone: the agent of rank 0 waits until each has
+decided, and those that save have their parts there; then it seals the backup.
+"""
 
 from __future__ import annotations
 
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deepvm.errors import CheckpointError, DataError, MissingExtraError
+from deepvm.errors import CheckpointError, DamagedError, DataError, MissingExtraError
 from deepvm.io.failpoints import point
 from deepvm.jobs.storage.backup_places import FORMS, open_backups
-from deepvm.jobs.storage.backup_store import KEEP, BackupStore, Part, staying
+from deepvm.jobs.storage.backup_store import KEEP, BackupStore, Kept, Part, Said, name_of, staying
+
+LAST_S = 1800.0
+"""For so long a backup may take that was under way when a training ended; and other ranks with theirs."""
+_LOOK_S, _SELDOM_S = 0.02, 0.5
 
 log = logging.getLogger("deepvm.agent")
 
-Done = Callable[[int, str], None]
+Done = Callable[[int, str, float], None]
+_TROUBLE = (OSError, CheckpointError, DataError, MissingExtraError)
 
 
 @dataclass(frozen=True)
@@ -28,59 +38,189 @@ class Backup:
     path: Path
 
 
+@dataclass(frozen=True)
+class Others:
+    """The other ranks of a training, when one saves.
+
+    Attributes:
+        world: how many ranks there are, this one included.
+        went_on: whether all have decided by now to save this step or not, as the next one shows.
+        all_say: rather wait until each says so, because no next step will be done; until ``limit_s``, on the wall.
+    """
+
+    world: int = 1
+    went_on: Callable[[], bool] = lambda: True
+    all_say: bool = False
+    limit_s: float | None = None
+
+
+ALONE = Others()
+
+
+class _Waiting:
+    """A part that is uploaded, and whose backup is not sealed yet."""
+
+    def __init__(self, part: Part, others: Others, done: Done, took_s: float) -> None:
+        self.part, self.others, self.done, self.took_s = part, others, done, took_s
+        self.since_s = time.monotonic()
+        self.limit_s = min(others.limit_s or time.time() + LAST_S, time.time() + LAST_S)
+
+    def missing(self, said: Mapping[int, Said]) -> list[int]:
+        """The ranks that have not decided, or whose parts are not whole yet."""
+        silent = set(range(self.others.world)) - said.keys() if self.others.all_say else set()
+        return sorted(silent | {rank for rank, word in said.items() if word is Said.BEGUN})
+
+
 class Backups:
     """The backups of one job, as one machine sees them."""
 
     def __init__(self, store: BackupStore | None, here: Path, keep: int = KEEP) -> None:
         """``here``: the folder for what is fetched. ``keep``: backups that stay, 0 for all that scripts made."""
         self._store, self._here, self._keep = store, here, keep
-        self._queue: queue.SimpleQueue[tuple[Path, Part, Done]] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Path, Part, Others, Done, float]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._waiting: list[_Waiting] = []
         self._left, self._lock = 0, threading.Lock()
+        self._late: set[Part] = set()
+        self._failed: dict[int, str] = {}
+        self._oldest = 0
 
     @property
     def under_way(self) -> int:
         """How many are not done yet."""
         return self._left
 
+    @property
+    def failure(self) -> str:
+        """Why the newest backup of a rank here was not made; empty if all were."""
+        with self._lock:
+            return next(iter(self._failed.values()), "")
+
+    def forget(self, epoch: int) -> None:
+        """A generation begins: what older ones have begun does not count any more."""
+        with self._lock:
+            self._oldest, self._failed = epoch, {}
+
     @classmethod
     def at(cls, tiers: Sequence[str], job: str, here: Path, keep: int = KEEP) -> Backups:
         """Those at the first of a job's tiers that takes them."""
         return cls(open_backups(tiers, job), here, keep)
 
-    def add(self, path: Path, part: Part, done: Done) -> Mapping[str, Any]:
-        """Upload in the background; ``done`` is called with the step, and an error or an empty text."""
-        if self._store is None:
+    def add(self, path: Path, part: Part, done: Done, others: Others = ALONE) -> Mapping[str, Any]:
+        """Upload in the background; ``done`` is called with the step, an error or an empty text, and the seconds."""
+        store = self._store
+        if store is None:
             return {"error": f"none of the job's tiers takes backups; give it one such as {FORMS}"}
         if not path.exists():
             return {"error": f"there is no {path}"}
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, daemon=True, name="backups")
-            self._thread.start()
-        self._count(1)
-        self._queue.put((path, part, done))
+        if part.rank:
+            try:
+                if store.say(part, Said.BEGUN):
+                    self._late.add(part)
+            except _TROUBLE as error:
+                return {"error": str(error)}
+        with self._lock:
+            self._left += 1
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, daemon=True, name="backups")
+                self._thread.start()
+        self._queue.put((path, part, others, done, time.monotonic()))
         return {}
 
-    def _count(self, more: int) -> None:
-        with self._lock:
-            self._left += more
+    def nothing(self, part: Part) -> None:
+        """Tell the other ranks that one here does not save this step."""
+        try:
+            if self._store is not None and part.rank:
+                self._store.say(part, Said.NOTHING)
+        except _TROUBLE as error:
+            log.warning("other ranks wait for rank %d in vain: %s", part.rank, error)
 
     def _run(self) -> None:
+        look_s = _LOOK_S
         while True:
-            path, part, done = self._queue.get()
-            assert self._store is not None
             try:
-                self._store.save(path, part)
-            except Exception as error:  # of any kind: the next backup may work, and somebody waits for this one
-                expected = isinstance(error, (OSError, CheckpointError, DataError, MissingExtraError))
-                log.warning("%s is not backed up: %s", path, error, exc_info=not expected)
-                done(part.step, str(error) or type(error).__name__)
-                self._count(-1)
-                continue
-            done(part.step, "")
-            self._count(-1)
-            if not part.rank:
-                self._prune(part)
+                path, part, others, done, began_s = self._queue.get(timeout=look_s if self._waiting else None)
+            except queue.Empty:
+                look_s = min(2 * look_s, _SELDOM_S)
+            else:
+                look_s = _LOOK_S
+                self._upload(path, part, others, done, began_s)
+            for waiting in list(self._waiting):
+                if self._is_over(waiting):
+                    self._waiting.remove(waiting)
+
+    def _upload(self, path: Path, part: Part, others: Others, done: Done, began_s: float) -> None:
+        assert self._store is not None
+        try:
+            self._check(part)
+            self._store.save(path, part)
+        except Exception as error:  # of any kind: the next backup may work, and somebody waits for this one
+            expected = isinstance(error, _TROUBLE)
+            log.warning("%s is not backed up: %s", path, error, exc_info=not expected)
+            self._end(part, done, str(error) or type(error).__name__, 0.0)
+            if part.rank:
+                self._say_failed(part)
+            return
+        took_s = time.monotonic() - began_s
+        if part.rank and part not in self._late:
+            self._end(part, done, "", took_s)
+        else:
+            self._waiting.append(_Waiting(part, others, done, took_s))
+
+    def _check(self, part: Part) -> None:
+        if part.epoch < self._oldest:
+            raise CheckpointError(f"generation {part.epoch} is over: {self._oldest} has begun")
+
+    def _say_failed(self, part: Part) -> None:
+        assert self._store is not None
+        try:
+            self._store.say(part, Said.FAILED)
+        except _TROUBLE as error:
+            log.debug("%s", error)
+
+    def _is_over(self, waiting: _Waiting) -> bool:
+        """Seal a backup whose parts are all there, or give it up."""
+        part, others, store = waiting.part, waiting.others, self._store
+        assert store is not None
+        try:
+            self._check(part)
+            if others.world > 1:
+                if not part.rank and not others.all_say and not others.went_on():
+                    return False
+                said = store.said(part)
+                failed = [rank for rank, word in said.items() if word is Said.FAILED]
+                missing = waiting.missing(said)
+                if failed or (missing and time.time() > waiting.limit_s):
+                    raise CheckpointError(f"step {part.step}: no parts of ranks {failed or missing}")
+                if missing:
+                    return False
+                ranks = {rank for rank, word in said.items() if word is Said.WHOLE}
+                store.seal(part, len(ranks))
+                if {r for r, word in store.said(part).items() if word in (Said.WHOLE, Said.BEGUN)} != ranks:
+                    store.set_aside(Kept(part.step, name_of(part)), part.epoch)  # one has begun meanwhile
+                    return False
+                if others.all_say or len(ranks) > 1:
+                    waiting.took_s += time.monotonic() - waiting.since_s
+            else:
+                store.seal(part, 1)
+        except Exception as error:
+            expected = isinstance(error, _TROUBLE)
+            log.warning("a backup is not whole: %s", error, exc_info=not expected)
+            self._end(part, waiting.done, str(error) or type(error).__name__, 0.0)
+            return True
+        self._end(part, waiting.done, "", waiting.took_s)
+        self._prune(part)
+        return True
+
+    def _end(self, part: Part, done: Done, error: str, took_s: float) -> None:
+        with self._lock:
+            self._failed.pop(part.rank, None)
+            if error and part.epoch >= self._oldest:
+                self._failed[part.rank] = error
+            self._late.discard(part)
+        done(part.step, error, took_s)
+        with self._lock:
+            self._left -= 1
 
     def _prune(self, part: Part) -> None:
         """Remove what newer backups make superfluous; those after this step are of a run that went further."""
@@ -92,29 +232,37 @@ class Backups:
                 if kept.step < part.step and kept.name not in stay:
                     point("backup.before-prune")
                     self._store.remove(kept, part.epoch)
+            self._store.sweep(min([part.step, *(w.part.step for w in self._waiting)]), part.epoch)
         except (OSError, CheckpointError, DataError) as error:
             log.warning("old backups stay: %s", error)
 
     def latest(self, rank: int, epoch: int) -> Backup | None:
-        """Fetch the newest undamaged backup of a rank, or else of rank 0.
+        """Fetch a rank's part of the newest backup, or that of rank 0 where no other has saved.
 
-        Raises CheckpointError: all are damaged, or nobody can tell whether there are any.
+        All ranks go on from one step: what all of them find damaged is skipped by all; where each has a part of its
+        own, a damaged one ends the training, and the next start finds an older backup.
+
+        Raises CheckpointError: all are damaged, a part is, or nobody can tell whether there are any.
         """
         store = self._store
         if store is None:
             return None
+        problem = ""
         try:
             store.begin(epoch)
-            whole = store.whole()
+            for kept in store.whole():
+                try:
+                    return Backup(kept.step, store.fetch(kept, rank, self._here / f"{kept.name}-{rank}"))
+                except DamagedError as error:
+                    if kept.ranks > 1:
+                        store.set_aside(kept, epoch)
+                        raise CheckpointError(
+                            f"{error}; the backup of step {kept.step} is set aside: start again, from an older one"
+                        ) from None
+                    log.warning("the backup %s of %s is skipped: %s", kept.name, store.url, error)
+                    problem = problem or f"{kept.name}: {error}"
         except (OSError, DataError) as error:
             raise CheckpointError(f"{store.url}: {error}") from error
-        problem = ""
-        for kept in whole:
-            try:
-                return Backup(kept.step, store.fetch(kept, rank, self._here / f"{kept.name}-{rank}"))
-            except (OSError, ValueError, CheckpointError) as error:
-                log.warning("the backup %s of %s is skipped: %s", kept.name, store.url, error)
-                problem = problem or f"{kept.name}: {error}"
         if problem:
             raise CheckpointError(f"{store.url}: no backup can be read: {problem}")
         return None

@@ -105,7 +105,7 @@ class Preparation:
             try:
                 unpack(archive, code)
             except DataError as error:
-                self._give_up("unusable", why=f"code: {error}")
+                self.give_up("unusable", why=f"code: {error}")
             archive.unlink()
             point("agent.after-code")
         return code
@@ -119,9 +119,9 @@ class Preparation:
         try:
             failed, last = run_setup(command, code, environ, self._does, self._runs)
         except OSError as error:
-            self._give_up("unusable", why=f"setup: {error}")
+            self.give_up("unusable", why=f"setup: {error}")
         if failed:
-            self._give_up("setup-failed", code=failed, lines=last)
+            self.give_up("setup-failed", code=failed, lines=last)
         done.touch()
         point("agent.after-setup")
 
@@ -135,7 +135,7 @@ class Preparation:
         try:
             have_data(wanted, self._around.folder / "data", both)
         except DataError as error:
-            self._give_up("unusable", why=f"data: {error}")
+            self.give_up("unusable", why=f"data: {error}")
 
     def stop(self) -> None:
         """End a setup that runs."""
@@ -149,7 +149,7 @@ class Preparation:
     def _runs(self, setup: subprocess.Popen[bytes] | None) -> None:
         self._setup = setup
 
-    def _give_up(self, report: str, **facts: Any) -> NoReturn:
+    def give_up(self, report: str, **facts: Any) -> NoReturn:
         """End this machine once the controller knows that nothing can be trained on it."""
         self._reporter.add(report, **facts)
         deadline = time.monotonic() + _TOLD_S

@@ -26,7 +26,8 @@ from deepvm.jobs.cloud import Listing, RefusedError, Start, UnknownError
 from deepvm.jobs.clouds.settings import MachineSettings
 from deepvm.jobs.decisions.world import MachineRecord
 
-LOCK, MACHINE, ENDED, ORDER = "lock", "machine.json", "ended.json", "order.json"
+LOCK, MACHINE, ENDED, ORDER, AGENT, LOG = "lock", "machine.json", "ended.json", "order.json", "agent", "machine.log"
+_LAST_BYTES, _LAST_LINES = 16_384, 40
 _LOOK_S, _GONE_S = 0.01, 10.0
 
 
@@ -39,6 +40,7 @@ class LocalCloud:
     def __init__(self, folder: Path, allocation_s: float = 0.5) -> None:
         """``folder``: for the machines of all jobs. ``allocation_s``: from the request to the launch."""
         self._folder, self._allocation_s = folder, allocation_s
+        self._ends: dict[Path, dict[str, Any]] = {}
 
     @classmethod
     def open(cls, folder: Path) -> LocalCloud:
@@ -61,7 +63,8 @@ class LocalCloud:
         return jail()
 
     def finish(self, job: str) -> None:
-        """See :class:`Cloud`."""
+        """See :class:`Cloud`: the last look, which removes what machines have left."""
+        self.listing(job)
 
     def request(self, record: MachineRecord, start: Start) -> float:
         """See :class:`Cloud`."""
@@ -73,7 +76,7 @@ class LocalCloud:
         except OSError as error:
             raise RefusedError(f"{place}: {error.strerror or error}") from None
         try:
-            free = _locked(descriptor)
+            free = _locked(descriptor, fcntl.LOCK_EX)
             if (place / MACHINE).exists():  # asked for again, after a reply that was lost
                 return float(_read(place / MACHINE)["launched_s"])
             if not free:
@@ -105,7 +108,7 @@ class LocalCloud:
             # Nobody's child: it outlives this process, which need not wait for it.
             begin = 'log=$1; shift; "$@" >>"$log" 2>&1 & echo $!'
             started = subprocess.run(
-                ["/bin/sh", "-c", begin, "sh", str(place / "machine.log"), *words],
+                ["/bin/sh", "-c", begin, "sh", str(place / LOG), *words],
                 cwd="/",
                 env=_environ(),
                 stdin=subprocess.DEVNULL,
@@ -126,7 +129,7 @@ class LocalCloud:
 
     def listing(self, job: str) -> Listing:
         """See :class:`Cloud`."""
-        alive, ended = dict[str, float](), dict[str, tuple[float, float]]()
+        alive, ended, taken = dict[str, float](), dict[str, tuple[float, float]](), set[str]()
         with contextlib.suppress(FileNotFoundError):
             for place in sorted((self._folder / job / "machines").iterdir()):
                 if not (place / MACHINE).exists():
@@ -135,16 +138,30 @@ class LocalCloud:
                 if _is_alive(place):
                     alive[place.name] = launched_s
                 else:
-                    ended[place.name] = launched_s, self._end(place, "lost")
-        return Listing(alive, ended)
+                    end = self._end(place, "lost")
+                    ended[place.name] = launched_s, float(end["ended_s"])
+                    if end["why"] == "preempted":
+                        taken.add(place.name)
+                    shutil.rmtree(place / AGENT, ignore_errors=True)  # code and data, as the disk of a VM
+        return Listing(alive, ended, taken=frozenset(taken))
 
-    @staticmethod
-    def _end(place: Path, why: str) -> float:
-        """When a machine that is gone ended; written down if nobody has."""
+    def _end(self, place: Path, why: str) -> dict[str, Any]:
+        """When and why a machine that is gone ended; written down if nobody has."""
         if not (place / ENDED).exists():
             point("local.before-ended")
-            write_bytes(place / ENDED, json.dumps({"ended_s": time.time(), "why": why}).encode())
-        return float(_read(place / ENDED)["ended_s"])
+            end = self._ends.setdefault(place, {"ended_s": time.time(), "why": why})
+            try:
+                write_bytes(place / ENDED, json.dumps(end).encode())
+            except DataError:  # a full disk, which may be what ended it
+                return end
+        return _read(place / ENDED)
+
+    def last_lines(self, job: str, machine: str) -> list[str]:
+        """See :class:`Cloud`."""
+        with contextlib.suppress(OSError), (self._machine(job, machine) / LOG).open("rb") as log:
+            log.seek(max(log.seek(0, os.SEEK_END) - _LAST_BYTES, 0))
+            return log.read().decode("utf-8", "replace").splitlines()[-_LAST_LINES:]
+        return []
 
     def release(self, job: str, machine: str) -> None:
         """See :class:`Cloud`."""
@@ -155,7 +172,7 @@ class LocalCloud:
         _kill(place, "released")
         point("local.after-release")
         self._end(place, "released")
-        shutil.rmtree(place / "agent" / "code", ignore_errors=True)
+        shutil.rmtree(place / AGENT, ignore_errors=True)
 
     def preempt(self, job: str, machine: str, grace_s: float | None) -> None:
         """See :class:`Cloud`."""
@@ -192,9 +209,9 @@ def _environ() -> dict[str, str]:
     return found
 
 
-def _locked(descriptor: int) -> bool:
+def _locked(descriptor: int, kind: int) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
@@ -204,7 +221,7 @@ def _is_alive(place: Path) -> bool:
     """Whether any process of a machine lives: it holds the lock."""
     descriptor = os.open(place / LOCK, os.O_RDWR)
     try:
-        return not _locked(descriptor)
+        return not _locked(descriptor, fcntl.LOCK_SH)  # shared: others who look at the same time hold none that counts
     finally:
         os.close(descriptor)
 

@@ -87,6 +87,7 @@ class NetnsCloud(LocalCloud):
 
     def finish(self, job: str) -> None:
         """See :class:`Cloud`."""
+        super().finish(job)
         for place in sorted((self._folder / job / "machines").glob("*")):
             _remove(_space(job, place.name))
         with contextlib.suppress(subprocess.SubprocessError):

@@ -14,7 +14,7 @@ CLOUDS = {
     "local": "deepvm.jobs.clouds.local:LocalCloud",
     "netns": "deepvm.jobs.clouds.netns:NetnsCloud",
     "ssh": "deepvm.jobs.clouds.ssh:SshCloud",
-    "aws": "deepvm.jobs.clouds.aws.ec2_cloud:Ec2Cloud",
+    "aws": "deepvm.jobs.clouds.aws.ec2_head:HeadedEc2Cloud",
 }
 """Name -> ``module:class``, imported when first used."""
 
@@ -24,6 +24,11 @@ def find_cloud(name: str) -> type[Cloud]:
     if name not in CLOUDS:
         raise RequestError("cloud", name, one_of(name, tuple(CLOUDS)) or joined(CLOUDS, "or"))
     return cast("type[Cloud]", pkgutil.resolve_name(CLOUDS[name]))
+
+
+def clouds_that_preempt() -> tuple[str, ...]:
+    """The names of those whose machines can be taken back on purpose."""
+    return tuple(name for name in CLOUDS if find_cloud(name).can_preempt)
 
 
 def open_cloud(name: str, folder: Path) -> Cloud:

@@ -55,6 +55,7 @@ class _Placed:
     launched_s: float | None = None
     ended_s: float | None = None
     released_s: float | None = None
+    taken: bool = False
 
     def is_let_go(self, now_s: float) -> bool:
         """Whether its host did not answer for so long that nobody waits for its end any more."""
@@ -169,26 +170,36 @@ class SshCloud:
             asked = [h for h in own.hosts if not self._is_deaf(h)]
             for host, answer in self._ask_all(own, asked, {"do": "look", "controller": url}):
                 self._note(job, host, answer)
-        alive, ended = dict[str, float](), dict[str, tuple[float, float]]()
+        alive, ended, taken = dict[str, float](), dict[str, tuple[float, float]](), set[str]()
         for name, placed in self._placed(job).items():
             if placed.launched_s is None:
                 continue
             if placed.ended_s is not None:
                 ended[name] = placed.launched_s, placed.ended_s
+                taken |= {name} if placed.taken else set()
             elif not (placed.is_let_go(now_s) and placed.host in self._deaf):
                 alive[name] = placed.launched_s
-        return Listing(alive, ended)
+        return Listing(alive, ended, taken=frozenset(taken))
 
     def _note(self, job: str, host: Host, answer: Mapping[str, Any]) -> None:
         """Write down what a host says of its machines."""
         for name, launched_s in answer["alive"].items():
             self._change(job, name, host.name, launched_s=launched_s, ended_s=None)
         for name, (launched_s, ended_s) in answer["ended"].items():
-            self._change(job, name, host.name, launched_s=launched_s, ended_s=ended_s)
+            taken = name in answer["taken"]
+            self._change(job, name, host.name, launched_s=launched_s, ended_s=ended_s, taken=taken)
 
     def release(self, job: str, machine: str) -> None:
         """See :class:`Cloud`."""
         self._order(job, machine, {"do": "release", "machine": machine}, released_s=time.time())
+
+    def last_lines(self, job: str, machine: str) -> list[str]:
+        """See :class:`Cloud`."""
+        own, placed = self._hosts(job), self._placed(job).get(machine)
+        if own is None or placed is None:
+            return []
+        host = next(h for h in own.hosts if h.name == placed.host)
+        return [str(line) for line in self._ask(own, host, {"do": "read", "machine": machine})["lines"]]
 
     def preempt(self, job: str, machine: str, grace_s: float | None) -> None:
         """See :class:`Cloud`."""
@@ -228,7 +239,7 @@ class SshCloud:
         self._places(job).mkdir(parents=True, exist_ok=True)
         write_bytes(self._places(job) / f"{machine}.json", json.dumps(asdict(placed)).encode())
 
-    def _change(self, job: str, machine: str, host: str, **facts: float | None) -> None:
+    def _change(self, job: str, machine: str, host: str, **facts: float | bool | None) -> None:
         with self._writing:
             before = self._placed(job).get(machine, _Placed(host))
             if before.host == host and before != replace(before, **facts):  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ and behind it ``bytes`` of an archive. It uses the standard library alone, as th
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import os
@@ -23,6 +24,7 @@ def main() -> None:
     sys.path = [path for path in sys.path if path]
     with open(0, "rb", closefd=False) as given:
         order = json.loads(given.readline())
+        order["lock"] = _locked()
         if sys.version_info < OLDEST:
             found, wanted = (".".join(map(str, v[:2])) for v in (sys.version_info, OLDEST))
             return _say(event="refused", why=f"its {sys.executable} is Python {found}; deepvm needs {wanted} or newer")
@@ -31,6 +33,19 @@ def main() -> None:
     from deepvm.jobs.clouds.ssh_host import obey
 
     return _say(**obey(order))
+
+
+def _hosts() -> str:
+    data = os.environ.get("XDG_DATA_HOME", "").strip() or os.path.expanduser("~/.local/share")
+    return os.path.join(data, "deepvm", "hosts")
+
+
+def _locked() -> int:
+    """Until this process ends, no other order removes the code that it may use: a lock on the folder of all hosts."""
+    os.makedirs(_hosts(), mode=0o700, exist_ok=True)
+    lock = os.open(_hosts(), os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    return lock
 
 
 def _is_installed(version: str) -> bool:
@@ -47,8 +62,7 @@ def _is_installed(version: str) -> bool:
 
 def _is_here(order: dict, given: io.BufferedReader) -> bool:  # type: ignore[type-arg]
     """Use what was sent now or before; False if nothing was."""
-    data = os.environ.get("XDG_DATA_HOME", "").strip() or os.path.expanduser("~/.local/share")
-    folder = os.path.join(data, "deepvm", "hosts", ".code", order["digest"])
+    folder = os.path.join(_hosts(), ".code", order["digest"])
     if not os.path.isdir(folder):
         if not order["bytes"]:
             return False

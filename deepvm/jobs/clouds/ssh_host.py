@@ -7,6 +7,7 @@ them, and ``logs``, which is all that is left of a job. A machine runs on when t
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import socket
@@ -67,18 +68,25 @@ def obey(order: Mapping[str, Any]) -> dict[str, Any]:
             _tell(folder / job, str(order.get("controller", "")))
         elif order["do"] == "release":
             cloud.release(job, str(order["machine"]))
-            shutil.rmtree(folder / job / "machines" / str(order["machine"]) / "agent", ignore_errors=True)
+        elif order["do"] == "read":
+            return {"event": "done", "lines": cloud.last_lines(job, str(order["machine"]))}
         elif order["do"] == "preempt":
             cloud.preempt(job, str(order["machine"]), order["grace_s"])
         elif order["do"] == "finish":
-            _finish(cloud, root, folder, job)
+            _finish(cloud, root, folder, job, int(order["lock"]))
         found = cloud.listing(job)
         busy = cloud.occupant("", "")
     except RefusedError as error:
         return {"event": "refused", "why": str(error)}
     except (UnknownError, OSError) as error:
         return {"event": "unknown", "why": str(error)}
-    return {"event": "done", "alive": dict(found.alive), "ended": dict(found.ended), "busy": busy}
+    return {
+        "event": "done",
+        "alive": dict(found.alive),
+        "ended": dict(found.ended),
+        "taken": [*found.taken],
+        "busy": busy,
+    }
 
 
 def _start(cloud: HostCloud, folder: Path, order: Mapping[str, Any]) -> float:
@@ -91,9 +99,6 @@ def _start(cloud: HostCloud, folder: Path, order: Mapping[str, Any]) -> float:
         busy = cloud.occupant(job, name)
         if busy:
             raise RefusedError(f"{busy} is there")
-        for old in (folder / job / "machines").glob("*/agent"):  # code and data of those that have ended
-            if old.parent.name != name:
-                shutil.rmtree(old, ignore_errors=True)
         if not order["address"]:
             cloud = HostCloud(folder, _towards(controller))
         pool = Pool(order["type"], order["zone"], order["market"], float(order["usd_per_hour"]))
@@ -125,8 +130,8 @@ def _tell(job: Path, controller: str, *, made: bool = False) -> None:
         write_bytes(file, controller.encode())
 
 
-def _finish(cloud: HostCloud, root: Path, folder: Path, job: str) -> None:
-    """Remove what a job has left, but for the logs of its machines."""
+def _finish(cloud: HostCloud, root: Path, folder: Path, job: str, lock: int) -> None:
+    """Remove what a job has left, but for the logs of its machines; ``lock``: that of the bootstrap, on the code."""
     place = folder / job
     if not place.is_dir() or cloud.listing(job).alive:
         return
@@ -135,8 +140,10 @@ def _finish(cloud: HostCloud, root: Path, folder: Path, job: str) -> None:
     for log in place.glob("machines/*/machine.log"):
         log.replace(logs / f"{job}-{log.parent.name}.log")
     shutil.rmtree(place)
-    if not any(_jobs(host) for host in root.iterdir() if host.name != _CODE):
-        shutil.rmtree(root / _CODE, ignore_errors=True)
+    with contextlib.suppress(OSError):  # an order under way may need the code: the next end of a job removes it
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not any(_jobs(host) for host in root.iterdir() if host.name != _CODE):
+            shutil.rmtree(root / _CODE, ignore_errors=True)
 
 
 def _jobs(host: Path) -> list[Path]:

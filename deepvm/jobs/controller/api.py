@@ -16,6 +16,7 @@ from deepvm.errors import DeepVMError
 from deepvm.jobs.wire import HEADER, LARGEST, Receiver, WireError
 
 _BODY_S = 30.0
+_Answer = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 
 
 class BusyError(DeepVMError):
@@ -53,7 +54,9 @@ def application(handler: Handler, receiver: Receiver, known: Callable[[Any], Non
     async def nonce(_: Request) -> Response:
         return PlainTextResponse(receiver.nonce)
 
-    def signed(answer: Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]) -> Callable[..., Any]:
+    def signed(
+        kind: str, answer: Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+    ) -> Callable[..., Any]:
         async def endpoint(request: Request) -> Response:
             try:
                 body = await asyncio.wait_for(_body(request), _BODY_S)
@@ -74,9 +77,10 @@ def application(handler: Handler, receiver: Receiver, known: Callable[[Any], Non
             except BusyError as error:
                 return PlainTextResponse(str(error), 503)
             if found is None:
-                handler.gone(machine)
+                if kind == "beat":  # who waits for another answer may have given it up
+                    handler.gone(machine)
                 return PlainTextResponse("", 400)
-            sealed, signature = receiver.sealed(found, machine, int(message["number"]))
+            sealed, signature = receiver.sealed(found, message)
             return Response(sealed, media_type="application/json", headers={HEADER: signature})
 
         return endpoint
@@ -84,7 +88,7 @@ def application(handler: Handler, receiver: Receiver, known: Callable[[Any], Non
     kinds = {"job": handler.job, "code": handler.code, "beat": handler.beat, "report": handler.report}
     kinds |= {"schedule": handler.schedule, "command": handler.command}
     routes = [Route("/nonce", nonce)]
-    routes += [Route(f"/{kind}", signed(answer), methods=["POST"]) for kind, answer in kinds.items()]
+    routes += [Route(f"/{kind}", signed(kind, answer), methods=["POST"]) for kind, answer in kinds.items()]
     return Starlette(routes=routes)
 
 

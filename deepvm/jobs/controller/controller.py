@@ -9,38 +9,46 @@ import math
 import secrets
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from deepvm.core.spelling import joined
 from deepvm.errors import DataError, DeepVMError
 from deepvm.io.agent_board import SaveReason
 from deepvm.io.failpoints import point
-from deepvm.jobs.cloud import Cloud, Distant, Launch, RefusedError, Start
+from deepvm.jobs.agent.controller_client import LINE
+from deepvm.jobs.cloud import Cloud, Distant, Start
+from deepvm.jobs.clouds.registry import clouds_that_preempt
 from deepvm.jobs.controller.api import BusyError, application
+from deepvm.jobs.controller.changes import changed_states, has_changed, pass_points, rows_of
 from deepvm.jobs.controller.clock import SteadyClock
+from deepvm.jobs.controller.cloud_calls import CloudCalls
 from deepvm.jobs.controller.injector import Injection, strike_of
 from deepvm.jobs.controller.messages import beat_of, event_of, lines_of, number_of, schedule_of, text
 from deepvm.jobs.controller.samples import Sampler
-from deepvm.jobs.controller.server import Strangers, server_of
+from deepvm.jobs.controller.server import Strangers, listening, server_of
 from deepvm.jobs.decisions import events as d
-from deepvm.jobs.decisions.markets import market_facts
-from deepvm.jobs.decisions.react import Orders, orders_of, react
+from deepvm.jobs.decisions.heard import further
+from deepvm.jobs.decisions.react import Orders, orders_of, react, taken_up
 from deepvm.jobs.decisions.states import Machine
-from deepvm.jobs.decisions.world import LOST, Reason, World
-from deepvm.jobs.history.history import MACHINE, MARKET, STATE, EventRow, History
+from deepvm.jobs.decisions.waiting import forgiven
+from deepvm.jobs.decisions.world import LOST, UNREADY, Reason, World
+from deepvm.jobs.history.history import MACHINE, EventRow, History
 from deepvm.jobs.history.log_files import add_line
 from deepvm.jobs.history.pools import learnt
 from deepvm.jobs.wire import USER, Receiver, secret_of, token_of
 
-_TICK_S, _GONE_S, _ACK_S = 0.2, 0.3, 8.0
+_TICK_S, _ACK_S = 0.2, 8.0
+_GONE_NEAR_S, _GONE_S = 0.3, 3.0
+"""For so long nobody is suspected whose connection has broken: another takes round trips, of which some are long."""
 _PIECE = 300_000
+_LONGEST_LINE = 1000
 _STALL_S = 1.0
-_AGAIN_S, _UNWRITTEN_S = 1.0, 300.0
+_AGAIN_S, _UNWRITTEN_S, _LOCKED_S = 1.0, 300.0, 0.3
 _QUIET = (d.Tick, d.Heard, d.Listed, d.Silent)
 """Events of which only what follows is written down."""
-_ENDS = (Machine.SUSPECT, Machine.LOST, Machine.ENDED)
 _REASONS = {
     Reason.EMERGENCY: SaveReason.EMERGENCY,
     Reason.RESIZE: SaveReason.RESIZE,
@@ -85,7 +93,8 @@ class Controller:
     def __init__(self, job: Submitted, world: World, cloud: Cloud, history: History) -> None:
         """Start nothing yet.
 
-        ``told`` is called with each event that is written down. ``keeps``: an interruption ends only the controller;
+        ``told`` is called with each event that is written down. ``kept`` returns once all that is written down is safe
+        wherever else it must be; nothing follows from it before. ``keeps``: an interruption ends only the controller;
         machines train on, and another controller adopts them.
         """
         self._job, self.world, self._cloud, self._history = job, world, cloud, history
@@ -94,21 +103,29 @@ class Controller:
         self._unwritten_s: float | None = None
         """Since when the history cannot be written."""
         self.told: Callable[[EventRow], None] = lambda event: None
+        self.kept: Callable[[], Awaitable[None]] = _nowhere_else
+        self._receiver = Receiver(job.secret)
         self.interrupted, self.keeps = False, False
         self._agents: dict[str, _Agent] = {}
         self._change = asyncio.Condition()
         self._tasks = set[asyncio.Task[None]]()
         self._ports: dict[int, int] = {}
         self._schedule: dict[str, Any] | None = None
-        self._struck = set[str]()
-        self._heard: dict[str, d.Heard] = {}
+        self._struck, self._explained = set[str](), set[str]()
+        self._heard: dict[str, tuple[d.Heard, float]] = {}
         self._inbox: list[tuple[d.Event, Mapping[str, Any]]] = []
         self._wrong: Exception | None = None
         self._waiting: dict[str, asyncio.TimerHandle] = {}
         self.last_lines: list[str] = []
-        self._listed_s = 0.0
         self._stop = ""
         self._injected_s = 0.0
+        self._gone_s = _GONE_NEAR_S if cloud.near else _GONE_S
+        self._calls = CloudCalls(cloud, job.name, self.feed)
+
+    @property
+    def nonce(self) -> str:
+        """What messages to this controller must carry."""
+        return self._receiver.nonce
 
     # --- events ------------------------------------------------------------------------------------------------------
 
@@ -135,34 +152,33 @@ class Controller:
         inbox, self._inbox = self._inbox, []
         before = self.world
         world, acts = react(before, [event for event, _ in inbox], self._clock.now_s())
-        told = [(_name(e), {**_facts(e), **facts}) for e, facts in inbox if not isinstance(e, _QUIET)]
-        told += [(MACHINE, facts) for facts in _ends(before, world)]
-        news = world.preparing.items() - before.preparing.items()
-        told += [("preparing", {"id": key, "doing": doing}) for key, (doing, _) in sorted(news)]
-        if before.on_demand != world.on_demand:
-            told.append((MARKET, market_facts(world)))
-        if before.job is not world.job and not told:
-            told.append((STATE, {}))
-        state, now = world.job.value, {"generation": world.generation, "steps": world.steps}
-        paid = {"step_s": float(world.facts.step_s), "usd": round(world.usd, 8)} if told else {}
-        rows = [EventRow(world.now_s, kind, state, {**now, **paid, **facts}) for kind, facts in told]
-        if acts or rows or self._has_changed(before, world):
-            changed = _changed(before, world)
-            _pass(changed, "unwritten")
+        rows = rows_of(before, world, [each for each in inbox if not isinstance(each[0], _QUIET)])
+        if acts or rows or has_changed(before, world):
+            changed = changed_states(before, world)
+            pass_points(changed, "unwritten")
             try:
                 self._history.commit(self._job.name, self._stored, world, rows)
             except DataError as error:
                 self._put_off(inbox, error)
                 return
             self._stored, self._unwritten_s = world, None
-            _pass(changed, "written")
+            pass_points(changed, "written")
         self.world = world
-        for row in rows:
-            self.told(row)
         for act in acts:
             self._start(self._do(act))
         if replace(before, now_s=world.now_s) != world:
             self._start(self._wake())
+        for row in rows:
+            if row.kind == MACHINE and row.facts["why"] == UNREADY and row.facts["id"] not in self._explained:
+                self._start(self._explain(row.facts["id"]))
+            self._tell(row)
+
+    def _tell(self, row: EventRow) -> None:
+        """Show an event; nothing else depends on whether somebody can see it."""
+        try:
+            self.told(row)
+        except Exception as error:  # a terminal that was closed, a pipe that nobody reads
+            log.debug("%s is not shown: %s", row.kind, error)
 
     def _put_off(self, inbox: list[tuple[d.Event, Mapping[str, Any]]], error: DataError) -> None:
         """Do nothing of which no trace would be left; a disk that is full, or a lock, may be gone in a moment."""
@@ -175,18 +191,6 @@ class Controller:
         self._inbox = [*inbox, *self._inbox]
         asyncio.get_running_loop().call_later(_AGAIN_S, self._drain)
 
-    @staticmethod
-    def _has_changed(before: World, world: World) -> bool:
-        """Whether anything has but what the next heartbeats say again."""
-        one, other = (
-            replace(w, now_s=0.0, reached=0, facts=world.facts, pace=world.pace, machines={}, cold=frozenset())
-            for w in (before, world)
-        )
-        if one != other or before.machines.keys() != world.machines.keys():
-            return True
-        changed = [(m, world.machines[key]) for key, m in before.machines.items() if m is not world.machines[key]]
-        return any(replace(a, heard_s=b.heard_s, silent_s=b.silent_s) != b for a, b in changed)
-
     async def _wake(self) -> None:
         async with self._change:
             self._change.notify_all()
@@ -198,57 +202,44 @@ class Controller:
 
     async def _do(self, act: d.Act) -> None:
         """Have the cloud do something; what became of it is an event, or found in the cloud's list."""
-        name = self._job.name
         try:
-            if isinstance(act, d.Release):
-                point("cloud.before-release")
-                await asyncio.to_thread(self._cloud.release, name, act.id)
-                point("cloud.after-release")
-                if self._cloud.near:  # it is gone already
-                    self._listed_s = 0.0
-                return
-            record = self.world.machines[act.id]
-            start = Start(
-                name, act.id, secret_of(self._job.secret, act.id), self._url, str(self._job.folder / "controller")
-            )
-            point("cloud.before-request")
-            made = await asyncio.to_thread(self._cloud.request, record, start)
-            point("cloud.after-request")
-        except RefusedError as error:
-            self.feed(d.Refused(act.id, str(error)))
-        except (DeepVMError, OSError) as error:  # whatever it was, nobody knows what became of it
-            log.warning("%s", error)
-        else:
-            launch = made if isinstance(made, Launch) else Launch(made)
-            self.feed(d.Launched(act.id, launch.launched_s, launch.zone, launch.usd_per_hour))
+            await self._safe()
+        except BusyError:
+            return
+        if isinstance(act, d.Release):
+            await self._calls.release(act.id)
+            return
+        name, place = self._job.name, str(self._job.folder / "controller")
+        start = Start(name, act.id, secret_of(self._job.secret, act.id), self._url, place)
+        await self._calls.request(self.world.machines[act.id], start)
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
     async def run(self) -> World:
         """Run until the job is over and nothing lives."""
-        host = await asyncio.to_thread(self._cloud.host, self._job.name)
+        with self._history.hurried(_LOCKED_S):  # heartbeats are to be answered meanwhile
+            return await self._run()
+
+    async def _run(self) -> World:
+        host = await self._calls.call(self._cloud.host, self._job.name)
         bind, bind_port = self._cloud.listen() if isinstance(self._cloud, Distant) else (host, 0)
-        self._receiver, strangers = Receiver(self._job.secret), Strangers()
-        server = server_of(application(self, self._receiver, strangers.left), bind, bind_port, strangers)
-        serving = asyncio.create_task(server.serve())
+        strangers, bound = Strangers(), listening(bind, bind_port)
+        server = server_of(application(self, self._receiver, strangers.left), strangers)
+        serving = asyncio.create_task(server.serve([bound]))
         while not server.started:
             await asyncio.sleep(0.01)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        self._url = f"http://{host}:{port}"
+        self._url = f"http://{host}:{bound.getsockname()[1]}"
         place = self._job.folder / "controller"
         place.with_name("controller.new").write_text(self._url)
         place.with_name("controller.new").replace(place)
         if isinstance(self._cloud, Distant):
-            await asyncio.to_thread(self._cloud.announce, self._job.name, self._url)
+            await self._calls.call(self._cloud.announce, self._job.name, self._url)
         point(f"job.{self.world.job.value}.begun")
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
-        now_s = last_s = self._clock.now_s()
-        # Nobody was there to hear them.
-        rested = {k: replace(m, heard_s=m.heard_s and now_s) for k, m in self.world.machines.items()}
-        preparing = {k: (doing, now_s) for k, (doing, _) in self.world.preparing.items()}
-        self.world = replace(self.world, machines=rested, preparing=preparing)
-        sampler = Sampler(self._history, self._job.name)
+        last_s = self._clock.now_s()
+        self.world = taken_up(self.world, last_s)
+        sampler, looked = Sampler(self._history, self._job.name), False
         try:
             while True:
                 if self._wrong is not None:
@@ -260,9 +251,8 @@ class Controller:
                     self._hear()
                     await asyncio.sleep(_TICK_S)
                     continue
-                if time.monotonic() - self._listed_s >= self._job.list_s:
-                    self._listed_s = time.monotonic()
-                    self._start(self._list())
+                if self._calls.is_list_due(self._job.list_s):
+                    self._start(self._calls.list())
                 if self._stop:
                     self.feed(d.Stop(self._stop))
                     self._stop = ""
@@ -274,7 +264,11 @@ class Controller:
                     return self.world
                 over = self.world.job.over and all(m.state.over for m in self.world.machines.values())
                 if over and not self._tasks:
-                    await asyncio.to_thread(self._cloud.finish, self._job.name)
+                    if not looked:  # a request that was given up may have made a machine since
+                        looked = True
+                        await self._calls.list()
+                        continue
+                    await self._calls.finish()
                     sampler.close()
                     point("job.finished")
                     return self.world
@@ -284,15 +278,14 @@ class Controller:
             server.should_exit = True
             with contextlib.suppress(asyncio.CancelledError):
                 await serving
+            self._calls.close()
 
     def _forgive(self, stalled_s: float) -> None:
         """Silence while this process slept, waited for a lock or had no core counts for nothing."""
-        kept = {k: m.heard_s and m.heard_s + stalled_s for k, m in self.world.machines.items()}
-        machines = {k: replace(m, heard_s=kept[k]) for k, m in self.world.machines.items()}
-        self.world = replace(self.world, machines=machines)
+        self.world = forgiven(self.world, stalled_s)
         for machine, wait in list(self._waiting.items()):
             wait.cancel()
-            self._waiting[machine] = asyncio.get_running_loop().call_later(_GONE_S, self._is_gone, machine)
+            self._waiting[machine] = asyncio.get_running_loop().call_later(self._gone_s, self._is_gone, machine)
 
     def _interrupt(self) -> None:
         """Ctrl-C: save, release, end, unless machines are kept; a second one ends the controller at once."""
@@ -308,7 +301,8 @@ class Controller:
 
     def _hear(self) -> None:
         """The heartbeats of members since the last look, all at once: with many machines each would take too long."""
-        heard, self._heard = self._heard, {}
+        found, self._heard = self._heard, {}
+        heard = {machine: beat for machine, (beat, _) in found.items()}
         for machine, beat in heard.items():
             if self.world.machines[machine].state is not Machine.MEMBER:
                 self.feed(beat)
@@ -318,18 +312,24 @@ class Controller:
                 machines[machine] = replace(machines[machine], heard_s=now_s, silent_s=None)
                 self.world = self.world.with_spare(machine, spare=heard[machine].spare)
         own = [b for m, b in heard.items() if b.epoch == self.world.generation and m in self.world.members]
-        reached = max([self.world.reached, *(b.step for b in own)])
+        steps = [(b.step, at_s) for b, at_s in found.values() if b in own]
         step_s = next((b.step_s for b in own if b.step_s), float(self.world.facts.step_s))
         facts = replace(self.world.facts, step_s=step_s)
-        self.world = replace(self.world, machines=machines, reached=reached, facts=facts)
+        self.world = replace(self.world, machines=machines, facts=facts)
+        if steps:
+            self.world = further(self.world, *max(steps))
 
-    async def _list(self) -> None:
+    async def _explain(self, machine: str) -> None:
+        """Find out why a machine has ended that could not train, and did not say why."""
+        self._explained.add(machine)
         try:
-            found = await asyncio.to_thread(self._cloud.listing, self._job.name)
+            lines = await self._calls.call(self._cloud.last_lines, self._job.name, machine)
         except (DeepVMError, OSError) as error:
             log.warning("%s", error)
             return
-        self.feed(d.Listed(dict(found.alive), dict(found.ended), dict(found.zones)))
+        if lines:
+            self.last_lines = [line[:_LONGEST_LINE] for line in lines]
+            self.feed(d.Failed(machine, self.last_lines[-1], own=True), {"lines": self.last_lines})
 
     def _strike(self) -> None:
         """Take machines back on purpose, when their lives are over."""
@@ -350,15 +350,11 @@ class Controller:
             strike = strike_of(injection, number)
             if self._clock.now_s() - max(machine.trained_s, self._injected_s) >= strike.life_s:
                 self._struck.add(machine.id)
-                self._start(self._preempt(machine.id, strike.grace_s))
+                self._start(self._calls.preempt(machine.id, strike.grace_s))
 
     def _is_struck(self, machine: str) -> bool:
         record = self.world.machines[machine]
         return record.noticed_s is not None or record.end_reason == LOST
-
-    async def _preempt(self, machine: str, grace_s: float | None) -> None:
-        with contextlib.suppress(DeepVMError, OSError):
-            await asyncio.to_thread(self._cloud.preempt, self._job.name, machine, grace_s)
 
     # --- agents ------------------------------------------------------------------------------------------------------
 
@@ -386,33 +382,48 @@ class Controller:
         beat, record = beat_of(machine, message), self.world.machines.get(machine)
         if record is None:
             return self._told(Orders(shutdown=True))
-        agent = self._agents.setdefault(machine, _Agent())
+        is_new, agent = machine not in self._agents, self._agents.setdefault(machine, _Agent())
         agent.address, agent.port, agent.scheduled = beat.address, beat.port, beat.scheduled
         if (wait := self._waiting.pop(machine, None)) is not None:
             wait.cancel()
         if record.state is Machine.MEMBER:
-            self._heard[machine] = beat.heard  # nothing follows from it at once
+            self._heard[machine] = beat.heard, self._clock.now_s()  # nothing follows from it at once
         else:
             self.feed(beat.heard)
             await self._heeded()
-        if agent.scheduled:
+        if agent.scheduled or is_new:
             await self._wake()
         until_s = time.monotonic() + min(beat.wait_s, 60.0)
         async with self._change:
             while True:
                 orders, left_s = orders_of(self.world, machine), until_s - time.monotonic()
-                if self._digest(orders) != beat.seen:
-                    point("controller.before-orders")
-                    return self._told(orders)
+                if self._digest(orders) != beat.seen and self._can_start(machine, orders):
+                    break
                 if left_s <= 0:
                     return {"same": True}
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._change.wait(), left_s)
+        await self._safe()
+        point("controller.before-orders")
+        return self._told(orders)
+
+    async def _safe(self) -> None:
+        """Wait until what follows cannot be forgotten. Raises BusyError."""
+        try:
+            await self.kept()
+        except DeepVMError as error:
+            self._wrong = self._wrong or error
+            raise BusyError(str(error)) from None
+
+    def _can_start(self, machine: str, orders: Orders) -> bool:
+        """Whether all is known that the trainers of a machine must know; they are heard one after the other."""
+        is_known = all(m in self._agents for m in [*orders.members, *self.world.anchors])
+        return not orders.generation or machine in self.world.started or is_known
 
     def gone(self, machine: str) -> None:
         """See :class:`deepvm.jobs.controller.api.Handler`."""
         if machine in self.world.machines and machine not in self._waiting:
-            wait = asyncio.get_running_loop().call_later(_GONE_S, self._is_gone, machine)
+            wait = asyncio.get_running_loop().call_later(self._gone_s, self._is_gone, machine)
             self._waiting[machine] = wait
 
     def _is_gone(self, machine: str) -> None:
@@ -491,7 +502,13 @@ class Controller:
             self._change.notify_all()
             while any(self._agents.get(m, _Agent()).scheduled != number for m in members):
                 left_s = until_s - time.monotonic()
-                if left_s <= 0 or self.world.generation != generation:
+                if self.world.generation != generation:
+                    return {"error": "an older generation"}
+                if left_s <= 0:
+                    # Some will save it, and the others will not: none goes on like that, unless they agree themselves.
+                    for m in () if message.get("peers") else members:
+                        if self._agents.get(m, _Agent()).scheduled != number:
+                            self.feed(d.Silent(m))
                     return {"error": "not all machines have it"}
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._change.wait(), left_s)
@@ -508,6 +525,9 @@ class Controller:
         elif kind == "save":
             self.feed(d.SaveNow())
         elif kind == "inject":
+            if not self._cloud.can_preempt:
+                clouds = joined(clouds_that_preempt())
+                return {"error": f"its cloud takes machines back itself; allowed with {clouds}"}
             found = message["inject"]
             count = found["count"]
             done = self.world.preemptions
@@ -526,6 +546,14 @@ class Controller:
             return {"error": f"there is no command {kind!r}"}
         return {}
 
+    async def heed(self, body: bytes, signature: str) -> tuple[bytes, str]:
+        """A command that came another way than over HTTP, and its signed answer. Raises WireError, or what it lacks."""
+        message = self._receiver.opened(body, signature)
+        answer = await self.command(str(message["machine"]), message)
+        await asyncio.sleep(2 * _TICK_S)  # until it was fed and written down
+        await self.kept()
+        return self._receiver.sealed(answer, message)
+
     async def report(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """See :class:`deepvm.jobs.controller.api.Handler`."""
         wrong: Exception | None = None
@@ -539,13 +567,15 @@ class Controller:
             except (KeyError, TypeError, ValueError) as error:
                 wrong = error  # those behind it count; it does not, nor when it is sent again
         await self._heeded()
+        if any(event.get("event") != LINE for event in message["events"]):  # nothing follows from lines
+            await self._safe()
         if wrong is not None:
             raise wrong
         point("controller.before-heard")
         return {}
 
     def _reported(self, machine: str, event: Mapping[str, Any]) -> None:
-        if event["event"] == "line":
+        if event["event"] == LINE:
             self._line(machine, text(event, "text"))
             return
         found = event_of(machine, event)
@@ -553,6 +583,7 @@ class Controller:
             return
         if isinstance(found[0], d.Failed) or (isinstance(found[0], d.Ended) and found[0].code):
             self.last_lines = lines_of(event)
+            self._explained.add(machine)
         if isinstance(found[0], d.Noticed):
             found = replace(found[0], taken_s=self._clock.of_wall_s(found[0].taken_s)), found[1]
         self.feed(*found)
@@ -564,31 +595,5 @@ class Controller:
             log.debug("a line of %s is lost: %s", machine, error)
 
 
-def _changed(before: World, world: World) -> list[str]:
-    """The states that are new, by the names of their points."""
-    found = [] if before.job is world.job else [f"job.{world.job.value}"]
-    known = {key: m.state for key, m in before.machines.items()}
-    return [*found, *(f"machine.{m.state.value}" for k, m in world.machines.items() if known.get(k) is not m.state)]
-
-
-def _pass(changed: list[str], where: str) -> None:
-    for label in changed:
-        point(f"{label}.{where}")
-
-
-def _ends(before: World, world: World) -> Iterator[dict[str, Any]]:
-    """The machines that are silent, given up or gone now, and were not before."""
-    for key, machine in world.machines.items():
-        known = before.machines.get(key)
-        if known is not machine and (known is None or known.state is not machine.state) and machine.state in _ENDS:
-            yield {"id": key, "state": machine.state.value, "why": machine.end_reason}
-
-
-def _name(event: d.Event) -> str:
-    return type(event).__name__.lower()
-
-
-def _facts(event: d.Event) -> dict[str, Any]:
-    assert is_dataclass(event)
-    found = asdict(event)
-    return {k: v.value if isinstance(v, Reason) else v for k, v in found.items() if k not in ("alive", "ended")}
+async def _nowhere_else() -> None:
+    """The history alone is what another controller needs."""

@@ -77,7 +77,8 @@ def event_of(machine: str, report: Mapping[str, Any]) -> tuple[d.Event, Mapping[
         return d.Noticed(machine, seconds(report, "taken_s")), {"action": text(report, "action")}
     if kind == "started":
         version = None if report.get("version") is None else whole(report, "version")
-        return d.Started(machine, _generation(report), version), {}
+        done = whole(report, "done") if "done" in report else 0
+        return d.Started(machine, _generation(report), version, done), {}
     if kind == "ended":
         ended = d.Ended(machine, _generation(report), whole(report, "code", 2**31), whole(report, "step"))
         return ended, {"lines": lines_of(report)}
@@ -86,12 +87,13 @@ def event_of(machine: str, report: Mapping[str, Any]) -> tuple[d.Event, Mapping[
         stall_s, took_s = seconds(report, "stall_s"), seconds(report, "took_s")
         return d.Safe(_generation(report), version, reason, stall_s, took_s), {}
     if kind == "unsaved":
-        unsaved = d.Unsaved(_generation(report), text(report, "why")[:_LONGEST])
-        return (unsaved, {}) if SaveReason(whole(report, "reason")).holds else None
+        reason = _OF_AGENT[SaveReason(whole(report, "reason"))]
+        return d.Unsaved(_generation(report), text(report, "why")[:_LONGEST], reason), {}
     if kind == "rebalance":
         return d.Rebalanced(machine), {}
     if kind == "unusable":
-        return d.Failed(machine, text(report, "why")[:_LONGEST]), {}
+        own = truth(report, "own") if "own" in report else False
+        return d.Failed(machine, text(report, "why")[:_LONGEST], own), {}
     if kind == "setup-failed":
         return d.Failed(machine, f"setup failed with exit code {whole(report, 'code', 2**31)}"), {}
     return None

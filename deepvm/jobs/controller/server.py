@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import resource
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,8 +13,11 @@ import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from deepvm.jobs.cloud import RefusedError
+
 MOST_STRANGERS = 512
 """Connections that have not yet sent a signed message; of more, the oldest is closed."""
+_BACKLOG = 2048
 _KEPT_S = 75  # else idle connections close at the very period of the heartbeats
 
 
@@ -45,8 +49,18 @@ class Server(uvicorn.Server):
         yield
 
 
-def server_of(application: Starlette, host: str, port: int, strangers: Strangers) -> Server:
-    """A server at an address and a port, 0 for any that is free; not started yet."""
+def listening(host: str, port: int) -> socket.socket:
+    """A socket at an address and a port, 0 for any that is free. Raises RefusedError: it cannot be had."""
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+    except OSError as error:
+        where = f"{host}:{port}" if port else host
+        raise RefusedError(f"the controller cannot listen at {where}: {error.strerror or error}") from None
+
+
+def server_of(application: Starlette, strangers: Strangers) -> Server:
+    """A server, not started yet."""
 
     class Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         def connection_made(self, transport: asyncio.Transport) -> None:
@@ -63,8 +77,6 @@ def server_of(application: Starlette, host: str, port: int, strangers: Strangers
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     config = uvicorn.Config(
         application,
-        host=host,
-        port=port,
         http=Protocol,
         log_level="error",
         timeout_keep_alive=_KEPT_S,

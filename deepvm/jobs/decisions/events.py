@@ -38,12 +38,13 @@ class Refused:
 class Listed:
     """The cloud's list of the job's machines: since when they live, and from when to when those did that do no more.
 
-    ``zones``: where each is, if that was left to the cloud.
+    ``zones``: where each is, if that was left to the cloud. ``taken``: those of which it says that it took them back.
     """
 
     alive: Mapping[str, float]
     ended: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     zones: Mapping[str, str] = field(default_factory=dict)
+    taken: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -87,11 +88,15 @@ class Rebalanced:
 
 @dataclass(frozen=True)
 class Started:
-    """The trainers of a generation run on a machine; ``version``: what the first one resumed from, else None."""
+    """The trainers of a generation run on a machine; ``version``: what the first one resumed from, else None.
+
+    ``done``: the last step of those of an older generation, which were ended for it; 0 if there were none.
+    """
 
     id: str
     generation: int
     version: int | None = None
+    done: int = 0
 
 
 @dataclass(frozen=True)
@@ -120,10 +125,11 @@ class Safe:
 
 @dataclass(frozen=True)
 class Unsaved:
-    """The version that was asked for will not come."""
+    """A version will not come."""
 
     generation: int
     why: str
+    reason: Reason
 
 
 @dataclass(frozen=True)
@@ -140,10 +146,14 @@ class SaveNow:
 
 @dataclass(frozen=True)
 class Failed:
-    """Nothing can be trained on a machine: its setup failed."""
+    """Nothing can be trained on a machine: its setup failed.
+
+    ``own``: the machine is to blame, not the job, which goes on with others.
+    """
 
     id: str
     why: str
+    own: bool = False
 
 
 Event: TypeAlias = (

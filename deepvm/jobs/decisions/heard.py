@@ -29,9 +29,11 @@ from deepvm.jobs.decisions.world import (
     PREEMPTED,
     REFUSED,
     RELEASED,
+    UNREADY,
     MachineRecord,
     Reason,
     Save,
+    Unready,
     World,
 )
 
@@ -41,7 +43,7 @@ def known(world: World, event: Event) -> World:
     if isinstance(event, Listed):
         return _listed(world, event)
     if isinstance(event, Stop):
-        return world if world.ending else replace(world, ending=event.why)
+        return world.to_end(event.why)
     if isinstance(event, SaveNow | Rebalanced):
         wanted = isinstance(event, SaveNow) or (event.id in world.members and world.terms.policy.saves)
         if world.save is not None or not world.formed or world.job.over or not wanted:
@@ -63,7 +65,7 @@ def known(world: World, event: Event) -> World:
             return world
         return with_event(world, replace(machine, silent_s=now), MachineEvent.SILENT)
     if isinstance(event, Failed):
-        return replace(world, job=job_after(world.job, JobEvent.CRASHED), failure=event.why)
+        return _failed(world, machine, event)
     if isinstance(event, Noticed):
         first = machine.noticed_s is None and not machine.state.over and machine.state is not Machine.RELEASING
         moved = with_event(world, machine, MachineEvent.NOTICE)
@@ -81,20 +83,39 @@ def known(world: World, event: Event) -> World:
         world = with_event(world, world.machines[machine.id], MachineEvent.WARM)
     if event.epoch == world.generation and event.id in world.members:
         facts = replace(world.facts, step_s=event.step_s) if event.step_s else world.facts
-        world = replace(world, reached=max(world.reached, event.step), facts=facts)
+        world = further(replace(world, facts=facts), event.step, world.now_s)
     return world
+
+
+def further(world: World, step: int, at_s: float) -> World:
+    """With how far the generation was at a time; one that holds is where it was."""
+    if step < world.reached or (step == world.reached and world.reached_s is None):
+        return world
+    return replace(world, reached=step, reached_s=at_s)
 
 
 def _prepared(world: World, event: Heard) -> World:
     """With how far a machine's preparation is; seldom, because it is written down each time."""
     known_as, since_s = world.preparing.get(event.id, ("", -_SELDOM_S))
-    if event.preparing == known_as or (event.preparing and world.now_s - since_s < _SELDOM_S):
+    if event.preparing == known_as or (event.preparing and known_as and world.now_s - since_s < _SELDOM_S):
         return world
     others = {k: v for k, v in world.preparing.items() if k != event.id and world.machines[k].state.coming}
     return replace(world, preparing=others | ({event.id: (event.preparing, world.now_s)} if event.preparing else {}))
 
 
 _SELDOM_S = 10.0
+
+
+def _failed(world: World, machine: MachineRecord, event: Failed) -> World:
+    """With a machine on which nothing can be trained: its own fault, or that of the job, which ends."""
+    gone = machine.state.over or machine.state in (Machine.RELEASING, Machine.LOST)
+    # What has succeeded on another machine is this one's fault; one that is taken away may fail for that.
+    succeeded = any(m.ready_s is not None for m in world.machines.values() if m.role is machine.role)
+    if not (event.own or gone or succeeded):
+        return replace(world, job=job_after(world.job, JobEvent.CRASHED), failure=event.why)
+    known_as = replace(world.unready.get(machine.role, Unready()), why=f"{machine.id}: {event.why}")
+    world = replace(world, unready={**world.unready, machine.role: known_as})
+    return world if gone else with_event(world, replace(machine, end_reason=UNREADY), MachineEvent.RELEASE)
 
 
 def _placed(world: World, machine: str, zone: str, usd_per_hour: float | None = None) -> World:
@@ -107,6 +128,8 @@ def _placed(world: World, machine: str, zone: str, usd_per_hour: float | None = 
 
 def _listed(world: World, event: Listed) -> World:
     for machine in list(world.machines.values()):
+        if machine.id in event.taken and not machine.state.over and machine.state is not Machine.RELEASING:
+            machine = replace(machine, end_reason="" if machine.noticed_s is not None else LOST)
         if machine.id in event.ended:
             world = with_event(world, machine, MachineEvent.GONE)
             # The bill is by the cloud's times, not by those when somebody looked.
@@ -129,29 +152,41 @@ def _of_generation(world: World, event: Safe | Unsaved | Started | Ended) -> Wor
     if isinstance(event, Safe):
         save = world.save
         if save is not None and save.reason is event.reason:  # else one that was under way: more was done since
-            save = replace(save, over=True)
+            save = replace(save, safe=True)
         facts = replace(world.facts, save_s=event.stall_s, backup_s=event.took_s, emergency_s=event.took_s)
         world = replace(world, version=max(world.version, event.version), facts=facts)
+        if event.reason.holds:
+            world = replace(world, reached=max(world.reached, event.version), reached_s=None)
+        elif event.version > world.reached:
+            world = replace(world, reached=event.version, reached_s=world.now_s - event.took_s)
         counts = world.counts.saved(event.reason)
         stood_s = max(event.stall_s, event.took_s) if event.reason.holds else event.stall_s
-        return replace(world, counts=counts, saving_s=world.saving_s + stood_s, save=save)
+        return replace(world, counts=counts, saving_s=world.saving_s + stood_s, save=save, unsaved_s=None)
     if isinstance(event, Unsaved):
-        return replace(world, save=None if world.save is None else replace(world.save, over=True))
+        return unsaved(world) if world.save is not None and world.save.reason is event.reason else world
     if event.id not in world.members or not world.formed:
         return world
     if isinstance(event, Ended):
         reached = max(world.reached, event.step)
-        return replace(world, exits={**world.exits, event.id: event.code}, reached=reached)
+        return replace(world, exits={**world.exits, event.id: event.code}, reached=reached, reached_s=None)
+    if world.peak is not None:
+        world = replace(world, peak=max(world.peak, event.done))
     if event.version is not None and event.id == world.members[0]:
         lost = max((world.peak or 0) - event.version, 0)
         counts = replace(world.counts, lost_steps=world.counts.lost_steps + lost)
         # A heartbeat with its first steps may have been faster.
-        world = replace(world, counts=counts, peak=None, reached=max(world.reached, event.version))
+        reached, since_s = max(world.reached, event.version), world.reached_s
+        world = replace(world, counts=counts, peak=None, reached=reached, reached_s=since_s or world.now_s)
     started, machine = world.started | {event.id}, world.machines[event.id]
     if machine.trained_s is None:
         world = world.with_machine(replace(machine, trained_s=world.now_s))
     job = job_after(world.job, JobEvent.STARTED) if started == set(world.members) else world.job
     return replace(world, started=started, job=job)
+
+
+def unsaved(world: World) -> World:
+    """With the version given up that something waits for: trainers go on, and it may be asked for again."""
+    return replace(world, save=None, unsaved_s=world.now_s, job=job_after(world.job, JobEvent.GO_ON))
 
 
 def with_event(world: World, machine: MachineRecord, event: MachineEvent) -> World:
@@ -160,16 +195,24 @@ def with_event(world: World, machine: MachineRecord, event: MachineEvent) -> Wor
     if state is was:
         return world.with_machine(machine)
     machine = replace(machine, state=state)
+    if state.coming:  # it has got further, or comes back
+        world = replace(world, preparing={**world.preparing, machine.id: ("", now)})
     if was is Machine.INTENT and state not in (Machine.FAILED, Machine.RELEASING):
         machine = replace(machine, launched_s=now if machine.launched_s is None else machine.launched_s)
         world = replace(world, blocked={p: times for p, times in world.blocked.items() if p != machine.pool})
     if state is Machine.MEMBER and machine.ready_s is None:
         machine = replace(machine, ready_s=now)
-    if state is Machine.LOST:
-        machine = replace(machine, end_reason=LOST)
+        world = replace(world, unready={role: known for role, known in world.unready.items() if role != machine.role})
+    if state is Machine.LOST or (event is MachineEvent.OVERDUE and machine.launched_s is not None):
+        machine = replace(machine, end_reason=UNREADY if machine.ready_s is None else LOST)
     if state.over:
         ended_s = now if machine.launched_s is not None else None
         machine = replace(machine, ended_s=ended_s, end_reason=machine.end_reason or _end_reason(machine, was))
+    # Those that are released count before others are asked for; of those that are lost the cloud may say more.
+    if machine.end_reason == UNREADY and (state is Machine.RELEASING or (state.over and was is not Machine.RELEASING)):
+        known = world.unready.get(machine.role, Unready())
+        known = replace(known, count=known.count + 1, last_s=now)
+        world = replace(world, unready={**world.unready, machine.role: known})
     return world.with_machine(machine)
 
 
@@ -178,4 +221,6 @@ def _end_reason(machine: MachineRecord, was: Machine) -> str:
         return REFUSED
     if machine.noticed_s is not None:
         return PREEMPTED
-    return RELEASED if was is Machine.RELEASING else LOST
+    if was is Machine.RELEASING:
+        return RELEASED
+    return UNREADY if machine.ready_s is None else LOST

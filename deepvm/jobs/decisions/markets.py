@@ -34,12 +34,34 @@ _DOUBT = 0.03
 _BLIND = 0.1
 _FEWEST = 3
 """Steps from which their time is a figure."""
-_RELEASE_S = 2.0
+_RELEASE_S, _SLOWER = 2.0, 1.5
+"""How long a release takes, and how much longer than the version before it the last one may."""
+AGAIN_S = 2.0
+"""From a version that did not come to the next request for one: trainers must hear that they go on."""
 
 
 def last_s(world: World) -> float:
     """From the decision to stop to the end of the bill: the step that is being done, the version, the release."""
-    return float(world.facts.step_s + world.facts.emergency_s) + _RELEASE_S
+    return float(world.facts.step_s) + _SLOWER * _version_s(world) + _RELEASE_S
+
+
+def wait_until_s(world: World) -> float:
+    """Until when a job that is to stop waits for its last version: what is left of its time and money, if there is any.
+
+    The version itself may take as long as is expected even where nothing is left, as when nobody looked in time.
+    """
+    terms = world.terms
+    limits = [world.ending_s + terms.save_s]
+    if terms.end_s is not None:
+        limits.append(terms.end_s)
+    if terms.total_usd is not None and world.usd_per_second > 0:
+        limits.append(world.now_s + (terms.total_usd - world.usd) / world.usd_per_second)
+    return max(min(limits), world.ending_s + last_s(world))
+
+
+def _version_s(world: World) -> float:
+    """From the end of a step until its version is safe; before the first one, as is expected."""
+    return float(world.facts.emergency_s) or world.terms.version_s
 
 
 def decided(world: World) -> World:
@@ -72,7 +94,7 @@ def _kept(world: World, policy: DeadlinePolicy, now: Standing) -> World:
     stay_s, step_s = float(policy.stay_s(now)), step_s_of(world)
     if float(steps_on_spot(policy, now, step_s, now.version_s)) >= 1:
         return world
-    if stay_s > 0 and world.save is not None and not world.save.over:
+    if stay_s > 0 and ((world.save is not None and not world.save.safe) or not world.has_waited(AGAIN_S)):
         return world  # what it makes safe may be time enough
     gained_s = (world.steps - world.version) * step_s
     if stay_s > 0 and world.job is Job.RUNNING and gained_s > 2 * float(now.version_s):
@@ -93,7 +115,7 @@ def standing(world: World, *, hoped: bool = False) -> Standing | None:
         total_s=max(terms.steps - terms.begun, 1) * each_s,
         deadline_s=end_s - terms.begun_s,
         restart_s=_restart_s(world),
-        version_s=step_s + (float(world.facts.emergency_s) or terms.version_s),
+        version_s=step_s + _version_s(world),
         horizon_s=_HORIZON_S,
         on=_on(world),
     )

@@ -17,7 +17,12 @@ _REST_COOLS = 10
 
 
 def refused(world: World, pool: Pool) -> World:
-    """With a pool that has refused; it is left alone for twice as long each time."""
+    """With a pool that has refused; it is left alone for twice as long each time.
+
+    What was asked for before it was left alone is of the same round, and its refusal says nothing new.
+    """
+    if is_refusing(world, pool):
+        return world
     times = world.blocked.get(pool, (0.0, _RESTS))[1]
     until_s = world.now_s + world.terms.cool_s * 2 ** min(times, 6)
     return replace(world, blocked={**world.blocked, pool: (until_s, times + 1)})
@@ -34,8 +39,14 @@ def rested(world: World, pool: Pool) -> World:
 
 def free_pools(world: World) -> list[Pool]:
     """The pools to ask now, the best first: those that are not left alone, else those that merely rest."""
-    left = {pool: times for pool, (until_s, times) in world.blocked.items() if until_s > world.now_s}
-    return [p for p in world.pools if p not in left] or [p for p in world.pools if left[p] == _RESTS]
+    left = {pool for pool, (until_s, _) in world.blocked.items() if until_s > world.now_s}
+    return [p for p in world.pools if p not in left] or [p for p in world.pools if not is_refusing(world, p)]
+
+
+def is_refusing(world: World, pool: Pool) -> bool:
+    """Whether a pool has just refused; one that rests has not."""
+    until_s, times = world.blocked.get(pool, (0.0, _RESTS))
+    return times != _RESTS and until_s > world.now_s
 
 
 # --- the order -------------------------------------------------------------------------------------------------------

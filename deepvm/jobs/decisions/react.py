@@ -11,14 +11,17 @@ as the one before. Rules (``Rules that keep the promise``, docs/explain/orchestr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from deepvm.jobs.decisions import markets
-from deepvm.jobs.decisions.events import Act, Event, Listed, Release, Request
-from deepvm.jobs.decisions.heard import known, with_event
+from deepvm.jobs.decisions.events import Act, Event, Failed, Listed, Release, Request
+from deepvm.jobs.decisions.heard import known, unsaved, with_event
+from deepvm.jobs.decisions.pool_choice import is_refusing
 from deepvm.jobs.decisions.states import Job, JobEvent, Machine, MachineEvent, job_after
+from deepvm.jobs.decisions.waiting import adopted, further_s, idlers, is_in_vain, let_go, timed, waited_s
 from deepvm.jobs.decisions.world import MachineRecord, Pool, Reason, Role, Save, World
 
 
@@ -55,14 +58,29 @@ def orders_of(world: World, machine: str) -> Orders:
 _UNWANTED = (Machine.RELEASING, Machine.LOST, Machine.ENDED, Machine.FAILED)
 
 
+def taken_up(world: World, now_s: float) -> World:
+    """A world that another controller takes up: silence meanwhile counts for nothing.
+
+    A generation of which not all machines have started begins anew: some may have been told where to meet, and what
+    they were told is not written down.
+    """
+    world = adopted(world, now_s)
+    if world.job.over or not world.formed or world.started.issuperset(world.members):
+        return world
+    begun = replace(world, job=job_after(world.job, JobEvent.BROKEN), formed=False, save=None)
+    return replace(begun, suspected_s=None, exits={}, started=frozenset())
+
+
 def react(world: World, events: Event | Sequence[Event], now_s: float) -> tuple[World, tuple[Act, ...]]:
     """What is known after an event, or several at once, and what is to be done about it."""
     world = replace(world, now_s=max(now_s, world.now_s))
     acts: list[Act] = []
     for event in events if isinstance(events, Sequence) else (events,):
-        world = known(world, event)
+        before, world = world, known(world, event)
         if isinstance(event, Listed):
             acts += _unwanted(world, event)
+        if isinstance(event, Failed):
+            acts += _given_back(before, world)
     for rule in (_watched, _judged, _limited, _marketed, _saved_first, _formed, _ended, _wanted):
         world, more = rule(world)
         acts += more
@@ -79,10 +97,12 @@ def _watched(world: World) -> _Step:
     terms, now, acts = world.terms, world.now_s, list[Act]()
     for machine in list(world.machines.values()):
         state, heard = machine.state, machine.heard_s
-        if state in (Machine.WARMING, Machine.MEMBER) and heard is not None and now - heard >= terms.silent_s:
+        silent = heard is not None and now - heard >= terms.silent_s
+        if silent and state in (Machine.WARMING, Machine.MEMBER):
             world = with_event(world, replace(machine, silent_s=now), MachineEvent.SILENT)
-        further_s = max(machine.requested_s, world.preparing.get(machine.id, ("", 0.0))[1])
-        late = state.coming and now - further_s >= terms.start_s
+        elif silent and state is Machine.NOTICED and machine.silent_s is None:
+            world = world.with_machine(replace(machine, silent_s=now))
+        late = state.coming and now - further_s(world, machine) >= terms.start_s
         if late or (state is Machine.SUSPECT and heard is not None and now - heard >= terms.lost_s):
             world = with_event(world, machine, MachineEvent.OVERDUE)
             acts.append(Release(machine.id))
@@ -125,16 +145,33 @@ def _limited(world: World) -> _Step:
         return world, []
     last_s = markets.last_s(world)
     if terms.total_usd is not None and world.usd + world.usd_per_second * last_s >= terms.total_usd:
-        return replace(world, ending=f"{BUDGET} of {terms.total_usd:g} $ is used up"), []
+        return world.to_end(f"{BUDGET} of {terms.total_usd:g} $ is used up"), []
     if terms.end_s is not None and world.now_s + last_s >= terms.end_s:
-        return replace(world, ending=DEADLINE), []
-    if world.idle_s is not None and world.now_s - world.idle_s >= terms.give_up_s:
-        return replace(world, ending="no machine is to be had"), []
+        return world.to_end(DEADLINE), []
+    # A deadline for which machines may be bought decides itself how long spot is waited for.
+    if not world.formed and terms.bought is None and waited_s(world) >= terms.give_up_s:
+        return world.to_end("no machine is to be had"), []
+    failing = [r for r in Role if _never_ready(world, r) and not any(m.state.coming for m in world.of(r, *Machine))]
+    if failing and not world.formed:
+        known = world.unready[failing[0]]
+        why = f"{NEVER_READY}: the last {known.count} ended before they could train"
+        return world.to_end(f"{why}; {known.why}" if known.why else why), []
     return world, []
 
 
-BUDGET, DEADLINE = "the budget", "the deadline has come"
-"""How the reasons begin for which money and time end a job."""
+def _never_ready(world: World, role: Role) -> bool:
+    """Whether machines end before they can train, again and again: each that is asked for costs money for nothing."""
+    places = world.terms.most if role is Role.TRAINER else world.terms.anchors
+    known = world.unready.get(role)
+    return known is not None and known.count >= places + _MORE_TRIES
+
+
+_MORE_TRIES = 2
+"""Machines that may fail in a row, besides as many as are started at once."""
+
+
+BUDGET, DEADLINE, NEVER_READY = "the budget", "the deadline has come", "no machine gets ready"
+"""How the reasons begin for which money, time and broken machines end a job."""
 
 
 def _marketed(world: World) -> _Step:
@@ -143,36 +180,59 @@ def _marketed(world: World) -> _Step:
 
 
 def _broken(world: World) -> bool:
-    """Whether a member of the generation is gone, or may be."""
-    return any(world.machines[m].state not in (Machine.MEMBER, Machine.NOTICED) for m in world.members)
+    """Whether a member of the generation is gone, or may be.
+
+    One that is noticed may be silent for a while: others can make its version safe without it.
+    """
+    members = [world.machines[m] for m in world.members]
+    return any(
+        m.state is not Machine.MEMBER and (m.state is not Machine.NOTICED or m.silent_s is not None) for m in members
+    )
 
 
 def _saved_first(world: World) -> _Step:
     """Ask for a version where one is wanted before what comes next, and give it up after its limit."""
     if world.job.over or not world.formed:
         return replace(world, save=None), []
-    noticed = [world.machines[m] for m in world.members if world.machines[m].state is Machine.NOTICED]
-    taken_s = min((m.taken_s for m in noticed if m.taken_s is not None), default=None)
-    if (
-        world.save is not None
-        and not world.save.reason.holds
-        and (world.save.over or world.now_s >= world.save.limit_s)
-    ):
-        world = replace(world, save=None)
-    if _broken(world) or (world.save is not None and world.save.reason.holds):
+    world = _given_up(world)
+    if _broken(world) or (world.save is not None and world.save.reason.holds) or not world.has_waited(markets.AGAIN_S):
         return world, []
-    reason, limit_s = None, world.now_s + world.terms.save_s
-    if noticed and taken_s is not None:
-        facts = replace(world.facts, grace_s=taken_s - world.now_s)
-        if bool(world.terms.policy.emergency(facts)):
-            reason, limit_s = Reason.EMERGENCY, taken_s
-    elif world.ending:
-        reason = Reason.STOP
-    elif world.job is Job.RUNNING and (_next_members(world), _next_anchors(world)) != (world.members, world.anchors):
-        reason = Reason.RESIZE if _next_members(world) and _has_anchors(world) and _has_spares(world) else None
-    if reason is None:
+    found = _wish(world)
+    if found is None:
         return world, []
+    reason, limit_s = found
     return replace(world, save=Save(reason, world.now_s, limit_s), job=job_after(world.job, JobEvent.SAVE)), []
+
+
+def _wish(world: World) -> tuple[Reason, float] | None:
+    """Why training is to hold behind a version, and until when that is of use; None: it is not."""
+    taken = [m.taken_s for m in map(world.machines.__getitem__, world.members) if m.state is Machine.NOTICED]
+    taken_s = min((t for t in taken if t is not None), default=math.inf)
+    if taken and bool(world.terms.policy.emergency(replace(world.facts, grace_s=taken_s - world.now_s))):
+        return Reason.EMERGENCY, taken_s
+    if world.ending:
+        return Reason.STOP, min(markets.wait_until_s(world), taken_s)
+    if taken or world.job is not Job.RUNNING or not world.has_waited(_RESIZE_AGAIN_S):
+        return None
+    changes = (_next_members(world), _next_anchors(world)) != (world.members, world.anchors)
+    can = _next_members(world) and _has_anchors(world) and _has_spares(world)
+    return (Reason.RESIZE, world.now_s + world.terms.save_s) if changes and can else None
+
+
+_RESIZE_AGAIN_S = 60.0
+"""Training loses steps by each try, and no machine is about to go."""
+
+
+def _given_up(world: World) -> World:
+    """Without a save that has come, or that comes too late to be of use."""
+    save = world.save
+    if save is None:
+        return world
+    late = world.now_s >= save.limit_s
+    if not save.reason.holds:
+        return replace(world, save=None) if save.safe or late else world
+    # A machine that is taken back goes at the limit of its save; any other change can do without, later or never.
+    return unsaved(world) if late and not save.safe and save.reason is Reason.RESIZE else world
 
 
 def _has_spares(world: World) -> bool:
@@ -216,7 +276,7 @@ def _formed(world: World) -> _Step:
     if world.job.over or world.ending:
         return world, []
     broken = world.formed and _broken(world)
-    saved = save is not None and save.reason.holds and (save.over or now >= save.limit_s)
+    saved = save is not None and save.reason.holds and (save.safe or now >= save.limit_s)
     if world.formed and not broken and not saved:
         return world, []
     acts: list[Act] = []
@@ -227,18 +287,33 @@ def _formed(world: World) -> _Step:
                 acts.append(Release(machine.id))
     members, anchors = _next_members(world), _next_anchors(world)
     if world.formed and (members, anchors) == (world.members, world.anchors):
-        return replace(world, save=None, job=job_after(world.job, JobEvent.STARTED)), acts
+        return replace(world, save=None, job=job_after(world.job, JobEvent.GO_ON)), acts
     if len(members) < terms.least or not _gathered(world, members) or not _has_anchors(world):
         if world.formed:
-            world = replace(world, job=job_after(world.job, JobEvent.BROKEN))
+            world = replace(world, job=job_after(world.job, JobEvent.BROKEN), idle_s=None, idled_s=0.0)
         return replace(world, formed=False, save=None, suspected_s=None, exits={}, started=frozenset()), acts
     number = world.generation + 1
     for name in members:
         world = world.with_machine(replace(world.machines[name], epoch=number))
     job = job_after(world.job, JobEvent.FORM)
-    world = replace(world, peak=max(world.reached, world.peak or 0), reached=0)
+    done = world.reached if any(m in members for m in world.members) else _done_unheard(world)
+    world = replace(world, peak=max(done, world.peak or 0), reached=0, reached_s=None)
     world = replace(world, job=job, generation=number, members=members, anchors=anchors, formed=True, exits={})
-    return replace(world, started=frozenset(), suspected_s=None, save=None), acts
+    return replace(world, started=frozenset(), suspected_s=None, save=None, idle_s=None, idled_s=0.0), acts
+
+
+def _done_unheard(world: World) -> int:
+    """The last step of a generation of which nobody is left who could say it: what it did since it was heard of."""
+    step_s = markets.step_s_of(world)
+    ends = [
+        min(t for t in (m.silent_s, m.ended_s, m.taken_s, world.now_s) if t is not None)
+        for m in map(world.machines.get, world.members)
+        if m
+    ]
+    if not ends or not step_s or world.reached_s is None:
+        return world.reached
+    done = world.reached + int(max(min(ends) - world.reached_s, 0.0) / step_s)
+    return done if world.terms.steps is None else min(done, max(world.terms.steps, world.reached))
 
 
 def _gathered(world: World, members: tuple[str, ...]) -> bool:
@@ -251,10 +326,11 @@ def _gathered(world: World, members: tuple[str, ...]) -> bool:
 
 def _ended(world: World) -> _Step:
     """The end: with a version, if one can be had; then nothing is left running."""
-    save = world.save
     if world.ending and not world.job.over:
-        waits = world.formed and not _broken(world) and save is not None and not save.over
-        if not waits or (save is not None and world.now_s >= save.limit_s):
+        save, limit_s = world.save, markets.wait_until_s(world)
+        if save is not None and save.reason.holds:
+            limit_s = -math.inf if save.safe else min(save.limit_s, limit_s)
+        if not world.formed or _broken(world) or world.now_s >= limit_s:
             world = replace(world, job=job_after(world.job, JobEvent.STOP))
     if not world.job.over:
         return world, []
@@ -274,6 +350,13 @@ def _unwanted(world: World, event: Listed) -> Iterator[Act]:
             yield Release(machine)
 
 
+def _given_back(before: World, world: World) -> Iterator[Act]:
+    """The machines that an event has made useless."""
+    for key, machine in world.machines.items():
+        if machine.state is Machine.RELEASING and before.machines[key].state is not Machine.RELEASING:
+            yield Release(key)
+
+
 def _wanted(world: World) -> _Step:
     """Ask for what is missing, where a pool may have it; release what is too many, and what was given up."""
     if world.job.over or world.ending:
@@ -283,6 +366,11 @@ def _wanted(world: World) -> _Step:
         if machine.id not in world.members or not world.formed:  # it has nothing to give
             world = with_event(world, machine, MachineEvent.RELEASE)
             acts.append(Release(machine.id))
+    if waiting := idlers(world):
+        world = let_go(world)
+    for machine in waiting:
+        world = with_event(world, machine, MachineEvent.RELEASE)
+        acts.append(Release(machine.id))
     alive = [m for m in world.machines.values() if m.state.coming or m.state in (Machine.MEMBER, Machine.SUSPECT)]
     trainers = [m for m in alive if m.role is Role.TRAINER]
     live = [m for m in trainers if markets.fits(world, m)]
@@ -303,14 +391,20 @@ def _wanted(world: World) -> _Step:
         (markets.pool_of(world), Role.TRAINER, terms.most - len(live) - max(steady, 0)),
     ]
     for pool, role, count in wanted:
-        for _ in range(count if pool is not None else 0):
-            assert pool is not None
+        if pool is None or is_refusing(world, pool):
+            continue
+        if role is Role.TRAINER and is_in_vain(world):
+            continue
+        if _never_ready(world, role):  # training goes on without; when it cannot any more, there is one more try
+            soon = world.formed and world.now_s - world.unready[role].last_s < terms.give_up_s
+            if soon or any(m.state.coming for m in alive if m.role is role):
+                continue
+        for _ in range(count):
             if role is Role.TRAINER and not markets.is_affordable(world, pool):
                 break
             world, act = _requested(world, pool, role)
             acts.append(act)
-    waits = not trainers and not any(isinstance(act, Request) for act in acts)
-    return replace(world, idle_s=(world.idle_s or world.now_s) if waits else None), acts
+    return timed(world), acts
 
 
 def _requested(world: World, pool: Pool, role: Role) -> tuple[World, Request]:

@@ -79,6 +79,7 @@ class JobEvent(Enum):
     FORM = "form"  # there are machines for a generation: the first, or the next
     STARTED = "started"  # its trainers run
     SAVE = "save"  # a version is wanted before something else: a notice, a newcomer, the end
+    GO_ON = "go-on"  # that version will not come, or nothing waits for it any more
     BROKEN = "broken"  # a member is gone
     TRAINED = "trained"  # all trainers ended well
     CRASHED = "crashed"  # a trainer failed, and no machine is to blame
@@ -171,6 +172,7 @@ JOBS: Final[Mapping[Job, Mapping[JobEvent, Job]]] = {
     _J.SAVING: {
         **_OVER,
         _JE.FORM: _J.FORMING,
+        _JE.GO_ON: _J.RUNNING,
         _JE.BROKEN: _J.FORMING,
         _JE.TRAINED: _J.DONE,
         _JE.CRASHED: _J.FAILED,

@@ -9,8 +9,8 @@ from enum import Enum
 from deepvm.core.preemption.savepolicy import Adaptive, SaveFacts, SavePolicy
 from deepvm.jobs.decisions.states import Job, Machine
 
-RELEASED, PREEMPTED, LOST, REFUSED = "released", "preempted", "lost", "refused"
-"""Why a machine ended."""
+RELEASED, PREEMPTED, LOST, REFUSED, UNREADY = "released", "preempted", "lost", "refused", "unready"
+"""Why a machine ended; unready: before it could train, and the cloud does not say that it took it back."""
 
 
 class Role(Enum):
@@ -87,6 +87,25 @@ class MachineRecord:
 
 
 @dataclass(frozen=True)
+class Head:
+    """A machine that runs nothing but the job's controller; the machines of :class:`World` do not include it."""
+
+    name: str
+    usd_per_hour: float
+    launched_s: float
+    ended_s: float | None = None
+
+    def usd(self, now_s: float) -> float:
+        """What it has cost."""
+        return self.usd_between(self.launched_s, now_s)
+
+    def usd_between(self, from_s: float, to_s: float) -> float:
+        """What it cost in a time."""
+        end_s = to_s if self.ended_s is None else min(self.ended_s, to_s)
+        return self.usd_per_hour * max(end_s - max(self.launched_s, from_s), 0.0) / 3600
+
+
+@dataclass(frozen=True)
 class Pace:
     """How fast steps were in a generation: from its step ``first`` at ``first_s`` (below 0: not yet) to ``last``.
 
@@ -111,7 +130,8 @@ class Terms:
         absent_s: until the cloud's list counts.
         gather_s: how long the first generation waits for more machines than the fewest.
         save_s: how long a version may take that no notice limits. cool_s: how long a pool that refused is left alone;
-            twice as long each time. give_up_s: without any machine for so long, there is nothing to be had.
+            twice as long each time. hold_s: how long machines wait for others that do not come, or for a version.
+        give_up_s: if nothing can be trained for so long, no more machines are to be had.
         policy: decides on emergency saves.
         anchor, anchors: where the machines that keep versions come from, and how many there are.
         steady, steadies: the same of machines of a generation that must be bought on demand.
@@ -133,6 +153,7 @@ class Terms:
     gather_s: float = 10.0
     save_s: float = 600.0
     cool_s: float = 30.0
+    hold_s: float = 600.0
     give_up_s: float = 3600.0
     policy: SavePolicy = field(default_factory=Adaptive)
     anchor: Pool | None = None
@@ -152,12 +173,21 @@ class Terms:
 
 @dataclass(frozen=True)
 class Save:
-    """A version that something waits for: why, and until when; ``over``: it is safe, or will not come."""
+    """A version that something waits for: why, and until when."""
 
     reason: Reason
     asked_s: float
     limit_s: float
-    over: bool = False
+    safe: bool = False
+
+
+@dataclass(frozen=True)
+class Unready:
+    """Machines of a role in a row that ended before they could train: how many, when the last did, and why if known."""
+
+    count: int = 0
+    last_s: float = 0.0
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -184,16 +214,22 @@ class World:
         exits: the worst exit code of the trainers on each machine where all have ended.
         suspected_s: since when an exit is looked into. crashed_at, crashes: the last step before trainers failed for no
             reason that is known, and how often they have without getting further.
-        version: the newest that is safe. reached: the last step of this generation. peak: that of those before it,
+        unsaved_s: when a version did not come that something waited for; None: one has since.
+        version: the newest that is safe. reached: the last step of this generation that is known, reached_s: when it
+            was, None where training stands still, or nobody knows. peak: that of those before it,
             until it is known from which version this one goes on.
         pools: where machines are asked for, the best first. blocked: until when a pool is left alone, and how often it
-            refused in a row. idle_s: since when there is no machine and none is coming.
+            refused in a row. idle_s, idled_s: since when machines wait, None if none does or one prepares; and for how
+            long they had before (:mod:`deepvm.jobs.decisions.waiting`).
         facts: what is known of steps, versions and lives.
-        ending: why the job is to stop, empty if it is not. failure: why nothing can be trained, else empty.
+        ending: why the job is to stop, empty if it is not; ending_s: since when. failure: why nothing can be trained,
+            else empty.
         requests: how many machines were ever asked for. saving_s: for how long saves have stalled training.
         on_demand: whether the deadline wants machines on demand. losses: spot machines that were lost or refused when
             it last decided. pace: how fast steps are.
-        preparing: by machine, what it does before it can train, and since when: when it last got further.
+        preparing: by machine, what it does before it can train, if that is known, and when it last got further.
+        heads: where its controllers have run, if on machines that were rented for that.
+        unready: by role, machines in a row that never could train.
         cold: machines whose next trainers still load while others run; heartbeats say it, nobody writes it down.
     """
 
@@ -211,14 +247,18 @@ class World:
     crashed_at: int = -1
     crashes: int = 0
     save: Save | None = None
+    unsaved_s: float | None = None
     version: int = 0
     reached: int = 0
+    reached_s: float | None = None
     peak: int | None = None
     pools: tuple[Pool, ...] = ()
     blocked: Mapping[Pool, tuple[float, int]] = field(default_factory=dict)
     idle_s: float | None = None
+    idled_s: float = 0.0
     facts: SaveFacts = field(default_factory=SaveFacts)
     ending: str = ""
+    ending_s: float = 0.0
     failure: str = ""
     requests: int = 0
     saving_s: float = 0.0
@@ -227,6 +267,8 @@ class World:
     losses: int = 0
     pace: Pace = field(default_factory=Pace)
     preparing: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+    heads: tuple[Head, ...] = ()
+    unready: Mapping[Role, Unready] = field(default_factory=dict)
     cold: frozenset[str] = frozenset()
 
     @property
@@ -247,12 +289,26 @@ class World:
     @property
     def usd(self) -> float:
         """What was paid until now."""
-        return sum(m.usd(self.now_s) for m in self.machines.values())
+        return sum(m.usd(self.now_s) for m in self.machines.values()) + self.head_usd
+
+    @property
+    def head_usd(self) -> float:
+        """The part of it that was paid for running controllers."""
+        return sum(head.usd(self.now_s) for head in self.heads)
 
     @property
     def usd_per_second(self) -> float:
         """What it costs now."""
-        return sum(m.pool.usd_per_hour for m in self.machines.values() if m.state.costs) / 3600
+        machines = sum(m.pool.usd_per_hour for m in self.machines.values() if m.state.costs)
+        return (machines + sum(head.usd_per_hour for head in self.heads if head.ended_s is None)) / 3600
+
+    def to_end(self, why: str) -> World:
+        """With the reason why the job is to stop; the first one counts."""
+        return self if self.ending else replace(self, ending=why, ending_s=self.now_s)
+
+    def has_waited(self, pause_s: float) -> bool:
+        """Whether a version may be asked for: after a pause where the last one did not come."""
+        return self.unsaved_s is None or self.now_s - self.unsaved_s >= pause_s
 
     def of(self, role: Role, *states: Machine) -> Iterator[MachineRecord]:
         """The machines of a role in these states."""

@@ -8,7 +8,19 @@ from typing import Any
 
 from deepvm.core.preemption.savepolicy import SaveFacts, parse_policy
 from deepvm.jobs.decisions.states import Job, Machine
-from deepvm.jobs.decisions.world import Counts, MachineRecord, Pace, Pool, Reason, Role, Save, Terms, World
+from deepvm.jobs.decisions.world import (
+    Counts,
+    Head,
+    MachineRecord,
+    Pace,
+    Pool,
+    Reason,
+    Role,
+    Save,
+    Terms,
+    Unready,
+    World,
+)
 
 _PLAIN = (
     "now_s",
@@ -19,9 +31,13 @@ _PLAIN = (
     "crashes",
     "version",
     "reached",
+    "reached_s",
     "peak",
+    "unsaved_s",
     "idle_s",
+    "idled_s",
     "ending",
+    "ending_s",
     "failure",
     "requests",
     "saving_s",
@@ -53,11 +69,13 @@ def to_document(world: World) -> dict[str, Any]:
         "started": sorted(world.started),
         "exits": dict(world.exits),
         "preparing": {machine: list(known) for machine, known in world.preparing.items()},
+        "unready": {role.value: asdict(known) for role, known in world.unready.items()},
         "save": None if save is None else {**asdict(save), "reason": save.reason.value},
         "pools": [asdict(pool) for pool in world.pools],
         "blocked": [[asdict(pool), *times] for pool, times in world.blocked.items()],
         "facts": asdict(world.facts),
         "pace": asdict(world.pace),
+        "heads": [asdict(head) for head in world.heads],
         "lost_steps": world.counts.lost_steps,
         "saves": {reason.value: count for reason, count in world.counts.saves.items()},
     }
@@ -85,13 +103,19 @@ def from_document(found: Mapping[str, Any], machines: Mapping[str, MachineRecord
         started=frozenset(found["started"]),
         exits=found["exits"],
         preparing={machine: (what, since_s) for machine, (what, since_s) in found.get("preparing", {}).items()},
-        save=None if save is None else Save(**{**save, "reason": Reason(save["reason"])}),
+        save=None if save is None else _save_of(save),
+        unready={Role(role): Unready(**known) for role, known in found.get("unready", {}).items()},
         pools=tuple(Pool(**pool) for pool in found["pools"]),
         blocked={Pool(**pool): (until_s, times) for pool, until_s, times in found["blocked"]},
         facts=SaveFacts(**found["facts"]),
         pace=Pace(**found.get("pace", {})),
+        heads=tuple(Head(**head) for head in found.get("heads", ())),
         counts=Counts(found["lost_steps"], {Reason(name): count for name, count in found["saves"].items()}),
     )
+
+
+def _save_of(found: Mapping[str, Any]) -> Save:
+    return Save(Reason(found["reason"]), found["asked_s"], found["limit_s"], found.get("safe", False))
 
 
 def to_row(machine: MachineRecord) -> dict[str, Any]:

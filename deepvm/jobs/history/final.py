@@ -9,7 +9,7 @@ from typing import Any
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import MachineRecord, Reason, World
 from deepvm.jobs.history.history import EventRow
-from deepvm.jobs.history.spent import CAUSES, same_work_usd, spent
+from deepvm.jobs.history.spent import CAUSES, same_work_usd, spent, stood_s
 from deepvm.jobs.history.spent import on_demand_usd as of_machines
 
 SCHEMA = "deepvm.run/1"
@@ -19,7 +19,10 @@ _STATES = {Job.DONE: "done", Job.STOPPED: "stopped", Job.FAILED: "failed"}
 def final_document(
     name: str, created_s: float, world: World, events: Sequence[EventRow], on_demand_usd: float | None
 ) -> dict[str, Any]:
-    """The document ``deepvm.run/1``; times in seconds, money in dollars. ``on_demand_usd``: of one machine, an hour."""
+    """The document ``deepvm.run/1``; times in seconds, money in dollars. ``on_demand_usd``: of one machine, an hour.
+
+    Its ``forecast`` and ``validation`` are those of others: they simulate the job.
+    """
     end_s = max([world.now_s, *(m.ended_s for m in world.machines.values() if m.ended_s is not None)])
     saves = world.counts.saves
     where = spent(created_s, world, events)
@@ -37,12 +40,15 @@ def final_document(
         "notices": world.notices,
         "lost_steps": world.counts.lost_steps,
         "saves": {reason.value: saves.get(reason, 0) for reason in Reason},
-        "total_s": round(end_s - created_s, 3),
+        "total_s": round(end_s - created_s - stood_s(world, events), 3),
         "breakdown_s": {cause: round(where.seconds[cause], 3) for cause in CAUSES},
         "cost_usd": round(world.usd, 8),
+        "head_usd": round(world.head_usd, 8),
         "on_demand_cost_usd": None if same is None else round(same, 8),
         "same_work_on_demand_usd": None if work is None else round(work, 8),
         "spent_usd": {cause: round(usd, 8) for cause, usd in where.usd.items()},
+        "forecast": None,
+        "validation": None,
         "machines": [_machine(m, world.now_s) for m in world.machines.values()],
     }
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sqlite3
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +26,8 @@ from deepvm.jobs.decisions.world_document import from_document, from_row, to_doc
 PLACE = "DEEPVM_HISTORY"
 """Environment variable: the URL of a PostgreSQL database, or the name of an SQLite file."""
 SCHEMA = 2
+_WAIT_S = 30.0
+"""For a lock."""
 STATE, MACHINE, MARKET = "state", "machine", "market"
 """Kinds of events: the job's new state, a machine's, and the market in which the next ones are asked for."""
 
@@ -104,6 +108,12 @@ def own_folder(environ: Mapping[str, str] = os.environ) -> Path:
     return folder
 
 
+def place_of(environ: Mapping[str, str]) -> str:
+    """The history that an environment names, by a URL or a whole path; empty for that of this user's folder."""
+    place = environ.get(PLACE, "")
+    return place if not place or "://" in place else str(Path(place).absolute())
+
+
 @dataclass(frozen=True)
 class JobRow:
     """A job of the history; ``spec``: its file as it was submitted. ``result``: its final document, if it has ended."""
@@ -164,20 +174,22 @@ class History:
         """That of this user. Raises DataError: it cannot be used."""
         place = environ.get(PLACE, "") or str(own_folder(environ) / "history.db")
         if place.startswith("postgresql:"):
-            place = place.replace("postgresql:", "postgresql+psycopg:", 1)
+            return cls(_postgresql(place.replace("postgresql:", "postgresql+psycopg:", 1)))
         if "://" in place:
             return cls(sa.create_engine(place, pool_pre_ping=True))
         path = Path(place)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            _make_private(path, ours=not environ.get(PLACE))
+            if path.parent == user_folder("data", environ):  # made by something that keeps no secrets
+                path.parent.chmod(0o700)
         except OSError as error:
             raise DataError(f"{path.parent}: {error.strerror or error}; name another place in {PLACE}") from None
-        engine = sa.create_engine(f"sqlite:///{path}", connect_args={"timeout": 30.0})
+        engine = sa.create_engine(f"sqlite:///{path}", connect_args={"timeout": _WAIT_S})
 
         @sa.event.listens_for(engine, "connect")
         def _settings(connection: Any, _: Any) -> None:
             # Readers never wait for the writer; what is committed is on the disk.
-            connection.execute("PRAGMA journal_mode=WAL")
+            _log_ahead(connection)
             connection.execute("PRAGMA synchronous=FULL")
             connection.isolation_level = None  # SQLAlchemy begins transactions, those that change tables included
 
@@ -206,6 +218,27 @@ class History:
             connection.commit()
 
         return history
+
+    @contextlib.contextmanager
+    def hurried(self, wait_s: float) -> Iterator[None]:
+        """Let writes fail that would wait longer for a lock: others have to be answered meanwhile."""
+        limit_ms = int(wait_s * 1000)
+        limits = {"sqlite": f"PRAGMA busy_timeout={limit_ms}", "postgresql": f"SET lock_timeout = {limit_ms}"}
+        engine = self._engine
+
+        def limited(connection: Any, _: Any) -> None:
+            cursor = connection.cursor()
+            cursor.execute(limits[engine.dialect.name])
+            cursor.close()
+            connection.commit()
+
+        sa.event.listen(engine, "connect", limited)
+        engine.dispose()
+        try:
+            yield
+        finally:
+            sa.event.remove(engine, "connect", limited)
+            engine.dispose()
 
     def add_job(self, name: str, created_s: float, folder: Path, spec: Mapping[str, Any], world: World) -> bool:
         """A new job; whether there was none of that name."""
@@ -295,8 +328,8 @@ class History:
             ]
 
     def add_samples(self, name: str, samples: Sequence[Sample], *, instead: bool = False) -> None:
-        """More of how far a job was at which time; ``instead``: of all that there was."""
-        with self._engine.begin() as connection:
+        """More of how far a job was at which time; ``instead``: of all that there was. Raises DataError."""
+        with self._writing() as connection:
             if instead:
                 connection.execute(_SAMPLES.delete().where(_SAMPLES.c.job == name))
             if samples:
@@ -312,6 +345,46 @@ class History:
         """The machines of all jobs."""
         with self._engine.connect() as connection:
             return [dict(row) for row in connection.execute(sa.select(_MACHINES)).mappings()]
+
+    def copy(self, name: str, after: int = 0) -> dict[str, Any]:
+        """The rows of a job, for another history; ``after``: of its events only those with a larger number."""
+        with self._engine.connect() as connection, connection.begin():
+            job = dict(connection.execute(sa.select(_JOBS).where(_JOBS.c.name == name)).mappings().one())
+            wanted = (_EVENTS.c.job == name) & (_EVENTS.c.number > after)
+            events = connection.execute(sa.select(_EVENTS).where(wanted).order_by(_EVENTS.c.number)).mappings()
+            samples = sa.select(_SAMPLES).where(_SAMPLES.c.job == name).order_by(_SAMPLES.c.number)
+            return {
+                "job": {key: value for key, value in job.items() if key != "folder"},
+                "machines": self._machines(connection, name),
+                "events": [dict(row) for row in events],
+                "samples": [dict(row) for row in connection.execute(samples).mappings()],
+            }
+
+    def put_copy(self, copy: Mapping[str, Any], folder: Path) -> bool:
+        """Have a job as it is in another history; False: what is known here is newer. Raises DataError.
+
+        Events are only ever added: those of the copy must begin with those that are here.
+        """
+        job = copy["job"]
+        name = job["name"]
+        with self._writing() as connection:
+            known = connection.execute(sa.select(_JOBS.c.world).where(_JOBS.c.name == name)).scalar()
+            events = sa.select(sa.func.count()).select_from(_EVENTS).where(_EVENTS.c.job == name)
+            count = connection.execute(events).scalar_one()
+            if known is None:
+                connection.execute(_JOBS.insert().values(**job, folder=str(folder)))
+            elif count > len(copy["events"]) or json.loads(known)["now_s"] > json.loads(job["world"])["now_s"]:
+                return False
+            else:
+                connection.execute(_JOBS.update().where(_JOBS.c.name == name).values(**job))
+            for table in (_MACHINES, _SAMPLES):
+                connection.execute(table.delete().where(table.c.job == name))
+            rows = ((_MACHINES, copy["machines"]), (_EVENTS, copy["events"][count:]), (_SAMPLES, copy["samples"]))
+            for table, added in rows:
+                if added:  # numbers are of each history's own
+                    own = [{k: v for k, v in row.items() if k != "number"} for row in added]
+                    connection.execute(table.insert(), own)
+        return True
 
     @staticmethod
     def _machines(connection: sa.Connection, name: str) -> list[dict[str, Any]]:
@@ -329,6 +402,54 @@ class History:
     def __exit__(self, *_: object) -> None:
         """Close it."""
         self.close()
+
+
+_CONNECT_S, _UNHEARD_S, _STATEMENT_S = 5, 10, 10
+"""The controller waits for the database in its only thread: while it does, no machine is answered."""
+
+
+def _postgresql(url: str) -> sa.Engine:
+    """A database whose server may hang, or be gone without a word."""
+    limits = {
+        "connect_timeout": _CONNECT_S,
+        "tcp_user_timeout": _UNHEARD_S * 1000,
+        "keepalives_idle": _CONNECT_S,  # also while nothing is sent, but an answer is waited for
+    }
+    given = sa.make_url(url).query
+    engine = sa.create_engine(url, pool_pre_ping=True, connect_args={k: v for k, v in limits.items() if k not in given})
+
+    @sa.event.listens_for(engine, "connect")
+    def _limit(connection: Any, _: Any) -> None:
+        # Not among the options of the connection, which poolers refuse.
+        connection.execute(f"SET statement_timeout = {round(_STATEMENT_S * 1000)}")
+        connection.commit()
+
+    return engine
+
+
+def _make_private(path: Path, *, ours: bool) -> None:
+    """Make the file of a history: only the user reads what jobs have in ``env``, such as tokens. Raises OSError.
+
+    ``ours``: it is in deepvm's own folder; where the user has named a place, others may have been let in.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.close(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))  # what SQLite puts beside it has the same permissions
+    for made in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")) if ours else ():
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            made.chmod(0o600)
+
+
+def _log_ahead(connection: sqlite3.Connection) -> None:
+    """Write ahead, as a new file does not yet; while somebody else changes that, SQLite says "locked" at once."""
+    until_s = time.monotonic() + _WAIT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() >= until_s:
+                raise
+            time.sleep(0.02)
 
 
 def _job(row: Mapping[str, Any]) -> JobRow:

@@ -107,12 +107,16 @@ def lived_s(machine: Mapping[str, Any], now_s: float) -> float:
 def lives_in(
     machines: Iterable[Mapping[str, Any]], now_s: float, wanted: tuple[str, ...] = ()
 ) -> list[tuple[float, bool]]:
-    """(seconds, whether a preemption ended it) of spot machines; ``wanted``: type, zone, as far as they are named."""
+    """(seconds, whether a preemption ended it) of spot machines; ``wanted``: type, zone, as far as they are named.
+
+    Machines that may have been taken back on purpose count only where their zone is named.
+    """
     return [
         (lived_s(m, now_s), is_taken(m))
         for m in machines
         if m["launched_s"] is not None
         and m["market"] == "spot"
+        and (len(wanted) == 2 or is_of_a_market(m))
         and all(one == other for one, other in zip(wanted, (m["instance_type"], m["zone"]), strict=False))
     ]
 
@@ -120,7 +124,7 @@ def lives_in(
 def lives_by_type(machines: Iterable[Mapping[str, Any]], now_s: float) -> tuple[dict[str, KnownLife], set[str]]:
     """Mean lives of spot machines by type, over all zones; and the types of which too little is known."""
     groups: dict[str, list[PoolHistory]] = {}
-    for pool in pools_of((m for m in machines if _is_of_a_market(m)), now_s):
+    for pool in pools_of((m for m in machines if is_of_a_market(m)), now_s):
         if pool.market == "spot":
             groups.setdefault(pool.instance_type, []).append(pool)
     found = {
@@ -135,7 +139,8 @@ def lives_by_type(machines: Iterable[Mapping[str, Any]], now_s: float) -> tuple[
     return {name: life for name, life in found.items() if life}, {name for name, life in found.items() if not life}
 
 
-def _is_of_a_market(machine: Mapping[str, Any]) -> bool:
+def is_of_a_market(machine: Mapping[str, Any]) -> bool:
+    """Whether only the market ends a machine: on other clouds it may have been taken back on purpose."""
     cloud = machine["cloud"]
     return cloud not in CLOUDS or not find_cloud(cloud).can_preempt
 

@@ -3,13 +3,15 @@
 A job trains, or it waits: for machines, while fewer live than it needs (allocation), or for what they load
 (preparation). Of the time in which it trains, versions stalled a part (save), and the share of the steps that were done
 twice is recompute. Money follows the machines that the cloud counted meanwhile; what it counted after the last step,
-until all were gone, is release; that time belongs to preparation.
+until all were gone, is release; that time belongs to preparation. While a job is stopped, until it is resumed, its time
+stands still.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise, takewhile
 
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import MachineRecord, Role, World
@@ -35,6 +37,7 @@ def spent(created_s: float, world: World, events: Sequence[EventRow]) -> Spent:
     for cause, from_s, to_s in _stretches(created_s, world, events):
         found["seconds"][cause] += to_s - from_s
         found["usd"][cause] += _over(world, from_s, to_s, lambda m: m.pool.usd_per_hour / 3600)
+        found["usd"][cause] += sum(head.usd_between(from_s, to_s) for head in world.heads)
         found["machine_s"][cause] += _over(world, from_s, to_s, lambda m: float(m.role is Role.TRAINER))
     trained_s = found["seconds"]["compute"]
     save_s = min(world.saving_s, trained_s)
@@ -50,21 +53,31 @@ def spent(created_s: float, world: World, events: Sequence[EventRow]) -> Spent:
 
 
 def _stretches(created_s: float, world: World, events: Sequence[EventRow]) -> Iterator[tuple[str, float, float]]:
-    """(cause, from, to) from the start to the end of the last event, training as compute."""
+    """(cause, from, to) from the start to the end of the last event, training as compute, without where it stood."""
     since_s, state = created_s, Job.PENDING.value
     last_s = _over_s(world, events)
     for at_s, then in [*((e.at_s, e.state) for e in events if e.at_s <= last_s), (last_s, world.job.value)]:
         at_s = max(at_s, since_s)
         if state in _TRAINS:
             yield "compute", since_s, at_s
-        else:
+        elif not Job(state).over:
             yield from _waits(world, since_s, at_s)
         since_s, state = at_s, then
 
 
 def _over_s(world: World, events: Sequence[EventRow]) -> float:
-    """When nothing more was to be trained; now if the job is not over."""
-    return next((e.at_s for e in events if Job(e.state).over), world.now_s)
+    """When nothing more was to be trained; now if the job is not over, as when it was resumed after its end."""
+    if not world.job.over:
+        return world.now_s
+    last = list(takewhile(lambda e: Job(e.state).over, reversed(events)))
+    return last[-1].at_s if last else world.now_s
+
+
+def stood_s(world: World, events: Sequence[EventRow]) -> float:
+    """For how long a job was stopped before it was resumed."""
+    last_s = _over_s(world, events)
+    seen = [(e.at_s, e.state) for e in events if e.at_s <= last_s] + [(last_s, "")]
+    return sum(max(then[0] - now[0], 0.0) for now, then in pairwise(seen) if Job(now[1]).over)
 
 
 def _waits(world: World, since_s: float, until_s: float) -> Iterator[tuple[str, float, float]]:
@@ -91,10 +104,10 @@ def _over(world: World, from_s: float, to_s: float, rate: Callable[[MachineRecor
 
 
 def on_demand_usd(world: World, usd_per_hour: float) -> float:
-    """What the same machines would have cost on demand; those that keep versions are on demand already."""
+    """What the same machines would have cost on demand; those that keep versions, and heads, are on demand already."""
     trained_s = sum(_lived_s(m, world.now_s) for m in world.machines.values() if m.role is Role.TRAINER)
     kept = sum(m.usd(world.now_s) for m in world.machines.values() if m.role is not Role.TRAINER)
-    return trained_s * usd_per_hour / 3600 + kept
+    return trained_s * usd_per_hour / 3600 + kept + world.head_usd
 
 
 def same_work_usd(found: Spent, world: World, usd_per_hour: float) -> float:

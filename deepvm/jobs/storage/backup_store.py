@@ -1,8 +1,10 @@
 """What a place for backups does; :mod:`deepvm.jobs.storage.backup_places` has all there are.
 
-A backup is what one step's ranks saved, each a file or folder. It is visible when the part of rank 0 is whole, with the
-checksums of all its files; a rank whose own part is not there takes that of rank 0. Nothing that a generation sends
-becomes visible once a newer one has begun.
+A backup is what one step's ranks saved, each a file or folder with the checksums of all its files. Ranks on different
+machines see each other's parts here alone: each but rank 0 says that it begins before it uploads, or, before a
+preemption, that it saves nothing. When all parts that were begun are whole the backup is sealed with their number, and
+is visible from then on. Where rank 0 alone saved, its part is everybody's; else each rank has its own, or none. Nothing
+that a generation sends becomes visible once a newer one has begun.
 """
 
 from __future__ import annotations
@@ -13,10 +15,11 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Protocol
 
-from deepvm.errors import CheckpointError
+from deepvm.errors import CheckpointError, DamagedError
 
 KEEP = 2
 """Backups that stay, of a job that says nothing else."""
@@ -36,13 +39,23 @@ class Part:
     automatic: bool = False
 
 
+class Said(str, Enum):
+    """What a rank says of its part of a backup."""
+
+    BEGUN = "begun"
+    WHOLE = "whole"
+    NOTHING = "nothing"
+    FAILED = "failed"
+
+
 @dataclass(frozen=True)
 class Kept:
-    """A visible backup: its step, and the store's own name of it."""
+    """A visible backup: its step, the store's own name of it, and how many ranks saved it."""
 
     step: int
     name: str
     automatic: bool = False
+    ranks: int = 1
 
 
 @dataclass(frozen=True)
@@ -72,24 +85,67 @@ class Record:
 
 
 class BackupStore(Protocol):
-    """A place for the backups of one job; one thread uses it at a time."""
+    """A place for the backups of one job; any thread may use it."""
 
     url: str
 
     def begin(self, epoch: int) -> None:
         """Refuse older generations from now on. Raises CheckpointError: a newer one has begun."""
 
+    def say(self, part: Part, word: Said) -> bool:
+        """Tell the other ranks; a backup that a rank begins to save is not sealed any more. Returns whether it was.
+
+        Raises CheckpointError, OSError.
+        """
+
+    def said(self, part: Part) -> Mapping[int, Said]:
+        """What each rank has said of the same backup, and whose part is whole. Raises CheckpointError, OSError."""
+
     def save(self, path: Path, part: Part) -> None:
-        """Upload a file or folder, whole or not visible. Raises CheckpointError, OSError: it is not visible."""
+        """Upload a file or folder, whole or not at all. Raises CheckpointError, OSError: it is not there."""
+
+    def seal(self, part: Part, ranks: int) -> None:
+        """Make a backup visible, whose parts of so many ranks are whole. Raises CheckpointError, OSError."""
 
     def whole(self) -> list[Kept]:
-        """The visible backups, newest first. Raises CheckpointError, OSError."""
+        """The visible backups, newest first; those that lack a part are not. Raises CheckpointError, OSError."""
+
+    def set_aside(self, kept: Kept, epoch: int) -> None:
+        """Have one be visible no more. Raises CheckpointError: a newer generation has begun; OSError."""
 
     def remove(self, kept: Kept, epoch: int) -> None:
         """Remove one. Raises CheckpointError: a newer generation has begun; OSError."""
 
+    def sweep(self, step: int, epoch: int) -> None:
+        """Remove what was saved of earlier steps, by this generation or older ones, and never sealed.
+
+        Raises CheckpointError: a newer generation has begun; OSError.
+        """
+
     def fetch(self, kept: Kept, rank: int, folder: Path) -> Path:
-        """Write a rank's part to a new folder, checked; returns its file or folder. Raises CheckpointError, OSError."""
+        """Write a rank's part to a new folder, checked; returns its file or folder.
+
+        Raises DamagedError: it will never be read; CheckpointError, OSError.
+        """
+
+
+def name_of(part: Part) -> str:
+    """The name of a backup: parts of different generations are never of one."""
+    return f"{part.step:012d}-{part.epoch:09d}"
+
+
+def place_of(name: str) -> tuple[int, int]:
+    """The step and the generation in a name."""
+    step, _, epoch = name.partition("-")
+    return int(step), int(epoch)
+
+
+def no_part(kept: Kept, rank: int) -> CheckpointError:
+    """The error for a rank without a part."""
+    return CheckpointError(
+        f"the backup of step {kept.step} has a part for each of {kept.ranks} ranks, and none for rank {rank}: "
+        f"train with as many ranks, or save on rank 0 alone"
+    )
 
 
 def staying(whole: Sequence[Kept], keep: int) -> set[str]:
@@ -134,6 +190,6 @@ def emptied(folder: Path) -> Path:
     return folder
 
 
-def damaged(name: str) -> CheckpointError:
+def damaged(name: str) -> DamagedError:
     """The error for a file whose checksum is another."""
-    return CheckpointError(f"{name} is damaged: its checksum is another")
+    return DamagedError(f"{name} is damaged: its checksum is another")

@@ -12,6 +12,7 @@ import hashlib
 import io
 import logging
 import re
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
@@ -19,18 +20,37 @@ from typing import IO, Any, BinaryIO, cast
 from deepvm.checkpoint.files.file_names import epoch_of, new_label
 from deepvm.checkpoint.tiers.bucket import Bucket
 from deepvm.checkpoint.tiers.ledger import LedgerFile, StaleError
-from deepvm.errors import CheckpointError
-from deepvm.jobs.storage.backup_store import Kept, Part, Record, copy, damaged, emptied, files_of
+from deepvm.errors import CheckpointError, DamagedError
+from deepvm.jobs.storage.backup_store import (
+    Kept,
+    Part,
+    Record,
+    Said,
+    copy,
+    damaged,
+    emptied,
+    files_of,
+    name_of,
+    no_part,
+    place_of,
+)
 
 _THREADS, _ATTEMPTS = 4, 5
 _RECORD = "record.json"
-_PLACE = re.compile(rf"(?P<name>\d{{12}}/rank-\d+)\.(?P<label>g\d{{9,19}}-[0-9a-f]{{8}})/{re.escape(_RECORD)}")
+_PLACE = re.compile(
+    rf"(?P<name>\d{{12}}-\d{{9,}}/(?:rank|whole)-\d+)\.(?P<label>g\d{{9,19}}-[0-9a-f]{{8}})/{re.escape(_RECORD)}"
+)
+_WORD = re.compile(r"rank-(\d+)\.(begun|nothing|failed)")
 
 log = logging.getLogger("deepvm.agent")
 
 
 class BucketBackups:
-    """Objects ``STEP/rank-N.LABEL/FILE``; entries ``STEP/rank-N`` of the ledger: the label, with ``+`` if automatic."""
+    """Objects ``STEP-EPOCH/rank-N.LABEL/FILE``; entries ``STEP-EPOCH/rank-N`` of the ledger: the label.
+
+    The seal is an object ``STEP-EPOCH/whole-RANKS.LABEL/record.json`` and its entry, with ``+`` behind the label of an
+    automatic one; what ranks say are empty objects, such as ``STEP-EPOCH/rank-3.begun``.
+    """
 
     def __init__(self, bucket: str, prefix: str, job: str, *, endpoint: str = "", attempts: int = _ATTEMPTS) -> None:
         """Send nothing yet. ``endpoint``: empty for the environment's or AWS's. ``attempts``: tries of each request."""
@@ -39,21 +59,47 @@ class BucketBackups:
         )
         self.url = self._bucket.url
         self._ledger = LedgerFile(self._bucket, f"{self._bucket.prefix}.ledger", self._all_there)
+        self._lock = threading.Lock()
         self._begun: int | None = None
         self._cleared = False
 
     def begin(self, epoch: int) -> None:
         """See :class:`BackupStore`."""
-        if epoch != self._begun:
-            self._ledger.begin(epoch)
-            self._begun = epoch
+        with self._lock:
+            if epoch != self._begun:
+                self._ledger.begin(epoch)
+                self._begun = epoch
+
+    def say(self, part: Part, word: Said) -> bool:
+        """See :class:`BackupStore`; the word first: who seals looks for it afterwards."""
+        self.begin(part.epoch)
+        key = f"{self._bucket.prefix}{name_of(part)}/rank-{part.rank}.{word.value}"
+        with self._bucket.errors(f"write {key}"):
+            self._bucket.s3.put_object(Bucket=self._bucket.name, Key=key, Body=b"")
+        return word is Said.BEGUN and self._unseal(name_of(part), part.epoch)
+
+    def _unseal(self, name: str, epoch: int) -> bool:
+        seals = {entry for entry in self._entries() if entry.startswith(f"{name}/whole-")}
+        if seals:
+            self._ledger.drop(seals, epoch)
+        return bool(seals)
+
+    def said(self, part: Part) -> Mapping[int, Said]:
+        """See :class:`BackupStore`."""
+        place, found = f"{self._bucket.prefix}{name_of(part)}/", dict[int, Said]()
+        with self._bucket.errors(f"list {place}"):
+            keys = sorted(self._bucket.sizes(place))
+        for match in (_WORD.fullmatch(key[len(place) :]) for key in keys):
+            if match is not None:
+                found[int(match[1])] = Said(match[2])
+        return {**found, **dict.fromkeys(_parts(self._entries(), name_of(part)), Said.WHOLE)}
 
     def save(self, path: Path, part: Part) -> None:
         """See :class:`BackupStore`; S3 compares each piece with its checksum, and readers the whole."""
         self.begin(part.epoch)
         self._ledger.check(part.epoch)
         self._clear(part.epoch)
-        label, name = new_label(part.epoch), f"{part.step:012d}/rank-{part.rank}"
+        label, name = new_label(part.epoch), f"{name_of(part)}/rank-{part.rank}"
         place = self._place(name, label)
         try:
             with self._bucket.errors(f"write {place}"):
@@ -70,13 +116,21 @@ class BucketBackups:
                         sums[below] = reader.digest.hexdigest()
                 record = Record(path.name, sums, part.automatic).to_json()
                 self._bucket.s3.put_object(Bucket=self._bucket.name, Key=place + _RECORD, Body=record)
-            before = self._ledger.add(name, f"{label}{'+' if part.automatic else ''}", part.epoch)
+            before = self._ledger.add(name, label, part.epoch)
         except (StaleError, OSError):
             self._discard(place)
             raise
-        earlier = before.entries.get(name, "").rstrip("+")
+        earlier = before.entries.get(name, "")
         if earlier not in ("", label):
             self._discard(self._place(name, earlier))
+
+    def seal(self, part: Part, ranks: int) -> None:
+        """See :class:`BackupStore`."""
+        label, name = new_label(part.epoch), f"{name_of(part)}/whole-{ranks}"
+        record = Record("whole", {}, part.automatic).to_json()
+        with self._bucket.errors(f"write {self._place(name, label)}"):
+            self._bucket.s3.put_object(Bucket=self._bucket.name, Key=self._place(name, label) + _RECORD, Body=record)
+        self._ledger.add(name, f"{label}{'+' if part.automatic else ''}", part.epoch)
 
     def _place(self, name: str, label: str) -> str:
         return f"{self._bucket.prefix}{name}.{label.rstrip('+')}/"
@@ -101,9 +155,10 @@ class BucketBackups:
 
     def _clear(self, epoch: int) -> None:
         """Once: remove what older generations have sent and that never counted."""
-        if self._cleared:
-            return
-        self._cleared = True
+        with self._lock:
+            if self._cleared:
+                return
+            self._cleared = True
         try:
             sent, listed = self._uploads(), self._entries()  # in this order: what is listed later was not sent before
         except CheckpointError as error:  # what stays costs a little
@@ -115,37 +170,68 @@ class BucketBackups:
 
     def whole(self) -> list[Kept]:
         """See :class:`BackupStore`."""
-        entries = self._entries()
-        rows = [(name.partition("/")[0], label) for name, label in entries.items() if name.endswith("/rank-0")]
-        return [Kept(int(step), step, label.endswith("+")) for step, label in sorted(rows, reverse=True)]
+        entries, found = self._entries(), list[Kept]()
+        for entry, label in entries.items():
+            name, _, ranks = entry.partition("/whole-")
+            if ranks and len(_parts(entries, name)) >= int(ranks):
+                found.append(Kept(place_of(name)[0], name, label.endswith("+"), int(ranks)))
+        return sorted(found, key=lambda kept: place_of(kept.name), reverse=True)
+
+    def set_aside(self, kept: Kept, epoch: int) -> None:
+        """See :class:`BackupStore`."""
+        self._unseal(kept.name, epoch)
 
     def remove(self, kept: Kept, epoch: int) -> None:
         """See :class:`BackupStore`; it is not listed any more before an object goes."""
-        known = self._entries()
-        names = {name for name in known if name.startswith(f"{kept.name}/")}
-        before = self._ledger.drop(names, epoch)
-        for name in names:
-            self._discard(self._place(name, before.entries.get(name, known[name])))
+        self._remove(kept.name, epoch)
+
+    def _remove(self, name: str, epoch: int) -> None:
+        self._ledger.drop({entry for entry in self._entries() if entry.startswith(f"{name}/")}, epoch)
+        self._discard(f"{self._bucket.prefix}{name}/")
+
+    def sweep(self, step: int, epoch: int) -> None:
+        """See :class:`BackupStore`."""
+        entries = self._entries()
+        sealed = {entry.partition("/")[0] for entry in entries if "/whole-" in entry}
+        for name in {entry.partition("/")[0] for entry in entries} - sealed:
+            before, by = place_of(name)
+            if before < step and by <= epoch:
+                self._remove(name, epoch)
 
     def fetch(self, kept: Kept, rank: int, folder: Path) -> Path:
         """See :class:`BackupStore`."""
-        entries, name = self._entries(), f"{kept.name}/rank-{rank}"
-        name = name if name in entries else f"{kept.name}/rank-0"
-        place = self._place(name, entries.get(name, ""))
+        entries, name = self._entries(), f"{kept.name}/rank-{rank if kept.ranks > 1 else 0}"
+        if name not in entries:
+            raise no_part(kept, rank)
+        place = self._place(name, entries[name])
         with self._bucket.errors(f"read {place}"):
-            record = Record.from_json(self._bucket.whole(place + _RECORD))
+            try:
+                record = Record.from_json(self._object(place + _RECORD).read())
+            except ValueError as error:
+                raise DamagedError(f"{self.url}: {place}{_RECORD}: {error}") from None
             emptied(folder)
-            for name, checksum in record.sha256.items():
-                body = self._bucket.s3.get_object(Bucket=self._bucket.name, Key=place + name)["Body"]
-                with contextlib.closing(body):
-                    if copy(cast(BinaryIO, body), folder / name) != checksum:
-                        raise damaged(f"{self.url}: {place}{name}")
+            for file, checksum in record.sha256.items():
+                with contextlib.closing(self._object(place + file)) as body:
+                    if copy(cast(BinaryIO, body), folder / file) != checksum:
+                        raise damaged(f"{self.url}: {place}{file}")
         return folder / record.name
+
+    def _object(self, key: str) -> Any:
+        """An object to read. Raises DamagedError: it is gone."""
+        try:
+            return self._bucket.s3.get_object(Bucket=self._bucket.name, Key=key)["Body"]
+        except self._bucket.s3.exceptions.NoSuchKey:
+            raise DamagedError(f"{self.url}: {key} is gone") from None
 
     def _discard(self, place: str) -> None:
         """Remove what does not count, as far as that can be done."""
         with contextlib.suppress(CheckpointError), self._bucket.errors(f"remove {place}"):
             self._bucket.remove(*self._bucket.sizes(place))
+
+
+def _parts(entries: Mapping[str, str], name: str) -> list[int]:
+    """The ranks whose parts of a backup are listed."""
+    return [int(entry.rpartition("-")[2]) for entry in entries if entry.startswith(f"{name}/rank-")]
 
 
 class _Summed(io.RawIOBase):

@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
+import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 from deepvm.checkpoint.files.epoch_file import EpochFile
+from deepvm.errors import DamagedError
 from deepvm.io.atomic_write import sync, write_bytes
 from deepvm.io.failpoints import point
-from deepvm.jobs.storage.backup_store import Kept, Part, Record, copy, damaged, emptied, files_of
+from deepvm.jobs.storage.backup_store import (
+    Kept,
+    Part,
+    Record,
+    Said,
+    copy,
+    damaged,
+    emptied,
+    files_of,
+    name_of,
+    no_part,
+    place_of,
+)
 
-_NAME = re.compile(r"(\d{12})-(\d{9,})")
-_RECORD = "record.json"
+_NAME = re.compile(r"\d{12}-\d{9,}")
+_RANK = re.compile(r"rank-(\d+)(?:\.(begun|nothing|failed))?")
+_RECORD, _SEAL = "record.json", "whole.json"
 
 
 class FolderBackups:
-    """A folder for each step and generation, with one for each rank: renamed to its name when it is whole."""
+    """A folder for each step and generation, with one for each rank: renamed to its name when it is whole.
+
+    ``whole.json`` there is the seal; what ranks say are empty files, such as ``rank-3.begun``.
+    """
 
     def __init__(self, folder: Path, job: str) -> None:
         """Create nothing yet."""
@@ -30,10 +50,38 @@ class FolderBackups:
         self._root.mkdir(parents=True, exist_ok=True)
         self._epochs.begin(epoch)
 
+    def say(self, part: Part, word: Said) -> bool:
+        """See :class:`BackupStore`."""
+        self.begin(part.epoch)
+        folder = self._root / name_of(part)
+        with self._epochs.current(part.epoch):
+            folder.mkdir(exist_ok=True)
+            (folder / f"rank-{part.rank}.{word.value}").touch()
+            sealed = word is Said.BEGUN and (folder / _SEAL).exists()
+            if sealed:
+                (folder / _SEAL).unlink(missing_ok=True)
+                sync(folder)
+        return sealed
+
+    def said(self, part: Part) -> Mapping[int, Said]:
+        """See :class:`BackupStore`."""
+        found: dict[int, Said] = {}
+        for place in sorted((self._root / name_of(part)).iterdir()):
+            match = _RANK.fullmatch(place.name)
+            if match and match[2]:
+                found[int(match[1])] = Said(match[2])
+        return {**found, **dict.fromkeys(self._parts(name_of(part)), Said.WHOLE)}
+
+    def _parts(self, name: str) -> list[int]:
+        """The ranks whose parts are whole."""
+        matches = [_RANK.fullmatch(record.parent.name) for record in (self._root / name).glob(f"rank-*/{_RECORD}")]
+        return [int(match[1]) for match in matches if match]
+
     def save(self, path: Path, part: Part) -> None:
         """See :class:`BackupStore`; the rename happens while no newer generation can begin."""
-        folder = self._root / f"{part.step:012d}-{part.epoch:09d}"
-        hidden = folder / f".rank-{part.rank}.{os.getpid()}"
+        self.begin(part.epoch)
+        folder = self._root / name_of(part)
+        hidden = folder / f".rank-{part.rank}.{os.getpid()}-{threading.get_ident()}"
         emptied(hidden)
         try:
             sums = {}
@@ -55,34 +103,65 @@ class FolderBackups:
         finally:
             shutil.rmtree(hidden, ignore_errors=True)
 
+    def seal(self, part: Part, ranks: int) -> None:
+        """See :class:`BackupStore`."""
+        facts = {"ranks": ranks, "automatic": part.automatic}
+        with self._epochs.current(part.epoch):
+            point("backup.before-seal")
+            write_bytes(self._root / name_of(part) / _SEAL, json.dumps(facts).encode())
+
     def whole(self) -> list[Kept]:
         """See :class:`BackupStore`."""
-        found: list[tuple[int, int, Kept]] = []
-        for folder in self._root.iterdir() if self._root.is_dir() else ():
-            match = _NAME.fullmatch(folder.name)
-            record = folder / "rank-0" / _RECORD
-            if match and record.exists():
-                try:
-                    automatic = Record.from_json(record.read_bytes()).automatic
-                except (OSError, ValueError):  # damaged: who reads it is told
-                    automatic = False
-                found.append((int(match[1]), int(match[2]), Kept(int(match[1]), folder.name, automatic)))
-        return [kept for *_, kept in sorted(found, key=lambda row: row[:2], reverse=True)]
+        found = []
+        for name in self._names():
+            try:
+                facts = json.loads((self._root / name / _SEAL).read_bytes())
+                kept = Kept(place_of(name)[0], name, bool(facts["automatic"]), int(facts["ranks"]))
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+            if len(self._parts(name)) >= kept.ranks:
+                found.append(kept)
+        return sorted(found, key=lambda kept: place_of(kept.name), reverse=True)
+
+    def _names(self) -> list[str]:
+        names = [folder.name for folder in self._root.iterdir()] if self._root.is_dir() else []
+        return [name for name in names if _NAME.fullmatch(name)]
+
+    def set_aside(self, kept: Kept, epoch: int) -> None:
+        """See :class:`BackupStore`."""
+        with self._epochs.current(epoch):
+            (self._root / kept.name / _SEAL).unlink(missing_ok=True)
 
     def remove(self, kept: Kept, epoch: int) -> None:
-        """See :class:`BackupStore`; the part of rank 0 first, without which it is not visible."""
+        """See :class:`BackupStore`; the seal first, without which it is not visible."""
+        self.set_aside(kept, epoch)
         with self._epochs.current(epoch):
-            for place in (self._root / kept.name / "rank-0" / _RECORD, self._root / kept.name):
-                shutil.rmtree(place, ignore_errors=True) if place.is_dir() else place.unlink(missing_ok=True)
+            shutil.rmtree(self._root / kept.name, ignore_errors=True)
+
+    def sweep(self, step: int, epoch: int) -> None:
+        """See :class:`BackupStore`."""
+        for name in self._names():
+            before, by = place_of(name)
+            if before < step and by <= epoch and not (self._root / name / _SEAL).exists():
+                with self._epochs.current(epoch):
+                    shutil.rmtree(self._root / name, ignore_errors=True)
 
     def fetch(self, kept: Kept, rank: int, folder: Path) -> Path:
         """See :class:`BackupStore`."""
-        source = self._root / kept.name / f"rank-{rank}"
-        source = source if (source / _RECORD).exists() else self._root / kept.name / "rank-0"
-        record = Record.from_json((source / _RECORD).read_bytes())
+        source = self._root / kept.name / f"rank-{rank if kept.ranks > 1 else 0}"
+        try:
+            record = Record.from_json((source / _RECORD).read_bytes())
+        except FileNotFoundError:
+            raise no_part(kept, rank) from None
+        except ValueError as error:
+            raise DamagedError(f"{source / _RECORD}: {error}") from None
         emptied(folder)
         for name, checksum in record.sha256.items():
-            with (source / name).open("rb") as reader:
+            try:
+                reader = (source / name).open("rb")
+            except FileNotFoundError as error:
+                raise DamagedError(f"{source / name}: {error.strerror}") from None
+            with reader:
                 if copy(reader, folder / name) != checksum:
                     raise damaged(str(source / name))
         return folder / record.name

@@ -198,7 +198,8 @@ def _request(limited: Limited, group: PlannedGroup, options: ExportOptions) -> d
     return request
 
 
-# EC2 knows a new instance profile only some seconds after IAM does.
+# EC2 knows a new instance profile only some seconds after IAM does. Fleets of type instant name their VMs in
+# describe-fleets, the others in describe-fleet-instances. The role stays until all VMs have ended: they still save.
 _SCRIPT = r"""set -euo pipefail
 
 cd "$(dirname "${{BASH_SOURCE[0]}}")"
@@ -207,8 +208,30 @@ role={role}
 
 if [ "${{1:-}}" = stop ]; then
   if [ -s fleets ]; then
-    aws ec2 delete-fleets --terminate-instances --fleet-ids $(cat fleets)
+    for fleet in $(cat fleets); do
+      aws ec2 describe-fleets --fleet-ids "$fleet" --query "Fleets[].Instances[].InstanceIds[]" --output text || true
+      aws ec2 describe-fleet-instances --fleet-id "$fleet" --query "ActiveInstances[].InstanceId" --output text || true
+    done 2> /dev/null | grep -o "i-[0-9a-f]*" >> vms || true
+    left="$(aws ec2 delete-fleets --terminate-instances --fleet-ids $(cat fleets) \
+      --query "UnsuccessfulFleetDeletions[].[FleetId,Error.Code,Error.Message]" --output text)"
+    printf '%s\n' "$left" | grep -o "^fleet-[0-9a-f-]*" > fleets || true
+    if [ -s fleets ]; then
+      printf '%s\n' "not deleted: run ./start.sh stop again, or take those that are gone out of fleets:" "$left" >&2
+      exit 5
+    fi
     rm fleets
+  fi
+  if [ -s vms ]; then
+    echo "waiting until all VMs have saved and ended"
+    vms="$(sort -u vms | paste -sd , -)"
+    while true; do
+      left="$(aws ec2 describe-instances --output text --query "Reservations[].Instances[].InstanceId" \
+        --filters "Name=instance-id,Values=$vms" \
+        Name=instance-state-name,Values=pending,running,stopping,stopped,shutting-down)"
+      [ -n "$left" ] || break
+      sleep "${{LOOK_S:-5}}"
+    done
+    rm vms
   fi
   for group in {templates}; do
     aws ec2 delete-launch-template --launch-template-name "$role-$group" > /dev/null || true

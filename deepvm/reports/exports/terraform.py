@@ -147,6 +147,7 @@ def _vm(group: PlannedGroup, image: str) -> Block:
         "instance_type": literal(group.instance_type),
         "key_name": _expression("var.key_name"),
         "vpc_security_group_ids": _expression("var.security_group_ids"),
+        "metadata_options": [{"http_tokens": "required"}],
     }
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.core.units import counted, format_seconds
-from deepvm.jobs.decisions.react import BUDGET, DEADLINE
-from deepvm.jobs.decisions.world import RELEASED
+from deepvm.jobs.decisions.react import BUDGET, DEADLINE, NEVER_READY
+from deepvm.jobs.decisions.world import RELEASED, UNREADY
 from deepvm.jobs.history.history import MACHINE, MARKET, STATE, EventRow
 
 SAVED = {
@@ -19,7 +19,7 @@ SAVED = {
     "resize": "before machines join",
     "stop": "before the end",
 }
-_ENDS = {"suspect": "is silent", "lost": "is given up"}
+_ENDS = {"suspect": "is silent", "lost": "is given up", UNREADY: "ended before it could train"}
 
 
 def event_line(event: EventRow) -> str:
@@ -29,7 +29,7 @@ def event_line(event: EventRow) -> str:
     lines: dict[str, Callable[[], str]] = {
         "launched": lambda: f"{who} was launched",
         "refused": lambda: f"{who} was refused: {facts['why']}",
-        MACHINE: lambda: f"{who} {_ENDS.get(facts['state']) or 'was ' + facts['why']}",
+        MACHINE: lambda: f"{who} {_ENDS.get(facts['state']) or _ENDS.get(facts['why']) or 'was ' + facts['why']}",
         "noticed": lambda: f"{who} is taken back in {_left(facts['taken_s'] - event.at_s)}",
         "rebalanced": lambda: f"{who} may be taken back sooner than others",
         "started": lambda: _started(facts),
@@ -82,7 +82,10 @@ def closing_lines(document: Mapping[str, Any], last: Sequence[str], folder: Path
         yield from last
         why = document["why"] or "training failed"
         yield f"{name}: {why}; all that it printed: deepvm jobs logs {name} ({folder / 'logs'})"
+        yield f"once that is mended, deepvm jobs resume {name} goes on with the same code"
     elif state == "stopped":
+        if document["why"].startswith(NEVER_READY):
+            yield from last
         steps = counted(document["steps"], "step")
         yield f"{name}: {document['why']}, after {steps}; deepvm jobs resume {name}{_more(document)} goes on"
 

@@ -7,12 +7,12 @@ from datetime import datetime, timezone
 from typing import Any
 
 from deepvm.core.units import format_seconds
-from deepvm.jobs.decisions.world import World
+from deepvm.jobs.decisions.world import Role, World
 from deepvm.jobs.history.history import EventRow
 from deepvm.jobs.standing import ELSEWHERE, GONE, JobLine
 from deepvm.reports.jobs.events import clock, event_line
 from deepvm.reports.jobs.money import print_money
-from deepvm.reports.jobs.validation import print_validation
+from deepvm.reports.jobs.validation import print_forecast, print_validation
 from deepvm.reports.tables import Column, print_lines, print_table
 
 _LAST = 12
@@ -72,7 +72,8 @@ def print_job(document: Mapping[str, Any], events: Sequence[EventRow]) -> None:
         f"{document['preemptions']} preemptions, {document['notices']} with a notice; "
         f"{document['lost_steps']} steps lost",
         f"saved versions: {saves}",
-        f"{document['cost_usd']:.4f} $ paid",
+        f"{document['cost_usd']:.4f} $ paid"
+        + (f", {document['head_usd']:.4f} $ of it for the controller" if document.get("head_usd") else ""),
     ]
     print_lines(lines)
     names = ("machine", "type", "market", "requested", "ready", "notice", "end", "why")
@@ -91,7 +92,9 @@ def print_job(document: Mapping[str, Any], events: Sequence[EventRow]) -> None:
     print_table(header, body)
     if "spent_usd" in document:
         print_money(document)
-    if "validation" in document:
+    if document.get("forecast"):
+        print_forecast(document)
+    if document.get("validation"):
         print_validation(document["validation"])
     for event in events[-_LAST:]:
         line = event_line(event)
@@ -99,20 +102,47 @@ def print_job(document: Mapping[str, Any], events: Sequence[EventRow]) -> None:
             print_lines([f"{clock(event.at_s)} {line}"])
 
 
-def print_plan(name: str, world: World) -> None:
-    """What a job would rent."""
-    terms, pool = world.terms, world.pools[0]
-    count = f"{terms.most}" if terms.least == terms.most else f"{terms.least} to {terms.most}"
-    parts = [f"{count} x {pool.instance_type} {pool.market}"]
-    usd = (terms.most - terms.steadies) * pool.usd_per_hour
-    if terms.steady is not None:
-        parts = [f"{terms.most - terms.steadies} x {pool.instance_type} {pool.market}", f"{terms.steadies} on demand"]
-        usd += terms.steadies * terms.steady.usd_per_hour
-    if terms.anchor is not None:
-        parts.append(f"{terms.anchors} x {terms.anchor.instance_type} to keep versions in memory")
-        usd += terms.anchors * terms.anchor.usd_per_hour
-    limit = "" if terms.total_usd is None else f", {terms.total_usd:g} $ in all"
-    print_lines([f"{name}: {', '.join(parts)}; up to {usd:.4f} $/h in {pool.zone}{limit}"])
+def plan_document(name: str, world: World) -> dict[str, Any]:
+    """What a job would rent, as a document."""
+    terms = world.terms
+    groups = [
+        (Role.TRAINER, world.pools[0], terms.least - terms.steadies, terms.most - terms.steadies),
+        (Role.TRAINER, terms.steady, terms.steadies, terms.steadies),
+        (Role.ANCHOR, terms.anchor, terms.anchors, terms.anchors),
+    ]
+    machines: list[dict[str, Any]] = [
+        {
+            "role": role.value,
+            "type": pool.instance_type,
+            "zone": pool.zone,
+            "market": pool.market,
+            "least": least,
+            "most": most,
+            "usd_per_hour": pool.usd_per_hour,
+        }
+        for role, pool, least, most in groups
+        if pool is not None
+    ]
+    return {
+        "schema_version": "deepvm.run-plan/1",
+        "name": name,
+        "usd_per_hour": round(sum(most * pool.usd_per_hour for _, pool, _, most in groups if pool is not None), 8),
+        "total_usd": terms.total_usd,
+        "machines": machines,
+    }
+
+
+def print_plan(document: Mapping[str, Any]) -> None:
+    """What a job would rent, in a line."""
+    first, *others = document["machines"]
+    count = f"{first['most']}" if first["least"] == first["most"] else f"{first['least']} to {first['most']}"
+    parts = [f"{count} x {first['type']} {first['market']}"]
+    for group in others:
+        of_anchor = f" x {group['type']} to keep versions in memory"
+        parts.append(f"{group['most']}{of_anchor if group['role'] == Role.ANCHOR.value else ' on demand'}")
+    limit = "" if document["total_usd"] is None else f", {document['total_usd']:g} $ in all"
+    rate = f"up to {document['usd_per_hour']:.4f} $/h in {first['zone']}"
+    print_lines([f"{document['name']}: {', '.join(parts)}; {rate}{limit}"])
 
 
 def _numbers(*names: str) -> list[Column]:

@@ -22,6 +22,7 @@ from deepvm.reports.jobs.charts import Times, elapsed, stacked
 from deepvm.reports.jobs.events import event_group, event_line
 from deepvm.reports.jobs.job_charts import cost_chart, losses, paid, steps_chart
 from deepvm.reports.jobs.timeline import timeline
+from deepvm.reports.jobs.validation import FORECAST_COLUMNS, forecast_cells, forecast_said
 from deepvm.reports.markup import Html, joined, table, tag, visible
 from deepvm.reports.page_frame import Frame, beside
 from deepvm.reports.plans.page_parts import section, wide
@@ -91,7 +92,7 @@ class RunPage:
         total = spec.get("steps")
         return {
             "head": joined(*self._head()),
-            "time": self._breakdown(),
+            "time": joined(self._breakdown(), *self._forecast()),
             "machines": timeline(machines, self.times),
             "machine-table": self._machine_table(),
             "steps": steps_chart(self.times, job.samples, job.events, total if isinstance(total, int) else None),
@@ -105,7 +106,9 @@ class RunPage:
     @property
     def times(self) -> Times:
         """From the submission to the end, or to now."""
-        return Times(self.job.row.created_s, self.job.row.created_s + float(self.job.document["total_s"]))
+        world = self.job.world
+        ends = [m.ended_s for m in world.machines.values() if m.ended_s is not None]
+        return Times(self.job.row.created_s, max([world.now_s, *ends]))
 
     # --- the head ----------------------------------------------------------------------------------------------------
 
@@ -178,6 +181,14 @@ class RunPage:
         ]
         made = table("All of the time, by what it went into", ["cause", "time", "share", "what it is"], rows)
         return joined(bar, wide(made, "Where the time went"))
+
+    def _forecast(self) -> Iterator[Html]:
+        """What was to be expected before the job began, beside what came out."""
+        document = self.job.document
+        if document.get("forecast"):
+            yield tag("h3", "Forecast and fact")
+            made = table(forecast_said(document), ["", *FORECAST_COLUMNS], forecast_cells(document))
+            yield wide(made, "Forecast and fact")
 
     # --- tables ------------------------------------------------------------------------------------------------------
 
@@ -252,7 +263,7 @@ class RunPage:
         group = event_group(event)
         what: list[str] = [tag("span", GROUPS[group], class_=f"badge {group}"), " ", visible(text)]
         lines = event.facts.get("lines")
-        if lines and event.facts.get("code"):
+        if lines and (event.facts.get("code") or event.kind == "failed"):
             printed = "\n".join(visible(str(line)) for line in lines)
             what.append(tag("details", tag("summary", "last lines"), tag("pre", printed)))
         stamp = datetime.fromtimestamp(event.at_s, timezone.utc)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from deepvm.core.units import format_seconds
 from deepvm.jobs.decisions.states import Machine
-from deepvm.jobs.decisions.world import LOST, PREEMPTED, REFUSED, MachineRecord, Role
+from deepvm.jobs.decisions.world import LOST, PREEMPTED, REFUSED, UNREADY, MachineRecord, Role
 from deepvm.reports.jobs.charts import (
     AXIS_PX,
     Times,
@@ -104,7 +104,7 @@ def _marks(machine: MachineRecord) -> Iterator[tuple[str, float, str]]:
         yield "refused", machine.requested_s, _CROSS
     elif machine.ended_s is not None and machine.end_reason == PREEMPTED:
         yield "taken", machine.ended_s, _DOWN
-    elif machine.end_reason == LOST:
+    elif machine.end_reason in (LOST, UNREADY):
         yield "gone", machine.ended_s or machine.silent_s or machine.requested_s, _CROSS
 
 

@@ -1,12 +1,43 @@
-"""What the simulator says of a job beside what happened, as a table."""
+"""What the simulator says of a job beside what happened: before it began, and given the lives that it had."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from deepvm.core.units import counted, format_seconds
+from deepvm.jobs.history.forecast import rows_of as rows_of_forecast
 from deepvm.jobs.history.validation import rows_of
 from deepvm.reports.tables import Column, print_lines, print_table
+
+
+def forecast_said(document: Mapping[str, Any]) -> str:
+    """From what a job's forecast was made."""
+    found = document["forecast"]
+    lives = "no preemptions" if found["mttp_s"] is None else f"lives of {format_seconds(found['mttp_s'], digits=2)}"
+    start = f"starts of {format_seconds(found['start_s'], digits=2)}"
+    return f"forecast for {counted(found['steps'], 'step')}, with {lives} and {start} on average"
+
+
+def forecast_cells(document: Mapping[str, Any]) -> list[list[str]]:
+    """Rows of what was expected, its range, what came out, and how far that is off."""
+    rows = []
+    for name, mean, low, high, fact, unit in rows_of_forecast(document):
+        digits = {"s": 1, "$": 4, "": 1}[unit]
+        far = document["forecast"]["off"]
+        off = "" if far is None or unit == "" else f"{100 * far['total_s' if unit == 's' else 'cost_usd']:+.1f} %"
+        end = f"{fact}" if unit == "" else f"{fact:.{digits}f}"
+        rows.append([name, f"{mean:.{digits}f}", f"{low:.{digits}f} to {high:.{digits}f}", end, off, unit])
+    return rows
+
+
+FORECAST_COLUMNS = ("forecast", "9 of 10", "fact", "off by", "")
+
+
+def print_forecast(document: Mapping[str, Any]) -> None:
+    """What was to be expected of a job before it began, and what came out."""
+    print_lines(["", f"{forecast_said(document)}:"])
+    print_table([Column(""), *(Column(name, "right") for name in FORECAST_COLUMNS)], forecast_cells(document))
 
 
 def print_validation(found: Mapping[str, Any]) -> None:

@@ -257,6 +257,8 @@ def _configuration(r: Recommendation | None, catalog: Catalog) -> dict[str, Any]
             "on_demand_count": cluster.on_demand_count,
             # Only where somebody other than the catalog's own source measured it.
             **({"eflops_source": gpu.eflops_source} if gpu.eflops_source else {}),
+            # Only with '--mttp history', where it says enough.
+            **({"known_life": asdict(gpu.known_life)} if gpu.known_life else {}),
             "gpu_name": gpu.gpu and gpu.gpu.name,
             "gpus_per_vm": gpu.gpu and gpu.gpu.count,
             "cpu_architecture": gpu.cpu_architecture or None,

@@ -133,6 +133,7 @@ DOCUMENTS: dict[str, Described | Validated] = {
         "memory-node status", "What a memory node holds", checkpoints.MemoryNode, "versions", checkpoints.HeldVersion
     ),
     "run": Described("run, jobs show, jobs resume", "A job of deepvm run", jobs.Run, "machines", jobs.RunMachine),
+    "run-plan": Described("run --dry-run", "What a job would rent", jobs.RunPlan, "machines", jobs.PlannedMachines),
     "jobs": Described("jobs ls", "Jobs in short", jobs.Jobs, "jobs", jobs.ListedJob),
     "orphans": Described("jobs orphans", "Machines without a controller", jobs.Orphans, "orphans", jobs.OrphanMachine),
     "pools": Described("history pools", "How long machines lived", jobs.Pools, "pools", jobs.Pool),

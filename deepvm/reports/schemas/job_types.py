@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypedDict
 
+from deepvm.reports.schemas.simulation_types import Spread
+
 Name = Annotated[str, "of the job"]
 Market = Annotated[str, "spot or on-demand"]
 Time = Annotated[str, "ISO 8601, UTC"]
 MaybeTime = Annotated[str | None, "ISO 8601, UTC, null if it has not happened"]
 Usd = Annotated[float, "US dollars"]
+EndReason = Annotated[
+    str, "released, preempted, lost, refused, or unready: ended before it could train; empty while it lives"
+]
 Epoch = Annotated[float | None, "seconds since 1970, null if it has not happened"]
 
 
@@ -54,8 +59,64 @@ class RunMachine(TypedDict):
     ready: Annotated[MaybeTime, "when it could train"]
     notice: Annotated[MaybeTime, "when the cloud said that it takes it back"]
     end: Annotated[MaybeTime, "when it ended"]
-    end_reason: Annotated[str, "released, preempted, lost or refused; empty while it lives"]
+    end_reason: EndReason
     usd: Annotated[Usd, "what it has cost"]
+
+
+class RunOff(TypedDict):
+    """By how much means of the forecast are off, as shares of the fact."""
+
+    total_s: Annotated[float | None, "of the time, null where the fact is 0"]
+    cost_usd: Annotated[float | None, "of the cost, null where the fact is 0"]
+
+
+class RunForecast(TypedDict):
+    """What ``simulate`` says of the job by what was known before it began, but for the time of a step."""
+
+    runs: Annotated[int, "simulated ones"]
+    steps: Annotated[int, "all of the job file"]
+    step_s: Annotated[float, "one step, as measured, seconds"]
+    start_s: Annotated[float, "from the request for a machine until it trains, as earlier ones took, seconds"]
+    mttp_s: Annotated[float | None, "mean life of a machine, seconds, null for no end"]
+    total_s: Annotated[Spread, "from the submission to the last step, seconds"]
+    cost_usd: Annotated[Spread, "of all machines, US dollars"]
+    preemptions: Annotated[Spread, "machines that are taken back"]
+    off: Annotated[RunOff | None, "null for a job that has not trained to its end"]
+
+
+class RunFigures(TypedDict):
+    """Figures of a job, as the simulator counts."""
+
+    total_s: Annotated[float, "from the submission to the last step, seconds"]
+    cost_usd: Annotated[Usd, "of the machines that train, until then"]
+    lost_steps: Annotated[int, "steps that were done again"]
+    preemptions: Annotated[int, "machines that were taken back or lost"]
+    breakdown_s: RunBreakdown
+
+
+class RunMeasured(TypedDict):
+    """Means of latencies that were measured, seconds."""
+
+    step_s: Annotated[float, "one step"]
+    stall_s: Annotated[float, "training stands still for a version"]
+    took_s: Annotated[float, "from the end of a step until its version is safe"]
+    allocation_s: Annotated[float, "from when a machine is needed to its launch"]
+    preparation_s: Annotated[float, "from then until training resumes"]
+
+
+class _RunValidation(TypedDict):
+    """What ``simulate`` says, given the lives and latencies that the job had."""
+
+    fact: RunFigures
+    forecast: Annotated[RunFigures | None, "null where the simulator finds no end"]
+    deviation: Annotated[RunOff | None, "null where there is no forecast"]
+    measured: RunMeasured
+
+
+class RunValidation(_RunValidation, total=False):
+    """What ``simulate`` says, given the lives and latencies that the job had."""
+
+    why: Annotated[str, "why there is no forecast"]
 
 
 class Run(TypedDict):
@@ -71,15 +132,40 @@ class Run(TypedDict):
     notices: Annotated[int, "of those, how many were announced"]
     lost_steps: Annotated[int, "steps that were done again"]
     saves: RunSaves
-    total_s: Annotated[float, "from the submission to the end, seconds"]
+    total_s: Annotated[float, "from the submission to the end, but for the time in which it was stopped, seconds"]
     breakdown_s: RunBreakdown
     cost_usd: Annotated[Usd, "what was paid"]
+    head_usd: Annotated[Usd, "of that, for the machine that ran the controller of a detached job"]
     on_demand_cost_usd: Annotated[float | None, "what on-demand machines would have cost, US dollars, null if unknown"]
     same_work_on_demand_usd: Annotated[
         float | None, "the same steps on demand, undisturbed, US dollars, null if unknown"
     ]
     spent_usd: RunSpent
+    forecast: Annotated[RunForecast | None, "null before the end, and where steps are not in the job file"]
+    validation: Annotated[RunValidation | None, "null without --validate"]
     machines: list[RunMachine]
+
+
+class PlannedMachines(TypedDict):
+    """Machines of one kind that a job would rent."""
+
+    role: Annotated[str, "trainer or anchor"]
+    type: Annotated[str, "instance type"]
+    zone: Annotated[str, "where the first is asked for"]
+    market: Market
+    least: Annotated[int, "without so many nothing is trained"]
+    most: Annotated[int, "so many are asked for"]
+    usd_per_hour: Annotated[float, "the price of one, US dollars an hour"]
+
+
+class RunPlan(TypedDict):
+    """What a job would rent."""
+
+    schema_version: Literal["deepvm.run-plan/1"]
+    name: Name
+    usd_per_hour: Annotated[float, "with the most machines, US dollars an hour"]
+    total_usd: Annotated[float | None, "what may be paid in all, US dollars, null without a limit"]
+    machines: list[PlannedMachines]
 
 
 class ListedJob(TypedDict):
@@ -166,7 +252,7 @@ class RecordedMachine(TypedDict):
     noticed_s: Annotated[Epoch, "when the cloud said that it takes it back"]
     taken_s: Annotated[Epoch, "when it takes it back, by that notice"]
     ended_s: Annotated[Epoch, "when it ended"]
-    end_reason: Annotated[str, "released, preempted, lost or refused; empty while it lives"]
+    end_reason: EndReason
     epoch: Annotated[int, "the newest generation that it was told to run"]
     reported: Annotated[int, "reports of its agent that were heard"]
     cloud: Annotated[str, "whose machine it is, empty if nobody wrote it down"]

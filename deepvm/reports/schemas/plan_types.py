@@ -188,7 +188,19 @@ class ZonePrice(TypedDict):
     since: Annotated[str | None, "since when this price holds, ISO 8601, UTC, null when unknown"]
 
 
+class KnownLife(TypedDict):
+    """How long spot VMs of the type live, by the user's own history."""
+
+    low_s: Annotated[float, "lower end of the 80 % interval of mean_s, with which plans count; seconds"]
+    mean_s: Annotated[float, "mean life, seconds"]
+    high_s: Annotated[float, "upper end of its interval, seconds"]
+    preemptions: Annotated[int, "VMs that were taken back or lost"]
+    machines: Annotated[int, "VMs that were launched"]
+    newest_s: Annotated[float, "when the newest of them ended, or was last alive, seconds since 1970"]
+
+
 class _MoreOfTrainers(TypedDict, total=False):
+    known_life: Annotated[KnownLife, "with --mttp history, where it says enough of the type"]
     eflops_source: Annotated[str, "who measured eflops, where it was not the catalog's own source only"]
 
 

@@ -54,3 +54,8 @@ def test_hundreds_of_jobs(run: Run, folder: Path) -> None:
             worlds.store(history, worlds.one_machine(name=f"job-{number}"), folder)
     code, out, _ = run("jobs", "ls")
     assert code == 0 and len(out.splitlines()) == 302
+
+
+def test_inject_where_the_cloud_cannot(run: Run, folder: Path) -> None:
+    code, _, err = run("inject", "resnet-7", "--mttp", "30s")
+    assert code == 2 and "allowed: a job on local, netns or ssh; aws takes machines back itself" in err

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from functools import partial
@@ -64,7 +65,25 @@ def test_golden(name: str, steps: Path, run: Run) -> None:
     path = GOLDEN_FOLDER / name
     if os.environ.get("WRITE_GOLDEN"):
         path.write_text(found)
-    assert found == path.read_text()
+    assert_same(found, path.read_text())
+
+
+def assert_same(found: str, golden: str) -> None:
+    """The same text but for the last digits: a fit ends elsewhere on another processor.
+
+    What the data do not determine, as the synchronisation of two GPUs that hides behind their gradients, may be
+    anything.
+    """
+    free = re.compile(r"(local_fixed|overlap|synchronisation) .*")
+    lines = [[free.sub(r"\1", line).split() for line in text.splitlines()] for text in (found, golden)]
+    assert [len(words) for words in lines[0]] == [len(words) for words in lines[1]]
+    for one, other in zip(*lines, strict=True):
+        numbers = [[float(word) if NUMBER.fullmatch(word) else word for word in words] for words in (one, other)]
+        for a, b in zip(*numbers, strict=True):
+            assert a == (pytest.approx(b, rel=0.03) if isinstance(b, float) else b), (one, other)
+
+
+NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 
 
 def test_every_golden_file_is_used() -> None:

@@ -361,3 +361,34 @@ def test_a_rebalance_recommendation_on_one_machine_is_an_insurance_of_all(kind: 
         assert reached(tmp_path) == 200 and len(found[0]) == 1 and found.count(found[0]) == 4
     finally:
         end(tmp_path, agents, services)
+
+
+# --- the end of a training -------------------------------------------------------------------------------------------
+
+LAST = """
+import os, sys
+import deepvm.training as dt
+
+here = sys.argv[1]
+with dt.step_context():
+    pass
+with open(f"{here}/final", "wb") as file:
+    file.truncate(int(sys.argv[2]))
+dt.backup(f"{here}/final")
+"""
+
+
+@pytest.mark.slow  # 300 MB
+def test_the_backup_at_the_end_of_a_training_is_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "last.py").write_text(LAST)
+    code, said = ended(start(tmp_path, sys.executable, str(tmp_path / "last.py"), str(tmp_path), "300_000_000"))
+    assert code == 0, said
+    (found,) = (tmp_path / "kept").glob("*/backups/0*/rank-0/final")
+    assert found.stat().st_size == 300_000_000 and (found.parents[1] / "whole.json").exists()
+
+
+def test_a_last_backup_that_cannot_be_made_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "last.py").write_text(LAST)
+    (tmp_path / "kept").write_text("no folder")
+    code, said = ended(start(tmp_path, sys.executable, str(tmp_path / "last.py"), str(tmp_path), "1"))
+    assert code == 1 and "its last backup was not made" in said

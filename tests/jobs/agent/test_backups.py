@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from deepvm.errors import CheckpointError
-from deepvm.jobs.agent.backups import KEEP, Backups
+from deepvm.jobs.agent.backups import KEEP, Backups, Others
 from deepvm.jobs.storage.backup_store import Part
 
 
@@ -21,11 +22,11 @@ def upload(to: Backups, path: Path, step: int, *, rank: int = 0, epoch: int = 1)
     """Upload a file or folder; returns the error, or an empty text."""
     done, said = threading.Event(), list[str]()
 
-    def told(_: int, error: str) -> None:
+    def told(_: int, error: str, __: float) -> None:
         said.append(error)
         done.set()
 
-    assert to.add(path, Part(step, rank, epoch), told) == {}
+    assert to.add(path, Part(step, rank, epoch), told, Others(rank + 1)) == {}
     assert done.wait(10)
     return said[0]
 
@@ -69,13 +70,66 @@ def test_an_older_generation_is_refused(tmp_path: Path) -> None:
     assert backups(tmp_path).latest(0, 2) is None
 
 
-def test_ranks_have_their_own(tmp_path: Path) -> None:
-    to = backups(tmp_path)
-    for rank in (1, 0):
+def test_rank_0_waits_for_the_others(tmp_path: Path) -> None:
+    """They are on other machines, and it knows of them by what they put beside its part."""
+    agents, said = [backups(tmp_path, f"m{rank}") for rank in (0, 1, 2)], list[tuple[int, str]]()
+    for rank in (0, 1, 2):
         (tmp_path / f"r{rank}").write_text(str(rank))
-        assert upload(to, tmp_path / f"r{rank}", 5, rank=rank) == ""
-    found = [to.latest(rank, 1) for rank in (0, 1, 2)]
-    assert [f.path.read_text() for f in found if f is not None] == ["0", "1", "0"]
+    everybody = Others(3, all_say=True)
+    agents[0].add(tmp_path / "r0", Part(5, 0, 1), lambda step, error, _: said.append((step, error)), everybody)
+    assert not _wait(lambda: bool(said), 0.3) and agents[0].under_way == 1
+    agents[2].nothing(Part(5, 2, 1))
+    assert not _wait(lambda: bool(said), 0.3)
+    assert upload(agents[1], tmp_path / "r1", 5, rank=1) == ""
+    assert _wait(lambda: said == [(5, "")]) and _wait(lambda: not agents[0].under_way)
+    found = [agents[rank].latest(rank, 1) for rank in (0, 1)]
+    assert [f.path.read_text() for f in found if f is not None] == ["0", "1"]
+    with pytest.raises(CheckpointError, match="none for rank 2"):
+        agents[2].latest(2, 1)
+
+
+def test_a_rank_that_cannot_save_fails_the_backup_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other, said = backups(tmp_path, "m0"), backups(tmp_path, "m1"), list[str]()
+    (tmp_path / "r").write_text("1")
+    one.add(tmp_path / "r", Part(5, 0, 1), lambda _, error, __: said.append(error), Others(2, all_say=True))
+
+    def full(path: Path, part: Part) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(other._store, "save", full)
+    assert "No space left" in upload(other, tmp_path / "r", 5, rank=1)
+    assert _wait(lambda: said == ["step 5: no parts of ranks [1]"])
+    assert other.failure == "No space left on device" and one.failure == said[0]
+    assert one.latest(0, 1) is None
+
+
+def test_a_rank_that_says_nothing_is_waited_for_until_the_machine_goes(tmp_path: Path) -> None:
+    one, said = backups(tmp_path), list[str]()
+    (tmp_path / "r").write_text("1")
+    others = Others(2, all_say=True, limit_s=time.time() + 0.3)
+    one.add(tmp_path / "r", Part(5, 0, 1), lambda _, error, __: said.append(error), others)
+    assert _wait(lambda: said == ["step 5: no parts of ranks [1]"], 10) and one.latest(0, 1) is None
+
+
+def test_a_rank_that_is_late_seals_again(tmp_path: Path) -> None:
+    """Rank 0 has gone on, or ended, before another rank begins: ranks without a common step drift apart."""
+    one, other = backups(tmp_path, "m0"), backups(tmp_path, "m1")
+    for rank in (0, 1):
+        (tmp_path / f"r{rank}").write_text(str(rank))
+    assert upload(one, tmp_path / "r0", 5) == ""
+    assert upload(other, tmp_path / "r1", 5, rank=1) == ""
+    assert [k.ranks for k in one._store.whole()] == [2]  # type: ignore[union-attr]
+    found = other.latest(1, 1)
+    assert found is not None and found.path.read_text() == "1"
+
+
+def test_a_generation_that_is_over_is_waited_for_no_more(tmp_path: Path) -> None:
+    one, said = backups(tmp_path), list[str]()
+    (tmp_path / "r").write_text("1")
+    one.add(tmp_path / "r", Part(5, 0, 1), lambda _, error, __: said.append(error), Others(2, all_say=True))
+    assert not _wait(lambda: bool(said), 0.2)
+    one.forget(2)
+    assert _wait(lambda: said == ["generation 1 is over: 2 has begun"]) and not one.failure
 
 
 def test_without_a_place(tmp_path: Path) -> None:
@@ -84,5 +138,8 @@ def test_without_a_place(tmp_path: Path) -> None:
     assert "there is no" in backups(tmp_path).add(tmp_path / "none", Part(1, 0, 1), lambda *_: None)["error"]
 
 
-def _wait(done: Callable[[], bool]) -> bool:
-    return any(done() or threading.Event().wait(0.05) for _ in range(200))
+def _wait(done: Callable[[], bool], limit_s: float = 10.0) -> bool:
+    until_s = time.monotonic() + limit_s
+    while not done() and time.monotonic() < until_s:
+        time.sleep(0.01)
+    return done()

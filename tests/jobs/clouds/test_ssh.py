@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -10,16 +11,20 @@ import sys
 import time
 import venv
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.jobs import worlds
 from support.jobs.runs import Home, until
 from support.jobs.sshd import serving
 
 from deepvm.jobs.cloud import RefusedError, Start, UnknownError
 from deepvm.jobs.clouds.ssh import SshCloud, _digest
 from deepvm.jobs.decisions.world import MachineRecord, Pool
+from deepvm.jobs.history.history import History
 from deepvm.jobs.own_hosts import OwnHosts
 from deepvm.profiling.hosts.launcher import Host
 
@@ -188,6 +193,75 @@ def test_hosts_that_do_not_answer_are_unknown(there: Path, monkeypatch: pytest.M
     assert again.listing("job").alive == {"m1": launched_s}  # it was there all the time
     again.release("job", "m1")
     assert list(again.listing("job").ended) == ["m1"]
+
+
+def test_a_host_that_was_silent_at_the_end_is_cleared_later(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its settings, with the machine's secret, its code and data stay there until 'deepvm jobs orphans --release'."""
+    home, switch = Home(there), there / "switch"
+    switch.touch()
+    jobs = home.jobs
+    jobs.mkdir(parents=True)
+    monkeypatch.setenv("DEEPVM_DATA_DIR", str(jobs.parent))
+    launcher = f"sh -c 'test -e {switch} && exec \"$@\"' {{host}}"
+    cloud = cloud_of(jobs, Host("a"), launcher=launcher)
+    ask(cloud, "m1")
+    switch.unlink()
+    with pytest.raises(UnknownError):
+        cloud.release("job", "m1")
+    cloud.finish("job")
+    over = worlds.one_machine(name="job")
+    with History.open() as history:
+        worlds.store(
+            history, replace(over, row=replace(over.row, spec={**over.row.spec, "cloud": "ssh"})), jobs / "job"
+        )
+    switch.touch()
+    left = there / "there" / "deepvm" / "hosts" / "a" / "job-1"
+    for words in ((), ("--release",)):
+        assert left.is_dir()
+        home.env |= {"XDG_DATA_HOME": str(there / "there")}
+        done = home.run("jobs", "orphans", *words)
+        assert done.returncode == 0 and "m1" in done.stdout, done
+    assert not left.exists()
+
+
+CODE = "0" * 32
+
+
+def test_code_that_another_start_has_just_unpacked_stays(there: Path) -> None:
+    """Between the interpreter's first look and the machine nothing but a lock says that the code is needed."""
+    cloud = cloud_of(there, Host("a"))
+    ask(cloud, "m1")
+    cloud.release("job", "m1")
+    hosts = there / "there" / "deepvm" / "hosts"
+    code = hosts / ".code" / CODE
+    code.mkdir(parents=True)
+    starting = os.open(hosts, os.O_RDONLY)
+    fcntl.flock(starting, fcntl.LOCK_SH)
+    cloud.finish("job")
+    assert code.is_dir() and not (hosts / "a" / "job-1").exists()
+    ask(cloud, "m2")
+    cloud.release("job", "m2")
+    os.close(starting)
+    cloud.finish("job")
+    assert not code.exists()
+
+
+def test_nothing_begins_on_a_host_while_code_is_removed_there(there: Path) -> None:
+    cloud = cloud_of(there, Host("a"))
+    hosts = there / "there" / "deepvm" / "hosts"
+    began = time.monotonic()
+    ask(cloud, "m1")
+    took_s = time.monotonic() - began
+    cloud.release("job", "m1")
+    removing = os.open(hosts, os.O_RDONLY)
+    fcntl.flock(removing, fcntl.LOCK_EX)
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(ask, cloud, "m2")
+        time.sleep(2 * took_s)
+        assert not asked.done()
+        os.close(removing)
+        assert asked.result(30) > 0
+    cloud.release("job", "m2")
 
 
 def test_a_host_is_taken_once_whoever_asks(there: Path) -> None:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from deepvm.errors import CheckpointError
 from deepvm.jobs.agent.backups import Backups
 from deepvm.jobs.storage import backup_store
 from deepvm.jobs.storage.backup_places import open_backups
-from deepvm.jobs.storage.backup_store import BackupStore, Kept, Part, Record, staying
+from deepvm.jobs.storage.backup_store import BackupStore, Kept, Part, Record, Said, staying
 from deepvm.jobs.storage.bucket_backups import BucketBackups
 from deepvm.jobs.storage.folder_backups import FolderBackups
 
@@ -49,6 +49,12 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
         yield another
 
 
+def put(store: BackupStore, path: Path, part: Part, ranks: int = 1) -> None:
+    """Save a part, the last of its backup."""
+    store.save(path, part)
+    store.seal(part, ranks)
+
+
 def fetched(store: BackupStore, folder: Path, rank: int = 0) -> list[tuple[int, str]]:
     """Step and content of all visible backups of single files."""
     return [(k.step, store.fetch(k, rank, folder / "fetched").read_text()) for k in store.whole()]
@@ -63,8 +69,8 @@ def test_files_and_folders(make: Make, tmp_path: Path) -> None:
     store = make()
     store.begin(1)
     assert store.whole() == []
-    store.save(tmp_path / "one", Part(1, 0, 1))
-    store.save(many, Part(2, 0, 1, automatic=True))
+    put(store, tmp_path / "one", Part(1, 0, 1))
+    put(store, many, Part(2, 0, 1, automatic=True))
     two, one = make().whole()
     assert (two.step, two.automatic, one.step, one.automatic) == (2, True, 1, False)
     place = make().fetch(two, 3, tmp_path / "there")
@@ -73,22 +79,131 @@ def test_files_and_folders(make: Make, tmp_path: Path) -> None:
     assert found == {"deep/a b\u00e9": (many / "deep" / "a b\u00e9").read_bytes(), "empty": b""}
 
 
-def test_ranks_and_the_same_step_again(make: Make, tmp_path: Path) -> None:
+def test_parts_of_ranks_and_the_same_step_again(make: Make, tmp_path: Path) -> None:
+    """A backup is visible when it is sealed, and each rank has its own part or none."""
     store, file = make(), tmp_path / "mine"
     for rank in (1, 0):
         file.write_text(f"rank {rank}")
-        assert not store.whole()
         store.save(file, Part(5, rank, 1))
+    assert not make().whole()
+    make().seal(Part(5, 0, 1, automatic=True), 2)
+    assert [(k.step, k.ranks, k.automatic) for k in make().whole()] == [(5, 2, True)]
     file.write_text("again")
     store.save(file, Part(5, 0, 1))
-    assert [fetched(make(), tmp_path, rank) for rank in (0, 1, 2)] == [[(5, "again")], [(5, "rank 1")], [(5, "again")]]
+    assert [fetched(make(), tmp_path, rank) for rank in (0, 1)] == [[(5, "again")], [(5, "rank 1")]]
+    with pytest.raises(CheckpointError, match="a part for each of 2 ranks, and none for rank 2"):
+        fetched(make(), tmp_path, 2)
+
+
+def test_what_rank_0_alone_saved_is_for_all(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("rank 0")
+    put(make(), tmp_path / "mine", Part(5, 0, 1))
+    assert fetched(make(), tmp_path, 3) == [(5, "rank 0")]
+
+
+def test_parts_of_two_generations_are_no_backup(make: Make, tmp_path: Path) -> None:
+    """The same step, done again from an older version: a rank of the older generation saved it, and was lost."""
+    store, file = make(), tmp_path / "mine"
+    for rank in (0, 1):
+        file.write_text(f"old {rank}")
+        store.save(file, Part(5, rank, 1))
+    file.write_text("new 0")
+    store.save(file, Part(5, 0, 2))
+    store.seal(Part(5, 0, 2), 2)  # as if rank 1 had been seen
+    assert make().whole() == []
+    file.write_text("new 1")
+    store.save(file, Part(5, 1, 2))
+    assert [fetched(make(), tmp_path, rank) for rank in (0, 1)] == [[(5, "new 0")], [(5, "new 1")]]
+
+
+def test_ranks_hear_of_each_other(make: Make, tmp_path: Path) -> None:
+    one, other, file = make(), make(), tmp_path / "mine"
+    file.write_text("1")
+    one.save(file, Part(5, 0, 1))
+    assert not other.say(Part(5, 1, 1), Said.BEGUN) and not other.say(Part(5, 2, 1), Said.NOTHING)
+    assert one.said(Part(5, 0, 1)) == {0: Said.WHOLE, 1: Said.BEGUN, 2: Said.NOTHING}
+    other.save(file, Part(5, 1, 1))
+    assert one.said(Part(5, 0, 1)) == {0: Said.WHOLE, 1: Said.WHOLE, 2: Said.NOTHING}
+    one.seal(Part(5, 0, 1), 2)
+    assert other.say(Part(5, 3, 1), Said.BEGUN), "it was sealed without this rank"
+    assert make().whole() == [] and one.said(Part(5, 0, 1))[3] is Said.BEGUN
+    one.begin(2)
+    with pytest.raises(CheckpointError, match="generation 1 is over"):
+        make().say(Part(5, 3, 1), Said.BEGUN)
+
+
+def test_what_was_never_sealed_is_swept(make: Make, tmp_path: Path) -> None:
+    def listing() -> Iterable[str]:
+        if isinstance(store, FolderBackups):
+            return [str(path) for path in (tmp_path / "tier").rglob("*")]
+        assert isinstance(store, BucketBackups)
+        return [*store._bucket.sizes(store._bucket.prefix), *store._entries()]
+
+    store, file = make(), tmp_path / "mine"
+    file.write_text("1")
+    put(store, file, Part(1, 0, 1))
+    for part in (Part(2, 1, 1), Part(4, 0, 1), Part(9, 1, 1)):
+        store.say(part, Said.BEGUN)
+        store.save(file, part)
+    put(store, file, Part(5, 0, 1))
+    store.sweep(4, 1)
+    store.seal(Part(4, 0, 1), 1)  # it is still under way
+    assert [k.step for k in make().whole()] == [5, 4, 1]
+    assert make().said(Part(9, 1, 1)) == {1: Said.WHOLE}
+    store.seal(Part(9, 1, 1), 1)
+    assert [k.step for k in make().whole()] == [9, 5, 4, 1]
+    assert not [name for name in listing() if "000000000002-" in name]
+
+
+def test_a_save_raises_the_number_of_the_generation(make: Make, tmp_path: Path) -> None:
+    """Also of a script that never asks for the newest one."""
+    (tmp_path / "mine").write_text("1")
+    make().save(tmp_path / "mine", Part(1, 0, 2))
+    with pytest.raises(CheckpointError, match="generation 1 is over: 2 has begun"):
+        make().save(tmp_path / "mine", Part(2, 0, 1))
+
+
+@pytest.mark.parametrize("damage", ["content", "file", "record"])
+def test_all_ranks_go_on_from_one_step(tmp_path: Path, damage: str) -> None:
+    """Each with its own state: where one part is damaged nobody goes on from the others."""
+    store, file = FolderBackups(tmp_path / "tier", "job"), tmp_path / "mine"
+    for step in (1, 2):
+        for rank in (0, 1):
+            file.write_text(f"{step} of {rank}")
+            store.save(file, Part(step, rank, 1))
+        store.seal(Part(step, 0, 1), 2)
+    part = tmp_path / "tier" / "job" / "backups" / "000000000002-000000001" / "rank-1"
+    if damage == "content":
+        (part / "mine").write_text("2 of ?")
+    elif damage == "file":
+        (part / "mine").unlink()
+    else:
+        (part / "record.json").write_text("?")
+    agents = [Backups(FolderBackups(tmp_path / "tier", "job"), tmp_path / f"here-{rank}") for rank in (0, 1)]
+    first = agents[0].latest(0, 2)
+    assert first is not None and first.path.read_text() == "2 of 0"
+    with pytest.raises(CheckpointError, match="the backup of step 2 is set aside: start again, from an older one"):
+        agents[1].latest(1, 2)
+    again = [agents[rank].latest(rank, 3) for rank in (0, 1)]
+    assert [found.path.read_text() for found in again if found] == ["1 of 0", "1 of 1"]
+
+
+def test_what_cannot_be_read_now_is_not_skipped(bucket: Store, tmp_path: Path) -> None:
+    """Another rank may well read it."""
+    store, file = BucketBackups(BUCKET, "run", "job", endpoint=bucket.url, attempts=1), tmp_path / "mine"
+    for step in (1, 2):
+        file.write_text(str(step))
+        put(store, file, Part(step, 0, 1))
+    bucket.trouble = lambda method, path: "503 Slow Down" if "/mine" in path else None
+    with pytest.raises(CheckpointError, match="503|SlowDown|Slow Down"):
+        Backups(store, tmp_path / "here").latest(0, 2)
 
 
 def test_removal(make: Make, tmp_path: Path) -> None:
     store, file = make(), tmp_path / "mine"
     for step in (1, 2):
         file.write_text(str(step))
-        store.save(file, Part(step, 0, 1))
+        put(store, file, Part(step, 0, 1))
     store.remove(store.whole()[1], 1)
     assert fetched(make(), tmp_path) == [(2, "2")]
     store.begin(2)
@@ -101,14 +216,14 @@ def test_an_older_generation_is_refused(make: Make, tmp_path: Path) -> None:
     old, new, file = make(), make(), tmp_path / "mine"
     file.write_text("old")
     old.begin(1)
-    old.save(file, Part(1, 0, 1))
+    put(old, file, Part(1, 0, 1))
     new.begin(2)
     with pytest.raises(CheckpointError, match="generation 1 is over: 2 has begun"):
-        old.save(file, Part(2, 0, 1))
+        put(old, file, Part(2, 0, 1))
     with pytest.raises(CheckpointError, match="generation 1 is over"):
         make().begin(1)
     file.write_text("new")
-    new.save(file, Part(1, 0, 2))
+    put(new, file, Part(1, 0, 2))
     assert fetched(make(), tmp_path)[0] == (1, "new")
 
 
@@ -126,14 +241,14 @@ def test_a_newer_generation_begins_in_the_middle_of_an_upload(
 
     monkeypatch.setattr(Record, "to_json", begin)
     with pytest.raises(CheckpointError, match="generation 1 is over"):
-        old.save(file, Part(7, 0, 1))
+        put(old, file, Part(7, 0, 1))
     assert make().whole() == []
 
 
 def test_a_full_disk_when_fetching(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, file = make(), tmp_path / "mine"
     file.write_bytes(bytes(10_000))
-    store.save(file, Part(1, 0, 1))
+    put(store, file, Part(1, 0, 1))
 
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -152,7 +267,7 @@ def test_retention_by_an_agent(make: Make, tmp_path: Path) -> None:
     for step, automatic in ((10, False), (12, True), (14, True), (20, False), (22, True), (30, False)):
         file.write_text(str(step))
         done = threading.Event()
-        assert agent.add(file, Part(step, 0, 1, automatic), lambda step, error, done=done: done.set()) == {}
+        assert agent.add(file, Part(step, 0, 1, automatic), lambda *_, done=done: done.set()) == {}
         assert done.wait(30)
     agent.add(tmp_path / "none", Part(1, 0, 1), lambda *_: None)
     assert _settled(lambda: [k.step for k in make().whole()], [30, 20])
@@ -227,7 +342,7 @@ def test_requests_that_fail(bucket: Store, tmp_path: Path, request_name: str, fa
         )
         said = ""
         try:
-            store.save(file, Part(1, 0, 1))
+            put(store, file, Part(1, 0, 1))
         except CheckpointError as error:
             said = str(error)
         bucket.trouble = lambda method, path: None
@@ -238,7 +353,7 @@ def test_requests_that_fail(bucket: Store, tmp_path: Path, request_name: str, fa
             assert store.fetch(kept, 0, tmp_path / "there").read_bytes() == file.read_bytes()
         bucket.deliver()
         assert [k.step for k in store.whole()] in ([], [1])
-        store.save(file, Part(2, 0, 1))
+        put(store, file, Part(2, 0, 1))
         assert store.whole()[0].step == 2
 
 
@@ -246,7 +361,7 @@ def test_a_bucket_that_is_refused(bucket: Store, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("1")
     store = BucketBackups("nowhere", "run", "job", endpoint=bucket.url, attempts=1)
     with pytest.raises(CheckpointError, match="NoSuchBucket.*make the bucket first"):
-        store.save(tmp_path / "mine", Part(1, 0, 1))
+        put(store, tmp_path / "mine", Part(1, 0, 1))
     bucket.trouble = lambda method, path: "403 Access Denied"
     with pytest.raises(CheckpointError, match="s3:GetObject"):  # not: there are none, training starts at 0
         Backups(BucketBackups(BUCKET, "run", "job", endpoint=bucket.url, attempts=1), tmp_path).latest(0, 1)
@@ -256,9 +371,9 @@ def test_a_damaged_object_is_skipped(bucket: Store, tmp_path: Path) -> None:
     store, file = BucketBackups(BUCKET, "run", "job", endpoint=bucket.url), tmp_path / "mine"
     for step in (1, 2):
         file.write_text(str(step))
-        store.save(file, Part(step, 0, 1))
+        put(store, file, Part(step, 0, 1))
     names = bucket.keys()
-    newest = next(k for k in names if "000000000002/" in k and k.endswith("/mine"))
+    newest = next(k for k in names if "000000000002-" in k and k.endswith("/mine"))
     bucket.client().put_object(Bucket=BUCKET, Key=newest, Body=b"?")
     found = Backups(store, tmp_path / "here").latest(0, 1)
     assert found is not None and (found.step, found.path.read_text()) == (1, "1")
@@ -279,11 +394,11 @@ def test_an_agent_that_is_killed_in_the_middle_of_an_upload(bucket: Store, tmp_p
     file = tmp_path / "mine"
     file.write_bytes(bytes(20_000_000))
     store = BucketBackups(BUCKET, "run", "job", endpoint=bucket.url)
-    store.save(file, Part(1, 0, 1))
+    put(store, file, Part(1, 0, 1))
     process = subprocess.Popen([sys.executable, "-c", KILLED, bucket.url, str(file)])
 
     def kill(method: str, path: str) -> str | None:
-        if "partNumber=2" in path and "000000000002/" in path:
+        if "partNumber=2" in path and "000000000002-" in path:
             process.send_signal(signal.SIGKILL)
         return None
 
@@ -291,5 +406,5 @@ def test_an_agent_that_is_killed_in_the_middle_of_an_upload(bucket: Store, tmp_p
     assert process.wait(60) == -signal.SIGKILL
     bucket.trouble = lambda method, path: None
     assert [k.step for k in store.whole()] == [1]
-    store.save(file, Part(2, 0, 1))
+    put(store, file, Part(2, 0, 1))
     assert [k.step for k in store.whole()] == [2, 1]

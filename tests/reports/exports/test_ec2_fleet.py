@@ -196,6 +196,44 @@ def test_one_script_starts_and_stops_all(name: str, server: str, tmp_path: Path)
         iam.get_role(RoleName=role)
 
 
+AWS = """#!/bin/bash
+echo "$*" >> calls
+case "$2" in
+  describe-fleets) echo i-0a1;;
+  describe-fleet-instances) if [ "$4" = fleet-2 ]; then exit 254; else echo "i-0b1	i-0b2"; fi;;
+  delete-fleets) [ -e refuses ] && printf 'fleet-2\\tunexpectedError\\n';;
+  describe-instances) echo >> looks; [ "$(wc -l < looks)" -lt 3 ] && echo i-0b2;;
+esac
+exit 0
+"""
+"""What the command line answers: two fleets, VMs that end at the third look, and a fleet that is not deleted."""
+
+
+def test_stop_forgets_no_fleet_and_leaves_vms_their_role_while_they_save(tmp_path: Path) -> None:
+    write_export(render(PLANS["tiering"], "ec2-fleet", OURS), tmp_path)
+    (tmp_path / "aws").write_text(AWS)
+    (tmp_path / "aws").chmod(0o755)
+    (tmp_path / "fleets").write_text("fleet-1\nfleet-2\n")
+    (tmp_path / "refuses").touch()
+
+    def stop() -> tuple[int, str, list[str]]:
+        (tmp_path / "calls").write_text("")
+        variables = {"PATH": f"{tmp_path}:/usr/bin:/bin", "LOOK_S": "0"}
+        done = subprocess.run([tmp_path / "start.sh", "stop"], env=variables, capture_output=True, text=True)
+        return done.returncode, done.stderr, (tmp_path / "calls").read_text().splitlines()
+
+    code, said, calls = stop()
+    assert code == 5 and "fleet-2\tunexpectedError" in said and (tmp_path / "fleets").read_text() == "fleet-2\n"
+    assert not any(call.startswith("iam") for call in calls)
+    (tmp_path / "refuses").unlink()
+    code, said, calls = stop()
+    assert code == 0 and not (tmp_path / "fleets").exists() and not (tmp_path / "vms").exists(), said
+    assert any("delete-fleets" in call and "--fleet-ids fleet-2 --query" in call for call in calls)
+    looks = [n for n, call in enumerate(calls) if "describe-instances" in call]
+    first = next(n for n, call in enumerate(calls) if call.startswith("iam"))
+    assert len(looks) == 3 and looks[-1] < first and "Values=i-0a1,i-0b1,i-0b2" in calls[looks[0]]
+
+
 def test_spot_and_on_demand() -> None:
     found = requests(single_anchor())
     spot, anchor = found["training-fleet.json"], found["anchor-fleet.json"]

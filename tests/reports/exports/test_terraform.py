@@ -30,7 +30,8 @@ from deepvm.reports.exports.terraform import literal
 # Arguments and blocks of the AWS provider (its documentation of 5.x), as far as they are used here.
 ARGUMENTS = {
     "aws_launch_template": """name_prefix image_id instance_type key_name vpc_security_group_ids
-        tag_specifications.resource_type tag_specifications.tags user_data iam_instance_profile.name""",
+        tag_specifications.resource_type tag_specifications.tags user_data iam_instance_profile.name
+        metadata_options.http_tokens""",
     "aws_ec2_fleet": """type terminate_instances excess_capacity_termination_policy tags
         spot_options.allocation_strategy
         launch_template_config.launch_template_specification.launch_template_id
@@ -40,7 +41,7 @@ ARGUMENTS = {
         target_capacity_specification.default_target_capacity_type target_capacity_specification.total_target_capacity
         target_capacity_specification.spot_target_capacity target_capacity_specification.on_demand_target_capacity""",
     "aws_instance": """count ami instance_type key_name vpc_security_group_ids subnet_id availability_zone tags
-        user_data iam_instance_profile lifecycle.ignore_changes""",
+        user_data iam_instance_profile lifecycle.ignore_changes metadata_options.http_tokens""",
     "aws_iam_role": "name assume_role_policy",
     "aws_iam_role_policy": "name role policy",
     "aws_iam_instance_profile": "name role",
@@ -111,6 +112,15 @@ def test_arguments_and_references(plan: Plan, options: ExportOptions) -> None:
     assert used == set(found["variable"])  # nothing is asked for in vain
     for body in found["variable"].values():
         assert set(body) <= {"type", "description", "default"}
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_metadata_needs_a_token(plan: Plan) -> None:
+    """Else whatever fetches a URL on a VM can read the keys of its role."""
+    found = configuration(plan)["resource"]
+    vms = [vm for kind in ("aws_launch_template", "aws_instance") for vm in found.get(kind, {}).values()]
+    assert len(vms) == len(plan.groups)
+    assert all(vm["metadata_options"] == [{"http_tokens": "required"}] for vm in vms)
 
 
 def test_the_provider_is_pinned() -> None:

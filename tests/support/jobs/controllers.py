@@ -2,7 +2,8 @@
 
     python -m support.jobs.controllers FOLDER SECRET MACHINES
 
-``FOLDER/clock``: by how many seconds the clock on the wall of that process is wrong.
+``FOLDER/clock``: by how many seconds the clock on the wall of that process is wrong. ``FOLDER/blind``: if it exists,
+nobody sees what that process shows.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from support.jobs.runs import until
 
 from deepvm.jobs.cloud import Listing, Start
 from deepvm.jobs.decisions.world import MachineRecord, Pool, Terms, World
-from deepvm.jobs.history.history import History
+from deepvm.jobs.history.history import PLACE, EventRow, History
 from deepvm.jobs.wire import HEADER, Sender, new_secret, secret_of
 
 JOB = "job"
@@ -76,7 +77,7 @@ def control(folder: Path, secret: str, machines: int) -> None:
         return true_time()
 
     time.time = shown
-    history = history_in(folder, 0.2)
+    history = History.open({PLACE: str(folder / "history.db")})
     terms = Terms(machines, machines, silent_s=3.0, lost_s=6.0)
     world = World(terms, time.time(), pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),))
     if not history.add_job(JOB, time.time(), folder, {}, world):
@@ -84,7 +85,14 @@ def control(folder: Path, secret: str, machines: int) -> None:
     spec = {"per_machine": 1, "tiers": [], "orphan_after_s": 1e9}
     cloud = Messages()
     cloud.alive = {m.id: m.launched_s or time.time() for m in world.machines.values() if not m.state.over}
-    asyncio.run(Controller(Submitted(JOB, folder, secret, spec), world, cloud, history).run())  # type: ignore[arg-type]
+    controller = Controller(Submitted(JOB, folder, secret, spec), world, cloud, history)  # type: ignore[arg-type]
+    if (folder / "blind").exists():
+        controller.told = _fail
+    asyncio.run(controller.run())
+
+
+def _fail(event: EventRow) -> None:
+    raise BrokenPipeError(event.kind)
 
 
 class Controlled:
@@ -116,6 +124,11 @@ class Controlled:
         """What has happened."""
         with history_in(self.folder, 10.0) as history:
             return [event.kind for event in history.events(JOB)]
+
+    def samples(self) -> int:
+        """How many are written down."""
+        with history_in(self.folder, 10.0) as history:
+            return len(history.samples(JOB))
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
@@ -185,7 +198,10 @@ class Beating:
                 peer = peer or Peer(where, machine)
                 answer = peer.ask("/beat", {**BEAT, "generation": generation, "step": 5 if generation else 0})
                 self.longest_s = max(self.longest_s, time.monotonic() - began)
-                generation = answer.get("generation", generation)
+                if answer.get("generation", generation) != generation:
+                    generation = answer["generation"]
+                    started = {"event": "started", "of": time.time_ns(), "generation": generation}
+                    Peer(where, machine).ask("/report", {"events": [started]})
             except (OSError, AssertionError, http.client.HTTPException):
                 peer = None
 

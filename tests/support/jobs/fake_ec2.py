@@ -23,13 +23,14 @@ from urllib.parse import parse_qs, unquote_plus, urlencode
 
 import pytest
 
-from deepvm.jobs.clouds.aws.ec2_cloud import Ec2Cloud
+from deepvm.jobs.clouds.aws.ec2_head import HeadedEc2Cloud
 from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
 
 _SERVED = ("ec2", "s3", "iam", "ssm", "sts")
 _LACKING = ("GetSpotPlacementScores",)
 """What moto has not, as from an account that may not ask it."""
 REGION, BUCKET, IMAGE, PROFILE = "us-east-1", "jobs", "ami-12c6146b", "deepvm-job"
+HEAD_PROFILE = "deepvm-head"
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "AKIAPLANTEDSECRET0000",
     "AWS_SECRET_ACCESS_KEY": "planted-secret-key-of-the-user",
@@ -210,10 +211,10 @@ class FakeEc2:
             s3.create_bucket(Bucket=BUCKET)
         for row in s3.list_objects_v2(Bucket=BUCKET).get("Contents", ()):
             s3.delete_object(Bucket=BUCKET, Key=row["Key"])
-        if not iam.list_instance_profiles()["InstanceProfiles"]:
-            iam.create_role(RoleName=PROFILE, AssumeRolePolicyDocument=json.dumps({"Version": "2012-10-17"}))
-            iam.create_instance_profile(InstanceProfileName=PROFILE)
-            iam.add_role_to_instance_profile(InstanceProfileName=PROFILE, RoleName=PROFILE)
+        for name in (PROFILE, HEAD_PROFILE) if not iam.list_instance_profiles()["InstanceProfiles"] else ():
+            iam.create_role(RoleName=name, AssumeRolePolicyDocument=json.dumps({"Version": "2012-10-17"}))
+            iam.create_instance_profile(InstanceProfileName=name)
+            iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name)
         for row in ec2.describe_launch_templates()["LaunchTemplates"]:
             ec2.delete_launch_template(LaunchTemplateId=row["LaunchTemplateId"])
         self.calls.clear()
@@ -221,9 +222,9 @@ class FakeEc2:
     def objects(self) -> list[str]:
         return [o["Key"] for o in self.client("s3").list_objects_v2(Bucket=BUCKET).get("Contents", ())]
 
-    def cloud(self, folder: Path, **more: Any) -> Ec2Cloud:
+    def cloud(self, folder: Path, **more: Any) -> HeadedEc2Cloud:
         settings = {"bucket": BUCKET, "ami": IMAGE, "anchor_ami": IMAGE, "controller_host": "127.0.0.1", **more}
-        return Ec2Cloud(folder, Ec2Settings(REGION, **settings))
+        return HeadedEc2Cloud(folder, Ec2Settings(REGION, **settings))
 
 
 def _action(environ: dict[str, Any], body: bytes) -> str:

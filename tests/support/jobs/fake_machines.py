@@ -25,6 +25,8 @@ _SHUTDOWN = """#!/bin/sh
 echo "$*" >>"$STUB/shutdowns"
 case "$*" in *now*) touch "$STUB/down";; esac
 """
+HEADS: dict[str, str] = {}
+"""What a test adds to the environment of heads: points at which they are killed."""
 _ROLE = {"Code": "Success", "AccessKeyId": "ASIAROLE", "SecretAccessKey": "role", "Token": "role-token"}
 
 
@@ -40,13 +42,14 @@ class Machine:
             "local-ipv4": "127.0.0.1",
             "iam/security-credentials/": "deepvm-job",
             "iam/security-credentials/deepvm-job": json.dumps({**_ROLE, "Expiration": "2099-01-01T00:00:00Z"}),
+            "placement/availability-zone": "us-east-1a",
         }
         self.metadata = FakeMetadata(facts)
         stub = place / "bin"
         stub.mkdir()
         (stub / "shutdown").write_text(_SHUTDOWN)
         (stub / "shutdown").chmod(0o755)
-        template = next(g for _, a, g in reversed(ec2.calls) if a == "CreateLaunchTemplate")
+        template = _template_of(ec2, self.name)
         script = base64.b64decode(template["LaunchTemplateData.UserData"]).decode()
         (place / "user-data").write_text(script.replace(FOLDER, str(place / "disk")))
         environ = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "DEEPVM_", "PYTHON"))}
@@ -58,6 +61,8 @@ class Machine:
             "AWS_EC2_METADATA_SERVICE_ENDPOINT": self.metadata.url,
             "AWS_ENDPOINT_URL_S3": ec2.url,
         }
+        if tags.get("deepvm:role") == "head":
+            environ |= {"AWS_ENDPOINT_URL": ec2.url, **HEADS}
         with (place / "console").open("wb") as console:
             self.process = subprocess.Popen(
                 [*jail(), "bash", str(place / "user-data")],
@@ -82,6 +87,14 @@ class Machine:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+
+
+def _template_of(ec2: FakeEc2, machine: str) -> dict[str, str]:
+    """The launch template with which a machine was asked for."""
+    fleet = next(g for _, a, g in reversed(ec2.calls) if a == "CreateFleet" and machine in g.values())
+    name = fleet["LaunchTemplateConfigs.1.LaunchTemplateSpecification.LaunchTemplateName"]
+    made = (g for _, a, g in reversed(ec2.calls) if a == "CreateLaunchTemplate" and g["LaunchTemplateName"] == name)
+    return next(made)
 
 
 class Machines:

@@ -169,7 +169,8 @@ class Simulation:
     def list(self, *, again: bool = True) -> None:
         alive = {m.id: m.born_s for m in self.machines.values() if m.alive}
         ended = {m.id: (m.born_s, m.died_s) for m in self.machines.values() if m.died_s is not None}
-        self.feed(d.Listed(alive, ended))
+        taken = frozenset(m.id for m in self.machines.values() if m.taken_s is not None and not m.alive)
+        self.feed(d.Listed(alive, ended, taken=taken))
         if again:
             self.at(LIST_S, self.list)
 
@@ -193,6 +194,7 @@ class Simulation:
         if kind == "cut":
             machine.cut_until_s = self.now + self.rng.uniform(5, 70)
         elif kind == "loss":
+            machine.taken_s = self.now
             self.end(machine)
         else:
             machine.taken_s = self.now + self.faults.grace_s
@@ -241,7 +243,7 @@ class Simulation:
         group_now = self.groups.get(machine.generation)
         if (
             orders.save is not None
-            and not orders.save.over
+            and not orders.save.safe
             and group_now is not None
             and group_now.wanted != orders.save
         ):

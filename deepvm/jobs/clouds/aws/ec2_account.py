@@ -67,15 +67,17 @@ class Ec2Account:
                 f"DEEPVM_AWS_BUCKET: {self.bucket} is in {there}, and machines are to be in {settings.region}; "
                 "name a bucket of that region, or set AWS_REGION"
             )
-        profile = settings.instance_profile
+        self.check_profile(settings.instance_profile, "DEEPVM_AWS_INSTANCE_PROFILE", "machines read the bucket")
+        return bool(self.subnets)
+
+    def check_profile(self, profile: str, variable: str, what: str) -> None:
+        """Whether an instance profile is there, with which ``what``."""
         answer = self.ask("iam", "GetInstanceProfile", ("NoSuchEntity",), InstanceProfileName=profile)
         if answer == "NoSuchEntity" or not answer["InstanceProfile"].get("Roles"):
             lacks = "there is no" if answer == "NoSuchEntity" else "there is no role in the"
             raise RefusedError(
-                f"{lacks} instance profile {profile}, with which machines read the bucket; {_GUIDE}, "
-                "and DEEPVM_AWS_INSTANCE_PROFILE names another"
+                f"{lacks} instance profile {profile}, with which {what}; {_GUIDE}, and {variable} names another"
             )
-        return bool(self.subnets)
 
     @property
     def bucket(self) -> str:

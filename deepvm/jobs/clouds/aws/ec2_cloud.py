@@ -13,9 +13,10 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from deepvm.catalog.clouds.aws.client import Aws
@@ -26,12 +27,15 @@ from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
 from deepvm.jobs.clouds.aws.fleet import REFUSALS, fleet_request, refusal, template_data
 from deepvm.jobs.clouds.aws.package_archive import package_archive
 from deepvm.jobs.clouds.aws.user_data import user_data
-from deepvm.jobs.decisions.world import MachineRecord
+from deepvm.jobs.decisions.world import MachineRecord, Pool
 
-OWNER_TAG, JOB_TAG, MACHINE_TAG = "deepvm:owner", "deepvm:job", "deepvm:machine"
+OWNER_TAG, JOB_TAG, MACHINE_TAG, ROLE_TAG = "deepvm:owner", "deepvm:job", "deepvm:machine", "deepvm:role"
+HEAD = "head"
+"""The role of a machine that runs the controller: no machine of the job, as far as that is concerned."""
 _LATE_S = 300.0
 """So long a machine that was made may be missing in EC2's answers: they are consistent later."""
 _OWNER = ".aws-owner"
+_LAST_LINES = 40
 _SPOT = "spot"
 
 
@@ -56,6 +60,8 @@ class Ec2Cloud:
         """What this process has had made, by job and machine."""
         self._put_once = set[str]()
         self._seen_ended: dict[str, float] = {}
+        self._controlled = set[str]()
+        """Jobs of which this process is the controller: only a controller ends machines unasked."""
 
     @classmethod
     def open(cls, folder: Path) -> Ec2Cloud:
@@ -84,22 +90,23 @@ class Ec2Cloud:
         """See :class:`Cloud`."""
         if self._settings.controller_host:
             return self._settings.controller_host
-        own = _own_address()
+        own = own_address()
         if not own:
             raise RefusedError(
                 "machines on AWS cannot reach a controller on this computer; run deepvm on an EC2 instance in their "
-                "VPC, or set DEEPVM_CONTROLLER_HOST to an address at which they reach it (VPN, forwarded port), and "
-                "DEEPVM_CONTROLLER_PORT to the port"
+                "VPC, or use --detach: a small instance runs the controller then; or set DEEPVM_CONTROLLER_HOST to an "
+                "address at which they reach it (VPN, forwarded port), and DEEPVM_CONTROLLER_PORT to the port"
             )
         return own
 
     def listen(self) -> tuple[str, int]:
         """See :class:`Distant`."""
-        own = "" if self._settings.controller_host else _own_address()
+        own = "" if self._settings.controller_host else own_address()
         return own or "0.0.0.0", self._settings.controller_port
 
     def announce(self, job: str, url: str) -> None:
         """See :class:`Distant`."""
+        self._controlled.add(job)
         self._put(f"{self._prefix(job)}/controller", url.encode())
 
     def tier(self, job: str) -> str:
@@ -121,11 +128,12 @@ class Ec2Cloud:
 
     def request(self, record: MachineRecord, start: Start) -> Launch:
         """See :class:`Cloud`."""
+        self._controlled.add(start.job)
         # Whatever became of an earlier request of this name: it counts.
         there = self._instances(start.job)
         known = kept(there).get(record.id)
         if known is not None:
-            return Launch(known.launched_s, known.zone)
+            return Launch(known.launched_s, known.zone, self._usd_per_hour(record, known.zone))
         try:
             asked = self._prepared(record, start, [i.zone for i in there if i.alive])
         except UnknownError as error:
@@ -147,19 +155,30 @@ class Ec2Cloud:
         script = user_data(
             start.job, settings.region, account.bucket, prefix, python=settings.python, install=settings.install
         )
-        tags = {OWNER_TAG: self.owner, JOB_TAG: start.job}
-        data = template_data(
-            script, account.image(pool.instance_type), settings.instance_profile, settings.security_group
-        )
-        name = self._template(start.job, data, tags)
+        return self._asked(start.job, record.id, pool, script, settings.instance_profile, near)
+
+    def _asked(
+        self,
+        job: str,
+        machine: str,
+        pool: Pool,
+        script: str,
+        profile: str,
+        near: Sequence[str] = (),
+        more: Mapping[str, str] = MappingProxyType({}),
+    ) -> dict[str, Any]:
+        """The request for a machine that runs a script, with a role, and with ``more`` tags."""
+        account, tags = self._account, {OWNER_TAG: self.owner, JOB_TAG: job}
+        image = account.image(pool.instance_type)
+        name = self._template(job, template_data(script, image, profile, self._settings.security_group), tags)
         subnets = account.subnets
         offered = [zone for zone in account.zones(pool.instance_type) if zone.startswith(pool.zone)]
         if not offered:
             raise RefusedError(f"{pool.instance_type} is not offered in {pool.zone}, or there is no subnet")
         # The machines of a job exchange much: on demand they come to where the others are, if they can.
         offered.sort(key=lambda zone: -near.count(zone))
-        token = hashlib.sha256(f"{self.owner} {start.job} {record.id}".encode()).hexdigest()[:40]
-        named = {**tags, MACHINE_TAG: record.id, "Name": f"deepvm {start.job} {record.id}"}
+        token = hashlib.sha256(f"{self.owner} {job} {machine}".encode()).hexdigest()[:40]
+        named = {**tags, MACHINE_TAG: machine, **more, "Name": f"deepvm {job} {machine}"}
         return fleet_request(pool, name, {zone: subnets[zone] for zone in offered}, token, named)
 
     def _template(self, job: str, data: Mapping[str, Any], tags: Mapping[str, str]) -> str:
@@ -203,17 +222,22 @@ class Ec2Cloud:
         if len(made) > 1:  # one was asked for
             with contextlib.suppress(UnknownError, RefusedError):
                 self._terminate([other for other, _ in made[1:]])
-        price = None
-        if record.pool.market == _SPOT and zone != record.pool.zone:
-            price = self._account.spot_prices(record.pool.instance_type).get(zone)
-        return Launch(launched_s, zone, price)
+        return Launch(launched_s, zone, self._usd_per_hour(record, zone))
+
+    def _usd_per_hour(self, record: MachineRecord, zone: str) -> float | None:
+        """The spot price now: that of the pool is of the day on which the job was submitted."""
+        if record.pool.market != _SPOT:
+            return None
+        return self._account.spot_prices(record.pool.instance_type).get(zone)
 
     def listing(self, job: str) -> Listing:
-        """See :class:`Cloud`. Of several machines with one name, the oldest is it; the others are ended here."""
-        found = self._instances(job)
+        """See :class:`Cloud`. Of several machines with one name, the oldest is it; a controller ends the others."""
+        return self._listing(job, self._instances(job))
+
+    def _listing(self, job: str, found: list[Instance]) -> Listing:
         one = kept(found)
         surplus = [i.id for i in found if i.alive and one[i.machine] is not i]
-        if surplus:
+        if surplus and job in self._controlled:
             with contextlib.suppress(RefusedError, UnknownError):  # the next look tries again
                 self._terminate(surplus)
         alive = {name: i.launched_s for name, i in one.items() if i.alive}
@@ -221,7 +245,17 @@ class Ec2Cloud:
         for name, instance in one.items():
             if not instance.alive:
                 ended[name] = instance.launched_s, self._ended_s(instance, now_s)
-        return Listing(alive, ended, {name: i.zone for name, i in one.items() if i.zone})
+        taken = frozenset(name for name, i in one.items() if not i.alive and i.taken)
+        return Listing(alive, ended, {name: i.zone for name, i in one.items() if i.zone}, taken)
+
+    def last_lines(self, job: str, machine: str) -> list[str]:
+        """See :class:`Cloud`: the end of the console, as EC2 keeps it for an hour."""
+        for instance in self._rows(job, machine)[:1]:
+            with contextlib.suppress(RefusedError):
+                answer = self._account.ask("ec2", "GetConsoleOutput", InstanceId=instance.id)
+                lines = str(answer.get("Output") or "").splitlines()
+                return [line for line in lines if line.strip()][-_LAST_LINES:]
+        return []
 
     def _ended_s(self, instance: Instance, now_s: float) -> float:
         """When an instance ended; where EC2 does not say, when that was first seen."""
@@ -238,7 +272,7 @@ class Ec2Cloud:
             raise UnknownError(str(error)) from None  # it may live
 
     def _end(self, job: str, machine: str) -> None:
-        found = self._rows(job, machine)
+        found = self._rows(job, machine, heads=machine.startswith(f"{HEAD}-"))
         with self._lock:
             made = list(self._made.get((job, machine), ()))
         # What was made a moment ago may not be listed yet.
@@ -277,15 +311,15 @@ class Ec2Cloud:
 
     def preempt(self, job: str, machine: str, grace_s: float | None) -> None:
         """See :class:`Cloud`."""
-        raise UnknownError("AWS takes machines back itself; its Fault Injection Service does so on purpose")
+        raise UnknownError("AWS takes machines back itself")
 
     # --- calls -------------------------------------------------------------------------------------------------------
 
     def _tag_filters(self, job: str) -> list[dict[str, Any]]:
         return [{"Name": f"tag:{OWNER_TAG}", "Values": [self.owner]}, {"Name": f"tag:{JOB_TAG}", "Values": [job]}]
 
-    def _rows(self, job: str, machine: str = "") -> list[Instance]:
-        """EC2's instances of a job, or of one machine, in any state. Raises UnknownError."""
+    def _rows(self, job: str, machine: str = "", *, heads: bool = False) -> list[Instance]:
+        """EC2's instances of a job, or of one machine, in any state, or its heads. Raises UnknownError."""
         filters = self._tag_filters(job)
         if machine:
             filters.append({"Name": f"tag:{MACHINE_TAG}", "Values": [machine]})
@@ -293,14 +327,17 @@ class Ec2Cloud:
             found = self._account.rows("DescribeInstances", "Reservations", Filters=filters, MaxResults=500)
         except RefusedError as error:
             raise UnknownError(str(error)) from None
-        return [instance_of_row(row, MACHINE_TAG) for each in found for row in each.get("Instances") or ()]
+        rows = [row for each in found for row in each.get("Instances") or ()]
+        head = {"Key": ROLE_TAG, "Value": HEAD}
+        return [instance_of_row(row, MACHINE_TAG) for row in rows if (head in (row.get("Tags") or ())) == heads]
 
-    def _instances(self, job: str) -> list[Instance]:
+    def _instances(self, job: str, *, heads: bool = False) -> list[Instance]:
         """Those of EC2's answer, and those that were made a moment ago and are not in it yet."""
-        found = self._rows(job)
+        found = self._rows(job, heads=heads)
         listed = {i.id for i in found}
         with self._lock:
             late = [i for (of, _), made in self._made.items() if of == job for i in made if i.id not in listed]
+            late = [i for i in late if i.machine.startswith(f"{HEAD}-") == heads]
         return [*found, *(i for i in late if self._clock() - i.launched_s < _LATE_S)]
 
     def _terminate(self, instances: list[str]) -> list[str]:
@@ -339,7 +376,7 @@ class Ec2Cloud:
                 self._account.ask("s3", "DeleteObject", Bucket=self._account.bucket, Key=key)
 
 
-def _own_address() -> str:
+def own_address() -> str:
     """The private address of this computer if it is an EC2 instance, else empty."""
     if os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         return ""

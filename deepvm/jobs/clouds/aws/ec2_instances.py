@@ -15,7 +15,10 @@ _WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 
 @dataclass(frozen=True)
 class Instance:
-    """An instance; ``machine``: the name of its request. Times in seconds since the epoch, None if unknown."""
+    """An instance; ``machine``: the name of its request. Times in seconds since the epoch, None if unknown.
+
+    ``taken``: AWS has ended it, or could not start it.
+    """
 
     id: str
     machine: str
@@ -23,6 +26,7 @@ class Instance:
     launched_s: float
     alive: bool = True
     ended_s: float | None = None
+    taken: bool = False
 
 
 def instance_of_row(row: Mapping[str, Any], machine_tag: str) -> Instance:
@@ -30,7 +34,8 @@ def instance_of_row(row: Mapping[str, Any], machine_tag: str) -> Instance:
     tags = {tag["Key"]: tag["Value"] for tag in row.get("Tags") or ()}
     launched_s = row["LaunchTime"].timestamp()
     alive = row["State"]["Name"] in _ALIVE
-    ended_s = None if alive else ended_of(str(row.get("StateTransitionReason") or ""))
+    reasons = [str((row.get("StateReason") or {}).get("Code", "")), str(row.get("StateTransitionReason") or "")]
+    ended_s = None if alive else ended_of(reasons[-1])
     return Instance(
         row["InstanceId"],
         tags.get(machine_tag, ""),
@@ -38,6 +43,8 @@ def instance_of_row(row: Mapping[str, Any], machine_tag: str) -> Instance:
         launched_s,
         alive,
         None if ended_s is None else max(ended_s, launched_s),
+        # Such as Server.SpotInstanceTermination; else Client.InstanceInitiatedShutdown, or who has asked for its end.
+        any(reason.startswith("Server.") for reason in reasons),
     )
 
 

@@ -9,7 +9,10 @@ from deepvm.errors import RequestError
 
 PROFILE = "deepvm-job"
 """Name of the instance profile, and of its role, that machines have."""
-_PREFIX = "DEEPVM_AWS_"
+HEAD_PROFILE = "deepvm-head"
+"""The same of heads, which run controllers."""
+PREFIX = "DEEPVM_AWS_"
+_HEAD_TYPE = "t3.small"
 _HOST, _PORT = "DEEPVM_CONTROLLER_HOST", "DEEPVM_CONTROLLER_PORT"
 
 
@@ -20,6 +23,7 @@ class Ec2Settings:
     Attributes:
         ami, anchor_ami: ids of images, or SSM parameters that hold one; for machines with GPUs, and for others.
         subnets: where machines may be. python: the interpreter on the image that has torch.
+        head_type, head_profile: of the machine that runs the controller of a detached job.
         install: what pip installs there as deepvm, in place of the package that runs here.
         controller_host, controller_port: where machines reach a controller that does not run on EC2.
     """
@@ -33,6 +37,8 @@ class Ec2Settings:
     instance_profile: str = PROFILE
     python: str = ""
     install: str = ""
+    head_type: str = _HEAD_TYPE
+    head_profile: str = HEAD_PROFILE
     controller_host: str = ""
     controller_port: int = 0
 
@@ -42,7 +48,7 @@ class Ec2Settings:
         from deepvm.catalog.clouds.aws.aws_cloud import AwsCloud
 
         def said(name: str) -> str:
-            return environ.get(_PREFIX + name, "").strip()
+            return environ.get(PREFIX + name, "").strip()
 
         port = environ.get(_PORT, "").strip() or "0"
         if not port.isdigit() or int(port) > 65_535:
@@ -57,6 +63,8 @@ class Ec2Settings:
             instance_profile=said("INSTANCE_PROFILE") or PROFILE,
             python=said("PYTHON"),
             install=said("INSTALL"),
+            head_type=said("HEAD_TYPE") or _HEAD_TYPE,
+            head_profile=said("HEAD_PROFILE") or HEAD_PROFILE,
             controller_host=environ.get(_HOST, "").strip(),
             controller_port=int(port),
         )

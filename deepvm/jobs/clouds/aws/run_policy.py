@@ -9,6 +9,8 @@ from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
 
 _OURS = "deepvm:job"
 _UNNAMED = "YOUR-BUCKET"
+_OWNER = "?" * 12
+"""As owners are named: ``*`` would match more than one part of a key."""
 
 
 def _allow(sid: str, actions: list[str], resources: list[str] | str, **conditions: dict[str, Any]) -> dict[str, Any]:
@@ -17,7 +19,16 @@ def _allow(sid: str, actions: list[str], resources: list[str] | str, **condition
 
 
 def controller_policy(settings: Ec2Settings) -> dict[str, Any]:
-    """What a controller may: machines are made with the tag of a job, and only those that have it are ended."""
+    """What who runs ``deepvm run`` may: machines are made with the tag of a job, and only those that have it ended."""
+    return _controls(settings, settings.instance_profile, settings.head_profile)
+
+
+def head_policy(settings: Ec2Settings) -> dict[str, Any]:
+    """What a head may: the same, but rent another head."""
+    return _controls(settings, settings.instance_profile)
+
+
+def _controls(settings: Ec2Settings, *profiles: str) -> dict[str, Any]:
     bucket = settings.bucket or _UNNAMED
     new, old = {f"aws:RequestTag/{_OURS}": "false"}, {f"aws:ResourceTag/{_OURS}": "false"}
     besides = ["fleet", "launch-template", "network-interface", "security-group", "subnet", "volume"]
@@ -35,16 +46,17 @@ def controller_policy(settings: Ec2Settings) -> dict[str, Any]:
             StringEquals={"ec2:CreateAction": ["RunInstances", "CreateFleet", "CreateLaunchTemplate"]},
         ),
         _allow("EndOurs", ["ec2:TerminateInstances"], "arn:aws:ec2:*:*:instance/*", Null=old),
+        _allow("ReadConsolesOfOurs", ["ec2:GetConsoleOutput"], "arn:aws:ec2:*:*:instance/*", Null=old),
         _allow("RemoveOurs", ["ec2:DeleteLaunchTemplate"], "arn:aws:ec2:*:*:launch-template/*", Null=old),
         _allow(
             "LookAtTheProfile",
             ["iam:GetInstanceProfile"],
-            f"arn:aws:iam::*:instance-profile/{settings.instance_profile}",
+            [f"arn:aws:iam::*:instance-profile/{profile}" for profile in profiles],
         ),
         _allow(
             "GiveTheRole",
             ["iam:PassRole"],
-            f"arn:aws:iam::*:role/{settings.instance_profile}",
+            [f"arn:aws:iam::*:role/{profile}" for profile in profiles],
             StringEquals={"iam:PassedToService": "ec2.amazonaws.com"},
         ),
         _allow(
@@ -65,18 +77,20 @@ def controller_policy(settings: Ec2Settings) -> dict[str, Any]:
 
 
 def machine_policy(settings: Ec2Settings) -> dict[str, Any]:
-    """What machines may: read what they must know, and write versions."""
+    """What machines may: read what they must know, and write versions; not what heads read, the secrets of jobs."""
     bucket = settings.bucket or _UNNAMED
+    job = f"arn:aws:s3:::{bucket}/deepvm/{_OWNER}/*"
     versions = f"arn:aws:s3:::{bucket}/deepvm/*/versions"
+    read = [f"{job}/{what}" for what in ("machines/*", "controller", "package.tar.gz", "versions/*")]
     statements = [
-        _allow("Read", ["s3:GetObject"], f"arn:aws:s3:::{bucket}/deepvm/*"),
+        _allow("Read", ["s3:GetObject"], read),
         _allow("Save", ["s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"], f"{versions}/*"),
         _allow("Bucket", ["s3:ListBucket", "s3:ListBucketMultipartUploads"], f"arn:aws:s3:::{bucket}"),
     ]
     return {"Version": "2012-10-17", "Statement": statements}
 
 
-POLICIES = {"run": controller_policy, "machine": machine_policy}
+POLICIES = {"run": controller_policy, "head": head_policy, "machine": machine_policy}
 """By what they are for, as ``deepvm doctor --iam --for`` names it."""
 
 

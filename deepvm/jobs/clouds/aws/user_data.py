@@ -1,8 +1,9 @@
-"""What a machine runs when it boots: the same for all machines of a job, and without a secret."""
+"""What a machine runs when it boots: the same for all machines of a job, another for its heads; without a secret."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from importlib import resources
 
 from deepvm.jobs.cloud import RefusedError
@@ -14,7 +15,7 @@ BOOT_MIN = 20
 """After so many minutes a machine that hangs while it boots ends itself."""
 
 _SCRIPT = """#!/bin/bash
-# A machine of the job {job} of deepvm. When this script ends, however that comes about, the machine does.
+# {what} of the job {job} of deepvm. When this script ends, however that comes about, the machine does.
 trap 'shutdown -h now' EXIT
 shutdown -h +{boot_min} || exit  # if anything below hangs
 umask 077
@@ -23,7 +24,7 @@ export HOME="${{HOME:-/root}}"
 for python in {pythons}; do command -v "$python" > python && break; done
 python=$(cat python)
 {install}
-"$python" -m deepvm.jobs.clouds.aws.ec2_machine {region} {bucket} {prefix}
+"$python" -m deepvm.jobs.clouds.aws.{module} {region} {bucket} {prefix}
 """
 _FETCH = """cat > s3_read.py <<'END'
 {s3_read}
@@ -32,18 +33,60 @@ END
 mkdir -p package && tar -xzf package.tar.gz -C package || exit
 export PYTHONPATH={folder}/package"""
 _PIP = """"$python" -m pip install {requirement} || exit"""
+_NEEDED = "deepvm, boto3, numpy, pydantic, rich, sqlalchemy, starlette, typer, uvicorn, yaml"
+_ENVIRONMENT = """if ! "$python" -c 'import {needed}'; then  # the image has not what a controller needs
+  "$python" -m venv venv || {{ apt-get -q update && \\
+    apt-get -qy -o DPkg::Lock::Timeout=300 install python3-venv && "$python" -m venv venv; }} || exit
+  python=$PWD/venv/bin/python
+  "$python" -m pip install -q {requirements} || exit
+fi"""
 
 
 def user_data(job: str, region: str, bucket: str, prefix: str, *, python: str = "", install: str = "") -> str:
     """The script. ``prefix``: of the job's objects in the bucket. Raises RefusedError: it is too long for EC2."""
-    pythons = [shlex.quote(python)] if python else ["/opt/pytorch/bin/python", "python3"]
-    words = {"region": shlex.quote(region), "bucket": shlex.quote(bucket), "prefix": shlex.quote(prefix)}
-    if install:
-        begin = _PIP.format(requirement=shlex.quote(install))
-    else:
-        source = (resources.files("deepvm.jobs.clouds.aws") / "s3_read.py").read_text(encoding="utf-8").strip()
-        begin = _FETCH.format(s3_read=source, folder=FOLDER, **words)
-    text = _SCRIPT.format(job=job, boot_min=BOOT_MIN, folder=FOLDER, pythons=" ".join(pythons), install=begin, **words)
+    places = region, bucket, prefix
+    begin = _PIP.format(requirement=shlex.quote(install)) if install else _fetched(places)
+    return _text("A machine", "ec2_machine", job, places, python, begin)
+
+
+def head_data(
+    job: str,
+    region: str,
+    bucket: str,
+    prefix: str,
+    requirements: Sequence[str],
+    *,
+    python: str = "",
+    install: str = "",
+) -> str:
+    """The script of a head. ``prefix``: of its objects. ``requirements``: what pip installs if the image lacks it."""
+    wanted = [*([install] if install else ()), *requirements]
+    needed = _ENVIRONMENT.format(needed=_NEEDED, requirements=" ".join(map(shlex.quote, wanted)))
+    places = region, bucket, prefix
+    begin = needed if install else f"{_fetched(places)}\n{needed}"
+    return _text("The head", "ec2_head_machine", job, places, python, begin)
+
+
+def _words(places: tuple[str, str, str]) -> dict[str, str]:
+    return {name: shlex.quote(place) for name, place in zip(("region", "bucket", "prefix"), places, strict=True)}
+
+
+def _fetched(places: tuple[str, str, str]) -> str:
+    source = (resources.files("deepvm.jobs.clouds.aws") / "s3_read.py").read_text(encoding="utf-8").strip()
+    return _FETCH.format(s3_read=source, folder=FOLDER, **_words(places))
+
+
+def _text(what: str, module: str, job: str, places: tuple[str, str, str], python: str, begin: str) -> str:
+    text = _SCRIPT.format(
+        what=what,
+        job=job,
+        module=module,
+        boot_min=BOOT_MIN,
+        folder=FOLDER,
+        pythons=" ".join([shlex.quote(python)] if python else ["/opt/pytorch/bin/python", "python3"]),
+        install=begin,
+        **_words(places),
+    )
     if len(text.encode()) > LARGEST:
         raise RefusedError(f"the user data of {job} has {len(text.encode())} bytes, and EC2 takes {LARGEST}")
     return text

@@ -24,8 +24,6 @@ from deepvm.jobs.clouds.aws.user_data import LARGEST, user_data
 from deepvm.jobs.decisions.world import MachineRecord, Pool
 from deepvm.jobs.wire import new_secret, secret_of
 
-pytestmark = pytest.mark.slow  # a simulated EC2 behind faults
-
 TYPE = "g4dn.xlarge"
 ZONE = Pool(TYPE, "us-east-1b", "spot", 0.3)
 REGION = Pool(TYPE, "us-east-1", "spot", 0.3)
@@ -114,6 +112,7 @@ def test_without_any_reply_nobody_knows_and_the_list_does(cloud: Ec2Cloud, ec2: 
     assert ec2.alive() == ["m1"]
 
 
+@pytest.mark.slow
 def test_asked_again_before_ec2_lists_it(cloud: Ec2Cloud, ec2: FakeEc2, tmp_path: Path) -> None:
     """Late consistency and a new process: only the token is left to tell."""
     ec2.late_s = 60
@@ -124,6 +123,7 @@ def test_asked_again_before_ec2_lists_it(cloud: Ec2Cloud, ec2: FakeEc2, tmp_path
     assert ec2.alive() == ["m1"]
 
 
+@pytest.mark.slow
 def test_a_machine_that_ec2_does_not_list_yet_is_listed_and_released(cloud: Ec2Cloud, ec2: FakeEc2) -> None:
     ec2.late_s = 60
     ask(cloud)
@@ -132,6 +132,7 @@ def test_a_machine_that_ec2_does_not_list_yet_is_listed_and_released(cloud: Ec2C
     assert ec2.alive() == [] and not cloud.listing("job").alive
 
 
+@pytest.mark.slow
 def test_two_machines_of_one_name_are_one_after_a_look(cloud: Ec2Cloud, ec2: FakeEc2, tmp_path: Path) -> None:
     """Without client tokens, as a mutation: the look at the list puts it right."""
     ec2.late_s, ec2.forget_tokens = 60, True
@@ -139,10 +140,15 @@ def test_two_machines_of_one_name_are_one_after_a_look(cloud: Ec2Cloud, ec2: Fak
     ask(ec2.cloud(tmp_path))
     assert ec2.alive() == ["m1", "m1"]
     ec2.late_s = 0
-    assert list(cloud.listing("job").alive) == ["m1"]
+    assert list(ec2.cloud(tmp_path).listing("job").alive) == ["m1"]
+    assert ec2.alive() == ["m1", "m1"]  # 'deepvm jobs orphans' only looks
+    resumed = ec2.cloud(tmp_path)
+    resumed.announce("job", "http://127.0.0.1:9")
+    assert list(resumed.listing("job").alive) == ["m1"]
     assert ec2.alive() == ["m1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "said"),
     [
@@ -161,12 +167,14 @@ def test_refusals_of_a_pool(cloud: Ec2Cloud, ec2: FakeEc2, code: str, said: str)
     assert ec2.alive() == []
 
 
+@pytest.mark.slow
 def test_a_refused_call_is_a_refusal(cloud: Ec2Cloud, ec2: FakeEc2) -> None:
     ec2.fail["CreateFleet"] = ["UnauthorizedOperation"]
     with pytest.raises(RefusedError, match="--iam --for run"):
         ask(cloud)
 
 
+@pytest.mark.slow
 def test_where_one_zone_is_full_another_will_do(cloud: Ec2Cloud, ec2: FakeEc2) -> None:
     offered = [*cloud.zones(TYPE, "spot")]
     ec2.full = {(TYPE, zone): "InsufficientInstanceCapacity" for zone in offered[:-1]}
@@ -177,11 +185,27 @@ def test_where_one_zone_is_full_another_will_do(cloud: Ec2Cloud, ec2: FakeEc2) -
     assert fleets[0]["SpotOptions.AllocationStrategy"] == "price-capacity-optimized"
 
 
+@pytest.mark.parametrize("pool", [ZONE, REGION])
+def test_a_spot_machine_costs_what_its_zone_costs_at_its_launch(cloud: Ec2Cloud, ec2: FakeEc2, pool: Pool) -> None:
+    """Not what it did when the job was submitted; also where the machine is found that a lost reply was about."""
+    for _ in range(2):
+        launch = ask(cloud, pool=pool)
+        assert launch.usd_per_hour == cloud.zones(TYPE, "spot")[launch.zone] != pool.usd_per_hour
+    assert ask(cloud, "m2", Pool(TYPE, "us-east-1b", "on-demand", 0.5)).usd_per_hour is None
+
+
+@pytest.mark.slow
+def test_without_a_price_now_the_known_one_counts(cloud: Ec2Cloud, ec2: FakeEc2) -> None:
+    ec2.fail["DescribeSpotPriceHistory"] = ["UnauthorizedOperation"]
+    assert ask(cloud).usd_per_hour is None and ec2.alive() == ["m1"]
+
+
 def test_on_demand_machines_come_to_where_the_others_are(cloud: Ec2Cloud) -> None:
     ask(cloud, "m1", Pool(TYPE, "us-east-1c", "spot", 0.3))
     assert ask(cloud, "m2", Pool("m7g.large", "us-east-1", "on-demand", 0.08)).zone == "us-east-1c"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", ["RequestLimitExceeded", "InternalError"])
 def test_passing_trouble_is_waited_for(cloud: Ec2Cloud, ec2: FakeEc2, code: str) -> None:
     ec2.fail["CreateFleet"] = [code]
@@ -189,6 +213,7 @@ def test_passing_trouble_is_waited_for(cloud: Ec2Cloud, ec2: FakeEc2, code: str)
     assert ec2.alive() == ["m1"]
 
 
+@pytest.mark.slow
 def test_trouble_that_stays_leaves_it_unknown(cloud: Ec2Cloud, ec2: FakeEc2) -> None:
     ec2.fail = {name: ["InternalError"] * 30 for name in ("DescribeInstances", "TerminateInstances")}
     with pytest.raises(UnknownError):
@@ -197,6 +222,7 @@ def test_trouble_that_stays_leaves_it_unknown(cloud: Ec2Cloud, ec2: FakeEc2) -> 
         cloud.release("job", "m1")
 
 
+@pytest.mark.slow
 def test_trouble_before_the_request_is_a_refusal_as_nothing_was_made(cloud: Ec2Cloud, ec2: FakeEc2) -> None:
     ec2.fail["CreateLaunchTemplate"] = ["InternalError"] * 30
     with pytest.raises(RefusedError):
@@ -234,6 +260,7 @@ def _only(ec2: FakeEc2, action: str) -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 def test_no_secret_but_in_the_bucket(cloud: Ec2Cloud, ec2: FakeEc2, caplog: pytest.LogCaptureFixture) -> None:
     """The machine's secret, the job's, and the user's own keys: planted, and looked for in all that is sent."""
     caplog.set_level(logging.DEBUG, logger="deepvm")
@@ -323,6 +350,8 @@ def test_times_of_the_bill() -> None:
     }
     found = instance_of_row(row, MACHINE_TAG)
     assert (found.machine, found.alive, found.ended_s, found.launched_s) == ("m1", False, 1795251600.0, 1795248000.0)
+    for code, taken in (("Server.SpotInstanceTermination", True), ("Client.InstanceInitiatedShutdown", False)):
+        assert instance_of_row({**row, "StateReason": {"Code": code}}, MACHINE_TAG).taken is taken
     stopped = instance_of_row({**row, "State": {"Name": "stopped"}, "InstanceId": "i-2"}, MACHINE_TAG)
     assert stopped.alive and kept([found, stopped]) == {"m1": stopped}
 
@@ -334,6 +363,13 @@ def test_a_machine_whose_end_has_no_time_ended_when_it_was_first_seen(cloud: Ec2
     first = cloud.listing("job").ended["m1"]
     time.sleep(0.05)
     assert cloud.listing("job").ended["m1"] == first and abs(first[1] - time.time()) < 5
+    assert cloud.listing("job").taken == {"m1"}
+
+
+def test_the_end_of_a_console(cloud: Ec2Cloud, ec2: FakeEc2) -> None:
+    ask(cloud)
+    assert cloud.last_lines("job", "m1") and not cloud.last_lines("job", "m2")
+    assert [action for _, action, _ in ec2.calls].count("GetConsoleOutput") == 1
 
 
 def test_tags_are_one_name() -> None:

@@ -115,8 +115,13 @@ def test_what_is_missing_is_said_in_time(imds: Imds, tmp_path: Path) -> None:
         at(imds, "127.0.0.1", "none", 0.2).join(str(tmp_path / "t"), 2, 9)
 
 
-def test_aws_that_does_not_answer(imds: Imds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A role that is not known yet is waited for; one that never comes ends the wait with AWS's words."""
+def test_aws_that_does_not_answer(
+    imds: Imds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A role that is not known yet is waited for; one that never comes ends the wait with AWS's words.
+
+    What AWS says is printed once, at once: a permission that is missing looks like a role that is not known yet.
+    """
     asked: list[str] = []
 
     class Refusing(meeting.Aws):
@@ -129,6 +134,7 @@ def test_aws_that_does_not_answer(imds: Imds, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(meeting, "Aws", Refusing)
     at(imds, "127.0.0.1", "patient").keep(str(tmp_path / "t"))
     assert asked[:3] == ["GetParameter"] * 3
+    assert caplog.text.count("/deepvm/patient: ssm GetParameter: not authorized yet") == 1
     asked.clear()
     monkeypatch.setattr(Refusing, "call", lambda *_, **__: (_ for _ in ()).throw(OSError("no route")))
     with pytest.raises(SystemExit, match="after 0 s: /deepvm/patient: no route"):

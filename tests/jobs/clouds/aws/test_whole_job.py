@@ -90,8 +90,8 @@ def test_what_is_missing_is_said_before_anything_is_written_down(home: Home, ec2
     home.env["DEEPVM_AWS_BUCKET"] = BUCKET
     del home.env["DEEPVM_CONTROLLER_HOST"]
     home.env["AWS_EC2_METADATA_DISABLED"] = "true"
-    done = home.run("run", str(home.job("one", TRAIN.format(steps=5), cloud="aws")), "--detach")
-    assert done.returncode == 5 and "DEEPVM_CONTROLLER_HOST" in done.stderr
+    done = home.run("run", str(home.job("one", TRAIN.format(steps=5), cloud="aws")))
+    assert done.returncode == 5 and "DEEPVM_CONTROLLER_HOST" in done.stderr and "--detach" in done.stderr
     assert "CreateFleet" not in ec2.asked() and "one" not in home.run("jobs", "ls").stdout
 
 

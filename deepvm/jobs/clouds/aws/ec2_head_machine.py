@@ -1,0 +1,54 @@
+"""The first process of deepvm on a head: it fetches the job, and runs its controller until the job is over.
+
+When it ends, the script that has started it shuts the machine down, which terminates it; where that script is gone,
+too, the shutdown that is put off here again and again comes by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from deepvm.jobs.clouds.aws.s3_read import metadata, read
+from deepvm.jobs.head.mirror import SETTINGS
+
+_WATCHDOG_MIN, _PUT_OFF_S = 30, 300.0
+
+
+def _put_off(over: threading.Event) -> None:
+    while not over.is_set():
+        words = ["shutdown", "--no-wall", "-h", f"+{_WATCHDOG_MIN}"]
+        subprocess.run(words, stdin=subprocess.DEVNULL, check=False)
+        over.wait(_PUT_OFF_S)
+
+
+def main() -> None:
+    """Run the controller of a job until that is over, or until nothing can be done about it."""
+    region, bucket, prefix = sys.argv[1:]
+    logging.basicConfig(format="deepvm head: %(message)s", level=logging.WARNING)
+    number = int(metadata("tags/instance/deepvm:machine").rpartition("-")[2])
+    known = json.loads(read(region, bucket, f"{prefix}/{SETTINGS}"))
+    data = Path.cwd() / "data"
+    os.environ.update(known["environ"], DEEPVM_DATA_DIR=str(data))
+    from deepvm.jobs.clouds.aws.ec2_head import HeadedEc2Cloud
+    from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
+    from deepvm.jobs.head.machine import HeadMachine
+
+    (data / "jobs").mkdir(parents=True, exist_ok=True)
+    (data / "jobs" / ".aws-owner").write_text(known["owner"])
+    cloud = HeadedEc2Cloud(data / "jobs", Ec2Settings.of(os.environ))
+    over = threading.Event()
+    threading.Thread(target=_put_off, args=(over,), daemon=True).start()
+    try:
+        HeadMachine(known["job"], number, data / "jobs", cloud).run()
+    finally:
+        over.set()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""What an event has changed: for the history, and for the points at which campaigns kill."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, is_dataclass, replace
+from typing import Any
+
+from deepvm.io.failpoints import point
+from deepvm.jobs.decisions import events as d
+from deepvm.jobs.decisions.markets import market_facts
+from deepvm.jobs.decisions.states import Machine
+from deepvm.jobs.decisions.world import Reason, World
+from deepvm.jobs.history.history import MACHINE, MARKET, STATE, EventRow
+
+_ENDS = (Machine.SUSPECT, Machine.LOST, Machine.ENDED)
+
+
+def has_changed(before: World, world: World) -> bool:
+    """Whether anything has but what the next heartbeats say again."""
+    one, other = (
+        replace(
+            w,
+            now_s=0.0,
+            reached=0,
+            reached_s=None,
+            facts=world.facts,
+            pace=world.pace,
+            machines={},
+            cold=frozenset(),
+        )
+        for w in (before, world)
+    )
+    if one != other or before.machines.keys() != world.machines.keys():
+        return True
+    changed = [(m, world.machines[key]) for key, m in before.machines.items() if m is not world.machines[key]]
+    return any(replace(a, heard_s=b.heard_s, silent_s=b.silent_s) != b for a, b in changed)
+
+
+def changed_states(before: World, world: World) -> list[str]:
+    """The states that are new, by the names of their points."""
+    found = [] if before.job is world.job else [f"job.{world.job.value}"]
+    known = {key: m.state for key, m in before.machines.items()}
+    return [*found, *(f"machine.{m.state.value}" for k, m in world.machines.items() if known.get(k) is not m.state)]
+
+
+def pass_points(changed: list[str], where: str) -> None:
+    """Pass the points of new states."""
+    for label in changed:
+        point(f"{label}.{where}")
+
+
+def _ends(before: World, world: World) -> Iterator[dict[str, Any]]:
+    """The machines that are silent, given up or gone now, and were not before."""
+    for key, machine in world.machines.items():
+        known = before.machines.get(key)
+        if known is not machine and (known is None or known.state is not machine.state) and machine.state in _ENDS:
+            yield {"id": key, "state": machine.state.value, "why": machine.end_reason}
+
+
+def _name(event: d.Event) -> str:
+    """The kind of an event in the history."""
+    return type(event).__name__.lower()
+
+
+def _facts(event: d.Event) -> dict[str, Any]:
+    """What an event says, for the history."""
+    assert is_dataclass(event)
+    found = asdict(event)
+    return {k: v.value if isinstance(v, Reason) else v for k, v in found.items() if k not in ("alive", "ended")}
+
+
+def rows_of(before: World, world: World, inbox: Iterable[tuple[d.Event, Mapping[str, Any]]]) -> list[EventRow]:
+    """What is written down of events and of what follows from them."""
+    told = [(_name(e), {**_facts(e), **facts}) for e, facts in inbox]
+    told += [(MACHINE, facts) for facts in _ends(before, world)]
+    news = world.preparing.items() - before.preparing.items()
+    told += [("preparing", {"id": key, "doing": doing}) for key, (doing, _) in sorted(news) if doing]
+    if before.on_demand != world.on_demand:
+        told.append((MARKET, market_facts(world)))
+    if before.job is not world.job and not told:
+        told.append((STATE, {}))
+    state, now = world.job.value, {"generation": world.generation, "steps": world.steps}
+    paid = {"step_s": float(world.facts.step_s), "usd": round(world.usd, 8)} if told else {}
+    return [EventRow(world.now_s, kind, state, {**now, **paid, **facts}) for kind, facts in told]

@@ -1,0 +1,111 @@
+"""The controller's calls to its cloud: in threads of their own, and what became of each is an event."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from deepvm.errors import DeepVMError
+from deepvm.io.failpoints import point
+from deepvm.jobs.cloud import Cloud, Launch, RefusedError, Start
+from deepvm.jobs.decisions import events as d
+from deepvm.jobs.decisions.world import MachineRecord
+
+_MOST, _AGAIN_S, _FINISH_S = 32, 1.0, 60.0
+_T = TypeVar("_T")
+
+log = logging.getLogger("deepvm.jobs")
+
+
+class CloudCalls:
+    """Of one job; for one event loop. What nobody foresees is logged with its place, and ends nothing."""
+
+    def __init__(self, cloud: Cloud, job: str, feed: Callable[[d.Event], None]) -> None:
+        """Call nothing yet; ``feed`` is told what became of each call."""
+        self._cloud, self._job, self._feed = cloud, job, feed
+        # Of its own: calls that hang must keep nothing else of this process from being done.
+        self._threads = ThreadPoolExecutor(_MOST, "cloud")
+        self._releasing = set[str]()
+        self._listed_s = float("-inf")
+        self._is_listing = False
+
+    async def call(self, call: Callable[..., _T], *words: Any) -> _T:
+        """Any call that may block."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call, *words)
+
+    async def request(self, record: MachineRecord, start: Start) -> None:
+        """Have a machine made. Where nobody knows what became of it, the cloud's list will say so."""
+        try:
+            point("cloud.before-request")
+            made = await self.call(self._cloud.request, record, start)
+            point("cloud.after-request")
+        except RefusedError as error:
+            self._feed(d.Refused(record.id, str(error)))
+        except Exception as error:
+            _warn(error)
+        else:
+            launch = made if isinstance(made, Launch) else Launch(made)
+            self._feed(d.Launched(record.id, launch.launched_s, launch.zone, launch.usd_per_hour))
+
+    async def release(self, machine: str) -> None:
+        """Have a machine ended; it is asked for again as long as the machine lives."""
+        if machine in self._releasing:
+            return
+        self._releasing.add(machine)
+        try:
+            point("cloud.before-release")
+            await self.call(self._cloud.release, self._job, machine)
+            point("cloud.after-release")
+        except Exception as error:
+            _warn(error)
+        finally:
+            self._releasing.remove(machine)
+        if self._cloud.near:  # it is gone already
+            self._listed_s = float("-inf")
+
+    def is_list_due(self, every_s: float) -> bool:
+        """Whether the last list was asked for so long ago; never while one is."""
+        return not self._is_listing and time.monotonic() - self._listed_s >= every_s
+
+    async def list(self) -> None:
+        """Ask which machines live."""
+        self._listed_s, self._is_listing = time.monotonic(), True
+        try:
+            found = await self.call(self._cloud.listing, self._job)
+        except Exception as error:
+            _warn(error)
+        else:
+            self._feed(d.Listed(dict(found.alive), dict(found.ended), dict(found.zones), found.taken))
+        finally:
+            self._is_listing = False
+
+    async def preempt(self, machine: str, grace_s: float | None) -> None:
+        """Have a machine taken back on purpose, if it still lives."""
+        with contextlib.suppress(DeepVMError, OSError):
+            await self.call(self._cloud.preempt, self._job, machine, grace_s)
+
+    async def finish(self) -> None:
+        """Remove what the machines shared; it costs nothing, so the job has ended all the same where that fails."""
+        until_s = time.monotonic() + _FINISH_S
+        while True:
+            try:
+                await self.call(self._cloud.finish, self._job)
+                break
+            except Exception as error:
+                if time.monotonic() >= until_s:
+                    log.warning("what the machines of %s shared is not removed: %s", self._job, error)
+                    break
+                await asyncio.sleep(_AGAIN_S)
+
+    def close(self) -> None:
+        """Wait for no call."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _warn(error: Exception) -> None:
+    log.warning("%s", error, exc_info=not isinstance(error, (DeepVMError, OSError)))

@@ -1,0 +1,251 @@
+"""The head's side: its controller acts on nothing that is not in the mirror, so that another head can go on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future, TimeoutError
+from dataclasses import replace
+from typing import Any, Protocol
+
+from deepvm.errors import DeepVMError
+from deepvm.io.failpoints import point
+from deepvm.jobs.cloud import ChangedError, Cloud, Headed, Listing, Objects, RefusedError, UnknownError, head_name
+from deepvm.jobs.decisions.world import Head, World
+from deepvm.jobs.head.head_state import HeadState
+from deepvm.jobs.head.log_pieces import LogPieces
+from deepvm.jobs.head.mirror import ANSWERS, COMMANDS, MIRROR, FencedError, decoded, encoded
+from deepvm.jobs.history.history import History, JobRow
+from deepvm.jobs.wire import WireError
+
+EACH_S, BEAT_S = 5.0, 15.0
+"""Between writes of the mirror where nothing waits for it: if anything is new, and if nothing is."""
+LOOK_S = 3.0
+"""Between looks for commands, and writes of logs."""
+_AGAIN_S, _LAST_S = 1.0, 1800.0
+
+log = logging.getLogger("deepvm.jobs")
+
+
+class Heeding(Protocol):
+    """What a controller does with a signed message."""
+
+    async def heed(self, body: bytes, signature: str) -> tuple[bytes, str]:
+        """Its signed answer. Raises WireError: it does not count."""
+
+
+def keeper_of(row: JobRow, cloud: Cloud) -> Keeper | None:
+    """That of a job whose head this computer is."""
+    state = HeadState.load(row.folder)
+    if state is None or not state.here or not isinstance(cloud, Headed):
+        return None
+    objects = cloud.objects(row.name)
+    return Keeper(row.name, state.number, objects, LogPieces(row.folder, objects, state.number))
+
+
+class Keeper:
+    """Keeps the mirror of one job; reads the history that its controller writes."""
+
+    def __init__(self, name: str, number: int, objects: Objects, logs: LogPieces) -> None:
+        """``number``: of this head. Nothing is asked yet."""
+        self._name, self._number, self._objects, self._logs = name, number, objects, logs
+        self._tag: str | None = None
+        self._nonce, self._writer, self._written = "", "", 0
+        self._events: list[dict[str, Any]] = []
+        self._bytes, self._put_s = b"", 0.0
+        self._change = threading.Condition()
+        self._waiting: list[Future[None]] = []
+        self._over = False
+        self._fenced: FencedError | None = None
+        self._threads: list[threading.Thread] = []
+
+    # --- the mirror --------------------------------------------------------------------------------------------------
+
+    def take(self, world: World, history: History, cloud: Headed, nonce: str) -> World:
+        """Be the controller from now on; returns the world with what its heads cost.
+
+        Raises:
+            FencedError: a newer head has the job. UnknownError, RefusedError: the mirror cannot be read or written.
+        """
+        self._nonce = self._writer = nonce
+        world = replace(world, heads=self._heads(world, cloud))
+        history.commit(self._name, history.world(self._name), world, [])
+        for _ in range(3):  # a write of the controller before this one may still come
+            found = self._objects.get(MIRROR)
+            if found is None or int(decoded(found.data)["head"]) > self._number:
+                raise FencedError(f"another head has taken {self._name} over")
+            self._tag = found.tag
+            try:
+                self._put(history)
+            except ChangedError:
+                continue
+            point("head.taken")
+            return world
+        raise FencedError(f"another head writes the mirror of {self._name}")
+
+    def go_on(self) -> None:
+        """With the mirror as it is: only the final one is left to be written. Raises FencedError."""
+        found = self._objects.get(MIRROR)
+        if found is None or (theirs := decoded(found.data))["head"] > self._number:
+            raise FencedError(f"another head has taken {self._name} over")
+        self._tag, self._writer, self._nonce = found.tag, secrets.token_hex(16), theirs["nonce"]
+
+    def _heads(self, world: World, cloud: Headed) -> tuple[Head, ...]:
+        """Those before this one with their ends, and this one."""
+        try:
+            lives = cloud.heads(self._name)
+        except UnknownError as error:
+            log.warning("%s", error)
+            lives = Listing({})
+        mine, now_s = head_name(self._number), time.time()
+        found = []
+        for head in (head for head in world.heads if head.name != mine):
+            _, ended_s = lives.ended.get(head.name, (0.0, world.now_s))
+            found.append(replace(head, ended_s=ended_s) if head.ended_s is None else head)
+        known = next((head for head in world.heads if head.name == mine), None)
+        usd = cloud.head_usd_per_hour() if known is None else known.usd_per_hour
+        launched_s = lives.alive.get(mine, now_s if known is None else known.launched_s)
+        return (*found, Head(mine, usd, launched_s))
+
+    def _put(self, history: History) -> None:
+        """Write the mirror. Raises ChangedError, UnknownError, RefusedError."""
+        copy = history.copy(self._name, self._events[-1]["number"] if self._events else 0)
+        self._events += copy["events"]
+        copy["events"] = self._events
+        was, now_s = self._bytes, time.monotonic()
+        self._bytes = json.dumps(copy).encode()
+        if self._bytes == was and now_s - self._put_s < BEAT_S:
+            return
+        self._written += 1
+        data = encoded(copy, self._number, self._writer, self._written, self._nonce)
+        self._bytes, made = b"", self._bytes  # until it is known to be written
+        self._tag = self._objects.replace(MIRROR, data, self._tag)
+        self._bytes, self._put_s = made, now_s
+
+    def _put_again(self, history: History) -> None:
+        """Write it where it is unknown what became of the last write. Raises FencedError, and as :meth:`_put`."""
+        try:
+            self._put(history)
+        except ChangedError:
+            found = self._objects.get(MIRROR)
+            theirs = {} if found is None else decoded(found.data)
+            if found is None or theirs["writer"] != self._writer:
+                raise FencedError(f"another head has taken {self._name} over") from None
+            self._tag = found.tag
+            if theirs["number"] != self._written:  # the reply to an older one was lost
+                self._put(history)
+
+    async def kept(self) -> None:
+        """Wait until all that is written down by now is in the mirror. Raises FencedError."""
+        waiting: Future[None] = Future()
+        with self._change:
+            if self._fenced is not None:
+                raise self._fenced
+            self._waiting.append(waiting)
+            self._change.notify_all()
+        await asyncio.wrap_future(waiting)
+
+    def _keep(self, open_history: Callable[[], History]) -> None:
+        with open_history() as history:
+            while not self._over:
+                with self._change:
+                    self._change.wait_for(lambda: self._waiting or self._over, EACH_S)
+                    waiting, self._waiting = self._waiting, []
+                try:
+                    self._put_again(history)
+                except FencedError as error:
+                    self._end(error, waiting)
+                    return
+                except (DeepVMError, OSError) as error:
+                    log.warning("the mirror cannot be written: %s", error)
+                    with self._change:
+                        self._waiting = [*waiting, *self._waiting]
+                    time.sleep(_AGAIN_S)
+                    continue
+                for each in waiting:
+                    if not each.cancelled():
+                        each.set_result(None)
+
+    def _end(self, error: FencedError, waiting: list[Future[None]]) -> None:
+        with self._change:
+            self._fenced = error
+            waiting += self._waiting
+            self._waiting = []
+        for each in waiting:
+            if not each.cancelled():
+                each.set_exception(error)
+
+    # --- commands and logs -------------------------------------------------------------------------------------------
+
+    def attend(
+        self, controller: Heeding, loop: asyncio.AbstractEventLoop, open_history: Callable[[], History] = History.open
+    ) -> None:
+        """Keep the mirror, heed commands and pass logs on, in threads, until :meth:`close`."""
+
+        def heed(body: bytes, signature: str) -> Any:
+            answer: Coroutine[Any, Any, tuple[bytes, str]] = controller.heed(body, signature)
+            return asyncio.run_coroutine_threadsafe(answer, loop).result(60.0)
+
+        works: list[tuple[Callable[..., None], Any]] = [(self._keep, open_history), (self._run_errands, heed)]
+        for work, argument in works:
+            thread = threading.Thread(target=work, args=(argument,), name="head", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def _run_errands(self, heed: Callable[[bytes, str], tuple[bytes, str]]) -> None:
+        while True:
+            with self._change:
+                if self._change.wait_for(lambda: self._over or self._fenced, LOOK_S):
+                    return
+            try:
+                for key in self._objects.keys(COMMANDS):
+                    self._answer(key, heed)
+                self._logs.send()
+            except (DeepVMError, OSError, RuntimeError, CancelledError, TimeoutError) as error:
+                log.warning("%s", error)  # the last three: the controller is ending
+
+    def _answer(self, key: str, heed: Callable[[bytes, str], tuple[bytes, str]]) -> None:
+        found = self._objects.get(key)
+        if found is None:
+            return
+        try:
+            asked = json.loads(found.data)
+            body, signature = heed(str(asked["body"]).encode(), str(asked["signature"]))
+            answer = {"body": body.decode(), "signature": signature}
+        except (WireError, ValueError, KeyError, TypeError, AttributeError) as error:
+            answer = {"refused": str(error)}
+        self._objects.put(ANSWERS + key.removeprefix(COMMANDS), json.dumps(answer).encode())
+        self._objects.remove([key])
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """The controller has ended, the job has not: stop the threads."""
+        with self._change:
+            self._over = True
+            self._change.notify_all()
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
+
+    def finish(self, history: History) -> None:
+        """The job is over: its last logs and its final document, at any price. Raises FencedError."""
+        self.leave()
+        end_s = time.monotonic() + _LAST_S
+        while True:
+            try:
+                self._logs.send(last=True)
+                self._put_again(history)
+                return
+            except FencedError:
+                raise
+            except (UnknownError, RefusedError, OSError) as error:
+                if time.monotonic() > end_s:
+                    raise
+                log.warning("%s", error)
+                time.sleep(_AGAIN_S)

@@ -1,0 +1,122 @@
+"""On a head: fetch the job, keep a controller running until the job is over, and see to it that its user hears so."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from deepvm.errors import DataError
+from deepvm.jobs.cloud import Headed, RefusedError, UnknownError
+from deepvm.jobs.head.head_state import HeadState
+from deepvm.jobs.head.keeper import Keeper
+from deepvm.jobs.head.log_pieces import LogPieces
+from deepvm.jobs.head.mirror import FOLDER, MIRROR, PACKAGE, SETTINGS, FencedError, decoded, get_folder
+from deepvm.jobs.history.history import History
+
+CRASHES = "controller.log"
+"""What the controller has said, if it has ended with an error: an object for the user to read."""
+_PAUSE_S, _MOST_PAUSE_S = 2.0, 15.0
+_STEADY_S, _GIVE_UP_S = 60.0, 1800.0
+"""A controller that runs so long is healthy; if none does for the other time, none will."""
+_TAIL = 20_000
+
+log = logging.getLogger("deepvm.jobs")
+
+
+class HeadMachine:
+    """The machine of one head."""
+
+    def __init__(self, job: str, number: int, jobs: Path, cloud: Headed) -> None:
+        """``jobs``: the folder of jobs on this machine."""
+        self._job, self._number, self._folder, self._cloud = job, number, jobs / job, cloud
+        self._objects = cloud.objects(job)
+
+    def run(self) -> None:
+        """Until the job is over, another head has it, or no controller can be run."""
+        try:
+            self._patiently(self._fetch)
+            since_s, pause_s = time.monotonic(), _PAUSE_S
+            while not self._over():
+                began_s = time.monotonic()
+                code = self._control()
+                now_s = time.monotonic()
+                if code and self._is_fenced():
+                    return
+                if now_s - began_s > _STEADY_S:
+                    since_s, pause_s = now_s, _PAUSE_S
+                if code and not self._over():
+                    self._tell()
+                    if now_s - since_s > _GIVE_UP_S:
+                        return
+                    time.sleep(pause_s)
+                    pause_s = min(2 * pause_s, _MOST_PAUSE_S)
+            self._patiently(self._finish)
+        except FencedError as error:
+            log.warning("%s", error)
+
+    def _patiently(self, work: Callable[[], None]) -> None:
+        """Do what may fail while the network or the role of a new machine is not there yet."""
+        end_s = time.monotonic() + _GIVE_UP_S
+        while True:
+            try:
+                return work()
+            except (UnknownError, RefusedError, DataError) as error:
+                log.warning("%s", error)
+                if time.monotonic() > end_s:
+                    raise
+                time.sleep(_PAUSE_S)
+
+    def _fetch(self) -> None:
+        """The job as the mirror has it, unless it is here already."""
+        with History.open() as history:
+            if history.job(self._job) is not None:
+                return
+            mirror = self._objects.get(MIRROR)
+            copy = {} if mirror is None else decoded(mirror.data)
+            if copy.get("head") != self._number or not get_folder(self._objects, self._folder):
+                raise FencedError(f"{self._job} is over, or another head has it")
+            HeadState(self._number, time.time(), here=True).save(self._folder)
+            history.put_copy(copy, self._folder)
+
+    def _over(self) -> bool:
+        with History.open() as history:
+            row = history.job(self._job)
+            return row is not None and row.result is not None
+
+    def _is_fenced(self) -> bool:
+        """Whether another head is known to have the job."""
+        try:
+            found = self._objects.get(MIRROR)
+            return found is None or int(decoded(found.data)["head"]) > self._number
+        except (RefusedError, UnknownError) as error:
+            log.warning("%s", error)
+            return False
+
+    def _control(self) -> int:
+        """Run a controller; returns its exit code."""
+        with (self._folder / CRASHES).open("ab") as file:
+            words = [sys.executable, "-m", "deepvm.cli.main", "jobs", "resume", self._job]
+            return subprocess.run(words, stdin=subprocess.DEVNULL, stdout=file, stderr=file, check=False).returncode
+
+    def _tell(self) -> None:
+        """Why the controller has ended: where its user can read it."""
+        said = (self._folder / CRASHES).read_bytes()[-_TAIL:]
+        log.warning("the controller has ended: %s", said[-300:].decode("utf-8", "replace"))
+        try:
+            self._objects.put(CRASHES, said)
+        except (RefusedError, UnknownError) as error:
+            log.warning("%s", error)
+
+    def _finish(self) -> None:
+        """The final document is in the mirror; nothing of the job's secrets stays in the bucket."""
+        with History.open() as history:
+            keeper = Keeper(
+                self._job, self._number, self._objects, LogPieces(self._folder, self._objects, self._number)
+            )
+            keeper.go_on()
+            keeper.finish(history)
+        self._objects.remove([*self._objects.keys(FOLDER), SETTINGS, PACKAGE])

@@ -1,0 +1,95 @@
+"""What a head and its user know of a job, as objects of a bucket: the mirror of its history, its logs, commands.
+
+The mirror is one object that is only ever replaced where it is still the one that the writer has read. It names the
+head that may write it: whoever starts another head writes that one's number first, and the older ones are fenced.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from deepvm.errors import CloudError, DataError, DeepVMError
+from deepvm.jobs.cloud import Objects, UnknownError
+
+MIRROR, SETTINGS, PACKAGE = "history.json.gz", "settings.json", "package.tar.gz"
+FOLDER, LOGS, COMMANDS, ANSWERS = "folder/", "logs/", "commands/", "answers/"
+_SCHEMA = "deepvm.head/1"
+_KEPT = ("secret", "code.tar.gz")
+"""What a controller needs of its job's folder."""
+_PIECE = 8_000_000
+"""Bytes of an object of it: each must be sent within a minute."""
+
+
+class FencedError(DeepVMError):
+    """Another head runs the job now; this one must do nothing more."""
+
+    exit_code = CloudError.exit_code
+
+
+def encoded(copy: Mapping[str, Any], head: int, writer: str, number: int, nonce: str = "") -> bytes:
+    """A mirror of the rows of a job.
+
+    ``head``: which may write it. ``writer``: who has, empty for the user's own computer. ``number``: grows with each
+    that this writer writes. ``nonce``: of the controller, for messages to it.
+    """
+    found = {"schema_version": _SCHEMA, "head": head, "writer": writer, "number": number, "nonce": nonce, **copy}
+    return gzip.compress(json.dumps(found).encode(), 5, mtime=0)
+
+
+def decoded(data: bytes) -> dict[str, Any]:
+    """A mirror. Raises UnknownError: it is none."""
+    try:
+        found = json.loads(gzip.decompress(data))
+        if found["schema_version"] != _SCHEMA:
+            raise UnknownError(f"the mirror of the job is of another deepvm ({found['schema_version']})")
+    except (OSError, EOFError, ValueError, TypeError, KeyError) as error:
+        raise UnknownError(f"the mirror of the job cannot be read: {error}") from None
+    return dict(found)
+
+
+def put_folder(objects: Objects, folder: Path) -> None:
+    """Send what a controller needs of its job's folder. Raises DataError, UnknownError, RefusedError."""
+    data = packed(folder)
+    objects.remove(objects.keys(FOLDER))
+    for number, start in enumerate(range(0, len(data), _PIECE)):
+        objects.put(f"{FOLDER}{number:04}", data[start : start + _PIECE])
+
+
+def get_folder(objects: Objects, folder: Path) -> bool:
+    """Fetch it; whether it was there. Raises UnknownError, RefusedError."""
+    pieces = [objects.get(key) for key in objects.keys(FOLDER)]
+    if not pieces:
+        return False
+    unpack(b"".join(piece.data for piece in pieces if piece is not None), folder)
+    return True
+
+
+def packed(folder: Path) -> bytes:
+    """What a controller needs of its job's folder. Raises DataError."""
+    raw = io.BytesIO()
+    try:
+        with tarfile.open(fileobj=raw, mode="w:gz") as archive:
+            for name in _KEPT:
+                if (folder / name).exists():
+                    archive.add(folder / name, name)
+    except OSError as error:
+        raise DataError(f"{error.filename or folder}: {error.strerror or error}") from None
+    return raw.getvalue()
+
+
+def unpack(data: bytes, folder: Path) -> None:
+    """The other way round."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "logs").mkdir(exist_ok=True)
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        for name in set(_KEPT) & set(archive.getnames()):
+            file = archive.extractfile(name)
+            if file is not None:
+                (folder / name).touch(mode=0o600)
+                (folder / name).write_bytes(file.read())

@@ -1,0 +1,226 @@
+"""The user's side: rent a head for a job, see in the history here what it has written down, give it commands."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from deepvm.errors import DataError, DeepVMError
+from deepvm.io.failpoints import point
+from deepvm.io.file_lock import FileLock
+from deepvm.jobs.cloud import ChangedError, Cloud, Headed, Object, Objects, RefusedError, UnknownError, head_name
+from deepvm.jobs.decisions.world import World
+from deepvm.jobs.head.head_state import BEGINS_S, HeadState
+from deepvm.jobs.head.log_pieces import fetch_logs
+from deepvm.jobs.head.mirror import ANSWERS, COMMANDS, MIRROR, decoded, encoded, put_folder
+from deepvm.jobs.history.history import History, JobRow
+from deepvm.jobs.wire import USER, Sender, WireError, secret_of
+
+LOCK = "head.lock"
+"""In a job's folder: one process at a time reads the mirror, or rents a head."""
+_BUSY_S, _ANSWER_S, _LOOK_S = 60.0, 45.0, 0.5
+_TRIES = 5
+
+
+def needs_head(cloud: Cloud) -> bool:
+    """Whether a controller of this cloud's machines cannot run here, and a head can."""
+    return isinstance(cloud, Headed) and not cloud.controls_here()
+
+
+def has_head(row: JobRow) -> bool:
+    """Whether the controller of a job runs on a head, of which this computer hears by the mirror."""
+    state = HeadState.load(row.folder)
+    return state is not None and not state.here
+
+
+@contextmanager
+def _locked(row: JobRow) -> Any:
+    lock = FileLock(row.folder / LOCK)
+    if not lock.take(shared=False, limit_s=_BUSY_S):
+        raise DataError(f"another process is busy with the head of {row.name}; try again")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+# --- rent ------------------------------------------------------------------------------------------------------------
+
+
+def start(row: JobRow, history: History, cloud: Headed, resumed: Callable[[], World] | None = None) -> HeadState:
+    """Rent a head that runs the controller of a job; whatever was left undone of an earlier attempt is done.
+
+    ``resumed``: the world with which it goes on, once the history has what the head before has written.
+
+    Raises:
+        DataError: there is a head that lives. RefusedError: none is to be had. UnknownError: nobody knows.
+    """
+    with _locked(row):
+        objects, lives = cloud.objects(row.name), cloud.heads(row.name)
+        state = HeadState.load(row.folder)
+        if state is not None:
+            state = _refreshed(row, history, objects, state)
+            job = history.job(row.name)
+            name = head_name(state.number)
+            begins = not state.begun and name in lives.alive and time.time() - state.asked_s < BEGINS_S
+            lives_on = name not in lives.ended and (state.alive or begins)
+            if lives_on and job is not None and job.result is None:
+                did = "runs the controller of" if state.begun else "was started a moment ago to run the controller of"
+                raise DataError(f"{name} {did} {row.name}")
+        if resumed is not None:
+            resumed()  # what is wrong with it is said before anything is done
+        numbers = [int(name.rpartition("-")[2]) for name in (*lives.alive, *lives.ended)]
+        known = state is None or state.launched or state.refused or state.begun
+        if state is not None and not known and state.number > max(numbers, default=0):
+            number = state.number  # whatever became of that request, it is the same one again
+        else:
+            number = max([0, *numbers, *([state.number] if state else [])]) + 1
+        logs = "" if state is None else state.logs
+        state = HeadState(number, time.time(), logs=logs)
+        state.save(row.folder)
+        point("head.intended")
+        state = replace(state, tag=_fence(row, history, objects, number, resumed))
+        state.save(row.folder)
+        point("head.fenced")
+        for name in lives.alive:  # they hang, or are not needed any more
+            cloud.end_head(row.name, name)
+        put_folder(objects, row.folder)
+        point("head.packed")
+        try:
+            cloud.start_head(row.name, number)
+        except RefusedError:  # whoever asks again by this name gets the same answer
+            replace(state, refused=True).save(row.folder)
+            raise
+        point("head.started")
+        state = replace(state, launched=True)
+        state.save(row.folder)
+        return state
+
+
+def _fence(row: JobRow, history: History, objects: Objects, number: int, resumed: Callable[[], World] | None) -> str:
+    """Write the mirror for this head: from now on none before it writes another, and so none acts."""
+    for _ in range(_TRIES):
+        found = objects.get(MIRROR)
+        if found is not None:
+            copy = decoded(found.data)
+            history.put_copy(copy, row.folder)
+            if copy["head"] == number and copy["writer"]:
+                return found.tag  # it has begun
+        if resumed is not None:
+            history.commit(row.name, history.world(row.name), resumed(), [])
+        data = encoded(history.copy(row.name), number, "", 0)
+        try:
+            return objects.replace(MIRROR, data, None if found is None else found.tag)
+        except ChangedError:  # by the head before, a moment ago
+            continue
+    raise UnknownError(f"the mirror of {row.name} is being written again and again; try again")
+
+
+# --- see -------------------------------------------------------------------------------------------------------------
+
+
+def refresh(row: JobRow, history: History, cloud: Headed, *, logs: bool = False) -> HeadState | None:
+    """Have the history here know what the mirror does; ``logs``: and the job's folder. None: the job has no head.
+
+    Raises UnknownError, RefusedError: the mirror cannot be read; DataError.
+    """
+    if not has_head(row) or row.result is not None:
+        return HeadState.load(row.folder)
+    with _locked(row):
+        state = HeadState.load(row.folder)
+        assert state is not None
+        objects = cloud.objects(row.name)
+        try:
+            state = _refreshed(row, history, objects, state)
+            known = history.job(row.name)
+            over = known is not None and known.result is not None
+            if logs or over:
+                for last in fetch_logs(row.folder, objects, state.logs):
+                    state = replace(state, logs=last)
+                    state.save(row.folder)
+            if over:
+                objects.remove(objects.keys(""))
+                replace(state, logs="").save(row.folder)
+        except (UnknownError, RefusedError):
+            replace(state, read=False).save(row.folder)
+            raise
+        except OSError as error:
+            raise DataError(f"{error.filename or row.folder}: {error.strerror or error}") from None
+        return state
+
+
+def _refreshed(row: JobRow, history: History, objects: Objects, state: HeadState) -> HeadState:
+    found: Object | None = objects.get(MIRROR, unlike=state.tag)
+    state = replace(state, read=True)
+    if found is not None:
+        if found.tag != state.tag:
+            copy = decoded(found.data)
+            history.put_copy(copy, row.folder)
+            begun = state.begun if copy["head"] < state.number else bool(copy["writer"])
+            number = max(state.number, copy["head"])
+            state = replace(state, number=number, begun=begun, tag=found.tag, nonce=copy["nonce"])
+        if state.begun:
+            state = replace(state, heard_s=time.time() - found.age_s)
+    state.save(row.folder)
+    return state
+
+
+def refresh_all(history: History, cloud_of: Callable[[str], Cloud], said: Callable[[str], None]) -> None:
+    """The same for all jobs that have a head; what cannot be read is ``said``."""
+    for row in history.jobs():
+        if row.result is None and has_head(row):
+            try:
+                cloud = cloud_of(row.spec["cloud"])
+                assert isinstance(cloud, Headed)
+                refresh(row, history, cloud)
+            except DeepVMError as error:
+                said(f"{row.name}: what is shown may be old: {error}")
+
+
+# --- command ---------------------------------------------------------------------------------------------------------
+
+
+def send(row: JobRow, history: History, cloud: Headed, job_secret: str, message: dict[str, Any]) -> dict[str, Any]:
+    """The answer of a head's controller to a command. Raises DataError: there is none."""
+    state = HeadState.load(row.folder)
+    for _ in range(2):  # a controller that was started again has another nonce
+        state = refresh(row, history, cloud) or state
+        assert state is not None
+        if not state.begun or not state.nonce:
+            raise DataError(f"{head_name(state.number)}, where {row.name} is controlled, has not begun yet; try again")
+        answer = _answer(cloud.objects(row.name), Sender(USER, secret_of(job_secret, USER), state.nonce), message)
+        if answer is not None:
+            return answer
+    assert state is not None
+    raise DataError(
+        f"the controller of {row.name} on {head_name(state.number)} does not answer; "
+        f"'deepvm jobs show {row.name}' says whether it lives, and deepvm jobs resume {row.name} starts another"
+    )
+
+
+def _answer(objects: Objects, sender: Sender, message: dict[str, Any]) -> dict[str, Any] | None:
+    """What the head answers; None: nothing, or that the message does not count."""
+    body, signature = sender.sealed(message)
+    key = f"{time.time_ns():020}-{secrets.token_hex(4)}"
+    objects.put(COMMANDS + key, json.dumps({"body": body.decode(), "signature": signature}).encode())
+    end_s = time.monotonic() + _ANSWER_S
+    try:
+        while time.monotonic() < end_s:
+            time.sleep(_LOOK_S)
+            found = objects.get(ANSWERS + key)
+            if found is None:
+                continue
+            answer = json.loads(found.data)
+            if "refused" in answer:
+                return None
+            return sender.opened(answer["body"].encode(), answer["signature"])
+    except (ValueError, KeyError, TypeError, AttributeError, WireError) as error:
+        raise DataError(f"the answer of the head cannot be read: {error}") from None
+    finally:
+        objects.remove([COMMANDS + key, ANSWERS + key])
+    return None

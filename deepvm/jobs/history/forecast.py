@@ -1,0 +1,125 @@
+"""What could be expected of a job before it began, beside what came out: for the report at its end.
+
+It is what ``deepvm simulate`` says of the job by what was known at its submission: steps, prices, policy, the mean life
+of its machines, and how long earlier machines of their kind took to start. Only the time of a step is measured, as
+nobody knows it before. A job whose file does not say how many steps there are has no forecast, nor has one that may
+change its size or its market: of those the simulator has no like.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from statistics import fmean
+from typing import Any
+
+from deepvm.core.preemption.job import ZERO, Job, Span
+from deepvm.core.preemption.preemption_estimators import Notices
+from deepvm.errors import SimulationError
+from deepvm.jobs.decisions import states
+from deepvm.jobs.decisions.markets import is_on_demand
+from deepvm.jobs.decisions.world import Role, World
+from deepvm.jobs.history.history import EventRow
+from deepvm.jobs.history.validation import step_time
+
+_RUNS = 200
+FIGURES = ("total_s", "cost_usd", "preemptions")
+
+
+def forecast(
+    spec: Mapping[str, Any],
+    created_s: float,
+    world: World,
+    events: Sequence[EventRow],
+    machines: Iterable[Mapping[str, Any]],
+    document: Mapping[str, Any],
+) -> dict[str, Any] | None:
+    """The key ``forecast`` of a final document; None if too little was known.
+
+    ``machines``: of the history; those of other jobs, from before this one, say how long a start takes.
+    """
+    from deepvm.simulator.monte_carlo import simulate
+    from deepvm.simulator.results import Spread
+
+    step_s = step_time(world, events)
+    if world.terms.steps is None or world.terms.least != world.terms.most or world.terms.bought or not step_s:
+        return None
+    job = _expected(spec, world, step_s, _start_s(spec, created_s, world, machines))
+    try:
+        found = simulate(job, world.terms.policy, runs=_RUNS)
+    except SimulationError:  # its machines never live long enough
+        return None
+    spreads = {name: Spread.of(getattr(found, name)) for name in FIGURES}
+    done = world.job is states.Job.DONE
+    return {
+        "runs": _RUNS,
+        "steps": job.steps,
+        "step_s": round(step_s, 6),
+        "start_s": round(job.preparation_s.mean, 3),
+        "mttp_s": job.mttp_s[0] if job.mttp_s[0] < math.inf else None,
+        **{name: {k: round(x, 8) for k, x in asdict(spread).items()} for name, spread in spreads.items()},
+        "off": {n: round(spreads[n].mean / document[n] - 1, 4) for n in ("total_s", "cost_usd")} if done else None,
+    }
+
+
+def _expected(spec: Mapping[str, Any], world: World, step_s: float, start_s: float) -> Job:
+    """The job as it was submitted; the price of a VM is its share of the whole cluster's."""
+    terms, pool, injected = world.terms, world.pools[0], spec.get("inject") or {}
+    spots = 0 if is_on_demand(pool) else terms.most - terms.steadies
+    usd = spots * pool.usd_per_hour
+    usd += 0.0 if terms.steady is None else terms.steadies * terms.steady.usd_per_hour
+    usd += 0.0 if terms.anchor is None else terms.anchors * terms.anchor.usd_per_hour
+    vms = spots or terms.most
+    if not spots:
+        usd += vms * pool.usd_per_hour
+    # Lives that are ended on purpose count from when a machine trains, those of the simulator from its request.
+    life_s = terms.mttp_s + (start_s if injected else 0.0)
+    lives: tuple[float, ...] = (life_s,) if spots else (math.inf,)
+    if spots and (count := injected.get("count")) is not None:  # whoever comes later stays
+        lives = lives * max(count - vms + 1, min(count, 1)) + (math.inf,)
+    return Job(
+        name="forecast",
+        steps=terms.steps or 0,
+        step_s=Span.of(step_s),
+        save_s=Span.of(terms.version_s),
+        stall_s=ZERO,
+        preparation_s=Span.of(start_s),
+        grace_s=Span.of(pool.grace_s),
+        mttp_s=lives,
+        save_every_steps=spec.get("save_every_steps"),
+        spot_usd_per_hour=usd / vms,
+        missed_notice_rate=float(injected["missed"] if injected else Notices().missed_rate),
+        proactive_replacement=True,
+        vms=vms,
+    )
+
+
+def _start_s(spec: Mapping[str, Any], created_s: float, world: World, machines: Iterable[Mapping[str, Any]]) -> float:
+    """From the request for a machine until it trains: as earlier ones took, else as terms have it."""
+    kind, cloud = world.pools[0].instance_type, spec.get("cloud")
+    took = [
+        m["trained_s"] - m["requested_s"]
+        for m in machines
+        if (m["instance_type"], m["cloud"], m["role"]) == (kind, cloud, Role.TRAINER.value)
+        and m["trained_s"] is not None
+        and m["trained_s"] < created_s
+    ]
+    return fmean(took) if took else world.terms.restart_s
+
+
+def rows_of(document: Mapping[str, Any]) -> list[tuple[str, float, float, float, float, str]]:
+    """(what, expected, 5th and 95th percentile, fact, unit) of a document with a forecast, for people."""
+    units = ("s", "$", "")
+    names = ("total time", "cost", "preemptions")
+    return [
+        (
+            what,
+            document["forecast"][key]["mean"],
+            document["forecast"][key]["p5"],
+            document["forecast"][key]["p95"],
+            document[key],
+            unit,
+        )
+        for what, key, unit in zip(names, FIGURES, units, strict=True)
+    ]

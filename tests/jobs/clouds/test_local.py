@@ -1,0 +1,76 @@
+"""Local machines: nothing of one that has ended is taken for alive, or stays on the disk."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.jobs.runs import until
+
+from deepvm.jobs.cloud import Start
+from deepvm.jobs.clouds import local
+from deepvm.jobs.clouds.local import LocalCloud
+from deepvm.jobs.decisions.world import MachineRecord, Pool
+from deepvm.jobs.wire import new_secret, secret_of
+
+POOL = Pool("g4dn.xlarge", "here", "spot", 0.3)
+
+
+@pytest.fixture
+def cloud(tmp_path: Path) -> Iterator[LocalCloud]:
+    found = LocalCloud(tmp_path, allocation_s=0.0)
+    found.request(
+        MachineRecord("m1", POOL, time.time()), Start("job", "m1", secret_of(new_secret(), "m1"), "http://:9")
+    )
+    yield found
+    found.release("job", "m1")
+
+
+def test_two_who_look_at_once_see_the_same(cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller and 'deepvm jobs': neither takes the other for a machine that lives."""
+    cloud.release("job", "m1")
+    locked, seen = local._locked, list[list[str]]()
+
+    def look(*words: Any) -> bool:
+        free = locked(*words)
+        if not seen:
+            seen.append([])
+            seen[0] += cloud.listing("job").alive
+        return free
+
+    monkeypatch.setattr(local, "_locked", look)
+    assert not cloud.listing("job").alive and seen == [[]]
+
+
+ENDS: dict[str, Callable[[LocalCloud], None]] = {
+    "released": lambda cloud: cloud.release("job", "m1"),
+    "lost": lambda cloud: cloud.preempt("job", "m1", None),
+    "taken": lambda cloud: cloud.preempt("job", "m1", 0.1),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_code_and_data_go_with_their_machine(cloud: LocalCloud, tmp_path: Path, how: str) -> None:
+    """As the disk of a VM does; its log stays."""
+    place = tmp_path / "job" / "machines" / "m1"
+    until((place / "agent").is_dir)
+    elsewhere = tmp_path / "mounted"
+    elsewhere.mkdir()
+    (elsewhere / "kept").touch()
+    for name in ("code", "data", "data/train"):
+        (place / "agent" / name).mkdir(exist_ok=True)
+    (place / "agent" / "data" / "mount").symlink_to(elsewhere)
+    ENDS[how](cloud)
+    until(lambda: not cloud.listing("job").alive)
+    assert not (place / "agent").exists() and (place / "machine.log").exists() and (elsewhere / "kept").exists()
+
+
+def test_what_a_killed_controller_left_goes_at_the_end_of_the_job(cloud: LocalCloud, tmp_path: Path) -> None:
+    agent = tmp_path / "job" / "machines" / "m1" / "agent"
+    cloud.release("job", "m1")
+    agent.mkdir()
+    cloud.finish("job")
+    assert not agent.exists()

@@ -1,0 +1,236 @@
+"""On the head: nothing is done that is not in the mirror, and nothing at all once another head has the job."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.jobs.memory_bucket import NAME, HeadCloud, head_in, place_of, submitted
+from support.jobs.runs import until
+
+from deepvm.errors import DataError
+from deepvm.jobs.decisions.world import World
+from deepvm.jobs.head import remote
+from deepvm.jobs.head.head_state import HeadState
+from deepvm.jobs.head.keeper import Keeper
+from deepvm.jobs.head.mirror import COMMANDS, MIRROR, FencedError, decoded
+from deepvm.jobs.history.history import History
+from deepvm.jobs.submission import secret_in
+from deepvm.jobs.wire import Receiver
+
+
+class Head:
+    """One that has begun, with its threads."""
+
+    def __init__(self, folder: Path, cloud: HeadCloud, number: int) -> None:
+        self.folder, self.cloud = folder, cloud
+        self.history, self.keeper = head_in(folder, cloud, number, decoded(cloud.bucket.objects[MIRROR][0]))
+
+    def take(self, nonce: str = "nonce") -> None:
+        self.keeper.take(self.history.world(NAME), self.history, self.cloud, nonce)
+
+    def step(self, **changes: object) -> World:
+        before = self.history.world(NAME)
+        world = replace(before, now_s=before.now_s + 1, **changes)  # type: ignore[arg-type]
+        self.history.commit(NAME, before, world, [])
+        return world
+
+    def kept(self, limit_s: float = 10.0) -> None:
+        """As the controller waits; the threads run meanwhile."""
+
+        async def wait() -> None:
+            self.keeper.attend(Deaf(), asyncio.get_running_loop(), lambda: History.open(place_of(self.folder)))
+            try:
+                await asyncio.wait_for(self.keeper.kept(), limit_s)
+            finally:
+                await asyncio.to_thread(self.keeper.leave)
+
+        asyncio.run(wait())
+
+
+class Deaf:
+    async def heed(self, body: bytes, signature: str) -> tuple[bytes, str]:
+        raise AssertionError
+
+
+@pytest.fixture
+def cloud(tmp_path: Path) -> Iterator[HeadCloud]:
+    """With one head that was asked for."""
+    found = HeadCloud()
+    (tmp_path / "laptop").mkdir()
+    history, row = submitted(tmp_path / "laptop")
+    remote.start(row, history, found)
+    yield found
+    history.close()
+
+
+@pytest.fixture
+def head(tmp_path: Path, cloud: HeadCloud) -> Iterator[Head]:
+    found = Head(tmp_path / "head", cloud, 1)
+    yield found
+    found.history.close()
+
+
+def generation(cloud: HeadCloud) -> int:
+    return int(json.loads(decoded(cloud.bucket.objects[MIRROR][0])["job"]["world"])["generation"])
+
+
+def test_what_is_kept_is_in_the_mirror(head: Head, cloud: HeadCloud) -> None:
+    head.take()
+    head.step(generation=4)
+    assert generation(cloud) == 0
+    head.kept()
+    assert generation(cloud) == 4
+
+
+def test_while_the_bucket_is_away_nothing_is_kept(head: Head, cloud: HeadCloud) -> None:
+    head.take()
+    head.step(generation=4)
+    cloud.bucket.down = True
+    with pytest.raises(asyncio.TimeoutError):
+        head.kept(1.5)
+    cloud.bucket.down = False
+    head.keeper._over = False
+    head.kept()
+    assert generation(cloud) == 4
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_lost_replies_are_its_own(head: Head, cloud: HeadCloud, lost: int) -> None:
+    head.take()
+    head.step(generation=4)
+    cloud.bucket.lose = lost
+    head.kept()
+    head.step(generation=5)
+    head.keeper._over = False
+    head.kept()
+    assert generation(cloud) == 5
+
+
+def test_of_two_heads_the_older_one_does_nothing_more(head: Head, cloud: HeadCloud, tmp_path: Path) -> None:
+    head.take()
+    copy = {**decoded(cloud.bucket.objects[MIRROR][0]), "head": 2}
+    from deepvm.jobs.head.mirror import encoded
+
+    cloud.bucket.put(MIRROR, encoded({k: copy[k] for k in ("job", "machines", "events", "samples")}, 2, "", 0))
+    head.step(generation=9)
+    with pytest.raises(FencedError, match="another head"):
+        head.kept()
+    assert generation(cloud) == 0
+    with pytest.raises(FencedError):
+        asyncio.run(head.keeper.kept())
+    with pytest.raises(FencedError):  # nor does a controller that is started again there
+        head.take()
+    with pytest.raises(FencedError):
+        head.keeper.finish(head.history)
+    newer = Head(tmp_path / "newer", cloud, 2)
+    newer.take()
+    assert decoded(cloud.bucket.objects[MIRROR][0])["writer"] == "nonce"
+    newer.history.close()
+
+
+def test_a_controller_that_was_killed_there_is_followed_by_another(head: Head, cloud: HeadCloud) -> None:
+    head.take("one")
+    again = Keeper(NAME, 1, cloud.bucket, head.keeper._logs)
+    late = head.keeper
+    head.step(generation=2)
+    cloud.bucket.early = lambda: late._put(head.history)  # what the dead one had sent arrives between read and write
+    world = again.take(head.history.world(NAME), head.history, cloud, "two")
+    assert decoded(cloud.bucket.objects[MIRROR][0])["writer"] == "two" and generation(cloud) == 2
+    assert [h.name for h in world.heads] == ["head-1"]  # it costs once
+
+
+def test_a_mirror_that_is_gone_means_that_the_job_is(head: Head, cloud: HeadCloud) -> None:
+    cloud.bucket.objects.clear()
+    with pytest.raises(FencedError):
+        head.take()
+
+
+def test_the_mirror_is_written_without_news_too(head: Head, cloud: HeadCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its user would take the head for dead."""
+    monkeypatch.setattr("deepvm.jobs.head.keeper.BEAT_S", 0.0)
+    head.take()
+    before = cloud.bucket.objects[MIRROR][1]
+    head.keeper._put(head.history)
+    assert cloud.bucket.objects[MIRROR][1] != before
+    monkeypatch.setattr("deepvm.jobs.head.keeper.BEAT_S", 1e9)
+    head.keeper._put(head.history)
+    before = cloud.bucket.objects[MIRROR][1]
+    head.keeper._put(head.history)
+    assert cloud.bucket.objects[MIRROR][1] == before
+
+
+class Controller:
+    """The part of one that reads messages."""
+
+    def __init__(self, secret: str) -> None:
+        self.receiver, self.commands = Receiver(secret), list[str]()
+
+    async def heed(self, body: bytes, signature: str) -> tuple[bytes, str]:
+        message = self.receiver.opened(body, signature)
+        self.commands.append(message["command"])
+        return self.receiver.sealed({}, message)
+
+
+def test_commands_are_signed_and_count_once(
+    head: Head, cloud: HeadCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deepvm.jobs.head.keeper.LOOK_S", 0.05)
+    monkeypatch.setattr(remote, "_ANSWER_S", 2.0)
+    place = tmp_path / "laptop"
+    secret = secret_in(place / NAME)
+    controller = Controller(secret)
+    head.take(controller.receiver.nonce)
+    kept: dict[str, bytes] = {}
+
+    def ask(key: str = secret) -> dict[str, object]:
+        with History.open(place_of(place)) as history:
+            row = history.job(NAME)
+            assert row is not None
+            return remote.send(row, history, cloud, key, {"command": "save"})
+
+    async def talk() -> None:
+        loop = asyncio.get_running_loop()
+        head.keeper.attend(controller, loop, lambda: History.open(place_of(head.folder)))
+        put = cloud.bucket.put
+
+        def recording(key: str, data: bytes) -> None:
+            if key.startswith(COMMANDS):
+                kept[key] = data
+            put(key, data)
+
+        monkeypatch.setattr(cloud.bucket, "put", recording)
+        assert await asyncio.to_thread(ask) == {}
+        assert controller.commands == ["save"]
+        (key, data), *_ = kept.items()
+        put(key + "-again", data)  # recorded, and sent again
+        await asyncio.to_thread(until, lambda: key + "-again" not in cloud.bucket.objects, 5)
+        put(f"{COMMANDS}junk", b"junk")
+        await asyncio.to_thread(until, lambda: f"{COMMANDS}junk" not in cloud.bucket.objects, 5)
+        with pytest.raises(DataError, match="does not answer"):
+            await asyncio.to_thread(ask, "11" * 32)
+        await asyncio.to_thread(head.keeper.leave)
+
+    asyncio.run(talk())
+    assert controller.commands == ["save"]
+    with pytest.raises(DataError, match="does not answer"):  # nobody there
+        ask()
+    assert not [k for k in cloud.bucket.objects if k.startswith(COMMANDS)]
+
+
+def test_the_state_of_a_head(tmp_path: Path) -> None:
+    assert HeadState.load(tmp_path) is None
+    now_s = time.time()
+    assert not HeadState(1, now_s).alive and HeadState(1, now_s, launched=True).alive
+    assert not HeadState(1, now_s - 1e6, launched=True).alive
+    begun = HeadState(1, now_s - 1e6, launched=True, begun=True, heard_s=now_s)
+    assert begun.alive and not replace(begun, heard_s=now_s - 1e3).alive
+    begun.save(tmp_path)
+    assert HeadState.load(tmp_path) == begun
+    (tmp_path / "head.json").write_text("[]")
+    assert HeadState.load(tmp_path) is None

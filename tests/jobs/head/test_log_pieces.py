@@ -1,0 +1,56 @@
+"""Logs of a head reach its user whole, each line once, whatever ends in between."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from support.jobs.memory_bucket import MemoryBucket
+
+from deepvm.jobs.cloud import UnknownError
+from deepvm.jobs.head import log_pieces
+from deepvm.jobs.head.log_pieces import LogPieces, fetch_logs
+from deepvm.jobs.history.log_files import FOLDER
+
+
+def test_pieces_add_up_whatever_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_pieces, "_MOST", 100)
+    rng, bucket = random.Random(5), MemoryBucket()
+    head, laptop = tmp_path / "head", tmp_path / "laptop"
+    (head / FOLDER).mkdir(parents=True)
+    laptop.mkdir()
+    pieces, last, texts = LogPieces(head, bucket, 1), "", {"m1": "", "m2": ""}
+    for number in range(200):
+        machine = rng.choice(list(texts))
+        added = f"line {number} é{'x' * rng.randrange(20)}" + ("\n" if rng.random() < 0.8 else "")
+        texts[machine] += added
+        (head / FOLDER / f"{machine}.log").write_text(texts[machine])
+        if rng.random() < 0.3:
+            pieces.send()
+        if rng.random() < 0.1:  # the controller was killed
+            pieces = LogPieces(head, bucket, 1)
+        if rng.random() < 0.2:
+            last = [last, *fetch_logs(laptop, bucket, last)][-1]
+    pieces.send(last=True)
+    list(fetch_logs(laptop, bucket, last))
+    assert {m: (laptop / FOLDER / f"{m}.log").read_text() for m in texts} == texts
+
+
+def test_those_of_the_next_head_come_behind(tmp_path: Path) -> None:
+    bucket = MemoryBucket()
+    for number in (1, 2):
+        folder = tmp_path / str(number)
+        (folder / FOLDER).mkdir(parents=True)
+        (folder / FOLDER / "m1.log").write_text(f"of head {number}\n")
+        LogPieces(folder, bucket, number).send()
+    (tmp_path / "laptop").mkdir()
+    assert len(list(fetch_logs(tmp_path / "laptop", bucket, ""))) == 2
+    assert (tmp_path / "laptop" / FOLDER / "m1.log").read_text() == "of head 1\nof head 2\n"
+
+
+def test_a_piece_that_cannot_be_read(tmp_path: Path) -> None:
+    bucket = MemoryBucket()
+    bucket.put("logs/000001-00000001", b"x")
+    with pytest.raises(UnknownError, match="cannot be read"):
+        list(fetch_logs(tmp_path, bucket, ""))

@@ -1,0 +1,175 @@
+"""A version that is asked for and does not come: what waits for it goes on, and nothing counts as saved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from deepvm.core.preemption.savepolicy import parse_policy
+from deepvm.jobs.decisions import events as d
+from deepvm.jobs.decisions.react import orders_of, react
+from deepvm.jobs.decisions.states import Job, Machine
+from deepvm.jobs.decisions.world import Pool, Reason, Terms, World
+
+SPOT = Pool("a", "z", "spot", 3.6)
+
+
+def after(world: World, events: Sequence[d.Event], now_s: float) -> World:
+    return react(world, events, now_s)[0]
+
+
+def trains(terms: Terms, steps: int = 500) -> World:
+    """One machine has done so many steps by the second 600, without a version."""
+    world = after(World(terms, 0.0, pools=(SPOT,)), [d.Tick()], 0.0)
+    world = after(world, [d.Launched("m1", 1.0), d.Heard("m1", warm=True)], 5.0)
+    world = after(world, [d.Heard("m1", warm=True)], 16.0)
+    world = after(world, [d.Started("m1", 1, 0)], 17.0)
+    return after(world, [d.Heard("m1", 1, steps, warm=True, step_s=1.0)], 600.0)
+
+
+def wish(world: World) -> Reason | None:
+    """Why the first machine is told to save."""
+    save = orders_of(world, "m1").save
+    return None if save is None else save.reason
+
+
+def unsaved(reason: Reason) -> d.Unsaved:
+    return d.Unsaved(1, "the bucket is full", reason)
+
+
+def grows() -> World:
+    """A second machine has come, and the first saves before it may join."""
+    world = after(trains(Terms(1, 2)), [d.Launched("m2", 590.0), d.Heard("m2", warm=True)], 601.0)
+    assert wish(world) is Reason.RESIZE and world.job is Job.SAVING
+    return world
+
+
+def test_without_a_version_nobody_joins_and_training_goes_on() -> None:
+    world = after(grows(), [unsaved(Reason.RESIZE)], 602.0)
+    assert world.generation == 1 and world.version == 0 and world.job is Job.RUNNING
+    assert orders_of(world, "m1").generation == 1 and wish(world) is None
+    beats = [d.Heard("m1", 1, 560, warm=True), d.Heard("m2", warm=True)]
+    assert wish(after(world, beats, 655.0)) is None, "a bucket that is full is not asked at each step"
+    world = after(world, beats, 670.0)
+    assert wish(world) is Reason.RESIZE and world.generation == 1
+    world = after(world, [d.Safe(1, 571, Reason.RESIZE)], 671.0)
+    assert world.generation == 2 and world.members == ("m1", "m2") and world.version == 571
+
+
+def test_a_version_that_never_comes_is_one_that_fails() -> None:
+    world, second = grows(), 601.0
+    while second < 1400.0:
+        second += 5.0
+        world = after(world, [d.Heard("m1", 1, 500, warm=True), d.Heard("m2", warm=True)], second)
+        assert world.generation == 1
+    assert world.job is Job.RUNNING and world.machines["m2"].state is Machine.RELEASING, "it has waited long enough"
+
+
+def test_training_goes_on_where_the_newcomer_is_gone_before_the_version_is_safe() -> None:
+    world = after(grows(), [d.Listed({"m1": 1.0}, {"m2": (590.0, 602.0)})], 602.0)
+    world = after(world, [d.Safe(1, 501, Reason.RESIZE)], 603.0)
+    assert world.generation == 1 and world.job is Job.RUNNING
+    third = max(world.machines)
+    world = after(world, [d.Heard("m1", 1, 510, warm=True), d.Heard(third, warm=True)], 612.0)
+    assert wish(world) is Reason.RESIZE, "the next newcomer joins"
+
+
+def test_an_emergency_save_is_asked_for_again_while_it_fits() -> None:
+    world = after(trains(Terms(1, 1)), [d.Noticed("m1", 720.0)], 600.0)
+    world, acts = react(world, unsaved(Reason.EMERGENCY), 603.0)
+    assert d.Release("m1") not in acts and world.machines["m1"].state is Machine.NOTICED
+    assert wish(world) is None and orders_of(world, "m1").generation == 1  # trainers go on: they save after a step
+    world = after(world, [d.Tick()], 606.0)
+    assert wish(world) is Reason.EMERGENCY
+    world, acts = react(world, d.Safe(1, 504, Reason.EMERGENCY), 608.0)
+    assert d.Release("m1") in acts and world.version == 504
+
+
+def test_no_emergency_save_is_asked_for_that_does_not_fit() -> None:
+    world = after(trains(Terms(1, 1)), [d.Noticed("m1", 720.0)], 600.0)
+    world = after(world, [unsaved(Reason.EMERGENCY)], 719.5)
+    world, acts = react(world, d.Tick(), 719.9)
+    assert wish(world) is None and not acts
+
+
+def test_the_last_version_is_asked_for_again() -> None:
+    world = after(trains(Terms(1, 1)), [d.Stop("the user")], 600.0)
+    world = after(world, [unsaved(Reason.STOP)], 601.0)
+    assert world.job is Job.RUNNING and wish(world) is None
+    world = after(world, [d.Tick()], 604.0)
+    assert wish(world) is Reason.STOP
+    world = after(world, [d.Safe(1, 504, Reason.STOP)], 605.0)
+    assert world.job is Job.STOPPED and world.version == 504
+
+
+def test_the_last_version_is_not_waited_for_without_end() -> None:
+    world, second = after(trains(Terms(1, 1)), [d.Stop("the user")], 600.0), 600.0
+    while not world.job.over:
+        second += 1.0
+        known = unsaved(Reason.STOP) if wish(world) is not None else d.Tick()
+        world = after(world, [known, d.Heard("m1", 1, 500, warm=True)], second)
+    assert world.job is Job.STOPPED and second == 1200.0  # save_s
+
+
+@pytest.mark.parametrize("reason", [r for r in Reason if r is not Reason.RESIZE])
+def test_another_save_that_fails_is_not_the_one_that_is_waited_for(reason: Reason) -> None:
+    world = after(grows(), [unsaved(reason)], 602.0)
+    assert wish(world) is Reason.RESIZE and world.job is Job.SAVING
+
+
+def test_a_save_of_the_user_that_fails_makes_room_for_the_next() -> None:
+    world = after(trains(Terms(1, 1)), [d.SaveNow()], 601.0)
+    world = after(world, [unsaved(Reason.PERIODIC)], 602.0)
+    assert wish(world) is None
+    assert wish(after(world, [d.SaveNow()], 603.0)) is Reason.PERIODIC
+
+
+# --- what ends the job while a machine is taken back -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("policy", "left_s"), [("static:1000", 100.0), ("adaptive", 0.9)])
+def test_a_job_that_stops_while_a_machine_is_taken_back_saves(policy: str, left_s: float) -> None:
+    world = after(trains(Terms(1, 1, policy=parse_policy(policy))), [d.Noticed("m1", 600.0 + left_s)], 600.0)
+    assert wish(world) is None, "the policy does not act on it, or a save does not fit"
+    world = after(world, [d.Stop("the user")], 600.1)
+    assert wish(world) is Reason.STOP and world.save is not None and world.save.limit_s <= 600.0 + left_s
+    world = after(world, [d.Safe(1, 501, Reason.STOP)], 600.5)
+    assert world.job is Job.STOPPED and world.version == 501
+
+
+# --- the last moment at which a version still fits -------------------------------------------------------------------
+
+
+def stops_at(world: World, *, most_s: float) -> tuple[float, World]:
+    """From when on it is to stop, while training goes on."""
+    second = 600.0
+    while not world.ending and second < most_s:
+        second += 1.0
+        world = after(world, [d.Heard("m1", 1, int(second) - 100, warm=True, step_s=1.0)], second)
+    return second, world
+
+
+@pytest.mark.parametrize("saved", [False, True])
+@pytest.mark.parametrize("limit", [{"end_s": 1000.0}, {"total_usd": 0.999}])
+def test_it_stops_while_a_version_still_fits(limit: dict[str, float], saved: bool) -> None:
+    world = trains(Terms(1, 1, version_s=40.0, **limit))  # type: ignore[arg-type]
+    if saved:
+        world = after(world, [d.Safe(1, 500, Reason.INSURANCE, 0.1, 20.0)], 600.0)
+    second, world = stops_at(world, most_s=1000.0)
+    took_s = 20.0 if saved else 40.0  # as measured, else as is expected
+    assert 1000.0 - 2 * took_s <= second <= 1000.0 - took_s - 1.0
+    assert wish(world) is Reason.STOP and world.save is not None
+    assert second + took_s + 1.0 <= world.save.limit_s <= 1001.0
+    late = after(world, [d.Heard("m1", 1, 900, warm=True)], 1001.0)
+    assert late.job is Job.STOPPED, "what is left is the limit"
+
+
+def test_a_job_that_is_over_its_budget_still_may_save() -> None:
+    """As when its controller was gone for a while."""
+    world = trains(Terms(1, 1, total_usd=0.5, version_s=40.0))
+    assert world.usd > 0.5 and wish(world) is Reason.STOP
+    world = after(world, [d.Heard("m1", 1, 500, warm=True)], 630.0)
+    assert not world.job.over
+    world = after(world, [d.Safe(1, 501, Reason.STOP)], 631.0)
+    assert world.job is Job.STOPPED and world.version == 501

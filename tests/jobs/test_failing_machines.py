@@ -1,0 +1,205 @@
+"""Machines that always fail before they can train: a few are paid for, and then the job stops and says why."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.jobs.runs import Home
+
+from deepvm.jobs.decisions import events as d
+from deepvm.jobs.decisions.react import react
+from deepvm.jobs.decisions.states import Job, Machine
+from deepvm.jobs.decisions.world import Pool, Terms, World
+
+BROKEN = """
+import os
+if b"deepvm.jobs.agent.main" in open("/proc/self/cmdline", "rb").read():
+    {}
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    found = Home(tmp_path)
+    yield found
+    found.end()
+
+
+def broken(home: Home, how: str) -> None:
+    """All machines from now on."""
+    (home.folder / "site").mkdir()
+    (home.folder / "site" / "sitecustomize.py").write_text(BROKEN.format(how))
+    home.env["PYTHONPATH"] = str(home.folder / "site")
+
+
+@pytest.mark.slow
+def test_an_agent_that_exits_at_once(home: Home) -> None:
+    broken(home, "os.write(2, b'libgone.so.1: cannot open shared object file\\n'); os._exit(127)")
+    job = home.job("dead", "exec python own.py 20 0.02;")
+    done = home.run("run", str(job), "-o", "json", limit_s=60)
+    assert done.returncode == 3, done.stderr
+    assert "libgone.so.1: cannot open shared object file" in done.stderr
+    assert len(list((home.jobs / "dead" / "machines").iterdir())) == 3
+
+
+@pytest.mark.slow
+def test_a_machine_that_cannot_write(home: Home) -> None:
+    (home.code / "large").write_bytes(os.urandom(1_000_000))
+    broken(home, "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))")
+    done = home.run("run", str(home.job("full", "exec python own.py 20 0.02;")), "-o", "json", limit_s=60)
+    assert done.returncode == 3, done.stderr
+    assert "the last 3 ended before they could train; m3: OSError: [Errno 27] File too large" in done.stderr
+    found = json.loads(done.stdout)
+    assert [m["end_reason"] for m in found["machines"]] == ["unready"] * 3 and not found["preemptions"]
+
+
+@pytest.mark.slow
+def test_it_goes_on_once_it_is_mended(home: Home) -> None:
+    broken(home, "os._exit(127)")
+    assert home.run("run", str(home.job("mended", "exec python own.py 20 0.02;")), limit_s=60).returncode == 3
+    del home.env["PYTHONPATH"]
+    assert home.document("jobs", "resume", "mended")["steps"] == 20
+
+
+def pool() -> Pool:
+    return Pool("g4dn.xlarge", "z", "spot", 0.3)
+
+
+def begun(terms: Terms) -> World:
+    return react(World(terms, 0.0, pools=(pool(),)), d.Tick(), 0.0)[0]
+
+
+def coming(world: World) -> list[str]:
+    return [m.id for m in world.machines.values() if m.state.coming]
+
+
+def ended(world: World, now_s: float, *, taken: bool = False) -> World:
+    """All machines that come are launched, and end before they can train."""
+    gone = coming(world)
+    members = {m.id: 0.0 for m in world.machines.values() if m.state is Machine.MEMBER}
+    listed = d.Listed(members, {m: (now_s - 1, now_s) for m in gone}, taken=frozenset(gone if taken else ()))
+    heard = [d.Heard(m, world.generation, warm=True) for m in members]
+    return react(world, [*heard, *(d.Launched(m, now_s - 1) for m in gone), listed], now_s)[0]
+
+
+def test_a_few_in_a_row_end_the_job() -> None:
+    world = begun(Terms(1, 1))
+    for n in range(1, 4):
+        assert not world.ending and coming(world) == [f"m{n}"]
+        world = ended(world, 10.0 * n)
+    assert (world.job, len(world.machines), world.preemptions) == (Job.STOPPED, 3, 0)
+    assert world.ending == "no machine gets ready: the last 3 ended before they could train"
+    assert {m.end_reason for m in world.machines.values()} == {"unready"}
+
+
+def test_machines_that_start_at_once_count_together() -> None:
+    world = ended(begun(Terms(4, 4)), 10.0)
+    assert not world.ending and len(coming(world)) == 4
+    assert ended(world, 20.0).job is Job.STOPPED
+
+
+def test_lives_that_preemptions_end_may_be_as_short_as_they_like() -> None:
+    world = begun(Terms(1, 1))
+    for n in range(50):
+        world = ended(world, 10.0 * n, taken=True)
+    assert not world.ending and world.preemptions == 50 and coming(world)
+    world = begun(Terms(1, 1))
+    for n in range(50):
+        m = coming(world)[0]
+        world, _ = react(world, [d.Launched(m, 10.0 * n), d.Noticed(m, 10.0 * n + 5)], 10.0 * n)
+        world, _ = react(world, d.Listed({}, {m: (10.0 * n, 10.0 * n + 5)}), 10.0 * n + 5)
+    assert not world.ending and world.preemptions == 50
+
+
+def test_one_that_becomes_ready_begins_the_count_anew() -> None:
+    world = begun(Terms(1, 1))
+    for n in range(20):
+        world = ended(ended(world, 100.0 * n), 100.0 * n + 10)
+        m = coming(world)[0]
+        world, _ = react(world, [d.Launched(m, 100.0 * n + 20), d.Heard(m, warm=True)], 100.0 * n + 20)
+        listed = d.Listed({}, {m: (100.0 * n + 20, 100.0 * n + 30)}, taken=frozenset([m]))
+        world, _ = react(world, listed, 100.0 * n + 30)
+    assert not world.ending
+
+
+def test_one_whose_agent_is_never_heard_counts() -> None:
+    world = begun(Terms(1, 1))
+    for now_s in range(0, 6_000, 100):
+        heard = [d.Launched(m, float(now_s)) for m in coming(world) if world.machines[m].launched_s is None]
+        gone = [m.id for m in world.machines.values() if m.state is Machine.RELEASING]
+        world, _ = react(world, [*heard, d.Listed({}, {m: (0.0, float(now_s)) for m in gone})], float(now_s))
+    assert world.job is Job.STOPPED and len(world.machines) == 3
+
+
+def training(terms: Terms) -> World:
+    world = begun(terms)
+    world, _ = react(world, d.Heard("m1", warm=True), 5.0)
+    world, _ = react(world, d.Heard("m1", warm=True), 30.0)
+    return react(world, d.Started("m1", world.generation, 0), 31.0)[0]
+
+
+def test_what_trains_goes_on_without_those_that_fail() -> None:
+    world = training(Terms(1, 2))
+    for n in range(4):
+        world = ended(world, 40.0 + 10 * n)
+    assert not world.ending and world.formed and not coming(world)
+    for now_s in range(100, 3_600, 10):
+        world, _ = react(world, [d.Heard("m1", 1, now_s), d.Tick()], float(now_s))
+    assert not coming(world)
+    again, _ = react(world, [d.Heard("m1", 1, 3_690), d.Tick()], 3_700.0)
+    assert len(coming(again)) == 1  # once more
+    # Without the one that trains there is one more try, too.
+    world, _ = react(world, d.Listed({}, {"m1": (0.0, 3_600.0)}, taken=frozenset(["m1"])), 3_600.0)
+    assert len(coming(world)) == 2
+    assert ended(world, 3_610.0).job is Job.STOPPED
+
+
+SETUP = "setup failed with exit code 1"
+
+
+def test_a_machine_that_fails_is_released_and_replaced_at_once() -> None:
+    world, acts = react(training(Terms(1, 2)), d.Failed("m2", SETUP), 40.0)
+    assert acts == (d.Release("m2"), d.Request("m3")) and world.machines["m2"].state is Machine.RELEASING
+    world, acts = react(world, d.Failed("m2", SETUP), 41.0)  # the answer was lost
+    assert not acts
+    world, _ = react(world, d.Listed({"m1": 0.0, "m3": 40.0}, {"m2": (1.0, 42.0)}), 42.0)
+    assert world.machines["m2"].end_reason == "unready" and sum(u.count for u in world.unready.values()) == 1
+    assert world.formed and not world.job.over
+
+
+def test_a_machine_that_nobody_needs_any_more_ends_no_job() -> None:
+    """As on spot, where it is taken back during its setup, which fails for that."""
+    for event in (d.Noticed("m1", 50.0), d.Listed({}, {"m1": (1.0, 20.0)})):
+        world, _ = react(begun(Terms(1, 1)), [d.Launched("m1", 1.0), event], 20.0)
+        assert world.machines["m1"].state in (Machine.RELEASING, Machine.ENDED)
+        world, _ = react(world, d.Failed("m1", SETUP), 21.0)
+        assert not world.job.over and coming(world) == ["m2"]
+
+
+def test_a_setup_that_has_succeeded_once_is_the_machine_s_fault() -> None:
+    world, _ = react(training(Terms(1, 2)), d.Failed("m2", "setup failed with exit code 1"), 40.0)
+    assert not world.job.over and not world.failure
+    for n in range(4):
+        world = ended(world, 50.0 + 10 * n)
+    world, _ = react(world, d.Listed({}, {"m1": (0.0, 100.0)}, taken=frozenset(["m1"])), 100.0)
+    world = ended(world, 110.0)
+    assert world.ending.endswith("m2: setup failed with exit code 1"), world.ending
+    world, _ = react(begun(Terms(1, 1)), d.Failed("m1", "setup failed with exit code 1"), 40.0)
+    assert world.job is Job.FAILED
+
+
+def test_anchors_count_by_themselves() -> None:
+    """The machines that train get ready in between, and cannot begin without the anchor."""
+    anchor = Pool("m7g.large", "z", "on-demand", 0.1)
+    world = begun(Terms(1, 1, anchor=anchor, anchors=1))
+    trainer = next(m.id for m in world.machines.values() if m.pool != anchor)
+    for n in range(1, 4):
+        assert not world.ending
+        world, _ = react(world, d.Heard(trainer, warm=True), 10.0 * n)
+        world = ended(world, 10.0 * n + 1)
+    assert world.job is Job.STOPPED and world.ending.startswith("no machine gets ready: the last 3 ended")
+    assert len(world.machines) == 4
