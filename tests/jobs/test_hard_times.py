@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.effort import THOROUGH
-from support.jobs.controllers import Controlled, Peer, running, shape
+from support.jobs.controllers import BEAT, Controlled, Peer, running, shape
 from support.jobs.runs import until
 from support.small_disk import small_disk
 
@@ -33,8 +33,11 @@ def test_a_history_that_is_locked(tmp_path: Path) -> None:
         before, report = shape(found.world()), saved(0)
         with contextlib.closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as other:
             other.execute("BEGIN EXCLUSIVE")
+            began_s = time.monotonic()
             assert Peer(found, "m1").send("/report", report)[0] == 503  # not written down: say it again
             assert Peer(found, "m1").send("/report", report)[0] == 503
+            assert Peer(found, "m2").send("/beat", {**BEAT, "wait_s": 0.0})[0] == 200
+            assert time.monotonic() - began_s < 5, "a lock keeps the controller from its agents"
             time.sleep(60 if THOROUGH else 8)  # longer than silence lasts that ends a generation
             other.execute("ROLLBACK")
         is_heard_once(found, report)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -21,7 +23,7 @@ from deepvm.errors import DataError
 from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.react import react
 from deepvm.jobs.decisions.world import Pool, Terms, World
-from deepvm.jobs.history.history import PLACE, SCHEMA, EventRow, History
+from deepvm.jobs.history.history import PLACE, SCHEMA, EventRow, History, Sample
 from deepvm.jobs.history.pools import expected_life_s, learnt, lives_by_type, pools_of
 
 POOL = Pool("g4dn.xlarge", "here", "spot", 0.36)
@@ -46,6 +48,42 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
         _TABLES.drop_all(history._engine)
     return url
+
+
+def test_a_new_history_that_somebody_else_makes(tmp_path: Path) -> None:
+    """SQLite says at once that it is locked, whatever the limit for locks."""
+    with contextlib.closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        code = "import sys; from deepvm.jobs.history.history import *; History.open({PLACE: sys.argv[1]}).close()"
+        words = [sys.executable, "-c", code, str(tmp_path / "history.db")]
+        process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(4)
+        other.execute("ROLLBACK")
+        assert process.wait(30) == 0, process.stderr and process.stderr.read()
+    assert process.stderr is not None
+    process.stderr.close()
+
+
+def test_writes_that_may_not_wait(tmp_path: Path) -> None:
+    world = new_world()
+    with History.open({PLACE: str(tmp_path / "history.db")}) as history:
+        assert history.add_job("one", 100.0, tmp_path, {}, world)
+        with contextlib.closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with history.hurried(0.2):
+                for write in (
+                    lambda: history.commit("one", world, world, []),
+                    lambda: history.add_samples("one", [Sample(1.0, 1, 1)]),
+                ):
+                    began_s = time.monotonic()
+                    with pytest.raises(DataError, match="locked"):
+                        write()
+                    assert time.monotonic() - began_s < 10
+            other.execute("ROLLBACK")
+        with history.hurried(0.2):
+            history.add_samples("one", [Sample(1.0, 1, 1)])
+        assert history.samples("one") == [Sample(1.0, 1, 1)]
 
 
 def new_world() -> World:

@@ -367,11 +367,12 @@ class Agent:
 
     def _change(self, orders: Orders) -> None:
         """End the trainers of an older generation, and start those of the newest."""
-        trainers = self._trainers
+        trainers, done = self._trainers, 0
         assert trainers is not None
         if trainers.running:
             point("agent.before-kill")
             trainers.kill()
+            done = 0 if self._board is None else self._base + self._board.of_rank(0, RankWord.STEP)
             point("agent.after-kill")
         self._running, self._request = 0, None
         trainers.warm_up()
@@ -409,7 +410,7 @@ class Agent:
             why = f"{error.filename or trainers.command.train}: {error.strerror or error}"
             self._reporter.add("ended", generation=self._running, code=127, step=0, lines=[why])
             return
-        self._reporter.add("started", generation=self._running)
+        self._reporter.add("started", generation=self._running, done=done)
 
     def _save(self, orders: Orders) -> None:
         """Pass on that a version is wanted, and that trainers may go on."""

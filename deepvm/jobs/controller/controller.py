@@ -26,6 +26,7 @@ from deepvm.jobs.controller.messages import beat_of, event_of, lines_of, number_
 from deepvm.jobs.controller.samples import Sampler
 from deepvm.jobs.controller.server import Strangers, server_of
 from deepvm.jobs.decisions import events as d
+from deepvm.jobs.decisions.heard import further
 from deepvm.jobs.decisions.markets import market_facts
 from deepvm.jobs.decisions.react import Orders, orders_of, react
 from deepvm.jobs.decisions.states import Machine
@@ -40,7 +41,7 @@ _TICK_S, _GONE_S, _ACK_S = 0.2, 0.3, 8.0
 _PIECE = 300_000
 _LONGEST_LINE = 1000
 _STALL_S = 1.0
-_AGAIN_S, _UNWRITTEN_S = 1.0, 300.0
+_AGAIN_S, _UNWRITTEN_S, _LOCKED_S = 1.0, 300.0, 0.3
 _QUIET = (d.Tick, d.Heard, d.Listed, d.Silent)
 """Events of which only what follows is written down."""
 _REASONS = {
@@ -103,7 +104,7 @@ class Controller:
         self._ports: dict[int, int] = {}
         self._schedule: dict[str, Any] | None = None
         self._struck, self._explained = set[str](), set[str]()
-        self._heard: dict[str, d.Heard] = {}
+        self._heard: dict[str, tuple[d.Heard, float]] = {}
         self._inbox: list[tuple[d.Event, Mapping[str, Any]]] = []
         self._wrong: Exception | None = None
         self._waiting: dict[str, asyncio.TimerHandle] = {}
@@ -183,7 +184,16 @@ class Controller:
     def _has_changed(before: World, world: World) -> bool:
         """Whether anything has but what the next heartbeats say again."""
         one, other = (
-            replace(w, now_s=0.0, reached=0, facts=world.facts, pace=world.pace, machines={}, cold=frozenset())
+            replace(
+                w,
+                now_s=0.0,
+                reached=0,
+                reached_s=None,
+                facts=world.facts,
+                pace=world.pace,
+                machines={},
+                cold=frozenset(),
+            )
             for w in (before, world)
         )
         if one != other or before.machines.keys() != world.machines.keys():
@@ -230,6 +240,10 @@ class Controller:
 
     async def run(self) -> World:
         """Run until the job is over and nothing lives."""
+        with self._history.hurried(_LOCKED_S):  # heartbeats are to be answered meanwhile
+            return await self._run()
+
+    async def _run(self) -> World:
         host = await asyncio.to_thread(self._cloud.host, self._job.name)
         bind, bind_port = self._cloud.listen() if isinstance(self._cloud, Distant) else (host, 0)
         self._receiver, strangers = Receiver(self._job.secret), Strangers()
@@ -307,7 +321,8 @@ class Controller:
 
     def _hear(self) -> None:
         """The heartbeats of members since the last look, all at once: with many machines each would take too long."""
-        heard, self._heard = self._heard, {}
+        found, self._heard = self._heard, {}
+        heard = {machine: beat for machine, (beat, _) in found.items()}
         for machine, beat in heard.items():
             if self.world.machines[machine].state is not Machine.MEMBER:
                 self.feed(beat)
@@ -317,10 +332,12 @@ class Controller:
                 machines[machine] = replace(machines[machine], heard_s=now_s, silent_s=None)
                 self.world = self.world.with_spare(machine, spare=heard[machine].spare)
         own = [b for m, b in heard.items() if b.epoch == self.world.generation and m in self.world.members]
-        reached = max([self.world.reached, *(b.step for b in own)])
+        steps = [(b.step, at_s) for b, at_s in found.values() if b in own]
         step_s = next((b.step_s for b in own if b.step_s), float(self.world.facts.step_s))
         facts = replace(self.world.facts, step_s=step_s)
-        self.world = replace(self.world, machines=machines, reached=reached, facts=facts)
+        self.world = replace(self.world, machines=machines, facts=facts)
+        if steps:
+            self.world = further(self.world, *max(steps))
 
     async def _list(self) -> None:
         try:
@@ -402,7 +419,7 @@ class Controller:
         if (wait := self._waiting.pop(machine, None)) is not None:
             wait.cancel()
         if record.state is Machine.MEMBER:
-            self._heard[machine] = beat.heard  # nothing follows from it at once
+            self._heard[machine] = beat.heard, self._clock.now_s()  # nothing follows from it at once
         else:
             self.feed(beat.heard)
             await self._heeded()

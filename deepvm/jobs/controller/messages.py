@@ -77,7 +77,8 @@ def event_of(machine: str, report: Mapping[str, Any]) -> tuple[d.Event, Mapping[
         return d.Noticed(machine, seconds(report, "taken_s")), {"action": text(report, "action")}
     if kind == "started":
         version = None if report.get("version") is None else whole(report, "version")
-        return d.Started(machine, _generation(report), version), {}
+        done = whole(report, "done") if "done" in report else 0
+        return d.Started(machine, _generation(report), version, done), {}
     if kind == "ended":
         ended = d.Ended(machine, _generation(report), whole(report, "code", 2**31), whole(report, "step"))
         return ended, {"lines": lines_of(report)}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
+from deepvm.errors import DataError
 from deepvm.jobs.decisions.world import World
 from deepvm.jobs.history.history import History, Sample
 
@@ -14,6 +16,8 @@ MOST = 1200
 """Samples of a job, about; up to three times as many where steps are lost again and again."""
 FLUSH_S = 2.0
 """Samples of so long are written together; a controller that is killed loses no more of them."""
+
+log = logging.getLogger("deepvm.jobs")
 
 
 def spacing_s(span_s: float) -> float:
@@ -58,6 +62,7 @@ class Sampler:
         self._spacing = spacing_s(self._span_s)
         self._seen: Sample | None = None
         self._flushed_s = float("-inf")
+        self._anew = False
 
     @property
     def _span_s(self) -> float:
@@ -86,9 +91,14 @@ class Sampler:
         self._flushed_s = now_s
         spacing = spacing_s(self._span_s)
         if spacing > self._spacing or len(self._samples) > 3 * MOST:
-            self._spacing = spacing
+            self._spacing, self._anew = spacing, True
             self._samples = thinned(self._samples, spacing)
-            self._history.add_samples(self._job, self._samples, instead=True)
-        elif len(self._samples) > self._written:
-            self._history.add_samples(self._job, self._samples[self._written :])
-        self._written = len(self._samples)
+        more = self._samples if self._anew else self._samples[self._written :]
+        if not more:
+            return
+        try:
+            self._history.add_samples(self._job, more, instead=self._anew)
+        except DataError as error:  # a lock, a full disk: the next time
+            log.debug("%s", error)
+            return
+        self._written, self._anew = len(self._samples), False

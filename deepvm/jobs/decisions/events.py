@@ -88,11 +88,15 @@ class Rebalanced:
 
 @dataclass(frozen=True)
 class Started:
-    """The trainers of a generation run on a machine; ``version``: what the first one resumed from, else None."""
+    """The trainers of a generation run on a machine; ``version``: what the first one resumed from, else None.
+
+    ``done``: the last step of those of an older generation, which were ended for it; 0 if there were none.
+    """
 
     id: str
     generation: int
     version: int | None = None
+    done: int = 0
 
 
 @dataclass(frozen=True)

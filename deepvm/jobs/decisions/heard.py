@@ -83,8 +83,15 @@ def known(world: World, event: Event) -> World:
         world = with_event(world, world.machines[machine.id], MachineEvent.WARM)
     if event.epoch == world.generation and event.id in world.members:
         facts = replace(world.facts, step_s=event.step_s) if event.step_s else world.facts
-        world = replace(world, reached=max(world.reached, event.step), facts=facts)
+        world = further(replace(world, facts=facts), event.step, world.now_s)
     return world
+
+
+def further(world: World, step: int, at_s: float) -> World:
+    """With how far the generation was at a time; one that holds is where it was."""
+    if step < world.reached or (step == world.reached and world.reached_s is None):
+        return world
+    return replace(world, reached=step, reached_s=at_s)
 
 
 def _prepared(world: World, event: Heard) -> World:
@@ -148,6 +155,10 @@ def _of_generation(world: World, event: Safe | Unsaved | Started | Ended) -> Wor
             save = replace(save, safe=True)
         facts = replace(world.facts, save_s=event.stall_s, backup_s=event.took_s, emergency_s=event.took_s)
         world = replace(world, version=max(world.version, event.version), facts=facts)
+        if event.reason.holds:
+            world = replace(world, reached=max(world.reached, event.version), reached_s=None)
+        elif event.version > world.reached:
+            world = replace(world, reached=event.version, reached_s=world.now_s - event.took_s)
         counts = world.counts.saved(event.reason)
         stood_s = max(event.stall_s, event.took_s) if event.reason.holds else event.stall_s
         return replace(world, counts=counts, saving_s=world.saving_s + stood_s, save=save, unsaved_s=None)
@@ -157,12 +168,15 @@ def _of_generation(world: World, event: Safe | Unsaved | Started | Ended) -> Wor
         return world
     if isinstance(event, Ended):
         reached = max(world.reached, event.step)
-        return replace(world, exits={**world.exits, event.id: event.code}, reached=reached)
+        return replace(world, exits={**world.exits, event.id: event.code}, reached=reached, reached_s=None)
+    if world.peak is not None:
+        world = replace(world, peak=max(world.peak, event.done))
     if event.version is not None and event.id == world.members[0]:
         lost = max((world.peak or 0) - event.version, 0)
         counts = replace(world.counts, lost_steps=world.counts.lost_steps + lost)
         # A heartbeat with its first steps may have been faster.
-        world = replace(world, counts=counts, peak=None, reached=max(world.reached, event.version))
+        reached, since_s = max(world.reached, event.version), world.reached_s
+        world = replace(world, counts=counts, peak=None, reached=reached, reached_s=since_s or world.now_s)
     started, machine = world.started | {event.id}, world.machines[event.id]
     if machine.trained_s is None:
         world = world.with_machine(replace(machine, trained_s=world.now_s))

@@ -283,9 +283,24 @@ def _formed(world: World) -> _Step:
     for name in members:
         world = world.with_machine(replace(world.machines[name], epoch=number))
     job = job_after(world.job, JobEvent.FORM)
-    world = replace(world, peak=max(world.reached, world.peak or 0), reached=0)
+    done = world.reached if any(m in members for m in world.members) else _done_unheard(world)
+    world = replace(world, peak=max(done, world.peak or 0), reached=0, reached_s=None)
     world = replace(world, job=job, generation=number, members=members, anchors=anchors, formed=True, exits={})
     return replace(world, started=frozenset(), suspected_s=None, save=None, idle_s=None, idled_s=0.0), acts
+
+
+def _done_unheard(world: World) -> int:
+    """The last step of a generation of which nobody is left who could say it: what it did since it was heard of."""
+    step_s = markets.step_s_of(world)
+    ends = [
+        min(t for t in (m.silent_s, m.ended_s, m.taken_s, world.now_s) if t is not None)
+        for m in map(world.machines.get, world.members)
+        if m
+    ]
+    if not ends or not step_s or world.reached_s is None:
+        return world.reached
+    done = world.reached + int(max(min(ends) - world.reached_s, 0.0) / step_s)
+    return done if world.terms.steps is None else min(done, max(world.terms.steps, world.reached))
 
 
 def _gathered(world: World, members: tuple[str, ...]) -> bool:

@@ -196,7 +196,8 @@ class World:
         suspected_s: since when an exit is looked into. crashed_at, crashes: the last step before trainers failed for no
             reason that is known, and how often they have without getting further.
         unsaved_s: when a version did not come that something waited for; None: one has since.
-        version: the newest that is safe. reached: the last step of this generation. peak: that of those before it,
+        version: the newest that is safe. reached: the last step of this generation that is known, reached_s: when it
+            was, None where training stands still, or nobody knows. peak: that of those before it,
             until it is known from which version this one goes on.
         pools: where machines are asked for, the best first. blocked: until when a pool is left alone, and how often it
             refused in a row. idle_s, idled_s: since when machines wait, None if none does or one prepares; and for how
@@ -229,6 +230,7 @@ class World:
     unsaved_s: float | None = None
     version: int = 0
     reached: int = 0
+    reached_s: float | None = None
     peak: int | None = None
     pools: tuple[Pool, ...] = ()
     blocked: Mapping[Pool, tuple[float, int]] = field(default_factory=dict)

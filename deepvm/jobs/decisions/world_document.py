@@ -19,6 +19,7 @@ _PLAIN = (
     "crashes",
     "version",
     "reached",
+    "reached_s",
     "peak",
     "unsaved_s",
     "idle_s",

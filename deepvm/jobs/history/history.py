@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sqlite3
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +26,8 @@ from deepvm.jobs.decisions.world_document import from_document, from_row, to_doc
 PLACE = "DEEPVM_HISTORY"
 """Environment variable: the URL of a PostgreSQL database, or the name of an SQLite file."""
 SCHEMA = 2
+_WAIT_S = 30.0
+"""For a lock."""
 STATE, MACHINE, MARKET = "state", "machine", "market"
 """Kinds of events: the job's new state, a machine's, and the market in which the next ones are asked for."""
 
@@ -172,12 +176,12 @@ class History:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise DataError(f"{path.parent}: {error.strerror or error}; name another place in {PLACE}") from None
-        engine = sa.create_engine(f"sqlite:///{path}", connect_args={"timeout": 30.0})
+        engine = sa.create_engine(f"sqlite:///{path}", connect_args={"timeout": _WAIT_S})
 
         @sa.event.listens_for(engine, "connect")
         def _settings(connection: Any, _: Any) -> None:
             # Readers never wait for the writer; what is committed is on the disk.
-            connection.execute("PRAGMA journal_mode=WAL")
+            _log_ahead(connection)
             connection.execute("PRAGMA synchronous=FULL")
             connection.isolation_level = None  # SQLAlchemy begins transactions, those that change tables included
 
@@ -206,6 +210,27 @@ class History:
             connection.commit()
 
         return history
+
+    @contextlib.contextmanager
+    def hurried(self, wait_s: float) -> Iterator[None]:
+        """Let writes fail that would wait longer for a lock: others have to be answered meanwhile."""
+        limit_ms = int(wait_s * 1000)
+        limits = {"sqlite": f"PRAGMA busy_timeout={limit_ms}", "postgresql": f"SET lock_timeout = {limit_ms}"}
+        engine = self._engine
+
+        def limited(connection: Any, _: Any) -> None:
+            cursor = connection.cursor()
+            cursor.execute(limits[engine.dialect.name])
+            cursor.close()
+            connection.commit()
+
+        sa.event.listen(engine, "connect", limited)
+        engine.dispose()
+        try:
+            yield
+        finally:
+            sa.event.remove(engine, "connect", limited)
+            engine.dispose()
 
     def add_job(self, name: str, created_s: float, folder: Path, spec: Mapping[str, Any], world: World) -> bool:
         """A new job; whether there was none of that name."""
@@ -295,8 +320,8 @@ class History:
             ]
 
     def add_samples(self, name: str, samples: Sequence[Sample], *, instead: bool = False) -> None:
-        """More of how far a job was at which time; ``instead``: of all that there was."""
-        with self._engine.begin() as connection:
+        """More of how far a job was at which time; ``instead``: of all that there was. Raises DataError."""
+        with self._writing() as connection:
             if instead:
                 connection.execute(_SAMPLES.delete().where(_SAMPLES.c.job == name))
             if samples:
@@ -329,6 +354,19 @@ class History:
     def __exit__(self, *_: object) -> None:
         """Close it."""
         self.close()
+
+
+def _log_ahead(connection: sqlite3.Connection) -> None:
+    """Write ahead, as a new file does not yet; while somebody else changes that, SQLite says "locked" at once."""
+    until_s = time.monotonic() + _WAIT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() >= until_s:
+                raise
+            time.sleep(0.02)
 
 
 def _job(row: Mapping[str, Any]) -> JobRow:

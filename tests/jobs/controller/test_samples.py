@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from deepvm.errors import DataError
 from deepvm.jobs.controller.samples import FLUSH_S, MOST, Sampler, edges, spacing_s
 from deepvm.jobs.decisions.world import Pool, Terms, World
 from deepvm.jobs.history.history import PLACE, History, Sample
@@ -84,3 +85,26 @@ def test_writes_are_few(place: dict[str, str], monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("span_s", [0.0, 1.0, 299.0, 301.0, 86_400.0, 1e7])
 def test_spacing(span_s: float) -> None:
     assert span_s <= MOST * spacing_s(span_s) and (spacing_s(span_s) == 0.25 or span_s > MOST * spacing_s(span_s) / 2)
+
+
+def test_what_could_not_be_written_is_written_later(place: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The history is locked for a third of the time; also when the series becomes coarser."""
+    add = History.add_samples
+
+    def locked(self: History, name: str, samples: list[Sample], *, instead: bool = False) -> None:
+        if samples[-1].at_s % 300 < 100:
+            raise DataError("locked")
+        add(self, name, samples, instead=instead)
+
+    found = []
+    for fails in (False, True):
+        with History.open(place) as history:
+            if fails:
+                monkeypatch.setattr(History, "add_samples", locked)
+            name = f"fails {fails}"
+            sampler = Sampler(history, name)
+            for second in range(0, 2_299):
+                sampler.take(world(float(second), second // 2))
+            sampler.close()
+            found.append(history.samples(name))
+    assert len(found[0]) > MOST / 3 and found[0] == found[1]

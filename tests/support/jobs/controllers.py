@@ -26,7 +26,7 @@ from support.jobs.runs import until
 
 from deepvm.jobs.cloud import Listing, Start
 from deepvm.jobs.decisions.world import MachineRecord, Pool, Terms, World
-from deepvm.jobs.history.history import History
+from deepvm.jobs.history.history import PLACE, History
 from deepvm.jobs.wire import HEADER, Sender, new_secret, secret_of
 
 JOB = "job"
@@ -76,7 +76,7 @@ def control(folder: Path, secret: str, machines: int) -> None:
         return true_time()
 
     time.time = shown
-    history = history_in(folder, 0.2)
+    history = History.open({PLACE: str(folder / "history.db")})
     terms = Terms(machines, machines, silent_s=3.0, lost_s=6.0)
     world = World(terms, time.time(), pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),))
     if not history.add_job(JOB, time.time(), folder, {}, world):

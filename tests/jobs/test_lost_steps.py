@@ -1,0 +1,112 @@
+"""Steps that were done again: what is said of them beside what trainings have really done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.jobs.runs import Home
+
+from deepvm.jobs.decisions import events as d
+from deepvm.jobs.decisions.react import react
+from deepvm.jobs.decisions.world import Pool, Reason, Terms, World
+
+SCRIPT = """
+import os, sys, time
+import deepvm.training as dt
+
+here, rank, epoch = os.environ["RESULT"], os.environ["RANK"], os.environ["DEEPVM_EPOCH"]
+latest = dt.latest()
+first = step = int(latest.read_text()) if latest else 0
+done = open(f"{here}/done-{epoch}-{rank}", "w")
+done.write(f"{first}\\n")
+while step < int(sys.argv[1]):
+    with dt.step_context():
+        time.sleep(0.03)
+    step += 1
+    done.write(f"{step}\\n")
+    done.flush()
+    if dt.check_save():
+        mine = f"{here}/mine-{rank}-{epoch}-{step}"
+        open(mine, "w").write(str(step))
+        dt.backup(mine)
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    found = Home(tmp_path)
+    (found.code / "counted.py").write_text(SCRIPT)
+    yield found
+    found.end()
+
+
+def really_lost(home: Home) -> int:
+    """By what the ranks have written of each generation: its first step, and each that was done."""
+    first, last = dict[int, int](), dict[int, int]()
+    for file in home.result.glob("done-*-*"):
+        generation, steps = int(file.name.split("-")[1]), [int(line) for line in file.read_text().split()]
+        first[generation] = steps[0]
+        last[generation] = max(last.get(generation, 0), steps[-1])
+    return sum(max(last[n - 1] - first[n], 0) for n in sorted(first)[1:])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 2])
+def test_of_a_whole_job(home: Home, count: int) -> None:
+    inject = {"mttp": "5s", "count": 3, "seed": 4, "missed": 1.0}
+    job = home.job("again", "exec python counted.py 700;", count=count, save_policy="static:90", inject=inject)
+    found = home.document("run", str(job))
+    assert found["state"] == "done" and found["preemptions"] == 3
+    lost = really_lost(home)
+    assert lost >= 40
+    assert abs(found["lost_steps"] - lost) <= 0.05 * lost + 3, lost
+
+
+def training(count: int) -> World:
+    """Machines that have done 20 steps of half a second at 10 s, with a version after 10."""
+    world, _ = react(World(Terms(1, count), 0.0, pools=(Pool("a", "z", "spot", 1.0),)), d.Tick(), 0.0)
+    names = list(world.machines)
+    world, _ = react(world, [d.Heard(m, warm=True) for m in names], 0.0)
+    world, _ = react(world, [d.Started(m, 1, 0 if m == "m1" else None) for m in names], 0.0)
+    world, _ = react(world, d.Safe(1, 10, Reason.INSURANCE, took_s=0.1), 5.1)
+    return react(world, [d.Heard(m, 1, 20, True, 0.5) for m in names], 10.0)[0]
+
+
+def resumed(world: World, *events: d.Event, at_s: float, version: int, done: int = 0) -> World:
+    """After events, and once others have taken over from a version."""
+    for event in events:
+        world, _ = react(world, event, at_s)
+    if not world.members or not world.formed:
+        name = list(world.machines)[-1]
+        world, _ = react(world, d.Heard(name, warm=True), at_s + 5)
+    first = world.members[0]
+    world, _ = react(world, d.Started(first, 2, done=done), at_s + 5)
+    return react(world, d.Started(first, 2, version), at_s + 5)[0]
+
+
+def test_survivors_say_how_far_they_were() -> None:
+    gone = d.Listed({"m1": 0.0}, {"m2": (0.0, 14.0)})
+    assert resumed(training(2), gone, at_s=14.2, version=10, done=27).counts.lost_steps == 17
+
+
+def test_where_nobody_survives_steps_follow_from_the_time() -> None:
+    gone = d.Listed({}, {"m1": (0.0, 14.0)})
+    assert resumed(training(1), gone, at_s=30.0, version=10).counts.lost_steps == 20 + 8 - 10
+
+
+def test_nothing_is_done_while_training_stands_still() -> None:
+    notice, safe = d.Noticed("m1", 120.0), d.Safe(1, 21, Reason.EMERGENCY, took_s=0.1)
+    world, gone = training(1), d.Listed({}, {"m1": (0.0, 14.0)})
+    for event in (notice, safe):
+        world, _ = react(world, event, 10.6)
+    assert resumed(world, d.Heard("m1", 1, 21, True, 0.5), gone, at_s=14.0, version=21).counts.lost_steps == 0
+
+
+def test_a_machine_that_is_gone_before_its_first_heartbeat_has_done_what_there_was_time_for() -> None:
+    world = resumed(training(1), d.Listed({}, {"m1": (0.0, 14.0)}), at_s=14.0, version=10)
+    world, _ = react(world, d.Listed({}, {"m2": (14.0, 22.0)}), 22.0)  # 3 s after its start
+    world, _ = react(world, d.Heard("m3", warm=True), 30.0)
+    world, _ = react(world, d.Started("m3", 3, 10), 30.0)
+    assert world.counts.lost_steps == 18 + 6
