@@ -30,7 +30,7 @@ from deepvm.jobs.controller.messages import beat_of, event_of, lines_of, number_
 from deepvm.jobs.controller.samples import Sampler
 from deepvm.jobs.controller.server import Strangers, listening, server_of
 from deepvm.jobs.decisions import events as d
-from deepvm.jobs.decisions.heard import further
+from deepvm.jobs.decisions.heard import further, why_not_saved
 from deepvm.jobs.decisions.react import Orders, orders_of, react, taken_up
 from deepvm.jobs.decisions.states import Machine
 from deepvm.jobs.decisions.waiting import forgiven
@@ -523,6 +523,8 @@ class Controller:
         if kind == "stop":
             self.stop("stopped by the user")
         elif kind == "save":
+            if why := why_not_saved(self.world):
+                return {"error": f"no version is asked for: {why}"}
             self.feed(d.SaveNow())
         elif kind == "inject":
             if not self._cloud.can_preempt:
