@@ -399,7 +399,7 @@ def resumed(
     world, now_s = history.world(row.name), time.time()
     if world.job in (Job.STOPPED, Job.FAILED):
         world = replace(world, job=Job.PENDING, ending="", failure="", save=None, unsaved_s=None, formed=False)
-        world = replace(world, exits={}, suspected_s=None, crashed_at=-1, crashes=0, idle_s=None, unready={})
+        world = replace(world, exits={}, suspected_s=None, crashed_at=-1, crashes=0, unready={})
     terms = world.terms
     if total_usd is not None:
         if not world.usd < total_usd <= MOST_USD:

@@ -153,6 +153,7 @@ def test_any_events_in_any_order(terms: Terms, events: list[tuple[Any, float]], 
         world, acts = react(world, event, now)
         holds(before, [event], world, acts)
         assert stored(world) == world
+    starved(world, now)
     assert the_end(world, now, random.Random(ends)).job.over
 
 
@@ -165,6 +166,37 @@ def training(world: World) -> World:
     world, _ = react(world, beats, 20.0)
     world, _ = react(world, [d.Started(m, 1, 0) for m in world.members], 20.0)
     return world
+
+
+def starved(world: World, now: float) -> None:
+    """From here on no machine is to be had, and agents do as they are told: what waits in vain is not paid for long."""
+    alive = {m.id for m in world.machines.values() if m.state.costs and m.taken_s is None}
+    idle_s: dict[str, float] = dict.fromkeys(alive, 0.0)
+    world, acts = react(world, d.Tick(), now)
+    for _ in range(_STARVED):
+        events: list[Any] = [d.Refused(act.id, "no capacity") for act in acts if isinstance(act, d.Request)]
+        now += _EACH_S
+        orders = {machine: orders_of(world, machine) for machine in sorted(alive)}
+        alive -= {machine for machine, order in orders.items() if order.shutdown}
+        known = {m: world.machines[m].launched_s or 0.0 for m in alive}
+        gone = {m.id: (0.0, now) for m in world.machines.values() if m.id not in alive and not m.state.over}
+        events.append(d.Listed(known, gone))
+        for machine in sorted(alive):
+            order = orders[machine]
+            events.append(d.Heard(machine, order.generation, 0, True))
+            if order.generation and machine not in world.started:
+                events.append(d.Started(machine, order.generation, world.version))
+            idle_s[machine] += 0.0 if order.generation or order.serve else _EACH_S
+        if world.formed and world.save is not None and not world.save.safe:
+            events.append(d.Safe(world.generation, world.steps, world.save.reason))
+        before = world
+        world, acts = react(world, events, now)
+        holds(before, events, world, acts)
+    assert all(idle <= world.terms.hold_s + 3 * _EACH_S for idle in idle_s.values()), idle_s
+    assert world.job.over or world.formed, "it waits for nothing"
+
+
+_EACH_S, _STARVED = 100.0, 60
 
 
 def the_end(world: World, now: float, rng: random.Random) -> World:

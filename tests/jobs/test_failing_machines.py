@@ -190,3 +190,16 @@ def test_a_setup_that_has_succeeded_once_is_the_machine_s_fault() -> None:
     assert world.ending.endswith("m2: setup failed with exit code 1"), world.ending
     world, _ = react(begun(Terms(1, 1)), d.Failed("m1", "setup failed with exit code 1"), 40.0)
     assert world.job is Job.FAILED
+
+
+def test_anchors_count_by_themselves() -> None:
+    """The machines that train get ready in between, and cannot begin without the anchor."""
+    anchor = Pool("m7g.large", "z", "on-demand", 0.1)
+    world = begun(Terms(1, 1, anchor=anchor, anchors=1))
+    trainer = next(m.id for m in world.machines.values() if m.pool != anchor)
+    for n in range(1, 4):
+        assert not world.ending
+        world, _ = react(world, d.Heard(trainer, warm=True), 10.0 * n)
+        world = ended(world, 10.0 * n + 1)
+    assert world.job is Job.STOPPED and world.ending.startswith("no machine gets ready: the last 3 ended")
+    assert len(world.machines) == 4

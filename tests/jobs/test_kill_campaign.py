@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.effort import THOROUGH
 from support.jobs.campaign import SERVICE, VICTIMS, Campaign
-from support.jobs.kills import CHAIN, TORCH, final_of, nothing_is_left, undisturbed
+from support.jobs.kills import CHAIN, TORCH, final_of, nothing_is_left, stale, undisturbed
 from support.jobs.runs import Home
 from support.profiling.namespaces import need_namespaces
 
@@ -50,10 +50,28 @@ def test_it_ends_with_the_right_result(home: Home) -> None:
     ends_well(home, "kills", {final_of(600)}, 1)
 
 
+@pytest.mark.parametrize(
+    ("restored", "backups", "seen"),
+    [
+        ("1 0 0\n2 40 1\n3 40 1\n4 80 3\n", ["40-1", "80-3"], 0),
+        ("1 0 0\n2 40 1\n3 60 1\n", ["40-1"], 1),  # the first has saved after the second had begun
+        ("1 0 0\n2 40 1\n", ["40-1", "60-1"], 1),
+    ],
+)
+def test_what_is_stale_is_seen(home: Home, restored: str, backups: list[str], seen: int) -> None:
+    (home.result / "restored-0").write_text(restored)
+    for name in backups:
+        step, epoch = map(int, name.split("-"))
+        folder = home.jobs / "job" / "versions" / "job" / "backups" / f"{step:012d}-{epoch:09d}" / "rank-0"
+        folder.mkdir(parents=True)
+        (folder / "record.json").touch()
+    assert len(stale(home, "job")) == seen
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not THOROUGH, reason="the thorough suite: half an hour")
 def test_two_hundred_kills(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of everything, in every state; half of the jobs are of two ranks with a Checkpointer and a memory node."""
+    """Of everything, in every state; all jobs have a memory node, some two ranks with a Checkpointer."""
     need_namespaces()
     pytest.importorskip("torch")
     campaign, steps = Campaign(), 600

@@ -166,7 +166,6 @@ def test_while_there_is_none_on_demand_spot_trains() -> None:
     assert not acts and world.members == ("m1",) and world.job is Job.RUNNING
     world, acts = react(world, d.Listed({}, {"m1": (1.0, 503.0)}), 503.0)
     assert [world.machines[a.id].pool.market for a in acts] == ["spot"]
-    assert world.idle_s is None
 
 
 @pytest.mark.parametrize(("usd", "bought"), [(3.6, 1), (7.3, 2), (100.0, 4)])

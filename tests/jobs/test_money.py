@@ -171,3 +171,28 @@ def test_the_simulator_says_what_happened() -> None:
 def test_nothing_is_compared_without_an_end() -> None:
     world, events = job()
     assert observed(0.0, world, events[:-1]) is None
+
+
+def test_a_noticed_machine_goes_with_one_that_is_lost() -> None:
+    """As in a job of two machines: both are noticed, and when the first is gone the replacements of both take over."""
+    machines = [
+        machine("m1", 0.0, 10.0, 60.0, PREEMPTED, noticed_s=30.0, taken_s=60.0),
+        machine("m2", 0.0, 10.0, 61.0, PREEMPTED, noticed_s=40.0, taken_s=75.0),
+        machine("m3", 30.0, 40.0, 130.0, RELEASED),
+        machine("m4", 40.0, 50.0, 130.0, RELEASED),
+    ]
+    events = [
+        event(20.0, "started", "running", id="m1", generation=1, version=0),
+        event(20.0, "started", "running", id="m2", generation=1),
+        event(51.0, "safe", "running", generation=1, version=30, reason="insurance", stall_s=0.5, took_s=1.0),
+        event(60.5, "machine", "forming", id="m1", why=PREEMPTED, generation=1),
+        event(65.0, "started", "running", id="m3", generation=2, version=30),
+        event(65.0, "started", "running", id="m4", generation=2),
+        event(125.0, "ended", "done", id="m3", generation=2, code=0, step=90),
+    ]
+    world = replace(job()[0], terms=Terms(2, 2, mttp_s=60.0), machines={m.id: m for m in machines}, generation=2)
+    seen = observed(0.0, replace(world, reached=90), events)
+    assert seen is not None and seen.preemptions == 2
+    assert seen.lives_s[:2] == (60.0, 60.0) and seen.graces_s[:2] == (30.0, 20.0)
+    found = validation(seen, world.terms, parse_policy("static:30"), 3.6)
+    assert abs(found["deviation"]["total_s"]) < 0.07, found

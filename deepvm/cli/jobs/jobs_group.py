@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -135,7 +135,7 @@ def resume(
 
     Example: deepvm jobs resume resnet-7 --total-usd 80
     """
-    from deepvm.cli.jobs.run import control, start_head
+    from deepvm.cli.jobs.run import control, only_controller, start_head
     from deepvm.core.units import parse_seconds
     from deepvm.jobs.cloud import Headed
     from deepvm.jobs.head.remote import has_head, needs_head
@@ -156,7 +156,9 @@ def resume(
             secret_in(row.folder)
             start_head(row, history, cloud, lambda: resumed(row, history, total_usd, deadline_s)[1])
             return
-        control(*resumed(row, history, total_usd, deadline_s), history, output, keep=keep)
+        with only_controller(name, row.folder):
+            # What another controller has written down until it ended counts.
+            control(*resumed(_row(history, name), history, total_usd, deadline_s), history, output, keep=keep)
 
 
 @app.command(short_help="List and release machines that no job needs.")
@@ -165,34 +167,21 @@ def orphans(
     output: Output = "table",
 ) -> None:
     """List machines that live although no controller watches them; --release ends them."""
-    from deepvm.jobs.cloud import Distant, Headed, head_name
-    from deepvm.jobs.head.head_state import HeadState
+    from deepvm.jobs.cloud import UnknownError
     from deepvm.jobs.history.history import History
-    from deepvm.jobs.standing import ALIVE, controller_in
+    from deepvm.jobs.orphans import search
     from deepvm.jobs.submission import cloud_of
     from deepvm.reports.jobs import listing
 
-    found = []
     with History.open() as history:
         _look_at_heads(history)
-        for row in history.jobs():
-            cloud, alive = cloud_of(row.spec["cloud"]), controller_in(row.folder) == ALIVE
-            ends: list[tuple[str, float, Callable[[str, str], None]]] = []
-            if isinstance(cloud, Headed):
-                state = HeadState.load(row.folder)
-                needed = head_name(state.number) if state is not None and alive else ""
-                ends += [(m, s, cloud.end_head) for m, s in cloud.heads(row.name).alive.items() if m != needed]
-            if not alive:
-                ends += [(m, s, cloud.release) for m, s in cloud.listing(row.name).alive.items()]
-            for machine, since_s, end in ends:
-                found.append((row.name, machine, since_s))
-                if release:
-                    end(row.name, machine)
-            if release and ends and row.result is not None and not isinstance(cloud, Distant):
-                cloud.finish(row.name)  # a host that was silent at the end has its files still
-    print_as(output, lambda: listing.print_orphans(found), lambda: listing.orphans_document(found))
-    if found and output == "table":
+        found = search(history, cloud_of, release=release)
+    alive = [(one.job, one.machine, one.since_s) for one in found.orphans]
+    print_as(output, lambda: listing.print_orphans(alive), lambda: listing.orphans_document(alive))
+    if alive and output == "table":
         note("released" if release else "deepvm jobs orphans --release ends them")
+    if found.problems:
+        raise UnknownError("\n".join([*found.problems, "what lives there is not known, or still lives; try again"]))
 
 
 def inject(

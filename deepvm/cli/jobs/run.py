@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from deepvm.jobs.history.history import EventRow, History, JobRow
 
 _STOPPED, _FAILED = 3, 1
+_LOOK_S = 0.05
 Keep = Annotated[bool, flag("--keep", "On Ctrl-C leave the machines training; default: save, then release them.")]
 
 
@@ -66,7 +68,8 @@ def run(
         if detach and not _on_a_head(submitted.name, history):
             _detached(submitted)
         elif not detach:
-            control(submitted, world, history, output, keep=keep, validate=validate)
+            with only_controller(submitted.name, submitted.folder):
+                control(submitted, world, history, output, keep=keep, validate=validate)
 
 
 def _on_a_head(name: str, history: History) -> bool:
@@ -103,21 +106,51 @@ def start_head(row: JobRow, history: History, cloud: Headed, resumed: Callable[[
 
 
 def _detached(job: Submitted) -> None:
-    """Start the controller of a job in the background."""
+    """Start the controller of a job in the background. Raises DataError: it has ended at once."""
+    import os
     import subprocess
     import sys
+    import time
 
-    with (job.folder / "controller.log").open("ab") as log:
-        subprocess.Popen(
+    from deepvm.jobs.history.history import PLACE, own_folder, place_of
+    from deepvm.jobs.standing import ALIVE, controller_in
+
+    here = {"DEEPVM_DATA_DIR": str(own_folder()), PLACE: place_of(os.environ)}  # it works in another folder
+    place = job.folder / "controller.log"
+    with place.open("ab") as log:
+        process = subprocess.Popen(
             [sys.executable, "-m", "deepvm.cli.main", "jobs", "resume", job.name],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
             cwd="/",
+            env={**os.environ, **here},
         )
+    while controller_in(job.folder) != ALIVE:
+        if (code := process.poll()) is not None:
+            if not code:
+                break  # a short job
+            said = place.read_text(encoding="utf-8", errors="replace").strip()
+            raise DataError(f"the controller of {job.name} has ended: {said or code}")
+        time.sleep(_LOOK_S)
     typer.echo(job.name)
     note(f"{job.name} runs in the background; 'deepvm jobs show {job.name}' shows it, 'deepvm jobs stop' ends it")
+
+
+@contextmanager
+def only_controller(name: str, folder: Path) -> Iterator[None]:
+    """Be the only controller of a job. Raises DataError: there is another."""
+    from deepvm.io.file_lock import FileLock
+    from deepvm.jobs.standing import LOCK
+
+    lock = FileLock(folder / LOCK)
+    if not lock.take(shared=False, limit_s=1.0):  # somebody may be looking whether there is one
+        raise DataError(f"another process is the controller of {name}; see 'deepvm jobs show {name}'")
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def control(
@@ -126,13 +159,12 @@ def control(
     """Be the controller of a job to its end, show the result, and exit as its state says."""
     import asyncio
 
-    from deepvm.io.file_lock import FileLock
     from deepvm.jobs.cloud import Headed
     from deepvm.jobs.controller.controller import Controller
     from deepvm.jobs.head.mirror_keeper import keeper_of
     from deepvm.jobs.history.final import final_document
     from deepvm.jobs.history.forecast import forecast
-    from deepvm.jobs.standing import LOCK, on_demand_usd
+    from deepvm.jobs.standing import on_demand_usd
     from deepvm.jobs.submission import cloud_of
     from deepvm.reports.jobs.events import closing_lines
     from deepvm.reports.jobs.listing import print_job
@@ -140,38 +172,32 @@ def control(
 
     row = history.job(job.name)
     assert row is not None
-    lock = FileLock(job.folder / LOCK)
-    if not lock.take(shared=False, limit_s=1.0):  # somebody may be looking whether there is one
-        raise DataError(f"another process is the controller of {job.name}; see 'deepvm jobs show {job.name}'")
-    try:
-        cloud = cloud_of(row.spec["cloud"])
-        controller = Controller(job, world, cloud, history)
-        keeper = keeper_of(row, cloud)
-        if keeper is not None and isinstance(cloud, Headed):
-            controller.world = keeper.take(world, history, cloud, controller.nonce)
-            controller.kept = keeper.kept
-        controller.keeps = keep
-        with LiveView(job.name, lambda: controller.world, limits_of(row.spec)) as view:
-            controller.told = view.told
-            try:
-                end = asyncio.run(_run(controller, keeper))
-            except DataError as error:  # what cannot be written down is not done
-                cure = f"training goes on; then 'deepvm jobs resume {job.name}' goes on with it"
-                raise DataError(f"{error}; {cure}") from None
-        if not end.job.over:
-            rate = end.usd_per_second * 3600
-            note(f"{job.name} trains on, for {rate:.4g} $/h; 'deepvm jobs resume {job.name}' watches it again")
-            raise typer.Exit(INTERRUPTED)
-        events = history.events(job.name)
-        document = final_document(job.name, row.created_s, end, events, on_demand_usd(row.spec))
-        earlier = [m for m in history.machines() if m["job"] != job.name]
-        document["forecast"] = forecast(row.spec, row.created_s, end, events, earlier, document)
-        if validate:
-            document["validation"] = _validation(row.created_s, end, events)
-        history.finish(job.name, document)
-        page = _page(job, history)
-    finally:
-        lock.release()
+    cloud = cloud_of(row.spec["cloud"])
+    controller = Controller(job, world, cloud, history)
+    keeper = keeper_of(row, cloud)
+    if keeper is not None and isinstance(cloud, Headed):
+        controller.world = keeper.take(world, history, cloud, controller.nonce)
+        controller.kept = keeper.kept
+    controller.keeps = keep
+    with LiveView(job.name, lambda: controller.world, limits_of(row.spec)) as view:
+        controller.told = view.told
+        try:
+            end = asyncio.run(_run(controller, keeper))
+        except DataError as error:  # what cannot be written down is not done
+            cure = f"training goes on; then 'deepvm jobs resume {job.name}' goes on with it"
+            raise DataError(f"{error}; {cure}") from None
+    if not end.job.over:
+        rate = end.usd_per_second * 3600
+        note(f"{job.name} trains on, for {rate:.4g} $/h; 'deepvm jobs resume {job.name}' watches it again")
+        raise typer.Exit(INTERRUPTED)
+    events = history.events(job.name)
+    document = final_document(job.name, row.created_s, end, events, on_demand_usd(row.spec))
+    earlier = [m for m in history.machines() if m["job"] != job.name]
+    document["forecast"] = forecast(row.spec, row.created_s, end, events, earlier, document)
+    if validate:
+        document["validation"] = _validation(row.created_s, end, events)
+    history.finish(job.name, document)
+    page = _page(job, history)
     print_as(output, lambda: print_job(document, ()), lambda: document)
     state = document["state"]
     for line in closing_lines(document, controller.last_lines, job.folder):

@@ -75,7 +75,7 @@ def rows_of(before: World, world: World, inbox: Iterable[tuple[d.Event, Mapping[
     told = [(_name(e), {**_facts(e), **facts}) for e, facts in inbox]
     told += [(MACHINE, facts) for facts in _ends(before, world)]
     news = world.preparing.items() - before.preparing.items()
-    told += [("preparing", {"id": key, "doing": doing}) for key, (doing, _) in sorted(news)]
+    told += [("preparing", {"id": key, "doing": doing}) for key, (doing, _) in sorted(news) if doing]
     if before.on_demand != world.on_demand:
         told.append((MARKET, market_facts(world)))
     if before.job is not world.job and not told:

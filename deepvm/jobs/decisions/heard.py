@@ -46,7 +46,7 @@ def known(world: World, event: Event) -> World:
         return world.to_end(event.why)
     if isinstance(event, SaveNow | Rebalanced):
         wanted = isinstance(event, SaveNow) or (event.id in world.members and world.terms.policy.saves)
-        if world.save is not None or not world.formed or world.job.over or not wanted:
+        if why_not_saved(world) or not wanted:
             return world
         reason = Reason.PERIODIC if isinstance(event, SaveNow) else Reason.INSURANCE
         return replace(world, save=Save(reason, world.now_s, world.now_s + world.terms.save_s))
@@ -97,13 +97,22 @@ def further(world: World, step: int, at_s: float) -> World:
 def _prepared(world: World, event: Heard) -> World:
     """With how far a machine's preparation is; seldom, because it is written down each time."""
     known_as, since_s = world.preparing.get(event.id, ("", -_SELDOM_S))
-    if event.preparing == known_as or (event.preparing and world.now_s - since_s < _SELDOM_S):
+    if event.preparing == known_as or (event.preparing and known_as and world.now_s - since_s < _SELDOM_S):
         return world
     others = {k: v for k, v in world.preparing.items() if k != event.id and world.machines[k].state.coming}
     return replace(world, preparing=others | ({event.id: (event.preparing, world.now_s)} if event.preparing else {}))
 
 
 _SELDOM_S = 10.0
+
+
+def why_not_saved(world: World) -> str:
+    """Why no version can be asked for now; empty if one can."""
+    if world.job.over or world.ending:
+        return "the job ends"
+    if not world.formed:
+        return "nothing is trained now"
+    return "" if world.save is None else "a version is being saved already"
 
 
 def _failed(world: World, machine: MachineRecord, event: Failed) -> World:
@@ -195,6 +204,8 @@ def with_event(world: World, machine: MachineRecord, event: MachineEvent) -> Wor
     if state is was:
         return world.with_machine(machine)
     machine = replace(machine, state=state)
+    if state.coming:  # it has got further, or comes back
+        world = replace(world, preparing={**world.preparing, machine.id: ("", now)})
     if was is Machine.INTENT and state not in (Machine.FAILED, Machine.RELEASING):
         machine = replace(machine, launched_s=now if machine.launched_s is None else machine.launched_s)
         world = replace(world, blocked={p: times for p, times in world.blocked.items() if p != machine.pool})

@@ -21,6 +21,7 @@ from deepvm.jobs.decisions.events import Act, Event, Failed, Listed, Release, Re
 from deepvm.jobs.decisions.heard import known, unsaved, with_event
 from deepvm.jobs.decisions.pool_choice import is_refusing
 from deepvm.jobs.decisions.states import Job, JobEvent, Machine, MachineEvent, job_after
+from deepvm.jobs.decisions.waiting import adopted, further_s, idlers, is_in_vain, let_go, timed, waited_s
 from deepvm.jobs.decisions.world import MachineRecord, Pool, Reason, Role, Save, World
 
 
@@ -63,9 +64,7 @@ def taken_up(world: World, now_s: float) -> World:
     A generation of which not all machines have started begins anew: some may have been told where to meet, and what
     they were told is not written down.
     """
-    rested = {k: replace(m, heard_s=m.heard_s and now_s) for k, m in world.machines.items()}
-    preparing = {k: (doing, now_s) for k, (doing, _) in world.preparing.items()}
-    world = replace(world, machines=rested, preparing=preparing)
+    world = adopted(world, now_s)
     if world.job.over or not world.formed or world.started.issuperset(world.members):
         return world
     begun = replace(world, job=job_after(world.job, JobEvent.BROKEN), formed=False, save=None)
@@ -103,8 +102,7 @@ def _watched(world: World) -> _Step:
             world = with_event(world, replace(machine, silent_s=now), MachineEvent.SILENT)
         elif silent and state is Machine.NOTICED and machine.silent_s is None:
             world = world.with_machine(replace(machine, silent_s=now))
-        further_s = max(machine.requested_s, world.preparing.get(machine.id, ("", 0.0))[1])
-        late = state.coming and now - further_s >= terms.start_s
+        late = state.coming and now - further_s(world, machine) >= terms.start_s
         if late or (state is Machine.SUSPECT and heard is not None and now - heard >= terms.lost_s):
             world = with_event(world, machine, MachineEvent.OVERDUE)
             acts.append(Release(machine.id))
@@ -150,7 +148,8 @@ def _limited(world: World) -> _Step:
         return world.to_end(f"{BUDGET} of {terms.total_usd:g} $ is used up"), []
     if terms.end_s is not None and world.now_s + last_s >= terms.end_s:
         return world.to_end(DEADLINE), []
-    if world.idle_s is not None and world.now_s - world.idle_s >= terms.give_up_s:
+    # A deadline for which machines may be bought decides itself how long spot is waited for.
+    if not world.formed and terms.bought is None and waited_s(world) >= terms.give_up_s:
         return world.to_end("no machine is to be had"), []
     failing = [r for r in Role if _never_ready(world, r) and not any(m.state.coming for m in world.of(r, *Machine))]
     if failing and not world.formed:
@@ -213,7 +212,11 @@ def _wish(world: World) -> tuple[Reason, float] | None:
         return Reason.EMERGENCY, taken_s
     if world.ending:
         return Reason.STOP, min(markets.wait_until_s(world), taken_s)
-    if taken or world.job is not Job.RUNNING or not world.has_waited(_RESIZE_AGAIN_S):
+    if (
+        (taken and world.now_s < taken_s + world.terms.lost_s)
+        or world.job is not Job.RUNNING
+        or not world.has_waited(_RESIZE_AGAIN_S)
+    ):
         return None
     changes = (_next_members(world), _next_anchors(world)) != (world.members, world.anchors)
     can = _next_members(world) and _has_anchors(world) and _has_spares(world)
@@ -291,7 +294,7 @@ def _formed(world: World) -> _Step:
         return replace(world, save=None, job=job_after(world.job, JobEvent.GO_ON)), acts
     if len(members) < terms.least or not _gathered(world, members) or not _has_anchors(world):
         if world.formed:
-            world = replace(world, job=job_after(world.job, JobEvent.BROKEN))
+            world = replace(world, job=job_after(world.job, JobEvent.BROKEN), idle_s=None, idled_s=0.0)
         return replace(world, formed=False, save=None, suspected_s=None, exits={}, started=frozenset()), acts
     number = world.generation + 1
     for name in members:
@@ -300,7 +303,7 @@ def _formed(world: World) -> _Step:
     done = world.reached if any(m in members for m in world.members) else _done_unheard(world)
     world = replace(world, peak=max(done, world.peak or 0), reached=0, reached_s=None)
     world = replace(world, job=job, generation=number, members=members, anchors=anchors, formed=True, exits={})
-    return replace(world, started=frozenset(), suspected_s=None, save=None), acts
+    return replace(world, started=frozenset(), suspected_s=None, save=None, idle_s=None, idled_s=0.0), acts
 
 
 def _done_unheard(world: World) -> int:
@@ -363,10 +366,16 @@ def _wanted(world: World) -> _Step:
     if world.job.over or world.ending:
         return world, []
     acts: list[Act] = []
-    for machine in list(world.of(Role.TRAINER, Machine.NOTICED)):
-        if machine.id not in world.members or not world.formed:  # it has nothing to give
+    for machine in [*world.of(Role.TRAINER, Machine.NOTICED), *world.of(Role.ANCHOR, Machine.NOTICED)]:
+        keeps = machine.id in world.anchors  # versions, also while nothing is trained
+        if not keeps and (machine.id not in world.members or not world.formed):  # it has nothing to give
             world = with_event(world, machine, MachineEvent.RELEASE)
             acts.append(Release(machine.id))
+    if waiting := idlers(world):
+        world = let_go(world)
+    for machine in waiting:
+        world = with_event(world, machine, MachineEvent.RELEASE)
+        acts.append(Release(machine.id))
     alive = [m for m in world.machines.values() if m.state.coming or m.state in (Machine.MEMBER, Machine.SUSPECT)]
     trainers = [m for m in alive if m.role is Role.TRAINER]
     live = [m for m in trainers if markets.fits(world, m)]
@@ -389,6 +398,8 @@ def _wanted(world: World) -> _Step:
     for pool, role, count in wanted:
         if pool is None or is_refusing(world, pool):
             continue
+        if role is Role.TRAINER and is_in_vain(world):
+            continue
         if _never_ready(world, role):  # training goes on without; when it cannot any more, there is one more try
             soon = world.formed and world.now_s - world.unready[role].last_s < terms.give_up_s
             if soon or any(m.state.coming for m in alive if m.role is role):
@@ -398,8 +409,7 @@ def _wanted(world: World) -> _Step:
                 break
             world, act = _requested(world, pool, role)
             acts.append(act)
-    waits = not trainers and not any(isinstance(act, Request) for act in acts)
-    return replace(world, idle_s=(world.idle_s or world.now_s) if waits else None), acts
+    return timed(world), acts
 
 
 def _requested(world: World, pool: Pool, role: Role) -> tuple[World, Request]:

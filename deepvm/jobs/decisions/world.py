@@ -130,7 +130,8 @@ class Terms:
         absent_s: until the cloud's list counts.
         gather_s: how long the first generation waits for more machines than the fewest.
         save_s: how long a version may take that no notice limits. cool_s: how long a pool that refused is left alone;
-            twice as long each time. give_up_s: without any machine for so long, there is nothing to be had.
+            twice as long each time. hold_s: how long machines wait for others that do not come, or for a version.
+        give_up_s: if nothing can be trained for so long, no more machines are to be had.
         policy: decides on emergency saves.
         anchor, anchors: where the machines that keep versions come from, and how many there are.
         steady, steadies: the same of machines of a generation that must be bought on demand.
@@ -152,6 +153,7 @@ class Terms:
     gather_s: float = 10.0
     save_s: float = 600.0
     cool_s: float = 30.0
+    hold_s: float = 600.0
     give_up_s: float = 3600.0
     policy: SavePolicy = field(default_factory=Adaptive)
     anchor: Pool | None = None
@@ -217,14 +219,15 @@ class World:
             was, None where training stands still, or nobody knows. peak: that of those before it,
             until it is known from which version this one goes on.
         pools: where machines are asked for, the best first. blocked: until when a pool is left alone, and how often it
-            refused in a row. idle_s: since when there is no machine and none is coming.
+            refused in a row. idle_s, idled_s: since when machines wait, None if none does or one prepares; and for how
+            long they had before (:mod:`deepvm.jobs.decisions.waiting`).
         facts: what is known of steps, versions and lives.
         ending: why the job is to stop, empty if it is not; ending_s: since when. failure: why nothing can be trained,
             else empty.
         requests: how many machines were ever asked for. saving_s: for how long saves have stalled training.
         on_demand: whether the deadline wants machines on demand. losses: spot machines that were lost or refused when
             it last decided. pace: how fast steps are.
-        preparing: by machine, what it does before it can train, and since when: when it last got further.
+        preparing: by machine, what it does before it can train, if that is known, and when it last got further.
         heads: where its controllers have run, if on machines that were rented for that.
         unready: by role, machines in a row that never could train.
         cold: machines whose next trainers still load while others run; heartbeats say it, nobody writes it down.
@@ -252,6 +255,7 @@ class World:
     pools: tuple[Pool, ...] = ()
     blocked: Mapping[Pool, tuple[float, int]] = field(default_factory=dict)
     idle_s: float | None = None
+    idled_s: float = 0.0
     facts: SaveFacts = field(default_factory=SaveFacts)
     ending: str = ""
     ending_s: float = 0.0

@@ -35,6 +35,7 @@ _PLAIN = (
     "peak",
     "unsaved_s",
     "idle_s",
+    "idled_s",
     "ending",
     "ending_s",
     "failure",

@@ -108,6 +108,12 @@ def own_folder(environ: Mapping[str, str] = os.environ) -> Path:
     return folder
 
 
+def place_of(environ: Mapping[str, str]) -> str:
+    """The history that an environment names, by a URL or a whole path; empty for that of this user's folder."""
+    place = environ.get(PLACE, "")
+    return place if not place or "://" in place else str(Path(place).absolute())
+
+
 @dataclass(frozen=True)
 class JobRow:
     """A job of the history; ``spec``: its file as it was submitted. ``result``: its final document, if it has ended."""

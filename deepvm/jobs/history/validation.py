@@ -77,7 +77,8 @@ def observed(created_s: float, world: World, events: Sequence[EventRow]) -> Obse
     if not generations or end_s is None:
         return None
     trainers = [m for m in world.machines.values() if m.role is Role.TRAINER and m.launched_s is not None]
-    needed = _needed_s(created_s, world, trainers)
+    deaths = {m.id: _death_s(m, generations) for m in trainers}
+    needed = _needed_s(created_s, world, trainers, deaths)
     waits, prepared, trained_s = list[float](), list[float](), 0.0
     before_s, before = created_s, set[str]()
     for one in generations:
@@ -102,12 +103,12 @@ def observed(created_s: float, world: World, events: Sequence[EventRow]) -> Obse
         took_s=fmean(took) if took else 0.0,
         allocation_s=fmean([max((m.launched_s or 0.0) - needed[m.id], 0.0) for m in trainers]),
         preparation_s=fmean(prepared),
-        lives_s=tuple(_death_s(m) - needed[m.id] for m in trainers),
-        graces_s=tuple(_death_s(m) - m.noticed_s if m.noticed_s is not None else 0.0 for m in trainers),
+        lives_s=tuple(deaths[m.id] - needed[m.id] for m in trainers),
+        graces_s=tuple(deaths[m.id] - m.noticed_s if m.noticed_s is not None else 0.0 for m in trainers),
         total_s=end_s - created_s,
         cost_usd=sum(_usd_until(m, end_s) for m in trainers),
         lost_steps=lost_steps,
-        preemptions=sum(_death_s(m) < math.inf for m in trainers),
+        preemptions=sum(at_s < math.inf for at_s in deaths.values()),
         parts_s=dict(zip(PARTS, parts, strict=True)),
     )
 
@@ -171,16 +172,25 @@ def _lost_steps(generations: Sequence[_Generation], step_s: float) -> int:
     return lost
 
 
-def _death_s(machine: MachineRecord) -> float:
-    """When it was, or would have been, taken back."""
+def _death_s(machine: MachineRecord, generations: Sequence[_Generation]) -> float:
+    """When it was, or would have been, taken back.
+
+    One that is noticed when another is gone is not of the next generation: for the job it goes with the other. The
+    simulator would have it train until its own end, and interrupt the job once more.
+    """
     if machine.noticed_s is not None and machine.taken_s is not None:
+        last = next((g for g in reversed(generations) if machine.id in g.members), None)
+        if last is not None and not last.held_s and machine.noticed_s <= last.end_s < machine.taken_s:
+            return last.end_s
         return machine.taken_s
     return machine.ended_s or math.inf if machine.end_reason in (LOST, PREEMPTED) else math.inf
 
 
-def _needed_s(created_s: float, world: World, trainers: Sequence[MachineRecord]) -> dict[str, float]:
+def _needed_s(
+    created_s: float, world: World, trainers: Sequence[MachineRecord], deaths: Mapping[str, float]
+) -> dict[str, float]:
     """Since when each machine was needed: from the start, or since the loss, or its notice, that it makes good."""
-    lost = sorted(min(m.noticed_s or math.inf, _death_s(m)) for m in trainers if _death_s(m) < math.inf)
+    lost = sorted(min(m.noticed_s or math.inf, deaths[m.id]) for m in trainers if deaths[m.id] < math.inf)
     since = [created_s] * world.terms.most + lost
     return {
         m.id: min(since[place], m.requested_s) if place < len(since) else m.requested_s

@@ -110,7 +110,7 @@ def plan_document(name: str, world: World) -> dict[str, Any]:
         (Role.TRAINER, terms.steady, terms.steadies, terms.steadies),
         (Role.ANCHOR, terms.anchor, terms.anchors, terms.anchors),
     ]
-    machines = [
+    machines: list[dict[str, Any]] = [
         {
             "role": role.value,
             "type": pool.instance_type,

@@ -263,7 +263,7 @@ class RunPage:
         group = event_group(event)
         what: list[str] = [tag("span", GROUPS[group], class_=f"badge {group}"), " ", visible(text)]
         lines = event.facts.get("lines")
-        if lines and event.facts.get("code"):
+        if lines and (event.facts.get("code") or event.kind == "failed"):
             printed = "\n".join(visible(str(line)) for line in lines)
             what.append(tag("details", tag("summary", "last lines"), tag("pre", printed)))
         stamp = datetime.fromtimestamp(event.at_s, timezone.utc)

@@ -18,7 +18,7 @@ from typing import Any
 from support.jobs.runs import until
 
 from deepvm.jobs.controller.api import application
-from deepvm.jobs.controller.server import Strangers, server_of
+from deepvm.jobs.controller.server import Strangers, listening, server_of
 from deepvm.jobs.wire import Receiver, new_secret, secret_of, token_of
 
 SPEC: dict[str, Any] = {
@@ -49,11 +49,12 @@ class Commander:
         self.reports: list[dict[str, Any]] = []
         self.beats: list[dict[str, Any]] = []
         self._receiver = Receiver(self.secret)
-        self._server = server_of(application(self, self._receiver), "127.0.0.1", 0, Strangers())
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._server.serve()), daemon=True)
+        bound = listening("127.0.0.1", 0)
+        self._server = server_of(application(self, self._receiver), Strangers())
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._server.serve([bound])), daemon=True)
         self._thread.start()
         until(lambda: self._server.started)
-        self.url = f"http://127.0.0.1:{self._server.servers[0].sockets[0].getsockname()[1]}"
+        self.url = f"http://127.0.0.1:{bound.getsockname()[1]}"
 
     async def job(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
         return {**self.spec, "sealed_token": self._receiver.hidden(token_of(self.secret), message)}

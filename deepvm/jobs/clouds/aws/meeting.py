@@ -15,6 +15,7 @@ Parameters that an earlier cluster has left do no harm: an address counts only i
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import secrets
 import socket
@@ -34,6 +35,8 @@ SILENT_S = 120.0
 """A leader whose port has been silent for so long is gone, or never came."""
 _MISSING, _EXISTS = "ParameterNotFound", "ParameterAlreadyExists"
 _T = TypeVar("_T")
+
+log = logging.getLogger("deepvm.jobs")
 
 
 class Meeting:
@@ -145,7 +148,7 @@ class Meeting:
             except (CloudError, OSError, ValueError, LookupError) as error:
                 if str(error) != said:  # a permission that is missing looks like a role that is not known yet
                     said = str(error)
-                    sys.stderr.write(f"{self._path}: {said}; trying again\n")
+                    log.warning("%s: %s; trying again", self._path, said)
                 if time.monotonic() > self._end_s:
                     sys.exit(f"after {self._wait_s:.0f} s: {self._path}: {error}")
                 time.sleep(self._look_s)

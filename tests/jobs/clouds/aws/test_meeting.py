@@ -116,7 +116,7 @@ def test_what_is_missing_is_said_in_time(imds: Imds, tmp_path: Path) -> None:
 
 
 def test_aws_that_does_not_answer(
-    imds: Imds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    imds: Imds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A role that is not known yet is waited for; one that never comes ends the wait with AWS's words.
 
@@ -134,7 +134,7 @@ def test_aws_that_does_not_answer(
     monkeypatch.setattr(meeting, "Aws", Refusing)
     at(imds, "127.0.0.1", "patient").keep(str(tmp_path / "t"))
     assert asked[:3] == ["GetParameter"] * 3
-    assert capsys.readouterr().err.count("/deepvm/patient: ssm GetParameter: not authorized yet") == 1
+    assert caplog.text.count("/deepvm/patient: ssm GetParameter: not authorized yet") == 1
     asked.clear()
     monkeypatch.setattr(Refusing, "call", lambda *_, **__: (_ for _ in ()).throw(OSError("no route")))
     with pytest.raises(SystemExit, match="after 0 s: /deepvm/patient: no route"):

@@ -1,0 +1,121 @@
+"""``deepvm jobs orphans`` where clouds do not answer, and controllers that begin and end beside each other."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.jobs.runs import Home, until
+
+from deepvm.cli.jobs import jobs_group, run
+from deepvm.io.file_lock import FileLock
+from deepvm.jobs.cloud import Listing, UnknownError
+from deepvm.jobs.decisions.world import Pool, Terms, World
+from deepvm.jobs.history.history import PLACE, History
+from deepvm.jobs.orphans import search
+from deepvm.jobs.standing import LOCK
+
+
+class Cloud:
+    """Has one machine of each job; fails as it is told."""
+
+    def __init__(self, *, fails: str = "") -> None:
+        self.fails, self.ended = fails, list[str]()
+
+    def listing(self, job: str) -> Listing:
+        if self.fails == "listing":
+            raise UnknownError("no network")
+        return Listing({"m1": 1.0, "m2": 2.0})
+
+    def release(self, job: str, machine: str) -> None:
+        if self.fails == machine:
+            raise UnknownError("throttled")
+        self.ended.append(machine)
+
+
+@pytest.mark.parametrize(
+    ("fails", "found", "ended", "problem"),
+    [
+        ("", 4, ["m1", "m2"], ""),
+        ("listing", 2, [], "one: no network"),
+        ("m1", 4, ["m2"], "one, m1: throttled"),
+        ("open", 2, [], "one: no such region"),
+    ],
+)
+def test_a_cloud_that_fails_hides_no_others(
+    tmp_path: Path, fails: str, found: int, ended: list[str], problem: str
+) -> None:
+    bad, good = Cloud(fails=fails), Cloud()
+
+    def cloud_of(name: str) -> Cloud:
+        if name == "bad" and fails == "open":
+            raise UnknownError("no such region")
+        return bad if name == "bad" else good
+
+    world = World(Terms(1, 1), 0.0, pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),))
+    with History.open({PLACE: str(tmp_path / "h.db")}) as history:
+        for name, cloud in (("one", "bad"), ("two", "good")):
+            (tmp_path / name).mkdir()
+            history.add_job(name, 0.0, tmp_path / name, {"cloud": cloud}, world)
+        result = search(history, cloud_of, release=True)  # type: ignore[arg-type]
+    assert len(result.orphans) == found and result.problems == ([problem] if problem else [])
+    assert bad.ended == ended and good.ended == ["m1", "m2"]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    found = Home(tmp_path)
+    yield found
+    found.end()
+
+
+def test_a_controller_in_the_background_finds_relative_places(home: Home) -> None:
+    del home.env["DEEPVM_DATA_DIR"]
+    job = home.job("away", "exec python own.py 20 0.01;")
+    places = {"DEEPVM_DATA_DIR": "mine", "DEEPVM_HISTORY": "h.db"}
+    words = home.command("run", str(job), "--detach")
+    done = subprocess.run(words, env={**home.env, **places}, cwd=home.folder, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "away\n"), done.stderr
+    with History.open({PLACE: str(home.folder / "h.db")}) as history:
+        until(lambda: (row := history.job("away")) is not None and row.result is not None, 60)
+    assert (home.folder / "mine" / "jobs" / "away" / "run.html").exists()
+
+
+def test_a_controller_in_the_background_that_cannot_begin(home: Home) -> None:
+    job = home.job("taken", "exec python own.py 20 0.01;")
+    folder = home.jobs / "taken"
+    folder.mkdir(parents=True)
+    lock = FileLock(folder / LOCK)
+    assert lock.take(shared=True)  # for ever, as by a file system that has lost an owner
+    try:
+        done = home.run("run", str(job), "--detach")
+    finally:
+        lock.release()
+    assert done.returncode == 4
+    assert "the controller of taken has ended: Error: another process is the controller" in done.stderr
+
+
+def test_who_goes_on_with_a_job_knows_what_the_one_before_wrote_last(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A controller that ends while another waits for its place may have formed one more generation."""
+    assert home.run("run", str(home.job("next", "exec python own.py 5 0.01;", budget={"total_usd": 1e-9}))).returncode
+    for name, value in home.env.items():
+        monkeypatch.setenv(name, value)
+    known = list[int]()
+
+    @contextlib.contextmanager
+    def last_words(name: str, folder: Path) -> Iterator[None]:
+        with History.open() as history:
+            world = history.world(name)
+            history.commit(name, world, replace(world, generation=7), [])
+        yield
+
+    monkeypatch.setattr(run, "only_controller", last_words)
+    monkeypatch.setattr(run, "control", lambda job, world, *_, **__: known.append(world.generation))
+    jobs_group.resume("next", total_usd=10.0, deadline=None)
+    assert known == [7]
