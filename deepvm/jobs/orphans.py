@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from deepvm.errors import DeepVMError
-from deepvm.jobs.cloud import Cloud, Distant, Headed, head_name
+from deepvm.jobs.cloud import Cloud, Distant, Headed, UnknownError, head_name
 from deepvm.jobs.head.head_state import HeadState
 from deepvm.jobs.history.history import History, JobRow
 from deepvm.jobs.standing import ALIVE, controller_in
@@ -50,6 +50,8 @@ def _orphans(row: JobRow, cloud: Cloud) -> Iterator[Orphan]:
     alive = controller_in(row.folder) == ALIVE
     if isinstance(cloud, Headed):
         state = HeadState.load(row.folder)
+        if state is not None and not state.here and not state.read:
+            raise UnknownError("whether its head lives is not known, as what that has written cannot be read")
         needed = head_name(state.number) if state is not None and alive else ""
         for machine, since_s in cloud.heads(row.name).alive.items():
             if machine != needed:

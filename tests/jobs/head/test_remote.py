@@ -17,6 +17,7 @@ from deepvm.jobs.head import remote
 from deepvm.jobs.head.head_state import BEGINS_S, FRESH_S, HeadState
 from deepvm.jobs.head.mirror import FOLDER, MIRROR, decoded, encoded, packed, unpack
 from deepvm.jobs.history.history import EventRow, History, JobRow
+from deepvm.jobs.orphans import search
 from deepvm.jobs.standing import ALIVE, ELSEWHERE, GONE, OVER, controller_of
 
 
@@ -264,3 +265,17 @@ def test_the_folder_of_a_job(tmp_path: Path) -> None:
     unpack(packed(tmp_path / "a"), tmp_path / "b")
     assert sorted(p.name for p in (tmp_path / "b").iterdir()) == ["logs", "secret"]
     assert (tmp_path / "b" / "secret").stat().st_mode & 0o777 == 0o600
+
+
+def test_nothing_is_an_orphan_while_nobody_knows_whether_the_head_lives(
+    cloud: HeadCloud, laptop: tuple[History, JobRow], tmp_path: Path
+) -> None:
+    history, row = laptop
+    remote.start(row, history, cloud)
+    head, _ = begin(cloud, tmp_path / "head")
+    cloud.bucket.down = True
+    with pytest.raises(UnknownError):
+        remote.refresh(row, history, cloud)
+    found = search(history, lambda name: cloud, release=True)  # type: ignore[arg-type, return-value]
+    assert not found.orphans and "cannot be read" in found.problems[0] and list(cloud.alive) == ["head-1"]
+    head.close()
