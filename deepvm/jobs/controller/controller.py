@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import secrets
 import signal
 import time
@@ -16,12 +15,12 @@ from typing import Any
 
 from deepvm.core.spelling import joined
 from deepvm.errors import DataError, DeepVMError
-from deepvm.io.agent_board import SaveReason
 from deepvm.io.failpoints import point
 from deepvm.jobs.agent.controller_client import LINE
 from deepvm.jobs.cloud import Cloud, Distant, Start
 from deepvm.jobs.clouds.registry import clouds_that_preempt
 from deepvm.jobs.controller.api import BusyError, application
+from deepvm.jobs.controller.briefing import Briefing
 from deepvm.jobs.controller.changes import changed_states, has_changed, pass_points, rows_of
 from deepvm.jobs.controller.clock import SteadyClock
 from deepvm.jobs.controller.cloud_calls import CloudCalls
@@ -31,13 +30,12 @@ from deepvm.jobs.controller.samples import Sampler
 from deepvm.jobs.controller.server import Strangers, listening, server_of
 from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.heard import further, why_not_saved
-from deepvm.jobs.decisions.react import Orders, orders_of, react, taken_up
+from deepvm.jobs.decisions.react import Orders, begun_anew, orders_of, react
 from deepvm.jobs.decisions.states import Machine
-from deepvm.jobs.decisions.waiting import forgiven
-from deepvm.jobs.decisions.world import LOST, UNREADY, Reason, World
+from deepvm.jobs.decisions.waiting import adopted, forgiven
+from deepvm.jobs.decisions.world import LOST, UNREADY, World
 from deepvm.jobs.history.history import MACHINE, EventRow, History
 from deepvm.jobs.history.log_files import add_line
-from deepvm.jobs.history.pools import learnt
 from deepvm.jobs.wire import USER, Receiver, secret_of, token_of
 
 _TICK_S, _ACK_S = 0.2, 8.0
@@ -49,13 +47,6 @@ _STALL_S = 1.0
 _AGAIN_S, _UNWRITTEN_S, _LOCKED_S = 1.0, 300.0, 0.3
 _QUIET = (d.Tick, d.Heard, d.Listed, d.Silent)
 """Events of which only what follows is written down."""
-_REASONS = {
-    Reason.EMERGENCY: SaveReason.EMERGENCY,
-    Reason.RESIZE: SaveReason.RESIZE,
-    Reason.STOP: SaveReason.STOP,
-    Reason.INSURANCE: SaveReason.INSURANCE,
-    Reason.PERIODIC: SaveReason.USER,
-}
 
 log = logging.getLogger("deepvm.jobs")
 
@@ -78,15 +69,6 @@ class Submitted:
     list_s: float = 1.0
 
 
-@dataclass
-class _Agent:
-    """What the last heartbeat of a machine said."""
-
-    address: str = ""
-    port: int = 0
-    scheduled: int = 0
-
-
 class Controller:
     """Runs a job to its end; everything happens in one thread, but for the calls to the cloud."""
 
@@ -106,11 +88,9 @@ class Controller:
         self.kept: Callable[[], Awaitable[None]] = _nowhere_else
         self._receiver = Receiver(job.secret)
         self.interrupted, self.keeps = False, False
-        self._agents: dict[str, _Agent] = {}
+        self._briefing = Briefing(job.spec, self._clock)
         self._change = asyncio.Condition()
         self._tasks = set[asyncio.Task[None]]()
-        self._ports: dict[int, int] = {}
-        self._schedule: dict[str, Any] | None = None
         self._struck, self._explained = set[str](), set[str]()
         self._heard: dict[str, tuple[d.Heard, float]] = {}
         self._inbox: list[tuple[d.Event, Mapping[str, Any]]] = []
@@ -238,7 +218,8 @@ class Controller:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
         last_s = self._clock.now_s()
-        self.world = taken_up(self.world, last_s)
+        self.world = adopted(self.world, last_s)
+        self._briefing.take_up(self.world)
         sampler, looked = Sampler(self._history, self._job.name), False
         try:
             while True:
@@ -382,8 +363,7 @@ class Controller:
         beat, record = beat_of(machine, message), self.world.machines.get(machine)
         if record is None:
             return self._told(Orders(shutdown=True))
-        is_new, agent = machine not in self._agents, self._agents.setdefault(machine, _Agent())
-        agent.address, agent.port, agent.scheduled = beat.address, beat.port, beat.scheduled
+        is_new = self._briefing.hears(machine, beat)
         if (wait := self._waiting.pop(machine, None)) is not None:
             wait.cancel()
         if record.state is Machine.MEMBER:
@@ -391,13 +371,17 @@ class Controller:
         else:
             self.feed(beat.heard)
             await self._heeded()
-        if agent.scheduled or is_new:
+        if beat.scheduled or is_new:
             await self._wake()
         until_s = time.monotonic() + min(beat.wait_s, 60.0)
         async with self._change:
             while True:
                 orders, left_s = orders_of(self.world, machine), until_s - time.monotonic()
-                if self._digest(orders) != beat.seen and self._can_start(machine, orders):
+                if self._briefing.splits(orders):
+                    self.world = begun_anew(self.world)  # the next look forms another
+                elif self._briefing.digest(orders, self.nonce) != beat.seen and self._briefing.can_begin(
+                    machine, orders, self.world
+                ):
                     break
                 if left_s <= 0:
                     return {"same": True}
@@ -407,6 +391,9 @@ class Controller:
         point("controller.before-orders")
         return self._told(orders)
 
+    def _told(self, orders: Orders) -> dict[str, Any]:
+        return self._briefing.told(orders, self.nonce, self.world)
+
     async def _safe(self) -> None:
         """Wait until what follows cannot be forgotten. Raises BusyError."""
         try:
@@ -414,11 +401,6 @@ class Controller:
         except DeepVMError as error:
             self._wrong = self._wrong or error
             raise BusyError(str(error)) from None
-
-    def _can_start(self, machine: str, orders: Orders) -> bool:
-        """Whether all is known that the trainers of a machine must know; they are heard one after the other."""
-        is_known = all(m in self._agents for m in [*orders.members, *self.world.anchors])
-        return not orders.generation or machine in self.world.started or is_known
 
     def gone(self, machine: str) -> None:
         """See :class:`deepvm.jobs.controller.api.Handler`."""
@@ -431,62 +413,6 @@ class Controller:
         del self._waiting[machine]
         self.feed(d.Silent(machine))
 
-    def _anchor_tier(self) -> list[str]:
-        """The memory nodes of this generation, if there are any; each keeps a part of every version."""
-        agents = [self._agents.get(anchor, _Agent()) for anchor in self.world.anchors]
-        return [f"tcp://{','.join(f'{a.address}:{a.port}' for a in agents)}"] if agents else []
-
-    def _schedule_of(self, orders: Orders) -> Mapping[str, Any] | None:
-        found = self._schedule
-        if found is None or found["generation"] != orders.generation:
-            return None
-        reason, until_ms, request = found["save"]  # told as time that is left: clocks of machines may differ
-        return {**found, "save": [reason, max(until_ms - int(self._clock.now_s() * 1000), 0), request]}
-
-    def _digest(self, orders: Orders) -> str:
-        """Differs where the orders do: the members of a generation do not change."""
-        save, schedule = orders.save, self._schedule_of(orders)
-        asked_s, number = 0.0 if save is None else save.asked_s, 0 if schedule is None else schedule["number"]
-        if orders.serve:
-            return "serving"
-        return f"{self._receiver.nonce[:8]} {orders.shutdown:d} {orders.generation} {asked_s} {number}"
-
-    def _told(self, orders: Orders) -> dict[str, Any]:
-        """The orders as an agent reads them."""
-        found: dict[str, Any] = {
-            "digest": self._digest(orders),
-            "shutdown": orders.shutdown,
-            "serve": orders.serve,
-            "generation": orders.generation,
-            "ranks": [],
-            "tiers": [],
-            "port": 0,
-            "save": None,
-            "schedule": self._schedule_of(orders),
-            "mttp_s": None,
-            "missed_rate": 0.0,
-        }
-        if orders.generation:
-            first = self._agents.get(orders.members[0], _Agent())
-            port = self._ports.setdefault(orders.generation, first.port)
-            each = int(self._job.spec["per_machine"])
-            found["port"] = port
-            mttp_s, found["missed_rate"] = learnt(self.world)
-            found["mttp_s"] = mttp_s if mttp_s < math.inf else None
-            found["tiers"] = [*self._anchor_tier(), *self._job.spec["tiers"]]
-            found["ranks"] = [
-                {"machine": m, "address": self._agents.get(m, _Agent()).address, "processes": each}
-                for m in orders.members
-            ]
-            if orders.save is not None:
-                save = orders.save
-                found["save"] = {
-                    "reason": int(_REASONS[save.reason]),
-                    "asked_s": save.asked_s,
-                    "left_s": max(save.limit_s - self._clock.now_s(), 0.0),
-                }
-        return found
-
     async def schedule(self, machine: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """See :class:`deepvm.jobs.controller.api.Handler`."""
         (generation, step, save), members = schedule_of(message), self.world.members
@@ -496,19 +422,19 @@ class Controller:
         number = 1 + secrets.randbits(48)
         reason, left_ms, request = save
         until_ms = int(self._clock.now_s() * 1000) + left_ms
-        self._schedule = {"generation": generation, "step": step, "save": [reason, until_ms, request], "number": number}
+        order = {"generation": generation, "step": step, "save": [reason, until_ms, request], "number": number}
+        self._briefing.schedule = order
         until_s = time.monotonic() + _ACK_S
         async with self._change:
             self._change.notify_all()
-            while any(self._agents.get(m, _Agent()).scheduled != number for m in members):
+            while missing := self._briefing.unscheduled(members, number):
                 left_s = until_s - time.monotonic()
                 if self.world.generation != generation:
                     return {"error": "an older generation"}
                 if left_s <= 0:
                     # Some will save it, and the others will not: none goes on like that, unless they agree themselves.
-                    for m in () if message.get("peers") else members:
-                        if self._agents.get(m, _Agent()).scheduled != number:
-                            self.feed(d.Silent(m))
+                    for one in () if message.get("peers") else missing:
+                        self.feed(d.Silent(one))
                     return {"error": "not all machines have it"}
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._change.wait(), left_s)

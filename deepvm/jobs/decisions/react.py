@@ -21,7 +21,7 @@ from deepvm.jobs.decisions.events import Act, Event, Failed, Listed, Release, Re
 from deepvm.jobs.decisions.heard import known, unsaved, with_event
 from deepvm.jobs.decisions.pool_choice import is_refusing
 from deepvm.jobs.decisions.states import Job, JobEvent, Machine, MachineEvent, job_after
-from deepvm.jobs.decisions.waiting import adopted, further_s, idlers, is_in_vain, let_go, timed, waited_s
+from deepvm.jobs.decisions.waiting import further_s, idlers, is_in_vain, let_go, timed, waited_s
 from deepvm.jobs.decisions.world import MachineRecord, Pool, Reason, Role, Save, World
 
 
@@ -58,15 +58,8 @@ def orders_of(world: World, machine: str) -> Orders:
 _UNWANTED = (Machine.RELEASING, Machine.LOST, Machine.ENDED, Machine.FAILED)
 
 
-def taken_up(world: World, now_s: float) -> World:
-    """A world that another controller takes up: silence meanwhile counts for nothing.
-
-    A generation of which not all machines have started begins anew: some may have been told where to meet, and what
-    they were told is not written down.
-    """
-    world = adopted(world, now_s)
-    if world.job.over or not world.formed or world.started.issuperset(world.members):
-        return world
+def begun_anew(world: World) -> World:
+    """A world whose generation is none: its members cannot meet. The next one is formed at once."""
     begun = replace(world, job=job_after(world.job, JobEvent.BROKEN), formed=False, save=None)
     return replace(begun, suspected_s=None, exits={}, started=frozenset())
 

@@ -18,9 +18,9 @@ from deepvm.jobs.controller.server import listening
 MACHINES = {"m1": {"address": "10.0.0.1", "port": 1111}, "m2": {"address": "10.0.0.2", "port": 2222}}
 
 
-def beat(found: Controlled, machine: str, port: int = 0, wait_s: float = 0.0) -> dict[str, Any]:
+def beat(found: Controlled, machine: str, port: int = 0, wait_s: float = 0.0, seen: str = "") -> dict[str, Any]:
     """The orders for a machine."""
-    facts = {**MACHINES[machine], "wait_s": wait_s}
+    facts = {**MACHINES[machine], "wait_s": wait_s, "seen": seen}
     return Peer(found, machine).ask("/beat", {**BEAT, **facts, "port": port or facts["port"]})
 
 
@@ -29,19 +29,21 @@ def places(orders: dict[str, Any]) -> tuple[Any, ...]:
     return orders["generation"], orders["port"], [rank["address"] for rank in orders["ranks"]]
 
 
-@pytest.fixture
-def half_told(tmp_path: Path) -> Any:
-    """A controller that was killed when it had told m1 where generation 1 meets, and not m2; another is there."""
-    found = Controlled(tmp_path)
+@pytest.fixture(params=[True, False], ids=["half told", "not told"])
+def taken_over(tmp_path: Path, request: pytest.FixtureRequest) -> Any:
+    """A controller that has formed generation 1 and was killed; another is there. With the orders that m1 had."""
+    found, seen = Controlled(tmp_path), ""
     try:
         beat(found, "m1")
         beat(found, "m2")
         until(lambda: found.world().generation == 1, 10)
-        told = until(lambda: (orders := beat(found, "m1")).get("generation") and orders, 10)
-        assert places(told) == (1, 1111, ["10.0.0.1", "10.0.0.2"])
+        if request.param:
+            told = until(lambda: (orders := beat(found, "m1")).get("generation") and orders, 10)
+            assert places(told) == (1, 1111, ["10.0.0.1", "10.0.0.2"])
+            seen = told["digest"]
         found.kill()
         found.start()
-        yield found
+        yield found, seen
     finally:
         found.kill()
         for peer in found.peers:
@@ -49,23 +51,51 @@ def half_told(tmp_path: Path) -> Any:
             peer.connection.close()
 
 
-def test_a_generation_that_is_half_told_begins_anew(half_told: Controlled) -> None:
-    """Else the two would wait for each other at different ports."""
-    waits = [("m2", 2223), ("m1", 1112), ("m2", 2224)]  # the ports that are free change
-    answers = [beat(half_told, machine, port) for machine, port in waits]
-    assert answers[0].get("generation", 0) == 0  # m1 has not been heard: nobody knows where it is
-    assert places(answers[1]) == places(answers[2]) == (2, 1112, ["10.0.0.1", "10.0.0.2"])
+def test_all_are_told_the_same_place(taken_over: tuple[Controlled, str]) -> None:
+    """If one has been told another, by a controller that has written it down nowhere, a new generation begins."""
+    found, seen = taken_over
+    assert beat(found, "m2", 2223).get("generation", 0) == 0  # m1 has not been heard: nobody knows where it is
+    generation = 2 if seen else 1
+    for machine, port in (("m1", 1112), ("m2", 2224)):  # the ports that are free change
+        answer = beat(found, machine, port, 2.0, seen if machine == "m1" else "")
+        assert places(answer) == (generation, 1112, ["10.0.0.1", "10.0.0.2"])
 
 
-def test_who_waits_is_told_as_soon_as_all_are_known(half_told: Controlled) -> None:
-    answers: list[dict[str, Any]] = []
-    thread = threading.Thread(target=lambda: answers.append(beat(half_told, "m2", wait_s=14.0)))
+def test_who_waits_is_told_as_soon_as_all_are_known(taken_over: tuple[Controlled, str]) -> None:
+    (found, seen), answers = taken_over, list[dict[str, Any]]()
+
+    def wait() -> None:
+        while not answers or not answers[-1]["generation"]:
+            answers.append(beat(found, "m2", wait_s=14.0))
+
+    thread = threading.Thread(target=wait)
     thread.start()
     time.sleep(0.3)
     began = time.monotonic()
-    beat(half_told, "m1")
+    beat(found, "m1", seen=seen)
     thread.join()
-    assert places(answers[0]) == (2, 1111, ["10.0.0.1", "10.0.0.2"]) and time.monotonic() - began < 5
+    assert places(answers[-1]) == (2 if seen else 1, 1111, ["10.0.0.1", "10.0.0.2"])
+    assert time.monotonic() - began < 5
+
+
+def test_a_generation_that_all_run_goes_on(tmp_path: Path) -> None:
+    """Although their word that they have started was never heard."""
+    found = Controlled(tmp_path)
+    try:
+        beat(found, "m1")
+        beat(found, "m2")
+        until(lambda: found.world().generation == 1, 10)
+        found.kill()
+        found.start()
+        for machine in MACHINES:
+            Peer(found, machine).ask("/beat", {**BEAT, **MACHINES[machine], "generation": 1, "seen": "x 0 1 0.0 0"})
+        time.sleep(1)
+        assert found.world().generation == 1 and found.world().formed
+    finally:
+        found.kill()
+        for peer in found.peers:
+            assert peer.connection is not None
+            peer.connection.close()
 
 
 def test_a_generation_that_runs_goes_on(tmp_path: Path) -> None:

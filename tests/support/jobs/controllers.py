@@ -217,7 +217,7 @@ def running(folder: Path, machines: int = 2) -> Iterator[Controlled]:
     found = Controlled(folder, machines)
     beating = Beating(found, [f"m{n + 1}" for n in range(machines)])
     try:
-        until(lambda: found.world().generation == 1, 30)
+        until(lambda: found.kinds().count("started") == machines, 30)
         yield found
     finally:
         beating.stop()

@@ -1,0 +1,137 @@
+"""What agents have said of themselves, and what they are told: orders with the places where trainers meet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from deepvm.io.agent_board import SaveReason
+from deepvm.jobs.controller.clock import SteadyClock
+from deepvm.jobs.controller.messages import Beat
+from deepvm.jobs.decisions.react import Orders
+from deepvm.jobs.decisions.world import Reason, World
+from deepvm.jobs.history.pools import learnt
+
+_REASONS = {
+    Reason.EMERGENCY: SaveReason.EMERGENCY,
+    Reason.RESIZE: SaveReason.RESIZE,
+    Reason.STOP: SaveReason.STOP,
+    Reason.INSURANCE: SaveReason.INSURANCE,
+    Reason.PERIODIC: SaveReason.USER,
+}
+_DIGEST_WORDS = 5
+
+
+@dataclass(frozen=True)
+class _Agent:
+    """What the last heartbeat of a machine said; ``told``: the generation of the orders that it has."""
+
+    address: str = ""
+    port: int = 0
+    scheduled: int = 0
+    runs: int = 0
+    told: int = 0
+
+
+_UNHEARD = _Agent()
+
+
+class Briefing:
+    """Of one job, by one controller; for one thread."""
+
+    def __init__(self, spec: Mapping[str, Any], clock: SteadyClock) -> None:
+        """Nobody has been heard yet."""
+        self._spec, self._clock = spec, clock
+        self._agents: dict[str, _Agent] = {}
+        self._ports: dict[int, int] = {}
+        self._doubtful = 0
+        self.schedule: Mapping[str, Any] | None = None
+        """The step that all are to save: ``generation``, ``step``, ``save`` with the time until when, ``number``."""
+
+    def take_up(self, world: World) -> None:
+        """Doubt a generation of which a controller before this one may have told only some machines."""
+        if world.formed and not world.started.issuperset(world.members):
+            self._doubtful = world.generation
+
+    def hears(self, machine: str, beat: Beat) -> bool:
+        """Whether it is the first heartbeat of a machine."""
+        is_new, words = machine not in self._agents, beat.seen.split()
+        told = int(words[2]) if len(words) == _DIGEST_WORDS and words[2].isdigit() else 0
+        self._agents[machine] = _Agent(beat.address, beat.port, beat.scheduled, beat.heard.epoch, told)
+        return is_new
+
+    def unscheduled(self, members: tuple[str, ...], number: int) -> list[str]:
+        """The machines that have not marked the step of this number."""
+        return [m for m in members if self._agents.get(m, _UNHEARD).scheduled != number]
+
+    def splits(self, orders: Orders) -> bool:
+        """Whether some machines of a generation know of a meeting place that others will not be told; asked once.
+
+        A controller before this one has told them, and nobody has written it down.
+        """
+        generation = orders.generation
+        if not generation or self._doubtful != generation or not all(m in self._agents for m in orders.members):
+            return False
+        self._doubtful = 0
+        agents = [self._agents[m] for m in orders.members]
+        run = [a.runs == generation for a in agents]
+        return not all(run) and (any(run) or any(a.told == generation for a in agents))
+
+    def can_begin(self, machine: str, orders: Orders, world: World) -> bool:
+        """Whether all is known that the trainers of a machine must know: agents are heard one after the other."""
+        if not orders.generation or all(m in self._agents for m in [*orders.members, *world.anchors]):
+            return True
+        return machine in world.started and self._doubtful != orders.generation
+
+    def digest(self, orders: Orders, nonce: str) -> str:
+        """Differs where the orders do: the members of a generation do not change."""
+        save, schedule = orders.save, self._schedule_of(orders)
+        asked_s, number = 0.0 if save is None else save.asked_s, 0 if schedule is None else schedule["number"]
+        if orders.serve:
+            return "serving"
+        return f"{nonce[:8]} {orders.shutdown:d} {orders.generation} {asked_s} {number}"
+
+    def told(self, orders: Orders, nonce: str, world: World) -> dict[str, Any]:
+        """The orders as an agent reads them."""
+        found: dict[str, Any] = {
+            "digest": self.digest(orders, nonce),
+            "shutdown": orders.shutdown,
+            "serve": orders.serve,
+            "generation": orders.generation,
+            "ranks": [],
+            "tiers": [],
+            "port": 0,
+            "save": None,
+            "schedule": self._schedule_of(orders),
+            "mttp_s": None,
+            "missed_rate": 0.0,
+        }
+        if orders.generation:
+            first = self._agents.get(orders.members[0], _UNHEARD)
+            found["port"] = self._ports.setdefault(orders.generation, first.port)
+            mttp_s, found["missed_rate"] = learnt(world)
+            found["mttp_s"] = mttp_s if mttp_s < math.inf else None
+            found["tiers"] = [*self._anchor_tier(world), *self._spec["tiers"]]
+            each = int(self._spec["per_machine"])
+            found["ranks"] = [
+                {"machine": m, "address": self._agents.get(m, _UNHEARD).address, "processes": each}
+                for m in orders.members
+            ]
+            if (save := orders.save) is not None:
+                left_s = max(save.limit_s - self._clock.now_s(), 0.0)
+                found["save"] = {"reason": int(_REASONS[save.reason]), "asked_s": save.asked_s, "left_s": left_s}
+        return found
+
+    def _anchor_tier(self, world: World) -> list[str]:
+        """The memory nodes of this generation, if there are any; each keeps a part of every version."""
+        agents = [self._agents.get(anchor, _UNHEARD) for anchor in world.anchors]
+        return [f"tcp://{','.join(f'{a.address}:{a.port}' for a in agents)}"] if agents else []
+
+    def _schedule_of(self, orders: Orders) -> Mapping[str, Any] | None:
+        found = self.schedule
+        if found is None or found["generation"] != orders.generation:
+            return None
+        reason, until_ms, request = found["save"]  # told as time that is left: clocks of machines may differ
+        return {**found, "save": [reason, max(until_ms - int(self._clock.now_s() * 1000), 0), request]}
