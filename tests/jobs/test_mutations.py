@@ -108,6 +108,7 @@ def fenced_backups(folder: Path) -> None:
     assert older._store is not None
     with contextlib.suppress(CheckpointError):
         older._store.save(file, Part(40, 0, 1))
+        older._store.seal(Part(40, 0, 1), 1)
     assert newer.latest(0, 2) is None, "a version of an older epoch is visible"
 
 
