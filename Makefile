@@ -51,7 +51,7 @@ test test-slow: export OMP_NUM_THREADS := 1
 
 test: $(VENV)/.dev
 	@$(COMPILE)
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 test-slow: $(VENV)/.dev
 	THOROUGH_TESTS=1 $(BIN)/python -m pytest -n auto -m 'not gpu and not alone'

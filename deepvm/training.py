@@ -182,7 +182,10 @@ def backup(path: str | Path) -> None:
 
 
 def latest() -> Path | None:
-    """The newest backup of this rank, or of rank 0, fetched if it is not here; None if there is none."""
+    """This rank's part of the newest backup, or rank 0's if that alone saved, fetched; None if there is none.
+
+    Raises CheckpointError: it cannot be fetched, or other ranks have parts of it and this one has none.
+    """
     link = _training.agent()
     if link is None:
         return None

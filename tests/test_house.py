@@ -22,6 +22,7 @@ from deepvm.cli.app import COMMANDS
 from deepvm.jobs.clouds.registry import CLOUDS as JOB_CLOUDS
 from deepvm.reports.exports.registry import REGISTRY
 
+pytestmark = pytest.mark.xdist_group("house")  # one process reads all files, once
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "deepvm"
 

@@ -119,6 +119,8 @@ CASES = {
     "history export": [Case("", "history")],
 }
 """By command: all that print JSON must be here."""
+LONG = ("profile all", "profile scaling")
+"""Commands that measure for seconds."""
 
 
 def commands(command: Any, words: str) -> Iterator[tuple[str, Any]]:
@@ -194,7 +196,11 @@ def test_each_document_is_printed_by_a_case() -> None:
 
 @pytest.mark.parametrize(
     ("command", "case"),
-    [pytest.param(c, case, id=f"{c} {case.words}"[:60]) for c, cases in CASES.items() for case in cases],
+    [
+        pytest.param(c, case, id=f"{c} {case.words}"[:60], marks=pytest.mark.slow if c in LONG else ())
+        for c, cases in CASES.items()
+        for case in cases
+    ],
 )
 def test_forms_say_the_same(command: str, case: Case, call: Any, capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(call(command, case, "json"))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
+from support.jobs.controllers import Peer, running
 
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.jobs.decisions import events as d
+from deepvm.jobs.decisions.heard import why_not_saved
 from deepvm.jobs.decisions.react import orders_of, react
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import Pool, Reason, Terms, World
+from deepvm.jobs.wire import USER
 
 SPOT = Pool("a", "z", "spot", 3.6)
 
@@ -173,3 +177,54 @@ def test_a_job_that_is_over_its_budget_still_may_save() -> None:
     assert not world.job.over
     world = after(world, [d.Safe(1, 501, Reason.STOP)], 631.0)
     assert world.job is Job.STOPPED and world.version == 501
+
+
+# --- what the user asks for ------------------------------------------------------------------------------------------
+
+
+def test_a_save_that_is_not_asked_for_is_refused_with_a_reason() -> None:
+    world = World(Terms(1, 1), 0.0, pools=(SPOT,))
+    assert why_not_saved(world) == "nothing is trained now"
+    world = trains(Terms(1, 1))
+    assert why_not_saved(world) == ""
+    assert why_not_saved(after(world, [d.SaveNow()], 601.0)) == "a version is being saved already"
+    stops = after(world, [d.Stop("the user")], 601.0)
+    assert why_not_saved(stops) == why_not_saved(after(stops, [d.Safe(1, 501, Reason.STOP)], 602.0)) == "the job ends"
+
+
+def test_the_controller_answers_why_it_does_not_save(tmp_path: Path) -> None:
+    with running(tmp_path) as found:
+        user = Peer(found, USER)
+        assert user.ask("/command", {"command": "save"}) == {}
+        answer = user.ask("/command", {"command": "save"})
+        assert answer == {"error": "no version is asked for: a version is being saved already"}
+
+
+# --- a machine that is not taken back after all ----------------------------------------------------------------------
+
+
+def test_one_that_is_noticed_and_stays_gives_way_to_its_replacement() -> None:
+    """The policy does not act on notices, and the cloud does not do what it has said."""
+    world = after(trains(Terms(1, 1, policy=parse_policy("static:1000"))), [d.Noticed("m1", 720.0)], 600.0)
+    second = 600.0
+    while second < 760.0:
+        second += 10.0
+        world = after(world, [d.Heard("m1", 1, int(second), warm=True), d.Heard("m2", warm=True)], second)
+        assert wish(world) is None and world.members == ("m1",)
+    world = after(world, [d.Heard("m1", 1, 770, warm=True), d.Heard("m2", warm=True)], 770.0)
+    assert wish(world) is Reason.RESIZE
+    world, acts = react(world, d.Safe(1, 771, Reason.RESIZE), 772.0)
+    assert d.Release("m1") in acts and world.members == ("m2",) and world.version == 771
+
+
+def test_an_anchor_that_is_noticed_and_stays_is_released_by_the_next() -> None:
+    anchor = Pool("m", "z", "on-demand", 1.0)
+    world = after(World(Terms(1, 1, anchor=anchor, anchors=1), 0.0, pools=(SPOT,)), [d.Tick()], 0.0)
+    world = after(world, [d.Heard("m1", warm=True), d.Heard("m2", warm=True)], 5.0)
+    world = after(world, [d.Started(m, 1, 0) for m in world.members], 6.0)
+    first, trainer = world.anchors[0], world.members[0]
+    world = after(world, [d.Noticed(first, 130.0)], 10.0)
+    world, acts = react(world, [d.Heard("m3", warm=True), d.Heard(trainer, 1, 5, warm=True)], 15.0)
+    assert world.machines[first].state is Machine.NOTICED and not acts, "it keeps the versions"
+    world, acts = react(world, d.Safe(1, 6, Reason.RESIZE), 16.0)
+    assert world.anchors == ("m3",) and acts == (d.Release(first),)

@@ -80,7 +80,7 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
         assert shape(found.world()) == before
 
 
-@pytest.mark.parametrize("jump_s", [3600, -3600])
+@pytest.mark.parametrize("jump_s", [3600, pytest.param(-3600, marks=pytest.mark.slow)])
 def test_a_clock_that_is_set(tmp_path: Path, jump_s: int) -> None:
     with running(tmp_path) as found:
         before = shape(found.world())

@@ -6,6 +6,7 @@ The same of memory nodes and buckets is beside their own tests: test_generations
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -79,7 +80,8 @@ def agreed(home: Home) -> None:
     versions = list((home.jobs / "agreed" / "versions" / "agreed" / "backups").glob("0*-*"))
     assert versions
     for version in versions:
-        assert {rank.name for rank in version.glob("rank-*")} == {"rank-0", "rank-1"}, version.name
+        assert {rank.parent.name for rank in version.glob("rank-*/record.json")} == {"rank-0", "rank-1"}, version.name
+        assert json.loads((version / "whole.json").read_text())["ranks"] == 2
 
 
 @pytest.mark.slow

@@ -96,6 +96,7 @@ def test_a_large_file_is_seen_to_grow(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (tmp_path / "data" / "it").stat().st_size == 2_000_000
 
 
+@pytest.mark.slow
 def test_the_history_says_what_machines_prepare(home: Home) -> None:
     setup = "for n in $(seq 24); do echo $n; sleep 0.5; done"
     job = home.job("slow", "exec python own.py 20 0.02;", setup=setup)

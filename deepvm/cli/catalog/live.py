@@ -166,7 +166,7 @@ def doctor(
     profile: AwsProfile = "",
     iam: Annotated[bool, flag("--iam", "Only print the read-only IAM policy that deepvm needs.")] = False,
     purpose: Annotated[
-        str, opt("With --iam: the policy of run (who runs jobs on AWS) or machine (their role).", "NAME", "--for")
+        str, opt("With --iam: the policy of run (who runs jobs on AWS), head or machine (roles).", "NAME", "--for")
     ] = "",
     output: Output = "table",
 ) -> None:

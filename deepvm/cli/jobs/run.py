@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from deepvm.jobs.cloud import Headed
     from deepvm.jobs.controller.controller import Controller, Submitted
     from deepvm.jobs.decisions.world import World
-    from deepvm.jobs.head.keeper import Keeper
+    from deepvm.jobs.head.mirror_keeper import Keeper
     from deepvm.jobs.history.history import EventRow, History, JobRow
 
 _STOPPED, _FAILED = 3, 1
@@ -161,7 +161,7 @@ def control(
 
     from deepvm.jobs.cloud import Headed
     from deepvm.jobs.controller.controller import Controller
-    from deepvm.jobs.head.keeper import keeper_of
+    from deepvm.jobs.head.mirror_keeper import keeper_of
     from deepvm.jobs.history.final import final_document
     from deepvm.jobs.history.forecast import forecast
     from deepvm.jobs.standing import on_demand_usd

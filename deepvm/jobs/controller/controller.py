@@ -25,12 +25,12 @@ from deepvm.jobs.controller.api import BusyError, application
 from deepvm.jobs.controller.changes import changed_states, has_changed, pass_points, rows_of
 from deepvm.jobs.controller.clock import SteadyClock
 from deepvm.jobs.controller.cloud_calls import CloudCalls
-from deepvm.jobs.controller.injector import Injection, strike_of
+from deepvm.jobs.controller.injector import Injection, injection_of, strike_of
 from deepvm.jobs.controller.messages import beat_of, event_of, lines_of, number_of, schedule_of, text
 from deepvm.jobs.controller.samples import Sampler
 from deepvm.jobs.controller.server import Strangers, listening, server_of
 from deepvm.jobs.decisions import events as d
-from deepvm.jobs.decisions.heard import further
+from deepvm.jobs.decisions.heard import further, why_not_saved
 from deepvm.jobs.decisions.react import Orders, orders_of, react, taken_up
 from deepvm.jobs.decisions.states import Machine
 from deepvm.jobs.decisions.waiting import forgiven
@@ -523,24 +523,14 @@ class Controller:
         if kind == "stop":
             self.stop("stopped by the user")
         elif kind == "save":
+            if why := why_not_saved(self.world):
+                return {"error": f"no version is asked for: {why}"}
             self.feed(d.SaveNow())
         elif kind == "inject":
             if not self._cloud.can_preempt:
                 clouds = joined(clouds_that_preempt())
                 return {"error": f"its cloud takes machines back itself; allowed with {clouds}"}
-            found = message["inject"]
-            count = found["count"]
-            done = self.world.preemptions
-            self._job = replace(
-                self._job,
-                injection=Injection(
-                    found["mttp_s"],
-                    found["seed"],
-                    None if count is None else done + count,
-                    found["grace_s"],
-                    found["missed"],
-                ),
-            )
+            self._job = replace(self._job, injection=injection_of(message["inject"], self.world.preemptions))
             self._injected_s = self._clock.now_s()
         else:
             return {"error": f"there is no command {kind!r}"}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -15,6 +17,13 @@ class Injection:
     count: int | None = None
     grace_s: float = 120.0
     missed: float = 0.0
+
+
+def injection_of(command: Mapping[str, Any], done: int) -> Injection:
+    """What ``deepvm inject`` wants of a job that has had so many preemptions. Raises KeyError."""
+    count = command["count"]
+    most = None if count is None else done + count
+    return Injection(command["mttp_s"], command["seed"], most, command["grace_s"], command["missed"])
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ def known(world: World, event: Event) -> World:
         return world.to_end(event.why)
     if isinstance(event, SaveNow | Rebalanced):
         wanted = isinstance(event, SaveNow) or (event.id in world.members and world.terms.policy.saves)
-        if world.save is not None or not world.formed or world.job.over or not wanted:
+        if why_not_saved(world) or not wanted:
             return world
         reason = Reason.PERIODIC if isinstance(event, SaveNow) else Reason.INSURANCE
         return replace(world, save=Save(reason, world.now_s, world.now_s + world.terms.save_s))
@@ -104,6 +104,15 @@ def _prepared(world: World, event: Heard) -> World:
 
 
 _SELDOM_S = 10.0
+
+
+def why_not_saved(world: World) -> str:
+    """Why no version can be asked for now; empty if one can."""
+    if world.job.over or world.ending:
+        return "the job ends"
+    if not world.formed:
+        return "nothing is trained now"
+    return "" if world.save is None else "a version is being saved already"
 
 
 def _failed(world: World, machine: MachineRecord, event: Failed) -> World:

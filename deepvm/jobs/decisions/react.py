@@ -212,7 +212,11 @@ def _wish(world: World) -> tuple[Reason, float] | None:
         return Reason.EMERGENCY, taken_s
     if world.ending:
         return Reason.STOP, min(markets.wait_until_s(world), taken_s)
-    if taken or world.job is not Job.RUNNING or not world.has_waited(_RESIZE_AGAIN_S):
+    if (
+        (taken and world.now_s < taken_s + world.terms.lost_s)
+        or world.job is not Job.RUNNING
+        or not world.has_waited(_RESIZE_AGAIN_S)
+    ):
         return None
     changes = (_next_members(world), _next_anchors(world)) != (world.members, world.anchors)
     can = _next_members(world) and _has_anchors(world) and _has_spares(world)
@@ -362,8 +366,9 @@ def _wanted(world: World) -> _Step:
     if world.job.over or world.ending:
         return world, []
     acts: list[Act] = []
-    for machine in list(world.of(Role.TRAINER, Machine.NOTICED)):
-        if machine.id not in world.members or not world.formed:  # it has nothing to give
+    for machine in [*world.of(Role.TRAINER, Machine.NOTICED), *world.of(Role.ANCHOR, Machine.NOTICED)]:
+        keeps = machine.id in world.anchors  # versions, also while nothing is trained
+        if not keeps and (machine.id not in world.members or not world.formed):  # it has nothing to give
             world = with_event(world, machine, MachineEvent.RELEASE)
             acts.append(Release(machine.id))
     if waiting := idlers(world):

@@ -1,7 +1,9 @@
-"""The states of machines, jobs and agents, and what takes them from one to the next (thesis 5.1).
+"""The states of machines and jobs, and what takes them from one to the next (thesis 5.1).
 
 Each table decides every pair of a state and an event; a pair that is not listed changes nothing, because it comes too
 late or is known already: a heartbeat that was under way when its machine was released, a notice that is told twice.
+
+Agents have none: orders say what should be so now, and an agent makes it so, whatever it did before.
 """
 
 from __future__ import annotations
@@ -86,25 +88,6 @@ class JobEvent(Enum):
     STOP = "stop"  # money, time or the user end it; a version is safe, or cannot be
 
 
-class Agent(Enum):
-    """An agent."""
-
-    CONNECTING = "connecting"  # to the controller; it tries for ever
-    WARM = "warm"  # trainers are loaded and wait
-    RUNNING = "running"  # a generation
-    STOPPING = "stopping"  # its trainers are being killed
-
-
-class AgentEvent(Enum):
-    """What happens to an agent."""
-
-    HEARD = "heard"  # the controller answers
-    UNHEARD = "unheard"  # it does not, and nothing runs
-    START = "start"  # a newer generation is to run
-    STOP = "stop"  # the generation is over
-    KILLED = "killed"  # its trainers are gone
-
-
 _M, _E = Machine, MachineEvent
 _END = {_E.RELEASE: _M.RELEASING, _E.GONE: _M.ENDED}
 _LIVE = {**_END, _E.NOTICE: _M.NOTICED}
@@ -182,14 +165,6 @@ JOBS: Final[Mapping[Job, Mapping[JobEvent, Job]]] = {
     _J.STOPPED: {},
 }
 
-AGENTS: Final[Mapping[Agent, Mapping[AgentEvent, Agent]]] = {
-    Agent.CONNECTING: {AgentEvent.HEARD: Agent.WARM, AgentEvent.START: Agent.RUNNING},
-    Agent.WARM: {AgentEvent.START: Agent.RUNNING, AgentEvent.UNHEARD: Agent.CONNECTING},
-    # Without the controller training goes on: a dead controller kills nothing.
-    Agent.RUNNING: {AgentEvent.START: Agent.STOPPING, AgentEvent.STOP: Agent.STOPPING, AgentEvent.KILLED: Agent.WARM},
-    Agent.STOPPING: {AgentEvent.KILLED: Agent.WARM},
-}
-
 
 def machine_after(state: Machine, event: MachineEvent) -> Machine:
     """The state of a machine after an event."""
@@ -199,8 +174,3 @@ def machine_after(state: Machine, event: MachineEvent) -> Machine:
 def job_after(state: Job, event: JobEvent) -> Job:
     """The state of a job after an event."""
     return JOBS[state].get(event, state)
-
-
-def agent_after(state: Agent, event: AgentEvent) -> Agent:
-    """The state of an agent after an event."""
-    return AGENTS[state].get(event, state)

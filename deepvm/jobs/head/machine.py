@@ -12,9 +12,9 @@ from pathlib import Path
 from deepvm.errors import DataError
 from deepvm.jobs.cloud import Headed, RefusedError, UnknownError
 from deepvm.jobs.head.head_state import HeadState
-from deepvm.jobs.head.keeper import Keeper
 from deepvm.jobs.head.log_pieces import LogPieces
-from deepvm.jobs.head.mirror import FOLDER, MIRROR, PACKAGE, SETTINGS, FencedError, decoded, get_folder
+from deepvm.jobs.head.mirror import LOGS, MIRROR, FencedError, decoded, get_folder
+from deepvm.jobs.head.mirror_keeper import Keeper
 from deepvm.jobs.history.history import History
 
 CRASHES = "controller.log"
@@ -119,4 +119,5 @@ class HeadMachine:
             )
             keeper.go_on()
             keeper.finish(history)
-        self._objects.remove([*self._objects.keys(FOLDER), SETTINGS, PACKAGE])
+        kept = (MIRROR, CRASHES, LOGS)
+        self._objects.remove([key for key in self._objects.keys("") if not key.startswith(kept)])

@@ -17,7 +17,7 @@ from typing import Any
 from deepvm.errors import CloudError, DataError, DeepVMError
 from deepvm.jobs.cloud import Objects, UnknownError
 
-MIRROR, SETTINGS, PACKAGE = "history.json.gz", "settings.json", "package.tar.gz"
+MIRROR = "history.json.gz"
 FOLDER, LOGS, COMMANDS, ANSWERS = "folder/", "logs/", "commands/", "answers/"
 _SCHEMA = "deepvm.head/1"
 _KEPT = ("secret", "code.tar.gz")

@@ -86,7 +86,8 @@ def train(node: dict[str, str], world: int, until: int, job: str, *more: str, fa
     return [] if fails else [json.loads(Path(f"{out}.{rank}").read_text()) for rank in range(world)]
 
 
-@pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [2, 4])
 def test_ranks_are_cut_and_go_on_bit_by_bit(node: dict[str, str], world: int) -> None:
     whole = train(node, world, 12, "whole")
     assert [r["start"] for r in whole] == [0] * world and len({r["parameters"] for r in whole}) == 1

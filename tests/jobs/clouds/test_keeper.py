@@ -70,7 +70,9 @@ def has_daemons(home: Home) -> bool:
 TRAIN = 'python daemons.py "$RESULT"; exec python own.py 80 0.03'
 
 
-@pytest.mark.parametrize("inject", [None, {"grace": "6s"}, {"missed": 1.0}])
+@pytest.mark.parametrize(
+    "inject", [{"missed": 1.0}, *(pytest.param(one, marks=pytest.mark.slow) for one in (None, {"grace": "6s"}))]
+)
 def test_no_daemon_outlives_a_release_or_a_preemption(home: Home, inject: dict[str, object] | None) -> None:
     more = {} if inject is None else {"inject": {"mttp": "1s", "count": 1, "seed": 4, **inject}}
     found = home.document("run", str(home.job("kept", TRAIN, save_policy="static:10", **more)))
@@ -79,7 +81,9 @@ def test_no_daemon_outlives_a_release_or_a_preemption(home: Home, inject: dict[s
     assert until(lambda: not home.processes(), 10)
 
 
-@pytest.mark.parametrize("victim", ["agent", "machine", "keeper"])
+@pytest.mark.parametrize(
+    "victim", ["keeper", *(pytest.param(one, marks=pytest.mark.slow) for one in ("agent", "machine"))]
+)
 def test_no_daemon_outlives_what_is_killed(home: Home, victim: str) -> None:
     words = {
         "agent": ("deepvm.jobs.agent.main",),

@@ -318,11 +318,13 @@ def test_the_address_of_the_controller(there: Path, monkeypatch: pytest.MonkeyPa
         ("a\n", {"cloud": "local"}, "cloud: 'local' cannot be used; allowed: the cloud ssh"),
         ("a\n", {"machines": {"count": 2}}, "machines.count: 2 cannot be used; allowed: at most 1"),
         ("a\n", {"anchor": {"type": "big"}}, "anchor.type"),
-        ("a\n", {"launcher": LOCAL_AS_FAR}, "tiers"),
-        ("a\n", {"launcher": "teleport"}, "machines.launcher: 'teleport' cannot be used"),
-        ("", {}, "hosts.txt"),
-        ("a\na\n", {}, "machines.hosts"),
-        ("a price=free\n", {}, "line 1"),
+        pytest.param("a\n", {"launcher": LOCAL_AS_FAR}, "tiers", marks=pytest.mark.slow),
+        pytest.param(
+            "a\n", {"launcher": "teleport"}, "machines.launcher: 'teleport' cannot be used", marks=pytest.mark.slow
+        ),
+        pytest.param("", {}, "hosts.txt", marks=pytest.mark.slow),
+        pytest.param("a\na\n", {}, "machines.hosts", marks=pytest.mark.slow),
+        pytest.param("a price=free\n", {}, "line 1", marks=pytest.mark.slow),
     ],
 )
 def test_what_cannot_be_run_on_hosts(home: Home, hosts: str, more: dict[str, Any], said: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from deepvm.errors import DataError
+from deepvm.jobs.controller import samples
 from deepvm.jobs.controller.samples import FLUSH_S, MOST, Sampler, edges, spacing_s
 from deepvm.jobs.decisions.world import Pool, Terms, World
 from deepvm.jobs.history.history import PLACE, History, Sample
@@ -24,6 +25,13 @@ def world(at_s: float, step: int, generation: int = 1) -> World:
     return replace(WORLD, now_s=at_s, reached=step, generation=generation)
 
 
+@pytest.fixture
+def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write seldom: each time waits for the disk."""
+    monkeypatch.setattr(samples, "FLUSH_S", 20 * FLUSH_S)
+
+
+@pytest.mark.usefixtures("seldom")
 def test_a_long_job_has_no_more_samples_than_a_short_one(place: dict[str, str]) -> None:
     with History.open(place) as history:
         sampler = Sampler(history, "long")
@@ -36,6 +44,7 @@ def test_a_long_job_has_no_more_samples_than_a_short_one(place: dict[str, str]) 
     assert all(a.at_s < b.at_s for a, b in zip(found, found[1:], strict=False))
 
 
+@pytest.mark.usefixtures("seldom")
 def test_what_was_lost_stays_where_it_was_lost(place: dict[str, str]) -> None:
     with History.open(place) as history:
         sampler, step = Sampler(history, "falls"), 0
@@ -48,6 +57,7 @@ def test_what_was_lost_stays_where_it_was_lost(place: dict[str, str]) -> None:
     assert sum(max(a.step - b.step, 0) for a, b in zip(found, found[1:], strict=False)) == 14
 
 
+@pytest.mark.usefixtures("seldom")
 def test_a_job_that_falls_all_the_time_is_bounded_too(place: dict[str, str]) -> None:
     with History.open(place) as history:
         sampler = Sampler(history, "falls")

@@ -223,6 +223,7 @@ def for_other_images():
 """
 
 
+@pytest.mark.slow
 def test_a_model_of_ones_own(one_core: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By hand: a linear layer on 8 tokens is 8 x 16 x 50 multiplications and as many additions."""
     (tmp_path / "own_model.py").write_text(OWN)

@@ -14,8 +14,8 @@ from deepvm.jobs.cloud import ChangedError, Listing, Object, UnknownError, head_
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import Terms, World
 from deepvm.jobs.head.head_state import HeadState
-from deepvm.jobs.head.keeper import Keeper
 from deepvm.jobs.head.log_pieces import LogPieces
+from deepvm.jobs.head.mirror_keeper import Keeper
 from deepvm.jobs.history.history import PLACE, History, JobRow
 from deepvm.jobs.wire import new_secret
 

@@ -110,7 +110,7 @@ class Home:
 
     def end(self) -> None:
         """End what a test has left, networks included."""
-        for job in self.jobs.glob("*") if os.geteuid() == 0 else ():
+        for job in (p for p in self.jobs.glob("*") if p.is_dir() and os.geteuid() == 0):
             NetnsCloud(self.jobs).finish(job.name)
         for pid in self.processes():
             try:

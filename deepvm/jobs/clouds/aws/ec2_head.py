@@ -17,7 +17,6 @@ from deepvm.jobs.clouds.aws.package_archive import package_archive, requirements
 from deepvm.jobs.clouds.aws.s3_objects import S3Objects
 from deepvm.jobs.clouds.aws.user_data import head_data
 from deepvm.jobs.decisions.world import MachineRecord, Pool
-from deepvm.jobs.head.mirror import PACKAGE, SETTINGS
 
 _USD_PER_HOUR = {
     "t3.small": 0.0208,
@@ -27,6 +26,8 @@ _USD_PER_HOUR = {
     "m7g.medium": 0.0408,
 }
 """On demand in us-east-1, of types that are too small for the catalog."""
+SETTINGS = "settings.json"
+"""Among the objects of a head: what its first process must know."""
 _AT_HOME = ("HEAD_TYPE", "HEAD_PROFILE")
 
 
@@ -78,7 +79,7 @@ class HeadedEc2Cloud(Ec2Cloud):
         known = {"job": job, "owner": self.owner, "environ": environ}
         objects.put(SETTINGS, json.dumps(known).encode())
         if not settings.install:
-            objects.put(PACKAGE, package_archive(data=True))
+            objects.put("package.tar.gz", package_archive(data=True))
         place = f"{self._prefix(job)}/{HEAD}"
         script = head_data(
             job,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from deepvm.jobs.clouds.aws.s3_read import metadata, read
 
-_LOOK_S, _REFRESH_S, _UNHEARD_S = 1.0, 20.0, 1800.0
+_LOOK_S, _REFRESH_S, _UNHEARD_S = 1.0, 5.0, 1800.0
 _WATCHDOG_MIN, _PUT_OFF_S = 30, 300.0
 MACHINE_TAG = "deepvm:machine"
 

@@ -24,7 +24,7 @@ export HOME="${{HOME:-/root}}"
 for python in {pythons}; do command -v "$python" > python && break; done
 python=$(cat python)
 {install}
-"$python" -m deepvm.jobs.clouds.aws.{module} {region} {bucket} {prefix}
+"$python" -m deepvm.jobs.{module} {region} {bucket} {prefix}
 """
 _FETCH = """cat > s3_read.py <<'END'
 {s3_read}
@@ -46,7 +46,7 @@ def user_data(job: str, region: str, bucket: str, prefix: str, *, python: str = 
     """The script. ``prefix``: of the job's objects in the bucket. Raises RefusedError: it is too long for EC2."""
     places = region, bucket, prefix
     begin = _PIP.format(requirement=shlex.quote(install)) if install else _fetched(places)
-    return _text("A machine", "ec2_machine", job, places, python, begin)
+    return _text("A machine", "clouds.aws.ec2_machine", job, places, python, begin)
 
 
 def head_data(
@@ -64,7 +64,7 @@ def head_data(
     needed = _ENVIRONMENT.format(needed=_NEEDED, requirements=" ".join(map(shlex.quote, wanted)))
     places = region, bucket, prefix
     begin = needed if install else f"{_fetched(places)}\n{needed}"
-    return _text("The head", "ec2_head_machine", job, places, python, begin)
+    return _text("The head", "head.ec2_head_machine", job, places, python, begin)
 
 
 def _words(places: tuple[str, str, str]) -> dict[str, str]:

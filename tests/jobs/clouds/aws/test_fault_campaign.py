@@ -60,6 +60,8 @@ class Job:
             "us-east-1", bucket="jobs", ami="ami-12c6146b", anchor_ami="ami-12c6146b", controller_host="127.0.0.1"
         )
         self.cloud = Ec2Cloud(self.folder, settings, _Impatient("", "us-east-1", total_s=20.0))
+        # A dollar a second, as the pools say: moto has prices of its own.
+        self.cloud._account.spot_prices = lambda kind: {pool.zone: pool.usd_per_hour for pool in POOLS}  # type: ignore[method-assign]
 
     def feed(self, *events: d.Event) -> None:
         self.world, acts = react(self.world, list(events), time.time())

@@ -17,8 +17,8 @@ from deepvm.errors import DataError
 from deepvm.jobs.decisions.world import World
 from deepvm.jobs.head import remote
 from deepvm.jobs.head.head_state import HeadState
-from deepvm.jobs.head.keeper import Keeper
 from deepvm.jobs.head.mirror import COMMANDS, MIRROR, FencedError, decoded
+from deepvm.jobs.head.mirror_keeper import Keeper
 from deepvm.jobs.history.history import History
 from deepvm.jobs.submission import secret_in
 from deepvm.jobs.wire import Receiver
@@ -153,12 +153,12 @@ def test_a_mirror_that_is_gone_means_that_the_job_is(head: Head, cloud: HeadClou
 
 def test_the_mirror_is_written_without_news_too(head: Head, cloud: HeadCloud, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else its user would take the head for dead."""
-    monkeypatch.setattr("deepvm.jobs.head.keeper.BEAT_S", 0.0)
+    monkeypatch.setattr("deepvm.jobs.head.mirror_keeper.BEAT_S", 0.0)
     head.take()
     before = cloud.bucket.objects[MIRROR][1]
     head.keeper._put(head.history)
     assert cloud.bucket.objects[MIRROR][1] != before
-    monkeypatch.setattr("deepvm.jobs.head.keeper.BEAT_S", 1e9)
+    monkeypatch.setattr("deepvm.jobs.head.mirror_keeper.BEAT_S", 1e9)
     head.keeper._put(head.history)
     before = cloud.bucket.objects[MIRROR][1]
     head.keeper._put(head.history)
@@ -180,7 +180,7 @@ class Controller:
 def test_commands_are_signed_and_count_once(
     head: Head, cloud: HeadCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deepvm.jobs.head.keeper.LOOK_S", 0.05)
+    monkeypatch.setattr("deepvm.jobs.head.mirror_keeper.LOOK_S", 0.05)
     monkeypatch.setattr(remote, "_ANSWER_S", 2.0)
     place = tmp_path / "laptop"
     secret = secret_in(place / NAME)
