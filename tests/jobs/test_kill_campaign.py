@@ -62,9 +62,9 @@ def test_what_is_stale_is_seen(home: Home, restored: str, backups: list[str], se
     (home.result / "restored-0").write_text(restored)
     for name in backups:
         step, epoch = map(int, name.split("-"))
-        folder = home.jobs / "job" / "versions" / "job" / "backups" / f"{step:012d}-{epoch:09d}" / "rank-0"
+        folder = home.jobs / "job" / "versions" / "job" / "backups" / f"{step:012d}-{epoch:09d}"
         folder.mkdir(parents=True)
-        (folder / "record.json").touch()
+        (folder / "whole.json").touch()
     assert len(stale(home, "job")) == seen
 
 

@@ -47,8 +47,8 @@ def read_only(folder: Path, machines: list[int]) -> Iterator[None]:
 
 
 def versions(home: Home) -> list[int]:
-    folders = (home.jobs / "ro" / "versions" / "ro" / "backups").glob("0*/rank-0/record.json")
-    return sorted(int(file.parent.parent.name[:12]) for file in folders)
+    folders = (home.jobs / "ro" / "versions" / "ro" / "backups").glob("0*/whole.json")
+    return sorted(int(file.parent.name[:12]) for file in folders)
 
 
 @pytest.mark.parametrize("lost", [False, True])

@@ -162,8 +162,8 @@ def stale(home: Home, name: str) -> list[str]:
         rows = [tuple(map(int, line.split())) for line in place.read_text().splitlines()]
         seen = [(step, saved_by, f"generation {epoch} goes on from") for epoch, step, saved_by in rows]
         if place.name == "restored-0":
-            folders = (home.jobs / name / "versions" / name / "backups").glob("0*/rank-0/record.json")
-            seen += [(*map(int, f.parent.parent.name.split("-")), "there is") for f in folders]  # type: ignore[misc]
+            folders = (home.jobs / name / "versions" / name / "backups").glob("0*/whole.json")
+            seen += [(*map(int, f.parent.name.split("-")), "there is") for f in folders]  # type: ignore[misc]
         for epoch, step, _ in rows:
             found += [
                 f"{place.name}: {who} {later} of generation {saved_by}, and generation {epoch} found only {step}"
