@@ -89,7 +89,9 @@ def holds(before: World, events: Sequence[Any], world: World, acts: tuple[d.Act,
         gone = not states <= {Machine.MEMBER, Machine.NOTICED, Machine.RELEASING}
         gone |= any(machines[m].silent_s is not None for m in before.members)
         taken = any((machines[m].taken_s or math.inf) <= now_s for m in before.members)
-        late = bool(world.ending) and now_s >= wait_until_s(world)
+        # What is left may grow afterwards, as when the cloud counts a machine from a later time on.
+        asked_s = math.inf if before.save is None else before.save.limit_s
+        late = bool(world.ending) and now_s >= min(wait_until_s(world), asked_s)
         assert safe or ended or gone or taken or late, "steps are lost, and nothing was"
     # No machine without an owner: it is recorded before it is asked for, once, and asked for only while it is wanted.
     requests = [act.id for act in acts if isinstance(act, d.Request)]
