@@ -31,6 +31,8 @@ _LAST_S = 5.0
 _AFTER_S = 10.0
 """For so long after the limit of a save trainers hold: machines may go late, and what is done then is lost."""
 _LONGEST = 1_000_000
+_STRANGE_STEPS = 10
+"""After so many steps without the others, somebody should know."""
 _RANKS = (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"))
 
 log = logging.getLogger("deepvm.training")
@@ -50,7 +52,7 @@ class AgentLink:
         self._words = self.board.words
         self.board.set_of_rank(local_rank, RankWord.HELD, 0)  # one that was killed while it held may have left it
         self._peers: Peers | None = None
-        self._unmet = world > 1 and world != local_world
+        self._unmet, self._alone = world > 1 and world != local_world, 0
         self._request = 0
         self._due = 0
         self._lock = threading.Lock()
@@ -111,6 +113,14 @@ class AgentLink:
     def meet(self) -> None:
         """Find the other machines' ranks as soon as they know each other: a controller may die later."""
         found = distributed() if self._unmet else None
+        if found is None and self._unmet and not self.rank:
+            self._alone += 1
+            if self._alone == _STRANGE_STEPS:
+                log.warning(
+                    "this training has %d ranks on several machines and has not initialised torch.distributed: unless "
+                    "they exchange gradients in another way, each machine trains a model of its own",
+                    self.world,
+                )
         if found is not None:
             self._unmet = False
             self._peers = Peers.find(found, self.board, rank=self.rank, local_rank=self.local_rank, world=self.world)

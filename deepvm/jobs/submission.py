@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import secrets
+import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -138,6 +140,10 @@ def world_of(job: JobFile, beside: Path, now_s: float, lives: Iterable[Mapping[s
 
 def remarks(job: JobFile) -> Iterator[str]:
     """What to know of a job before it starts."""
+    machines = job.machines
+    if machines.type is None and machines.plan is None and machines.hosts is None:
+        better = f"deepvm recommend --pw {job.budget.usd_per_hour:g} --model MODEL -o json > plan.json"
+        yield f"these machines train a ResNet-50 fastest; for your model: {better}, and machines: {{plan: plan.json}}"
     if job.budget.deadline is not None and job.steps is None and job.machines.market == "spot":
         stop = "the deadline only stops the job in time"
         yield f"{stop}; with 'steps: N', the steps of all the work, spot and on-demand VMs are chosen so that it is met"
@@ -167,7 +173,12 @@ def rented_of(job: JobFile, beside: Path) -> Rented:
         least, most = (count.min, count.max) if isinstance(count, Range) else (count or 1, count or 1)
         found = Rented(machines.type, least, most, most if machines.market == "on-demand" else 0)
     elif machines.plan is not None:
-        plan = load_plan(beside / machines.plan)
+        try:
+            plan = load_plan(beside / machines.plan)
+        except DataError as error:
+            raise RequestError(
+                "machines.plan", machines.plan, f"a plan of 'deepvm recommend -o json': {error}"
+            ) from None
         vms, memory = plan.training, plan.memory
         found = Rented(vms.instance_type, plan.training_count, plan.training_count, vms.on_demand_count)
         found = replace(found, others=_alike(vms.instance_type, _next_of_plan(beside / machines.plan)))
@@ -179,6 +190,28 @@ def rented_of(job: JobFile, beside: Path) -> Rented:
     if isinstance(job.anchor, Anchor):
         return replace(found, anchor=job.anchor.type, anchors=max(found.anchors, 1))
     return replace(found, anchor="", anchors=0) if job.anchor == "none" else found
+
+
+def check_script(job: JobFile, beside: Path) -> None:
+    """Refuse a command whose script no machine would find, before one is paid for. Raises RequestError."""
+    words = shlex.split(job.train)
+    scripts = [word for word in words[1:] if not word.startswith("-")][:1]
+    if (
+        job.cloud == SSH
+        or not scripts
+        or not re.fullmatch(r"python[0-9.]*", words[0])
+        or "-m" in words
+        or "-c" in words
+    ):
+        return
+    script = Path(scripts[0])
+    if script.suffix != ".py" or script.is_absolute() or any(sign in job.train for sign in "$;&|"):
+        return
+    if job.code is None:
+        allowed = "a script that machines have; they get none without 'code', such as 'code: .'"
+        raise RequestError("train", job.train, allowed)
+    if git_code.parse(job.code) is None and job.setup is None and not (beside / job.code / script).exists():
+        raise RequestError("train", job.train, f"a script that 'code: {job.code}' has; there is no {script} in it")
 
 
 def hosts_of(job: JobFile, beside: Path) -> OwnHosts | None:
@@ -223,10 +256,11 @@ def taken_of(job: JobFile, own: OwnHosts) -> Rented:
 
 
 def _recommended(usd_per_hour: float) -> Rented:
-    """The best cluster for a budget. Raises RequestError: it buys none."""
+    """The best cluster for a budget, as ``deepvm recommend`` names it. Raises RequestError: it buys none."""
+    from deepvm.catalog.published.prediction import USUAL_MODEL, workload
     from deepvm.planner.recommend import recommend
 
-    answer = recommend(load_catalog(), str(usd_per_hour))
+    answer = recommend(load_catalog(), str(usd_per_hour), training=workload(model=USUAL_MODEL))
     if not answer:
         why = "" if answer.infeasible is None else answer.infeasible.reason
         raise RequestError("budget.usd_per_hour", usd_per_hour, f"one that buys a cluster: {why}")
@@ -291,6 +325,7 @@ def submit(job: JobFile, file: Path, history: History, *, detach: bool = False) 
             cloud.host(job.name)  # whether its machines would find a controller here
         world, folder = world_of(job, beside, now_s, history.machines()), jobs_folder() / job.name
         hosts = hosts_of(job, beside)
+        check_script(job, beside)
     known = history.job(job.name)
     if known is not None:
         cure = f"another name: --name {job.name}-2"

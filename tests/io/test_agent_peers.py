@@ -196,3 +196,15 @@ def test_silence() -> None:
     assert not at(21.9) and not silence.is_over
     now[0] = 22.0
     assert silence.is_over
+
+
+@pytest.mark.parametrize(("rank", "warnings"), [(0, 1), (1, 0)])
+def test_ranks_that_do_not_know_each_other_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, rank: int, warnings: int
+) -> None:
+    Board.create(tmp_path / BOARD).close()
+    link = AgentLink(tmp_path, rank=rank, local_rank=0, world=2, local_world=1)
+    for step in range(1, 100):
+        link.stepped(step, 1)
+    assert caplog.text.count("each machine trains a model of its own") == warnings
+    link.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
 from pathlib import Path
@@ -13,8 +14,11 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 from support.places import ROOT
 
+from deepvm.cli.main import main
 from deepvm.errors import DataError, DeepVMError, JobFormatError
+from deepvm.jobs.history.history import History
 from deepvm.jobs.jobfile import JobFile, Range, parse_job_file, read_job_file
+from deepvm.jobs.submission import check_script, rented_of, submit
 
 WHOLE = """
     name: resnet-7
@@ -230,3 +234,40 @@ def test_any_values_are_read_or_refused(changes: dict[str, object]) -> None:
         parse_job_file(text, "job.yaml")
     except DeepVMError as error:
         assert all(line.startswith("job.yaml, ") for line in str(error).splitlines() if line)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "said"),
+    [
+        ("train: python train.py\n", "train", "they get none without 'code'"),
+        ("train: python3.12 -u trian.py --x 1\ncode: code\n", "train", "there is no trian.py in it"),
+        ("train: python train.py\ncode: code\nmachines: {plan: plan.json}\n", "machines.plan", "plan.json"),
+    ],
+)
+def test_what_no_machine_would_find_is_seen_before_one_is_paid_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, key: str, said: str
+) -> None:
+    monkeypatch.setenv("DEEPVM_DATA_DIR", str(tmp_path / "data"))
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").touch()
+    job = tmp_path / "job.yaml"
+    job.write_text("name: x\n" + text + ("" if "machines" in text else "machines: {type: g4dn.xlarge}\n"))
+    with History.open() as history, pytest.raises(JobFormatError) as refused:
+        submit(read_job_file(job), job, history)
+    assert f"{key}: " in str(refused.value) and said in str(refused.value) and "job.yaml" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "train",
+    ["python -m train", "python $SCRIPT", "cd sub && python train.py", "python -c pass", "./run.sh", "python /x.py"],
+)
+def test_what_only_a_machine_knows_is_left_to_it(train: str, tmp_path: Path) -> None:
+    check_script(parse_job_file(f"name: x\ntrain: {train}\nmachines: {{type: g4dn.xlarge}}\n", "job.yaml"), tmp_path)
+
+
+def test_a_budget_alone_buys_what_recommend_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["recommend", "--pw", "3", "-o", "json"])
+    best = json.loads(capsys.readouterr().out)["configurations"][0]
+    found = rented_of(parse_job_file("name: x\ntrain: ./t\nbudget: {usd_per_hour: 3}\n", "job.yaml"), tmp_path)
+    assert found.type in json.dumps(best)

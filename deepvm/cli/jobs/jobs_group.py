@@ -112,12 +112,14 @@ def logs(
 def save(name: Name) -> None:
     """Have a job save a version after its next step; training goes on."""
     _command(name, {"command": "save"})
+    note(f"{name} saves after its next step; 'deepvm jobs show {name}' says when the version is safe")
 
 
 @app.command(short_help="End a job after a version.")
 def stop(name: Name) -> None:
     """End a job: it saves a version, then its machines are released. 'deepvm jobs resume' goes on with it."""
     _command(name, {"command": "stop"})
+    note(f"{name} saves a version and ends; 'deepvm jobs show {name}' says when, 'deepvm jobs resume {name}' goes on")
 
 
 @app.command(short_help="Go on with a job that is not done.")
@@ -208,6 +210,7 @@ def inject(
         raise RequestError("missed", missed, "a share from 0 to 1")
     lives = {"mttp_s": parse_seconds(mttp, "mttp"), "grace_s": parse_seconds(grace, "grace"), "missed": missed}
     _command(name, {"command": "inject", "inject": {**lives, "seed": seed, "count": count}})
+    note(f"machines of {name} live for {mttp} on average from now on, until its controller ends")
 
 
 def _row(history: History, name: str) -> JobRow:

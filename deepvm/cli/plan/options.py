@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from deepvm.planner.request import PlanOptions
 
 DEFAULT_CATALOG = "aws"
-USUAL_MODEL = "resnet50"
+USUAL_MODEL = "resnet50"  # as deepvm.catalog.published.prediction, which costs time to load
 """What is trained on a cloud's market unless the user says: the model of the paper's experiments."""
 HISTORY = "history"
 """The value of --mttp that asks the user's own jobs."""

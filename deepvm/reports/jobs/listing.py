@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from deepvm.core.units import format_seconds
+from deepvm.core.units import counted, format_seconds
 from deepvm.jobs.decisions.world import Role, World
 from deepvm.jobs.history.history import EventRow
 from deepvm.jobs.standing import ELSEWHERE, GONE, JobLine
@@ -68,8 +68,9 @@ def print_job(document: Mapping[str, Any], events: Sequence[EventRow]) -> None:
     saves = ", ".join(f"{count} {reason}" for reason, count in document["saves"].items() if count) or "none"
     lines = [
         f"{document['name']}: {document['state']}{', ' + document['why'] if document['why'] else ''}",
-        f"{document['steps']} steps in {format_seconds(document['total_s'])}, {document['generations']} generations",
-        f"{document['preemptions']} preemptions, {document['notices']} with a notice; "
+        f"{document['steps']} steps in {format_seconds(document['total_s'])}, "
+        f"{counted(document['generations'], 'generation')}",
+        f"{counted(document['preemptions'], 'preemption')}, {document['notices']} with a notice; "
         f"{document['lost_steps']} steps lost",
         f"saved versions: {saves}",
         f"{document['cost_usd']:.4f} $ paid"
