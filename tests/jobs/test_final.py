@@ -71,6 +71,17 @@ def test_a_job_that_was_stopped_and_resumed() -> None:
     assert still["compute"] == 30.0
 
 
+def test_a_job_that_fails_before_its_first_step_has_trained_nothing() -> None:
+    failed = replace(world(30.0, machine("m1", 5.0, 28.0)), job=Job.FAILED)
+    events = rows((10.0, "running"), (25.0, "failed"))
+    found = breakdown(0.0, failed, events)
+    assert (found["compute"], found["preparation"]) == (0.0, 25.0)
+    document = final_document("job", 0.0, failed, events, 0.5)
+    assert document["same_work_on_demand_usd"] is None and document["on_demand_cost_usd"] > 0
+    one = breakdown(0.0, replace(failed, reached=1), events)
+    assert one["compute"] == 15.0
+
+
 def test_the_release_of_machines_is_no_wait_for_them() -> None:
     found = breakdown(0.0, world(30.0, machine("m1", 0.0, 22.0)), rows((10.0, "running"), (20.0, "done")))
     assert (found["allocation"], found["preparation"], found["compute"]) == (0.0, 20.0, 10.0)

@@ -28,7 +28,8 @@ def final_document(
     where = spent(created_s, world, events)
     same, work = None, None
     if on_demand_usd is not None:
-        same, work = of_machines(world, on_demand_usd), same_work_usd(where, world, on_demand_usd)
+        same = of_machines(world, on_demand_usd)
+        work = same_work_usd(where, world, on_demand_usd) if where.seconds["compute"] else None
     return {
         "schema_version": SCHEMA,
         "name": name,

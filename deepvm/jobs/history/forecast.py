@@ -59,7 +59,7 @@ def forecast(
         "start_s": round(job.preparation_s.mean, 3),
         "mttp_s": job.mttp_s[0] if job.mttp_s[0] < math.inf else None,
         **{name: {k: round(x, 8) for k, x in asdict(spread).items()} for name, spread in spreads.items()},
-        "off": {n: round(spreads[n].mean / document[n] - 1, 4) for n in ("total_s", "cost_usd")} if done else None,
+        "off": {n: round(spreads[n].p50 / document[n] - 1, 4) for n in ("total_s", "cost_usd")} if done else None,
     }
 
 
@@ -109,13 +109,13 @@ def _start_s(spec: Mapping[str, Any], created_s: float, world: World, machines: 
 
 
 def rows_of(document: Mapping[str, Any]) -> list[tuple[str, float, float, float, float, str]]:
-    """(what, expected, 5th and 95th percentile, fact, unit) of a document with a forecast, for people."""
+    """(what, median, 5th and 95th percentile, fact, unit) of a document with a forecast, for people."""
     units = ("s", "$", "")
     names = ("total time", "cost", "preemptions")
     return [
         (
             what,
-            document["forecast"][key]["mean"],
+            document["forecast"][key]["p50"],
             document["forecast"][key]["p5"],
             document["forecast"][key]["p95"],
             document[key],

@@ -47,6 +47,9 @@ def spent(created_s: float, world: World, events: Sequence[EventRow]) -> Spent:
         each = part["compute"] / trained_s if trained_s else 0.0
         part["recompute"], part["save"] = again_s * each, save_s * each
         part["compute"] -= part["recompute"] + part["save"]
+        if world.job is Job.FAILED and not world.steps + lost:  # what never did a step has trained nothing
+            part["preparation"] += part["compute"]
+            part["compute"] = 0.0
     found["seconds"]["preparation"] += max(world.now_s - _over_s(world, events), 0.0)
     found["usd"][RELEASE] = max(world.usd - sum(found["usd"].values()), 0.0)
     return Spent(**found)

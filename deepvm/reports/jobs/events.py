@@ -82,7 +82,7 @@ def closing_lines(document: Mapping[str, Any], last: Sequence[str], folder: Path
         yield from last
         why = document["why"] or "training failed"
         yield f"{name}: {why}; all that it printed: deepvm jobs logs {name} ({folder / 'logs'})"
-        yield f"once that is mended, deepvm jobs resume {name} goes on with the same code"
+        yield f"with other code, start a new job; where something else was wrong, deepvm jobs resume {name} goes on"
     elif state == "stopped":
         if document["why"].startswith(NEVER_READY):
             yield from last
