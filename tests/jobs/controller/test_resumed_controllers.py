@@ -134,6 +134,12 @@ def test_a_step_that_not_all_have_marked(tmp_path: Path, peers: bool) -> None:
         assert (found.world().generation > 1) != peers
 
 
+def test_small_answers_do_not_wait_for_acknowledgements() -> None:
+    """asyncio sets TCP_NODELAY where a socket says that it is TCP."""
+    with listening("127.0.0.1", 0) as bound:
+        assert bound.proto == socket.IPPROTO_TCP
+
+
 def test_a_port_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
