@@ -12,7 +12,7 @@ from deepvm.cli.output import note, warn
 from deepvm.cli.parameters import opt
 from deepvm.errors import DataError, RequestError
 
-_LOOK_S = 5.0
+_LOOK_S, _END_S = 5.0, 1.0
 
 
 def serve(
@@ -43,7 +43,8 @@ def serve(
             warn("the pages are not encrypted: whoever can read this network sees them, and the key")
 
     over = threading.Event()
-    threading.Thread(target=_follow_heads, args=(over,), daemon=True).start()
+    follower = threading.Thread(target=_follow_heads, args=(over,), daemon=True)
+    follower.start()
     with History.reader() as history:
         try:
             site.serve(history, __version__, token, host, port, ready)
@@ -51,6 +52,7 @@ def serve(
             raise DataError(f"cannot listen at {host}:{port}: {error.strerror or error}; name another --port") from None
         finally:
             over.set()
+            follower.join(_END_S)  # SQLite in a thread while the interpreter ends is a segmentation fault
 
 
 def _follow_heads(over: threading.Event) -> None:
