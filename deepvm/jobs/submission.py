@@ -19,6 +19,7 @@ from deepvm.catalog.documents.plan_file import load_plan
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.instances import InstanceType, Market
 from deepvm.core.preemption.savepolicy import parse_policy
+from deepvm.core.training.usual_model import USUAL_MODEL
 from deepvm.core.units import MOST_USD
 from deepvm.errors import DataError, JobFormatError, RequestError
 from deepvm.jobs.cloud import Cloud, Distant, Headed
@@ -257,7 +258,7 @@ def taken_of(job: JobFile, own: OwnHosts) -> Rented:
 
 def _recommended(usd_per_hour: float) -> Rented:
     """The best cluster for a budget, as ``deepvm recommend`` names it. Raises RequestError: it buys none."""
-    from deepvm.catalog.published.prediction import USUAL_MODEL, workload
+    from deepvm.catalog.published.prediction import workload
     from deepvm.planner.recommend import recommend
 
     answer = recommend(load_catalog(), str(usd_per_hour), training=workload(model=USUAL_MODEL))

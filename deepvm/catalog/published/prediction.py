@@ -64,10 +64,6 @@ def predict(
     return source.cluster(accelerator, trained, count, vms)
 
 
-USUAL_MODEL = "resnet50"
-"""What is assumed to be trained where nobody says."""
-
-
 def workload(
     *,
     software: str = "eager",

@@ -7,8 +7,9 @@ from typing import Annotated
 from deepvm.cli.help.completion import complete_catalog, complete_gpu
 from deepvm.cli.output import Output, print_as
 from deepvm.cli.parameters import opt, takes_flags
-from deepvm.cli.plan.options import USUAL_MODEL, Software, SourceFlags, Tables, own_tables
+from deepvm.cli.plan.options import Software, SourceFlags, Tables, own_tables
 from deepvm.cli.workload_options import WorkloadFlags
+from deepvm.core.training.usual_model import USUAL_MODEL
 
 
 @takes_flags

@@ -14,6 +14,7 @@ from deepvm.cli.help import completion as complete
 from deepvm.cli.output import note
 from deepvm.cli.parameters import field_name, opt, switch
 from deepvm.cli.workload_options import WorkloadFlags
+from deepvm.core.training.usual_model import USUAL_MODEL
 from deepvm.errors import RequestError
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from deepvm.planner.request import PlanOptions
 
 DEFAULT_CATALOG = "aws"
-USUAL_MODEL = "resnet50"  # as deepvm.catalog.published.prediction, which costs time to load
-"""What is trained on a cloud's market unless the user says: the model of the paper's experiments."""
 HISTORY = "history"
 """The value of --mttp that asks the user's own jobs."""
 NO_MODEL = "none"

@@ -54,9 +54,7 @@ def application(handler: Handler, receiver: Receiver, known: Callable[[Any], Non
     async def nonce(_: Request) -> Response:
         return PlainTextResponse(receiver.nonce)
 
-    def signed(
-        kind: str, answer: Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
-    ) -> Callable[..., Any]:
+    def signed(kind: str, answer: _Answer) -> Callable[..., Any]:
         async def endpoint(request: Request) -> Response:
             try:
                 body = await asyncio.wait_for(_body(request), _BODY_S)
