@@ -38,6 +38,12 @@ def has_head(row: JobRow) -> bool:
     return state is not None and not state.here
 
 
+def is_head(row: JobRow) -> bool:
+    """Whether this computer is the head of a job."""
+    state = HeadState.load(row.folder)
+    return state is not None and state.here
+
+
 @contextmanager
 def _locked(row: JobRow) -> Any:
     lock = FileLock(row.folder / LOCK)
