@@ -1,7 +1,8 @@
-"""The machine of a head: what runs there does what was asked for, and nothing more."""
+"""The machine of a head: what runs there does what was asked for, and nothing more, and its user hears of the end."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,10 +12,14 @@ import pytest
 from support.jobs.memory_bucket import NAME, HeadCloud, place_of, submitted
 
 from deepvm.cli.jobs import jobs_group, run
+from deepvm.errors import DataError
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import World
+from deepvm.jobs.head import machine, remote
 from deepvm.jobs.head.head_state import HeadState
-from deepvm.jobs.history.history import History, JobRow
+from deepvm.jobs.head.machine import HeadMachine
+from deepvm.jobs.head.mirror import FOLDER, MIRROR, decoded
+from deepvm.jobs.history.history import PLACE, History, JobRow
 
 
 @pytest.fixture
@@ -60,3 +65,82 @@ def test_a_controller_that_was_killed_while_the_job_ended_goes_on_ending_it(
     jobs_group.resume(NAME, total_usd=None, deadline=None)
     (world,) = controlled
     assert (world.job, world.ending) == (state, "stopped by the user")
+
+
+# --- the process that keeps a controller running ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[HeadMachine, HeadCloud]]:
+    """A head that has booted, on a computer of its own."""
+    cloud, place = HeadCloud(), tmp_path / "head"
+    (tmp_path / "laptop").mkdir()
+    history, row = submitted(tmp_path / "laptop")
+    remote.start(row, history, cloud)
+    history.close()
+    (place / "jobs").mkdir(parents=True)
+    monkeypatch.setenv("DEEPVM_DATA_DIR", str(place))
+    monkeypatch.delenv(PLACE, raising=False)
+    monkeypatch.setattr(machine, "_PAUSE_S", 0.01)
+    yield HeadMachine(NAME, 1, place / "jobs", cloud), cloud
+
+
+def finished() -> None:
+    with History.open() as history:
+        history.finish(NAME, {"state": "stopped"})
+
+
+def test_a_controller_that_ends_without_a_word_is_not_started_again_at_once(
+    begun: tuple[HeadMachine, HeadCloud], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head, _ = begun
+    ends, slept = iter([lambda: None, lambda: None, finished]), list[float]()
+    head._folder.mkdir()
+    (head._folder / machine.CRASHES).touch()
+    monkeypatch.setattr(head, "_control", lambda: next(ends)())
+    monkeypatch.setattr(machine.time, "sleep", slept.append)
+    head.run()
+    assert len(slept) == 2
+
+
+def test_the_end_leaves_what_another_head_brings_at_once(
+    begun: tuple[HeadMachine, HeadCloud], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who sees that the job has stopped may have it go on in the next moment."""
+    head, cloud = begun
+    write = cloud.bucket.replace
+
+    def seen(key: str, data: bytes, tag: str | None) -> str:
+        assert not cloud.bucket.keys(FOLDER)  # the secret is gone when the end is known
+        tag = write(key, data, tag)
+        cloud.bucket.put(f"{FOLDER}0000", b"for the next head")
+        return tag
+
+    monkeypatch.setattr(head, "_control", finished)
+    monkeypatch.setattr(cloud.bucket, "replace", seen)
+    head.run()
+    assert cloud.bucket.objects[f"{FOLDER}0000"][0] == b"for the next head"
+    assert json.loads(decoded(cloud.bucket.objects[MIRROR][0])["job"]["result"]) == {"state": "stopped"}
+
+
+def test_a_history_that_cannot_be_opened_for_a_moment_ends_no_head(
+    begun: tuple[HeadMachine, HeadCloud], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head, cloud = begun
+    open_, failures = History.open, list[Exception]()
+
+    def sometimes() -> History:
+        if failures:
+            raise failures.pop()
+        return open_()
+
+    def ends() -> None:
+        finished()
+        failures.append(DataError("locked"))
+
+    monkeypatch.setattr(head, "_control", ends)
+    monkeypatch.setattr(History, "open", sometimes)
+    head._folder.mkdir()
+    (head._folder / machine.CRASHES).touch()
+    head.run()
+    assert json.loads(decoded(cloud.bucket.objects[MIRROR][0])["job"]["result"]) == {"state": "stopped"}
