@@ -249,6 +249,7 @@ class Controller:
                         looked = True
                         await self._calls.list()
                         continue
+                    await self.kept()  # who has been followed by another must not end what that one has made
                     await self._calls.finish()
                     sampler.close()
                     point("job.finished")
