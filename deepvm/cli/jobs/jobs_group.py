@@ -271,10 +271,10 @@ def _look_at_heads(history: History) -> None:
 def _look_at_head(history: History, row: JobRow, *, logs: bool = False) -> None:
     """The same for one job."""
     from deepvm.jobs.cloud import Headed, RefusedError, UnknownError
-    from deepvm.jobs.head.remote import has_head, refresh
+    from deepvm.jobs.head.remote import is_to_be_read, refresh
     from deepvm.jobs.submission import cloud_of
 
-    if row.result is None and has_head(row):
+    if is_to_be_read(row):
         try:
             cloud = cloud_of(row.spec["cloud"])
             if isinstance(cloud, Headed):
