@@ -14,7 +14,7 @@ import sys
 import threading
 from pathlib import Path
 
-from deepvm.jobs.clouds.aws.s3_read import metadata, read
+from deepvm.jobs.clouds.aws.s3_read import metadata, read_patiently
 
 _WATCHDOG_MIN, _PUT_OFF_S = 30, 300.0
 
@@ -31,7 +31,7 @@ def main() -> None:
     region, bucket, prefix = sys.argv[1:]
     logging.basicConfig(format="deepvm head: %(message)s", level=logging.WARNING)
     number = int(metadata("tags/instance/deepvm:machine").rpartition("-")[2])
-    known = json.loads(read(region, bucket, f"{prefix}/settings.json"))
+    known = json.loads(read_patiently(region, bucket, f"{prefix}/settings.json"))
     data = Path.cwd() / "data"
     os.environ.update(known["environ"], DEEPVM_DATA_DIR=str(data))
     from deepvm.jobs.clouds.aws.ec2_head import HeadedEc2Cloud

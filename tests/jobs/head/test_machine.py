@@ -13,9 +13,10 @@ from support.jobs.memory_bucket import NAME, HeadCloud, place_of, submitted
 
 from deepvm.cli.jobs import jobs_group, run
 from deepvm.errors import DataError
+from deepvm.jobs.clouds.aws import s3_read
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import World
-from deepvm.jobs.head import machine, remote
+from deepvm.jobs.head import ec2_head_machine, machine, remote
 from deepvm.jobs.head.head_state import HeadState
 from deepvm.jobs.head.machine import HeadMachine
 from deepvm.jobs.head.mirror import FOLDER, MIRROR, decoded
@@ -144,3 +145,34 @@ def test_a_history_that_cannot_be_opened_for_a_moment_ends_no_head(
     (head._folder / machine.CRASHES).touch()
     head.run()
     assert json.loads(decoded(cloud.bucket.objects[MIRROR][0])["job"]["result"]) == {"state": "stopped"}
+
+
+def test_a_role_that_is_not_known_yet_ends_no_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AWS gives a new instance's role to it a while after it has booted."""
+    settings = {"job": NAME, "owner": "me", "environ": {"AWS_REGION": "us-east-1", "DEEPVM_AWS_BUCKET": "b"}}
+    said: list[Exception | bytes] = [OSError("403"), LookupError("no role"), json.dumps(settings).encode()]
+    ran = list[tuple[object, ...]]()
+
+    def read(region: str, bucket: str, key: str) -> bytes:
+        found = said.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    class Recorded:
+        def __init__(self, *given: object) -> None:
+            ran.append(given)
+
+        def run(self) -> None:
+            pass
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["", "us-east-1", "b", "deepvm/me/job/head"])
+    monkeypatch.setattr(ec2_head_machine.os, "environ", {})
+    monkeypatch.setattr(ec2_head_machine, "_put_off", lambda over: None)
+    monkeypatch.setattr(ec2_head_machine, "metadata", lambda path: "head-3")
+    monkeypatch.setattr(s3_read, "read", read)
+    monkeypatch.setattr(s3_read.time, "sleep", lambda s: None)
+    monkeypatch.setattr(machine, "HeadMachine", Recorded)
+    ec2_head_machine.main()
+    assert ran[0][:2] == (NAME, 3) and not said
