@@ -26,6 +26,8 @@ from deepvm.jobs.wire import WireError
 
 EACH_S, BEAT_S = 5.0, 15.0
 """Between writes of the mirror where nothing waits for it: if anything is new, and if nothing is."""
+HANGS_S = 60.0
+"""A controller whose loop has not turned for so long says no more that it lives."""
 LOOK_S = 3.0
 """Between looks for commands, and writes of logs."""
 _AGAIN_S, _LAST_S = 1.0, 1800.0
@@ -62,11 +64,13 @@ class Keeper:
         self._nonce, self._writer, self._written = "", "", 0
         self._events: list[dict[str, Any]] = []
         self._bytes, self._put_s = b"", 0.0
+        self._turned_s = time.monotonic()
         self._change = threading.Condition()
         self._waiting: list[Future[None]] = []
         self._over = False
         self._fenced: FencedError | None = None
         self._give_up: Callable[[FencedError], object] = lambda error: None
+        self._look: Callable[[], object] = lambda: None
         self._threads: list[threading.Thread] = []
 
     # --- the mirror --------------------------------------------------------------------------------------------------
@@ -127,7 +131,7 @@ class Keeper:
         copy["events"] = self._events
         was, now_s = self._bytes, time.monotonic()
         self._bytes = json.dumps(copy).encode()
-        if self._bytes == was and now_s - self._put_s < BEAT_S:
+        if self._bytes == was and (now_s - self._put_s < BEAT_S or now_s - self._turned_s > HANGS_S):
             return
         self._written += 1
         data = encoded(copy, self._number, self._writer, self._written, self._nonce)
@@ -167,6 +171,7 @@ class Keeper:
                     self._change.wait_for(lambda: self._waiting or self._over, EACH_S)
                     waiting, self._waiting = self._waiting, []
                 try:
+                    self._look()
                     history = history or opened.enter_context(open_history())
                     self._put_again(history)
                 except FencedError as error:
@@ -181,6 +186,9 @@ class Keeper:
                 for each in waiting:
                     if each.set_running_or_notify_cancel():
                         each.set_result(None)
+
+    def _turned(self) -> None:
+        self._turned_s = time.monotonic()
 
     def _end(self, error: FencedError, waiting: list[Future[None]]) -> None:
         with self._change:
@@ -205,6 +213,7 @@ class Keeper:
             return asyncio.run_coroutine_threadsafe(answer, loop).result(60.0)
 
         self._give_up = lambda error: loop.call_soon_threadsafe(controller.give_up, error)
+        self._look = lambda: loop.call_soon_threadsafe(self._turned)
         works: list[tuple[Callable[..., None], Any]] = [(self._keep, open_history), (self._run_errands, heed)]
         for work, argument in works:
             thread = threading.Thread(target=work, args=(argument,), name="head", daemon=True)

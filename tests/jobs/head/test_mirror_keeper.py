@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -281,6 +282,37 @@ def test_the_mirror_is_written_without_news_too(head: Head, cloud: HeadCloud, mo
     before = cloud.bucket.objects[MIRROR][1]
     head.keeper._put(head.history)
     assert cloud.bucket.objects[MIRROR][1] == before
+
+
+def test_a_controller_that_hangs_is_taken_for_gone(
+    head: Head, cloud: HeadCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its threads live: while they said that all is well nobody could have another head go on."""
+    for name, value in (("EACH_S", 0.02), ("BEAT_S", 0.0), ("HANGS_S", 0.5)):
+        monkeypatch.setattr(mirror_keeper, name, value)
+    head.take()
+    loop = asyncio.new_event_loop()  # nothing runs in it
+
+    def writes(seconds: float) -> int:
+        found, end_s = set[str](), time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            found.add(cloud.bucket.objects[MIRROR][1])
+            time.sleep(0.01)
+        return len(found)
+
+    head.keeper.attend(Deaf(), loop, lambda: History.open(place_of(head.folder)))
+    try:
+        until(lambda: writes(0.3) == 1, 5)
+        head.step(generation=4)  # what it has written down is passed on all the same
+        until(lambda: generation(cloud) == 4, 5)
+        thread = threading.Thread(target=loop.run_forever)
+        thread.start()
+        until(lambda: writes(0.3) > 1, 5)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+    finally:
+        head.keeper.leave()
+        loop.close()
 
 
 class Controller:
