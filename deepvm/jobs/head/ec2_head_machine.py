@@ -6,6 +6,7 @@ too, the shutdown that is put off here again and again comes by itself.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -22,7 +23,8 @@ _WATCHDOG_MIN, _PUT_OFF_S = 30, 300.0
 def _put_off(over: threading.Event) -> None:
     while not over.is_set():
         words = ["shutdown", "--no-wall", "-h", f"+{_WATCHDOG_MIN}"]
-        subprocess.run(words, stdin=subprocess.DEVNULL, check=False)
+        with contextlib.suppress(OSError):  # no memory now
+            subprocess.run(words, stdin=subprocess.DEVNULL, check=False)
         over.wait(_PUT_OFF_S)
 
 

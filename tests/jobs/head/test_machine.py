@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -176,3 +177,18 @@ def test_a_role_that_is_not_known_yet_ends_no_head(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(machine, "HeadMachine", Recorded)
     ec2_head_machine.main()
     assert ran[0][:2] == (NAME, 3) and not said
+
+
+def test_a_head_that_has_no_memory_for_a_moment_is_not_shut_down_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    over, asked = threading.Event(), list[list[str]]()
+
+    def run(words: list[str], **_: object) -> None:
+        asked.append(words)
+        if len(asked) == 1:
+            raise OSError("Cannot allocate memory")
+        over.set()
+
+    monkeypatch.setattr(ec2_head_machine, "_PUT_OFF_S", 0.01)
+    monkeypatch.setattr(ec2_head_machine.subprocess, "run", run)
+    ec2_head_machine._put_off(over)
+    assert len(asked) == 2
