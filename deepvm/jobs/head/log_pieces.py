@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ from deepvm.jobs.history.log_files import FOLDER
 
 _MOST = 4_000_000
 """Bytes of a piece, before they are compressed."""
+_LEAST_FREED = 1_000_000
 _PIECES_PER_S, _MOST_S = 100, 30.0
 """After so many pieces they are at least a second apart, after twice as many two, and so on to the most."""
 
@@ -27,6 +30,7 @@ class LogPieces:
         self._folder, self._objects, self._prefix = folder / FOLDER, objects, f"{LOGS}{head:06}-"
         self._sent_s = float("-inf")
         self._sent: dict[str, int] | None = None
+        self._freed: dict[str, int] = {}
         self._number = 0
 
     def send(self, *, last: bool = False) -> None:
@@ -49,6 +53,19 @@ class LogPieces:
             self._sent = None  # if its reply is lost, it is looked up whether the piece is there
             self._objects.put(f"{self._prefix}{self._number:08}", gzip.compress(data, 5, mtime=0))
             self._sent = sent
+            self._free(sent)
+
+    def _free(self, sent: dict[str, int]) -> None:
+        """Give the place of what was sent back to the disk: a head's is small, and trainers may print for weeks.
+
+        The files keep their sizes, as somebody may be writing to them.
+        """
+        for machine, size in sent.items():
+            if size - self._freed.get(machine, 0) >= _LEAST_FREED:
+                self._freed[machine] = size
+                words = ["fallocate", "--punch-hole", "--offset", "0", "--length", str(size)]
+                with contextlib.suppress(OSError):  # where that cannot be done the disk has to be large enough
+                    subprocess.run([*words, self._folder / f"{machine}.log"], capture_output=True, check=False)
 
     def _resumed(self) -> dict[str, int]:
         keys = self._objects.keys(self._prefix)
