@@ -10,6 +10,7 @@ import math
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import fmean
 from typing import Any
 
@@ -79,6 +80,7 @@ class Strike:
     recommended_s: float = math.inf
 
 
+@lru_cache(maxsize=4096)  # it is asked again each tick
 def strike_of(injection: Injection, number: int) -> Strike | None:
     """What happens to the machine of this number, from 1, the same whenever it is asked; None: it stays."""
     rng = random.Random(injection.seed)
