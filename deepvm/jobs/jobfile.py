@@ -15,14 +15,15 @@ from deepvm.core.spelling import did_you_mean, joined
 from deepvm.core.units import MOST_USD, parse_seconds
 from deepvm.errors import DataError, JobFormatError, RequestError
 from deepvm.io.safe_read import read_text
-from deepvm.jobs.clouds.registry import CLOUDS, clouds_that_preempt, find_cloud
+from deepvm.jobs.clouds.registry import CLOUDS, clouds_that_cut, clouds_that_preempt, find_cloud
+from deepvm.jobs.controller.injector import FATES
 from deepvm.jobs.storage import git_code
 
 SCHEMA_VERSION = "deepvm.job/1"
 _WANTED = "give a job file; docs/reference/run-file.md shows one"
 _LARGEST = 1_000_000
 """Characters that a job file may have; more is another file."""
-MOST_MACHINES, _MOST_STEPS = 4096, 10**12
+MOST_MACHINES, MOST_LIVES, _MOST_STEPS = 4096, 1000, 10**12
 _DATA_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DATA_URL = re.compile(r"s3://[^/\0?#@]+(/[^\0?#]*)?|file:///[^\0?#]*", re.IGNORECASE)
 _ABSOLUTE = re.compile(r"/[^\0]*")
@@ -97,6 +98,7 @@ def _code(value: str) -> str:
 
 Seconds = Annotated[float, BeforeValidator(_seconds)]
 Usd = Annotated[float, BeforeValidator(_bare), Field(gt=0, le=MOST_USD)]
+Share = Annotated[float, BeforeValidator(_bare), Field(ge=0, le=1)]
 Count = Annotated[int, BeforeValidator(_bare), Field(ge=1, le=MOST_MACHINES)]
 Text = Annotated[str, Field(min_length=1, max_length=10_000)]
 _TIME = "a time with a unit, such as 30s, 90min or 12h"
@@ -150,15 +152,22 @@ class Budget(_Strict):
 class Injected(_Strict):
     """Preemptions on purpose, on clouds that can."""
 
-    mttp: Seconds = _said(_TIME)
+    mttp: Seconds | None = _said(_TIME, None)
+    lives: Annotated[list[Seconds], Field(min_length=1, max_length=MOST_LIVES)] | Text | None = _said(
+        "a list of times such as [30s, 2min], or the file of a trace", None
+    )
+    scale: Annotated[float, BeforeValidator(_bare), Field(gt=0, le=1e6)] = _said(
+        "a number above 0, by which lives are multiplied", 1.0
+    )
     seed: int = _said("a whole number", 0)
     count: Annotated[int, BeforeValidator(_bare), Field(ge=0, le=10_000)] | None = _said(
         "how many in all, a whole number from 0", None
     )
     grace: Seconds = _said(_TIME, 120.0)
-    missed: Annotated[float, BeforeValidator(_bare), Field(ge=0, le=1)] = _said(
-        "the share without a notice, from 0 to 1", 0.0
-    )
+    missed: Share = _said("the share without a notice, from 0 to 1", 0.0)
+    late: Share = _said("the share whose notice comes late, from 0 to 1", 0.0)
+    silent: Share = _said("the share that loses its link and lives on, from 0 to 1", 0.0)
+    rebalance: Share = _said("the share to which a rebalance is recommended before, from 0 to 1", 0.0)
 
 
 class JobFile(_Strict):
@@ -206,7 +215,7 @@ def read_job_file(path: Path) -> JobFile:
 
     Raises:
         JobFormatError: unknown or repeated keys, values that cannot be, files that are not there.
-        DataError: no such file. CatalogFormatError: it is no regular file, or not text.
+        DataError: no such file. CatalogFormatError: it is no regular file, or not text; the same of a trace.
     """
     try:
         text = read_text(path, _WANTED)
@@ -219,7 +228,17 @@ def read_job_file(path: Path) -> JobFile:
     if found.code is not None and not found.code.startswith("git:") and not (folder / found.code).is_dir():
         allowed = JobFile.model_fields["code"].description
         raise JobFormatError(str(path), [f"code: there is no folder {found.code!r}; allowed: {allowed}"])
-    return found
+    inject = found.inject
+    if inject is None or not isinstance(inject.lives, str):
+        return found
+    return found.model_copy(update={"inject": _with_trace(inject, folder / inject.lives)})
+
+
+def _with_trace(inject: Injected, file: Path) -> Injected:
+    """With the lives of a trace in place of its name. Raises DataError, CatalogFormatError."""
+    from deepvm.simulator.traces.trace import lives_to_replay
+
+    return inject.model_copy(update={"lives": [*lives_to_replay([file])[:MOST_LIVES]]})
 
 
 def changed(job: JobFile, *, cloud: str | None = None, name: str | None = None) -> JobFile:
@@ -228,10 +247,13 @@ def changed(job: JobFile, *, cloud: str | None = None, name: str | None = None) 
     if not given:
         return job
     try:
-        return JobFile.model_validate({**job.model_dump(by_alias=True, exclude_unset=True), **given})
+        found = JobFile.model_validate({**job.model_dump(by_alias=True, exclude_unset=True), **given})
     except ValidationError as error:
         path = tuple(str(step) for step in error.errors()[0]["loc"])
         raise RequestError(path[0], given.get(path[0]), _allowed(path)) from None
+    if found.inject is not None and found.cloud not in (able := _clouds_for(found.inject)):
+        raise RequestError("cloud", found.cloud, f"{joined(able, 'or')}, as the file's inject needs")
+    return found
 
 
 def parse_job_file(text: str, place: str) -> JobFile:
@@ -365,9 +387,50 @@ def _contradictions(found: JobFile, lines: _LINES) -> Iterator[str]:
     for key in ("launcher", "python"):
         if getattr(machines, key) and not machines.hosts:
             yield f"line {_line(('machines', key), lines)}: machines.{key}: only with hosts"
-    if found.inject is not None and not find_cloud(found.cloud).can_preempt:
-        line, allowed = lines["inject",], joined(clouds_that_preempt())
-        yield f"line {line}: inject: the cloud {found.cloud} takes machines back itself; allowed with {allowed}"
+    if found.inject is not None:
+        for key, problem in _impossible(found.inject, found.cloud):
+            path = ("inject", key)
+            yield f"line {_line(path, lines)}: {_dotted(path)}: {problem}"
+
+
+def checked_injection(keys: Mapping[str, Any], cloud: str) -> dict[str, Any]:
+    """The keys of ``inject`` by what the command line says; ``lives``: times with commas between them, or a file.
+
+    Raises:
+        RequestError: values that cannot be, or a cloud that cannot do it. What reading a trace raises.
+    """
+    lives = keys["lives"]
+    if lives is not None and not (file := Path(lives)).is_file():
+        keys = {**keys, "lives": [life.strip() for life in lives.split(",")]}
+    try:
+        found = Injected.model_validate({name: value for name, value in keys.items() if value is not None})
+    except ValidationError as error:
+        key = str(error.errors()[0]["loc"][0])
+        raise RequestError(key, (lives if key == "lives" else keys[key]), _allowed(("inject", key))) from None
+    if isinstance(found.lives, str):
+        found = _with_trace(found, file)
+    for key, problem in _impossible(found, cloud):
+        raise RequestError(key, keys[key], problem)
+    return found.model_dump(mode="json")
+
+
+def _clouds_for(inject: Injected) -> tuple[str, ...]:
+    return clouds_that_cut() if inject.silent else clouds_that_preempt()
+
+
+def _impossible(inject: Injected, cloud: str) -> Iterator[tuple[str, str]]:
+    """The keys that do not go with the others or the cloud, and what they go with."""
+    able, lived = _clouds_for(inject), "mttp" if inject.lives is None else "lives"
+    if cloud not in clouds_that_preempt():
+        yield lived, f"only with {joined(able)}; the cloud {cloud} takes machines back itself"
+    elif cloud not in able:
+        yield "silent", f"only with {joined(able)}; the cloud {cloud} takes no links away"
+    if (inject.mttp is None) == (inject.lives is None):
+        yield lived, "either mttp or lives"
+    if inject.scale != 1.0 and inject.lives is None:
+        yield "scale", "only with lives"
+    if sum(getattr(inject, fate) for fate in FATES) > 1:
+        yield max(FATES, key=lambda name: float(getattr(inject, name))), f"{joined(FATES)}: at most 1 together"
 
 
 def _at(document: Any, path: tuple[str | int, ...]) -> Any:

@@ -357,7 +357,7 @@ def submit(job: JobFile, file: Path, history: History, *, detach: bool = False) 
 def _with_lives(job: JobFile, world: World, history: History) -> World:
     """With the mean life of machines: of those taken back on purpose as the job says, else as is known."""
     if job.inject is not None:
-        life_s = job.inject.mttp
+        life_s = Injection.of(job.inject.model_dump()).mean_s
     else:
         pool = _trains(world)
         known = load_catalog().by_name.get(pool.instance_type)
@@ -408,9 +408,7 @@ def submitted(name: str, folder: Path, spec: Mapping[str, Any]) -> Submitted:
         "orphan_after_s": spec.get("orphan_after", ORPHAN_AFTER_S),
         "anchor_memory": (spec["anchor"].get("memory") if isinstance(spec["anchor"], dict) else None) or _MEMORY,
     }
-    injection = None
-    if inject is not None:
-        injection = Injection(inject["mttp"], inject["seed"], inject["count"], inject["grace"], inject["missed"])
+    injection = None if inject is None else Injection.of(inject)
     code = folder / CODE if (folder / CODE).exists() else None
     list_s = 1.0 if cloud.near else 5.0
     return Submitted(name, folder, secret_in(folder), told, code, injection, list_s)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.jobs.runs import Home, until
+
+from deepvm.jobs.history.history import History
 
 
 @pytest.fixture
@@ -53,6 +56,22 @@ def test_losses_without_a_notice_cost_what_was_done_since_the_last_version(home:
     assert found["generations"] == 2 and found["saves"]["insurance"] >= 4
     lost = [m for m in found["machines"] if m["end_reason"] == "lost"]
     assert len(lost) == 1 and lost[0]["notice"] is None
+    assert nothing_is_left(home)
+
+
+@pytest.mark.slow
+def test_listed_lives_late_notices_and_recommendations(home: Home) -> None:
+    """A late notice names the true end, and what still fits is saved; a recommendation has had a version made."""
+    inject = {"lives": ["8s", "7s"], "grace": "6s", "late": 1.0, "rebalance": 1.0, "seed": 0}
+    job = home.job("listed", "exec python own.py 700 0.03;", save_policy="static:100000", inject=inject)
+    found = home.document("run", str(job))
+    assert (found["state"], found["steps"], found["preemptions"], found["notices"]) == ("done", 700, 2, 2)
+    assert found["saves"]["insurance"] >= 2
+    with History.reader(home.env) as history:
+        assert [event.kind for event in history.events("listed")].count("rebalanced") == 2
+    at = datetime.fromisoformat
+    lived = [(at(m["notice"]) - at(m["ready"])).total_seconds() for m in found["machines"][:2]]
+    assert lived[0] == pytest.approx(8.0, abs=2.0) and lived[1] > 7.0  # it was warm before the first had gone
     assert nothing_is_left(home)
 
 

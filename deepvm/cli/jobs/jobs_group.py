@@ -12,7 +12,7 @@ from deepvm.cli.jobs.run import Keep
 from deepvm.cli.jobs.serve import serve
 from deepvm.cli.output import Output, note, print_as
 from deepvm.cli.parameters import arg, flag, group, opt
-from deepvm.core.spelling import joined, one_of
+from deepvm.core.spelling import one_of
 from deepvm.errors import DataError, RequestError
 
 if TYPE_CHECKING:
@@ -188,29 +188,31 @@ def orphans(
 
 def inject(
     name: Name,
-    mttp: Annotated[str, opt("Mean time to preemption of a machine, such as 30s.", "TIME")],
+    mttp: Annotated[str | None, opt("Mean time to preemption of a machine, such as 30s.", "TIME")] = None,
+    lives: Annotated[str | None, opt("Instead: lives of the machines in turn, or the file of a trace.", "LIST")] = None,
+    scale: Annotated[float, opt("Multiplies those lives.", "X")] = 1.0,
     seed: Annotated[int, opt("Random seed; the same seed gives the same lives.", "N")] = 0,
     grace: Annotated[str, opt("From the notice to the end.", "TIME")] = "120s",
     missed: Annotated[float, opt("Share of preemptions without a notice.", "X")] = 0.0,
+    late: Annotated[float, opt("Share whose notice comes at any moment of the grace period.", "X")] = 0.0,
+    silent: Annotated[float, opt("Share that loses its link and lives on (netns).", "X")] = 0.0,
+    rebalance: Annotated[float, opt("Share to which a rebalance is recommended before.", "X")] = 0.0,
     count: Annotated[int | None, opt("At most so many; default: until the job ends.", "N")] = None,
 ) -> None:
     """Take machines of a job back on purpose, on clouds that can: local, netns and ssh.
 
     Example: deepvm inject resnet-7 --mttp 30s --grace 5s --missed 0.1
     """
-    from deepvm.core.units import parse_seconds
-    from deepvm.jobs.clouds.registry import clouds_that_preempt
     from deepvm.jobs.history.history import History
+    from deepvm.jobs.jobfile import checked_injection
 
+    keys = {"mttp": mttp, "lives": lives, "scale": scale, "seed": seed, "grace": grace, "count": count}
+    shares = {"missed": missed, "late": late, "silent": silent, "rebalance": rebalance}
     with History.open() as history:
         cloud = _row(history, name).spec["cloud"]
-    if cloud not in (able := clouds_that_preempt()):
-        raise RequestError("NAME", name, f"a job on {joined(able, 'or')}; {cloud} takes machines back itself")
-    if not 0 <= missed <= 1:
-        raise RequestError("missed", missed, "a share from 0 to 1")
-    lives = {"mttp_s": parse_seconds(mttp, "mttp"), "grace_s": parse_seconds(grace, "grace"), "missed": missed}
-    _command(name, {"command": "inject", "inject": {**lives, "seed": seed, "count": count}})
-    note(f"machines of {name} live for {mttp} on average from now on, until its controller ends")
+    _command(name, {"command": "inject", "inject": checked_injection({**keys, **shares}, cloud)})
+    lived = f"live for {mttp} on average" if mttp else f"live as {lives} says"
+    note(f"machines of {name} {lived} from now on, until its controller ends")
 
 
 def _row(history: History, name: str) -> JobRow:

@@ -17,14 +17,14 @@ from deepvm.core.spelling import joined
 from deepvm.errors import DataError, DeepVMError
 from deepvm.io.failpoints import point
 from deepvm.jobs.agent.controller_client import LINE
-from deepvm.jobs.cloud import Cloud, Distant, Start
-from deepvm.jobs.clouds.registry import clouds_that_preempt
+from deepvm.jobs.cloud import Cloud, Distant, Severable, Start
+from deepvm.jobs.clouds.registry import clouds_that_cut, clouds_that_preempt
 from deepvm.jobs.controller.api import BusyError, application
 from deepvm.jobs.controller.briefing import Briefing
 from deepvm.jobs.controller.changes import changed_states, has_changed, pass_points, rows_of
 from deepvm.jobs.controller.clock import SteadyClock
 from deepvm.jobs.controller.cloud_calls import CloudCalls
-from deepvm.jobs.controller.injector import Injection, injection_of, strike_of
+from deepvm.jobs.controller.injector import Injection, Injector
 from deepvm.jobs.controller.messages import beat_of, event_of, lines_of, number_of, schedule_of, text
 from deepvm.jobs.controller.samples import Sampler
 from deepvm.jobs.controller.server import Strangers, listening, server_of
@@ -33,7 +33,7 @@ from deepvm.jobs.decisions.heard import further, why_not_saved
 from deepvm.jobs.decisions.react import Orders, begun_anew, orders_of, react
 from deepvm.jobs.decisions.states import Machine
 from deepvm.jobs.decisions.waiting import adopted, forgiven
-from deepvm.jobs.decisions.world import LOST, UNREADY, World
+from deepvm.jobs.decisions.world import UNREADY, World
 from deepvm.jobs.history.history import MACHINE, EventRow, History
 from deepvm.jobs.history.log_files import add_line
 from deepvm.jobs.wire import USER, Receiver, secret_of, token_of
@@ -91,14 +91,14 @@ class Controller:
         self._briefing = Briefing(job.spec, self._clock)
         self._change = asyncio.Condition()
         self._tasks = set[asyncio.Task[None]]()
-        self._struck, self._explained = set[str](), set[str]()
+        self._explained = set[str]()
+        self._injector = None if job.injection is None else Injector(job.injection)
         self._heard: dict[str, tuple[d.Heard, float]] = {}
         self._inbox: list[tuple[d.Event, Mapping[str, Any]]] = []
         self._wrong: Exception | None = None
         self._waiting: dict[str, asyncio.TimerHandle] = {}
         self.last_lines: list[str] = []
         self._stop = ""
-        self._injected_s = 0.0
         self._gone_s = _GONE_NEAR_S if cloud.near else _GONE_S
         self._calls = CloudCalls(cloud, job.name, self.feed)
 
@@ -314,28 +314,9 @@ class Controller:
 
     def _strike(self) -> None:
         """Take machines back on purpose, when their lives are over."""
-        injection = self._job.injection
-        if injection is None or self.world.job.over:
-            return
-        for number, machine in enumerate(self.world.machines.values(), start=1):
-            done = self.world.preemptions + len([m for m in self._struck if not self._is_struck(m)])
-            if injection.count is not None and done >= injection.count:
-                return
-            if (
-                machine.id in self._struck
-                or machine.pool == self.world.terms.bought
-                or machine.trained_s is None
-                or machine.state is not Machine.MEMBER
-            ):
-                continue
-            strike = strike_of(injection, number)
-            if self._clock.now_s() - max(machine.trained_s, self._injected_s) >= strike.life_s:
-                self._struck.add(machine.id)
-                self._start(self._calls.preempt(machine.id, strike.grace_s))
-
-    def _is_struck(self, machine: str) -> bool:
-        record = self.world.machines[machine]
-        return record.noticed_s is not None or record.end_reason == LOST
+        if self._injector is not None:
+            for machine, blow, grace_s in self._injector.due(self.world, self._clock.now_s()):
+                self._start(self._calls.strike(machine, blow, grace_s))
 
     # --- agents ------------------------------------------------------------------------------------------------------
 
@@ -456,8 +437,10 @@ class Controller:
             if not self._cloud.can_preempt:
                 clouds = joined(clouds_that_preempt())
                 return {"error": f"its cloud takes machines back itself; allowed with {clouds}"}
-            self._job = replace(self._job, injection=injection_of(message["inject"], self.world.preemptions))
-            self._injected_s = self._clock.now_s()
+            injection = Injection.of(message["inject"], self.world.preemptions)
+            if injection.silent and not isinstance(self._cloud, Severable):
+                return {"error": f"no link can be taken away here; allowed with {joined(clouds_that_cut())}"}
+            self._injector = Injector(injection, self._clock.now_s())
         else:
             return {"error": f"there is no command {kind!r}"}
         return {}

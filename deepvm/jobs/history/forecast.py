@@ -17,6 +17,7 @@ from typing import Any
 from deepvm.core.preemption.job import ZERO, Job, Span
 from deepvm.core.preemption.preemption_estimators import Notices
 from deepvm.errors import SimulationError
+from deepvm.jobs.controller.injector import Injection
 from deepvm.jobs.decisions import states
 from deepvm.jobs.decisions.markets import is_on_demand
 from deepvm.jobs.decisions.world import Role, World
@@ -39,15 +40,21 @@ def forecast(
 
     ``machines``: of the history; those of other jobs, from before this one, say how long a start takes.
     """
+    from deepvm.simulator.engine.lifetimes import ListedLifetimes
     from deepvm.simulator.monte_carlo import simulate
     from deepvm.simulator.results import Spread
 
     step_s = step_time(world, events)
     if world.terms.steps is None or world.terms.least != world.terms.most or world.terms.bought or not step_s:
         return None
-    job = _expected(spec, world, step_s, _start_s(spec, created_s, world, machines))
+    start_s = _start_s(spec, created_s, world, machines)
+    injection = None if spec.get("inject") is None else Injection.of(spec["inject"])
+    job = _expected(spec, world, step_s, start_s, injection)
+    listed = None
+    if injection is not None and injection.lives_s:
+        listed = ListedLifetimes([start_s + life for life in injection.lives_s[: injection.count]])
     try:
-        found = simulate(job, world.terms.policy, runs=_RUNS)
+        found = simulate(job, world.terms.policy, runs=_RUNS, lives=listed)
     except SimulationError:  # its machines never live long enough
         return None
     spreads = {name: Spread.of(getattr(found, name)) for name in FIGURES}
@@ -63,9 +70,9 @@ def forecast(
     }
 
 
-def _expected(spec: Mapping[str, Any], world: World, step_s: float, start_s: float) -> Job:
+def _expected(spec: Mapping[str, Any], world: World, step_s: float, start_s: float, injection: Injection | None) -> Job:
     """The job as it was submitted; the price of a VM is its share of the whole cluster's."""
-    terms, pool, injected = world.terms, world.pools[0], spec.get("inject") or {}
+    terms, pool = world.terms, world.pools[0]
     spots = 0 if is_on_demand(pool) else terms.most - terms.steadies
     usd = spots * pool.usd_per_hour
     usd += 0.0 if terms.steady is None else terms.steadies * terms.steady.usd_per_hour
@@ -74,10 +81,10 @@ def _expected(spec: Mapping[str, Any], world: World, step_s: float, start_s: flo
     if not spots:
         usd += vms * pool.usd_per_hour
     # Lives that are ended on purpose count from when a machine trains, those of the simulator from its request.
-    life_s = terms.mttp_s + (start_s if injected else 0.0)
+    life_s = terms.mttp_s + (start_s if injection else 0.0)
     lives: tuple[float, ...] = (life_s,) if spots else (math.inf,)
-    if spots and (count := injected.get("count")) is not None:  # whoever comes later stays
-        lives = lives * max(count - vms + 1, min(count, 1)) + (math.inf,)
+    if spots and injection and injection.count is not None:  # whoever comes later stays
+        lives = lives * max(injection.count - vms + 1, min(injection.count, 1)) + (math.inf,)
     return Job(
         name="forecast",
         steps=terms.steps or 0,
@@ -89,7 +96,7 @@ def _expected(spec: Mapping[str, Any], world: World, step_s: float, start_s: flo
         mttp_s=lives,
         save_every_steps=spec.get("save_every_steps"),
         spot_usd_per_hour=usd / vms,
-        missed_notice_rate=float(injected["missed"] if injected else Notices().missed_rate),
+        missed_notice_rate=injection.missed + injection.silent if injection else float(Notices().missed_rate),
         proactive_replacement=True,
         vms=vms,
     )

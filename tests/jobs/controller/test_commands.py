@@ -16,7 +16,7 @@ from deepvm.jobs.history.history import PLACE, History
 from deepvm.jobs.wire import USER, new_secret
 
 WORLD = World(Terms(1, 1), 0.0, pools=(Pool("g4dn.xlarge", "here", "spot", 0.3),))
-LIVES = {"mttp_s": 30.0, "grace_s": 5.0, "missed": 0.0, "seed": 1, "count": None}
+LIVES = {"mttp": 30.0, "grace": 5.0, "missed": 0.0, "seed": 1, "count": None}
 
 
 @pytest.mark.parametrize("can_preempt", [True, False])
@@ -27,6 +27,6 @@ def test_inject_where_the_cloud_cannot(tmp_path: Path, *, can_preempt: bool) -> 
         job = Submitted("job", tmp_path, new_secret(), {})
         controller = Controller(job, replace(WORLD), cloud, history)
         answer = asyncio.run(controller.command(USER, {"command": "inject", "inject": LIVES}))
-    assert (controller._job.injection is not None) == can_preempt
+    assert (controller._injector is not None) == can_preempt
     assert answer == ({} if can_preempt else {"error": answer["error"]})
     assert can_preempt or "allowed with local, netns and ssh" in str(answer["error"])
