@@ -30,7 +30,7 @@ from deepvm.jobs.decisions.markets import is_on_demand, most_of
 from deepvm.jobs.decisions.pool_choice import in_order
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import Pool, Terms, World
-from deepvm.jobs.head.remote import needs_head
+from deepvm.jobs.head.remote import is_head, needs_head
 from deepvm.jobs.history.history import History, JobRow, own_folder
 from deepvm.jobs.history.pools import expected_life_s, is_of_a_market
 from deepvm.jobs.jobfile import Anchor, JobFile, Range
@@ -427,11 +427,13 @@ def resumed(
 ) -> tuple[Submitted, World]:
     """A job whose controller is gone, that was stopped or has failed; with another budget, or a deadline from now on.
 
+    On its head, which starts controllers by itself, a job that was stopped or has failed stays so.
+
     Raises:
         RequestError: that sum is paid already. DataError: the job's secret is gone.
     """
     world, now_s = history.world(row.name), time.time()
-    if world.job in (Job.STOPPED, Job.FAILED):
+    if world.job in (Job.STOPPED, Job.FAILED) and not is_head(row):
         world = replace(world, job=Job.PENDING, ending="", failure="", save=None, unsaved_s=None, formed=False)
         world = replace(world, exits={}, suspected_s=None, crashed_at=-1, crashes=0, unready={})
     terms = world.terms

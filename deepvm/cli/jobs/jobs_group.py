@@ -140,7 +140,7 @@ def resume(
     from deepvm.cli.jobs.run import control, only_controller, start_head
     from deepvm.core.units import parse_seconds
     from deepvm.jobs.cloud import Headed
-    from deepvm.jobs.head.remote import has_head, needs_head
+    from deepvm.jobs.head.remote import has_head, is_head, needs_head
     from deepvm.jobs.history.history import History
     from deepvm.jobs.standing import ALIVE, controller_in
     from deepvm.jobs.submission import cloud_of, resumed, secret_in
@@ -152,7 +152,8 @@ def resume(
             raise RequestError("NAME", name, f"a job that has not trained to its end; {name} is done")
         deadline_s = None if deadline is None else parse_seconds(deadline, "deadline")
         cloud = cloud_of(row.spec["cloud"])
-        if isinstance(cloud, Headed) and (has_head(row) or needs_head(cloud)):
+        # A head may not see its own address for a moment; rented from here, the next one would end this one.
+        if isinstance(cloud, Headed) and not is_head(row) and (has_head(row) or needs_head(cloud)):
             if not has_head(row) and controller_in(row.folder) == ALIVE:
                 raise DataError(f"another process is the controller of {name}; see 'deepvm jobs show {name}'")
             secret_in(row.folder)
@@ -272,10 +273,10 @@ def _look_at_heads(history: History) -> None:
 def _look_at_head(history: History, row: JobRow, *, logs: bool = False) -> None:
     """The same for one job."""
     from deepvm.jobs.cloud import Headed, RefusedError, UnknownError
-    from deepvm.jobs.head.remote import has_head, refresh
+    from deepvm.jobs.head.remote import is_to_be_read, refresh
     from deepvm.jobs.submission import cloud_of
 
-    if row.result is None and has_head(row):
+    if is_to_be_read(row):
         try:
             cloud = cloud_of(row.spec["cloud"])
             if isinstance(cloud, Headed):

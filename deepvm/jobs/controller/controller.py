@@ -249,6 +249,7 @@ class Controller:
                         looked = True
                         await self._calls.list()
                         continue
+                    await self.kept()  # who has been followed by another must not end what that one has made
                     await self._calls.finish()
                     sampler.close()
                     point("job.finished")
@@ -279,6 +280,10 @@ class Controller:
     def stop(self, why: str) -> None:
         """End the job with a version."""
         self._stop = why
+
+    def give_up(self, error: Exception) -> None:
+        """End :meth:`run` with this error, and leave all machines as they are: another controller has the job."""
+        self._wrong = self._wrong or error
 
     def _hear(self) -> None:
         """The heartbeats of members since the last look, all at once: with many machines each would take too long."""
@@ -380,7 +385,7 @@ class Controller:
         try:
             await self.kept()
         except DeepVMError as error:
-            self._wrong = self._wrong or error
+            self.give_up(error)
             raise BusyError(str(error)) from None
 
     def gone(self, machine: str) -> None:

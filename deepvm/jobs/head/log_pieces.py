@@ -41,11 +41,12 @@ class LogPieces:
             return
         self._sent_s = now_s
         while True:
-            piece, sent = self._next(last)
+            piece, sent = self._next(self._sent, last)
             if not piece:
                 return
             self._number += 1
             data = json.dumps({"texts": piece, "sent": sent}).encode()
+            self._sent = None  # if its reply is lost, it is looked up whether the piece is there
             self._objects.put(f"{self._prefix}{self._number:08}", gzip.compress(data, 5, mtime=0))
             self._sent = sent
 
@@ -53,13 +54,12 @@ class LogPieces:
         keys = self._objects.keys(self._prefix)
         if not keys:
             return {}
-        self._number = int(keys[-1].rpartition("-")[2])
+        self._number = max(self._number, int(keys[-1].rpartition("-")[2]))
         found = self._objects.get(keys[-1])
         return {} if found is None else dict(_read(found.data)["sent"])
 
-    def _next(self, last: bool) -> tuple[dict[str, str], dict[str, int]]:
-        assert self._sent is not None
-        piece, sent, size = dict[str, str](), dict(self._sent), 0
+    def _next(self, before: dict[str, int], last: bool) -> tuple[dict[str, str], dict[str, int]]:
+        piece, sent, size = dict[str, str](), dict(before), 0
         for file in sorted(self._folder.glob("*.log")):
             with file.open("rb") as stream:
                 stream.seek(sent.get(file.stem, 0))

@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.jobs.fake_ec2 import FakeEc2, running
 from support.jobs.runs import until
 from support.profiling.namespaces import need_namespaces
 
@@ -29,12 +28,6 @@ from deepvm.jobs.wire import new_secret, secret_of
 from deepvm.profiling.hosts.launcher import Host
 
 POOL = Pool("g4dn.xlarge", "here", "spot", 0.3)
-
-
-@pytest.fixture
-def ec2() -> Iterator[FakeEc2]:
-    with running() as found:
-        yield found
 
 
 @pytest.fixture

@@ -37,6 +37,40 @@ def test_pieces_add_up_whatever_is_started_again(tmp_path: Path, monkeypatch: py
     assert {m: (laptop / FOLDER / f"{m}.log").read_text() for m in texts} == texts
 
 
+@pytest.mark.parametrize("arrived", [True, False])
+def test_a_piece_whose_reply_is_lost_is_sent_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arrived: bool
+) -> None:
+    bucket, head, laptop = MemoryBucket(), tmp_path / "head", tmp_path / "laptop"
+    (head / FOLDER).mkdir(parents=True)
+    laptop.mkdir()
+    monkeypatch.setattr(log_pieces, "_MOST_S", 0.0)
+    pieces, put, text = LogPieces(head, bucket, 1), bucket.put, ""
+
+    def lost(key: str, data: bytes) -> None:
+        if arrived:
+            put(key, data)
+        raise UnknownError("no answer")
+
+    def add(line: str) -> None:
+        nonlocal text
+        text += f"{line}\n"
+        (head / FOLDER / "m1.log").write_text(text)
+
+    add("one")
+    pieces.send()
+    add("two")
+    with monkeypatch.context() as patch:
+        patch.setattr(bucket, "put", lost)
+        with pytest.raises(UnknownError):
+            pieces.send()
+    (*_, last) = fetch_logs(laptop, bucket, "")  # somebody reads in between
+    add("three")
+    pieces.send()
+    list(fetch_logs(laptop, bucket, last))
+    assert (laptop / FOLDER / "m1.log").read_text() == text
+
+
 def test_those_of_the_next_head_come_behind(tmp_path: Path) -> None:
     bucket = MemoryBucket()
     for number in (1, 2):
