@@ -200,7 +200,7 @@ def control(
     page = _page(job, history)
     print_as(output, lambda: print_job(document, ()), lambda: document)
     state = document["state"]
-    for line in closing_lines(document, controller.last_lines, job.folder):
+    for line in closing_lines(document, end.terms, controller.last_lines, job.folder):
         note(line)
     if page is not None:
         note(f"all of it in a browser: {page}")
