@@ -456,6 +456,7 @@ def resumed(
         _check_limits(row.name, world, now_s, total_usd, deadline_s)
         world = replace(world, job=Job.PENDING, ending="", failure="", save=None, unsaved_s=None, formed=False)
         world = replace(world, exits={}, suspected_s=None, crashed_at=-1, crashes=0, unready={})
+        world = replace(world, now_s=max(now_s, world.now_s))  # until now it needed no controller
     terms = world.terms
     if total_usd is not None:
         if not world.usd < total_usd <= MOST_USD:

@@ -217,7 +217,7 @@ def inject(
         raise RequestError("missed", missed, "a share from 0 to 1")
     lives = {"mttp_s": parse_seconds(mttp, "mttp"), "grace_s": parse_seconds(grace, "grace"), "missed": missed}
     _command(name, {"command": "inject", "inject": {**lives, "seed": seed, "count": count}})
-    note(f"machines of {name} live for {mttp} on average from now on, until its controller ends")
+    note(f"machines of {name} live for {mttp} on average from now on, until the job ends")
 
 
 def _row(history: History, name: str) -> JobRow:

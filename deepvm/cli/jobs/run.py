@@ -167,6 +167,7 @@ def control(
     from deepvm.jobs.cloud import Headed
     from deepvm.jobs.controller.controller import Controller
     from deepvm.jobs.head.mirror_keeper import keeper_of
+    from deepvm.jobs.history.downtime import downtimes
     from deepvm.jobs.history.final import final_document
     from deepvm.jobs.history.forecast import forecast
     from deepvm.jobs.standing import on_demand_usd
@@ -196,11 +197,14 @@ def control(
         note(f"{job.name} trains on, for {rate:.4g} $/h; 'deepvm jobs resume {job.name}' watches it again")
         raise typer.Exit(INTERRUPTED)
     events = history.events(job.name)
-    document = final_document(job.name, row.created_s, end, events, on_demand_usd(row.spec))
+    without = downtimes(events, history.samples(job.name))
+    document = final_document(job.name, row.created_s, end, events, on_demand_usd(row.spec), without)
     earlier = [m for m in history.machines() if m["job"] != job.name]
-    document["forecast"] = forecast(row.spec, row.created_s, end, events, earlier, document)
+    document["forecast"] = forecast(row.spec, row.created_s, end, events, earlier, document, without)
     if validate:
-        document["validation"] = _validation(row.created_s, end, events)
+        document["validation"] = None if without else _validation(row.created_s, end, events)
+        if without:
+            note("nothing is compared: for a time the job had no controller, and the simulator knows no such thing")
     history.finish(job.name, document)
     page = _page(job, history)
     print_as(output, lambda: print_job(document, ()), lambda: document)

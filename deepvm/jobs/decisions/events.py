@@ -156,6 +156,32 @@ class Failed:
     own: bool = False
 
 
+@dataclass(frozen=True)
+class Downtime:
+    """There was no controller since ``since_s``; now there is."""
+
+    since_s: float
+
+
+@dataclass(frozen=True)
+class Injected:
+    """The user wants preemptions on purpose from now on: see :class:`deepvm.jobs.controller.injector.Injection`."""
+
+    mttp_s: float
+    seed: int
+    count: int | None
+    grace_s: float
+    missed: float
+
+
+@dataclass(frozen=True)
+class Struck:
+    """A machine is about to be taken back on purpose; ``grace_s``: None without a notice."""
+
+    id: str
+    grace_s: float | None
+
+
 Event: TypeAlias = (
     Tick
     | Launched
@@ -172,6 +198,9 @@ Event: TypeAlias = (
     | Stop
     | SaveNow
     | Failed
+    | Downtime
+    | Injected
+    | Struck
 )
 
 # --- what is done ----------------------------------------------------------------------------------------------------

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.core.units import counted, format_seconds
+from deepvm.jobs.controller.injector import INJECTED
 from deepvm.jobs.decisions.react import BUDGET, DEADLINE, NEVER_READY
 from deepvm.jobs.decisions.world import RELEASED, UNREADY, Terms
+from deepvm.jobs.history.downtime import DOWNTIME
 from deepvm.jobs.history.history import MACHINE, MARKET, STATE, EventRow
 from deepvm.jobs.submission import more_money, more_time
 
@@ -40,6 +42,8 @@ def event_line(event: EventRow) -> str:
         "stop": lambda: f"the job is to stop: {facts['why']}",
         "savenow": lambda: "a version was asked for",
         "failed": lambda: f"{who}: {facts['why']}",
+        DOWNTIME: lambda: f"there was no controller for {_left(event.at_s - facts['since_s'])}",
+        INJECTED: lambda: f"machines are taken back on purpose, after {_left(facts['mttp_s'])} of training on average",
         MARKET: lambda: f"machines are asked for {facts['market']}: {facts['why']}",
     }
     if kind != STATE:
@@ -47,7 +51,7 @@ def event_line(event: EventRow) -> str:
     return f"generation {facts['generation']} forms" if event.state == "forming" else f"the job is {event.state}"
 
 
-_TROUBLE = {"refused", "noticed", MACHINE, "unsaved", "failed"}
+_TROUBLE = {DOWNTIME, "refused", "noticed", MACHINE, "unsaved", "failed"}
 _GROUPS = {"launched": "machines", "safe": "versions", "savenow": "versions"}
 
 
