@@ -174,7 +174,7 @@ def _unwrapped(column: Column) -> Column:
     return Column(column.header, column.align, column.drop, wrap=False)
 
 
-_STATES = {
+_STATES: Mapping[Machine, str] = {
     Machine.INTENT: "asked for",
     Machine.BOOTING: "booting",
     Machine.WARMING: "loading",
@@ -186,7 +186,7 @@ _STATES = {
 def _state(machine: MachineRecord, world: World) -> str:
     """What a machine does, in a word or two."""
     if machine.state is not Machine.MEMBER:
-        return _STATES.get(machine.state, machine.state.value)
+        return _STATES.get(machine.state, str(machine.state.value))
     if machine.role is Role.ANCHOR:
         return "keeping versions"
     trains = world.formed and machine.id in world.members and world.job in (Job.RUNNING, Job.SAVING)

@@ -97,7 +97,9 @@ class RunPage:
             "time": joined(self._breakdown(), *self._forecast()),
             "machines": timeline(machines, self.times, self.trained),
             "machine-table": self._machine_table(),
-            "steps": steps_chart(self.times, job.samples, job.events, total if isinstance(total, int) else None),
+            "steps": steps_chart(
+                self.times, job.samples, job.events, total if isinstance(total, int) else None, job.without
+            ),
             "step-table": self._step_table(),
             "money": cost_chart(self.times, machines, document, budget),
             "money-table": self._money_table(),

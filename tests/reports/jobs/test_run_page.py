@@ -193,6 +193,7 @@ def test_the_page_says_when_there_was_no_controller_and_who_waited() -> None:
     text = RunPage(replace(job, without=[away], document=document)).render()
     page = read_page(text)
     assert "no controller" in page.by_id("part-machines").text and "no controller25 s" in page.by_id("part-time").text
+    assert "no controller" in page.by_id("part-steps").text
     assert 'class="bar downtime"' in text and 'class="bar idle"' in text and "ready, waits" in text
     usual = RunPage(worlds.one_machine()).render()
     assert "no controller" not in read_page(usual).by_id("part-time").text and 'class="bar downtime"' not in usual
