@@ -28,6 +28,7 @@ _DATA_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DATA_URL = re.compile(r"s3://[^/\0?#@]+(/[^\0?#]*)?|file:///[^\0?#]*", re.IGNORECASE)
 _ABSOLUTE = re.compile(r"/[^\0]*")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+_EXPONENT = re.compile(r"\d+(\.\d+)?[eE]\+?\d{1,2}")
 _LINES: TypeAlias = dict[tuple[str | int, ...], int]
 
 
@@ -44,6 +45,13 @@ def _bare(value: object) -> object:
     if isinstance(value, (bool, str)):
         raise ValueError("no number")
     return value
+
+
+def _steps(value: object) -> object:
+    """A number of steps, which may be written as 1e6: YAML takes that for text."""
+    if isinstance(value, str) and _EXPONENT.fullmatch(value):
+        return float(value)
+    return _bare(value)
 
 
 def _named(value: str) -> str:
@@ -143,8 +151,8 @@ class Anchor(_Strict):
 class Budget(_Strict):
     """What the job may cost, and when it must end."""
 
-    usd_per_hour: Usd | None = _said("dollars an hour, above 0", None)
-    total_usd: Usd | None = _said("dollars in all, above 0", None)
+    usd_per_hour: Usd | None = _said("dollars an hour, above 0: a number such as 3", None)
+    total_usd: Usd | None = _said("dollars in all, above 0: a number such as 50", None)
     deadline: Seconds | None = _said(_TIME, None)
     deadline_policy: Literal["greedy", "uniform-progress"] = _said("greedy or uniform-progress", "uniform-progress")
 
@@ -191,20 +199,22 @@ class JobFile(_Strict):
             {},
         )
     )
-    machines: Machines = _said("type, plan or hosts, count, market, zone", Machines())
+    machines: Machines = _said(
+        "{type: g4dn.xlarge, count: 2}; there are type, plan, hosts, count, market, zone", Machines()
+    )
     anchor: Anchor | Literal["none"] | None = _said("{type: m7g.large}, or none", None)
     tiers: list[Text] = _said("a list of URLs, such as [s3://bucket/run]", [])
     save_policy: Annotated[str, AfterValidator(_policy)] = _said(
         "a save policy, such as adaptive, thesis or static:100", "adaptive"
     )
-    save_every_steps: Annotated[int, BeforeValidator(_bare), Field(ge=1, le=_MOST_STEPS)] | None = _said(
+    save_every_steps: Annotated[int, BeforeValidator(_steps), Field(ge=1, le=_MOST_STEPS)] | None = _said(
         f"a whole number from 1 to {_MOST_STEPS:.0e}, or null", None
     )
-    steps: Annotated[int, BeforeValidator(_bare), Field(ge=1, le=_MOST_STEPS)] | None = _said(
+    steps: Annotated[int, BeforeValidator(_steps), Field(ge=1, le=_MOST_STEPS)] | None = _said(
         f"how many the training takes in all, a whole number from 1 to {_MOST_STEPS:.0e}", None
     )
     keep: Annotated[int, BeforeValidator(_bare), Field(ge=0, le=10_000)] = _said("a whole number from 0", 2)
-    budget: Budget = _said("usd_per_hour, total_usd, deadline, deadline_policy", Budget())
+    budget: Budget = _said("{total_usd: 50, usd_per_hour: 3, deadline: 12h}, each of which may be left out", Budget())
     cloud: Annotated[str, AfterValidator(_cloud)] = _said(joined(CLOUDS, "or"), "local")
     orphan_after: Seconds = _said(_TIME, 1800.0)
     inject: Injected | None = _said("{mttp: 30s, seed: 1, count: 5, grace: 5s, missed: 0}", None)
@@ -254,6 +264,22 @@ def changed(job: JobFile, *, cloud: str | None = None, name: str | None = None) 
     if found.inject is not None and found.cloud not in (able := _clouds_for(found.inject)):
         raise RequestError("cloud", found.cloud, f"{joined(able, 'or')}, as the file's inject needs")
     return found
+
+
+def line_of(file: Path, key: str) -> int | None:
+    """Where a key such as ``machines.type`` is in a job file that can be read; None if it is not there."""
+    try:
+        node = yaml.compose(read_text(file, _WANTED), Loader=yaml.SafeLoader)
+    except (OSError, DataError, yaml.YAMLError):
+        return None
+    line = None
+    for name in key.split("."):
+        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+        found = next(((one, value) for one, value in pairs if one.value == name), None)
+        if found is None:
+            return None
+        line, node = found[0].start_mark.line + 1, found[1]
+    return line
 
 
 def parse_job_file(text: str, place: str) -> JobFile:

@@ -56,6 +56,13 @@ def test_all_keys() -> None:
     assert found.schema_version == "deepvm.job/1" and found.launcher == "direct"
 
 
+@pytest.mark.parametrize(("written", "steps"), [("1e6", 10**6), ("2.5E+3", 2500), ("1.0e+6", 10**6), ("1_000", 1000)])
+def test_steps_with_an_exponent_which_yaml_reads_as_text(written: str, steps: int) -> None:
+    text = f"name: x\ntrain: t\nmachines: {{type: a}}\nsteps: {written}\nsave_every_steps: {written}\n"
+    found = parse_job_file(text, "job.yaml")
+    assert found.steps == steps == found.save_every_steps and isinstance(found.steps, int)
+
+
 def keys(model: type[BaseModel], above: str = "") -> set[str]:
     """All keys of a job file, with those above them."""
     found = set()

@@ -215,6 +215,30 @@ def test_detached(home: Home) -> None:
 
 
 @pytest.mark.slow
+def test_resumed_in_the_background(home: Home) -> None:
+    process = home.start("run", str(home.job("left", "exec python own.py 2000 0.05;")))
+    until(lambda: (home.result / "starts-0").exists())
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    resume = ("jobs", "resume", "left", "--detach")
+    poor = home.run(*resume, "--total-usd", "1e-9")
+    assert poor.returncode == 2 and "--total-usd" in poor.stderr, poor  # said here, not in a log
+    done = home.run(*resume, "--total-usd", "5", "--deadline", "2h")
+    assert (done.returncode, done.stdout) == (0, "left\n") and "runs in the background" in done.stderr, done
+    assert home.document("jobs", "ls")["jobs"][0]["controller"] == "alive"
+    again = home.run(*resume)
+    assert again.returncode == 4 and "another process is the controller of left" in again.stderr, again
+    with History.open(home.env) as history:
+        terms = until(lambda: history.world("left").terms if history.world("left").terms.total_usd else None)
+    assert terms.total_usd == 5 and 7000 < terms.end_s - terms.begun_s <= 7200
+    home.hurry()
+    until(lambda: home.document("jobs", "show", "left")["state"] == "done")
+    assert (home.result / "starts-0").read_text() == "0 "
+    over = home.run(*resume)
+    assert over.returncode == 2 and "left is done" in over.stderr and nothing_is_left(home)
+
+
+@pytest.mark.slow
 def test_versions_in_the_memory_of_an_anchor(home: Home) -> None:
     """Two ranks with a Checkpointer; the anchor costs something, and outlives the others."""
     pytest.importorskip("torch")

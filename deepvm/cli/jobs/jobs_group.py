@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from deepvm.cli.jobs.run import Keep
+from deepvm.cli.jobs.run import Detach, Keep
 from deepvm.cli.jobs.serve import serve
 from deepvm.cli.output import Output, note, print_as
 from deepvm.cli.parameters import arg, flag, group, opt
@@ -127,6 +127,7 @@ def resume(
     name: Name,
     total_usd: Annotated[float | None, opt("Pay up to so much in all, what was paid included.", "USD")] = None,
     deadline: Annotated[str | None, opt("Finish within this time from now, such as 6h.", "TIME")] = None,
+    detach: Detach = False,
     keep: Keep = False,
     output: Output = "table",
 ) -> None:
@@ -137,7 +138,7 @@ def resume(
 
     Example: deepvm jobs resume resnet-7 --total-usd 80
     """
-    from deepvm.cli.jobs.run import control, only_controller, start_head
+    from deepvm.cli.jobs.run import control, detached, only_controller, start_head
     from deepvm.core.units import parse_seconds
     from deepvm.jobs.cloud import Headed
     from deepvm.jobs.head.remote import has_head, is_head, needs_head
@@ -153,11 +154,17 @@ def resume(
         deadline_s = None if deadline is None else parse_seconds(deadline, "deadline")
         cloud = cloud_of(row.spec["cloud"])
         # A head may not see its own address for a moment; rented from here, the next one would end this one.
-        if isinstance(cloud, Headed) and not is_head(row) and (has_head(row) or needs_head(cloud)):
-            if not has_head(row) and controller_in(row.folder) == ALIVE:
-                raise DataError(f"another process is the controller of {name}; see 'deepvm jobs show {name}'")
+        on_a_head = isinstance(cloud, Headed) and not is_head(row) and (has_head(row) or needs_head(cloud))
+        if (detach or on_a_head) and not has_head(row) and controller_in(row.folder) == ALIVE:
+            raise DataError(f"another process is the controller of {name}; see 'deepvm jobs show {name}'")
+        if on_a_head and isinstance(cloud, Headed):
             secret_in(row.folder)
             start_head(row, history, cloud, lambda: resumed(row, history, total_usd, deadline_s)[1])
+            return
+        if detach:
+            job, _ = resumed(row, history, total_usd, deadline_s)  # what is wrong is said here
+            limits = (("--total-usd", total_usd), ("--deadline", deadline))
+            detached(job, *(f"{option}={value}" for option, value in limits if value is not None))
             return
         with only_controller(name, row.folder):
             # What another controller has written down until it ended counts.
@@ -213,7 +220,7 @@ def inject(
         cloud = _row(history, name).spec["cloud"]
     _command(name, {"command": "inject", "inject": checked_injection({**keys, **shares}, cloud)})
     lived = f"live for {mttp} on average" if mttp else f"live as {lives} says"
-    note(f"machines of {name} {lived} from now on, until its controller ends")
+    note(f"machines of {name} {lived} from now on, until the job ends")
 
 
 def _row(history: History, name: str) -> JobRow:

@@ -41,6 +41,10 @@ _SCHEDULED_S, _SCHEDULED_ALONE_S = 10.0, 3.0
 """For how long the controller may have a step announced; the second where the ranks can do so themselves."""
 _PREPARING_S = 1.0
 _WARM_AGAIN_S = 0.5
+_BEGUN_STEPS = 3
+"""So many steps after it is due a version is begun, at the latest, if the trainers save at all."""
+_UNTOLD_S = 600.0
+"""For how long the first version is waited for before another one is to show what versions cost."""
 _UNHEARD_S = 1.5
 """For how long a notice waits for the controller before the ranks save by themselves."""
 
@@ -62,7 +66,7 @@ class Orders:
     """The newest orders, as the controller sent them.
 
     ``mttp_s``: mean time until a machine of the generation is taken back, None for never; ``missed_rate``: how often
-    without a notice.
+    without a notice. ``save_s``, ``took_s``: what the newest version has cost, see :class:`SaveFacts`; 0 if unknown.
     """
 
     digest: str = ""
@@ -76,6 +80,8 @@ class Orders:
     schedule: dict[str, Any] | None = None
     mttp_s: float | None = None
     missed_rate: float = 0.0
+    save_s: float = 0.0
+    took_s: float = 0.0
 
 
 class Agent:
@@ -94,7 +100,8 @@ class Agent:
         self._warmed_s = 0.0
         self._policy: SavePolicy | None = None
         self._facts = SaveFacts()
-        self._last = (0, time.monotonic())
+        self._last, self._told_s = (0, time.monotonic()), 0.0
+        """The newest version that was begun, and when; when trainers last said what became of one."""
         self._base = 0
         """Steps that a script had done when its backup was made: it counts from 0 again."""
         self._silence = Silence(around.beat_s)
@@ -428,10 +435,18 @@ class Agent:
         if policy.fixed_steps:
             board.words[Word.DUE] = (step // policy.fixed_steps + 1) * policy.fixed_steps
             return
-        step_s = board.of_rank(0, RankWord.STEP_NS) / 1e9
+        if version < board.words[Word.DUE] and step < board.words[Word.DUE] + _BEGUN_STEPS:
+            return  # it is asked for: another one would be saved a step behind it
+        facts, orders = self._facts, self._orders
+        if not facts.save_s:  # other machines may know
+            facts = replace(facts, save_s=orders.save_s, backup_s=orders.took_s, emergency_s=orders.took_s)
+        untold = bool(version) and self._told_s < self._last[1] and now_s - self._last[1] < _UNTOLD_S
+        if untold and policy.shows_cost_first and not facts.save_s:
+            board.words[Word.DUE] = 0  # it will show what one costs
+            return
         facts = replace(
-            self._facts,
-            step_s=step_s,
+            facts,
+            step_s=board.of_rank(0, RankWord.STEP_NS) / 1e9,
             mttp_s=math.inf if self._orders.mttp_s is None else self._orders.mttp_s,
             missed_rate=self._orders.missed_rate,
         )
@@ -466,7 +481,7 @@ class Agent:
         return {"error": f"there is no message {kind!r}"}
 
     def _told_of_save(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        reason = SaveReason(message["save"][0])
+        reason, self._told_s = SaveReason(message["save"][0]), time.monotonic()
         if message.get("error"):
             self._reporter.add("unsaved", generation=self._running, reason=reason, why=message["error"])
             return {}

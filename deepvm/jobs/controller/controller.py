@@ -9,7 +9,7 @@ import secrets
 import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from deepvm.jobs.controller.briefing import Briefing
 from deepvm.jobs.controller.changes import changed_states, has_changed, pass_points, rows_of
 from deepvm.jobs.controller.clock import SteadyClock
 from deepvm.jobs.controller.cloud_calls import CloudCalls
-from deepvm.jobs.controller.injector import Injection, Injector
+from deepvm.jobs.controller.injector import Blow, Injection, Injector, Strike
 from deepvm.jobs.controller.messages import beat_of, event_of, lines_of, number_of, schedule_of, text
 from deepvm.jobs.controller.samples import Sampler
 from deepvm.jobs.controller.server import Strangers, listening, server_of
@@ -34,6 +34,7 @@ from deepvm.jobs.decisions.react import Orders, begun_anew, orders_of, react
 from deepvm.jobs.decisions.states import Machine
 from deepvm.jobs.decisions.waiting import adopted, forgiven
 from deepvm.jobs.decisions.world import UNREADY, World
+from deepvm.jobs.history.downtime import LEAST_S, last_seen_s
 from deepvm.jobs.history.history import MACHINE, EventRow, History
 from deepvm.jobs.history.log_files import add_line
 from deepvm.jobs.wire import USER, Receiver, secret_of, token_of
@@ -92,7 +93,7 @@ class Controller:
         self._change = asyncio.Condition()
         self._tasks = set[asyncio.Task[None]]()
         self._explained = set[str]()
-        self._injector = None if job.injection is None else Injector(job.injection)
+        self._injector = Injector(job.injection, ())
         self._heard: dict[str, tuple[d.Heard, float]] = {}
         self._inbox: list[tuple[d.Event, Mapping[str, Any]]] = []
         self._wrong: Exception | None = None
@@ -201,6 +202,7 @@ class Controller:
             return await self._run()
 
     async def _run(self) -> World:
+        self._injector = Injector(self._job.injection, self._history.events(self._job.name))
         host = await self._calls.call(self._cloud.host, self._job.name)
         bind, bind_port = self._cloud.listen() if isinstance(self._cloud, Distant) else (host, 0)
         strangers, bound = Strangers(), listening(bind, bind_port)
@@ -217,7 +219,9 @@ class Controller:
         point(f"job.{self.world.job.value}.begun")
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
-        last_s = self._clock.now_s()
+        last_s, seen_s = self._clock.now_s(), last_seen_s(self.world, self._history.samples(self._job.name))
+        if self.world.machines and not self.world.job.over:
+            self._was_away(last_s - seen_s)
         self.world = adopted(self.world, last_s)
         self._briefing.take_up(self.world)
         sampler, looked = Sampler(self._history, self._job.name), False
@@ -242,6 +246,7 @@ class Controller:
                 sampler.take(self.world)
                 self._strike()
                 if self.interrupted and self.keeps:
+                    sampler.close()
                     return self.world
                 over = self.world.job.over and all(m.state.over for m in self.world.machines.values())
                 if over and not self._tasks:
@@ -264,10 +269,16 @@ class Controller:
 
     def _forgive(self, stalled_s: float) -> None:
         """Silence while this process slept, waited for a lock or had no core counts for nothing."""
+        self._was_away(stalled_s)
         self.world = forgiven(self.world, stalled_s)
         for machine, wait in list(self._waiting.items()):
             wait.cancel()
             self._waiting[machine] = asyncio.get_running_loop().call_later(self._gone_s, self._is_gone, machine)
+
+    def _was_away(self, for_s: float) -> None:
+        """Write down that nobody controlled the job until now."""
+        if for_s >= LEAST_S:
+            self.feed(d.Downtime(self._clock.now_s() - for_s))
 
     def _interrupt(self) -> None:
         """Ctrl-C: save, release, end, unless machines are kept; a second one ends the controller at once."""
@@ -319,9 +330,20 @@ class Controller:
 
     def _strike(self) -> None:
         """Take machines back on purpose, when their lives are over."""
-        if self._injector is not None:
-            for machine, blow, grace_s in self._injector.due(self.world, self._clock.now_s()):
-                self._start(self._calls.strike(machine, blow, grace_s))
+        for strike in self._injector.due(self.world, self._clock.now_s()):
+            if strike.new and strike.blow is not Blow.RECOMMEND:
+                self.feed(d.Struck(strike.id, strike.blow.value, strike.grace_s))
+            self._start(self._take_back(strike))
+
+    async def _take_back(self, strike: Strike) -> None:
+        """Once it is written down: whoever controls the job after this must not take another one instead."""
+        try:
+            await self._heeded()
+            await self._safe()
+        except BusyError:
+            self._injector.put_off(strike)
+            return
+        await self._calls.strike(strike)
 
     # --- agents ------------------------------------------------------------------------------------------------------
 
@@ -445,7 +467,9 @@ class Controller:
             injection = Injection.of(message["inject"], self.world.preemptions)
             if injection.silent and not isinstance(self._cloud, Severable):
                 return {"error": f"no link can be taken away here; allowed with {joined(clouds_that_cut())}"}
-            self._injector = Injector(injection, self._clock.now_s())
+            self.feed(d.Injected(**asdict(injection)))
+            self._injector.order(injection, self._clock.now_s())
+            await self._heeded()
         else:
             return {"error": f"there is no command {kind!r}"}
         return {}

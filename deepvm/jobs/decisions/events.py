@@ -156,6 +156,37 @@ class Failed:
     own: bool = False
 
 
+@dataclass(frozen=True)
+class Downtime:
+    """There was no controller since ``since_s``; now there is."""
+
+    since_s: float
+
+
+@dataclass(frozen=True)
+class Injected:
+    """The user wants preemptions on purpose from now on: see :class:`deepvm.jobs.controller.injector.Injection`."""
+
+    mttp_s: float | None
+    lives_s: tuple[float, ...]
+    seed: int
+    count: int | None
+    grace_s: float
+    missed: float
+    late: float
+    silent: float
+    rebalance: float
+
+
+@dataclass(frozen=True)
+class Struck:
+    """A machine is about to be taken back on purpose, or to lose its link; ``grace_s``: None without a notice."""
+
+    id: str
+    blow: str
+    grace_s: float | None
+
+
 Event: TypeAlias = (
     Tick
     | Launched
@@ -172,6 +203,9 @@ Event: TypeAlias = (
     | Stop
     | SaveNow
     | Failed
+    | Downtime
+    | Injected
+    | Struck
 )
 
 # --- what is done ----------------------------------------------------------------------------------------------------

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from deepvm.jobs.decisions.events import (
+    Downtime,
     Ended,
     Event,
     Failed,
     Heard,
+    Injected,
     Launched,
     Listed,
     Noticed,
@@ -19,6 +21,7 @@ from deepvm.jobs.decisions.events import (
     Silent,
     Started,
     Stop,
+    Struck,
     Tick,
     Unsaved,
 )
@@ -52,7 +55,9 @@ def known(world: World, event: Event) -> World:
         return replace(world, save=Save(reason, world.now_s, world.now_s + world.terms.save_s))
     if isinstance(event, Safe | Unsaved | Started | Ended):
         return _of_generation(world, event)
-    if isinstance(event, Tick) or event.id not in world.machines:
+    if isinstance(event, Downtime):  # how long steps take is to be seen anew
+        return replace(world, pace=replace(world.pace, generation=0))
+    if isinstance(event, Tick | Injected | Struck) or event.id not in world.machines:
         return world
     machine, now = world.machines[event.id], world.now_s
     if isinstance(event, Launched):

@@ -21,6 +21,7 @@ from deepvm.jobs.controller.injector import Injection
 from deepvm.jobs.decisions import states
 from deepvm.jobs.decisions.markets import is_on_demand
 from deepvm.jobs.decisions.world import Role, World
+from deepvm.jobs.history.downtime import DOWNTIME, Downtime
 from deepvm.jobs.history.history import EventRow
 from deepvm.jobs.history.validation import step_time
 
@@ -35,16 +36,18 @@ def forecast(
     events: Sequence[EventRow],
     machines: Iterable[Mapping[str, Any]],
     document: Mapping[str, Any],
+    without: Sequence[Downtime] = (),
 ) -> dict[str, Any] | None:
     """The key ``forecast`` of a final document; None if too little was known.
 
-    ``machines``: of the history; those of other jobs, from before this one, say how long a start takes.
+    ``machines``: of the history; those of other jobs, from before this one, say how long a start takes. ``without``:
+    when there was no controller; it is compared with what was spent but for the part of that in which nothing trained.
     """
     from deepvm.simulator.engine.lifetimes import ListedLifetimes
     from deepvm.simulator.monte_carlo import simulate
     from deepvm.simulator.results import Spread
 
-    step_s = step_time(world, events)
+    step_s = step_time(world, events, without)
     if world.terms.steps is None or world.terms.least != world.terms.most or world.terms.bought or not step_s:
         return None
     start_s = _start_s(spec, created_s, world, machines)
@@ -59,6 +62,7 @@ def forecast(
         return None
     spreads = {name: Spread.of(getattr(found, name)) for name in FIGURES}
     done = world.job is states.Job.DONE
+    fact = _compared(document, without, step_s)
     return {
         "runs": _RUNS,
         "steps": job.steps,
@@ -66,8 +70,17 @@ def forecast(
         "start_s": round(job.preparation_s.mean, 3),
         "mttp_s": job.mttp_s[0] if job.mttp_s[0] < math.inf else None,
         **{name: {k: round(x, 8) for k, x in asdict(spread).items()} for name, spread in spreads.items()},
-        "off": {n: round(spreads[n].p50 / document[n] - 1, 4) for n in ("total_s", "cost_usd")} if done else None,
+        "fact": fact,
+        "off": {n: round(spreads[n].p50 / fact[n] - 1, 4) for n in ("total_s", "cost_usd")} if done else None,
     }
+
+
+def _compared(document: Mapping[str, Any], without: Sequence[Downtime], step_s: float) -> dict[str, Any]:
+    """What came out, but for the time without a controller in which nothing was trained, and its share of the cost."""
+    idle_s, span_s = sum(one.idle_s(step_s) for one in without), sum(one.span_s for one in without)
+    idle_usd = document["spent_usd"][DOWNTIME] * idle_s / span_s if span_s else 0.0
+    less = {"total_s": round(document["total_s"] - idle_s, 3), "cost_usd": round(document["cost_usd"] - idle_usd, 8)}
+    return {name: less.get(name, document[name]) for name in FIGURES}
 
 
 def _expected(spec: Mapping[str, Any], world: World, step_s: float, start_s: float, injection: Injection | None) -> Job:
@@ -118,6 +131,7 @@ def _start_s(spec: Mapping[str, Any], created_s: float, world: World, machines: 
 def rows_of(document: Mapping[str, Any]) -> list[tuple[str, float, float, float, float, str]]:
     """(what, median, 5th and 95th percentile, fact, unit) of a document with a forecast, for people."""
     units = ("s", "$", "")
+    fact = document["forecast"].get("fact", document)  # documents of an older deepvm have none
     names = ("total time", "cost", "preemptions")
     return [
         (
@@ -125,7 +139,7 @@ def rows_of(document: Mapping[str, Any]) -> list[tuple[str, float, float, float,
             document["forecast"][key]["p50"],
             document["forecast"][key]["p5"],
             document["forecast"][key]["p95"],
-            document[key],
+            fact[key],
             unit,
         )
         for what, key, unit in zip(names, FIGURES, units, strict=True)
