@@ -29,7 +29,7 @@ from deepvm.jobs.controller.injector import Injection
 from deepvm.jobs.decisions.markets import is_on_demand, most_of
 from deepvm.jobs.decisions.pool_choice import in_order
 from deepvm.jobs.decisions.states import Job
-from deepvm.jobs.decisions.world import Pool, Terms, World
+from deepvm.jobs.decisions.world import Pool, Pulse, Terms, World
 from deepvm.jobs.head.remote import needs_head
 from deepvm.jobs.history.history import History, JobRow, own_folder
 from deepvm.jobs.history.pools import expected_life_s, is_of_a_market
@@ -120,6 +120,8 @@ def world_of(job: JobFile, beside: Path, now_s: float, lives: Iterable[Mapping[s
         bought=on_demand if moves else None,
         restart_s=15.0 if near else 300.0,
         version_s=2.0 if near else 60.0,
+        start_timeout_s=_limit_s(job.start_timeout),
+        step_timeout_s=_limit_s(job.step_timeout),
     )
     if isinstance(cloud, Distant) and not spot:
         cloud.zones(wanted.type, Market.ON_DEMAND.value)  # says what is missing before anything is written down
@@ -191,6 +193,10 @@ def rented_of(job: JobFile, beside: Path) -> Rented:
     if isinstance(job.anchor, Anchor):
         return replace(found, anchor=job.anchor.type, anchors=max(found.anchors, 1))
     return replace(found, anchor="", anchors=0) if job.anchor == "none" else found
+
+
+def _limit_s(timeout: float | str) -> float | None:
+    return timeout if isinstance(timeout, float) else None
 
 
 def check_script(job: JobFile, beside: Path) -> None:
@@ -435,7 +441,7 @@ def resumed(
     world, now_s = history.world(row.name), time.time()
     if world.job in (Job.STOPPED, Job.FAILED):
         world = replace(world, job=Job.PENDING, ending="", failure="", save=None, unsaved_s=None, formed=False)
-        world = replace(world, exits={}, suspected_s=None, crashed_at=-1, crashes=0, unready={})
+        world = replace(world, exits={}, suspected_s=None, crashed_at=-1, crashes=0, unready={}, pulse=Pulse())
     terms = world.terms
     if total_usd is not None:
         if not world.usd < total_usd <= MOST_USD:

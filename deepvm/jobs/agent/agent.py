@@ -28,6 +28,7 @@ from deepvm.jobs.agent.backups import LAST_S, Backups, Others
 from deepvm.jobs.agent.controller_client import LINE, ControllerClient, Reporter, Unheard
 from deepvm.jobs.agent.notices import MetadataError, NoticeSource
 from deepvm.jobs.agent.preparation import Orphaned, Preparation, Surroundings
+from deepvm.jobs.agent.progress import Progress
 from deepvm.jobs.agent.silence import Silence
 from deepvm.jobs.agent.trainer_socket import TrainerSocket
 from deepvm.jobs.agent.trainers import Command, Trainers
@@ -98,6 +99,7 @@ class Agent:
         self._base = 0
         """Steps that a script had done when its backup was made: it counts from 0 again."""
         self._silence = Silence(around.beat_s)
+        self._progress = Progress()
         self._safe_s, self._safe = 0.0, 0
         """When trainers last said that a version is safe, not only begun; and which."""
         self._wish: Wish | None = None
@@ -189,6 +191,8 @@ class Agent:
             "preparing": doing,
             "address": around.address,
             "port": _free_port(),
+            "idle_s": self._progress.idle_s,
+            "longest_s": self._progress.longest_s,
             "seen": self._orders.digest,
             "scheduled": self._scheduled,
             "wait_s": around.beat_s if ready else 0.0 if doing else _RETRY_S,
@@ -265,6 +269,7 @@ class Agent:
                 self._save(orders)
                 self._save_unheard()
                 self._watch()
+                self._follow()
                 self._plan_saves()
             self._over.wait(_TICK_S)
 
@@ -305,6 +310,7 @@ class Agent:
         # The older one is not closed: other threads may be reading it, and it goes with the last of them.
         self._base, self._scheduled = 0, 0
         self._board = Board.create(self._around.folder / BOARD)
+        self._progress.begin()
         self._running = orders.generation
         self._alone, self._there, self._safe = False, 0, 0
         self._last = (0, time.monotonic())
@@ -379,6 +385,18 @@ class Agent:
             log.warning("the controller does not hear of it: the ranks save by themselves")
             board.request(wish.reason, int(wish.limit_s * 1000))
 
+    def _follow(self) -> None:
+        """See whether trainers make progress, or wait for a version that they have begun."""
+        board, trainers, save = self._board, self._trainers, self._orders.save
+        if board is None or trainers is None or not trainers.running:
+            return
+        steps = tuple(board.of_rank(rank, RankWord.STEP) for rank in range(trainers.command.per_machine))
+        begun = any(step and step == board.of_rank(rank, RankWord.VERSION) for rank, step in enumerate(steps))
+        waits_for = self._ended_s  # the last backups, behind the end
+        if waits_for is None and begun and save is not None and SaveReason(save["reason"]).holds:
+            waits_for = save["asked_s"] if time.time() < save["limit_s"] else None
+        self._progress.look(steps, waits_for)
+
     def _watch(self) -> None:
         """Tell how trainers have ended; while they train, get others ready for the next generation."""
         trainers, board = self._trainers, self._board
@@ -441,6 +459,7 @@ class Agent:
     # --- what trainers say -------------------------------------------------------------------------------------------
 
     def _said(self, local_rank: int, line: str) -> None:
+        self._progress.printed()
         self._reporter.add(LINE, local_rank=local_rank, text=line, generation=self._running)
 
     def _answer(self, message: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -26,6 +26,7 @@ def has_changed(before: World, world: World) -> bool:
             reached_s=None,
             facts=world.facts,
             pace=world.pace,
+            pulse=world.pulse,
             machines={},
             cold=frozenset(),
         )
@@ -76,6 +77,8 @@ def rows_of(before: World, world: World, inbox: Iterable[tuple[d.Event, Mapping[
     told += [(MACHINE, facts) for facts in _ends(before, world)]
     news = world.preparing.items() - before.preparing.items()
     told += [("preparing", {"id": key, "doing": doing}) for key, (doing, _) in sorted(news) if doing]
+    if before.pulse.hung_s != world.pulse.hung_s:
+        told.append(("hung", {"why": world.pulse.why, "version": world.version, "again": not world.job.over}))
     if before.on_demand != world.on_demand:
         told.append((MARKET, market_facts(world)))
     if before.job is not world.job and not told:

@@ -14,6 +14,7 @@ from deepvm.jobs.decisions.world import (
     MachineRecord,
     Pace,
     Pool,
+    Pulse,
     Reason,
     Role,
     Save,
@@ -75,6 +76,7 @@ def to_document(world: World) -> dict[str, Any]:
         "blocked": [[asdict(pool), *times] for pool, times in world.blocked.items()],
         "facts": asdict(world.facts),
         "pace": asdict(world.pace),
+        "pulse": asdict(world.pulse),
         "heads": [asdict(head) for head in world.heads],
         "lost_steps": world.counts.lost_steps,
         "saves": {reason.value: count for reason, count in world.counts.saves.items()},
@@ -109,6 +111,7 @@ def from_document(found: Mapping[str, Any], machines: Mapping[str, MachineRecord
         blocked={Pool(**pool): (until_s, times) for pool, until_s, times in found["blocked"]},
         facts=SaveFacts(**found["facts"]),
         pace=Pace(**found.get("pace", {})),
+        pulse=Pulse(**found.get("pulse", {})),
         heads=tuple(Head(**head) for head in found.get("heads", ())),
         counts=Counts(found["lost_steps"], {Reason(name): count for name, count in found["saves"].items()}),
     )
