@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from deepvm.catalog.documents.plan_file import load_plan
@@ -431,9 +432,15 @@ def _gpus(instance_type: str, *, known: bool) -> int:
 
 
 def resumed(
-    row: JobRow, history: History, total_usd: float | None = None, deadline_s: float | None = None
+    row: JobRow,
+    history: History,
+    total_usd: float | None = None,
+    deadline_s: float | None = None,
+    timeouts: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[Submitted, World]:
     """A job whose controller is gone, that was stopped or has failed; with another budget, or a deadline from now on.
+
+    ``timeouts``: those that change, of :class:`Terms`.
 
     Raises:
         RequestError: that sum is paid already. DataError: the job's secret is gone.
@@ -442,7 +449,7 @@ def resumed(
     if world.job in (Job.STOPPED, Job.FAILED):
         world = replace(world, job=Job.PENDING, ending="", failure="", save=None, unsaved_s=None, formed=False)
         world = replace(world, exits={}, suspected_s=None, crashed_at=-1, crashes=0, unready={}, pulse=Pulse())
-    terms = world.terms
+    terms = replace(world.terms, **timeouts)
     if total_usd is not None:
         if not world.usd < total_usd <= MOST_USD:
             raise RequestError(

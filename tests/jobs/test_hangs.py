@@ -17,6 +17,7 @@ from deepvm.jobs.decisions.react import begun_anew, orders_of, react
 from deepvm.jobs.decisions.states import Job, JobEvent, Machine, job_after
 from deepvm.jobs.decisions.waiting import adopted, forgiven
 from deepvm.jobs.decisions.world import Pool, Pulse, Reason, Terms, World
+from deepvm.jobs.history.history import PLACE, History
 
 SPOT = Pool("a", "z", "spot", 3.6)
 BOTH = ("m1", "m2")
@@ -83,11 +84,16 @@ def test_an_agent_that_never_starts_them_is_seen() -> None:
 
 def test_lines_and_a_restored_version_are_signs_of_life_before_the_first_step() -> None:
     world = heard_until(formed(), 100.0, 1700.0)
-    printed = after(world, beats(world, 0, idle_s=10.0), 1700.0)
+    line = d.Heard("m2", 1, 0, True, idle_s=1600.0, printed_s=10.0)
+    printed = after(world, [line], 1700.0)
     assert heard_until(printed, 1690.0, 3480.0).generation == 1
     assert heard_until(printed, 1690.0, 3500.0).generation == 2
     restored = after(world, [d.Started("m1", 1, 0)], 1700.0)
     assert heard_until(restored, 1700.0, 3490.0).generation == 1
+    world = heard_until(restored, 1700.0, 3490.0)
+    # What waits in its first step may print.
+    world = after(world, [*beats(world, 0, 1800.0)[:1], replace(line, idle_s=1800.0)], 3500.0)
+    assert world.generation == 2 and "m2: no step in 30 min, since" in world.pulse.why
 
 
 # --- one that stops stepping -----------------------------------------------------------------------------------------
@@ -232,7 +238,7 @@ open(f"{here}/starts", "a").write(f"{step} ")
 while step < 100:
     with dt.step_context():
         time.sleep(0.02)
-        if step == 60 and int(os.environ["DEEPVM_EPOCH"]) <= times:
+        if step == 60 and not os.path.exists(f"{here}/mend") and int(os.environ["DEEPVM_EPOCH"]) <= times:
             print("hangs now", flush=True)
             while True:
                 time.sleep(1)
@@ -267,7 +273,7 @@ DEADLOCK = SYNCED.replace(
     "        if step == 40 and os.environ['DEEPVM_EPOCH'] == '1':\n"
     "            dist.all_reduce(torch.ones(1))\n",
 )
-SHORT = {"step_timeout": "4s", "start_timeout": "60s", "save_policy": "static:10"}
+SHORT = {"step_timeout": "4s", "start_timeout": "10s", "save_policy": "static:10"}
 
 
 @pytest.fixture
@@ -294,19 +300,26 @@ def test_a_step_that_never_ends_is_done_again_from_the_last_version(home: Home) 
 def test_a_training_that_hangs_again_and_again_fails_and_costs_nothing_more(home: Home) -> None:
     done = home.run("run", str(home.job("always", "exec python sleeps.py 9;", **SHORT)))
     assert done.returncode == 1
-    assert "always: the training hangs on m1: no step in" in done.stderr
-    assert "since step 60 at 20" in done.stderr and "(step_timeout)" in done.stderr
+    assert "the training hangs on m1: no step in" in done.stderr and "since step 60 at 20" in done.stderr
+    assert "always: the training does not begin on m1: no step in" in done.stderr, "it goes on from step 60"
     found = home.document("jobs", "show", "always")
-    # Begun anew twice, or once more where the version of step 60 was made safe by the second generation.
-    assert found["state"] == "failed" and found["generations"] in (3, 4)
-    assert found["why"].startswith("the training hangs on m1") and all(m["end"] for m in found["machines"])
+    assert (found["state"], found["generations"]) == ("failed", 3)
+    assert found["why"].startswith("the training does not begin on m1") and all(m["end"] for m in found["machines"])
     assert until(lambda: not home.processes(), 10)
+    wrong = home.run("jobs", "resume", "always", "--step-timeout", "5")
+    assert wrong.returncode == 2 and "--step-timeout" in wrong.stderr
+    (home.result / "mend").touch()
+    found = home.document("jobs", "resume", "always", "--start-timeout", "none", "--step-timeout", "1h")
+    assert (found["state"], found["steps"], found["why"]) == ("done", 100, "")
+    with History.open({PLACE: str(home.jobs.parent / "history.db")}) as history:
+        terms = history.world("always").terms
+    assert (terms.start_timeout_s, terms.step_timeout_s) == (None, 3600.0)
 
 
 @WHOLE
 def test_ranks_that_never_meet_begin_anew(home: Home) -> None:
     pytest.importorskip("torch")
-    job = home.job("meets", "exec python meets.py;", count=2, **{**SHORT, "start_timeout": "8s"})
+    job = home.job("meets", "exec python meets.py;", count=2, **SHORT)
     found = home.document("run", str(job))
     assert (found["state"], found["steps"], found["generations"]) == ("done", 20, 2)
     assert (

@@ -192,6 +192,7 @@ class Agent:
             "address": around.address,
             "port": _free_port(),
             "idle_s": self._progress.idle_s,
+            "printed_s": self._progress.printed_s,
             "longest_s": self._progress.longest_s,
             "seen": self._orders.digest,
             "scheduled": self._scheduled,

@@ -22,6 +22,7 @@ class Progress:
         self._since_s = self._clock()
         self._steps: Sequence[int] = ()
         self._waits_for: float | None = None
+        self._printed_s: float | None = None
         self.longest_s: float | None = None
 
     def look(self, steps: Sequence[int], waits_for: float | None = None) -> None:
@@ -38,11 +39,15 @@ class Progress:
             self._since_s, self._waits_for = now_s, waits_for
 
     def printed(self) -> None:
-        """A trainer has printed a line: what loads and compiles may say so."""
-        if self.longest_s is None:
-            self._since_s = self._clock()
+        """A trainer has printed a line."""
+        self._printed_s = self._clock()
 
     @property
     def idle_s(self) -> float:
-        """Seconds since the newest sign of life."""
+        """Seconds since the newest sign of life that is no line."""
         return self._clock() - self._since_s
+
+    @property
+    def printed_s(self) -> float | None:
+        """Seconds since the newest line, None before the first."""
+        return None if self._printed_s is None else self._clock() - self._printed_s

@@ -1,8 +1,8 @@
 """Trainings that hang: trainers that do not begin, or make no step any more, are paid for and fail by themselves never.
 
-A generation begins with its first step. Until then a line that it prints is a sign of life, as setting up, waiting for
-peers and compiling may take long; from then on only steps, versions and waiting for one are: what hangs may still
-print. How long a step may take nobody knows beforehand, so the longest that was seen counts as well.
+Until a generation says from which version it goes on, a line that it prints is a sign of life, as loading may take
+long; from then on only steps, versions and waiting for one are: what hangs may still print. How long a step may take
+nobody knows beforehand, so the longest that was seen counts as well.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 
 from deepvm.core.spelling import joined
 from deepvm.core.units import format_seconds
+from deepvm.jobs.decisions.events import Heard
 from deepvm.jobs.decisions.world import World
 
 _TIMES_LONGEST = 10.0
@@ -31,7 +32,7 @@ def limit_s(world: World) -> float | None:
 
 def begun(world: World) -> World:
     """With a generation that has just been formed."""
-    return replace(world, pulse=replace(world.pulse, since_s=world.now_s, stepped=False))
+    return replace(world, pulse=replace(world.pulse, since_s=world.now_s, restored=False, stepped=False))
 
 
 def alive(world: World, at_s: float, longest_s: float | None = None) -> World:
@@ -40,6 +41,21 @@ def alive(world: World, at_s: float, longest_s: float | None = None) -> World:
     since_s = at_s if pulse.since_s is None else max(at_s, pulse.since_s)
     pulse = replace(pulse, since_s=since_s, stepped=pulse.stepped or longest_s is not None)
     return replace(world, pulse=replace(pulse, longest_s=max(pulse.longest_s, longest_s or 0.0)))
+
+
+def heard(world: World, beat: Heard, at_s: float) -> World:
+    """With what a heartbeat of the generation says, before its step is counted."""
+    if beat.idle_s is None:
+        return alive(world, at_s) if beat.step > world.reached else world
+    since_s = beat.idle_s
+    if beat.printed_s is not None and not (world.pulse.restored or world.pulse.stepped):
+        since_s = min(since_s, beat.printed_s)
+    return alive(world, at_s - since_s, beat.longest_s)
+
+
+def restored(world: World) -> World:
+    """With a generation that has said from which version it goes on."""
+    return replace(world, pulse=replace(world.pulse, restored=True))
 
 
 def forgiven(world: World, stalled_s: float) -> World:
@@ -71,7 +87,8 @@ def _why(world: World) -> str:
     since = datetime.fromtimestamp(pulse.since_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
     where, took = _named(world.members), format_seconds(world.now_s - pulse.since_s, digits=2)
     if not pulse.stepped:
-        return f"the training does not begin on {where}: no step and no line in {took}, since {since} (start_timeout)"
+        what = "no step" if pulse.restored else "no step and no line"
+        return f"the training does not begin on {where}: {what} in {took}, since {since} (start_timeout)"
     return f"the training hangs on {where}: no step in {took}, since step {world.reached} at {since} (step_timeout)"
 
 

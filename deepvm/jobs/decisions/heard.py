@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from deepvm.jobs.decisions import hangs
 from deepvm.jobs.decisions.events import (
     Ended,
     Event,
@@ -22,7 +23,6 @@ from deepvm.jobs.decisions.events import (
     Tick,
     Unsaved,
 )
-from deepvm.jobs.decisions.hangs import alive
 from deepvm.jobs.decisions.pool_choice import refused, rested
 from deepvm.jobs.decisions.states import JobEvent, Machine, MachineEvent, job_after, machine_after
 from deepvm.jobs.decisions.world import (
@@ -84,16 +84,9 @@ def known(world: World, event: Event) -> World:
         world = with_event(world, world.machines[machine.id], MachineEvent.WARM)
     if event.epoch == world.generation and event.id in world.members:
         facts = replace(world.facts, step_s=event.step_s) if event.step_s else world.facts
-        world = lives(replace(world, facts=facts), event, world.now_s)
+        world = hangs.heard(replace(world, facts=facts), event, world.now_s)
         world = further(world, event.step, world.now_s)
     return world
-
-
-def lives(world: World, beat: Heard, at_s: float) -> World:
-    """With what a heartbeat of the generation says of its signs of life, before :func:`further`."""
-    if beat.idle_s is not None:
-        return alive(world, at_s - beat.idle_s, beat.longest_s)
-    return alive(world, at_s) if beat.step > world.reached else world
 
 
 def further(world: World, step: int, at_s: float) -> World:
@@ -168,7 +161,7 @@ def _of_generation(world: World, event: Safe | Unsaved | Started | Ended) -> Wor
     if event.generation != world.generation or world.job.over:
         return world
     if not isinstance(event, Unsaved):
-        world = alive(world, world.now_s)
+        world = hangs.alive(world, world.now_s)
     if isinstance(event, Safe):
         save = world.save
         if save is not None and save.reason is event.reason:  # else one that was under way: more was done since
@@ -192,6 +185,7 @@ def _of_generation(world: World, event: Safe | Unsaved | Started | Ended) -> Wor
     if world.peak is not None:
         world = replace(world, peak=max(world.peak, event.done))
     if event.version is not None and event.id == world.members[0]:
+        world = hangs.restored(world)
         lost = max((world.peak or 0) - event.version, 0)
         counts = replace(world.counts, lost_steps=world.counts.lost_steps + lost)
         # A heartbeat with its first steps may have been faster.

@@ -124,13 +124,15 @@ class Pulse:
     """The signs of life of a generation (:mod:`deepvm.jobs.decisions.hangs`).
 
     Attributes:
-        since_s: when the newest was, None before the first generation. stepped: whether it has made a step.
+        since_s: when the newest was, None before the first generation. restored, stepped: whether it has said from
+            which version it goes on, and made a step.
         longest_s: the longest time between two steps of the job, with all that came between them.
         hangs, version: how often training began anew because it hung, and since which safe version.
         hung_s, why: when it last did, and what was seen.
     """
 
     since_s: float | None = None
+    restored: bool = False
     stepped: bool = False
     longest_s: float = 0.0
     hangs: int = 0

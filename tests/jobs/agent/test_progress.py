@@ -29,18 +29,16 @@ def test_steps_of_any_rank_count(clock: Clock) -> None:
     assert (progress.longest_s, progress.idle_s) == (2.0, 18.0), "it counts when the step ends"
 
 
-def test_a_line_counts_before_the_first_step_alone(clock: Clock) -> None:
+def test_lines_are_told_of_and_are_no_steps(clock: Clock) -> None:
     progress = Progress(clock)
     progress.look((0,))
     clock.now = 100.0
+    assert progress.printed_s is None
     progress.printed()
-    assert (progress.longest_s, progress.idle_s) == (None, 0.0)
     clock.now = 130.0
+    assert (progress.longest_s, progress.idle_s, progress.printed_s) == (None, 130.0, 30.0)
     progress.look((1,))
     assert progress.longest_s == 0.0, "how long loading takes says nothing of steps"
-    clock.now = 140.0
-    progress.printed()
-    assert progress.idle_s == 10.0
 
 
 def test_waiting_for_a_version_is_no_hang_but_only_once_for_a_step(clock: Clock) -> None:
@@ -64,6 +62,7 @@ def test_waiting_for_a_version_is_no_hang_but_only_once_for_a_step(clock: Clock)
 def test_each_generation_begins_anew(clock: Clock) -> None:
     progress = Progress(clock)
     progress.look((5,))
+    progress.printed()
     clock.now = 50.0
     progress.begin()
-    assert (progress.longest_s, progress.idle_s) == (None, 0.0)
+    assert (progress.longest_s, progress.idle_s, progress.printed_s) == (None, 0.0, None)
