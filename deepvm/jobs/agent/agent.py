@@ -355,9 +355,12 @@ class Agent:
             return
         asked_s = orders.save["asked_s"]
         if self._request is None or self._request[0] != asked_s:
-            board.words[Word.RESUMED] = 0
+            # Given up and asked for again between two heartbeats: those that hold do so for one that has failed.
+            again = self._request is not None
             number, reason, held = 0, SaveReason(orders.save["reason"]), board.of_rank(0, RankWord.HELD)
-            if self._is_first(orders) and held and reason.holds:
+            board.words[Word.RESUMED] = self._requested(board) if again else 0
+            self._there = 0
+            if self._is_first(orders) and held and reason.holds and not again:
                 self._there = self._base + held  # what they have saved by themselves is as good
             elif self._is_first(orders):
                 point("agent.before-request")
@@ -366,6 +369,15 @@ class Agent:
         if self._there and self._safe >= self._there:
             self._report_safe(self._there, SaveReason(orders.save["reason"]), 0.0, 0.0)
             self._there = 0
+
+    def _requested(self, board: Board) -> int:
+        """The number of the newest request for which ranks here may hold, as rank 0's machine counts them."""
+        if self._is_first(self._orders):
+            return board.words[Word.REQUEST]
+        step = board.of_rank(0, RankWord.STEP)
+        # The next one is marked only when all have done what is marked now.
+        marked = [save for n in (step - 1, step, step + 1) if n > 0 and (save := board.scheduled(n)) is not None]
+        return max((save.request for save in marked), default=0)
 
     def _save_unheard(self) -> None:
         """While no controller answers, have the ranks save what it would have asked for."""
