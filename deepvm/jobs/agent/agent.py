@@ -522,13 +522,20 @@ class Agent:
         if len(self._orders.ranks) == 1:
             board.schedule(step, save)
             return {}
+        peers = bool(message.get("peers"))
+        found = self._marked_everywhere(step, save, peers=peers)
+        if "error" in found and not peers:  # else rank 0 marks it over the ranks' own store
+            self._told_of_save({"save": message["save"], "error": f"step {step} is not marked: {found['error']}"})
+        return found
+
+    def _marked_everywhere(self, step: int, save: Scheduled, *, peers: bool) -> Mapping[str, Any]:
+        """Have the controller mark a step on all machines."""
         if self._silence.now:
             return {"error": "the controller does not answer"}
         with self._ask_lock:
             try:
-                peers = bool(message.get("peers"))
                 order = {"generation": self._running, "step": step, "save": save.for_others(), "peers": peers}
-                limit_s = _SCHEDULED_ALONE_S if message.get("peers") else _SCHEDULED_S
+                limit_s = _SCHEDULED_ALONE_S if peers else _SCHEDULED_S
                 return self._clients["ask"].ask("/schedule", order, limit_s)
             except (Unheard, WireError) as error:
                 return {"error": str(error)}
@@ -548,7 +555,10 @@ class Agent:
             return board.of_rank(local_rank, RankWord.STEP) > step or trainers.ended() == 0
 
         others = Others(int(message["world"]), went_on, reason.holds, save.limit_ms / 1000 if reason.holds else None)
-        return backups.add(Path(message["path"]), self._part(message, reason.automatic), done, others)
+        found = backups.add(Path(message["path"]), self._part(message, reason.automatic), done, others)
+        if "error" in found:
+            self._told_of_save({"save": list(save), "error": found["error"]})
+        return found
 
     def _part(self, message: Mapping[str, Any], automatic: bool = False) -> Part:
         return Part(self._base + int(message["step"]), int(message["rank"]), self._running, automatic)

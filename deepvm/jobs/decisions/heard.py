@@ -176,6 +176,7 @@ def _of_generation(world: World, event: Safe | Unsaved | Started | Ended) -> Wor
         stood_s = max(event.stall_s, event.took_s) if event.reason.holds else event.stall_s
         return replace(world, counts=counts, saving_s=world.saving_s + stood_s, save=save, unsaved_s=None)
     if isinstance(event, Unsaved):
+        world = replace(world, counts=world.counts.unsaved(event.why))
         return unsaved(world) if world.save is not None and world.save.reason is event.reason else world
     if event.id not in world.members or not world.formed:
         return world

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from deepvm.core.units import format_seconds
 from deepvm.jobs.decisions import markets
 from deepvm.jobs.decisions.events import Act, Event, Failed, Listed, Release, Request
 from deepvm.jobs.decisions.hangs import begun, is_hung, noted
@@ -237,10 +238,14 @@ def _given_up(world: World) -> World:
     if save is None:
         return world
     late = world.now_s >= save.limit_s
+    missed = late and not save.safe
+    # A machine that is taken back goes at the limit of its save; any other change can do without, later or never.
+    if missed and (not save.reason.holds or save.reason is Reason.RESIZE):
+        why = f"nothing was heard of it in {format_seconds(world.now_s - save.asked_s, digits=2)}"
+        world = replace(world, counts=world.counts.unsaved(why))
     if not save.reason.holds:
         return replace(world, save=None) if save.safe or late else world
-    # A machine that is taken back goes at the limit of its save; any other change can do without, later or never.
-    return unsaved(world) if late and not save.safe and save.reason is Reason.RESIZE else world
+    return unsaved(world) if missed and save.reason is Reason.RESIZE else world
 
 
 def _has_spares(world: World) -> bool:

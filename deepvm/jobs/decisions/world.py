@@ -217,15 +217,30 @@ class Unready:
 
 
 @dataclass(frozen=True)
+class FailedSaves:
+    """Versions that did not come, in all and since the newest that is safe, and why the last one did not."""
+
+    total: int = 0
+    in_a_row: int = 0
+    why: str = ""
+
+
+@dataclass(frozen=True)
 class Counts:
     """What the report says."""
 
     lost_steps: int = 0
     saves: Mapping[Reason, int] = field(default_factory=dict)
+    failed: FailedSaves = field(default_factory=FailedSaves)
 
     def saved(self, reason: Reason) -> Counts:
         """One more version."""
-        return replace(self, saves={**self.saves, reason: self.saves.get(reason, 0) + 1})
+        saves = {**self.saves, reason: self.saves.get(reason, 0) + 1}
+        return replace(self, saves=saves, failed=replace(self.failed, in_a_row=0, why=""))
+
+    def unsaved(self, why: str) -> Counts:
+        """One that did not come."""
+        return replace(self, failed=FailedSaves(self.failed.total + 1, self.failed.in_a_row + 1, why))
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from deepvm.core.preemption.savepolicy import SaveFacts, parse_policy
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import (
     Counts,
+    FailedSaves,
     Head,
     MachineRecord,
     Pace,
@@ -80,6 +81,7 @@ def to_document(world: World) -> dict[str, Any]:
         "heads": [asdict(head) for head in world.heads],
         "lost_steps": world.counts.lost_steps,
         "saves": {reason.value: count for reason, count in world.counts.saves.items()},
+        "failed_saves": asdict(world.counts.failed),
     }
 
 
@@ -113,7 +115,11 @@ def from_document(found: Mapping[str, Any], machines: Mapping[str, MachineRecord
         pace=Pace(**found.get("pace", {})),
         pulse=Pulse(**found.get("pulse", {})),
         heads=tuple(Head(**head) for head in found.get("heads", ())),
-        counts=Counts(found["lost_steps"], {Reason(name): count for name, count in found["saves"].items()}),
+        counts=Counts(
+            found["lost_steps"],
+            {Reason(name): count for name, count in found["saves"].items()},
+            FailedSaves(**found.get("failed_saves", {})),
+        ),
     )
 
 

@@ -92,8 +92,9 @@ def closing_lines(document: Mapping[str, Any], last: Sequence[str], folder: Path
     elif state == "stopped":
         if document["why"].startswith(NEVER_READY):
             yield from last
-        steps = counted(document["steps"], "step")
-        yield f"{name}: {document['why']}, after {steps}; deepvm jobs resume {name}{_more(document)} goes on"
+        steps, version = counted(document["steps"], "step"), document["version"]
+        safe = f", {version} of them safe" if version < document["steps"] else ""
+        yield f"{name}: {document['why']}, after {steps}{safe}; deepvm jobs resume {name}{_more(document)} goes on"
 
 
 def _more(document: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from support.jobs.runs import until
 from deepvm.io.agent_board import RankWord, SaveReason, Scheduled, Word
 from deepvm.io.agent_link import AgentLink
 from deepvm.jobs.agent.agent import Agent, Orders
+from deepvm.jobs.agent.backups import Backups
 from deepvm.jobs.agent.preparation import Surroundings
 
 WHOLE = pytest.mark.slow  # a whole agent
@@ -225,6 +226,36 @@ def test_ranks_of_other_machines_go_on_with_it(tmp_path: Path) -> None:
     assert rank.steps(Scheduled(SaveReason.EMERGENCY, int((time.time() + 60) * 1000), 2)) is not None
     assert not rank.goes_on()
     rank.close()
+
+
+def test_a_backup_that_is_refused_at_once_has_failed(tmp_path: Path) -> None:
+    """The controller hears of it, not the log alone: with the wrong tiers all are."""
+    agent = agent_of(tmp_path, "m1")
+    rank = Rank(agent, 0, 1)
+    agent._backups = Backups(None, tmp_path / "here")
+    wrong = {"ask": "backup", "path": str(tmp_path), "step": 3, "save": list(Scheduled(SaveReason.INSURANCE))}
+    found = agent._answer({**wrong, "epoch": 1, "rank": 0, "local_rank": 0, "world": 1})
+    assert "none of the job's tiers takes backups" in found["error"]
+    (said,) = (e for e in agent._reporter._events if e["event"] == "unsaved")
+    assert (said["reason"], said["why"]) == (SaveReason.INSURANCE, found["error"])
+    rank.close()
+    agent._over.set()
+    agent._reporter.join()
+
+
+def test_a_step_that_the_controller_does_not_have_saved_has_failed(tmp_path: Path) -> None:
+    agent = agent_of(tmp_path, "m1")
+    rank = Rank(agent, 0, 2)
+    agent._orders = rank.orders
+    asked = {"ask": "schedule", "step": 3, "save": list(Scheduled(SaveReason.INSURANCE)), "epoch": 1}
+    assert agent._answer({**asked, "peers": True})["error"]
+    assert not [e for e in agent._reporter._events if e["event"] == "unsaved"], "the ranks agree over their own store"
+    assert agent._answer({**asked, "peers": False})["error"]
+    (said,) = (e for e in agent._reporter._events if e["event"] == "unsaved")
+    assert said["why"].startswith("step 3 is not marked: ")
+    rank.close()
+    agent._over.set()
+    agent._reporter.join()
 
 
 def test_a_rank_that_comes_late_to_a_save_that_has_failed_does_not_hold(tmp_path: Path) -> None:
