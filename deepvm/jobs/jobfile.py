@@ -105,11 +105,13 @@ def _code(value: str) -> str:
 
 
 Seconds = Annotated[float, BeforeValidator(_seconds)]
+Timeout: TypeAlias = Literal["none"] | Seconds
 Usd = Annotated[float, BeforeValidator(_bare), Field(gt=0, le=MOST_USD)]
 Share = Annotated[float, BeforeValidator(_bare), Field(ge=0, le=1)]
 Count = Annotated[int, BeforeValidator(_bare), Field(ge=1, le=MOST_MACHINES)]
 Text = Annotated[str, Field(min_length=1, max_length=10_000)]
 _TIME = "a time with a unit, such as 30s, 90min or 12h"
+_TIMEOUT = f"{_TIME}, or none"
 _WHOLE = f"a whole number from 1 to {MOST_MACHINES}"
 
 
@@ -217,6 +219,8 @@ class JobFile(_Strict):
     budget: Budget = _said("{total_usd: 50, usd_per_hour: 3, deadline: 12h}, each of which may be left out", Budget())
     cloud: Annotated[str, AfterValidator(_cloud)] = _said(joined(CLOUDS, "or"), "local")
     orphan_after: Seconds = _said(_TIME, 1800.0)
+    start_timeout: Timeout = _said(_TIMEOUT, 1800.0)
+    step_timeout: Timeout = _said(_TIMEOUT, 1800.0)
     inject: Injected | None = _said("{mttp: 30s, seed: 1, count: 5, grace: 5s, missed: 0}", None)
 
 

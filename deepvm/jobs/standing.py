@@ -64,7 +64,7 @@ def standing_of(history: History, row: JobRow, now_s: float, known: Sequence[Eve
 
 @dataclass(frozen=True)
 class JobLine:
-    """A job in short; ``machines``: that cost something now."""
+    """A job in short; ``machines``: that cost something now; ``failed_saves``: since the newest safe version."""
 
     name: str
     state: str
@@ -74,6 +74,7 @@ class JobLine:
     preemptions: int
     machines: int
     cost_usd: float
+    failed_saves: int = 0
 
 
 def job_lines(history: History, now_s: float) -> list[JobLine]:
@@ -83,11 +84,13 @@ def job_lines(history: History, now_s: float) -> list[JobLine]:
         controller, done = controller_of(row), row.result
         if done is not None and controller == OVER:
             figures = (done["steps"], done["preemptions"], 0, done["cost_usd"])
+            failed = done.get("failed_saves", {}).get("in_a_row", 0)
         else:
             world = current(history.world(row.name), history.samples(row.name), now_s)
             costs = sum(m.state.costs for m in world.machines.values())
             figures = (world.steps, world.preemptions, costs, round(world.usd, 8))
-        found.append(JobLine(row.name, row.state, controller, row.created_s, *figures))
+            failed = world.counts.failed.in_a_row
+        found.append(JobLine(row.name, row.state, controller, row.created_s, *figures, failed))
     return found
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from deepvm.catalog.documents.plan_file import load_plan
@@ -32,7 +33,7 @@ from deepvm.jobs.decisions.markets import is_on_demand, least_usd_per_hour, most
 from deepvm.jobs.decisions.pool_choice import in_order
 from deepvm.jobs.decisions.react import BUDGET, DEADLINE
 from deepvm.jobs.decisions.states import Job
-from deepvm.jobs.decisions.world import Pool, Terms, World
+from deepvm.jobs.decisions.world import Pool, Pulse, Terms, World
 from deepvm.jobs.head.remote import is_head, needs_head
 from deepvm.jobs.history.history import History, JobRow, own_folder
 from deepvm.jobs.history.pools import expected_life_s, is_of_a_market
@@ -125,6 +126,8 @@ def world_of(job: JobFile, beside: Path, now_s: float, lives: Iterable[Mapping[s
         bought=on_demand if moves else None,
         restart_s=15.0 if near else 300.0,
         version_s=2.0 if near else 60.0,
+        start_timeout_s=_limit_s(job.start_timeout),
+        step_timeout_s=_limit_s(job.step_timeout),
     )
     if isinstance(cloud, Distant) and not spot:
         cloud.zones(wanted.type, Market.ON_DEMAND.value)  # says what is missing before anything is written down
@@ -200,6 +203,10 @@ def rented_of(job: JobFile, beside: Path) -> Rented:
     if isinstance(job.anchor, Anchor):
         return replace(found, anchor=job.anchor.type, anchors=max(found.anchors, 1))
     return replace(found, anchor="", anchors=0) if job.anchor == "none" else found
+
+
+def _limit_s(timeout: float | str) -> float | None:
+    return timeout if isinstance(timeout, float) else None
 
 
 def check_script(job: JobFile, beside: Path) -> None:
@@ -441,11 +448,16 @@ def _gpus(instance_type: str, *, known: bool) -> int:
 
 
 def resumed(
-    row: JobRow, history: History, total_usd: float | None = None, deadline_s: float | None = None
+    row: JobRow,
+    history: History,
+    total_usd: float | None = None,
+    deadline_s: float | None = None,
+    timeouts: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[Submitted, World]:
     """A job whose controller is gone, that was stopped or has failed; with another budget, or a deadline from now on.
 
-    On its head, which starts controllers by itself, a job that was stopped or has failed stays so.
+    ``timeouts``: those that change, of :class:`Terms`. On its head, which starts controllers by itself, a job that was
+    stopped or has failed stays so.
 
     Raises:
         RequestError: that sum is paid already, or what ended the job would end it again at once.
@@ -455,9 +467,9 @@ def resumed(
     if world.job in (Job.STOPPED, Job.FAILED) and not is_head(row):
         _check_limits(row.name, world, now_s, total_usd, deadline_s)
         world = replace(world, job=Job.PENDING, ending="", failure="", save=None, unsaved_s=None, formed=False)
-        world = replace(world, exits={}, suspected_s=None, crashed_at=-1, crashes=0, unready={})
+        world = replace(world, exits={}, suspected_s=None, crashed_at=-1, crashes=0, unready={}, pulse=Pulse())
         world = replace(world, now_s=max(now_s, world.now_s))  # until now it needed no controller
-    terms = world.terms
+    terms = replace(world.terms, **timeouts)
     if total_usd is not None:
         if not world.usd < total_usd <= MOST_USD:
             raise RequestError(

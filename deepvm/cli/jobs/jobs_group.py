@@ -127,6 +127,8 @@ def resume(
     name: Name,
     total_usd: Annotated[float | None, opt("Pay up to so much in all, what was paid included.", "USD")] = None,
     deadline: Annotated[str | None, opt("Finish within this time from now, such as 6h.", "TIME")] = None,
+    start_timeout: Annotated[str | None, opt("Time to the first step, or none; default: as before.", "TIME")] = None,
+    step_timeout: Annotated[str | None, opt("Time without a step, or none; default: as before.", "TIME")] = None,
     detach: Detach = False,
     keep: Keep = False,
     output: Output = "table",
@@ -152,6 +154,8 @@ def resume(
         if row.result is not None and row.result["state"] == "done":
             raise RequestError("NAME", name, f"a job that has not trained to its end; {name} is done")
         deadline_s = None if deadline is None else parse_seconds(deadline, "deadline")
+        given = {"start_timeout": start_timeout, "step_timeout": step_timeout}
+        timeouts = {f"{k}_s": None if v == "none" else parse_seconds(v, k) for k, v in given.items() if v is not None}
         cloud = cloud_of(row.spec["cloud"])
         # A head may not see its own address for a moment; rented from here, the next one would end this one.
         on_a_head = isinstance(cloud, Headed) and not is_head(row) and (has_head(row) or needs_head(cloud))
@@ -159,16 +163,18 @@ def resume(
             raise DataError(f"another process is the controller of {name}; see 'deepvm jobs show {name}'")
         if on_a_head and isinstance(cloud, Headed):
             secret_in(row.folder)
-            start_head(row, history, cloud, lambda: resumed(row, history, total_usd, deadline_s)[1])
+            start_head(row, history, cloud, lambda: resumed(row, history, total_usd, deadline_s, timeouts)[1])
             return
         if detach:
-            job, _ = resumed(row, history, total_usd, deadline_s)  # what is wrong is said here
-            limits = (("--total-usd", total_usd), ("--deadline", deadline))
-            detached(job, *(f"{option}={value}" for option, value in limits if value is not None))
+            job, _ = resumed(row, history, total_usd, deadline_s, timeouts)  # what is wrong is said here
+            limits = {"total-usd": total_usd, "deadline": deadline}
+            limits |= {"start-timeout": start_timeout, "step-timeout": step_timeout}
+            detached(job, *(f"--{option}={value}" for option, value in limits.items() if value is not None))
             return
         with only_controller(name, row.folder):
             # What another controller has written down until it ended counts.
-            control(*resumed(_row(history, name), history, total_usd, deadline_s), history, output, keep=keep)
+            job, world = resumed(_row(history, name), history, total_usd, deadline_s, timeouts)
+            control(job, world, history, output, keep=keep)
 
 
 @app.command(short_help="List and release machines that no job needs.")

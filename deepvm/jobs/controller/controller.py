@@ -29,6 +29,7 @@ from deepvm.jobs.controller.messages import beat_of, event_of, lines_of, number_
 from deepvm.jobs.controller.samples import Sampler
 from deepvm.jobs.controller.server import Strangers, listening, server_of
 from deepvm.jobs.decisions import events as d
+from deepvm.jobs.decisions import hangs
 from deepvm.jobs.decisions.heard import further, why_not_saved
 from deepvm.jobs.decisions.react import Orders, begun_anew, orders_of, react
 from deepvm.jobs.decisions.states import Machine
@@ -310,6 +311,8 @@ class Controller:
                 self.world = self.world.with_spare(machine, spare=heard[machine].spare)
         own = [b for m, b in heard.items() if b.epoch == self.world.generation and m in self.world.members]
         steps = [(b.step, at_s) for b, at_s in found.values() if b in own]
+        for beat, at_s in found.values():
+            self.world = hangs.heard(self.world, beat, at_s) if beat in own else self.world
         step_s = next((b.step_s for b in own if b.step_s), float(self.world.facts.step_s))
         facts = replace(self.world.facts, step_s=step_s)
         self.world = replace(self.world, machines=machines, facts=facts)

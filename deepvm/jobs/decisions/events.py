@@ -53,6 +53,9 @@ class Heard:
 
     ``step_s``: duration of the last step, 0 before the first. ``spare``: whether it can even while this one runs.
     ``preparing``: what it does before it can start any, as "fetches data: 3 of 10 GB"; empty when that is over.
+    ``idle_s``: since the newest sign of life of its trainers, None where the agent does not say; ``printed_s``: since
+    they printed a line, None if they have not; ``longest_s``: the longest time between two of their steps, None before
+    the first (:mod:`deepvm.jobs.agent.progress`).
     """
 
     id: str
@@ -62,6 +65,9 @@ class Heard:
     step_s: float = 0.0
     spare: bool = True
     preparing: str = ""
+    idle_s: float | None = None
+    printed_s: float | None = None
+    longest_s: float | None = None
 
 
 @dataclass(frozen=True)

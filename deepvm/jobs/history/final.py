@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
@@ -49,6 +50,8 @@ def final_document(
         "notices": world.notices,
         "lost_steps": world.counts.lost_steps,
         "saves": {reason.value: saves.get(reason, 0) for reason in Reason},
+        "failed_saves": asdict(world.counts.failed),
+        "version": world.version,
         "total_s": round(end_s - created_s - stood_s(world, events), 3),
         "breakdown_s": {cause: round(where.seconds[cause], 3) for cause in CAUSES},
         "downtime_s": round(where.seconds.get(DOWNTIME, 0.0), 3),

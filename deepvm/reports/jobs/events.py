@@ -39,6 +39,7 @@ def event_line(event: EventRow) -> str:
         "ended": lambda: f"{who}: trainers ended with exit code {facts['code']} after step {facts['step']}",
         "safe": lambda: f"version {facts['version']} is safe, {SAVED[facts['reason']]}",
         "unsaved": lambda: f"no version was saved: {facts['why']}",
+        "hung": lambda: _hung(facts),
         "stop": lambda: f"the job is to stop: {facts['why']}",
         "savenow": lambda: "a version was asked for",
         "failed": lambda: f"{who}: {facts['why']}",
@@ -53,7 +54,7 @@ def event_line(event: EventRow) -> str:
     return f"generation {facts['generation']} forms" if event.state == "forming" else f"the job is {event.state}"
 
 
-_TROUBLE = {DOWNTIME, "refused", "noticed", MACHINE, "unsaved", "failed"}
+_TROUBLE = {DOWNTIME, "refused", "noticed", MACHINE, "unsaved", "failed", "hung"}
 _GROUPS = {"launched": "machines", "safe": "versions", "savenow": "versions"}
 
 
@@ -69,6 +70,11 @@ def event_group(event: EventRow) -> str:
 
 def _left(seconds: float) -> str:
     return format_seconds(max(seconds, 0.0), digits=2)
+
+
+def _hung(facts: Mapping[str, Any]) -> str:
+    again = f"; it begins anew after {counted(facts['version'], 'step')}" if facts["again"] else ""
+    return f"{facts['why']}{again}"
 
 
 def _started(facts: Mapping[str, Any]) -> str:
@@ -93,9 +99,10 @@ def closing_lines(document: Mapping[str, Any], terms: Terms, last: Sequence[str]
     elif state == "stopped":
         if document["why"].startswith(NEVER_READY):
             yield from last
-        steps = counted(document["steps"], "step")
+        steps, version = counted(document["steps"], "step"), document["version"]
+        safe = f", {version} of them safe" if version < document["steps"] else ""
         more = _more(document, terms)
-        yield f"{name}: {document['why']}, after {steps}; deepvm jobs resume {name}{more and ' '}{more} goes on"
+        yield f"{name}: {document['why']}, after {steps}{safe}; deepvm jobs resume {name}{more and ' '}{more} goes on"
 
 
 def _more(document: Mapping[str, Any], terms: Terms) -> str:

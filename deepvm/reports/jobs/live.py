@@ -143,6 +143,8 @@ def _counts(world: World) -> Iterator[str]:
     saves = sum(world.counts.saves.values())
     if saves:
         yield counted(saves, "save")
+    if world.counts.failed.in_a_row:
+        yield f"{counted(world.counts.failed.in_a_row, 'save')} failed since"
     if world.preemptions:
         yield counted(world.preemptions, "preemption")
     if world.counts.lost_steps:

@@ -135,6 +135,10 @@ class RunPage:
             yield tag("p", why, class_="alarm")
         elif job.controller == ELSEWHERE:
             yield tag("p", "Its controller runs elsewhere, or its folder was removed.", class_="quiet")
+        failed = document.get("failed_saves", {})
+        if failed.get("in_a_row"):
+            count, since = counted(failed["in_a_row"], "save"), f"the newest that is safe: {failed['why']}"
+            yield tag("p", visible(f"{count} failed since version {document['version']}, {since}"), class_="alarm")
         yield tag("p", self._rented(), class_="quiet")
         yield tag("dl", *(self._card(*card) for card in self._cards()), class_="cards")
 

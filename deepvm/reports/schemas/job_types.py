@@ -27,6 +27,14 @@ class RunSaves(TypedDict):
     stop: Annotated[int, "before the end"]
 
 
+class RunFailedSaves(TypedDict):
+    """Versions that did not come."""
+
+    total: Annotated[int, "in all"]
+    in_a_row: Annotated[int, "since the newest version that is safe"]
+    why: Annotated[str, "why the last of those did not come, empty without any"]
+
+
 class RunBreakdown(TypedDict):
     """What the time went into; with downtime_s it adds up to total_s."""
 
@@ -142,6 +150,8 @@ class Run(TypedDict):
     notices: Annotated[int, "of those, how many were announced"]
     lost_steps: Annotated[int, "steps that were done again"]
     saves: RunSaves
+    failed_saves: RunFailedSaves
+    version: Annotated[int, "steps of the newest version that is safe"]
     total_s: Annotated[float, "from the submission to the end, but for the time in which it was stopped, seconds"]
     breakdown_s: RunBreakdown
     downtime_s: Annotated[float, "without a controller, seconds; machines may have trained meanwhile"]
@@ -190,6 +200,7 @@ class ListedJob(TypedDict):
     preemptions: Annotated[int, "machines that were taken back or lost"]
     machines: Annotated[int, "that cost something now"]
     cost_usd: Annotated[Usd, "what was paid until now"]
+    failed_saves: Annotated[int, "since the newest version that is safe"]
 
 
 class Jobs(TypedDict):

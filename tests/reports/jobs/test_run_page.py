@@ -104,6 +104,16 @@ def test_a_job_that_goes_on() -> None:
     assert live.attributes["data-stream"] == "/jobs/resnet-7/events" and live.attributes["data-after"] == "5"
 
 
+def test_saves_that_fail_are_an_alarm() -> None:
+    job = worlds.one_machine(over=False)
+    said = "saves failed since version"
+    assert said not in RunPage(job).render()
+    failed = {"total": 9, "in_a_row": 8, "why": f"{worlds.HOSTILE} is full"}
+    text = RunPage(replace(job, document={**job.document, "failed_saves": failed, "version": 90})).render()
+    assert f"8 {said} 90, the newest that is safe: " in text and worlds.HOSTILE not in text
+    read_page(text)
+
+
 def test_a_job_of_which_nothing_is_known_yet() -> None:
     empty = worlds.standing([], [], [], end_s=0.0, over=False)
     text = RunPage(empty).render()
