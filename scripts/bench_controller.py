@@ -1,11 +1,11 @@
 """How much of a core a controller takes with many agents, and how long they wait for an answer.
 
     python scripts/bench_controller.py             # a minute; `make bench-recovery`
-    python scripts/bench_controller.py --agents 50 --seconds 3
+    python scripts/bench_controller.py --agents 100 --seconds 5
 
 The controller is the real one, with its history on the disk; agents are real messages of one process, each with a
-heartbeat every 5 s and long polls in between. Prints the share of a core, and percentiles of the time of an answer; with
-``--check`` the exit status is 1 when a goal is missed.
+heartbeat every 5 s and long polls in between. Prints the share of a core, and percentiles of the time of an answer;
+with ``--check`` the exit status is 1 when a goal is missed.
 """
 
 from __future__ import annotations

@@ -85,10 +85,10 @@ def test_bench_recovery_fails_where_a_limit_is_not_kept(
 @pytest.mark.slow
 def test_bench_controller_prints_both_figures_with_their_goals() -> None:
     script = BENCH.with_name("bench_controller.py")
-    command = [sys.executable, str(script), "--agents", "20", "--seconds", "2"]
+    command = [sys.executable, str(script), "--agents", "100", "--seconds", "5"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"20 agents, 20 in a generation: \d+\.\d% of a core \(goal: 30%\)", done.stdout)
+    assert re.search(r"100 agents, 100 in a generation: \d+\.\d% of a core \(goal: 30%\)", done.stdout)
     assert re.search(r"an answer takes [\d.]+ ms, p99 [\d.]+ ms \(goal: 100 ms\)", done.stdout)
 
 
