@@ -130,6 +130,9 @@ class Distant(Protocol):
     def whole(self) -> str:
         """The name that covers all zones."""
 
+    def names(self, job: str) -> Mapping[str, str]:
+        """How all that a job makes can be found later, by kind. Raises RefusedError."""
+
 
 @dataclass(frozen=True)
 class Object:
@@ -186,6 +189,9 @@ class Headed(Protocol):
 
     def end_head(self, job: str, name: str) -> None:
         """End one; harmless if there is none. Raises UnknownError."""
+
+    def head_type(self) -> str:
+        """The instance type of one."""
 
     def head_usd_per_hour(self) -> float:
         """What one costs. Raises RefusedError: nobody knows."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -255,16 +256,32 @@ def _with_trace(inject: Injected, file: Path) -> Injected:
     return inject.model_copy(update={"lives": [*lives_to_replay([file])[:MOST_LIVES]]})
 
 
-def changed(job: JobFile, *, cloud: str | None = None, name: str | None = None) -> JobFile:
-    """A job with what the command line says. Raises JobFormatError."""
-    given = {key: value for key, value in (("cloud", cloud), ("name", name)) if value is not None}
+def job_of_plan(plan: Path, command: Sequence[str]) -> JobFile:
+    """A job that trains code of the current folder on the machines of a plan. Raises RequestError."""
+    script = next((word for word in command if word.endswith(".py")), command[0])
+    name = re.sub(r"[^a-z0-9]+", "-", Path(script).stem.lower()).strip("-")[:40].strip("-") or "job"
+    try:
+        return JobFile(name=name, train=shlex.join(command), code=".", machines=Machines(plan=str(plan)))
+    except ValidationError:
+        raise RequestError("command", " ".join(command), _allowed(("train",))) from None
+
+
+def changed(
+    job: JobFile, *, cloud: str | None = None, name: str | None = None, total_usd: float | None = None
+) -> JobFile:
+    """A job with what the command line says. Raises RequestError."""
+    given: dict[str, Any] = {key: value for key, value in (("cloud", cloud), ("name", name)) if value is not None}
+    known = job.model_dump(by_alias=True, exclude_unset=True)
+    if total_usd is not None:
+        given["budget"] = {**known.get("budget", {}), "total_usd": total_usd}
     if not given:
         return job
     try:
-        found = JobFile.model_validate({**job.model_dump(by_alias=True, exclude_unset=True), **given})
+        found = JobFile.model_validate({**known, **given})
     except ValidationError as error:
         path = tuple(str(step) for step in error.errors()[0]["loc"])
-        raise RequestError(path[0], given.get(path[0]), _allowed(path)) from None
+        value = total_usd if path[0] == "budget" else given.get(path[0])
+        raise RequestError(path[-1], value, _allowed(path)) from None
     if found.inject is not None and found.cloud not in (able := _clouds_for(found.inject)):
         raise RequestError("cloud", found.cloud, f"{joined(able, 'or')}, as the file's inject needs")
     return found
@@ -307,6 +324,8 @@ def parse_job_file(text: str, place: str) -> JobFile:
         document = _plain(root, (), lines, problems)
     except _NotYaml as error:
         raise JobFormatError(place, [str(error)]) from None
+    if str(document.get("schema_version")).startswith("deepvm.recommend/"):
+        raise JobFormatError(place, [f"a plan; put the command that trains behind it: {place} -- python train.py"])
     try:
         found = JobFile.model_validate(document)
     except ValidationError as error:

@@ -330,21 +330,41 @@ def about(file: Path) -> Iterator[None]:
         raise JobFormatError(str(file), [where + error.about(error.option)]) from None
 
 
-def submit(job: JobFile, file: Path, history: History, *, detach: bool = False) -> tuple[Submitted, World]:
-    """Write a new job down: from now on it can be resumed; ``detach``: not here, if its machines reach nobody here.
+def checked(
+    job: JobFile, file: Path, now_s: float, lives: Iterable[Mapping[str, Any]] = (), *, detach: bool = False
+) -> tuple[World, Cloud]:
+    """What a job would begin with, and its cloud, which is asked only what costs nothing.
 
-    Raises RequestError, JobFormatError, DataError; RefusedError, UnknownError: the cloud cannot be used.
+    Raises RequestError, JobFormatError; RefusedError, UnknownError: the cloud cannot be used.
     """
-    now_s, beside = time.time(), file.parent
     with about(file):
         cloud = cloud_of(job.cloud)
         if detach and isinstance(cloud, Headed) and needs_head(cloud):
             cloud.check_head()
         elif isinstance(cloud, Distant):
             cloud.host(job.name)  # whether its machines would find a controller here
-        world, folder = world_of(job, beside, now_s, history.machines()), jobs_folder() / job.name
+        world = world_of(job, file.parent, now_s, lives)
+        check_script(job, file.parent)
+    return world, cloud
+
+
+def head_pool(cloud: Cloud) -> Pool | None:
+    """The machine that would run the controller of a job that is detached here; None: it would run here."""
+    if not (isinstance(cloud, Headed) and isinstance(cloud, Distant) and needs_head(cloud)):
+        return None
+    return Pool(cloud.head_type(), cloud.whole(), Market.ON_DEMAND.value, cloud.head_usd_per_hour())
+
+
+def submit(job: JobFile, file: Path, history: History, *, detach: bool = False) -> tuple[Submitted, World]:
+    """Write a new job down: from now on it can be resumed; ``detach``: not here, if its machines reach nobody here.
+
+    Raises RequestError, JobFormatError, DataError; RefusedError, UnknownError: the cloud cannot be used.
+    """
+    now_s, beside = time.time(), file.parent
+    world, _ = checked(job, file, now_s, history.machines(), detach=detach)
+    folder = jobs_folder() / job.name
+    with about(file):
         hosts = hosts_of(job, beside)
-        check_script(job, beside)
     known = history.job(job.name)
     if known is not None:
         raise RequestError("name", job.name, _other_name(known, history))

@@ -28,9 +28,15 @@ Detach = Annotated[bool, flag("--detach", "Return at once; 'deepvm jobs' watches
 
 
 def run(
-    job: Annotated[Path, arg("JOB", "Job file; docs/reference/run-file.md shows one.")],
+    job: Annotated[Path, arg("JOB", "Job file; docs/reference/run-file.md shows one. Or a plan, with a COMMAND.")],
+    command: Annotated[
+        list[str] | None, arg("[-- COMMAND...]", "What trains on a plan of 'recommend -o json', in this folder.")
+    ] = None,
     cloud: Annotated[str | None, opt(f"Where machines come from: {CLOUDS}; default: the job's.", "NAME")] = None,
-    name: Annotated[str | None, opt("Name of the job; default: the job file's.", "NAME")] = None,
+    name: Annotated[str | None, opt("Name of the job; default: the job file's, or the script's.", "NAME")] = None,
+    total_usd: Annotated[
+        float | None, opt("Save and stop before the job costs more, in dollars; default: the job file's.", "USD")
+    ] = None,
     detach: Detach = False,
     dry_run: Annotated[bool, flag("--dry-run", "Show what would be rented, and rent nothing.")] = False,
     keep: Keep = False,
@@ -43,20 +49,29 @@ def run(
 
     Examples: deepvm run job.yaml
 
-    deepvm run job.yaml --cloud local -o json
+    deepvm run plan.json --total-usd 5 -- python train.py
     """
+    import time
+
+    from deepvm.jobs.cloud import Distant
     from deepvm.jobs.history.history import History
     from deepvm.jobs.history.validation import refuse_unlike
-    from deepvm.jobs.jobfile import changed, read_job_file
-    from deepvm.jobs.submission import about, remarks, submit, world_of
+    from deepvm.jobs.jobfile import changed, job_of_plan, read_job_file
+    from deepvm.jobs.submission import about, checked, head_pool, remarks, submit, world_of
     from deepvm.reports.jobs import listing
 
-    found = changed(read_job_file(job), cloud=cloud, name=name)
+    found = job_of_plan(job, command) if command else read_job_file(job)
+    found = changed(found, cloud=cloud, name=name, total_usd=total_usd)
+    if command:
+        job = Path(job.name)  # what is named below is in this folder
+        if cloud is None:
+            note("machines are simulated on this computer; --cloud aws rents them")
     for line in remarks(found):
         note(line)
     if dry_run:
-        with about(job):
-            document = listing.plan_document(found.name, world_of(found, job.parent, 0.0))
+        world, where = checked(found, job, time.time(), detach=detach)
+        names = where.names(found.name) if isinstance(where, Distant) else {}
+        document = listing.plan_document(found.name, world, head_pool(where) if detach else None, names)
         print_as(output, lambda: listing.print_plan(document), lambda: document)
         return
     if validate:

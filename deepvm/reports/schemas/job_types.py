@@ -170,7 +170,7 @@ class Run(TypedDict):
 class PlannedMachines(TypedDict):
     """Machines of one kind that a job would rent."""
 
-    role: Annotated[str, "trainer or anchor"]
+    role: Annotated[str, "trainer, anchor, or head, which runs the controller of a detached job"]
     type: Annotated[str, "instance type"]
     zone: Annotated[str, "where the first is asked for"]
     market: Market
@@ -179,14 +179,32 @@ class PlannedMachines(TypedDict):
     usd_per_hour: Annotated[float, "the price of one, US dollars an hour"]
 
 
+class AskedPool(TypedDict):
+    """Where training machines are asked for."""
+
+    type: Annotated[str, "instance type"]
+    zone: Annotated[str, "zone, or what covers several, among which the cloud chooses"]
+    market: Market
+    usd_per_hour: Annotated[float, "the price of one, US dollars an hour"]
+
+
+class MadeName(TypedDict):
+    """How things that a job makes can be found."""
+
+    what: Annotated[str, "kind of thing, such as instances"]
+    name: Annotated[str, "its names or tags"]
+
+
 class RunPlan(TypedDict):
     """What a job would rent."""
 
     schema_version: Literal["deepvm.run-plan/1"]
     name: Name
-    usd_per_hour: Annotated[float, "with the most machines, US dollars an hour"]
+    usd_per_hour: Annotated[float, "with the most machines, in the dearest of the pools, US dollars an hour"]
     total_usd: Annotated[float | None, "what may be paid in all, US dollars, null without a limit"]
     machines: list[PlannedMachines]
+    pools: Annotated[list[AskedPool], "in the order in which they are asked"]
+    names: Annotated[list[MadeName], "of all that is made in the cloud; empty where machines are simulated or yours"]
 
 
 class ListedJob(TypedDict):
