@@ -15,7 +15,8 @@ help:
 	@echo "make coverage    lines and branches that the tests of each room cover: modules 85 %, core and planner 95 %"
 	@echo "make docs        README and docs/ as a site (build/site/)"
 	@echo "make bench       speed of the command line, growth with the catalog (build/bench/)"
-	@echo "make bench-recovery   how fast jobs go on when machines go and come, beside torchrun (a quarter of an hour)"
+	@echo "make bench-recovery   how fast jobs go on when machines go and come, beside torchrun; how fast notices are"
+	@echo "                 heeded with 139 MB of state; a controller with 1000 agents (20 minutes)"
 	@echo "make clean       remove .venv and build/"
 
 # A stamp stands for each set of installed packages; it is renewed when pyproject.toml changes.
@@ -82,6 +83,8 @@ bench: $(VENV)/.dev
 bench-recovery: $(VENV)/.dev
 	@$(COMPILE)
 	$(BIN)/python scripts/bench_recovery.py
+	$(BIN)/python scripts/bench_notice.py
+	$(BIN)/python scripts/bench_controller.py
 
 clean:
 	rm -rf $(VENV) build dist

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How long a notice takes until the version is safe elsewhere, and a newer generation until it has taken over.
 
-    python scripts/bench_notice.py           # about two minutes
+    python scripts/bench_notice.py           # about two minutes; `make bench-recovery`
     python scripts/bench_notice.py --quick   # small and few: figures of no value, for the tests
 
 Ranks train a model whose state has 139 MB (ACUTE's ResNet-18 with Adam) in processes of their own, with a memory node

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -79,3 +80,24 @@ def test_bench_recovery_fails_where_a_limit_is_not_kept(
     monkeypatch.setattr(bench.signal, "signal", lambda *_: None)
     monkeypatch.setattr(bench, "measure", lambda bench, *_: bench.figure("a", "1 s").add(seconds, 1.0))
     assert bench.main(["--check"]) == code and bench.main([]) == 0
+
+
+@pytest.mark.slow
+def test_bench_controller_prints_both_figures_with_their_goals() -> None:
+    script = BENCH.with_name("bench_controller.py")
+    command = [sys.executable, str(script), "--agents", "100", "--seconds", "5"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"100 agents, 100 in a generation: \d+\.\d% of a core \(goal: 30%\)", done.stdout)
+    assert re.search(r"an answer takes [\d.]+ ms, p99 [\d.]+ ms \(goal: 100 ms\)", done.stdout)
+
+
+@pytest.mark.slow
+def test_bench_notice_measures_all_its_rows() -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("moto.server")
+    command = [sys.executable, str(BENCH.with_name("bench_notice.py")), "--quick"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    rows = [line for line in done.stdout.splitlines() if line.endswith(("yes", "NO"))]
+    assert len(rows) == 10 and sum(row.startswith("notice, ") for row in rows) == 4

@@ -95,6 +95,17 @@ class Cloud(Protocol):
     def preempt(self, job: str, machine: str, grace_s: float | None) -> None:
         """Take a machine back after a notice of ``grace_s``, or at once without one."""
 
+    def recommend(self, job: str, machine: str) -> None:
+        """Recommend a rebalance to a machine, as a cloud does that may take it back soon; it lives on."""
+
+
+@runtime_checkable
+class Severable(Protocol):
+    """What a cloud has besides whose machines can lose their links."""
+
+    def cut(self, job: str, machine: str) -> None:
+        """Take a machine's link away: it lives on, and nobody hears it."""
+
 
 @runtime_checkable
 class Distant(Protocol):
@@ -118,6 +129,9 @@ class Distant(Protocol):
 
     def whole(self) -> str:
         """The name that covers all zones."""
+
+    def names(self, job: str) -> Mapping[str, str]:
+        """How all that a job makes can be found later, by kind. Raises RefusedError."""
 
 
 @dataclass(frozen=True)
@@ -175,6 +189,9 @@ class Headed(Protocol):
 
     def end_head(self, job: str, name: str) -> None:
         """End one; harmless if there is none. Raises UnknownError."""
+
+    def head_type(self) -> str:
+        """The instance type of one."""
 
     def head_usd_per_hour(self) -> float:
         """What one costs. Raises RefusedError: nobody knows."""

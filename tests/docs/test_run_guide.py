@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -25,8 +26,6 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 
 def document(home: Home, file: Path, code: int = 0) -> dict[str, Any]:
-    import json
-
     done = home.run("run", str(file), "-o", "json", limit_s=300)
     assert done.returncode == code, done.stderr
     found = json.loads(done.stdout)
@@ -34,21 +33,39 @@ def document(home: Home, file: Path, code: int = 0) -> dict[str, Any]:
     return found
 
 
-def test_the_three_commands_train(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torch")
-    recommend, run, *_ = commands(PAGE, "sh node")
-    assert (recommend.split()[1], run) == ("recommend", "deepvm run job.yaml")
-    monkeypatch.chdir(tmp_path)
-    command, _, plan = recommend.partition(" > ")
+@pytest.fixture
+def folder(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """That of the script, after the first two of the three commands."""
+    found = tmp_path / "mine"
+    found.mkdir()
+    monkeypatch.chdir(found)
+    command, _, plan = commands(PAGE, "sh node")[0].partition(" > ")
     done = home.run(*command.split()[1:])
     assert done.returncode == 0, done.stderr
-    (tmp_path / plan).write_text(done.stdout)
-    shutil.copy(EXAMPLES / "checkpointer" / "train.py", tmp_path)
-    (tmp_path / "job.yaml").write_text(blocks(PAGE, "yaml")[0].replace("code: .\n", f"code: {tmp_path / 'mine'}\n"))
-    (tmp_path / "mine").mkdir()
-    shutil.copy(EXAMPLES / "checkpointer" / "train.py", tmp_path / "mine")
-    found = document(home, tmp_path / "job.yaml")
-    assert (found["state"], found["steps"]) == ("done", 100)
+    (found / plan).write_text(done.stdout)
+    shutil.copy(EXAMPLES / "checkpointer" / "train.py", found)
+    return found
+
+
+def test_the_three_commands_train(home: Home, folder: Path) -> None:
+    pytest.importorskip("torch")
+    shown = home.run("recommend", "--pw", "0.4").stdout  # what it names as the next step is what is run here
+    assert "add -o json > plan.json" in shown and "deepvm run plan.json -- python train.py\n" in shown
+    words = commands(PAGE, "sh node")[1].split()
+    assert (words[:3], words[words.index("--") + 1 :][:2]) == (["deepvm", "run", "plan.json"], ["python", "train.py"])
+    done = home.run(*words[1 : words.index("--")], "-o", "json", *words[words.index("--") :], limit_s=300)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["name"], found["state"], found["steps"]) == ("train", "done", 100)
+    again = home.run(*words[1:])
+    assert again.returncode == 2 and "--name train-2" in again.stderr
+
+
+def test_the_job_file_rents_the_same(home: Home, folder: Path) -> None:
+    (folder / "job.yaml").write_text(blocks(PAGE, "yaml")[0])
+    command = commands(PAGE, "sh node")[1].removeprefix("deepvm ").partition(" -- ")
+    done = home.run(*command[0].split(), *("--dry-run", "--name", "first", "-o", "json", "--"), *command[2].split())
+    assert home.document("run", "job.yaml", "--dry-run") == json.loads(done.stdout)
 
 
 PREEMPTED = {"checkpointer": 150, "two-ranks": 120, "four-lines": 200}

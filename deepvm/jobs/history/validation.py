@@ -18,6 +18,7 @@ from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import SavePolicy
 from deepvm.errors import RequestError, SimulationError
 from deepvm.jobs.decisions.world import LOST, PREEMPTED, MachineRecord, Reason, Role, Terms, World
+from deepvm.jobs.history.downtime import Downtime
 from deepvm.jobs.history.history import EventRow
 
 HOLDING = (Reason.EMERGENCY.value, Reason.RESIZE.value, Reason.STOP.value)
@@ -139,9 +140,12 @@ def _generations(world: World, events: Sequence[EventRow]) -> list[_Generation]:
     return [found[number] for number in sorted(found)]
 
 
-def step_time(world: World, events: Sequence[EventRow]) -> float:
-    """Mean time of a step without what versions cost, seconds; 0 if it is not known."""
-    return _step_s(_generations(world, events)) or float(world.facts.step_s)
+def step_time(world: World, events: Sequence[EventRow], without: Sequence[Downtime] = ()) -> float:
+    """Mean time of a step without what versions cost, seconds; 0 if it is not known.
+
+    ``without``: when there was no controller; what was done then does not count.
+    """
+    return _step_s(_generations(world, events), without) or float(world.facts.step_s)
 
 
 def _add_version(one: _Generation, event: EventRow) -> None:
@@ -155,11 +159,13 @@ def _add_version(one: _Generation, event: EventRow) -> None:
         one.stalls_s += float(event.facts["stall_s"])
 
 
-def _step_s(generations: Sequence[_Generation]) -> float:
+def _step_s(generations: Sequence[_Generation], without: Sequence[Downtime] = ()) -> float:
     """Mean time of a step without what versions cost, 0 if none is known."""
     known = [g for g in generations if g.known[0] > g.first]
-    steps = sum(g.known[0] - g.first for g in known)
-    return sum(g.known[1] - g.start_s - g.known_stalls_s for g in known) / steps if steps else 0.0
+    unseen = [one for one in without if any(g.start_s <= one.since_s and one.until_s <= g.known[1] for g in known)]
+    steps = sum(g.known[0] - g.first for g in known) - sum(one.steps for one in unseen)
+    took_s = sum(g.known[1] - g.start_s - g.known_stalls_s for g in known) - sum(one.span_s for one in unseen)
+    return took_s / steps if steps > 0 and took_s > 0 else 0.0
 
 
 def _lost_steps(generations: Sequence[_Generation], step_s: float) -> int:

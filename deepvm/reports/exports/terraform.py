@@ -48,8 +48,16 @@ def render(plan: Plan, options: ExportOptions) -> Export:
     several = len(limited.plan.training.zones) > 1 and not options.subnet
     notes += zone_notes(limited.plan, options, several=several)
     notes += user_data.notes(limited.plan, options)
+    notes.append(_left(user_data.job(options)))
     text = json.dumps(configuration, indent=2, ensure_ascii=False) + "\n"
     return Export((ExportFile("main.tf.json", text),), tuple(notes))
+
+
+def _left(job: str) -> str:
+    """What the VMs have made, and Terraform does not know."""
+    names = f"aws ssm get-parameters-by-path --recursive --path /deepvm/{job} --query 'Parameters[].Name' --output text"
+    remove = f"{names} | xargs -rn 10 aws ssm delete-parameters --names"
+    return f"terraform destroy leaves the parameters below /deepvm/{job}/; to remove them: {remove}"
 
 
 def _limited(plan: Plan, options: ExportOptions) -> Limited:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
 from deepvm.core.units import counted, format_seconds
-from deepvm.jobs.decisions.world import Role, World
+from deepvm.jobs.decisions.world import Pool, Role, World
 from deepvm.jobs.history.history import EventRow
 from deepvm.jobs.standing import ELSEWHERE, GONE, JobLine
 from deepvm.reports.jobs.events import clock, event_line
@@ -16,6 +16,8 @@ from deepvm.reports.jobs.validation import print_forecast, print_validation
 from deepvm.reports.tables import Column, print_lines, print_table
 
 _LAST = 12
+_HEAD = "head"
+"""The role of the machine that runs the controller of a detached job."""
 
 
 def jobs_document(jobs: Sequence[JobLine]) -> dict[str, Any]:
@@ -32,6 +34,7 @@ def jobs_document(jobs: Sequence[JobLine]) -> dict[str, Any]:
                 "preemptions": job.preemptions,
                 "machines": job.machines,
                 "cost_usd": job.cost_usd,
+                "failed_saves": job.failed_saves,
             }
             for job in jobs
         ],
@@ -58,21 +61,31 @@ def print_jobs(jobs: Sequence[JobLine]) -> None:
 
 
 def state_words(job: JobLine) -> str:
-    """The state of a job, and what is wrong with its controller."""
+    """The state of a job, and what is wrong with its controller and its versions."""
     said = {GONE: ", no controller", ELSEWHERE: ", controller elsewhere"}
-    return f"{job.state}{said.get(job.controller, '')}"
+    return f"{job.state}{said.get(job.controller, '')}{', saves failed' if job.failed_saves else ''}"
+
+
+def saved_words(document: Mapping[str, Any]) -> Iterator[str]:
+    """What is safe of a job, and what is not; documents of an older deepvm say nothing of the latter."""
+    saves = ", ".join(f"{count} {reason}" for reason, count in document["saves"].items() if count) or "none"
+    version = document.get("version", 0)
+    newest = f"; the newest has {counted(version, 'step')}" if version and version < document["steps"] else ""
+    yield f"saved versions: {saves}{newest}"
+    if (failed := document.get("failed_saves")) and failed["total"]:
+        last = f", {failed['in_a_row']} since the newest version: {failed['why']}" if failed["in_a_row"] else ""
+        yield f"{counted(failed['total'], 'save')} failed{last}"
 
 
 def print_job(document: Mapping[str, Any], events: Sequence[EventRow]) -> None:
     """One job: in short, its machines, what happened last."""
-    saves = ", ".join(f"{count} {reason}" for reason, count in document["saves"].items() if count) or "none"
     lines = [
         f"{document['name']}: {document['state']}{', ' + document['why'] if document['why'] else ''}",
         f"{document['steps']} steps in {format_seconds(document['total_s'])}, "
         f"{counted(document['generations'], 'generation')}",
         f"{counted(document['preemptions'], 'preemption')}, {document['notices']} with a notice; "
         f"{document['lost_steps']} steps lost",
-        f"saved versions: {saves}",
+        *saved_words(document),
         f"{document['cost_usd']:.4f} $ paid"
         + (f", {document['head_usd']:.4f} $ of it for the controller" if document.get("head_usd") else ""),
     ]
@@ -103,17 +116,19 @@ def print_job(document: Mapping[str, Any], events: Sequence[EventRow]) -> None:
             print_lines([f"{clock(event.at_s)} {line}"])
 
 
-def plan_document(name: str, world: World) -> dict[str, Any]:
-    """What a job would rent, as a document."""
+def plan_document(name: str, world: World, head: Pool | None, names: Mapping[str, str]) -> dict[str, Any]:
+    """What a job would rent, as a document; ``head``: for its controller. ``names``: of what it makes, by kind."""
     terms = world.terms
+    dearest = max(world.pools, key=lambda pool: pool.usd_per_hour)
     groups = [
-        (Role.TRAINER, world.pools[0], terms.least - terms.steadies, terms.most - terms.steadies),
-        (Role.TRAINER, terms.steady, terms.steadies, terms.steadies),
-        (Role.ANCHOR, terms.anchor, terms.anchors, terms.anchors),
+        (Role.TRAINER.value, world.pools[0], terms.least - terms.steadies, terms.most - terms.steadies),
+        (Role.TRAINER.value, terms.steady, terms.steadies, terms.steadies),
+        (Role.ANCHOR.value, terms.anchor, terms.anchors, terms.anchors),
+        (_HEAD, head, 1, 1),
     ]
     machines: list[dict[str, Any]] = [
         {
-            "role": role.value,
+            "role": role,
             "type": pool.instance_type,
             "zone": pool.zone,
             "market": pool.market,
@@ -124,26 +139,36 @@ def plan_document(name: str, world: World) -> dict[str, Any]:
         for role, pool, least, most in groups
         if pool is not None
     ]
+    rest_usd = sum(m["most"] * m["usd_per_hour"] for m in machines[1:])
     return {
         "schema_version": "deepvm.run-plan/1",
         "name": name,
-        "usd_per_hour": round(sum(most * pool.usd_per_hour for _, pool, _, most in groups if pool is not None), 8),
+        "usd_per_hour": round(machines[0]["most"] * dearest.usd_per_hour + rest_usd, 8),
         "total_usd": terms.total_usd,
         "machines": machines,
+        "pools": [
+            {"type": p.instance_type, "zone": p.zone, "market": p.market, "usd_per_hour": p.usd_per_hour}
+            for p in world.pools
+        ],
+        "names": [{"what": what, "name": name} for what, name in names.items()],
     }
 
 
 def print_plan(document: Mapping[str, Any]) -> None:
-    """What a job would rent, in a line."""
+    """What a job would rent, where, and how it can be found."""
     first, *others = document["machines"]
     count = f"{first['most']}" if first["least"] == first["most"] else f"{first['least']} to {first['most']}"
     parts = [f"{count} x {first['type']} {first['market']}"]
     for group in others:
-        of_anchor = f" x {group['type']} to keep versions in memory"
-        parts.append(f"{group['most']}{of_anchor if group['role'] == Role.ANCHOR.value else ' on demand'}")
+        what = {Role.ANCHOR.value: " to keep versions in memory", _HEAD: " for the controller"}.get(group["role"])
+        parts.append(f"{group['most']}" + (f" x {group['type']}{what}" if what else " on demand"))
     limit = "" if document["total_usd"] is None else f", {document['total_usd']:g} $ in all"
     rate = f"up to {document['usd_per_hour']:.4f} $/h in {first['zone']}"
-    print_lines([f"{document['name']}: {', '.join(parts)}; {rate}{limit}"])
+    lines = [f"{document['name']}: {', '.join(parts)}; {rate}{limit}"]
+    if len(pools := document["pools"]) > 1:
+        asked = [f"{p['type']} in {p['zone']} ({p['usd_per_hour']:.4f} $/h)" for p in pools]
+        lines.append(f"asked for in this order: {', '.join(asked)}")
+    print_lines([*lines, *(f"{row['what']}: {row['name']}" for row in document["names"])])
 
 
 def _numbers(*names: str) -> list[Column]:

@@ -73,7 +73,7 @@ def print_answer(
             *warnings_of(best, now),
             *placement_lines(placement),
             *(other_regions(found) if len(found.answers) > 1 else ()),
-            _next(best),
+            *_NEXT,
         ]
     )
 
@@ -328,5 +328,7 @@ def _age_days(catalog: Catalog, now: datetime) -> int | None:
     return max(ages, default=None)
 
 
-def _next(answer: Recommendations) -> str:
-    return "Next: deepvm export writes this for SkyPilot, EC2 Fleet, Terraform. Reasons, doubts, rejected types: --why"
+_NEXT = (
+    "Next: add -o json > plan.json, then train on it: deepvm run plan.json -- python train.py",
+    "For SkyPilot, EC2 Fleet, Terraform: deepvm export. Reasons, doubts, rejected types: --why",
+)

@@ -134,6 +134,21 @@ def test_taken_back_at_once_and_with_a_notice(cloud: Cloud, tmp_path: Path) -> N
     assert cloud.listing("job").taken == {"m1", "m2"}
 
 
+def test_a_rebalance_ends_nothing(cloud: Cloud, tmp_path: Path) -> None:
+    if not cloud.can_preempt:
+        with pytest.raises(UnknownError, match="itself"):
+            cloud.recommend("job", "m1")
+        return
+    ask(cloud, "m1")
+    cloud.recommend("job", "m1")
+    cloud.recommend("job", "m1")
+    cloud.recommend("job", "m9")
+    time.sleep(0.5)
+    assert list(cloud.listing("job").alive) == ["m1"]
+    cloud.preempt("job", "m1", 0.5)
+    until(lambda: cloud.listing("job").taken == {"m1"}, 20)
+
+
 def test_what_a_machine_has_said(cloud: Cloud, tmp_path: Path) -> None:
     ask(cloud, "m1")
     assert cloud.last_lines("job", "m9") == []

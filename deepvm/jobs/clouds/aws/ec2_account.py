@@ -11,7 +11,7 @@ from deepvm.catalog.clouds.aws.client import Aws
 from deepvm.catalog.clouds.aws.errors import Question
 from deepvm.errors import CloudError
 from deepvm.jobs.cloud import RefusedError, UnknownError
-from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
+from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings, named_bucket
 
 _GUIDE = "docs/guide/aws.md says how"
 _GPU_IMAGE = "/aws/service/deeplearning/ami/{arch}/oss-nvidia-driver-gpu-pytorch-2.9-ubuntu-24.04/latest/ami-id"
@@ -82,12 +82,7 @@ class Ec2Account:
     @property
     def bucket(self) -> str:
         """The bucket of jobs."""
-        if not self.settings.bucket:
-            raise RefusedError(
-                "DEEPVM_AWS_BUCKET is not set: the bucket through which machines get what they run; make one with "
-                f"aws s3 mb s3://NAME --region {self.settings.region}"
-            )
-        return self.settings.bucket
+        return named_bucket(self.settings)
 
     @property
     def subnets(self) -> Mapping[str, str]:

@@ -86,6 +86,9 @@ class Ec2Cloud:
     def _prefix(self, job: str) -> str:
         return f"deepvm/{self.owner}/{job}"
 
+    def _template_name(self, job: str) -> str:
+        return f"deepvm-{self.owner}-{job}-"
+
     def host(self, job: str) -> str:
         """See :class:`Cloud`."""
         if self._settings.controller_host:
@@ -116,6 +119,14 @@ class Ec2Cloud:
     def whole(self) -> str:
         """See :class:`Distant`: the region."""
         return self._settings.region
+
+    def names(self, job: str) -> Mapping[str, str]:
+        """See :class:`Distant`."""
+        return {
+            "instances": f"deepvm {job} m1 and so on, with the tags {JOB_TAG}={job} and {OWNER_TAG}={self.owner}",
+            "launch templates": f"{self._template_name(job)}*",
+            "objects": f"s3://{self._account.bucket}/{self._prefix(job)}/",
+        }
 
     def zones(self, instance_type: str, market: str) -> Mapping[str, float | None]:
         """See :class:`Distant`."""
@@ -184,7 +195,7 @@ class Ec2Cloud:
     def _template(self, job: str, data: Mapping[str, Any], tags: Mapping[str, str]) -> str:
         """The name of a launch template with this data: named after it, it is the right one if it exists."""
         digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]
-        name = f"deepvm-{self.owner}-{job}-{digest}"
+        name = self._template_name(job) + digest
         with self._lock:
             if name in self._put_once:
                 return name
@@ -312,6 +323,10 @@ class Ec2Cloud:
     def preempt(self, job: str, machine: str, grace_s: float | None) -> None:
         """See :class:`Cloud`."""
         raise UnknownError("AWS takes machines back itself")
+
+    def recommend(self, job: str, machine: str) -> None:
+        """See :class:`Cloud`."""
+        raise UnknownError("AWS recommends a rebalance itself")
 
     # --- calls -------------------------------------------------------------------------------------------------------
 

@@ -53,6 +53,10 @@ class HeadedEc2Cloud(Ec2Cloud):
         """See :class:`Headed`."""
         return S3Objects(self._account, f"{self._prefix(job)}/{HEAD}")
 
+    def head_type(self) -> str:
+        """See :class:`Headed`."""
+        return self._settings.head_type
+
     def head_usd_per_hour(self) -> float:
         """See :class:`Headed`."""
         name = self._settings.head_type

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from deepvm.errors import RequestError
+from deepvm.jobs.cloud import RefusedError
 
 PROFILE = "deepvm-job"
 """Name of the instance profile, and of its role, that machines have."""
@@ -68,3 +69,13 @@ class Ec2Settings:
             controller_host=environ.get(_HOST, "").strip(),
             controller_port=int(port),
         )
+
+
+def named_bucket(settings: Ec2Settings) -> str:
+    """The bucket of jobs. Raises RefusedError: none is set."""
+    if not settings.bucket:
+        raise RefusedError(
+            "DEEPVM_AWS_BUCKET is not set: the bucket through which machines get what they run; make one with "
+            f"aws s3 mb s3://NAME --region {settings.region}"
+        )
+    return settings.bucket

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
+from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings, named_bucket
 
 _OURS = "deepvm:job"
-_UNNAMED = "YOUR-BUCKET"
 _OWNER = "?" * 12
 """As owners are named: ``*`` would match more than one part of a key."""
 
@@ -29,7 +28,7 @@ def head_policy(settings: Ec2Settings) -> dict[str, Any]:
 
 
 def _controls(settings: Ec2Settings, *profiles: str) -> dict[str, Any]:
-    bucket = settings.bucket or _UNNAMED
+    bucket = named_bucket(settings)
     new, old = {f"aws:RequestTag/{_OURS}": "false"}, {f"aws:ResourceTag/{_OURS}": "false"}
     besides = ["fleet", "launch-template", "network-interface", "security-group", "subnet", "volume"]
     parts = [f"arn:aws:ec2:*:*:{kind}/*" for kind in besides] + ["arn:aws:ec2:*::image/*"]
@@ -78,7 +77,7 @@ def _controls(settings: Ec2Settings, *profiles: str) -> dict[str, Any]:
 
 def machine_policy(settings: Ec2Settings) -> dict[str, Any]:
     """What machines may: read what they must know, and write versions; not what heads read, the secrets of jobs."""
-    bucket = settings.bucket or _UNNAMED
+    bucket = named_bucket(settings)
     job = f"arn:aws:s3:::{bucket}/deepvm/{_OWNER}/*"
     versions = f"arn:aws:s3:::{bucket}/deepvm/*/versions"
     read = [f"{job}/{what}" for what in ("machines/*", "controller", "package.tar.gz", "versions/*")]
@@ -95,5 +94,5 @@ POLICIES = {"run": controller_policy, "head": head_policy, "machine": machine_po
 
 
 def policy_text(purpose: str, settings: Ec2Settings) -> str:
-    """A policy as JSON; ``purpose``: of :data:`POLICIES`."""
+    """A policy as JSON; ``purpose``: of :data:`POLICIES`. Raises RefusedError: no bucket is set."""
     return json.dumps(POLICIES[purpose](settings), indent=2) + "\n"

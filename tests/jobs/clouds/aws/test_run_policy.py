@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import os
 import subprocess
 import sys
 import time
@@ -147,15 +148,22 @@ def test_what_is_not_ours_is_not_touched() -> None:
 
 
 def test_the_doctor_prints_them() -> None:
-    def printed(*words: str) -> subprocess.CompletedProcess[str]:
+    def printed(*words: str, bucket: str = BUCKET) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "deepvm.cli.main", "doctor", *words], capture_output=True, text=True, timeout=60
+            [sys.executable, "-m", "deepvm.cli.main", "doctor", *words],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env={**os.environ, "DEEPVM_AWS_BUCKET": bucket},
         )
 
-    found = json.loads(printed("--iam", "--for", "run").stdout)
-    assert found == controller_policy(Ec2Settings(REGION))
-    assert json.loads(printed("--iam", "--for", "head").stdout) == head_policy(Ec2Settings(REGION))
-    assert json.loads(printed("--iam", "--for", "machine").stdout) == machine_policy(Ec2Settings(REGION))
+    settings = Ec2Settings(REGION, bucket=BUCKET)
+    assert json.loads(printed("--iam", "--for", "run").stdout) == controller_policy(settings)
+    assert json.loads(printed("--iam", "--for", "head").stdout) == head_policy(settings)
+    assert json.loads(printed("--iam", "--for", "machine").stdout) == machine_policy(settings)
+    for purpose in ("run", "head", "machine"):  # a policy for a bucket that is nobody's would be put as it is
+        unset = printed("--iam", "--for", purpose, bucket="")
+        assert (unset.returncode, unset.stdout) == (5, "") and "DEEPVM_AWS_BUCKET is not set" in unset.stderr
     wrong = printed("--iam", "--for", "ruin")
     assert wrong.returncode == 2 and "run" in wrong.stderr
     assert printed("--for", "run").returncode == 2

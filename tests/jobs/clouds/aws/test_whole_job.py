@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
+import fnmatch
 import sys
 from pathlib import Path
 
 import pytest
-from support.jobs.fake_ec2 import BUCKET, CREDENTIALS, FakeEc2
+from support.jobs.fake_ec2 import BUCKET, CREDENTIALS, IMAGE, FakeEc2
 from support.jobs.fake_machines import TRAIN, Machines, step_of
 from support.jobs.runs import Home, until
 
@@ -72,8 +71,41 @@ def test_what_is_missing_is_said_before_anything_is_written_down(home: Home, ec2
     assert "CreateFleet" not in ec2.asked() and "one" not in home.run("jobs", "ls").stdout
 
 
-def test_zones_of_a_job_with_several_machines(home: Home, ec2: FakeEc2) -> None:
-    job = home.job("two", TRAIN.format(steps=5), count=2, cloud="aws")
-    done = home.run("run", str(job), "--dry-run")
-    assert done.returncode == 0 and "us-east-1" in done.stdout, done.stderr
-    assert os.path.exists(job) and json.dumps(ec2.asked()).count("CreateFleet") == 0
+def test_a_dry_run_shows_what_would_be_rented_and_asks_only_what_is_free(home: Home, ec2: FakeEc2) -> None:
+    del home.env["DEEPVM_CONTROLLER_HOST"]
+    home.env |= {"AWS_EC2_METADATA_DISABLED": "true", "DEEPVM_AWS_ANCHOR_AMI": IMAGE}  # a laptop
+    job = str(home.job("two", TRAIN.format(steps=5), count=2, cloud="aws", budget={"total_usd": 3}))
+    alone = home.run("run", job, "--dry-run")
+    assert alone.returncode == 5 and "--detach" in alone.stderr
+    found = home.document("run", job, "--detach", "--dry-run")
+    assert [(m["role"], m["type"], m["most"]) for m in found["machines"]] == [
+        ("trainer", "g4dn.xlarge", 2),
+        ("head", "t3.small", 1),
+    ]
+    zones = [pool["zone"] for pool in found["pools"]]
+    assert len(zones) > 1 and all(zone.startswith("us-east-1") and len(zone) == 10 for zone in zones)
+    dearest = max(pool["usd_per_hour"] for pool in found["pools"])
+    assert found["usd_per_hour"] == pytest.approx(2 * dearest + 0.0208)
+    shown = home.run("run", job, "--detach", "--dry-run").stdout
+    assert "2 x g4dn.xlarge spot, 1 x t3.small for the controller" in shown and "3 $ in all" in shown
+    assert f"asked for in this order: g4dn.xlarge in {zones[0]}" in shown
+    assert all(action.startswith(("Describe", "Get")) for action in ec2.asked()) and ec2.objects() == []
+    assert "two" not in home.run("jobs", "ls").stdout
+
+
+def test_what_a_job_makes_has_the_names_that_the_dry_run_shows(home: Home, ec2: FakeEc2, machines: Machines) -> None:
+    job = str(home.job("one", TRAIN.format(steps=10**6), cloud="aws"))
+    names = {row["what"]: row["name"] for row in home.document("run", job, "--dry-run")["names"]}
+    process = home.start("run", job)
+    until(lambda: bool(ec2.alive()), 60)
+    (instance,) = [i for i in ec2.instances() if i._state.name == "running"]
+    tags = {tag["key"]: tag["value"] for tag in instance.get_tags()}
+    for key in ("deepvm:owner", "deepvm:job"):
+        assert f"{key}={tags[key]}" in names["instances"]
+    assert names["instances"].startswith(tags["Name"])
+    (template,) = ec2.client("ec2").describe_launch_templates()["LaunchTemplates"]
+    assert fnmatch.fnmatch(template["LaunchTemplateName"], names["launch templates"])
+    assert all(f"s3://{BUCKET}/{key}".startswith(names["objects"]) for key in ec2.objects())
+    assert home.run("jobs", "stop", "one").returncode == 0
+    process.communicate(timeout=60)
+    assert ec2.alive() == []
