@@ -185,6 +185,21 @@ def test_its_user_commands_a_head_from_afar(home: Home, ec2: FakeEc2, machines: 
     paid_once(home, ec2, found)
 
 
+def test_a_job_that_was_stopped_stays_so_whatever_is_killed(home: Home, ec2: FakeEc2, machines: Machines) -> None:
+    """The head starts its controller again, which must rent nothing again."""
+    folder = arm(home)
+    submit(home, machines, steps=10_000)
+    until(lambda: step_of(home.result) == 1 and state_of(home) == "running", 270)
+    (folder / "job.stopped.written").touch()
+    home.run("jobs", "stop", "one")  # the answer may be lost with the controller
+    until(lambda: ended(home) == "stopped", 180)
+    assert not list(folder.iterdir()), console(machines)
+    found = home.document("jobs", "show", "one")
+    assert [m["end_reason"] for m in found["machines"]] == ["released"] and found["generations"] == 1
+    until(lambda: ec2.alive() == [], 90)
+    paid_once(home, ec2, found)
+
+
 def test_logs_and_pages_come_by_the_bucket(home: Home, ec2: FakeEc2, machines: Machines) -> None:
     train = "echo hello; " + TRAIN.format(steps=100)
     tiers = [(home.folder / "versions").as_uri()]
