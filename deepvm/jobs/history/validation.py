@@ -78,7 +78,7 @@ def observed(created_s: float, world: World, events: Sequence[EventRow]) -> Obse
     if not generations or end_s is None:
         return None
     trainers = [m for m in world.machines.values() if m.role is Role.TRAINER and m.launched_s is not None]
-    deaths = {m.id: _death_s(m, generations) for m in trainers}
+    deaths = {m.id: _death_s(m) for m in trainers}
     needed = _needed_s(created_s, world, trainers, deaths)
     waits, prepared, trained_s = list[float](), list[float](), 0.0
     before_s, before = created_s, set[str]()
@@ -178,16 +178,9 @@ def _lost_steps(generations: Sequence[_Generation], step_s: float) -> int:
     return lost
 
 
-def _death_s(machine: MachineRecord, generations: Sequence[_Generation]) -> float:
-    """When it was, or would have been, taken back.
-
-    One that is noticed when another is gone is not of the next generation: for the job it goes with the other. The
-    simulator would have it train until its own end, and interrupt the job once more.
-    """
+def _death_s(machine: MachineRecord) -> float:
+    """When it was, or would have been, taken back."""
     if machine.noticed_s is not None and machine.taken_s is not None:
-        last = next((g for g in reversed(generations) if machine.id in g.members), None)
-        if last is not None and not last.held_s and machine.noticed_s <= last.end_s < machine.taken_s:
-            return last.end_s
         return machine.taken_s
     return machine.ended_s or math.inf if machine.end_reason in (LOST, PREEMPTED) else math.inf
 
