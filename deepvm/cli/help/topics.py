@@ -140,8 +140,8 @@ TOPICS = (
         "Train on machines that vanish, here first, then on a cloud.",
         (
             "'deepvm run' rents the machines of a job file or a plan, has the training save before one is taken back, "
-            "replaces it, goes on from that step, and stops in time. Local machines cost nothing and are taken back on purpose: "
-            "rehearse with them. 'deepvm jobs' watches, saves, stops and resumes.",
+            "replaces it, goes on from that step, and stops in time. Local machines cost nothing and are taken back on "
+            "purpose: rehearse with them. 'deepvm jobs' watches, saves, stops and resumes.",
             "'deepvm agent' does the machine's part alone, under any engine that starts machines.",
         ),
         (
