@@ -206,9 +206,13 @@ class Bucket:
 
     def uploads(self, job: str) -> list[tuple[str, str]]:
         """Name and id of the uploads of a job's versions that are neither completed nor aborted."""
+        found = self.unfinished(f"{self.prefix}{check_job(job)}-")
+        return [(key, upload) for key, upload in found if self._labels(job, [key])]
+
+    def unfinished(self, prefix: str) -> list[tuple[str, str]]:
+        """Name and id of all such uploads whose names begin so."""
         with self.errors("list its unfinished uploads"):
-            found = [*self._list("list_multipart_uploads", "Uploads", f"{self.prefix}{check_job(job)}-")]
-        return [(row["Key"], row["UploadId"]) for row in found if self._labels(job, [row["Key"]])]
+            return [(row["Key"], row["UploadId"]) for row in self._list("list_multipart_uploads", "Uploads", prefix)]
 
     def objects(self, job: str) -> tuple[dict[str, int], dict[int, str]]:
         """Bytes of the objects of a job, and of its versions that have one or a record its name, newest first.

@@ -1,8 +1,8 @@
 """Backups in a bucket, below ``JOB/backups/``.
 
 Every upload has a name of its own, and counts once the job's ledger of backups lists it: see
-:mod:`deepvm.checkpoint.tiers.ledger`, which keeps older generations out. Uploads that were cut off leave parts, which a
-lifecycle rule of the bucket should abort after a day.
+:mod:`deepvm.checkpoint.tiers.ledger`, which keeps older generations out. What uploads leave that were cut off, the next
+generation removes, if it may list them; a lifecycle rule of the bucket should abort them after a day.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from deepvm.jobs.storage.backup_store import (
 _THREADS, _ATTEMPTS = 4, 5
 _RECORD = "record.json"
 _PLACE = re.compile(
-    rf"(?P<name>\d{{12}}-\d{{9,}}/(?:rank|whole)-\d+)\.(?P<label>g\d{{9,19}}-[0-9a-f]{{8}})/{re.escape(_RECORD)}"
+    r"(?P<name>\d{12}-\d{9,}/(?:rank|whole)-\d+)\.(?P<label>g\d{9,19}-[0-9a-f]{8})/(?P<file>.+)", re.DOTALL
 )
 _WORD = re.compile(r"rank-(\d+)\.(begun|nothing|failed)")
 
@@ -135,18 +135,22 @@ class BucketBackups:
     def _place(self, name: str, label: str) -> str:
         return f"{self._bucket.prefix}{name}.{label.rstrip('+')}/"
 
-    def _uploads(self) -> list[tuple[str, str]]:
-        """Name and label of each upload whose record is there."""
+    def _placed(self, key: str) -> re.Match[str] | None:
+        """Name, label and file of an object of a backup."""
+        return _PLACE.fullmatch(key[len(self._bucket.prefix) :])
+
+    def _sent(self) -> list[re.Match[str]]:
+        """All objects of backups, whether or not they count."""
         with self._bucket.errors("list its objects"):
             keys = list(self._bucket.sizes(self._bucket.prefix))
-        found = [_PLACE.fullmatch(key[len(self._bucket.prefix) :]) for key in keys]
-        return [(match["name"], match["label"]) for match in found if match is not None]
+        return [match for match in map(self._placed, keys) if match is not None]
 
     def _all_there(self) -> dict[str, str]:
         """The entries of a ledger that was lost: the newest of each name."""
         found: dict[str, str] = {}
-        for name, label in self._uploads():
-            found[name] = max(found.get(name, ""), label, key=epoch_of)
+        for match in self._sent():
+            if match["file"] == _RECORD:
+                found[match["name"]] = max(found.get(match["name"], ""), match["label"], key=epoch_of)
         return found
 
     def _entries(self) -> Mapping[str, str]:
@@ -160,13 +164,17 @@ class BucketBackups:
                 return
             self._cleared = True
         try:
-            sent, listed = self._uploads(), self._entries()  # in this order: what is listed later was not sent before
+            sent, listed = self._sent(), self._entries()  # in this order: what is listed later was not sent before
+            for name, label in {(match["name"], match["label"]) for match in sent}:
+                if epoch_of(label) < epoch and listed.get(name, "").rstrip("+") != label:
+                    self._discard(self._place(name, label))
+            for key, upload in self._bucket.unfinished(self._bucket.prefix):
+                match = self._placed(key)
+                if match is not None and epoch_of(match["label"]) < epoch:
+                    with self._bucket.errors(f"abort an upload of {key}"):
+                        self._bucket.s3.abort_multipart_upload(Bucket=self._bucket.name, Key=key, UploadId=upload)
         except CheckpointError as error:  # what stays costs a little
             log.debug("%s", error)
-            return
-        for name, label in sent:
-            if epoch_of(label) < epoch and listed.get(name, "").rstrip("+") != label:
-                self._discard(self._place(name, label))
 
     def whole(self) -> list[Kept]:
         """See :class:`BackupStore`."""

@@ -408,3 +408,12 @@ def test_an_agent_that_is_killed_in_the_middle_of_an_upload(bucket: Store, tmp_p
     assert [k.step for k in store.whole()] == [1]
     put(store, file, Part(2, 0, 1))
     assert [k.step for k in store.whole()] == [2, 1]
+    (left,) = bucket.uploads()
+    assert "/000000000002-" in left  # it is paid for: the next generation aborts it
+    orphan = left.rpartition("/")[0] + "/other"  # a file of a folder that came whole before the end
+    bucket.client().put_object(Bucket=BUCKET, Key=orphan, Body=b"x")
+    ours = bucket.client().create_multipart_upload(Bucket=BUCKET, Key=left.replace("g000000001", "g000000002"))
+    assert left.count("g000000001") == 1
+    put(BucketBackups(BUCKET, "run", "job", endpoint=bucket.url), file, Part(3, 0, 2))
+    assert bucket.uploads() == [ours["Key"]] and orphan not in set(bucket.keys())
+    assert [k.step for k in store.whole()] == [3, 2, 1]
