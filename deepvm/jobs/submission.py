@@ -28,7 +28,7 @@ from deepvm.errors import DataError, JobFormatError, RequestError
 from deepvm.jobs.cloud import Cloud, Distant, Headed
 from deepvm.jobs.clouds.registry import find_cloud, open_cloud
 from deepvm.jobs.controller.controller import Submitted
-from deepvm.jobs.controller.injector import Injection
+from deepvm.jobs.decisions.injection import Injection
 from deepvm.jobs.decisions.markets import is_on_demand, least_usd_per_hour, most_of
 from deepvm.jobs.decisions.pool_choice import in_order
 from deepvm.jobs.decisions.react import BUDGET, DEADLINE

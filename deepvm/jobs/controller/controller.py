@@ -24,13 +24,14 @@ from deepvm.jobs.controller.briefing import Briefing
 from deepvm.jobs.controller.changes import changed_states, has_changed, pass_points, rows_of
 from deepvm.jobs.controller.clock import SteadyClock
 from deepvm.jobs.controller.cloud_calls import CloudCalls
-from deepvm.jobs.controller.injector import Blow, Injection, Injector, Strike
+from deepvm.jobs.controller.injector import Blow, Injector, Strike
 from deepvm.jobs.controller.messages import beat_of, event_of, lines_of, number_of, schedule_of, text
 from deepvm.jobs.controller.samples import Sampler
 from deepvm.jobs.controller.server import Strangers, listening, server_of
 from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions import hangs
 from deepvm.jobs.decisions.heard import further, why_not_saved
+from deepvm.jobs.decisions.injection import Injection
 from deepvm.jobs.decisions.react import Orders, begun_anew, orders_of, react
 from deepvm.jobs.decisions.states import Machine
 from deepvm.jobs.decisions.waiting import adopted, forgiven

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.core.units import counted, format_seconds
-from deepvm.jobs.controller.injector import INJECTED, Injection
+from deepvm.jobs.controller.injector import INJECTED
+from deepvm.jobs.decisions.injection import Injection
 from deepvm.jobs.decisions.react import BUDGET, DEADLINE, NEVER_READY
 from deepvm.jobs.decisions.world import RELEASED, UNREADY, Terms
 from deepvm.jobs.history.downtime import DOWNTIME
