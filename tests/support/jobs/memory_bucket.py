@@ -109,6 +109,9 @@ class HeadCloud:
         if name in self.alive:
             self.ended[name] = self.alive.pop(name), time.time()
 
+    def head_type(self) -> str:
+        return "small"
+
     def head_usd_per_hour(self) -> float:
         return 3600.0
 
