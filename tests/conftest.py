@@ -6,6 +6,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Iterator
+from multiprocessing import resource_tracker
 
 import pytest
 from hypothesis import settings
@@ -28,6 +29,10 @@ os.environ |= {
     # Programs in tests/support/ find one another as the tests do.
     "PYTHONPATH": os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")])),
 }
+
+# Tests end what they have left by the folders that environments name. Begun inside a test, this process would be ended
+# with the rest, and the next one that is started would warn of it.
+resource_tracker.ensure_running()
 
 # Times differ between machines, so no deadline; in CI the examples are the same in every run, so that a red build
 # means a change in the code. `print_blob` shows how to repeat a failing example elsewhere.

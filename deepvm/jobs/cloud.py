@@ -95,6 +95,17 @@ class Cloud(Protocol):
     def preempt(self, job: str, machine: str, grace_s: float | None) -> None:
         """Take a machine back after a notice of ``grace_s``, or at once without one."""
 
+    def recommend(self, job: str, machine: str) -> None:
+        """Recommend a rebalance to a machine, as a cloud does that may take it back soon; it lives on."""
+
+
+@runtime_checkable
+class Severable(Protocol):
+    """What a cloud has besides whose machines can lose their links."""
+
+    def cut(self, job: str, machine: str) -> None:
+        """Take a machine's link away: it lives on, and nobody hears it."""
+
 
 @runtime_checkable
 class Distant(Protocol):

@@ -16,18 +16,20 @@ from deepvm.core.spelling import did_you_mean, joined
 from deepvm.core.units import MOST_USD, parse_seconds
 from deepvm.errors import DataError, JobFormatError, RequestError
 from deepvm.io.safe_read import read_text
-from deepvm.jobs.clouds.registry import CLOUDS, clouds_that_preempt, find_cloud
+from deepvm.jobs.clouds.registry import CLOUDS, clouds_that_cut, clouds_that_preempt, find_cloud
+from deepvm.jobs.controller.injector import FATES
 from deepvm.jobs.storage import git_code
 
 SCHEMA_VERSION = "deepvm.job/1"
 _WANTED = "give a job file; docs/reference/run-file.md shows one"
 _LARGEST = 1_000_000
 """Characters that a job file may have; more is another file."""
-MOST_MACHINES, _MOST_STEPS = 4096, 10**12
+MOST_MACHINES, MOST_LIVES, _MOST_STEPS = 4096, 1000, 10**12
 _DATA_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DATA_URL = re.compile(r"s3://[^/\0?#@]+(/[^\0?#]*)?|file:///[^\0?#]*", re.IGNORECASE)
 _ABSOLUTE = re.compile(r"/[^\0]*")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+_EXPONENT = re.compile(r"\d+(\.\d+)?[eE]\+?\d{1,2}")
 _LINES: TypeAlias = dict[tuple[str | int, ...], int]
 
 
@@ -44,6 +46,13 @@ def _bare(value: object) -> object:
     if isinstance(value, (bool, str)):
         raise ValueError("no number")
     return value
+
+
+def _steps(value: object) -> object:
+    """A number of steps, which may be written as 1e6: YAML takes that for text."""
+    if isinstance(value, str) and _EXPONENT.fullmatch(value):
+        return float(value)
+    return _bare(value)
 
 
 def _named(value: str) -> str:
@@ -97,10 +106,13 @@ def _code(value: str) -> str:
 
 
 Seconds = Annotated[float, BeforeValidator(_seconds)]
+Timeout: TypeAlias = Literal["none"] | Seconds
 Usd = Annotated[float, BeforeValidator(_bare), Field(gt=0, le=MOST_USD)]
+Share = Annotated[float, BeforeValidator(_bare), Field(ge=0, le=1)]
 Count = Annotated[int, BeforeValidator(_bare), Field(ge=1, le=MOST_MACHINES)]
 Text = Annotated[str, Field(min_length=1, max_length=10_000)]
 _TIME = "a time with a unit, such as 30s, 90min or 12h"
+_TIMEOUT = f"{_TIME}, or none"
 _WHOLE = f"a whole number from 1 to {MOST_MACHINES}"
 
 
@@ -142,8 +154,8 @@ class Anchor(_Strict):
 class Budget(_Strict):
     """What the job may cost, and when it must end."""
 
-    usd_per_hour: Usd | None = _said("dollars an hour, above 0", None)
-    total_usd: Usd | None = _said("dollars in all, above 0", None)
+    usd_per_hour: Usd | None = _said("dollars an hour, above 0: a number such as 3", None)
+    total_usd: Usd | None = _said("dollars in all, above 0: a number such as 50", None)
     deadline: Seconds | None = _said(_TIME, None)
     deadline_policy: Literal["greedy", "uniform-progress"] = _said("greedy or uniform-progress", "uniform-progress")
 
@@ -151,15 +163,22 @@ class Budget(_Strict):
 class Injected(_Strict):
     """Preemptions on purpose, on clouds that can."""
 
-    mttp: Seconds = _said(_TIME)
+    mttp: Seconds | None = _said(_TIME, None)
+    lives: Annotated[list[Seconds], Field(min_length=1, max_length=MOST_LIVES)] | Text | None = _said(
+        "a list of times such as [30s, 2min], or the file of a trace", None
+    )
+    scale: Annotated[float, BeforeValidator(_bare), Field(gt=0, le=1e6)] = _said(
+        "a number above 0, by which lives are multiplied", 1.0
+    )
     seed: int = _said("a whole number", 0)
     count: Annotated[int, BeforeValidator(_bare), Field(ge=0, le=10_000)] | None = _said(
         "how many in all, a whole number from 0", None
     )
     grace: Seconds = _said(_TIME, 120.0)
-    missed: Annotated[float, BeforeValidator(_bare), Field(ge=0, le=1)] = _said(
-        "the share without a notice, from 0 to 1", 0.0
-    )
+    missed: Share = _said("the share without a notice, from 0 to 1", 0.0)
+    late: Share = _said("the share whose notice comes late, from 0 to 1", 0.0)
+    silent: Share = _said("the share that loses its link and lives on, from 0 to 1", 0.0)
+    rebalance: Share = _said("the share to which a rebalance is recommended before, from 0 to 1", 0.0)
 
 
 class JobFile(_Strict):
@@ -183,22 +202,26 @@ class JobFile(_Strict):
             {},
         )
     )
-    machines: Machines = _said("type, plan or hosts, count, market, zone", Machines())
+    machines: Machines = _said(
+        "{type: g4dn.xlarge, count: 2}; there are type, plan, hosts, count, market, zone", Machines()
+    )
     anchor: Anchor | Literal["none"] | None = _said("{type: m7g.large}, or none", None)
     tiers: list[Text] = _said("a list of URLs, such as [s3://bucket/run]", [])
     save_policy: Annotated[str, AfterValidator(_policy)] = _said(
         "a save policy, such as adaptive, thesis or static:100", "adaptive"
     )
-    save_every_steps: Annotated[int, BeforeValidator(_bare), Field(ge=1, le=_MOST_STEPS)] | None = _said(
+    save_every_steps: Annotated[int, BeforeValidator(_steps), Field(ge=1, le=_MOST_STEPS)] | None = _said(
         f"a whole number from 1 to {_MOST_STEPS:.0e}, or null", None
     )
-    steps: Annotated[int, BeforeValidator(_bare), Field(ge=1, le=_MOST_STEPS)] | None = _said(
+    steps: Annotated[int, BeforeValidator(_steps), Field(ge=1, le=_MOST_STEPS)] | None = _said(
         f"how many the training takes in all, a whole number from 1 to {_MOST_STEPS:.0e}", None
     )
     keep: Annotated[int, BeforeValidator(_bare), Field(ge=0, le=10_000)] = _said("a whole number from 0", 2)
-    budget: Budget = _said("usd_per_hour, total_usd, deadline, deadline_policy", Budget())
+    budget: Budget = _said("{total_usd: 50, usd_per_hour: 3, deadline: 12h}, each of which may be left out", Budget())
     cloud: Annotated[str, AfterValidator(_cloud)] = _said(joined(CLOUDS, "or"), "local")
     orphan_after: Seconds = _said(_TIME, 1800.0)
+    start_timeout: Timeout = _said(_TIMEOUT, 1800.0)
+    step_timeout: Timeout = _said(_TIMEOUT, 1800.0)
     inject: Injected | None = _said("{mttp: 30s, seed: 1, count: 5, grace: 5s, missed: 0}", None)
 
 
@@ -207,7 +230,7 @@ def read_job_file(path: Path) -> JobFile:
 
     Raises:
         JobFormatError: unknown or repeated keys, values that cannot be, files that are not there.
-        DataError: no such file. CatalogFormatError: it is no regular file, or not text.
+        DataError: no such file. CatalogFormatError: it is no regular file, or not text; the same of a trace.
     """
     try:
         text = read_text(path, _WANTED)
@@ -220,7 +243,17 @@ def read_job_file(path: Path) -> JobFile:
     if found.code is not None and not found.code.startswith("git:") and not (folder / found.code).is_dir():
         allowed = JobFile.model_fields["code"].description
         raise JobFormatError(str(path), [f"code: there is no folder {found.code!r}; allowed: {allowed}"])
-    return found
+    inject = found.inject
+    if inject is None or not isinstance(inject.lives, str):
+        return found
+    return found.model_copy(update={"inject": _with_trace(inject, folder / inject.lives)})
+
+
+def _with_trace(inject: Injected, file: Path) -> Injected:
+    """With the lives of a trace in place of its name. Raises DataError, CatalogFormatError."""
+    from deepvm.simulator.traces.trace import lives_to_replay
+
+    return inject.model_copy(update={"lives": [*lives_to_replay([file])[:MOST_LIVES]]})
 
 
 def job_of_plan(plan: Path, command: Sequence[str]) -> JobFile:
@@ -244,11 +277,30 @@ def changed(
     if not given:
         return job
     try:
-        return JobFile.model_validate({**known, **given})
+        found = JobFile.model_validate({**known, **given})
     except ValidationError as error:
         path = tuple(str(step) for step in error.errors()[0]["loc"])
         value = total_usd if path[0] == "budget" else given.get(path[0])
         raise RequestError(path[-1], value, _allowed(path)) from None
+    if found.inject is not None and found.cloud not in (able := _clouds_for(found.inject)):
+        raise RequestError("cloud", found.cloud, f"{joined(able, 'or')}, as the file's inject needs")
+    return found
+
+
+def line_of(file: Path, key: str) -> int | None:
+    """Where a key such as ``machines.type`` is in a job file that can be read; None if it is not there."""
+    try:
+        node = yaml.compose(read_text(file, _WANTED), Loader=yaml.SafeLoader)
+    except (OSError, DataError, yaml.YAMLError):
+        return None
+    line = None
+    for name in key.split("."):
+        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+        found = next(((one, value) for one, value in pairs if one.value == name), None)
+        if found is None:
+            return None
+        line, node = found[0].start_mark.line + 1, found[1]
+    return line
 
 
 def parse_job_file(text: str, place: str) -> JobFile:
@@ -384,9 +436,50 @@ def _contradictions(found: JobFile, lines: _LINES) -> Iterator[str]:
     for key in ("launcher", "python"):
         if getattr(machines, key) and not machines.hosts:
             yield f"line {_line(('machines', key), lines)}: machines.{key}: only with hosts"
-    if found.inject is not None and not find_cloud(found.cloud).can_preempt:
-        line, allowed = lines["inject",], joined(clouds_that_preempt())
-        yield f"line {line}: inject: the cloud {found.cloud} takes machines back itself; allowed with {allowed}"
+    if found.inject is not None:
+        for key, problem in _impossible(found.inject, found.cloud):
+            path = ("inject", key)
+            yield f"line {_line(path, lines)}: {_dotted(path)}: {problem}"
+
+
+def checked_injection(keys: Mapping[str, Any], cloud: str) -> dict[str, Any]:
+    """The keys of ``inject`` by what the command line says; ``lives``: times with commas between them, or a file.
+
+    Raises:
+        RequestError: values that cannot be, or a cloud that cannot do it. What reading a trace raises.
+    """
+    lives = keys["lives"]
+    if lives is not None and not (file := Path(lives)).is_file():
+        keys = {**keys, "lives": [life.strip() for life in lives.split(",")]}
+    try:
+        found = Injected.model_validate({name: value for name, value in keys.items() if value is not None})
+    except ValidationError as error:
+        key = str(error.errors()[0]["loc"][0])
+        raise RequestError(key, (lives if key == "lives" else keys[key]), _allowed(("inject", key))) from None
+    if isinstance(found.lives, str):
+        found = _with_trace(found, file)
+    for key, problem in _impossible(found, cloud):
+        raise RequestError(key, keys[key], problem)
+    return found.model_dump(mode="json")
+
+
+def _clouds_for(inject: Injected) -> tuple[str, ...]:
+    return clouds_that_cut() if inject.silent else clouds_that_preempt()
+
+
+def _impossible(inject: Injected, cloud: str) -> Iterator[tuple[str, str]]:
+    """The keys that do not go with the others or the cloud, and what they go with."""
+    able, lived = _clouds_for(inject), "mttp" if inject.lives is None else "lives"
+    if cloud not in clouds_that_preempt():
+        yield lived, f"only with {joined(able)}; the cloud {cloud} takes machines back itself"
+    elif cloud not in able:
+        yield "silent", f"only with {joined(able)}; the cloud {cloud} takes no links away"
+    if (inject.mttp is None) == (inject.lives is None):
+        yield lived, "either mttp or lives"
+    if inject.scale != 1.0 and inject.lives is None:
+        yield "scale", "only with lives"
+    if sum(getattr(inject, fate) for fate in FATES) > 1:
+        yield max(FATES, key=lambda name: float(getattr(inject, name))), f"{joined(FATES)}: at most 1 together"
 
 
 def _at(document: Any, path: tuple[str | int, ...]) -> Any:

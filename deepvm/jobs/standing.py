@@ -13,6 +13,7 @@ from deepvm.io.file_lock import FileLock
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import World
 from deepvm.jobs.head.head_state import HeadState
+from deepvm.jobs.history.downtime import LEAST_S, Downtime, downtimes, last_seen_s
 from deepvm.jobs.history.final import final_document
 from deepvm.jobs.history.history import EventRow, History, JobRow, Sample
 from deepvm.jobs.submission import on_demand_price
@@ -29,7 +30,7 @@ class Standing:
 
     Attributes:
         world: with what it costs until ``now_s`` if it is not over. document: ``deepvm.run/1``, final once it is over.
-        controller: ALIVE, GONE, ELSEWHERE, or OVER where the job needs none.
+        controller: ALIVE, GONE, ELSEWHERE, or OVER where the job needs none. without: when it had none.
     """
 
     row: JobRow
@@ -39,6 +40,7 @@ class Standing:
     document: Mapping[str, Any]
     controller: str
     now_s: float
+    without: Sequence[Downtime] = ()
 
     @property
     def over(self) -> bool:
@@ -49,17 +51,20 @@ class Standing:
 def standing_of(history: History, row: JobRow, now_s: float, known: Sequence[EventRow] = ()) -> Standing:
     """How a job stands; ``known``: its first events, which are not read again."""
     events = [*known, *history.events(row.name, known[-1].number if known else 0)]
-    samples = history.samples(row.name)
-    world = current(history.world(row.name), samples, now_s)
+    samples, known_world, controller = history.samples(row.name), history.world(row.name), controller_of(row)
+    world, without = current(known_world, samples, now_s), downtimes(events, samples)
+    seen_s = last_seen_s(known_world, samples)
+    if controller == GONE and known_world.machines and not world.job.over and world.now_s - seen_s >= LEAST_S:
+        without.append(Downtime(seen_s, world.now_s))
     document = row.result
     if document is None:
-        document = final_document(row.name, row.created_s, world, events, on_demand_usd(row.spec))
-    return Standing(row, world, events, samples, document, controller_of(row), now_s)
+        document = final_document(row.name, row.created_s, world, events, on_demand_usd(row.spec), without)
+    return Standing(row, world, events, samples, document, controller, now_s, without)
 
 
 @dataclass(frozen=True)
 class JobLine:
-    """A job in short; ``machines``: that cost something now."""
+    """A job in short; ``machines``: that cost something now; ``failed_saves``: since the newest safe version."""
 
     name: str
     state: str
@@ -69,6 +74,7 @@ class JobLine:
     preemptions: int
     machines: int
     cost_usd: float
+    failed_saves: int = 0
 
 
 def job_lines(history: History, now_s: float) -> list[JobLine]:
@@ -78,11 +84,13 @@ def job_lines(history: History, now_s: float) -> list[JobLine]:
         controller, done = controller_of(row), row.result
         if done is not None and controller == OVER:
             figures = (done["steps"], done["preemptions"], 0, done["cost_usd"])
+            failed = done.get("failed_saves", {}).get("in_a_row", 0)
         else:
             world = current(history.world(row.name), history.samples(row.name), now_s)
             costs = sum(m.state.costs for m in world.machines.values())
             figures = (world.steps, world.preemptions, costs, round(world.usd, 8))
-        found.append(JobLine(row.name, row.state, controller, row.created_s, *figures))
+            failed = world.counts.failed.in_a_row
+        found.append(JobLine(row.name, row.state, controller, row.created_s, *figures, failed))
     return found
 
 

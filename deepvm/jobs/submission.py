@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import re
 import secrets
@@ -13,12 +14,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from deepvm.catalog.documents.plan_file import load_plan
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.instances import InstanceType, Market
 from deepvm.core.preemption.savepolicy import parse_policy
+from deepvm.core.spelling import did_you_mean
 from deepvm.core.training.usual_model import USUAL_MODEL
 from deepvm.core.units import MOST_USD
 from deepvm.errors import DataError, JobFormatError, RequestError
@@ -26,14 +29,15 @@ from deepvm.jobs.cloud import Cloud, Distant, Headed
 from deepvm.jobs.clouds.registry import find_cloud, open_cloud
 from deepvm.jobs.controller.controller import Submitted
 from deepvm.jobs.controller.injector import Injection
-from deepvm.jobs.decisions.markets import is_on_demand, most_of
+from deepvm.jobs.decisions.markets import is_on_demand, least_usd_per_hour, most_of
 from deepvm.jobs.decisions.pool_choice import in_order
+from deepvm.jobs.decisions.react import BUDGET, DEADLINE
 from deepvm.jobs.decisions.states import Job
-from deepvm.jobs.decisions.world import Pool, Terms, World
-from deepvm.jobs.head.remote import needs_head
+from deepvm.jobs.decisions.world import Pool, Pulse, Terms, World
+from deepvm.jobs.head.remote import is_head, needs_head
 from deepvm.jobs.history.history import History, JobRow, own_folder
 from deepvm.jobs.history.pools import expected_life_s, is_of_a_market
-from deepvm.jobs.jobfile import Anchor, JobFile, Range
+from deepvm.jobs.jobfile import Anchor, JobFile, Range, line_of
 from deepvm.jobs.own_hosts import SSH, OwnHosts, pool_of
 from deepvm.jobs.storage import git_code
 from deepvm.jobs.storage.code_archive import pack
@@ -56,7 +60,9 @@ def instance_of(name: str, option: str = "machines.type") -> InstanceType:
     """A type of the embedded catalog. Raises RequestError: there is none of that name."""
     catalog = load_catalog()
     if name not in catalog.by_name:
-        raise RequestError(option, name, "an instance type of the catalog; see 'deepvm catalog show'")
+        near = did_you_mean(name, catalog.by_name)
+        allowed = "an instance type of the catalog; " + (near or "'deepvm catalog show' lists them")
+        raise RequestError(option, name, allowed)
     return catalog[name]
 
 
@@ -120,6 +126,8 @@ def world_of(job: JobFile, beside: Path, now_s: float, lives: Iterable[Mapping[s
         bought=on_demand if moves else None,
         restart_s=15.0 if near else 300.0,
         version_s=2.0 if near else 60.0,
+        start_timeout_s=_limit_s(job.start_timeout),
+        step_timeout_s=_limit_s(job.step_timeout),
     )
     if isinstance(cloud, Distant) and not spot:
         cloud.zones(wanted.type, Market.ON_DEMAND.value)  # says what is missing before anything is written down
@@ -132,10 +140,14 @@ def world_of(job: JobFile, beside: Path, now_s: float, lives: Iterable[Mapping[s
     if hosts is not None:
         pools = tuple(p for p in hosts.pools() if p.instance_type != wanted.anchor)
     world = World(terms=terms, now_s=now_s, pools=pools)
-    for market, asked in (("", world), (" on demand, which the deadline may need", replace(world, on_demand=moves))):
-        if most_of(asked) < wanted.least:
-            allowed = f"a sum that buys {wanted.least} x {wanted.type}{market}"
-            raise RequestError("budget.usd_per_hour", budget.usd_per_hour, allowed)
+    markets = [("", world)]
+    if moves:  # on demand costs more: what buys that is enough
+        markets.append((" on demand, which the deadline may need", replace(world, on_demand=True)))
+    if short := [(market, asked) for market, asked in markets if most_of(asked) < wanted.least]:
+        market, asked = short[-1]
+        least_usd = math.ceil(least_usd_per_hour(asked) * 10_000) / 10_000
+        allowed = f"{least_usd:g} or more, which buys {wanted.least} x {wanted.type}{market}"
+        raise RequestError("budget.usd_per_hour", budget.usd_per_hour, allowed)
     return world
 
 
@@ -191,6 +203,10 @@ def rented_of(job: JobFile, beside: Path) -> Rented:
     if isinstance(job.anchor, Anchor):
         return replace(found, anchor=job.anchor.type, anchors=max(found.anchors, 1))
     return replace(found, anchor="", anchors=0) if job.anchor == "none" else found
+
+
+def _limit_s(timeout: float | str) -> float | None:
+    return timeout if isinstance(timeout, float) else None
 
 
 def check_script(job: JobFile, beside: Path) -> None:
@@ -305,11 +321,13 @@ def cloud_of(name: str) -> Cloud:
 
 @contextlib.contextmanager
 def about(file: Path) -> Iterator[None]:
-    """Turn errors about keys of a job file into errors that name the file."""
+    """Turn errors about keys of a job file into errors that name the file and the line."""
     try:
         yield
     except RequestError as error:
-        raise JobFormatError(str(file), [error.about(error.option)]) from None
+        line = line_of(file, error.option)
+        where = "" if line is None else f"line {line}: "
+        raise JobFormatError(str(file), [where + error.about(error.option)]) from None
 
 
 def checked(
@@ -349,10 +367,7 @@ def submit(job: JobFile, file: Path, history: History, *, detach: bool = False) 
         hosts = hosts_of(job, beside)
     known = history.job(job.name)
     if known is not None:
-        cure = f"another name: --name {job.name}-2"
-        if known.result is None or known.result["state"] != "done":
-            cure += f", or go on with it: deepvm jobs resume {job.name}"
-        raise RequestError("name", job.name, f"a name that no job has had; {cure}")
+        raise RequestError("name", job.name, _other_name(known, history))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "logs").mkdir(exist_ok=True)
@@ -374,10 +389,20 @@ def submit(job: JobFile, file: Path, history: History, *, detach: bool = False) 
     return submitted(job.name, folder, spec), world
 
 
+def _other_name(known: JobRow, history: History) -> str:
+    """What to do where a job of this name exists: go on with it, or start one of another name."""
+    taken, name = {row.name for row in history.jobs()}, known.name
+    free = next(f"{name[:36]}-{number}" for number in itertools.count(2) if f"{name[:36]}-{number}" not in taken)
+    cure = f"'--name {free}' starts a new job"
+    if known.result is None or known.result["state"] != "done":
+        cure = f"'deepvm jobs resume {name}' goes on with the job of this name, {cure}"
+    return f"a name that no job has had; {cure}"
+
+
 def _with_lives(job: JobFile, world: World, history: History) -> World:
     """With the mean life of machines: of those taken back on purpose as the job says, else as is known."""
     if job.inject is not None:
-        life_s = job.inject.mttp
+        life_s = Injection.of(job.inject.model_dump()).mean_s
     else:
         pool = _trains(world)
         known = load_catalog().by_name.get(pool.instance_type)
@@ -428,9 +453,7 @@ def submitted(name: str, folder: Path, spec: Mapping[str, Any]) -> Submitted:
         "orphan_after_s": spec.get("orphan_after", ORPHAN_AFTER_S),
         "anchor_memory": (spec["anchor"].get("memory") if isinstance(spec["anchor"], dict) else None) or _MEMORY,
     }
-    injection = None
-    if inject is not None:
-        injection = Injection(inject["mttp"], inject["seed"], inject["count"], inject["grace"], inject["missed"])
+    injection = None if inject is None else Injection.of(inject)
     code = folder / CODE if (folder / CODE).exists() else None
     list_s = 1.0 if cloud.near else 5.0
     return Submitted(name, folder, secret_in(folder), told, code, injection, list_s)
@@ -445,18 +468,28 @@ def _gpus(instance_type: str, *, known: bool) -> int:
 
 
 def resumed(
-    row: JobRow, history: History, total_usd: float | None = None, deadline_s: float | None = None
+    row: JobRow,
+    history: History,
+    total_usd: float | None = None,
+    deadline_s: float | None = None,
+    timeouts: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[Submitted, World]:
     """A job whose controller is gone, that was stopped or has failed; with another budget, or a deadline from now on.
 
+    ``timeouts``: those that change, of :class:`Terms`. On its head, which starts controllers by itself, a job that was
+    stopped or has failed stays so.
+
     Raises:
-        RequestError: that sum is paid already. DataError: the job's secret is gone.
+        RequestError: that sum is paid already, or what ended the job would end it again at once.
+        DataError: the job's secret is gone.
     """
     world, now_s = history.world(row.name), time.time()
-    if world.job in (Job.STOPPED, Job.FAILED):
+    if world.job in (Job.STOPPED, Job.FAILED) and not is_head(row):
+        _check_limits(row.name, world, now_s, total_usd, deadline_s)
         world = replace(world, job=Job.PENDING, ending="", failure="", save=None, unsaved_s=None, formed=False)
-        world = replace(world, exits={}, suspected_s=None, crashed_at=-1, crashes=0, unready={})
-    terms = world.terms
+        world = replace(world, exits={}, suspected_s=None, crashed_at=-1, crashes=0, unready={}, pulse=Pulse())
+        world = replace(world, now_s=max(now_s, world.now_s))  # until now it needed no controller
+    terms = replace(world.terms, **timeouts)
     if total_usd is not None:
         if not world.usd < total_usd <= MOST_USD:
             raise RequestError(
@@ -472,6 +505,29 @@ def resumed(
                 terms = replace(terms, bought=pool, deadline_policy=row.spec["budget"]["deadline_policy"])
     world = replace(world, terms=terms)
     return submitted(row.name, row.folder, row.spec), world
+
+
+def _check_limits(name: str, world: World, now_s: float, total_usd: float | None, deadline_s: float | None) -> None:
+    """Refuse to go on with money or time that is used up. Raises RequestError."""
+    terms, ending = world.terms, world.ending
+    used_up = terms.total_usd is not None and world.usd >= terms.total_usd
+    if total_usd is None and (used_up or ending.startswith(BUDGET)):
+        allowed = f"more than the {terms.total_usd:g} $ that {name} has used up: {more_money(world.usd, terms)}"
+        raise RequestError("total_usd", None, allowed)
+    if deadline_s is None and terms.end_s is not None and (now_s >= terms.end_s or ending == DEADLINE):
+        raise RequestError("deadline", None, f"a time from now, as the deadline of {name} is over: {more_time(terms)}")
+
+
+def more_money(paid_usd: float, terms: Terms) -> str:
+    """The option with which a job goes on whose budget is used up: twice as much as there was."""
+    usd = Decimal(f"{2 * max(paid_usd, terms.total_usd or 0.0):.2g}")
+    return f"--total-usd {usd:f}"
+
+
+def more_time(terms: Terms) -> str:
+    """The option with which a job goes on whose deadline has come: as long again."""
+    minutes = math.ceil(((terms.end_s or 0.0) - terms.begun_s) / 60)
+    return f"--deadline {minutes / 60:.3g}h" if minutes >= 60 else f"--deadline {max(minutes, 1)}min"
 
 
 def on_demand_price(spec: Mapping[str, Any]) -> Decimal | None:

@@ -42,6 +42,8 @@ def terms(draw: st.DrawFn) -> Terms:
         steady=STEADY if steadies else None,
         steadies=steadies,
         version_s=2.0,
+        start_timeout_s=draw(st.sampled_from([None, 50.0, 1800.0])),
+        step_timeout_s=draw(st.sampled_from([None, 5.0, 1800.0])),
     )
 
 
@@ -56,6 +58,9 @@ EVENTS: st.SearchStrategy[Any] = st.one_of(
     st.builds(d.Refused, IDS, st.just("capacity")),
     st.builds(d.Heard, IDS, NUMBERS, st.integers(0, 99), st.booleans(), st.floats(0, 2)),
     st.builds(d.Heard, IDS, st.just(0), st.just(0), st.just(True)),
+    st.builds(
+        d.Heard, IDS, NUMBERS, st.integers(0, 99), st.just(True), idle_s=TIMES, longest_s=st.none() | st.floats(0, 9)
+    ),
     st.builds(d.Silent, IDS),
     st.builds(d.Noticed, IDS, TIMES),
     st.builds(d.Started, IDS, NUMBERS, st.none() | st.integers(0, 99)),
@@ -92,7 +97,8 @@ def holds(before: World, events: Sequence[Any], world: World, acts: tuple[d.Act,
         # What is left may grow afterwards, as when the cloud counts a machine from a later time on.
         asked_s = math.inf if before.save is None else before.save.limit_s
         late = bool(world.ending) and now_s >= min(wait_until_s(world), asked_s)
-        assert safe or ended or gone or taken or late, "steps are lost, and nothing was"
+        hung = world.pulse.hung_s == now_s
+        assert safe or ended or gone or taken or late or hung, "steps are lost, and nothing was"
     # No machine without an owner: it is recorded before it is asked for, once, and asked for only while it is wanted.
     requests = [act.id for act in acts if isinstance(act, d.Request)]
     assert len(set(requests)) == len(requests)
@@ -117,6 +123,16 @@ def holds(before: World, events: Sequence[Any], world: World, acts: tuple[d.Act,
     assert not world.job.over or all(m.state in GONE for m in machines.values())
     assert before.job is world.job or not before.job.over
     assert world.save is None or world.formed
+    # Trainers that hang are not paid for without end, nor begun anew again and again where that saves nothing.
+    pulse, formed = world.pulse, world.formed and not (world.ending or any(world.exits.values()))
+    since_s, limit_s = pulse.since_s, terms.step_timeout_s if pulse.stepped else terms.start_timeout_s
+    limit_s = max(limit_s or math.inf, 10 * pulse.longest_s * pulse.stepped)
+    assert not formed or (since_s is not None and world.now_s - since_s < limit_s)
+    if pulse.hung_s != before.pulse.hung_s:
+        alive = [e for e in events if isinstance(e, d.Safe | d.Started | d.Ended)]
+        assert before.generation not in {e.generation for e in alive}
+        assert pulse.hangs <= 2 or (pulse.hangs == 3 and world.job is Job.FAILED and world.failure == pulse.why)
+    assert pulse.hangs >= before.pulse.hangs or world.version > before.pulse.version
     # Nobody waits for a machine that is silent, noticed or not.
     heard = [machines[m].heard_s for m in world.members if world.formed]
     assert all(at_s is None or world.now_s - at_s < terms.silent_s for at_s in heard)
@@ -147,6 +163,8 @@ def test_any_events_in_any_order(terms: Terms, events: list[tuple[Any, float]], 
             event = d.Listed(alive, {k: v for k, v in ended.items() if k not in alive})
         if isinstance(event, d.Noticed):
             event = replace(event, taken_s=now + event.taken_s)
+        if isinstance(event, d.Heard) and event.epoch == NEWEST:
+            event = replace(event, epoch=world.generation)
         if getattr(event, "generation", 0) == NEWEST:
             event = replace(event, generation=world.generation)
             if isinstance(event, d.Safe | d.Unsaved) and world.save is not None:

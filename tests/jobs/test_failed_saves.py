@@ -7,14 +7,20 @@ from pathlib import Path
 
 import pytest
 from support.jobs.controllers import Peer, running
+from support.jobs.runs import Home, until
 
 from deepvm.core.preemption.savepolicy import parse_policy
+from deepvm.jobs.controller.changes import rows_of
 from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.heard import why_not_saved
 from deepvm.jobs.decisions.react import orders_of, react
 from deepvm.jobs.decisions.states import Job, Machine
-from deepvm.jobs.decisions.world import Pool, Reason, Terms, World
+from deepvm.jobs.decisions.world import FailedSaves, Pool, Reason, Terms, World
+from deepvm.jobs.history.final import final_document
 from deepvm.jobs.wire import USER
+from deepvm.reports.jobs.events import closing_lines, event_line
+from deepvm.reports.jobs.listing import saved_words
+from deepvm.reports.jobs.live import Limits, live_lines
 
 SPOT = Pool("a", "z", "spot", 3.6)
 
@@ -177,6 +183,76 @@ def test_a_job_that_is_over_its_budget_still_may_save() -> None:
     assert not world.job.over
     world = after(world, [d.Safe(1, 501, Reason.STOP)], 631.0)
     assert world.job is Job.STOPPED and world.version == 501
+
+
+# --- what is not safe must not look so -------------------------------------------------------------------------------
+
+
+def test_saves_that_fail_are_counted_until_one_is_safe() -> None:
+    world = trains(Terms(1, 1))
+    for number in range(1, 4):
+        world = after(world, [unsaved(Reason.INSURANCE)], 600.0 + number)
+        assert world.counts.failed == FailedSaves(number, number, "the bucket is full")
+    world = after(world, [d.Unsaved(7, "of another generation", Reason.INSURANCE)], 604.0)
+    world = after(world, [d.Safe(1, 520, Reason.INSURANCE)], 605.0)
+    assert world.counts.failed == FailedSaves(3, 0, "")
+
+
+@pytest.mark.parametrize("wanted", [d.SaveNow(), d.Rebalanced("m1")])
+def test_a_save_of_which_nothing_is_heard_has_failed(wanted: d.Event) -> None:
+    before, second = after(trains(Terms(1, 1)), [wanted], 601.0), 601.0
+    world = before
+    while world.save is not None:
+        second += 5.0
+        before, world = world, after(world, [d.Heard("m1", 1, int(second), warm=True)], second)
+    assert second == 1201.0 and world.counts.failed == FailedSaves(1, 1, "nothing was heard of it in 10 min")
+    (row,) = rows_of(before, world, [])
+    assert row.kind == "unsaved" and event_line(row) == "no version was saved: nothing was heard of it in 10 min"
+
+
+def test_what_people_see_of_it() -> None:
+    world = after(trains(Terms(1, 1)), [d.Safe(1, 100, Reason.INSURANCE)], 600.0)
+    assert list(saved_words(final_document("job", 0.0, world, [], None))) == [
+        "saved versions: 1 insurance; the newest has 100 steps"
+    ]
+    world = after(world, [unsaved(Reason.INSURANCE), unsaved(Reason.INSURANCE)], 601.0)
+    document = final_document("job", 0.0, world, [], None)
+    assert list(saved_words(document))[1] == "2 saves failed, 2 since the newest version: the bucket is full"
+    assert "version 100 is safe, 1 save, 2 saves failed since" in " ".join(live_lines("job", world, Limits(), [], 200))
+    stopped = {**document, "state": "stopped", "why": "stopped by the user"}
+    assert "after 500 steps, 100 of them safe; " in next(closing_lines(stopped, [], Path("/x")))
+    world = after(world, [d.Safe(1, 500, Reason.INSURANCE)], 602.0)
+    document = final_document("job", 0.0, world, [], None)
+    assert list(saved_words(document)) == ["saved versions: 2 insurance", "2 saves failed"]
+    older = {k: v for k, v in document.items() if k not in ("failed_saves", "version")}
+    assert list(saved_words(older)) == ["saved versions: 2 insurance"]
+
+
+@pytest.mark.slow
+def test_a_job_whose_saves_fail_says_so(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    try:
+        tier = tmp_path / "tier"
+        job = home.job(
+            "full", "exec python own.py 2000 0.03;", tiers=[tier.as_uri()], save_policy="static:10", anchor="none"
+        )
+        process = home.start("run", str(job))
+        until(lambda: home.document("jobs", "show", "full")["version"] >= 10, 60)
+        tier.rename(tmp_path / "away")
+        tier.write_text("")
+        until(lambda: home.document("jobs", "show", "full")["failed_saves"]["in_a_row"] >= 2, 60)
+        assert "running, saves failed" in home.run("jobs", "ls").stdout
+        shown = home.run("jobs", "show", "full").stdout
+        assert " saves failed, " in shown and "no version was saved: [Errno 20] Not a directory" in shown
+        tier.unlink()
+        (tmp_path / "away").rename(tier)
+        until(lambda: home.document("jobs", "show", "full")["failed_saves"]["in_a_row"] == 0, 60)
+        assert "saves failed" not in home.run("jobs", "ls").stdout
+        home.run("jobs", "stop", "full")
+        process.communicate(timeout=60)
+        assert process.returncode == 3
+    finally:
+        home.end()
 
 
 # --- what the user asks for ------------------------------------------------------------------------------------------

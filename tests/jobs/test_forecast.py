@@ -68,6 +68,16 @@ def test_injected_lives_count_from_training_and_end() -> None:
     ]
 
 
+def test_listed_lives_are_foreseen_as_they_are() -> None:
+    terms = Terms(1, 1, steps=10_000, mttp_s=20.0, restart_s=5.0, policy=parse_policy("static:5"))
+    lives = [30.0, 50.0, 10.0]
+    known = found(terms, spec={"inject": {"lives": lives, "missed": 1.0}})["forecast"]
+    assert known["preemptions"]["p5"] == known["preemptions"]["p95"] == 3
+    assert known["total_s"]["p5"] == known["total_s"]["p95"]  # nothing is drawn
+    fewer = found(terms, spec={"inject": {"lives": lives, "count": 1, "missed": 1.0}})["forecast"]
+    assert fewer["preemptions"]["p95"] == 1 and fewer["total_s"]["mean"] < known["total_s"]["mean"]
+
+
 def test_starts_are_expected_as_earlier_ones_took() -> None:
     row = {"instance_type": "g4dn.xlarge", "cloud": "local", "role": "trainer"}
     rows = [{**row, "requested_s": -90.0, "trained_s": -80.0}, {**row, "requested_s": -70.0, "trained_s": -50.0}]

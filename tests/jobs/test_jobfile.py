@@ -56,6 +56,13 @@ def test_all_keys() -> None:
     assert found.schema_version == "deepvm.job/1" and found.launcher == "direct"
 
 
+@pytest.mark.parametrize(("written", "steps"), [("1e6", 10**6), ("2.5E+3", 2500), ("1.0e+6", 10**6), ("1_000", 1000)])
+def test_steps_with_an_exponent_which_yaml_reads_as_text(written: str, steps: int) -> None:
+    text = f"name: x\ntrain: t\nmachines: {{type: a}}\nsteps: {written}\nsave_every_steps: {written}\n"
+    found = parse_job_file(text, "job.yaml")
+    assert found.steps == steps == found.save_every_steps and isinstance(found.steps, int)
+
+
 def keys(model: type[BaseModel], above: str = "") -> set[str]:
     """All keys of a job file, with those above them."""
     found = set()
@@ -169,9 +176,17 @@ BAD = [
     (base(machines="{type: a, python: python3}"), "machines.python: only with hosts"),
     (base(machines="{type: a, host: h.txt}"), "did you mean hosts?"),
     (base(orphan_after="30"), "orphan_after: 30 cannot be used; allowed: a time with a unit"),
-    (base(inject="{seed: 1}"), "inject.mttp: missing; allowed: a time with a unit"),
+    (base(inject="{seed: 1}"), "inject.mttp: either mttp or lives"),
+    (base(inject="{mttp: 30s, lives: [30s]}"), "inject.lives: either mttp or lives"),
+    (base(inject="{mttp: 30s, scale: 0.1}"), "inject.scale: only with lives"),
+    (base(inject="{lives: [30s, 40]}"), "inject.lives[1]: 40 cannot be used; allowed: a list of times such as [30s,"),
+    (base(inject="{lives: []}"), "inject.lives: a list of 0 cannot be used; allowed: a list of times"),
+    (base(inject="{lives: [30s], scale: 0}"), "inject.scale: 0 cannot be used; allowed: a number above 0"),
+    (base(inject="{mttp: 30s, missed: 0.6, late: 0.5}"), "inject.missed: missed, late and silent: at most 1 together"),
+    (base(inject="{mttp: 30s, silent: 0.5}"), "inject.silent: only with netns; the cloud local takes no links away"),
+    (base(inject="{mttp: 30s, rebalance: -1}"), "inject.rebalance: -1 cannot be used; allowed: the share to which"),
     (base(inject="{mttp: 30s, missed: 2}"), "inject.missed: 2 cannot be used; allowed: the share without a notice"),
-    (base(inject="{mttp: 30s}", cloud="aws"), "inject: the cloud aws takes machines back itself"),
+    (base(inject="{mttp: 30s}", cloud="aws"), "inject.mttp: only with local, netns and ssh; the cloud aws takes"),
     (base(schema_version="deepvm.job/9"), "schema_version: 'deepvm.job/9' cannot be used"),
 ]
 

@@ -60,6 +60,16 @@ def test_a_machine_that_stays_silent_is_replaced(home: Home) -> None:
     assert {int(folder.name.partition("-")[2]) for folder in backups.glob("0*")} == {2}
 
 
+@pytest.mark.skipif(not THOROUGH, reason="the thorough suite: it waits for the second deadline of a silent machine")
+def test_losses_that_nobody_hears_of(home: Home) -> None:
+    """Of the injector: the first machine's link is taken away, and it lives on until it is given up."""
+    name = f"silent{time.time_ns() % 10**9}"
+    process, _ = started(home, name, inject={"lives": ["2s"], "silent": 1.0})
+    found = finished(home, process, name)
+    assert (found["generations"], found["preemptions"], found["notices"]) == (2, 1, 0)
+    assert [m["end_reason"] for m in found["machines"]] == ["lost", "released"]
+
+
 @pytest.mark.slow
 def test_a_machine_that_comes_back_begins_a_new_generation(home: Home) -> None:
     """What its older trainers did in the dark is part of the training, or of nothing."""

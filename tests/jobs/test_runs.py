@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.jobs.runs import Home, until
+
+from deepvm.jobs.history.history import History
 
 
 @pytest.fixture
@@ -53,6 +56,22 @@ def test_losses_without_a_notice_cost_what_was_done_since_the_last_version(home:
     assert found["generations"] == 2 and found["saves"]["insurance"] >= 4
     lost = [m for m in found["machines"] if m["end_reason"] == "lost"]
     assert len(lost) == 1 and lost[0]["notice"] is None
+    assert nothing_is_left(home)
+
+
+@pytest.mark.slow
+def test_listed_lives_late_notices_and_recommendations(home: Home) -> None:
+    """A late notice names the true end, and what still fits is saved; a recommendation has had a version made."""
+    inject = {"lives": ["8s", "7s"], "grace": "6s", "late": 1.0, "rebalance": 1.0, "seed": 0}
+    job = home.job("listed", "exec python own.py 700 0.03;", save_policy="static:100000", inject=inject)
+    found = home.document("run", str(job))
+    assert (found["state"], found["steps"], found["preemptions"], found["notices"]) == ("done", 700, 2, 2)
+    assert found["saves"]["insurance"] >= 2
+    with History.reader(home.env) as history:
+        assert [event.kind for event in history.events("listed")].count("rebalanced") == 2
+    at = datetime.fromisoformat
+    lived = [(at(m["notice"]) - at(m["ready"])).total_seconds() for m in found["machines"][:2]]
+    assert lived[0] == pytest.approx(8.0, abs=2.0) and lived[1] > 7.0  # it was warm before the first had gone
     assert nothing_is_left(home)
 
 
@@ -193,6 +212,30 @@ def test_detached(home: Home) -> None:
     home.hurry()
     until(lambda: home.document("jobs", "show", "away")["state"] == "done")
     assert nothing_is_left(home)
+
+
+@pytest.mark.slow
+def test_resumed_in_the_background(home: Home) -> None:
+    process = home.start("run", str(home.job("left", "exec python own.py 2000 0.05;")))
+    until(lambda: (home.result / "starts-0").exists())
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    resume = ("jobs", "resume", "left", "--detach")
+    poor = home.run(*resume, "--total-usd", "1e-9")
+    assert poor.returncode == 2 and "--total-usd" in poor.stderr, poor  # said here, not in a log
+    done = home.run(*resume, "--total-usd", "5", "--deadline", "2h")
+    assert (done.returncode, done.stdout) == (0, "left\n") and "runs in the background" in done.stderr, done
+    assert home.document("jobs", "ls")["jobs"][0]["controller"] == "alive"
+    again = home.run(*resume)
+    assert again.returncode == 4 and "another process is the controller of left" in again.stderr, again
+    with History.open(home.env) as history:
+        terms = until(lambda: history.world("left").terms if history.world("left").terms.total_usd else None)
+    assert terms.total_usd == 5 and 7000 < terms.end_s - terms.begun_s <= 7200
+    home.hurry()
+    until(lambda: home.document("jobs", "show", "left")["state"] == "done")
+    assert (home.result / "starts-0").read_text() == "0 "
+    over = home.run(*resume)
+    assert over.returncode == 2 and "left is done" in over.stderr and nothing_is_left(home)
 
 
 @pytest.mark.slow

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from deepvm.errors import RequestError
 from deepvm.jobs import submission
 from deepvm.jobs.clouds.aws.ec2_cloud import Ec2Cloud
 from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
-from deepvm.jobs.decisions.world import PREEMPTED
+from deepvm.jobs.decisions.react import BUDGET, DEADLINE
+from deepvm.jobs.decisions.states import Job
+from deepvm.jobs.decisions.world import PREEMPTED, World
+from deepvm.jobs.history.history import History, JobRow
 from deepvm.jobs.jobfile import JobFile
 
+TYPE = {"type": "g4dn.xlarge"}
 NOW = 1_000_000_000.0
 ZONES = {"us-east-1a": 0.2, "us-east-1b": 0.2}
 
@@ -43,3 +50,68 @@ def test_zones_are_in_the_order_of_what_their_market_did(
     )
     world = submission.world_of(job, tmp_path, NOW, [taken(cloud)] * 20)
     assert world.pools[0].zone == first
+
+
+@pytest.fixture
+def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[History]:
+    monkeypatch.setenv("DEEPVM_DATA_DIR", str(tmp_path))
+    monkeypatch.delenv("DEEPVM_HISTORY", raising=False)
+    with History.open() as found:
+        yield found
+
+
+def submitted(history: History, name: str, **budget: Any) -> World:
+    job = JobFile.model_validate({"name": name, "train": "true", "machines": TYPE, "budget": budget})
+    return submission.submit(job, Path("job.yaml"), history)[1]
+
+
+def ended(history: History, name: str, before: World, **changes: Any) -> JobRow:
+    """A job that has stopped or failed."""
+    history.commit(name, before, replace(before, **{"job": Job.STOPPED, **changes}), [])
+    history.finish(name, {"state": "stopped"})
+    row = history.job(name)
+    assert row is not None
+    return row
+
+
+def refusal(history: History, row: JobRow) -> str:
+    with pytest.raises(RequestError) as caught:
+        submission.resumed(row, history)
+    return caught.value.about("--" + caught.value.option.replace("_", "-"))
+
+
+def test_a_name_that_exists_is_answered_with_what_people_mean(history: History) -> None:
+    world = submitted(history, "one")
+    submitted(history, "one-2")
+    for state, said in (("stopped", "'deepvm jobs resume one' goes on with the job of this name, "), ("done", "")):
+        ended(history, "one", world)
+        history.finish("one", {"state": state})
+        with pytest.raises(RequestError) as caught:
+            submitted(history, "one")
+        assert caught.value.allowed == f"a name that no job has had; {said}'--name one-3' starts a new job"
+
+
+def test_a_budget_that_is_used_up_is_not_used_again(history: History) -> None:
+    row = ended(history, "poor", submitted(history, "poor", total_usd=50), ending=f"{BUDGET} of 50 $ is used up")
+    said = "--total-usd: not given; allowed: more than the 50 $ that poor has used up: --total-usd 100"
+    assert refusal(history, row) == said
+    assert submission.resumed(row, history, total_usd=60.0)[1].terms.total_usd == 60
+
+
+def test_a_deadline_that_has_come_does_not_come_again(history: History) -> None:
+    row = ended(history, "late", submitted(history, "late", deadline="90min"), ending=DEADLINE)
+    said = "--deadline: not given; allowed: a time from now, as the deadline of late is over: --deadline 1.5h"
+    assert refusal(history, row) == said
+    assert submission.resumed(row, history, deadline_s=60.0)[1].job is Job.PENDING
+
+
+def test_a_deadline_that_has_come_since_is_not_met_any_more(history: History) -> None:
+    world = submitted(history, "old", deadline="20s")
+    row = ended(history, "old", replace(world, terms=replace(world.terms, end_s=NOW)), ending="stopped by the user")
+    assert "--deadline 1min" in refusal(history, row)
+
+
+@pytest.mark.parametrize("total", [None, 50])
+def test_a_job_that_was_stopped_goes_on_with_what_it_has(history: History, total: float | None) -> None:
+    row = ended(history, "stopped", submitted(history, "stopped", total_usd=total), ending="stopped by the user")
+    assert submission.resumed(row, history)[1].terms.total_usd == total

@@ -304,14 +304,15 @@ def test_replacements_that_come_early_are_paid_for() -> None:
     alone = expected(priced, parse_policy("exact"))
     assert found.outlook is not None and found.outlook.cost_usd == pytest.approx(alone.cost_usd)
     assert alone.cost_usd > 1.02 * alone.total_s / 3600 * 0.45
-    # On several VMs only one of them is there twice.
-    asked["top"] = 100
+    # On several VMs only one of them is there twice. Those that are noticed together go together, of which the closed
+    # form knows nothing: the longer notices are, the more.
+    asked |= {"top": 100, "job": replace(early, grace_s=Span.of(300))}
     answer = recommend(fast_and_slow(), 2, architecture="tiering", **asked)
     many = next(r for r in answer if r.cluster.spot_count > 4)
     assert answer.request.work is not None and answer.reference is not None and many.outlook is not None
     job = answer.request.work.job_on(many.cluster, many.throughput, answer.reference)
     runs = simulate(job, parse_policy("exact"), runs=2000, seed=1)
-    assert many.outlook.cost_usd == pytest.approx(runs.cost_usd.mean(), rel=0.005)
+    assert many.outlook.cost_usd == pytest.approx(runs.cost_usd.mean(), rel=0.012)
     assert 1.02 < runs.cost_usd.mean() / (runs.total_s.mean() / 3600 * float(many.usd_per_hour)) < 1.1
 
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from deepvm.cli.jobs.run import Keep
+from deepvm.cli.jobs.run import Detach, Keep
 from deepvm.cli.jobs.serve import serve
 from deepvm.cli.output import Output, note, print_as
 from deepvm.cli.parameters import arg, flag, group, opt
-from deepvm.core.spelling import joined, one_of
+from deepvm.core.spelling import one_of
 from deepvm.errors import DataError, RequestError
 
 if TYPE_CHECKING:
@@ -127,6 +127,9 @@ def resume(
     name: Name,
     total_usd: Annotated[float | None, opt("Pay up to so much in all, what was paid included.", "USD")] = None,
     deadline: Annotated[str | None, opt("Finish within this time from now, such as 6h.", "TIME")] = None,
+    start_timeout: Annotated[str | None, opt("Time to the first step, or none; default: as before.", "TIME")] = None,
+    step_timeout: Annotated[str | None, opt("Time without a step, or none; default: as before.", "TIME")] = None,
+    detach: Detach = False,
     keep: Keep = False,
     output: Output = "table",
 ) -> None:
@@ -137,10 +140,10 @@ def resume(
 
     Example: deepvm jobs resume resnet-7 --total-usd 80
     """
-    from deepvm.cli.jobs.run import control, only_controller, start_head
+    from deepvm.cli.jobs.run import control, detached, only_controller, start_head
     from deepvm.core.units import parse_seconds
     from deepvm.jobs.cloud import Headed
-    from deepvm.jobs.head.remote import has_head, needs_head
+    from deepvm.jobs.head.remote import has_head, is_head, needs_head
     from deepvm.jobs.history.history import History
     from deepvm.jobs.standing import ALIVE, controller_in
     from deepvm.jobs.submission import cloud_of, resumed, secret_in
@@ -151,16 +154,27 @@ def resume(
         if row.result is not None and row.result["state"] == "done":
             raise RequestError("NAME", name, f"a job that has not trained to its end; {name} is done")
         deadline_s = None if deadline is None else parse_seconds(deadline, "deadline")
+        given = {"start_timeout": start_timeout, "step_timeout": step_timeout}
+        timeouts = {f"{k}_s": None if v == "none" else parse_seconds(v, k) for k, v in given.items() if v is not None}
         cloud = cloud_of(row.spec["cloud"])
-        if isinstance(cloud, Headed) and (has_head(row) or needs_head(cloud)):
-            if not has_head(row) and controller_in(row.folder) == ALIVE:
-                raise DataError(f"another process is the controller of {name}; see 'deepvm jobs show {name}'")
+        # A head may not see its own address for a moment; rented from here, the next one would end this one.
+        on_a_head = isinstance(cloud, Headed) and not is_head(row) and (has_head(row) or needs_head(cloud))
+        if (detach or on_a_head) and not has_head(row) and controller_in(row.folder) == ALIVE:
+            raise DataError(f"another process is the controller of {name}; see 'deepvm jobs show {name}'")
+        if on_a_head and isinstance(cloud, Headed):
             secret_in(row.folder)
-            start_head(row, history, cloud, lambda: resumed(row, history, total_usd, deadline_s)[1])
+            start_head(row, history, cloud, lambda: resumed(row, history, total_usd, deadline_s, timeouts)[1])
+            return
+        if detach:
+            job, _ = resumed(row, history, total_usd, deadline_s, timeouts)  # what is wrong is said here
+            limits = {"total-usd": total_usd, "deadline": deadline}
+            limits |= {"start-timeout": start_timeout, "step-timeout": step_timeout}
+            detached(job, *(f"--{option}={value}" for option, value in limits.items() if value is not None))
             return
         with only_controller(name, row.folder):
             # What another controller has written down until it ended counts.
-            control(*resumed(_row(history, name), history, total_usd, deadline_s), history, output, keep=keep)
+            job, world = resumed(_row(history, name), history, total_usd, deadline_s, timeouts)
+            control(job, world, history, output, keep=keep)
 
 
 @app.command(short_help="List and release machines that no job needs.")
@@ -188,29 +202,31 @@ def orphans(
 
 def inject(
     name: Name,
-    mttp: Annotated[str, opt("Mean time to preemption of a machine, such as 30s.", "TIME")],
+    mttp: Annotated[str | None, opt("Mean time to preemption of a machine, such as 30s.", "TIME")] = None,
+    lives: Annotated[str | None, opt("Instead: lives of the machines in turn, or the file of a trace.", "LIST")] = None,
+    scale: Annotated[float, opt("Multiplies those lives.", "X")] = 1.0,
     seed: Annotated[int, opt("Random seed; the same seed gives the same lives.", "N")] = 0,
     grace: Annotated[str, opt("From the notice to the end.", "TIME")] = "120s",
     missed: Annotated[float, opt("Share of preemptions without a notice.", "X")] = 0.0,
+    late: Annotated[float, opt("Share whose notice comes at any moment of the grace period.", "X")] = 0.0,
+    silent: Annotated[float, opt("Share that loses its link and lives on (netns).", "X")] = 0.0,
+    rebalance: Annotated[float, opt("Share to which a rebalance is recommended before.", "X")] = 0.0,
     count: Annotated[int | None, opt("At most so many; default: until the job ends.", "N")] = None,
 ) -> None:
     """Take machines of a job back on purpose, on clouds that can: local, netns and ssh.
 
     Example: deepvm inject resnet-7 --mttp 30s --grace 5s --missed 0.1
     """
-    from deepvm.core.units import parse_seconds
-    from deepvm.jobs.clouds.registry import clouds_that_preempt
     from deepvm.jobs.history.history import History
+    from deepvm.jobs.jobfile import checked_injection
 
+    keys = {"mttp": mttp, "lives": lives, "scale": scale, "seed": seed, "grace": grace, "count": count}
+    shares = {"missed": missed, "late": late, "silent": silent, "rebalance": rebalance}
     with History.open() as history:
         cloud = _row(history, name).spec["cloud"]
-    if cloud not in (able := clouds_that_preempt()):
-        raise RequestError("NAME", name, f"a job on {joined(able, 'or')}; {cloud} takes machines back itself")
-    if not 0 <= missed <= 1:
-        raise RequestError("missed", missed, "a share from 0 to 1")
-    lives = {"mttp_s": parse_seconds(mttp, "mttp"), "grace_s": parse_seconds(grace, "grace"), "missed": missed}
-    _command(name, {"command": "inject", "inject": {**lives, "seed": seed, "count": count}})
-    note(f"machines of {name} live for {mttp} on average from now on, until its controller ends")
+    _command(name, {"command": "inject", "inject": checked_injection({**keys, **shares}, cloud)})
+    lived = f"live for {mttp} on average" if mttp else f"live as {lives} says"
+    note(f"machines of {name} {lived} from now on, until the job ends")
 
 
 def _row(history: History, name: str) -> JobRow:
@@ -270,10 +286,10 @@ def _look_at_heads(history: History) -> None:
 def _look_at_head(history: History, row: JobRow, *, logs: bool = False) -> None:
     """The same for one job."""
     from deepvm.jobs.cloud import Headed, RefusedError, UnknownError
-    from deepvm.jobs.head.remote import has_head, refresh
+    from deepvm.jobs.head.remote import is_to_be_read, refresh
     from deepvm.jobs.submission import cloud_of
 
-    if row.result is None and has_head(row):
+    if is_to_be_read(row):
         try:
             cloud = cloud_of(row.spec["cloud"])
             if isinstance(cloud, Headed):

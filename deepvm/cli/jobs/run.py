@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _STOPPED, _FAILED = 3, 1
 _LOOK_S = 0.05
 Keep = Annotated[bool, flag("--keep", "On Ctrl-C leave the machines training; default: save, then release them.")]
+Detach = Annotated[bool, flag("--detach", "Return at once; 'deepvm jobs' watches and stops the job.")]
 
 
 def run(
@@ -36,7 +37,7 @@ def run(
     total_usd: Annotated[
         float | None, opt("Save and stop before the job costs more, in dollars; default: the job file's.", "USD")
     ] = None,
-    detach: Annotated[bool, flag("--detach", "Return at once; 'deepvm jobs' watches and stops the job.")] = False,
+    detach: Detach = False,
     dry_run: Annotated[bool, flag("--dry-run", "Show what would be rented, and rent nothing.")] = False,
     keep: Keep = False,
     validate: Annotated[
@@ -81,7 +82,7 @@ def run(
     with History.open() as history:
         submitted, world = submit(found, job, history, detach=detach)
         if detach and not _on_a_head(submitted.name, history):
-            _detached(submitted)
+            detached(submitted)
         elif not detach:
             with only_controller(submitted.name, submitted.folder):
                 control(submitted, world, history, output, keep=keep, validate=validate)
@@ -120,8 +121,11 @@ def start_head(row: JobRow, history: History, cloud: Headed, resumed: Callable[[
     )
 
 
-def _detached(job: Submitted) -> None:
-    """Start the controller of a job in the background. Raises DataError: it has ended at once."""
+def detached(job: Submitted, *options: str) -> None:
+    """Start the controller of a job in the background; ``options``: of ``deepvm jobs resume``.
+
+    Raises DataError: it has ended at once.
+    """
     import os
     import subprocess
     import sys
@@ -132,9 +136,10 @@ def _detached(job: Submitted) -> None:
 
     here = {"DEEPVM_DATA_DIR": str(own_folder()), PLACE: place_of(os.environ)}  # it works in another folder
     place = job.folder / "controller.log"
+    told_before = place.stat().st_size if place.exists() else 0
     with place.open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "deepvm.cli.main", "jobs", "resume", job.name],
+            [sys.executable, "-m", "deepvm.cli.main", "jobs", "resume", job.name, *options],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -146,7 +151,7 @@ def _detached(job: Submitted) -> None:
         if (code := process.poll()) is not None:
             if not code:
                 break  # a short job
-            said = place.read_text(encoding="utf-8", errors="replace").strip()
+            said = place.read_bytes()[told_before:].decode(errors="replace").strip()
             raise DataError(f"the controller of {job.name} has ended: {said or code}")
         time.sleep(_LOOK_S)
     typer.echo(job.name)
@@ -177,6 +182,7 @@ def control(
     from deepvm.jobs.cloud import Headed
     from deepvm.jobs.controller.controller import Controller
     from deepvm.jobs.head.mirror_keeper import keeper_of
+    from deepvm.jobs.history.downtime import downtimes
     from deepvm.jobs.history.final import final_document
     from deepvm.jobs.history.forecast import forecast
     from deepvm.jobs.standing import on_demand_usd
@@ -206,16 +212,19 @@ def control(
         note(f"{job.name} trains on, for {rate:.4g} $/h; 'deepvm jobs resume {job.name}' watches it again")
         raise typer.Exit(INTERRUPTED)
     events = history.events(job.name)
-    document = final_document(job.name, row.created_s, end, events, on_demand_usd(row.spec))
+    without = downtimes(events, history.samples(job.name))
+    document = final_document(job.name, row.created_s, end, events, on_demand_usd(row.spec), without)
     earlier = [m for m in history.machines() if m["job"] != job.name]
-    document["forecast"] = forecast(row.spec, row.created_s, end, events, earlier, document)
+    document["forecast"] = forecast(row.spec, row.created_s, end, events, earlier, document, without)
     if validate:
-        document["validation"] = _validation(row.created_s, end, events)
+        document["validation"] = None if without else _validation(row.created_s, end, events)
+        if without:
+            note("nothing is compared: for a time the job had no controller, and the simulator knows no such thing")
     history.finish(job.name, document)
     page = _page(job, history)
     print_as(output, lambda: print_job(document, ()), lambda: document)
     state = document["state"]
-    for line in closing_lines(document, controller.last_lines, job.folder):
+    for line in closing_lines(document, end.terms, controller.last_lines, job.folder):
         note(line)
     if page is not None:
         note(f"all of it in a browser: {page}")

@@ -28,6 +28,7 @@ from deepvm.jobs.agent.backups import LAST_S, Backups, Others
 from deepvm.jobs.agent.controller_client import LINE, ControllerClient, Reporter, Unheard
 from deepvm.jobs.agent.notices import MetadataError, NoticeSource
 from deepvm.jobs.agent.preparation import Orphaned, Preparation, Surroundings
+from deepvm.jobs.agent.progress import Progress
 from deepvm.jobs.agent.silence import Silence
 from deepvm.jobs.agent.trainer_socket import TrainerSocket
 from deepvm.jobs.agent.trainers import Command, Trainers
@@ -41,6 +42,10 @@ _SCHEDULED_S, _SCHEDULED_ALONE_S = 10.0, 3.0
 """For how long the controller may have a step announced; the second where the ranks can do so themselves."""
 _PREPARING_S = 1.0
 _WARM_AGAIN_S = 0.5
+_BEGUN_STEPS = 3
+"""So many steps after it is due a version is begun, at the latest, if the trainers save at all."""
+_UNTOLD_S = 600.0
+"""For how long the first version is waited for before another one is to show what versions cost."""
 _UNHEARD_S = 1.5
 """For how long a notice waits for the controller before the ranks save by themselves."""
 
@@ -62,7 +67,7 @@ class Orders:
     """The newest orders, as the controller sent them.
 
     ``mttp_s``: mean time until a machine of the generation is taken back, None for never; ``missed_rate``: how often
-    without a notice.
+    without a notice. ``save_s``, ``took_s``: what the newest version has cost, see :class:`SaveFacts`; 0 if unknown.
     """
 
     digest: str = ""
@@ -76,6 +81,8 @@ class Orders:
     schedule: dict[str, Any] | None = None
     mttp_s: float | None = None
     missed_rate: float = 0.0
+    save_s: float = 0.0
+    took_s: float = 0.0
 
 
 class Agent:
@@ -94,10 +101,12 @@ class Agent:
         self._warmed_s = 0.0
         self._policy: SavePolicy | None = None
         self._facts = SaveFacts()
-        self._last = (0, time.monotonic())
+        self._last, self._told_s = (0, time.monotonic()), 0.0
+        """The newest version that was begun, and when; when trainers last said what became of one."""
         self._base = 0
         """Steps that a script had done when its backup was made: it counts from 0 again."""
         self._silence = Silence(around.beat_s)
+        self._progress = Progress()
         self._safe_s, self._safe = 0.0, 0
         """When trainers last said that a version is safe, not only begun; and which."""
         self._wish: Wish | None = None
@@ -189,6 +198,9 @@ class Agent:
             "preparing": doing,
             "address": around.address,
             "port": _free_port(),
+            "idle_s": self._progress.idle_s,
+            "printed_s": self._progress.printed_s,
+            "longest_s": self._progress.longest_s,
             "seen": self._orders.digest,
             "scheduled": self._scheduled,
             "wait_s": around.beat_s if ready else 0.0 if doing else _RETRY_S,
@@ -265,6 +277,7 @@ class Agent:
                 self._save(orders)
                 self._save_unheard()
                 self._watch()
+                self._follow()
                 self._plan_saves()
             self._over.wait(_TICK_S)
 
@@ -305,6 +318,7 @@ class Agent:
         # The older one is not closed: other threads may be reading it, and it goes with the last of them.
         self._base, self._scheduled = 0, 0
         self._board = Board.create(self._around.folder / BOARD)
+        self._progress.begin()
         self._running = orders.generation
         self._alone, self._there, self._safe = False, 0, 0
         self._last = (0, time.monotonic())
@@ -348,9 +362,12 @@ class Agent:
             return
         asked_s = orders.save["asked_s"]
         if self._request is None or self._request[0] != asked_s:
-            board.words[Word.RESUMED] = 0
+            # Given up and asked for again between two heartbeats: those that hold do so for one that has failed.
+            again = self._request is not None
             number, reason, held = 0, SaveReason(orders.save["reason"]), board.of_rank(0, RankWord.HELD)
-            if self._is_first(orders) and held and reason.holds:
+            board.words[Word.RESUMED] = self._requested(board) if again else 0
+            self._there = 0
+            if self._is_first(orders) and held and reason.holds and not again:
                 self._there = self._base + held  # what they have saved by themselves is as good
             elif self._is_first(orders):
                 point("agent.before-request")
@@ -359,6 +376,15 @@ class Agent:
         if self._there and self._safe >= self._there:
             self._report_safe(self._there, SaveReason(orders.save["reason"]), 0.0, 0.0)
             self._there = 0
+
+    def _requested(self, board: Board) -> int:
+        """The number of the newest request for which ranks here may hold, as rank 0's machine counts them."""
+        if self._is_first(self._orders):
+            return board.words[Word.REQUEST]
+        step = board.of_rank(0, RankWord.STEP)
+        # The next one is marked only when all have done what is marked now.
+        marked = [save for n in (step - 1, step, step + 1) if n > 0 and (save := board.scheduled(n)) is not None]
+        return max((save.request for save in marked), default=0)
 
     def _save_unheard(self) -> None:
         """While no controller answers, have the ranks save what it would have asked for."""
@@ -378,6 +404,18 @@ class Agent:
         if wanted and not self._reporter.is_heard(wish.report):
             log.warning("the controller does not hear of it: the ranks save by themselves")
             board.request(wish.reason, int(wish.limit_s * 1000))
+
+    def _follow(self) -> None:
+        """See whether trainers make progress, or wait for a version that they have begun."""
+        board, trainers, save = self._board, self._trainers, self._orders.save
+        if board is None or trainers is None or not trainers.running:
+            return
+        steps = tuple(board.of_rank(rank, RankWord.STEP) for rank in range(trainers.command.per_machine))
+        begun = any(step and step == board.of_rank(rank, RankWord.VERSION) for rank, step in enumerate(steps))
+        waits_for = self._ended_s  # the last backups, behind the end
+        if waits_for is None and begun and save is not None and SaveReason(save["reason"]).holds:
+            waits_for = save["asked_s"] if time.time() < save["limit_s"] else None
+        self._progress.look(steps, waits_for)
 
     def _watch(self) -> None:
         """Tell how trainers have ended; while they train, get others ready for the next generation."""
@@ -428,10 +466,18 @@ class Agent:
         if policy.fixed_steps:
             board.words[Word.DUE] = (step // policy.fixed_steps + 1) * policy.fixed_steps
             return
-        step_s = board.of_rank(0, RankWord.STEP_NS) / 1e9
+        if version < board.words[Word.DUE] and step < board.words[Word.DUE] + _BEGUN_STEPS:
+            return  # it is asked for: another one would be saved a step behind it
+        facts, orders = self._facts, self._orders
+        if not facts.save_s:  # other machines may know
+            facts = replace(facts, save_s=orders.save_s, backup_s=orders.took_s, emergency_s=orders.took_s)
+        untold = bool(version) and self._told_s < self._last[1] and now_s - self._last[1] < _UNTOLD_S
+        if untold and policy.shows_cost_first and not facts.save_s:
+            board.words[Word.DUE] = 0  # it will show what one costs
+            return
         facts = replace(
-            self._facts,
-            step_s=step_s,
+            facts,
+            step_s=board.of_rank(0, RankWord.STEP_NS) / 1e9,
             mttp_s=math.inf if self._orders.mttp_s is None else self._orders.mttp_s,
             missed_rate=self._orders.missed_rate,
         )
@@ -441,6 +487,7 @@ class Agent:
     # --- what trainers say -------------------------------------------------------------------------------------------
 
     def _said(self, local_rank: int, line: str) -> None:
+        self._progress.printed()
         self._reporter.add(LINE, local_rank=local_rank, text=line, generation=self._running)
 
     def _answer(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -466,7 +513,7 @@ class Agent:
         return {"error": f"there is no message {kind!r}"}
 
     def _told_of_save(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        reason = SaveReason(message["save"][0])
+        reason, self._told_s = SaveReason(message["save"][0]), time.monotonic()
         if message.get("error"):
             self._reporter.add("unsaved", generation=self._running, reason=reason, why=message["error"])
             return {}
@@ -490,13 +537,20 @@ class Agent:
         if len(self._orders.ranks) == 1:
             board.schedule(step, save)
             return {}
+        peers = bool(message.get("peers"))
+        found = self._marked_everywhere(step, save, peers=peers)
+        if "error" in found and not peers:  # else rank 0 marks it over the ranks' own store
+            self._told_of_save({"save": message["save"], "error": f"step {step} is not marked: {found['error']}"})
+        return found
+
+    def _marked_everywhere(self, step: int, save: Scheduled, *, peers: bool) -> Mapping[str, Any]:
+        """Have the controller mark a step on all machines."""
         if self._silence.now:
             return {"error": "the controller does not answer"}
         with self._ask_lock:
             try:
-                peers = bool(message.get("peers"))
                 order = {"generation": self._running, "step": step, "save": save.for_others(), "peers": peers}
-                limit_s = _SCHEDULED_ALONE_S if message.get("peers") else _SCHEDULED_S
+                limit_s = _SCHEDULED_ALONE_S if peers else _SCHEDULED_S
                 return self._clients["ask"].ask("/schedule", order, limit_s)
             except (Unheard, WireError) as error:
                 return {"error": str(error)}
@@ -516,7 +570,10 @@ class Agent:
             return board.of_rank(local_rank, RankWord.STEP) > step or trainers.ended() == 0
 
         others = Others(int(message["world"]), went_on, reason.holds, save.limit_ms / 1000 if reason.holds else None)
-        return backups.add(Path(message["path"]), self._part(message, reason.automatic), done, others)
+        found = backups.add(Path(message["path"]), self._part(message, reason.automatic), done, others)
+        if "error" in found:
+            self._told_of_save({"save": list(save), "error": found["error"]})
+        return found
 
     def _part(self, message: Mapping[str, Any], automatic: bool = False) -> Part:
         return Part(self._base + int(message["step"]), int(message["rank"]), self._running, automatic)

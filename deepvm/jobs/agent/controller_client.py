@@ -16,6 +16,8 @@ from deepvm.io.failpoints import point
 from deepvm.jobs.wire import HEADER, LARGEST, Sender, WireError
 
 RETRY_S, _MOST_RETRY_S = 0.2, 5.0
+CONNECT_S = 3.0
+"""A head that is gone answers nothing: agents must find the next one before that takes them for silent (15 s)."""
 LINE = "line"
 """The event of a line that a trainer has printed."""
 _MOST_WAITING = 10_000
@@ -92,7 +94,9 @@ class ControllerClient:
         self.close()
         self._url = self._where()
         parts = urlsplit(self._url)
-        self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=limit_s)
+        self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=min(limit_s, CONNECT_S))
+        self._connection.connect()
+        self._connection.sock.settimeout(limit_s)
         self._connection.request("GET", "/nonce")
         answer = self._connection.getresponse()
         self._sender.nonce = answer.read(100).decode("ascii", "replace")

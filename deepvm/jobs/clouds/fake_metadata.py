@@ -56,6 +56,14 @@ class FakeMetadata:
 
     def notice(self, taken_s: float) -> None:
         """Say that the machine is taken back."""
-        when = datetime.fromtimestamp(taken_s, timezone.utc).isoformat(timespec="microseconds")
-        row = {"action": "terminate", "time": when.replace("+00:00", "Z")}
+        row = {"action": "terminate", "time": _utc(taken_s)}
         self.facts = {**self.facts, "spot/instance-action": json.dumps(row)}
+
+    def recommend(self, now_s: float) -> None:
+        """Recommend a rebalance."""
+        row = {"noticeTime": _utc(now_s)}
+        self.facts = {**self.facts, "events/recommendations/rebalance": json.dumps(row)}
+
+
+def _utc(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")

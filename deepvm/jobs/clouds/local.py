@@ -185,6 +185,12 @@ class LocalCloud:
         else:
             write_bytes(place / ORDER, json.dumps({"taken_s": time.time() + grace_s}).encode())
 
+    def recommend(self, job: str, machine: str) -> None:
+        """See :class:`Cloud`."""
+        place = self._machine(job, machine)
+        if (place / MACHINE).exists() and _is_alive(place) and not (place / ORDER).exists():
+            write_bytes(place / ORDER, json.dumps({"recommended_s": time.time()}).encode())
+
 
 def jail() -> list[str]:
     """What starts a process so that, when it ends, all that it has started ends, too."""

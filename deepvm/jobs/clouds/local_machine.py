@@ -44,7 +44,9 @@ def main() -> None:
             order = json.loads((place / "order.json").read_bytes())
             if "end" in order:
                 _end(place, order["end"])
-            if taken_s is None:
+            if "recommended_s" in order:
+                metadata.recommend(order["recommended_s"])
+            if taken_s is None and "taken_s" in order:
                 point("machine.before-notice")
                 taken_s = float(order["taken_s"])
                 metadata.notice(taken_s)

@@ -14,7 +14,7 @@ import subprocess
 import threading
 from pathlib import Path
 
-from deepvm.jobs.cloud import RefusedError
+from deepvm.jobs.cloud import RefusedError, UnknownError
 from deepvm.jobs.clouds.local import LocalCloud, jail
 from deepvm.jobs.clouds.settings import MachineSettings
 from deepvm.jobs.decisions.world import MachineRecord
@@ -94,8 +94,11 @@ class NetnsCloud(LocalCloud):
             _ip("link", "del", _bridge(job))
 
     def cut(self, job: str, machine: str, *, down: bool = True) -> None:
-        """Take a machine's link away, or give it back."""
-        _ip("-n", _space(job, machine), "link", "set", "eth0", "down" if down else "up")
+        """See :class:`deepvm.jobs.cloud.Severable`; or give the link back. Raises UnknownError."""
+        try:
+            _ip("-n", _space(job, machine), "link", "set", "eth0", "down" if down else "up")
+        except subprocess.SubprocessError as error:
+            raise UnknownError(f"the link of {machine} is as it was: {error}") from None
 
 
 def _hash(text: str, digits: int) -> str:

@@ -8,7 +8,7 @@ from typing import cast
 
 from deepvm.core.spelling import joined, one_of
 from deepvm.errors import RequestError
-from deepvm.jobs.cloud import Cloud
+from deepvm.jobs.cloud import Cloud, Severable
 
 CLOUDS = {
     "local": "deepvm.jobs.clouds.local:LocalCloud",
@@ -29,6 +29,11 @@ def find_cloud(name: str) -> type[Cloud]:
 def clouds_that_preempt() -> tuple[str, ...]:
     """The names of those whose machines can be taken back on purpose."""
     return tuple(name for name in CLOUDS if find_cloud(name).can_preempt)
+
+
+def clouds_that_cut() -> tuple[str, ...]:
+    """The names of those whose machines can lose their links."""
+    return tuple(name for name in CLOUDS if issubclass(find_cloud(name), Severable))
 
 
 def open_cloud(name: str, folder: Path) -> Cloud:

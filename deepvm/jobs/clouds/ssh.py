@@ -205,6 +205,10 @@ class SshCloud:
         """See :class:`Cloud`."""
         self._order(job, machine, {"do": "preempt", "machine": machine, "grace_s": grace_s})
 
+    def recommend(self, job: str, machine: str) -> None:
+        """See :class:`Cloud`."""
+        self._order(job, machine, {"do": "recommend", "machine": machine})
+
     def _order(self, job: str, machine: str, order: Mapping[str, Any], released_s: float | None = None) -> None:
         own, placed = self._hosts(job), self._placed(job).get(machine)
         if own is None or placed is None or placed.ended_s is not None:

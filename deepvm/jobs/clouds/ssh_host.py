@@ -72,6 +72,8 @@ def obey(order: Mapping[str, Any]) -> dict[str, Any]:
             return {"event": "done", "lines": cloud.last_lines(job, str(order["machine"]))}
         elif order["do"] == "preempt":
             cloud.preempt(job, str(order["machine"]), order["grace_s"])
+        elif order["do"] == "recommend":
+            cloud.recommend(job, str(order["machine"]))
         elif order["do"] == "finish":
             _finish(cloud, root, folder, job, int(order["lock"]))
         found = cloud.listing(job)

@@ -107,6 +107,8 @@ class Briefing:
             "schedule": self._schedule_of(orders),
             "mttp_s": None,
             "missed_rate": 0.0,
+            "save_s": float(world.facts.save_s),
+            "took_s": float(world.facts.emergency_s),
         }
         if orders.generation:
             first = self._agents.get(orders.members[0], _UNHEARD)

@@ -26,6 +26,7 @@ def has_changed(before: World, world: World) -> bool:
             reached_s=None,
             facts=world.facts,
             pace=world.pace,
+            pulse=world.pulse,
             machines={},
             cold=frozenset(),
         )
@@ -58,9 +59,9 @@ def _ends(before: World, world: World) -> Iterator[dict[str, Any]]:
             yield {"id": key, "state": machine.state.value, "why": machine.end_reason}
 
 
-def _name(event: d.Event) -> str:
+def _name(event: type[d.Event]) -> str:
     """The kind of an event in the history."""
-    return type(event).__name__.lower()
+    return event.__name__.lower()
 
 
 def _facts(event: d.Event) -> dict[str, Any]:
@@ -72,10 +73,15 @@ def _facts(event: d.Event) -> dict[str, Any]:
 
 def rows_of(before: World, world: World, inbox: Iterable[tuple[d.Event, Mapping[str, Any]]]) -> list[EventRow]:
     """What is written down of events and of what follows from them."""
-    told = [(_name(e), {**_facts(e), **facts}) for e, facts in inbox]
+    told = [(_name(type(e)), {**_facts(e), **facts}) for e, facts in inbox]
     told += [(MACHINE, facts) for facts in _ends(before, world)]
     news = world.preparing.items() - before.preparing.items()
     told += [("preparing", {"id": key, "doing": doing}) for key, (doing, _) in sorted(news) if doing]
+    if before.pulse.hung_s != world.pulse.hung_s:
+        told.append(("hung", {"why": world.pulse.why, "version": world.version, "again": not world.job.over}))
+    failed = world.counts.failed
+    if failed.total != before.counts.failed.total and not any(kind == _name(d.Unsaved) for kind, _ in told):
+        told.append((_name(d.Unsaved), {"why": failed.why}))
     if before.on_demand != world.on_demand:
         told.append((MARKET, market_facts(world)))
     if before.job is not world.job and not told:

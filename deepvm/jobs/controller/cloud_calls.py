@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from deepvm.errors import DeepVMError
 from deepvm.io.failpoints import point
-from deepvm.jobs.cloud import Cloud, Launch, RefusedError, Start
+from deepvm.jobs.cloud import Cloud, Launch, RefusedError, Severable, Start
+from deepvm.jobs.controller.injector import Blow, Strike
 from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.world import MachineRecord
 
@@ -84,10 +85,15 @@ class CloudCalls:
         finally:
             self._is_listing = False
 
-    async def preempt(self, machine: str, grace_s: float | None) -> None:
-        """Have a machine taken back on purpose, if it still lives."""
+    async def strike(self, strike: Strike) -> None:
+        """Do to a machine on purpose what clouds do, if it still lives."""
         with contextlib.suppress(DeepVMError, OSError):
-            await self.call(self._cloud.preempt, self._job, machine, grace_s)
+            if strike.blow is Blow.RECOMMEND:
+                await self.call(self._cloud.recommend, self._job, strike.id)
+            elif strike.blow is Blow.CUT and isinstance(self._cloud, Severable):
+                await self.call(self._cloud.cut, self._job, strike.id)
+            else:
+                await self.call(self._cloud.preempt, self._job, strike.id, strike.grace_s)
 
     async def finish(self) -> None:
         """Remove what the machines shared; it costs nothing, so the job has ended all the same where that fails."""

@@ -9,7 +9,7 @@ import secrets
 import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +17,25 @@ from deepvm.core.spelling import joined
 from deepvm.errors import DataError, DeepVMError
 from deepvm.io.failpoints import point
 from deepvm.jobs.agent.controller_client import LINE
-from deepvm.jobs.cloud import Cloud, Distant, Start
-from deepvm.jobs.clouds.registry import clouds_that_preempt
+from deepvm.jobs.cloud import Cloud, Distant, Severable, Start
+from deepvm.jobs.clouds.registry import clouds_that_cut, clouds_that_preempt
 from deepvm.jobs.controller.api import BusyError, application
 from deepvm.jobs.controller.briefing import Briefing
 from deepvm.jobs.controller.changes import changed_states, has_changed, pass_points, rows_of
 from deepvm.jobs.controller.clock import SteadyClock
 from deepvm.jobs.controller.cloud_calls import CloudCalls
-from deepvm.jobs.controller.injector import Injection, injection_of, strike_of
+from deepvm.jobs.controller.injector import Blow, Injection, Injector, Strike
 from deepvm.jobs.controller.messages import beat_of, event_of, lines_of, number_of, schedule_of, text
 from deepvm.jobs.controller.samples import Sampler
 from deepvm.jobs.controller.server import Strangers, listening, server_of
 from deepvm.jobs.decisions import events as d
+from deepvm.jobs.decisions import hangs
 from deepvm.jobs.decisions.heard import further, why_not_saved
 from deepvm.jobs.decisions.react import Orders, begun_anew, orders_of, react
 from deepvm.jobs.decisions.states import Machine
 from deepvm.jobs.decisions.waiting import adopted, forgiven
-from deepvm.jobs.decisions.world import LOST, UNREADY, World
+from deepvm.jobs.decisions.world import UNREADY, World
+from deepvm.jobs.history.downtime import LEAST_S, last_seen_s
 from deepvm.jobs.history.history import MACHINE, EventRow, History
 from deepvm.jobs.history.log_files import add_line
 from deepvm.jobs.wire import USER, Receiver, secret_of, token_of
@@ -91,14 +93,14 @@ class Controller:
         self._briefing = Briefing(job.spec, self._clock)
         self._change = asyncio.Condition()
         self._tasks = set[asyncio.Task[None]]()
-        self._struck, self._explained = set[str](), set[str]()
+        self._explained = set[str]()
+        self._injector = Injector(job.injection, ())
         self._heard: dict[str, tuple[d.Heard, float]] = {}
         self._inbox: list[tuple[d.Event, Mapping[str, Any]]] = []
         self._wrong: Exception | None = None
         self._waiting: dict[str, asyncio.TimerHandle] = {}
         self.last_lines: list[str] = []
         self._stop = ""
-        self._injected_s = 0.0
         self._gone_s = _GONE_NEAR_S if cloud.near else _GONE_S
         self._calls = CloudCalls(cloud, job.name, self.feed)
 
@@ -201,6 +203,7 @@ class Controller:
             return await self._run()
 
     async def _run(self) -> World:
+        self._injector = Injector(self._job.injection, self._history.events(self._job.name))
         host = await self._calls.call(self._cloud.host, self._job.name)
         bind, bind_port = self._cloud.listen() if isinstance(self._cloud, Distant) else (host, 0)
         strangers, bound = Strangers(), listening(bind, bind_port)
@@ -217,7 +220,9 @@ class Controller:
         point(f"job.{self.world.job.value}.begun")
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
-        last_s = self._clock.now_s()
+        last_s, seen_s = self._clock.now_s(), last_seen_s(self.world, self._history.samples(self._job.name))
+        if self.world.machines and not self.world.job.over:
+            self._was_away(last_s - seen_s)
         self.world = adopted(self.world, last_s)
         self._briefing.take_up(self.world)
         sampler, looked = Sampler(self._history, self._job.name), False
@@ -242,6 +247,7 @@ class Controller:
                 sampler.take(self.world)
                 self._strike()
                 if self.interrupted and self.keeps:
+                    sampler.close()
                     return self.world
                 over = self.world.job.over and all(m.state.over for m in self.world.machines.values())
                 if over and not self._tasks:
@@ -249,6 +255,7 @@ class Controller:
                         looked = True
                         await self._calls.list()
                         continue
+                    await self.kept()  # who has been followed by another must not end what that one has made
                     await self._calls.finish()
                     sampler.close()
                     point("job.finished")
@@ -263,10 +270,16 @@ class Controller:
 
     def _forgive(self, stalled_s: float) -> None:
         """Silence while this process slept, waited for a lock or had no core counts for nothing."""
+        self._was_away(stalled_s)
         self.world = forgiven(self.world, stalled_s)
         for machine, wait in list(self._waiting.items()):
             wait.cancel()
             self._waiting[machine] = asyncio.get_running_loop().call_later(self._gone_s, self._is_gone, machine)
+
+    def _was_away(self, for_s: float) -> None:
+        """Write down that nobody controlled the job until now."""
+        if for_s >= LEAST_S:
+            self.feed(d.Downtime(self._clock.now_s() - for_s))
 
     def _interrupt(self) -> None:
         """Ctrl-C: save, release, end, unless machines are kept; a second one ends the controller at once."""
@@ -279,6 +292,10 @@ class Controller:
     def stop(self, why: str) -> None:
         """End the job with a version."""
         self._stop = why
+
+    def give_up(self, error: Exception) -> None:
+        """End :meth:`run` with this error, and leave all machines as they are: another controller has the job."""
+        self._wrong = self._wrong or error
 
     def _hear(self) -> None:
         """The heartbeats of members since the last look, all at once: with many machines each would take too long."""
@@ -294,6 +311,8 @@ class Controller:
                 self.world = self.world.with_spare(machine, spare=heard[machine].spare)
         own = [b for m, b in heard.items() if b.epoch == self.world.generation and m in self.world.members]
         steps = [(b.step, at_s) for b, at_s in found.values() if b in own]
+        for beat, at_s in found.values():
+            self.world = hangs.heard(self.world, beat, at_s) if beat in own else self.world
         step_s = next((b.step_s for b in own if b.step_s), float(self.world.facts.step_s))
         facts = replace(self.world.facts, step_s=step_s)
         self.world = replace(self.world, machines=machines, facts=facts)
@@ -314,28 +333,20 @@ class Controller:
 
     def _strike(self) -> None:
         """Take machines back on purpose, when their lives are over."""
-        injection = self._job.injection
-        if injection is None or self.world.job.over:
-            return
-        for number, machine in enumerate(self.world.machines.values(), start=1):
-            done = self.world.preemptions + len([m for m in self._struck if not self._is_struck(m)])
-            if injection.count is not None and done >= injection.count:
-                return
-            if (
-                machine.id in self._struck
-                or machine.pool == self.world.terms.bought
-                or machine.trained_s is None
-                or machine.state is not Machine.MEMBER
-            ):
-                continue
-            strike = strike_of(injection, number)
-            if self._clock.now_s() - max(machine.trained_s, self._injected_s) >= strike.life_s:
-                self._struck.add(machine.id)
-                self._start(self._calls.preempt(machine.id, strike.grace_s))
+        for strike in self._injector.due(self.world, self._clock.now_s()):
+            if strike.new and strike.blow is not Blow.RECOMMEND:
+                self.feed(d.Struck(strike.id, strike.blow.value, strike.grace_s))
+            self._start(self._take_back(strike))
 
-    def _is_struck(self, machine: str) -> bool:
-        record = self.world.machines[machine]
-        return record.noticed_s is not None or record.end_reason == LOST
+    async def _take_back(self, strike: Strike) -> None:
+        """Once it is written down: whoever controls the job after this must not take another one instead."""
+        try:
+            await self._heeded()
+            await self._safe()
+        except BusyError:
+            self._injector.put_off(strike)
+            return
+        await self._calls.strike(strike)
 
     # --- agents ------------------------------------------------------------------------------------------------------
 
@@ -399,7 +410,7 @@ class Controller:
         try:
             await self.kept()
         except DeepVMError as error:
-            self._wrong = self._wrong or error
+            self.give_up(error)
             raise BusyError(str(error)) from None
 
     def gone(self, machine: str) -> None:
@@ -456,8 +467,12 @@ class Controller:
             if not self._cloud.can_preempt:
                 clouds = joined(clouds_that_preempt())
                 return {"error": f"its cloud takes machines back itself; allowed with {clouds}"}
-            self._job = replace(self._job, injection=injection_of(message["inject"], self.world.preemptions))
-            self._injected_s = self._clock.now_s()
+            injection = Injection.of(message["inject"], self.world.preemptions)
+            if injection.silent and not isinstance(self._cloud, Severable):
+                return {"error": f"no link can be taken away here; allowed with {joined(clouds_that_cut())}"}
+            self.feed(d.Injected(**asdict(injection)))
+            self._injector.order(injection, self._clock.now_s())
+            await self._heeded()
         else:
             return {"error": f"there is no command {kind!r}"}
         return {}

@@ -52,6 +52,7 @@ def beat_of(machine: str, message: Mapping[str, Any]) -> Beat:
         whole(message, "step_ns", _MOST_NUMBER) / 1e9,
         truth(message, "spare") if "spare" in message else True,
         text(message, "preparing")[:_LONGEST_DOING] if "preparing" in message else "",
+        *(None if message.get(key) is None else seconds(message, key) for key in ("idle_s", "printed_s", "longest_s")),
     )
     return Beat(
         address,

@@ -53,6 +53,9 @@ class Heard:
 
     ``step_s``: duration of the last step, 0 before the first. ``spare``: whether it can even while this one runs.
     ``preparing``: what it does before it can start any, as "fetches data: 3 of 10 GB"; empty when that is over.
+    ``idle_s``: since the newest sign of life of its trainers, None where the agent does not say; ``printed_s``: since
+    they printed a line, None if they have not; ``longest_s``: the longest time between two of their steps, None before
+    the first (:mod:`deepvm.jobs.agent.progress`).
     """
 
     id: str
@@ -62,6 +65,9 @@ class Heard:
     step_s: float = 0.0
     spare: bool = True
     preparing: str = ""
+    idle_s: float | None = None
+    printed_s: float | None = None
+    longest_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -156,6 +162,37 @@ class Failed:
     own: bool = False
 
 
+@dataclass(frozen=True)
+class Downtime:
+    """There was no controller since ``since_s``; now there is."""
+
+    since_s: float
+
+
+@dataclass(frozen=True)
+class Injected:
+    """The user wants preemptions on purpose from now on: see :class:`deepvm.jobs.controller.injector.Injection`."""
+
+    mttp_s: float | None
+    lives_s: tuple[float, ...]
+    seed: int
+    count: int | None
+    grace_s: float
+    missed: float
+    late: float
+    silent: float
+    rebalance: float
+
+
+@dataclass(frozen=True)
+class Struck:
+    """A machine is about to be taken back on purpose, or to lose its link; ``grace_s``: None without a notice."""
+
+    id: str
+    blow: str
+    grace_s: float | None
+
+
 Event: TypeAlias = (
     Tick
     | Launched
@@ -172,6 +209,9 @@ Event: TypeAlias = (
     | Stop
     | SaveNow
     | Failed
+    | Downtime
+    | Injected
+    | Struck
 )
 
 # --- what is done ----------------------------------------------------------------------------------------------------

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from deepvm.jobs.decisions import hangs
 from deepvm.jobs.decisions.events import (
+    Downtime,
     Ended,
     Event,
     Failed,
     Heard,
+    Injected,
     Launched,
     Listed,
     Noticed,
@@ -19,6 +22,7 @@ from deepvm.jobs.decisions.events import (
     Silent,
     Started,
     Stop,
+    Struck,
     Tick,
     Unsaved,
 )
@@ -52,7 +56,9 @@ def known(world: World, event: Event) -> World:
         return replace(world, save=Save(reason, world.now_s, world.now_s + world.terms.save_s))
     if isinstance(event, Safe | Unsaved | Started | Ended):
         return _of_generation(world, event)
-    if isinstance(event, Tick) or event.id not in world.machines:
+    if isinstance(event, Downtime):  # how long steps take is to be seen anew
+        return replace(world, pace=replace(world.pace, generation=0))
+    if isinstance(event, Tick | Injected | Struck) or event.id not in world.machines:
         return world
     machine, now = world.machines[event.id], world.now_s
     if isinstance(event, Launched):
@@ -83,7 +89,8 @@ def known(world: World, event: Event) -> World:
         world = with_event(world, world.machines[machine.id], MachineEvent.WARM)
     if event.epoch == world.generation and event.id in world.members:
         facts = replace(world.facts, step_s=event.step_s) if event.step_s else world.facts
-        world = further(replace(world, facts=facts), event.step, world.now_s)
+        world = hangs.heard(replace(world, facts=facts), event, world.now_s)
+        world = further(world, event.step, world.now_s)
     return world
 
 
@@ -158,6 +165,8 @@ def _of_generation(world: World, event: Safe | Unsaved | Started | Ended) -> Wor
     """What trainers say; of an older generation it says nothing any more."""
     if event.generation != world.generation or world.job.over:
         return world
+    if not isinstance(event, Unsaved):
+        world = hangs.alive(world, world.now_s)
     if isinstance(event, Safe):
         save = world.save
         if save is not None and save.reason is event.reason:  # else one that was under way: more was done since
@@ -172,6 +181,7 @@ def _of_generation(world: World, event: Safe | Unsaved | Started | Ended) -> Wor
         stood_s = max(event.stall_s, event.took_s) if event.reason.holds else event.stall_s
         return replace(world, counts=counts, saving_s=world.saving_s + stood_s, save=save, unsaved_s=None)
     if isinstance(event, Unsaved):
+        world = replace(world, counts=world.counts.unsaved(event.why))
         return unsaved(world) if world.save is not None and world.save.reason is event.reason else world
     if event.id not in world.members or not world.formed:
         return world
@@ -181,6 +191,7 @@ def _of_generation(world: World, event: Safe | Unsaved | Started | Ended) -> Wor
     if world.peak is not None:
         world = replace(world, peak=max(world.peak, event.done))
     if event.version is not None and event.id == world.members[0]:
+        world = hangs.restored(world)
         lost = max((world.peak or 0) - event.version, 0)
         counts = replace(world.counts, lost_steps=world.counts.lost_steps + lost)
         # A heartbeat with its first steps may have been faster.

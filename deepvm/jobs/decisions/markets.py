@@ -211,15 +211,29 @@ def pool_of(world: World) -> Pool | None:
 
 def most_of(world: World) -> int:
     """Machines of a generation in the market that is wanted, at most: those that the hourly budget buys."""
-    terms = world.terms
-    pool = terms.bought if world.on_demand else min(world.pools, key=lambda p: p.usd_per_hour, default=None)
+    terms, pool = world.terms, _cheapest(world)
     if terms.usd_per_hour is None or pool is None:
         return terms.most
+    rate, steadies = _fixed(world)
+    return min(terms.most, steadies + max(int((terms.usd_per_hour - rate + 1e-9) / pool.usd_per_hour), 0))
+
+
+def least_usd_per_hour(world: World) -> float:
+    """The smallest hourly budget that buys the fewest machines of a generation in the market that is wanted."""
+    (rate, steadies), pool = _fixed(world), _cheapest(world)
+    return rate + max(world.terms.least - steadies, 0) * (pool.usd_per_hour if pool else 0.0)
+
+
+def _cheapest(world: World) -> Pool | None:
+    return world.terms.bought if world.on_demand else min(world.pools, key=lambda p: p.usd_per_hour, default=None)
+
+
+def _fixed(world: World) -> tuple[float, int]:
+    """What is paid an hour whatever the market of the others: anchors, and the machines bought on demand anyway."""
+    terms = world.terms
     rate = 0.0 if terms.anchor is None else terms.anchors * terms.anchor.usd_per_hour
     steadies = 0 if terms.steady is None or world.on_demand else terms.steadies
-    if terms.steady is not None:
-        rate += steadies * terms.steady.usd_per_hour
-    return min(terms.most, steadies + max(int((terms.usd_per_hour - rate + 1e-9) / pool.usd_per_hour), 0))
+    return rate + (0.0 if terms.steady is None else steadies * terms.steady.usd_per_hour), steadies
 
 
 def is_affordable(world: World, pool: Pool) -> bool:

@@ -16,8 +16,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from deepvm.core.units import format_seconds
 from deepvm.jobs.decisions import markets
 from deepvm.jobs.decisions.events import Act, Event, Failed, Listed, Release, Request
+from deepvm.jobs.decisions.hangs import begun, is_hung, noted
 from deepvm.jobs.decisions.heard import known, unsaved, with_event
 from deepvm.jobs.decisions.pool_choice import is_refusing
 from deepvm.jobs.decisions.states import Job, JobEvent, Machine, MachineEvent, job_after
@@ -74,7 +76,7 @@ def react(world: World, events: Event | Sequence[Event], now_s: float) -> tuple[
             acts += _unwanted(world, event)
         if isinstance(event, Failed):
             acts += _given_back(before, world)
-    for rule in (_watched, _judged, _limited, _marketed, _saved_first, _formed, _ended, _wanted):
+    for rule in (_watched, _judged, _hung, _limited, _marketed, _saved_first, _formed, _ended, _wanted):
         world, more = rule(world)
         acts += more
     return world, tuple(acts)
@@ -129,6 +131,16 @@ def _judged(world: World) -> _Step:
 
 
 _KILLED, _MOST_KILLED = 137, 3
+
+
+def _hung(world: World) -> _Step:
+    """Trainers that hang begin anew from the newest version that is safe, whatever is being saved; or the job fails."""
+    if not is_hung(world) or _broken(world):
+        return world, []
+    world, again = noted(world)
+    if again:
+        return begun_anew(world), []
+    return replace(world, job=job_after(world.job, JobEvent.CRASHED), failure=world.pulse.why, save=None), []
 
 
 def _limited(world: World) -> _Step:
@@ -226,10 +238,14 @@ def _given_up(world: World) -> World:
     if save is None:
         return world
     late = world.now_s >= save.limit_s
+    missed = late and not save.safe
+    # A machine that is taken back goes at the limit of its save; any other change can do without, later or never.
+    if missed and (not save.reason.holds or save.reason is Reason.RESIZE):
+        why = f"nothing was heard of it in {format_seconds(world.now_s - save.asked_s, digits=2)}"
+        world = replace(world, counts=world.counts.unsaved(why))
     if not save.reason.holds:
         return replace(world, save=None) if save.safe or late else world
-    # A machine that is taken back goes at the limit of its save; any other change can do without, later or never.
-    return unsaved(world) if late and not save.safe and save.reason is Reason.RESIZE else world
+    return unsaved(world) if missed and save.reason is Reason.RESIZE else world
 
 
 def _has_spares(world: World) -> bool:
@@ -296,7 +312,7 @@ def _formed(world: World) -> _Step:
     done = world.reached if any(m in members for m in world.members) else _done_unheard(world)
     world = replace(world, peak=max(done, world.peak or 0), reached=0, reached_s=None)
     world = replace(world, job=job, generation=number, members=members, anchors=anchors, formed=True, exits={})
-    return replace(world, started=frozenset(), suspected_s=None, save=None, idle_s=None, idled_s=0.0), acts
+    return begun(replace(world, started=frozenset(), suspected_s=None, save=None, idle_s=None, idled_s=0.0)), acts
 
 
 def _done_unheard(world: World) -> int:

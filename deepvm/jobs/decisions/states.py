@@ -82,9 +82,9 @@ class JobEvent(Enum):
     STARTED = "started"  # its trainers run
     SAVE = "save"  # a version is wanted before something else: a notice, a newcomer, the end
     GO_ON = "go-on"  # that version will not come, or nothing waits for it any more
-    BROKEN = "broken"  # a member is gone
+    BROKEN = "broken"  # its trainers must begin anew: a member is gone, they have failed, or hang
     TRAINED = "trained"  # all trainers ended well
-    CRASHED = "crashed"  # a trainer failed, and no machine is to blame
+    CRASHED = "crashed"  # trainers failed, or hang, again and again, and no machine is to blame
     STOP = "stop"  # money, time or the user end it; a version is safe, or cannot be
 
 

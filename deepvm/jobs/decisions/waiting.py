@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from deepvm.jobs.decisions import hangs
 from deepvm.jobs.decisions.states import Machine
 from deepvm.jobs.decisions.world import MachineRecord, Role, World
 
@@ -70,6 +71,7 @@ def adopted(world: World, now_s: float) -> World:
     machines = {k: replace(m, heard_s=m.heard_s and now_s) for k, m in world.machines.items()}
     coming = [m for m in machines.values() if m.state.coming]
     preparing = {**world.preparing, **{m.id: (_doing(world, m), now_s) for m in coming}}
+    world = hangs.alive(world, now_s)
     return replace(world, machines=machines, preparing=preparing, idle_s=None, idled_s=0.0)
 
 
@@ -79,4 +81,4 @@ def forgiven(world: World, stalled_s: float) -> World:
     coming = [m for m in machines.values() if m.state.coming]
     preparing = {**world.preparing, **{m.id: (_doing(world, m), further_s(world, m) + stalled_s) for m in coming}}
     idle_s = None if world.idle_s is None else world.idle_s + stalled_s
-    return replace(world, machines=machines, preparing=preparing, idle_s=idle_s)
+    return replace(hangs.forgiven(world, stalled_s), machines=machines, preparing=preparing, idle_s=idle_s)

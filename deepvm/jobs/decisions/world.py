@@ -120,6 +120,28 @@ class Pace:
 
 
 @dataclass(frozen=True)
+class Pulse:
+    """The signs of life of a generation (:mod:`deepvm.jobs.decisions.hangs`).
+
+    Attributes:
+        since_s: when the newest was, None before the first generation. restored, stepped: whether it has said from
+            which version it goes on, and made a step.
+        longest_s: the longest time between two steps of the job, with all that came between them.
+        hangs, version: how often training began anew because it hung, and since which safe version.
+        hung_s, why: when it last did, and what was seen.
+    """
+
+    since_s: float | None = None
+    restored: bool = False
+    stepped: bool = False
+    longest_s: float = 0.0
+    hangs: int = 0
+    version: int = -1
+    hung_s: float | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
 class Terms:
     """What the job may have, and how long the controller waits for what.
 
@@ -132,6 +154,8 @@ class Terms:
         save_s: how long a version may take that no notice limits. cool_s: how long a pool that refused is left alone;
             twice as long each time. hold_s: how long machines wait for others that do not come, or for a version.
         give_up_s: if nothing can be trained for so long, no more machines are to be had.
+        start_timeout_s, step_timeout_s: how long a generation may take to its first step, and between steps, without a
+            sign of life; None: without end.
         policy: decides on emergency saves.
         anchor, anchors: where the machines that keep versions come from, and how many there are.
         steady, steadies: the same of machines of a generation that must be bought on demand.
@@ -155,6 +179,8 @@ class Terms:
     cool_s: float = 30.0
     hold_s: float = 600.0
     give_up_s: float = 3600.0
+    start_timeout_s: float | None = 1800.0
+    step_timeout_s: float | None = 1800.0
     policy: SavePolicy = field(default_factory=Adaptive)
     anchor: Pool | None = None
     anchors: int = 0
@@ -191,15 +217,30 @@ class Unready:
 
 
 @dataclass(frozen=True)
+class FailedSaves:
+    """Versions that did not come, in all and since the newest that is safe, and why the last one did not."""
+
+    total: int = 0
+    in_a_row: int = 0
+    why: str = ""
+
+
+@dataclass(frozen=True)
 class Counts:
     """What the report says."""
 
     lost_steps: int = 0
     saves: Mapping[Reason, int] = field(default_factory=dict)
+    failed: FailedSaves = field(default_factory=FailedSaves)
 
     def saved(self, reason: Reason) -> Counts:
         """One more version."""
-        return replace(self, saves={**self.saves, reason: self.saves.get(reason, 0) + 1})
+        saves = {**self.saves, reason: self.saves.get(reason, 0) + 1}
+        return replace(self, saves=saves, failed=replace(self.failed, in_a_row=0, why=""))
+
+    def unsaved(self, why: str) -> Counts:
+        """One that did not come."""
+        return replace(self, failed=FailedSaves(self.failed.total + 1, self.failed.in_a_row + 1, why))
 
 
 @dataclass(frozen=True)
@@ -229,7 +270,7 @@ class World:
             it last decided. pace: how fast steps are.
         preparing: by machine, what it does before it can train, if that is known, and when it last got further.
         heads: where its controllers have run, if on machines that were rented for that.
-        unready: by role, machines in a row that never could train.
+        unready: by role, machines in a row that never could train. pulse: whether training goes on.
         cold: machines whose next trainers still load while others run; heartbeats say it, nobody writes it down.
     """
 
@@ -269,6 +310,7 @@ class World:
     preparing: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     heads: tuple[Head, ...] = ()
     unready: Mapping[Role, Unready] = field(default_factory=dict)
+    pulse: Pulse = field(default_factory=Pulse)
     cold: frozenset[str] = frozenset()
 
     @property

@@ -10,10 +10,12 @@ from deepvm.core.preemption.savepolicy import SaveFacts, parse_policy
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import (
     Counts,
+    FailedSaves,
     Head,
     MachineRecord,
     Pace,
     Pool,
+    Pulse,
     Reason,
     Role,
     Save,
@@ -75,9 +77,11 @@ def to_document(world: World) -> dict[str, Any]:
         "blocked": [[asdict(pool), *times] for pool, times in world.blocked.items()],
         "facts": asdict(world.facts),
         "pace": asdict(world.pace),
+        "pulse": asdict(world.pulse),
         "heads": [asdict(head) for head in world.heads],
         "lost_steps": world.counts.lost_steps,
         "saves": {reason.value: count for reason, count in world.counts.saves.items()},
+        "failed_saves": asdict(world.counts.failed),
     }
 
 
@@ -109,8 +113,13 @@ def from_document(found: Mapping[str, Any], machines: Mapping[str, MachineRecord
         blocked={Pool(**pool): (until_s, times) for pool, until_s, times in found["blocked"]},
         facts=SaveFacts(**found["facts"]),
         pace=Pace(**found.get("pace", {})),
+        pulse=Pulse(**found.get("pulse", {})),
         heads=tuple(Head(**head) for head in found.get("heads", ())),
-        counts=Counts(found["lost_steps"], {Reason(name): count for name, count in found["saves"].items()}),
+        counts=Counts(
+            found["lost_steps"],
+            {Reason(name): count for name, count in found["saves"].items()},
+            FailedSaves(**found.get("failed_saves", {})),
+        ),
     )
 
 

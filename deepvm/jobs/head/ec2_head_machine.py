@@ -6,6 +6,7 @@ too, the shutdown that is put off here again and again comes by itself.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -14,7 +15,7 @@ import sys
 import threading
 from pathlib import Path
 
-from deepvm.jobs.clouds.aws.s3_read import metadata, read
+from deepvm.jobs.clouds.aws.s3_read import metadata, read_patiently
 
 _WATCHDOG_MIN, _PUT_OFF_S = 30, 300.0
 
@@ -22,7 +23,8 @@ _WATCHDOG_MIN, _PUT_OFF_S = 30, 300.0
 def _put_off(over: threading.Event) -> None:
     while not over.is_set():
         words = ["shutdown", "--no-wall", "-h", f"+{_WATCHDOG_MIN}"]
-        subprocess.run(words, stdin=subprocess.DEVNULL, check=False)
+        with contextlib.suppress(OSError):  # no memory now
+            subprocess.run(words, stdin=subprocess.DEVNULL, check=False)
         over.wait(_PUT_OFF_S)
 
 
@@ -31,7 +33,7 @@ def main() -> None:
     region, bucket, prefix = sys.argv[1:]
     logging.basicConfig(format="deepvm head: %(message)s", level=logging.WARNING)
     number = int(metadata("tags/instance/deepvm:machine").rpartition("-")[2])
-    known = json.loads(read(region, bucket, f"{prefix}/settings.json"))
+    known = json.loads(read_patiently(region, bucket, f"{prefix}/settings.json"))
     data = Path.cwd() / "data"
     os.environ.update(known["environ"], DEEPVM_DATA_DIR=str(data))
     from deepvm.jobs.clouds.aws.ec2_head import HeadedEc2Cloud

@@ -25,7 +25,7 @@ class HeadState:
         launched, refused: what the cloud has said to that, if it is known.
         begun: its controller has written the mirror. heard_s: when it last had, as far as is known.
         read: whether the mirror could be read the last time. tag: of that mirror. nonce: of its controller.
-        logs: the last of its logs that were fetched.
+        logs: the last of its logs that were fetched. emptied: the job is over, and nothing of it is in the bucket.
     """
 
     number: int
@@ -39,6 +39,7 @@ class HeadState:
     tag: str = ""
     nonce: str = ""
     logs: str = ""
+    emptied: bool = False
 
     @property
     def alive(self) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import itertools
 import json
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +18,8 @@ from deepvm.jobs.history.log_files import FOLDER
 
 _MOST = 4_000_000
 """Bytes of a piece, before they are compressed."""
+_AT_ONCE = 8
+_LEAST_FREED = 1_000_000
 _PIECES_PER_S, _MOST_S = 100, 30.0
 """After so many pieces they are at least a second apart, after twice as many two, and so on to the most."""
 
@@ -27,12 +32,14 @@ class LogPieces:
         self._folder, self._objects, self._prefix = folder / FOLDER, objects, f"{LOGS}{head:06}-"
         self._sent_s = float("-inf")
         self._sent: dict[str, int] | None = None
+        self._freed: dict[str, int] = {}
         self._number = 0
 
     def send(self, *, last: bool = False) -> None:
         """Write what is new; ``last``: also a line that has no end. Raises UnknownError, RefusedError, OSError.
 
-        The more pieces there are the rarer they become: nobody fetches tens of thousands of them.
+        The more pieces there are the rarer they become: nobody fetches tens of thousands of them. What trainers print
+        meanwhile is for the next time: where they print without a pause this would not return.
         """
         if self._sent is None:
             self._sent = self._resumed()
@@ -40,39 +47,56 @@ class LogPieces:
         if not last and now_s - self._sent_s < min(self._number / _PIECES_PER_S, _MOST_S):
             return
         self._sent_s = now_s
-        while True:
-            piece, sent = self._next(last)
+        for _ in itertools.count() if last else range(_AT_ONCE):
+            piece, sent, is_full = self._next(self._sent, last)
             if not piece:
                 return
             self._number += 1
             data = json.dumps({"texts": piece, "sent": sent}).encode()
+            self._sent = None  # if its reply is lost, it is looked up whether the piece is there
             self._objects.put(f"{self._prefix}{self._number:08}", gzip.compress(data, 5, mtime=0))
             self._sent = sent
+            self._free(sent)
+            if not is_full and not last:
+                return
+
+    def _free(self, sent: dict[str, int]) -> None:
+        """Give the place of what was sent back to the disk: a head's is small, and trainers may print for weeks.
+
+        The files keep their sizes, as somebody may be writing to them.
+        """
+        for machine, size in sent.items():
+            if size - self._freed.get(machine, 0) >= _LEAST_FREED:
+                self._freed[machine] = size
+                words = ["fallocate", "--punch-hole", "--offset", "0", "--length", str(size)]
+                with contextlib.suppress(OSError):  # where that cannot be done the disk has to be large enough
+                    subprocess.run([*words, self._folder / f"{machine}.log"], capture_output=True, check=False)
 
     def _resumed(self) -> dict[str, int]:
         keys = self._objects.keys(self._prefix)
         if not keys:
             return {}
-        self._number = int(keys[-1].rpartition("-")[2])
+        self._number = max(self._number, int(keys[-1].rpartition("-")[2]))
         found = self._objects.get(keys[-1])
         return {} if found is None else dict(_read(found.data)["sent"])
 
-    def _next(self, last: bool) -> tuple[dict[str, str], dict[str, int]]:
-        assert self._sent is not None
-        piece, sent, size = dict[str, str](), dict(self._sent), 0
+    def _next(self, before: dict[str, int], last: bool) -> tuple[dict[str, str], dict[str, int], bool]:
+        """A piece, how much of each file is sent with it, and whether there was more than goes into one."""
+        piece, sent, left = dict[str, str](), dict(before), _MOST
         for file in sorted(self._folder.glob("*.log")):
             with file.open("rb") as stream:
                 stream.seek(sent.get(file.stem, 0))
-                data = stream.read(_MOST - size)
-            if not (last and size + len(data) < _MOST):
+                data = stream.read(left)
+            is_full = len(data) == left
+            if is_full or not last:
                 data = data[: data.rfind(b"\n") + 1]
             if data:
                 piece[file.stem] = data.decode("utf-8", "replace")
                 sent[file.stem] = sent.get(file.stem, 0) + len(data)
-                size += len(data)
-            if size >= _MOST:
-                break
-        return piece, sent
+                left -= len(data)
+            if is_full:
+                return piece, sent, True
+        return piece, sent, False
 
 
 def fetch_logs(folder: Path, objects: Objects, after: str) -> Iterator[str]:

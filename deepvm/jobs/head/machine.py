@@ -42,18 +42,19 @@ class HeadMachine:
             since_s, pause_s = time.monotonic(), _PAUSE_S
             while not self._over():
                 began_s = time.monotonic()
-                code = self._control()
-                now_s = time.monotonic()
-                if code and self._is_fenced():
+                self._control()
+                if self._over():
+                    break
+                if self._is_fenced():
                     return
+                self._tell()
+                now_s = time.monotonic()
                 if now_s - began_s > _STEADY_S:
                     since_s, pause_s = now_s, _PAUSE_S
-                if code and not self._over():
-                    self._tell()
-                    if now_s - since_s > _GIVE_UP_S:
-                        return
-                    time.sleep(pause_s)
-                    pause_s = min(2 * pause_s, _MOST_PAUSE_S)
+                if now_s - since_s > _GIVE_UP_S:
+                    return
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, _MOST_PAUSE_S)
             self._patiently(self._finish)
         except FencedError as error:
             log.warning("%s", error)
@@ -83,9 +84,14 @@ class HeadMachine:
             history.put_copy(copy, self._folder)
 
     def _over(self) -> bool:
-        with History.open() as history:
-            row = history.job(self._job)
-            return row is not None and row.result is not None
+        """Whether the job is, as far as can be read."""
+        try:
+            with History.open() as history:
+                row = history.job(self._job)
+                return row is not None and row.result is not None
+        except DataError as error:
+            log.warning("%s", error)
+            return False
 
     def _is_fenced(self) -> bool:
         """Whether another head is known to have the job."""
@@ -96,11 +102,11 @@ class HeadMachine:
             log.warning("%s", error)
             return False
 
-    def _control(self) -> int:
-        """Run a controller; returns its exit code."""
+    def _control(self) -> None:
+        """Run a controller until it ends."""
         with (self._folder / CRASHES).open("ab") as file:
             words = [sys.executable, "-m", "deepvm.cli.main", "jobs", "resume", self._job]
-            return subprocess.run(words, stdin=subprocess.DEVNULL, stdout=file, stderr=file, check=False).returncode
+            subprocess.run(words, stdin=subprocess.DEVNULL, stdout=file, stderr=file, check=False)
 
     def _tell(self) -> None:
         """Why the controller has ended: where its user can read it."""
@@ -112,12 +118,14 @@ class HeadMachine:
             log.warning("%s", error)
 
     def _finish(self) -> None:
-        """The final document is in the mirror; nothing of the job's secrets stays in the bucket."""
+        """Have nothing of the job's secrets in the bucket, then the final document.
+
+        In this order: once the end is known its user may have the job go on, with new objects of the same names.
+        """
         with History.open() as history:
-            keeper = Keeper(
-                self._job, self._number, self._objects, LogPieces(self._folder, self._objects, self._number)
-            )
+            logs = LogPieces(self._folder, self._objects, self._number)
+            keeper = Keeper(self._job, self._number, self._objects, logs)
             keeper.go_on()
+            kept = (MIRROR, CRASHES, LOGS)
+            self._objects.remove([key for key in self._objects.keys("") if not key.startswith(kept)])
             keeper.finish(history)
-        kept = (MIRROR, CRASHES, LOGS)
-        self._objects.remove([key for key in self._objects.keys("") if not key.startswith(kept)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import secrets
@@ -15,7 +16,7 @@ from typing import Any, Protocol
 
 from deepvm.errors import DeepVMError
 from deepvm.io.failpoints import point
-from deepvm.jobs.cloud import ChangedError, Cloud, Headed, Listing, Objects, RefusedError, UnknownError, head_name
+from deepvm.jobs.cloud import ChangedError, Cloud, Headed, Listing, Objects, UnknownError, head_name
 from deepvm.jobs.decisions.world import Head, World
 from deepvm.jobs.head.head_state import HeadState
 from deepvm.jobs.head.log_pieces import LogPieces
@@ -25,6 +26,8 @@ from deepvm.jobs.wire import WireError
 
 EACH_S, BEAT_S = 5.0, 15.0
 """Between writes of the mirror where nothing waits for it: if anything is new, and if nothing is."""
+HANGS_S = 60.0
+"""A controller whose loop has not turned for so long says no more that it lives."""
 LOOK_S = 3.0
 """Between looks for commands, and writes of logs."""
 _AGAIN_S, _LAST_S = 1.0, 1800.0
@@ -33,10 +36,13 @@ log = logging.getLogger("deepvm.jobs")
 
 
 class Heeding(Protocol):
-    """What a controller does with a signed message."""
+    """What a controller does with what comes by the bucket."""
 
     async def heed(self, body: bytes, signature: str) -> tuple[bytes, str]:
-        """Its signed answer. Raises WireError: it does not count."""
+        """The signed answer to a signed message. Raises WireError: it does not count."""
+
+    def give_up(self, error: Exception) -> None:
+        """End, as another head has the job."""
 
 
 def keeper_of(row: JobRow, cloud: Cloud) -> Keeper | None:
@@ -58,10 +64,13 @@ class Keeper:
         self._nonce, self._writer, self._written = "", "", 0
         self._events: list[dict[str, Any]] = []
         self._bytes, self._put_s = b"", 0.0
+        self._turned_s = time.monotonic()
         self._change = threading.Condition()
         self._waiting: list[Future[None]] = []
         self._over = False
         self._fenced: FencedError | None = None
+        self._give_up: Callable[[FencedError], object] = lambda error: None
+        self._look: Callable[[], object] = lambda: None
         self._threads: list[threading.Thread] = []
 
     # --- the mirror --------------------------------------------------------------------------------------------------
@@ -103,14 +112,17 @@ class Keeper:
             log.warning("%s", error)
             lives = Listing({})
         mine, now_s = head_name(self._number), time.time()
+        known = {head.name for head in world.heads}
+        usd = cloud.head_usd_per_hour()
+        # Those that were lost before their controllers began have cost something, too.
+        unheard = [Head(name, usd, *times) for name, times in lives.ended.items() if name not in (*known, mine)]
+        world = replace(world, heads=(*world.heads, *sorted(unheard, key=lambda head: head.launched_s)))
         found = []
         for head in (head for head in world.heads if head.name != mine):
             _, ended_s = lives.ended.get(head.name, (0.0, world.now_s))
             found.append(replace(head, ended_s=ended_s) if head.ended_s is None else head)
-        known = next((head for head in world.heads if head.name == mine), None)
-        usd = cloud.head_usd_per_hour() if known is None else known.usd_per_hour
-        launched_s = lives.alive.get(mine, now_s if known is None else known.launched_s)
-        return (*found, Head(mine, usd, launched_s))
+        own = next((head for head in world.heads if head.name == mine), Head(mine, usd, now_s))
+        return (*found, replace(own, launched_s=lives.alive.get(mine, own.launched_s), ended_s=None))
 
     def _put(self, history: History) -> None:
         """Write the mirror. Raises ChangedError, UnknownError, RefusedError."""
@@ -119,7 +131,7 @@ class Keeper:
         copy["events"] = self._events
         was, now_s = self._bytes, time.monotonic()
         self._bytes = json.dumps(copy).encode()
-        if self._bytes == was and now_s - self._put_s < BEAT_S:
+        if self._bytes == was and (now_s - self._put_s < BEAT_S or now_s - self._turned_s > HANGS_S):
             return
         self._written += 1
         data = encoded(copy, self._number, self._writer, self._written, self._nonce)
@@ -151,25 +163,32 @@ class Keeper:
         await asyncio.wrap_future(waiting)
 
     def _keep(self, open_history: Callable[[], History]) -> None:
-        with open_history() as history:
+        """Until the end, or another head has the job. What fails is tried again: acts wait for it, and the end too."""
+        with contextlib.ExitStack() as opened:
+            history: History | None = None
             while not self._over:
                 with self._change:
                     self._change.wait_for(lambda: self._waiting or self._over, EACH_S)
                     waiting, self._waiting = self._waiting, []
                 try:
+                    self._look()
+                    history = history or opened.enter_context(open_history())
                     self._put_again(history)
                 except FencedError as error:
                     self._end(error, waiting)
                     return
-                except (DeepVMError, OSError) as error:
-                    log.warning("the mirror cannot be written: %s", error)
+                except Exception as error:
+                    _warn("the mirror cannot be written", error)
                     with self._change:
                         self._waiting = [*waiting, *self._waiting]
                     time.sleep(_AGAIN_S)
                     continue
                 for each in waiting:
-                    if not each.cancelled():
+                    if each.set_running_or_notify_cancel():
                         each.set_result(None)
+
+    def _turned(self) -> None:
+        self._turned_s = time.monotonic()
 
     def _end(self, error: FencedError, waiting: list[Future[None]]) -> None:
         with self._change:
@@ -177,8 +196,10 @@ class Keeper:
             waiting += self._waiting
             self._waiting = []
         for each in waiting:
-            if not each.cancelled():
+            if each.set_running_or_notify_cancel():
                 each.set_exception(error)
+        with contextlib.suppress(RuntimeError):  # its loop is closed: it has ended
+            self._give_up(error)  # it may have nothing to write down for days
 
     # --- commands and logs -------------------------------------------------------------------------------------------
 
@@ -191,6 +212,8 @@ class Keeper:
             answer: Coroutine[Any, Any, tuple[bytes, str]] = controller.heed(body, signature)
             return asyncio.run_coroutine_threadsafe(answer, loop).result(60.0)
 
+        self._give_up = lambda error: loop.call_soon_threadsafe(controller.give_up, error)
+        self._look = lambda: loop.call_soon_threadsafe(self._turned)
         works: list[tuple[Callable[..., None], Any]] = [(self._keep, open_history), (self._run_errands, heed)]
         for work, argument in works:
             thread = threading.Thread(target=work, args=(argument,), name="head", daemon=True)
@@ -206,8 +229,10 @@ class Keeper:
                 for key in self._objects.keys(COMMANDS):
                     self._answer(key, heed)
                 self._logs.send()
-            except (DeepVMError, OSError, RuntimeError, CancelledError, TimeoutError) as error:
-                log.warning("%s", error)  # the last three: the controller is ending
+            except (RuntimeError, CancelledError, TimeoutError) as error:
+                log.warning("%s", error)  # the controller is ending
+            except Exception as error:  # the next command must be heard all the same
+                _warn("commands and logs", error)
 
     def _answer(self, key: str, heed: Callable[[bytes, str], tuple[bytes, str]]) -> None:
         found = self._objects.get(key)
@@ -244,8 +269,13 @@ class Keeper:
                 return
             except FencedError:
                 raise
-            except (UnknownError, RefusedError, OSError) as error:
+            except (DeepVMError, OSError) as error:
                 if time.monotonic() > end_s:
                     raise
                 log.warning("%s", error)
                 time.sleep(_AGAIN_S)
+
+
+def _warn(what: str, error: Exception) -> None:
+    """Log what ends nothing; with its place if nobody foresaw it."""
+    log.warning("%s: %s", what, error, exc_info=not isinstance(error, (DeepVMError, OSError)))

@@ -38,6 +38,18 @@ def has_head(row: JobRow) -> bool:
     return state is not None and not state.here
 
 
+def is_to_be_read(row: JobRow) -> bool:
+    """Whether a head has something to tell of a job, or what it has left at the end is still in the bucket."""
+    state = HeadState.load(row.folder)
+    return state is not None and not state.here and not (row.result is not None and state.emptied)
+
+
+def is_head(row: JobRow) -> bool:
+    """Whether this computer is the head of a job."""
+    state = HeadState.load(row.folder)
+    return state is not None and state.here
+
+
 @contextmanager
 def _locked(row: JobRow) -> Any:
     lock = FileLock(row.folder / LOCK)
@@ -129,7 +141,7 @@ def refresh(row: JobRow, history: History, cloud: Headed, *, logs: bool = False)
 
     Raises UnknownError, RefusedError: the mirror cannot be read; DataError.
     """
-    if not has_head(row) or row.result is not None:
+    if not is_to_be_read(row):
         return HeadState.load(row.folder)
     with _locked(row):
         state = HeadState.load(row.folder)
@@ -145,7 +157,7 @@ def refresh(row: JobRow, history: History, cloud: Headed, *, logs: bool = False)
                     state.save(row.folder)
             if over:
                 objects.remove(objects.keys(""))
-                replace(state, logs="").save(row.folder)
+                replace(state, logs="", emptied=True).save(row.folder)
         except (UnknownError, RefusedError):
             replace(state, read=False).save(row.folder)
             raise
@@ -173,7 +185,7 @@ def _refreshed(row: JobRow, history: History, objects: Objects, state: HeadState
 def refresh_all(history: History, cloud_of: Callable[[str], Cloud], said: Callable[[str], None]) -> None:
     """The same for all jobs that have a head; what cannot be read is ``said``."""
     for row in history.jobs():
-        if row.result is None and has_head(row):
+        if is_to_be_read(row):
             try:
                 cloud = cloud_of(row.spec["cloud"])
                 assert isinstance(cloud, Headed)

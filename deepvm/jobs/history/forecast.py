@@ -17,9 +17,11 @@ from typing import Any
 from deepvm.core.preemption.job import ZERO, Job, Span
 from deepvm.core.preemption.preemption_estimators import Notices
 from deepvm.errors import SimulationError
+from deepvm.jobs.controller.injector import Injection
 from deepvm.jobs.decisions import states
 from deepvm.jobs.decisions.markets import is_on_demand
 from deepvm.jobs.decisions.world import Role, World
+from deepvm.jobs.history.downtime import DOWNTIME, Downtime
 from deepvm.jobs.history.history import EventRow
 from deepvm.jobs.history.validation import step_time
 
@@ -34,24 +36,33 @@ def forecast(
     events: Sequence[EventRow],
     machines: Iterable[Mapping[str, Any]],
     document: Mapping[str, Any],
+    without: Sequence[Downtime] = (),
 ) -> dict[str, Any] | None:
     """The key ``forecast`` of a final document; None if too little was known.
 
-    ``machines``: of the history; those of other jobs, from before this one, say how long a start takes.
+    ``machines``: of the history; those of other jobs, from before this one, say how long a start takes. ``without``:
+    when there was no controller; it is compared with what was spent but for the part of that in which nothing trained.
     """
+    from deepvm.simulator.engine.lifetimes import ListedLifetimes
     from deepvm.simulator.monte_carlo import simulate
     from deepvm.simulator.results import Spread
 
-    step_s = step_time(world, events)
+    step_s = step_time(world, events, without)
     if world.terms.steps is None or world.terms.least != world.terms.most or world.terms.bought or not step_s:
         return None
-    job = _expected(spec, world, step_s, _start_s(spec, created_s, world, machines))
+    start_s = _start_s(spec, created_s, world, machines)
+    injection = None if spec.get("inject") is None else Injection.of(spec["inject"])
+    job = _expected(spec, world, step_s, start_s, injection)
+    listed = None
+    if injection is not None and injection.lives_s:
+        listed = ListedLifetimes([start_s + life for life in injection.lives_s[: injection.count]])
     try:
-        found = simulate(job, world.terms.policy, runs=_RUNS)
+        found = simulate(job, world.terms.policy, runs=_RUNS, lives=listed)
     except SimulationError:  # its machines never live long enough
         return None
     spreads = {name: Spread.of(getattr(found, name)) for name in FIGURES}
     done = world.job is states.Job.DONE
+    fact = _compared(document, without, step_s)
     return {
         "runs": _RUNS,
         "steps": job.steps,
@@ -59,13 +70,22 @@ def forecast(
         "start_s": round(job.preparation_s.mean, 3),
         "mttp_s": job.mttp_s[0] if job.mttp_s[0] < math.inf else None,
         **{name: {k: round(x, 8) for k, x in asdict(spread).items()} for name, spread in spreads.items()},
-        "off": {n: round(spreads[n].p50 / document[n] - 1, 4) for n in ("total_s", "cost_usd")} if done else None,
+        "fact": fact,
+        "off": {n: round(spreads[n].p50 / fact[n] - 1, 4) for n in ("total_s", "cost_usd")} if done else None,
     }
 
 
-def _expected(spec: Mapping[str, Any], world: World, step_s: float, start_s: float) -> Job:
+def _compared(document: Mapping[str, Any], without: Sequence[Downtime], step_s: float) -> dict[str, Any]:
+    """What came out, but for the time without a controller in which nothing was trained, and its share of the cost."""
+    idle_s, span_s = sum(one.idle_s(step_s) for one in without), sum(one.span_s for one in without)
+    idle_usd = document["spent_usd"][DOWNTIME] * idle_s / span_s if span_s else 0.0
+    less = {"total_s": round(document["total_s"] - idle_s, 3), "cost_usd": round(document["cost_usd"] - idle_usd, 8)}
+    return {name: less.get(name, document[name]) for name in FIGURES}
+
+
+def _expected(spec: Mapping[str, Any], world: World, step_s: float, start_s: float, injection: Injection | None) -> Job:
     """The job as it was submitted; the price of a VM is its share of the whole cluster's."""
-    terms, pool, injected = world.terms, world.pools[0], spec.get("inject") or {}
+    terms, pool = world.terms, world.pools[0]
     spots = 0 if is_on_demand(pool) else terms.most - terms.steadies
     usd = spots * pool.usd_per_hour
     usd += 0.0 if terms.steady is None else terms.steadies * terms.steady.usd_per_hour
@@ -74,10 +94,10 @@ def _expected(spec: Mapping[str, Any], world: World, step_s: float, start_s: flo
     if not spots:
         usd += vms * pool.usd_per_hour
     # Lives that are ended on purpose count from when a machine trains, those of the simulator from its request.
-    life_s = terms.mttp_s + (start_s if injected else 0.0)
+    life_s = terms.mttp_s + (start_s if injection else 0.0)
     lives: tuple[float, ...] = (life_s,) if spots else (math.inf,)
-    if spots and (count := injected.get("count")) is not None:  # whoever comes later stays
-        lives = lives * max(count - vms + 1, min(count, 1)) + (math.inf,)
+    if spots and injection and injection.count is not None:  # whoever comes later stays
+        lives = lives * max(injection.count - vms + 1, min(injection.count, 1)) + (math.inf,)
     return Job(
         name="forecast",
         steps=terms.steps or 0,
@@ -89,7 +109,7 @@ def _expected(spec: Mapping[str, Any], world: World, step_s: float, start_s: flo
         mttp_s=lives,
         save_every_steps=spec.get("save_every_steps"),
         spot_usd_per_hour=usd / vms,
-        missed_notice_rate=float(injected["missed"] if injected else Notices().missed_rate),
+        missed_notice_rate=injection.missed + injection.silent if injection else float(Notices().missed_rate),
         proactive_replacement=True,
         vms=vms,
     )
@@ -111,6 +131,7 @@ def _start_s(spec: Mapping[str, Any], created_s: float, world: World, machines: 
 def rows_of(document: Mapping[str, Any]) -> list[tuple[str, float, float, float, float, str]]:
     """(what, median, 5th and 95th percentile, fact, unit) of a document with a forecast, for people."""
     units = ("s", "$", "")
+    fact = document["forecast"].get("fact", document)  # documents of an older deepvm have none
     names = ("total time", "cost", "preemptions")
     return [
         (
@@ -118,7 +139,7 @@ def rows_of(document: Mapping[str, Any]) -> list[tuple[str, float, float, float,
             document["forecast"][key]["p50"],
             document["forecast"][key]["p5"],
             document["forecast"][key]["p95"],
-            document[key],
+            fact[key],
             unit,
         )
         for what, key, unit in zip(names, FIGURES, units, strict=True)

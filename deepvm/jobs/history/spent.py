@@ -4,7 +4,7 @@ A job trains, or it waits: for machines, while fewer live than it needs (allocat
 (preparation). Of the time in which it trains, versions stalled a part (save), and the share of the steps that were done
 twice is recompute. Money follows the machines that the cloud counted meanwhile; what it counted after the last step,
 until all were gone, is release; that time belongs to preparation. While a job is stopped, until it is resumed, its time
-stands still.
+stands still. What happened while there was no controller counts as nothing but that (downtime).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from itertools import pairwise, takewhile
 
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import MachineRecord, Role, World
+from deepvm.jobs.history.downtime import DOWNTIME, Downtime, cut
 from deepvm.jobs.history.history import EventRow
 
 CAUSES = ("allocation", "preparation", "compute", "recompute", "save")
@@ -24,17 +25,20 @@ _TRAINS = (Job.RUNNING.value, Job.SAVING.value)
 
 @dataclass(frozen=True)
 class Spent:
-    """By cause: seconds of the job, dollars, and seconds of machines that train."""
+    """By cause, or as downtime: seconds of the job, dollars, and seconds of machines that train."""
 
     seconds: Mapping[str, float]
     usd: Mapping[str, float]
     machine_s: Mapping[str, float]
 
 
-def spent(created_s: float, world: World, events: Sequence[EventRow]) -> Spent:
-    """What a job has spent until now."""
-    found = {part: dict.fromkeys(CAUSES, 0.0) for part in ("seconds", "usd", "machine_s")}
-    for cause, from_s, to_s in _stretches(created_s, world, events):
+def spent(created_s: float, world: World, events: Sequence[EventRow], without: Sequence[Downtime] = ()) -> Spent:
+    """What a job has spent until now; ``without``: when it had no controller."""
+    found = {
+        part: dict.fromkeys((*CAUSES, *([DOWNTIME] if without else [])), 0.0)
+        for part in ("seconds", "usd", "machine_s")
+    }
+    for cause, from_s, to_s in cut(_stretches(created_s, world, events), without):
         found["seconds"][cause] += to_s - from_s
         found["usd"][cause] += _over(world, from_s, to_s, lambda m: m.pool.usd_per_hour / 3600)
         found["usd"][cause] += sum(head.usd_between(from_s, to_s) for head in world.heads)
@@ -113,11 +117,18 @@ def on_demand_usd(world: World, usd_per_hour: float) -> float:
     return trained_s * usd_per_hour / 3600 + kept + world.head_usd
 
 
-def same_work_usd(found: Spent, world: World, usd_per_hour: float) -> float:
-    """What the same steps would have cost on demand: they alone, and loading once on as many machines."""
-    trained = [m for m in world.machines.values() if m.role is Role.TRAINER and m.launched_s and m.trained_s]
-    loads_s = [m.trained_s - m.launched_s for m in trained if m.trained_s and m.launched_s][: world.terms.most]
-    return (found.machine_s["compute"] + sum(loads_s)) * usd_per_hour / 3600
+def same_work_usd(found: Spent, world: World, usd_per_hour: float, without: Sequence[Downtime] = ()) -> float | None:
+    """What the same steps would have cost on demand: they alone, and loading once on as many machines.
+
+    Those that were done without a controller count as long as the others; None if there are no others.
+    """
+    seen = world.steps - sum(one.steps for one in without)
+    if not found.seconds["compute"] or (without and seen <= 0):
+        return None
+    trained = [(m.launched_s, m.trained_s) for m in world.machines.values() if m.role is Role.TRAINER]
+    loads_s = [to_s - from_s for from_s, to_s in trained if from_s is not None and to_s is not None][: world.terms.most]
+    steps_s = found.machine_s["compute"] * (world.steps / seen if without else 1.0)
+    return (steps_s + sum(loads_s)) * usd_per_hour / 3600
 
 
 def _lived_s(machine: MachineRecord, now_s: float) -> float:

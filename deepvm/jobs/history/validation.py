@@ -18,6 +18,7 @@ from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import SavePolicy
 from deepvm.errors import RequestError, SimulationError
 from deepvm.jobs.decisions.world import LOST, PREEMPTED, MachineRecord, Reason, Role, Terms, World
+from deepvm.jobs.history.downtime import Downtime
 from deepvm.jobs.history.history import EventRow
 
 HOLDING = (Reason.EMERGENCY.value, Reason.RESIZE.value, Reason.STOP.value)
@@ -77,7 +78,7 @@ def observed(created_s: float, world: World, events: Sequence[EventRow]) -> Obse
     if not generations or end_s is None:
         return None
     trainers = [m for m in world.machines.values() if m.role is Role.TRAINER and m.launched_s is not None]
-    deaths = {m.id: _death_s(m, generations) for m in trainers}
+    deaths = {m.id: _death_s(m) for m in trainers}
     needed = _needed_s(created_s, world, trainers, deaths)
     waits, prepared, trained_s = list[float](), list[float](), 0.0
     before_s, before = created_s, set[str]()
@@ -139,9 +140,12 @@ def _generations(world: World, events: Sequence[EventRow]) -> list[_Generation]:
     return [found[number] for number in sorted(found)]
 
 
-def step_time(world: World, events: Sequence[EventRow]) -> float:
-    """Mean time of a step without what versions cost, seconds; 0 if it is not known."""
-    return _step_s(_generations(world, events)) or float(world.facts.step_s)
+def step_time(world: World, events: Sequence[EventRow], without: Sequence[Downtime] = ()) -> float:
+    """Mean time of a step without what versions cost, seconds; 0 if it is not known.
+
+    ``without``: when there was no controller; what was done then does not count.
+    """
+    return _step_s(_generations(world, events), without) or float(world.facts.step_s)
 
 
 def _add_version(one: _Generation, event: EventRow) -> None:
@@ -155,11 +159,13 @@ def _add_version(one: _Generation, event: EventRow) -> None:
         one.stalls_s += float(event.facts["stall_s"])
 
 
-def _step_s(generations: Sequence[_Generation]) -> float:
+def _step_s(generations: Sequence[_Generation], without: Sequence[Downtime] = ()) -> float:
     """Mean time of a step without what versions cost, 0 if none is known."""
     known = [g for g in generations if g.known[0] > g.first]
-    steps = sum(g.known[0] - g.first for g in known)
-    return sum(g.known[1] - g.start_s - g.known_stalls_s for g in known) / steps if steps else 0.0
+    unseen = [one for one in without if any(g.start_s <= one.since_s and one.until_s <= g.known[1] for g in known)]
+    steps = sum(g.known[0] - g.first for g in known) - sum(one.steps for one in unseen)
+    took_s = sum(g.known[1] - g.start_s - g.known_stalls_s for g in known) - sum(one.span_s for one in unseen)
+    return took_s / steps if steps > 0 and took_s > 0 else 0.0
 
 
 def _lost_steps(generations: Sequence[_Generation], step_s: float) -> int:
@@ -172,16 +178,9 @@ def _lost_steps(generations: Sequence[_Generation], step_s: float) -> int:
     return lost
 
 
-def _death_s(machine: MachineRecord, generations: Sequence[_Generation]) -> float:
-    """When it was, or would have been, taken back.
-
-    One that is noticed when another is gone is not of the next generation: for the job it goes with the other. The
-    simulator would have it train until its own end, and interrupt the job once more.
-    """
+def _death_s(machine: MachineRecord) -> float:
+    """When it was, or would have been, taken back."""
     if machine.noticed_s is not None and machine.taken_s is not None:
-        last = next((g for g in reversed(generations) if machine.id in g.members), None)
-        if last is not None and not last.held_s and machine.noticed_s <= last.end_s < machine.taken_s:
-            return last.end_s
         return machine.taken_s
     return machine.ended_s or math.inf if machine.end_reason in (LOST, PREEMPTED) else math.inf
 

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.core.units import counted, format_seconds
+from deepvm.jobs.controller.injector import INJECTED, Injection
 from deepvm.jobs.decisions.react import BUDGET, DEADLINE, NEVER_READY
-from deepvm.jobs.decisions.world import RELEASED, UNREADY
+from deepvm.jobs.decisions.world import RELEASED, UNREADY, Terms
+from deepvm.jobs.history.downtime import DOWNTIME
 from deepvm.jobs.history.history import MACHINE, MARKET, STATE, EventRow
+from deepvm.jobs.submission import more_money, more_time
 
 SAVED = {
     "emergency": "before a preemption",
@@ -36,9 +39,14 @@ def event_line(event: EventRow) -> str:
         "ended": lambda: f"{who}: trainers ended with exit code {facts['code']} after step {facts['step']}",
         "safe": lambda: f"version {facts['version']} is safe, {SAVED[facts['reason']]}",
         "unsaved": lambda: f"no version was saved: {facts['why']}",
+        "hung": lambda: _hung(facts),
         "stop": lambda: f"the job is to stop: {facts['why']}",
         "savenow": lambda: "a version was asked for",
         "failed": lambda: f"{who}: {facts['why']}",
+        DOWNTIME: lambda: f"there was no controller for {_left(event.at_s - facts['since_s'])}",
+        INJECTED: lambda: (
+            f"machines are taken back on purpose, after {_left(Injection.written(facts).mean_s)} of training on average"
+        ),
         MARKET: lambda: f"machines are asked for {facts['market']}: {facts['why']}",
     }
     if kind != STATE:
@@ -46,7 +54,7 @@ def event_line(event: EventRow) -> str:
     return f"generation {facts['generation']} forms" if event.state == "forming" else f"the job is {event.state}"
 
 
-_TROUBLE = {"refused", "noticed", MACHINE, "unsaved", "failed"}
+_TROUBLE = {DOWNTIME, "refused", "noticed", MACHINE, "unsaved", "failed", "hung"}
 _GROUPS = {"launched": "machines", "safe": "versions", "savenow": "versions"}
 
 
@@ -64,6 +72,11 @@ def _left(seconds: float) -> str:
     return format_seconds(max(seconds, 0.0), digits=2)
 
 
+def _hung(facts: Mapping[str, Any]) -> str:
+    again = f"; it begins anew after {counted(facts['version'], 'step')}" if facts["again"] else ""
+    return f"{facts['why']}{again}"
+
+
 def _started(facts: Mapping[str, Any]) -> str:
     if facts.get("version") is None:
         return ""
@@ -75,7 +88,7 @@ def _started(facts: Mapping[str, Any]) -> str:
     )
 
 
-def closing_lines(document: Mapping[str, Any], last: Sequence[str], folder: Path) -> Iterator[str]:
+def closing_lines(document: Mapping[str, Any], terms: Terms, last: Sequence[str], folder: Path) -> Iterator[str]:
     """What to know of a job that has not trained to its end, and what to do next."""
     name, state = document["name"], document["state"]
     if state == "failed":
@@ -86,15 +99,17 @@ def closing_lines(document: Mapping[str, Any], last: Sequence[str], folder: Path
     elif state == "stopped":
         if document["why"].startswith(NEVER_READY):
             yield from last
-        steps = counted(document["steps"], "step")
-        yield f"{name}: {document['why']}, after {steps}; deepvm jobs resume {name}{_more(document)} goes on"
+        steps, version = counted(document["steps"], "step"), document["version"]
+        safe = f", {version} of them safe" if version < document["steps"] else ""
+        more = _more(document, terms)
+        yield f"{name}: {document['why']}, after {steps}{safe}; deepvm jobs resume {name}{more and ' '}{more} goes on"
 
 
-def _more(document: Mapping[str, Any]) -> str:
+def _more(document: Mapping[str, Any], terms: Terms) -> str:
     """What a job needs to go on, as options: what ended it once ends it again."""
     if document["why"].startswith(BUDGET):
-        return f" --total-usd {2 * document['cost_usd']:.2g}"
-    return f" --deadline {max(document['total_s'] / 3600, 0.01):.2g}h" if document["why"] == DEADLINE else ""
+        return more_money(document["cost_usd"], terms)
+    return more_time(terms) if document["why"] == DEADLINE else ""
 
 
 def clock(at_s: float) -> str:

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from deepvm.core.units import counted
 from deepvm.jobs.decisions.world import MachineRecord
+from deepvm.jobs.history.downtime import Downtime
 from deepvm.jobs.history.history import EventRow, Sample
 from deepvm.reports.jobs.charts import (
     Line,
@@ -54,14 +55,20 @@ def versions(events: Sequence[EventRow]) -> Iterator[tuple[float, int, str]]:
             yield event.at_s, int(event.facts["version"]), str(event.facts["reason"])
 
 
-def steps_chart(times: Times, samples: Sequence[Sample], events: Sequence[EventRow], total: int | None) -> Html:
-    """Steps over time; versions as ticks below, losses as marks."""
+def steps_chart(
+    times: Times,
+    samples: Sequence[Sample],
+    events: Sequence[EventRow],
+    total: int | None,
+    without: Sequence[Downtime] = (),
+) -> Html:
+    """Steps over time; versions as ticks below, losses as marks; a band where there was no controller."""
     points = [(s.at_s - times.start_s, float(s.step)) for s in samples]
     if not points:
         return tag("p", "No step has been seen yet.")
     most = max(float(total or 0), *(step for _, step in points), 1.0)
     saved, lost = list(versions(events)), losses(samples)
-    marks = [*_rug(saved, times), *_lost(lost, times, most)]
+    marks = [*_bands(without, times), *_rug(saved, times), *_lost(lost, times, most)]
     lines = [Line("steps", "step", points)]
     if total is not None:
         lines.append(Line("goal", "all steps", [(0.0, float(total)), (times.span_s, float(total))]))
@@ -72,7 +79,16 @@ def steps_chart(times: Times, samples: Sequence[Sample], events: Sequence[EventR
     keys = [("steps", "steps done"), *([("goal", "all steps")] if total is not None else [])]
     keys += [(f"saved {kind}", f"saved {SAVED[kind]}") for kind in kinds]
     keys += [("loss", "steps lost")] if lost else []
+    keys += [("downtime", "no controller: not known in between")] if without else []
     return joined(legend(keys), chart)
+
+
+def _bands(without: Sequence[Downtime], times: Times) -> Iterator[Html]:
+    for one in without:
+        width = percent(times.share(one.until_s) - times.share(one.since_s))
+        tip = f"no controller\nfrom {times.elapsed(one.since_s)} to {times.elapsed(one.until_s)}"
+        x = times.place(one.since_s)
+        yield tag("rect", class_="bar downtime", x=x, y=0, width=width, height=HEIGHT, data_tip=tip)
 
 
 def _letters(most: float) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -34,6 +34,7 @@ def jobs_document(jobs: Sequence[JobLine]) -> dict[str, Any]:
                 "preemptions": job.preemptions,
                 "machines": job.machines,
                 "cost_usd": job.cost_usd,
+                "failed_saves": job.failed_saves,
             }
             for job in jobs
         ],
@@ -60,21 +61,31 @@ def print_jobs(jobs: Sequence[JobLine]) -> None:
 
 
 def state_words(job: JobLine) -> str:
-    """The state of a job, and what is wrong with its controller."""
+    """The state of a job, and what is wrong with its controller and its versions."""
     said = {GONE: ", no controller", ELSEWHERE: ", controller elsewhere"}
-    return f"{job.state}{said.get(job.controller, '')}"
+    return f"{job.state}{said.get(job.controller, '')}{', saves failed' if job.failed_saves else ''}"
+
+
+def saved_words(document: Mapping[str, Any]) -> Iterator[str]:
+    """What is safe of a job, and what is not; documents of an older deepvm say nothing of the latter."""
+    saves = ", ".join(f"{count} {reason}" for reason, count in document["saves"].items() if count) or "none"
+    version = document.get("version", 0)
+    newest = f"; the newest has {counted(version, 'step')}" if version and version < document["steps"] else ""
+    yield f"saved versions: {saves}{newest}"
+    if (failed := document.get("failed_saves")) and failed["total"]:
+        last = f", {failed['in_a_row']} since the newest version: {failed['why']}" if failed["in_a_row"] else ""
+        yield f"{counted(failed['total'], 'save')} failed{last}"
 
 
 def print_job(document: Mapping[str, Any], events: Sequence[EventRow]) -> None:
     """One job: in short, its machines, what happened last."""
-    saves = ", ".join(f"{count} {reason}" for reason, count in document["saves"].items() if count) or "none"
     lines = [
         f"{document['name']}: {document['state']}{', ' + document['why'] if document['why'] else ''}",
         f"{document['steps']} steps in {format_seconds(document['total_s'])}, "
         f"{counted(document['generations'], 'generation')}",
         f"{counted(document['preemptions'], 'preemption')}, {document['notices']} with a notice; "
         f"{document['lost_steps']} steps lost",
-        f"saved versions: {saves}",
+        *saved_words(document),
         f"{document['cost_usd']:.4f} $ paid"
         + (f", {document['head_usd']:.4f} $ of it for the controller" if document.get("head_usd") else ""),
     ]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from deepvm.core.units import counted, format_seconds
-from deepvm.jobs.decisions.states import Machine
-from deepvm.jobs.decisions.world import REFUSED, MachineRecord, World
+from deepvm.jobs.decisions.states import Job, Machine
+from deepvm.jobs.decisions.world import REFUSED, MachineRecord, Role, World
 from deepvm.jobs.history.history import EventRow
 from deepvm.reports.jobs.events import clock, event_line
 from deepvm.reports.markup import visible
@@ -143,6 +143,8 @@ def _counts(world: World) -> Iterator[str]:
     saves = sum(world.counts.saves.values())
     if saves:
         yield counted(saves, "save")
+    if world.counts.failed.in_a_row:
+        yield f"{counted(world.counts.failed.in_a_row, 'save')} failed since"
     if world.preemptions:
         yield counted(world.preemptions, "preemption")
     if world.counts.lost_steps:
@@ -155,7 +157,7 @@ def _table(world: World, width: int) -> Iterator[str]:
     ended = sorted((m for m in world.machines.values() if m.state.over), key=lambda m: m.ended_s or m.requested_s)
     shown = alive[:_MACHINES]
     shown = [*shown, *reversed(ended[-max(_MACHINES - len(shown), 0) :] if len(shown) < _MACHINES else [])]
-    rows = [_cells(machine, world.now_s) for machine in shown]
+    rows = [_cells(machine, world) for machine in shown]
     places = fitting([_unwrapped(c) for c in _COLUMNS], rows, width) or [0, 2, 4]
     columns = [_COLUMNS[i] for i in places]
     cells = [[c.header for c in columns], *([row[i] for i in places] for row in rows)]
@@ -174,8 +176,27 @@ def _unwrapped(column: Column) -> Column:
     return Column(column.header, column.align, column.drop, wrap=False)
 
 
-def _cells(machine: MachineRecord, now_s: float) -> list[str]:
-    state = machine.state.value
+_STATES: Mapping[Machine, str] = {
+    Machine.INTENT: "asked for",
+    Machine.BOOTING: "booting",
+    Machine.WARMING: "loading",
+    Machine.SUSPECT: "silent",
+    Machine.RELEASING: "being released",
+}
+
+
+def _state(machine: MachineRecord, world: World) -> str:
+    """What a machine does, in a word or two."""
+    if machine.state is not Machine.MEMBER:
+        return _STATES.get(machine.state, str(machine.state.value))
+    if machine.role is Role.ANCHOR:
+        return "keeping versions"
+    trains = world.formed and machine.id in world.members and world.job in (Job.RUNNING, Job.SAVING)
+    return "training" if trains else "waiting"
+
+
+def _cells(machine: MachineRecord, world: World) -> list[str]:
+    state, now_s = _state(machine, world), world.now_s
     if machine.state.over:
         state = machine.end_reason if machine.end_reason == REFUSED else f"ended: {machine.end_reason}"
     elif machine.state is Machine.NOTICED and machine.taken_s is not None:

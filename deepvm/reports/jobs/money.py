@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from deepvm.core.units import format_seconds
+from deepvm.jobs.history.downtime import DOWNTIME
 from deepvm.reports.tables import Column, print_lines, print_table
 
 _WORDS = {
@@ -14,13 +15,15 @@ _WORDS = {
     "save": "saving versions",
     "allocation": "waiting for machines",
     "preparation": "loading",
+    "downtime": "no controller",
     "release": "until all were gone",
 }
 
 
 def print_money(document: Mapping[str, Any]) -> None:
     """As a table; nothing where nothing was paid."""
-    usd, seconds = document["spent_usd"], document["breakdown_s"]
+    usd = {DOWNTIME: 0.0, **document["spent_usd"]}
+    seconds = {**document["breakdown_s"], DOWNTIME: document.get("downtime_s", 0.0)}
     paid = document["cost_usd"]
     if not paid:
         return

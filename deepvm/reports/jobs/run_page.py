@@ -15,13 +15,14 @@ from typing import Any
 
 from deepvm.core.units import counted, format_seconds
 from deepvm.jobs.decisions.states import Job
+from deepvm.jobs.history.downtime import DOWNTIME
 from deepvm.jobs.history.history import EventRow
 from deepvm.jobs.standing import ELSEWHERE, GONE, Standing
 from deepvm.reports.documents import to_yaml
 from deepvm.reports.jobs.charts import Times, elapsed, stacked
 from deepvm.reports.jobs.events import event_group, event_line
 from deepvm.reports.jobs.job_charts import cost_chart, losses, paid, steps_chart
-from deepvm.reports.jobs.timeline import timeline
+from deepvm.reports.jobs.timeline import Trained, timeline
 from deepvm.reports.jobs.validation import FORECAST_COLUMNS, forecast_cells, forecast_said
 from deepvm.reports.markup import Html, joined, table, tag, visible
 from deepvm.reports.page_frame import Frame, beside
@@ -38,6 +39,7 @@ _CAUSES = {
     "save": ("saves", "training stood still"),
     "allocation": ("allocation", "no machine yet"),
     "preparation": ("preparation", "booting, loading, joining"),
+    DOWNTIME: ("no controller", "nobody watched; machines may have trained on"),
 }
 GROUPS = {"machines": "Machines", "versions": "Versions", "training": "Training", "trouble": "Trouble"}
 """Kinds of events to choose from, with their names on the page."""
@@ -93,9 +95,11 @@ class RunPage:
         return {
             "head": joined(*self._head()),
             "time": joined(self._breakdown(), *self._forecast()),
-            "machines": timeline(machines, self.times),
+            "machines": timeline(machines, self.times, self.trained),
             "machine-table": self._machine_table(),
-            "steps": steps_chart(self.times, job.samples, job.events, total if isinstance(total, int) else None),
+            "steps": steps_chart(
+                self.times, job.samples, job.events, total if isinstance(total, int) else None, job.without
+            ),
             "step-table": self._step_table(),
             "money": cost_chart(self.times, machines, document, budget),
             "money-table": self._money_table(),
@@ -109,6 +113,11 @@ class RunPage:
         world = self.job.world
         ends = [m.ended_s for m in world.machines.values() if m.ended_s is not None]
         return Times(self.job.row.created_s, max([world.now_s, *ends]))
+
+    @property
+    def trained(self) -> Trained:
+        """When which machines trained."""
+        return Trained.of(self.job.events, self.times.end_s, self.job.without)
 
     # --- the head ----------------------------------------------------------------------------------------------------
 
@@ -126,6 +135,10 @@ class RunPage:
             yield tag("p", why, class_="alarm")
         elif job.controller == ELSEWHERE:
             yield tag("p", "Its controller runs elsewhere, or its folder was removed.", class_="quiet")
+        failed = document.get("failed_saves", {})
+        if failed.get("in_a_row"):
+            count, since = counted(failed["in_a_row"], "save"), f"the newest that is safe: {failed['why']}"
+            yield tag("p", visible(f"{count} failed since version {document['version']}, {since}"), class_="alarm")
         yield tag("p", self._rented(), class_="quiet")
         yield tag("dl", *(self._card(*card) for card in self._cards()), class_="cards")
 
@@ -161,7 +174,8 @@ class RunPage:
         yield "Versions saved", number(sum(document["saves"].values())), reasons or "none yet"
 
     def _breakdown(self) -> Html:
-        spent = {cause: float(self.job.document["breakdown_s"].get(cause, 0.0)) for cause in _CAUSES}
+        known = {**self.job.document["breakdown_s"], DOWNTIME: self.job.document.get("downtime_s", 0.0)}
+        spent = {cause: float(known.get(cause, 0.0)) for cause in _CAUSES if cause != DOWNTIME or known[cause]}
         whole = sum(spent.values())
         if not whole:
             return tag("p", "Nothing yet.")

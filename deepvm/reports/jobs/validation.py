@@ -16,7 +16,9 @@ def forecast_said(document: Mapping[str, Any]) -> str:
     found = document["forecast"]
     lives = "no preemptions" if found["mttp_s"] is None else f"lives of {format_seconds(found['mttp_s'], digits=2)}"
     start = f"starts of {format_seconds(found['start_s'], digits=2)}"
-    return f"forecast for {counted(found['steps'], 'step')}, with {lives} and {start} on average"
+    said = f"forecast for {counted(found['steps'], 'step')}, with {lives} and {start} on average"
+    left_out_s = document["total_s"] - found.get("fact", document)["total_s"]
+    return f"{said}; {format_seconds(left_out_s, digits=2)} without a controller are left out" if left_out_s else said
 
 
 def forecast_cells(document: Mapping[str, Any]) -> list[list[str]]:

@@ -27,8 +27,16 @@ class RunSaves(TypedDict):
     stop: Annotated[int, "before the end"]
 
 
+class RunFailedSaves(TypedDict):
+    """Versions that did not come."""
+
+    total: Annotated[int, "in all"]
+    in_a_row: Annotated[int, "since the newest version that is safe"]
+    why: Annotated[str, "why the last of those did not come, empty without any"]
+
+
 class RunBreakdown(TypedDict):
-    """What the time went into; it adds up to total_s."""
+    """What the time went into; with downtime_s it adds up to total_s."""
 
     allocation: Annotated[float, "waiting for machines, seconds"]
     preparation: Annotated[float, "booting, loading, joining, seconds"]
@@ -45,6 +53,7 @@ class RunSpent(TypedDict):
     compute: Annotated[Usd, "steps that count"]
     recompute: Annotated[Usd, "steps that were lost and done again"]
     save: Annotated[Usd, "saves, while training stood still"]
+    downtime: Annotated[Usd, "machines that lived while there was no controller"]
     release: Annotated[Usd, "from the last step until all machines were gone"]
 
 
@@ -70,6 +79,14 @@ class RunOff(TypedDict):
     cost_usd: Annotated[float | None, "of the cost, null where the fact is 0"]
 
 
+class RunFact(TypedDict):
+    """What came out, but for the time in which there was no controller and nothing was trained."""
+
+    total_s: Annotated[float, "from the submission to the end, seconds"]
+    cost_usd: Annotated[Usd, "of all machines"]
+    preemptions: Annotated[int, "machines that were taken back or lost"]
+
+
 class RunForecast(TypedDict):
     """What ``simulate`` says of the job by what was known before it began, but for the time of a step."""
 
@@ -81,6 +98,7 @@ class RunForecast(TypedDict):
     total_s: Annotated[Spread, "from the submission to the last step, seconds"]
     cost_usd: Annotated[Spread, "of all machines, US dollars"]
     preemptions: Annotated[Spread, "machines that are taken back"]
+    fact: RunFact
     off: Annotated[RunOff | None, "null for a job that has not trained to its end"]
 
 
@@ -132,8 +150,11 @@ class Run(TypedDict):
     notices: Annotated[int, "of those, how many were announced"]
     lost_steps: Annotated[int, "steps that were done again"]
     saves: RunSaves
+    failed_saves: RunFailedSaves
+    version: Annotated[int, "steps of the newest version that is safe"]
     total_s: Annotated[float, "from the submission to the end, but for the time in which it was stopped, seconds"]
     breakdown_s: RunBreakdown
+    downtime_s: Annotated[float, "without a controller, seconds; machines may have trained meanwhile"]
     cost_usd: Annotated[Usd, "what was paid"]
     head_usd: Annotated[Usd, "of that, for the machine that ran the controller of a detached job"]
     on_demand_cost_usd: Annotated[float | None, "what on-demand machines would have cost, US dollars, null if unknown"]
@@ -197,6 +218,7 @@ class ListedJob(TypedDict):
     preemptions: Annotated[int, "machines that were taken back or lost"]
     machines: Annotated[int, "that cost something now"]
     cost_usd: Annotated[Usd, "what was paid until now"]
+    failed_saves: Annotated[int, "since the newest version that is safe"]
 
 
 class Jobs(TypedDict):

@@ -7,11 +7,13 @@ one stretch, so the work grows with preemptions, not with steps or saves. What a
 its versions is durable by then in latencies.py.
 
 Sums of n uniform latencies are drawn from the uniform law with the same mean and variance, exact for n = 1. In a
-cluster only the notice of the machine that goes first is acted on.
+cluster only the notice of the machine that goes first has training saved; but no training begins with a machine that is
+noticed: it is let go when another is gone, or at its notice while all wait, as by the controller of deepvm run.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -55,6 +57,18 @@ def run(
     return _Engine(job, policy, lives, random, deadline).run(runs)
 
 
+def _in_order(gone: list[tuple[Rows, Any, Array]], runs: int) -> Iterator[tuple[Rows, Any, Array]]:
+    """(rows, machine, when) of requests, those that were earlier than the first of their row before it."""
+    at = np.zeros(runs)
+    at[gone[0][0]] = gone[0][2]
+    for early in (True, False):
+        for rows, machine, when in gone[1:]:
+            here = (when < at[rows]) == early
+            yield rows[here], machine, when[here]
+        if early:
+            yield gone[0]
+
+
 class _Engine:
     def __init__(
         self, job: Job, policy: SavePolicy, lives: LifeSource, random: np.random.Generator, deadline: Deadline | None
@@ -63,6 +77,7 @@ class _Engine:
         self._markets = None if deadline is None else Markets(job, policy, deadline)
         self._spot = job.market is Market.SPOT
         self._elastic = job.elastic and job.vms > 1
+        self._rigid = job.vms > 1 and not job.elastic
         self._warm = job.preparation_s if job.warm_preparation_s is None else job.warm_preparation_s
         behind = ZERO if job.stall_s is None else remainder(job.save_s, job.stall_s)
         self._backups = Backups(job.durable_s, behind)
@@ -179,26 +194,46 @@ class _Engine:
     def _lose(self, r: Runs, which: Rows, machine: Rows | int, when: Array) -> None:
         """In the rows ``which`` a machine is lost or released at ``when``; observe it and replace it."""
         rows = self._plain(which, len(r.number))
-        death, notice, asked = (a[rows, machine] for a in (r.death, r.notice, r.asked))
-        when = np.maximum(when, r.now[rows])
-        life = death - (asked if self._job.vms == 1 else r.asked[rows].max(1))
-        self._policy.learn(r, rows, life, death - notice)
-        again = when
-        if self._job.proactive_replacement:
-            again = np.minimum(np.maximum(notice, asked), when)
-            r.extra_s[rows] += when - again
-            if not self._elastic:  # one that was lost while the one before it was still there was paid so long only
-                r.extra_s[rows] -= np.maximum(r.now[rows] - death, 0.0)
-        r.now[rows] = when
+        with_it = self._noticed(r, which, machine, when) if self._rigid and not isinstance(machine, int) else []
+        again = self._observe(r, rows, machine, when, r.asked[rows, 0] if self._job.vms == 1 else r.asked[rows].max(1))
+        gone = [(which, machine, again)]
+        r.now[rows] = np.maximum(when, r.now[rows])
         r.step[rows] = r.durable[rows]
         r.training[rows] = False
-        r.preemptions[rows] += 1
+        for others, other in with_it:
+            newest = r.asked[others].max(1)
+            gone.append((others, other, self._observe(r, others, other, r.now[others], newest)))
+        leaves = np.zeros(len(r.number), dtype=bool)
         if self._markets is not None:
-            leaves = self._markets.on_demand_next(r, which)
-            self._change(r, which[leaves])
-            rows, again = which[~leaves], again[~leaves]
-            machine = machine if isinstance(machine, int) else machine[~leaves]
-        self._ask(r, rows, machine, again)
+            leaves[which] = self._markets.on_demand_next(r, which)
+            self._change(r, np.flatnonzero(leaves))
+        if not with_it and not leaves.any():
+            self._ask(r, rows, machine, again)
+            return
+        for rows, machine, again in _in_order(gone, len(r.number)):
+            stay = ~leaves[rows]
+            self._ask(r, rows[stay], machine if isinstance(machine, int) else machine[stay], again[stay])
+
+    def _observe(self, r: Runs, rows: Rows | slice, machine: Rows | int, when: Array, newest: Array) -> Array:
+        """Count a machine that is lost or released; returns when its replacement is asked for."""
+        death, notice, asked = (a[rows, machine] for a in (r.death, r.notice, r.asked))
+        before, until = r.now[rows] - when, np.maximum(when, r.now[rows])
+        self._policy.learn(r, rows, death - newest, death - notice)
+        r.preemptions[rows] += 1
+        if not self._job.proactive_replacement:
+            return until
+        again = np.minimum(np.maximum(notice, asked), until)
+        r.extra_s[rows] += until - again
+        if not self._elastic:  # one that was lost while the one before it was still there was paid so long only
+            r.extra_s[rows] -= np.maximum(before, 0.0)
+        return again
+
+    def _noticed(self, r: Runs, which: Rows, machine: Rows, when: Array) -> list[tuple[Rows, int]]:
+        """The machines that have trained with those that are lost, and are noticed: rows and machine of each."""
+        end = np.maximum(when, r.now[which])[:, None]
+        noticed = r.training[which, None] & (r.notice[which] <= end) & (r.death[which] > end)
+        noticed[np.arange(len(which)), machine] = False
+        return [(which[noticed[:, m]], m) for m in np.flatnonzero(noticed.any(0)).tolist()]
 
     def _change(self, r: Runs, rows: Rows) -> None:
         """Release all machines of these rows and request others in the other market."""
@@ -218,8 +253,11 @@ class _Engine:
     def _wait(self, r: Runs, which: Rows) -> None:
         """Wait for machines and prepare them; rows that lose one meanwhile wait again."""
         rows, count, job = self._plain(which, len(r.number)), len(which), self._job
-        first: Any = 0 if job.vms == 1 else r.death[rows].argmin(1)
-        now, death = r.now[rows], r.death[rows, first]
+        ends = r.death[rows]
+        if self._rigid:  # at the notice, if it is there to hear it
+            ends = np.minimum(np.maximum(r.notice[rows], r.ready[rows]), ends)
+        first: Any = 0 if job.vms == 1 else ends.argmin(1)
+        now, death = r.now[rows], ends[:, 0] if job.vms == 1 else ends[np.arange(count), first]
         ready = r.ready[rows, 0] if job.vms == 1 else r.ready[rows].max(1)
         if self._elastic:  # once all have trained together, those that are there go on
             ready = np.where(r.furthest[rows] > 0, r.ready[rows].min(1), ready)

@@ -26,8 +26,9 @@ import numpy as np
 import numpy.typing as npt
 
 from deepvm.catalog.documents.json_file import RepeatedKeys, parse_json
-from deepvm.errors import CatalogFormatError, Problem, RequestError
+from deepvm.errors import CatalogFormatError, DataError, Problem, RequestError
 from deepvm.io.safe_read import read_text
+from deepvm.simulator.engine.lifetimes import whole_lives
 
 MOST_NODES = 100_000
 LONGEST_GAP_S = 1e6
@@ -190,6 +191,18 @@ def pools_of(
         for trace in empty:
             say(f"{trace.path} is left out: {why}")
     return tuple(lives for _, lives in found if lives.life_s.size)
+
+
+def lives_to_replay(paths: Sequence[str | os.PathLike[str]]) -> tuple[float, ...]:
+    """The lives in traces that ended, seconds, in order: the first trace's, then the next one's.
+
+    Raises:
+        CatalogFormatError: as :func:`read_traces` and :func:`pools_of`. DataError: no machine is preempted there.
+    """
+    found = [life for pool in lives_of(paths) for life in whole_lives(pool.pairs)]
+    if not found:
+        raise DataError(f"{', '.join(map(str, paths))}: no machine is preempted there; name another trace")
+    return tuple(found)
 
 
 def check_nodes(nodes: int | None) -> None:

@@ -93,6 +93,14 @@ CASES = {
         "line 3: machines.count.max: 2 is less",
     ),
     "budget-list": (plus("budget: [3]\n"), "line 4: budget: a list of 1 cannot be used"),
+    "budget-number": (
+        plus("budget: 50\n"),
+        "line 4: budget: 50 cannot be used; allowed: {total_usd: 50, usd_per_hour: 3",
+    ),
+    "budget-sign": (
+        plus("budget: {total_usd: 50$}\n"),
+        "budget.total_usd: '50$' cannot be used; allowed: dollars in all, above 0: a number such as 50",
+    ),
     "tiers-of-objects": (plus("tiers:\n  - s3://a\n  - {url: s3://b}\n"), "line 6: tiers[1]: an object cannot be used"),
     "data-of-lists": (plus("data:\n  a: [x]\n"), "line 5: data.a: a list of 1 cannot be used"),
     "env-of-lists": (plus("env:\n  A: [x]\n"), "line 4: env: an object cannot be used"),
@@ -117,6 +125,24 @@ CASES = {
     "unknown-market": ("name: x\ntrain: t\nmachines: {type: a, market: Spot}\n", "line 3: machines.market: 'Spot'"),
     "no-code": (plus("code: ./nowhere\n"), "code: there is no folder './nowhere'"),
     "no-such-type": ("name: x\ntrain: t\nmachines: {type: g4dn.huge}\n", "machines.type"),
+    "misspelt-type": (
+        "name: x\ntrain: t\nmachines:\n  count: 2\n  type: g4dn.xlagre\n",
+        "line 5: machines.type: 'g4dn.xlagre' cannot be used; allowed: an instance type of the catalog; "
+        "did you mean g4dn.xlarge?",
+    ),
+    "misspelt-anchor": (plus("anchor: {type: m7g.larg}\n"), "line 4: anchor.type: 'm7g.larg' cannot be used"),
+    "too-little-an-hour": (
+        "name: x\ntrain: t\nmachines: {type: g4dn.xlarge, count: 4}\nbudget: {usd_per_hour: 1.2}\n",
+        "line 4: budget.usd_per_hour: 1.2 cannot be used; allowed: 1.2784 or more, which buys 4 x g4dn.xlarge",
+    ),
+    "too-little-for-a-deadline": (
+        "name: x\ntrain: t\nsteps: 9\nmachines: {type: g4dn.xlarge}\nbudget: {usd_per_hour: 0.1, deadline: 1h}\n",
+        "allowed: 0.526 or more, which buys 1 x g4dn.xlarge on demand, which the deadline may need",
+    ),
+    "half-a-step": (plus("steps: 1.5\n"), "line 4: steps: 1.5 cannot be used; allowed: how many the training takes"),
+    "part-of-a-step": (plus("steps: 1.23e1\n"), "line 4: steps: '1.23e1' cannot be used"),
+    "no-steps": (plus("steps: 0e3\n"), "line 4: steps: '0e3' cannot be used"),
+    "too-many-steps": (plus("steps: 1e13\n"), "line 4: steps: '1e13' cannot be used"),
     "no-such-plan": (
         "name: x\ntrain: t\nmachines: {plan: nowhere.json}\n",
         "machines.plan: 'nowhere.json' cannot be used",

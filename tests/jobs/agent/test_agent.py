@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from support.jobs.metadata_services import Imds
 from support.jobs.real_agents import Commander, running
 from support.jobs.runs import until
 
-from deepvm.io.agent_board import RankWord
+from deepvm.io.agent_board import RankWord, SaveReason, Scheduled, Word
+from deepvm.io.agent_link import AgentLink
 from deepvm.jobs.agent.agent import Agent, Orders
+from deepvm.jobs.agent.backups import Backups
 from deepvm.jobs.agent.preparation import Surroundings
 
 WHOLE = pytest.mark.slow  # a whole agent
@@ -138,3 +141,142 @@ def test_what_trainers_of_an_older_generation_say_does_not_count(commander: Comm
     assert agent._answer({**saved, "epoch": 2}) == {} and agent._safe == 900
     agent._over.set()
     agent._reporter.join()
+
+
+class Rank:
+    """A trainer's side of an agent that a test drives: it holds in a thread."""
+
+    def __init__(self, agent: Agent, rank: int, world: int) -> None:
+        agent._trainers = NoTrainers()  # type: ignore[assignment]
+        agent._trainers.command = type("Command", (), {"processes": 1})()  # type: ignore[union-attr, misc]
+        self.agent, self.step = agent, 0
+        ranks = [{"machine": f"m{n + 1}", "processes": 1, "address": "127.0.0.1"} for n in range(world)]
+        self.orders = Orders(generation=1, ranks=ranks)
+        agent._change(self.orders)
+        assert agent._board is not None
+        self.board = agent._board
+        folder = agent._around.folder
+        self.link = AgentLink(folder, rank=rank, local_rank=0, world=world, local_world=1, epoch=1)
+        self._holding = threading.Thread()
+
+    def told(self, asked_s: float | None) -> None:
+        """What the next heartbeat brings."""
+        save = None if asked_s is None else {"reason": SaveReason.EMERGENCY, "asked_s": asked_s, "left_s": 60.0}
+        self.agent._obey(replace(self.orders, save=save))
+        self.agent._save(self.agent._orders)
+
+    def steps(self, scheduled: Scheduled | None = None) -> Scheduled | None:
+        """Do a step; hold behind it if a version is due, as if it had been saved."""
+        self.step += 1
+        if scheduled is not None:
+            self.board.schedule(self.step, scheduled)
+        save = self.link.stepped(self.step, 1000)
+        if save is not None:
+            self._holding = threading.Thread(target=self.link.hold, args=(self.step, save), daemon=True)
+            self._holding.start()
+            until(lambda: self.board.of_rank(0, RankWord.HELD) == self.step)
+        return save
+
+    def goes_on(self) -> bool:
+        if self._holding.ident is None:
+            return True
+        self._holding.join(1.0)
+        return not self._holding.is_alive()
+
+    def close(self) -> None:
+        self.board.words[Word.RESUMED] = 2**63
+        assert self.goes_on()
+        self.link.close()
+
+
+def agent_of(folder: Path, machine: str) -> Agent:
+    return Agent(Surroundings(machine, b"", folder, lambda: "http://127.0.0.1:9", "127.0.0.1"), None)
+
+
+def test_a_save_that_is_retried_between_two_heartbeats_is_saved_anew(tmp_path: Path) -> None:
+    """The version for which the trainers hold has failed: it is not the one that is asked for now."""
+    agent = agent_of(tmp_path, "m1")
+    rank = Rank(agent, 0, 1)
+    rank.told(1.0)
+    first = rank.steps()
+    assert first is not None and first.request == 1
+    agent._told_of_save({"version": 1, "save": list(first), "error": "the bucket is full"})
+    rank.told(3.0)
+    assert rank.goes_on(), "it holds for a version that has failed"
+    again = rank.steps()
+    assert again is not None and (again.request, again.reason) == (2, SaveReason.EMERGENCY)
+    assert not rank.goes_on(), "what it did next would be lost"
+    rank.told(3.0)  # the same order
+    assert not rank.goes_on() and rank.board.words[Word.REQUEST] == 2
+    rank.told(None)
+    assert rank.goes_on() and agent._there == 0
+    rank.close()
+    agent._over.set()
+    agent._reporter.join()
+
+
+def test_ranks_of_other_machines_go_on_with_it(tmp_path: Path) -> None:
+    """Rank 0 has the next step marked, in which they take part."""
+    agent = agent_of(tmp_path, "m2")
+    rank = Rank(agent, 1, 2)
+    rank.told(1.0)
+    assert rank.steps(Scheduled(SaveReason.EMERGENCY, int((time.time() + 60) * 1000), 1)) is not None
+    rank.told(3.0)
+    assert rank.goes_on()
+    assert rank.steps(Scheduled(SaveReason.EMERGENCY, int((time.time() + 60) * 1000), 2)) is not None
+    assert not rank.goes_on()
+    rank.close()
+
+
+def test_a_backup_that_is_refused_at_once_has_failed(tmp_path: Path) -> None:
+    """The controller hears of it, not the log alone: with the wrong tiers all are."""
+    agent = agent_of(tmp_path, "m1")
+    rank = Rank(agent, 0, 1)
+    agent._backups = Backups(None, tmp_path / "here")
+    wrong = {"ask": "backup", "path": str(tmp_path), "step": 3, "save": list(Scheduled(SaveReason.INSURANCE))}
+    found = agent._answer({**wrong, "epoch": 1, "rank": 0, "local_rank": 0, "world": 1})
+    assert "none of the job's tiers takes backups" in found["error"]
+    (said,) = (e for e in agent._reporter._events if e["event"] == "unsaved")
+    assert (said["reason"], said["why"]) == (SaveReason.INSURANCE, found["error"])
+    rank.close()
+    agent._over.set()
+    agent._reporter.join()
+
+
+def test_a_step_that_the_controller_does_not_have_saved_has_failed(tmp_path: Path) -> None:
+    agent = agent_of(tmp_path, "m1")
+    rank = Rank(agent, 0, 2)
+    agent._orders = rank.orders
+    asked = {"ask": "schedule", "step": 3, "save": list(Scheduled(SaveReason.INSURANCE)), "epoch": 1}
+    assert agent._answer({**asked, "peers": True})["error"]
+    assert not [e for e in agent._reporter._events if e["event"] == "unsaved"], "the ranks agree over their own store"
+    assert agent._answer({**asked, "peers": False})["error"]
+    (said,) = (e for e in agent._reporter._events if e["event"] == "unsaved")
+    assert said["why"].startswith("step 3 is not marked: ")
+    rank.close()
+    agent._over.set()
+    agent._reporter.join()
+
+
+def test_a_rank_that_comes_late_to_a_save_that_has_failed_does_not_hold(tmp_path: Path) -> None:
+    rank = Rank(agent_of(tmp_path, "m2"), 1, 2)
+    rank.told(1.0)
+    failed = Scheduled(SaveReason.EMERGENCY, int((time.time() + 60) * 1000), 1)
+    rank.board.schedule(1, failed)
+    rank.told(3.0)
+    assert rank.link.stepped(1, 1000) == failed
+    began = time.monotonic()
+    rank.link.hold(1, failed)
+    assert time.monotonic() - began < 5.0
+    rank.close()
+
+
+def test_what_ranks_have_saved_by_themselves_is_what_the_controller_asks_for(tmp_path: Path) -> None:
+    agent = agent_of(tmp_path, "m1")
+    rank = Rank(agent, 0, 1)
+    number = rank.board.request(SaveReason.EMERGENCY, int((time.time() + 60) * 1000))
+    save = rank.steps()
+    assert save is not None and save.request == number
+    rank.told(1.0)
+    assert agent._there == 1 and rank.board.words[Word.REQUEST] == number and not rank.goes_on()
+    rank.close()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +13,8 @@ import pytest
 from support.jobs.real_agents import Commander, running
 from support.jobs.runs import until
 
-from deepvm.jobs.agent.controller_client import ControllerClient, Reporter
+from deepvm.jobs.agent import controller_client
+from deepvm.jobs.agent.controller_client import ControllerClient, Reporter, Unheard
 from deepvm.jobs.wire import LARGEST, secret_of
 
 
@@ -64,3 +68,26 @@ def test_a_report_that_is_too_large_after_all_is_dropped(commander: Commander, r
     reporter.add("ended", code=0)
     until(lambda: commander.heard("ended"), 20)
     assert [report["text"] for report in commander.heard("line")] == ["0", "1", "2"] and not commander.heard("strange")
+
+
+def test_a_controller_that_has_moved_is_found_while_its_old_address_swallows_everything(
+    commander: Commander, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing refuses a connection to a machine that is gone; the new controller takes its agents for silent soon."""
+    monkeypatch.setattr(controller_client, "CONNECT_S", 0.3)
+    with socket.socket() as hole, contextlib.ExitStack() as waiting:
+        hole.bind(("127.0.0.1", 0))
+        hole.listen(0)
+        for _ in range(2):  # nobody accepts them: the next one is not even answered
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(hole.getsockname())
+        now = f"http://127.0.0.1:{hole.getsockname()[1]}"
+        client = ControllerClient(lambda: now, "m1", secret_of(commander.secret, "m1"))
+        began_s = time.monotonic()
+        with pytest.raises(Unheard):
+            client.ask("/job", {}, 30.0)
+        assert time.monotonic() - began_s < 10.0
+        now = commander.url
+        assert client.ask("/job", {}, 30.0)["name"] == "job"
+        client.close()

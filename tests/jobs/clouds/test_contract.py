@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.jobs.fake_ec2 import FakeEc2, running
 from support.jobs.runs import until
 from support.profiling.namespaces import need_namespaces
 
@@ -29,12 +28,6 @@ from deepvm.jobs.wire import new_secret, secret_of
 from deepvm.profiling.hosts.launcher import Host
 
 POOL = Pool("g4dn.xlarge", "here", "spot", 0.3)
-
-
-@pytest.fixture
-def ec2() -> Iterator[FakeEc2]:
-    with running() as found:
-        yield found
 
 
 @pytest.fixture
@@ -139,6 +132,21 @@ def test_taken_back_at_once_and_with_a_notice(cloud: Cloud, tmp_path: Path) -> N
     reasons = [json.loads((place_of(tmp_path, m) / "ended.json").read_text())["why"] for m in ("m1", "m2")]
     assert reasons == ["preempted", "preempted"]
     assert cloud.listing("job").taken == {"m1", "m2"}
+
+
+def test_a_rebalance_ends_nothing(cloud: Cloud, tmp_path: Path) -> None:
+    if not cloud.can_preempt:
+        with pytest.raises(UnknownError, match="itself"):
+            cloud.recommend("job", "m1")
+        return
+    ask(cloud, "m1")
+    cloud.recommend("job", "m1")
+    cloud.recommend("job", "m1")
+    cloud.recommend("job", "m9")
+    time.sleep(0.5)
+    assert list(cloud.listing("job").alive) == ["m1"]
+    cloud.preempt("job", "m1", 0.5)
+    until(lambda: cloud.listing("job").taken == {"m1"}, 20)
 
 
 def test_what_a_machine_has_said(cloud: Cloud, tmp_path: Path) -> None:

@@ -37,6 +37,81 @@ def test_pieces_add_up_whatever_is_started_again(tmp_path: Path, monkeypatch: py
     assert {m: (laptop / FOLDER / f"{m}.log").read_text() for m in texts} == texts
 
 
+@pytest.mark.parametrize("arrived", [True, False])
+def test_a_piece_whose_reply_is_lost_is_sent_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arrived: bool
+) -> None:
+    bucket, head, laptop = MemoryBucket(), tmp_path / "head", tmp_path / "laptop"
+    (head / FOLDER).mkdir(parents=True)
+    laptop.mkdir()
+    monkeypatch.setattr(log_pieces, "_MOST_S", 0.0)
+    pieces, put, text = LogPieces(head, bucket, 1), bucket.put, ""
+
+    def lost(key: str, data: bytes) -> None:
+        if arrived:
+            put(key, data)
+        raise UnknownError("no answer")
+
+    def add(line: str) -> None:
+        nonlocal text
+        text += f"{line}\n"
+        (head / FOLDER / "m1.log").write_text(text)
+
+    add("one")
+    pieces.send()
+    add("two")
+    with monkeypatch.context() as patch:
+        patch.setattr(bucket, "put", lost)
+        with pytest.raises(UnknownError):
+            pieces.send()
+    (*_, last) = fetch_logs(laptop, bucket, "")  # somebody reads in between
+    add("three")
+    pieces.send()
+    list(fetch_logs(laptop, bucket, last))
+    assert (laptop / FOLDER / "m1.log").read_text() == text
+
+
+@pytest.mark.parametrize("size", [20, 100])
+def test_trainers_that_print_all_the_time_keep_no_command_from_being_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Whoever sends their lines looks for commands, too, such as the one to stop."""
+    monkeypatch.setattr(log_pieces, "_MOST", 100)
+    bucket, head = MemoryBucket(), tmp_path / "head"
+    (head / FOLDER).mkdir(parents=True)
+    put, file = bucket.put, head / FOLDER / "m1.log"
+
+    def print_and_put(key: str, data: bytes) -> None:
+        assert len(bucket.objects) < 50, "it does not end"
+        with file.open("a") as stream:
+            stream.write("x" * (size - 1) + "\n")
+        put(key, data)
+
+    file.write_text("begin\n")
+    monkeypatch.setattr(bucket, "put", print_and_put)
+    LogPieces(head, bucket, 1).send()
+
+
+def test_what_was_sent_takes_no_place_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head has a few gigabytes, and a full disk ends its controller; trainers may print for weeks."""
+    monkeypatch.setattr(log_pieces, "_MOST_S", 0.0)
+    bucket, head, laptop, line = MemoryBucket(), tmp_path / "head", tmp_path / "laptop", "x" * 999 + "\n"
+    (head / FOLDER).mkdir(parents=True)
+    laptop.mkdir()
+    file = head / FOLDER / "m1.log"
+    pieces = LogPieces(head, bucket, 1)
+    for _ in range(3):
+        with file.open("a") as stream:
+            stream.write(line * 3000)
+        pieces.send()
+    assert file.stat().st_size == 9_000_000 and file.stat().st_blocks * 512 < 2_000_000
+    with file.open("a") as stream:
+        stream.write("the end\n")
+    LogPieces(head, bucket, 1).send()
+    list(fetch_logs(laptop, bucket, ""))
+    assert (laptop / FOLDER / "m1.log").read_text() == line * 9000 + "the end\n"
+
+
 def test_those_of_the_next_head_come_behind(tmp_path: Path) -> None:
     bucket = MemoryBucket()
     for number in (1, 2):

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from support.jobs.memory_bucket import NAME, HeadCloud, head_in, place_of, submitted
 from support.jobs.runs import until
 
 from deepvm.errors import DataError
+from deepvm.jobs.cloud import ChangedError
 from deepvm.jobs.decisions.world import World
-from deepvm.jobs.head import remote
+from deepvm.jobs.head import mirror_keeper, remote
 from deepvm.jobs.head.head_state import HeadState
-from deepvm.jobs.head.mirror import COMMANDS, MIRROR, FencedError, decoded
+from deepvm.jobs.head.mirror import COMMANDS, MIRROR, FencedError, decoded, encoded
 from deepvm.jobs.head.mirror_keeper import Keeper
 from deepvm.jobs.history.history import History
 from deepvm.jobs.submission import secret_in
@@ -54,8 +57,16 @@ class Head:
 
 
 class Deaf:
+    """A controller that hears no command; ``given_up``: why it has been told to end."""
+
+    def __init__(self) -> None:
+        self.given_up: list[Exception] = []
+
     async def heed(self, body: bytes, signature: str) -> tuple[bytes, str]:
         raise AssertionError
+
+    def give_up(self, error: Exception) -> None:
+        self.given_up.append(error)
 
 
 @pytest.fixture
@@ -115,8 +126,6 @@ def test_lost_replies_are_its_own(head: Head, cloud: HeadCloud, lost: int) -> No
 def test_of_two_heads_the_older_one_does_nothing_more(head: Head, cloud: HeadCloud, tmp_path: Path) -> None:
     head.take()
     copy = {**decoded(cloud.bucket.objects[MIRROR][0]), "head": 2}
-    from deepvm.jobs.head.mirror import encoded
-
     cloud.bucket.put(MIRROR, encoded({k: copy[k] for k in ("job", "machines", "events", "samples")}, 2, "", 0))
     head.step(generation=9)
     with pytest.raises(FencedError, match="another head"):
@@ -132,6 +141,116 @@ def test_of_two_heads_the_older_one_does_nothing_more(head: Head, cloud: HeadClo
     newer.take()
     assert decoded(cloud.bucket.objects[MIRROR][0])["writer"] == "nonce"
     newer.history.close()
+
+
+def test_one_that_has_nothing_to_write_down_hears_of_another_head_too(
+    head: Head, cloud: HeadCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would go on answering machines that have not found the other one, and cost what a head does."""
+    monkeypatch.setattr(mirror_keeper, "EACH_S", 0.05)
+    monkeypatch.setattr(mirror_keeper, "BEAT_S", 0.0)
+    head.take()
+    controller = Deaf()
+    copy = decoded(cloud.bucket.objects[MIRROR][0])
+    cloud.bucket.put(MIRROR, encoded({k: copy[k] for k in ("job", "machines", "events", "samples")}, 2, "", 0))
+
+    async def wait() -> None:
+        head.keeper.attend(controller, asyncio.get_running_loop(), lambda: History.open(place_of(head.folder)))
+        await asyncio.to_thread(until, lambda: controller.given_up, 10)
+        await asyncio.to_thread(head.keeper.leave)
+
+    asyncio.run(wait())
+    assert isinstance(controller.given_up[0], FencedError)
+
+
+def test_a_history_that_fails_in_a_way_that_nobody_foresaw_is_read_again(
+    head: Head, cloud: HeadCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nothing is kept any more, and whatever waits for it waits for ever: orders, releases, the end."""
+    monkeypatch.setattr(mirror_keeper, "_AGAIN_S", 0.05)
+    head.take()
+    head.step(generation=4)
+    failures: list[Exception] = [DataError("no place"), sa.exc.OperationalError("SELECT", {}, Exception("disk I/O"))]
+    copy = History.copy
+
+    def opened() -> History:
+        if len(failures) == 2:
+            raise failures.pop(0)
+        return History.open(place_of(head.folder))
+
+    def copied(history: History, name: str, after: int = 0) -> object:
+        if failures:
+            raise failures.pop()
+        return copy(history, name, after)
+
+    monkeypatch.setattr(History, "copy", copied)
+
+    async def wait() -> None:
+        head.keeper.attend(Deaf(), asyncio.get_running_loop(), opened)
+        try:
+            await asyncio.wait_for(head.keeper.kept(), 10.0)
+        finally:
+            await asyncio.to_thread(head.keeper.leave)
+
+    asyncio.run(wait())
+    assert generation(cloud) == 4 and not failures
+
+
+def test_the_final_document_is_written_through_conflicts(
+    head: Head, cloud: HeadCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3 refuses a write while another of the same object, whose reply was lost, is under way."""
+    monkeypatch.setattr(mirror_keeper, "_AGAIN_S", 0.05)
+    head.take()
+    head.history.finish(NAME, {"state": "done"})
+    replace_, left = cloud.bucket.replace, [1] * 4
+
+    def busy(key: str, data: bytes, tag: str | None) -> str:
+        if left:
+            left.pop()
+            raise ChangedError(key)
+        return replace_(key, data, tag)
+
+    monkeypatch.setattr(cloud.bucket, "replace", busy)
+    head.keeper.finish(head.history)
+    assert json.loads(decoded(cloud.bucket.objects[MIRROR][0])["job"]["result"]) == {"state": "done"}
+
+
+def test_what_is_wrong_with_logs_keeps_no_command_from_being_heard(
+    head: Head, cloud: HeadCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror_keeper, "LOOK_S", 0.05)
+    head.take()
+
+    def wrong() -> None:
+        raise KeyError("sent")
+
+    monkeypatch.setattr(head.keeper._logs, "send", wrong)
+    controller = Controller("00" * 32)
+
+    async def wait() -> None:
+        head.keeper.attend(controller, asyncio.get_running_loop(), lambda: History.open(place_of(head.folder)))
+        for number in range(2):  # the first one is answered before the logs fail
+            cloud.bucket.put(f"{COMMANDS}{number}", b"junk")
+            await asyncio.to_thread(until, lambda key=f"{COMMANDS}{number}": key not in cloud.bucket.objects, 5)
+        await asyncio.to_thread(head.keeper.leave)
+
+    asyncio.run(wait())
+
+
+def test_a_head_that_was_lost_before_it_began_has_cost_something_too(
+    head: Head, cloud: HeadCloud, tmp_path: Path
+) -> None:
+    (launched_s,) = cloud.alive.values()
+    cloud.ended["head-1"] = launched_s, launched_s + 20.0
+    cloud.alive = {"head-2": launched_s + 30.0}
+    mirror = decoded(cloud.bucket.objects[MIRROR][0])
+    cloud.bucket.put(MIRROR, encoded({k: mirror[k] for k in ("job", "machines", "events", "samples")}, 2, "", 0))
+    history, keeper = head_in(tmp_path / "other", cloud, 2, decoded(cloud.bucket.objects[MIRROR][0]))
+    world = keeper.take(history.world(NAME), history, cloud, "nonce")
+    assert [(h.name, h.ended_s) for h in world.heads] == [("head-1", launched_s + 20.0), ("head-2", None)]
+    assert world.heads[0].usd(world.now_s + 100) == pytest.approx(20.0)
+    history.close()
 
 
 def test_a_controller_that_was_killed_there_is_followed_by_another(head: Head, cloud: HeadCloud) -> None:
@@ -165,11 +284,45 @@ def test_the_mirror_is_written_without_news_too(head: Head, cloud: HeadCloud, mo
     assert cloud.bucket.objects[MIRROR][1] == before
 
 
+def test_a_controller_that_hangs_is_taken_for_gone(
+    head: Head, cloud: HeadCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its threads live: while they said that all is well nobody could have another head go on."""
+    for name, value in (("EACH_S", 0.02), ("BEAT_S", 0.0), ("HANGS_S", 0.5)):
+        monkeypatch.setattr(mirror_keeper, name, value)
+    head.take()
+    loop = asyncio.new_event_loop()  # nothing runs in it
+
+    def writes(seconds: float) -> int:
+        found, end_s = set[str](), time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            found.add(cloud.bucket.objects[MIRROR][1])
+            time.sleep(0.01)
+        return len(found)
+
+    head.keeper.attend(Deaf(), loop, lambda: History.open(place_of(head.folder)))
+    try:
+        until(lambda: writes(0.3) == 1, 5)
+        head.step(generation=4)  # what it has written down is passed on all the same
+        until(lambda: generation(cloud) == 4, 5)
+        thread = threading.Thread(target=loop.run_forever)
+        thread.start()
+        until(lambda: writes(0.3) > 1, 5)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+    finally:
+        head.keeper.leave()
+        loop.close()
+
+
 class Controller:
     """The part of one that reads messages."""
 
     def __init__(self, secret: str) -> None:
         self.receiver, self.commands = Receiver(secret), list[str]()
+
+    def give_up(self, error: Exception) -> None:
+        raise AssertionError
 
     async def heed(self, body: bytes, signature: str) -> tuple[bytes, str]:
         message = self.receiver.opened(body, signature)

@@ -172,6 +172,32 @@ def test_after_the_end_all_is_here_and_nothing_in_the_bucket(
     head.close()
 
 
+def test_what_is_left_in_the_bucket_at_the_end_is_fetched_the_next_time(
+    cloud: HeadCloud, laptop: tuple[History, JobRow], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The final document was read, the last lines were not: the network was gone, or somebody pressed Ctrl-C."""
+    history, row = laptop
+    remote.start(row, history, cloud)
+    head, keeper = begin(cloud, tmp_path / "head")
+    (tmp_path / "head" / NAME / "logs" / "m1.log").write_text("2026-11-26T12:00:00.000Z the last line\n")
+    head.finish(NAME, {"state": "failed"})
+    keeper.finish(head)
+
+    def gone(*_: Any) -> Any:
+        raise UnknownError("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(remote, "fetch_logs", gone)
+        with pytest.raises(UnknownError):
+            remote.refresh(row, history, cloud)
+    over = history.job(NAME)
+    assert over is not None and over.result == {"state": "failed"} and remote.is_to_be_read(over)
+    remote.refresh(over, history, cloud)
+    assert "the last line" in (row.folder / "logs" / "m1.log").read_text() and not cloud.bucket.objects
+    assert not remote.is_to_be_read(over)
+    head.close()
+
+
 def test_another_head_goes_on_from_the_mirror(cloud: HeadCloud, laptop: tuple[History, JobRow], tmp_path: Path) -> None:
     """Its predecessor hangs: it is ended and fenced; what both have cost is counted, each once."""
     history, row = laptop

@@ -10,7 +10,7 @@ from support.jobs import worlds
 
 from deepvm.core.preemption.savepolicy import SaveFacts
 from deepvm.jobs.decisions.states import Job, Machine
-from deepvm.jobs.decisions.world import Counts, Reason, World
+from deepvm.jobs.decisions.world import Counts, Reason, Role, World
 from deepvm.jobs.history.history import EventRow
 from deepvm.reports.jobs.live import Limits, LiveView, limits_of, live_lines
 
@@ -33,6 +33,8 @@ def world() -> World:
         job=Job.RUNNING,
         machines={m.id: m for m in machines},
         generation=3,
+        members=("m2", "m3"),
+        formed=True,
         reached=250,
         version=240,
         facts=SaveFacts(step_s=0.5),
@@ -52,12 +54,29 @@ def test_at_a_glance() -> None:
         "  5 saves, 1 preemption, 12 steps lost",
         "machine  type         state               alive       $",
         "m2       g4dn.xlarge  goes in 90 s       60 min  0.1569",
-        "m3       g4dn.xlarge  member            9.8 min  0.0259",
-        "m4       g4dn.xlarge  intent                     0.0000",
+        "m3       g4dn.xlarge  training          9.8 min  0.0259",
+        "m4       g4dn.xlarge  asked for                  0.0000",
         "m5       g4dn.xlarge  refused                    0.0000",
         "m1       g4dn.xlarge  ended: preempted   16 min  0.0434",
         "12:00:00 m1 was preempted",
     ]
+
+
+def test_a_machine_trains_or_waits() -> None:
+    machine = worlds.machine(3, 3000, launched_s=S + 3010, state=Machine.MEMBER)
+    trains = replace(world(), machines={"m3": machine}, members=("m3",))
+    for changes, said in [
+        ({}, "training"),
+        ({"job": Job.SAVING}, "training"),
+        ({"job": Job.FORMING}, "waiting"),  # for the trainers of others
+        ({"formed": False, "job": Job.FORMING}, "waiting"),  # for other machines
+        ({"members": ("m2",)}, "waiting"),  # for a version behind which it may join
+        ({"machines": {"m3": replace(machine, role=Role.ANCHOR)}, "members": ()}, "keeping versions"),
+        ({"machines": {"m3": replace(machine, state=Machine.SUSPECT)}}, "silent"),
+        ({"machines": {"m3": replace(machine, state=Machine.WARMING)}}, "loading"),
+    ]:
+        line = next(line for line in shown(80, found=replace(trains, **changes)) if line.startswith("m3"))
+        assert f"  {said}  " in line, line
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 200])

@@ -17,12 +17,14 @@ from support.jobs import worlds
 from support.web_pages import Page, read_page
 
 from deepvm.jobs.decisions.world import Role
-from deepvm.jobs.history.history import Sample
+from deepvm.jobs.history.downtime import DOWNTIME, Downtime
+from deepvm.jobs.history.final import final_document
+from deepvm.jobs.history.history import MACHINE, STATE, EventRow, Sample
 from deepvm.jobs.standing import GONE
 from deepvm.reports.jobs import charts, run_page
 from deepvm.reports.jobs.job_charts import losses, paid
 from deepvm.reports.jobs.run_page import MOST_EVENTS, RunPage
-from deepvm.reports.jobs.timeline import phases
+from deepvm.reports.jobs.timeline import Trained, phases
 
 SCRIPT = Path(run_page.__file__).with_suffix(".js")
 
@@ -102,6 +104,16 @@ def test_a_job_that_goes_on() -> None:
     assert live.attributes["data-stream"] == "/jobs/resnet-7/events" and live.attributes["data-after"] == "5"
 
 
+def test_saves_that_fail_are_an_alarm() -> None:
+    job = worlds.one_machine(over=False)
+    said = "saves failed since version"
+    assert said not in RunPage(job).render()
+    failed = {"total": 9, "in_a_row": 8, "why": f"{worlds.HOSTILE} is full"}
+    text = RunPage(replace(job, document={**job.document, "failed_saves": failed, "version": 90})).render()
+    assert f"8 {said} 90, the newest that is safe: " in text and worlds.HOSTILE not in text
+    read_page(text)
+
+
 def test_a_job_of_which_nothing_is_known_yet() -> None:
     empty = worlds.standing([], [], [], end_s=0.0, over=False)
     text = RunPage(empty).render()
@@ -138,13 +150,63 @@ def test_losses_are_where_steps_fall() -> None:
 
 
 def test_phases_follow_one_another() -> None:
-    for machine in worlds.many(60).world.machines.values():
-        found = list(phases(machine, worlds.START_S + 1e6))
+    job = worlds.many(60)
+    trained = RunPage(job).trained
+    for machine in job.world.machines.values():
+        found = list(phases(machine, worlds.START_S + 1e6, trained))
         assert all(a[2] == b[1] for a, b in zip(found, found[1:], strict=False))
         if machine.ended_s is not None and machine.launched_s is not None:
             assert found[0][1] == machine.requested_s and found[-1][2] == machine.ended_s
     noticed = worlds.machine(1, 0, launched_s=worlds.START_S + 5, noticed_s=worlds.START_S + 8, role=Role.TRAINER)
-    assert [k for k, *_ in phases(noticed, worlds.START_S + 20)] == ["waits", "warms", "noticed"]
+    assert [k for k, *_ in phases(noticed, worlds.START_S + 20, trained)] == ["waits", "warms", "noticed"]
+
+
+def row(at_s: float, kind: str, state: str, generation: int, machine: str = "") -> EventRow:
+    return EventRow(worlds.START_S + at_s, kind, state, {"generation": generation, "id": machine})
+
+
+def test_a_machine_that_is_ready_is_drawn_as_waiting_until_it_trains() -> None:
+    """m1 waits for the trainers of m2, m3 for a version to join behind; then m2 is lost, and the others wait."""
+    events = [
+        row(10, STATE, "forming", 1),
+        row(11, "started", "forming", 1, "m1"),
+        row(14, "started", "running", 1, "m2"),
+        row(30, "safe", "saving", 1),
+        row(31, STATE, "forming", 2),
+        *(row(32, "started", "running", 2, m) for m in ("m1", "m2", "m3")),
+        row(50, MACHINE, "forming", 2, "m2"),
+        row(60, "started", "running", 3, "m1"),
+        row(62, "started", "running", 3, "m3"),
+        row(70, DOWNTIME, "running", 3),
+        row(80, "ended", "done", 3, "m1"),
+    ]
+    trained = Trained.of(events, worlds.START_S + 90, [Downtime(worlds.START_S + 65, worlds.START_S + 70)])
+
+    def drawn(number: int, ready_s: float) -> list[tuple[str, float, float]]:
+        made = worlds.machine(number, 0, launched_s=worlds.START_S + 1, ready_s=worlds.START_S + ready_s)
+        found = phases(made, worlds.START_S + 90, trained)
+        return [
+            (kind, a - worlds.START_S, b - worlds.START_S) for kind, a, b in found if kind not in ("waits", "warms")
+        ]
+
+    end = [("idle", 50, 60), ("member", 60, 65), ("downtime", 65, 70), ("member", 70, 80), ("idle", 80, 90)]
+    assert drawn(1, 10) == [("idle", 10, 14), ("member", 14, 31), ("idle", 31, 32), ("member", 32, 50), *end]
+    assert drawn(3, 20) == [("idle", 20, 32), ("member", 32, 50), *end]
+    assert drawn(4, 40) == [("idle", 40, 65), ("downtime", 65, 70), ("idle", 70, 90)]
+    assert Trained.of(events[:3], worlds.START_S + 20).runs == [(1, worlds.START_S + 14, worlds.START_S + 20)]
+
+
+def test_the_page_says_when_there_was_no_controller_and_who_waited() -> None:
+    job = worlds.one_machine(over=False)
+    away = Downtime(worlds.START_S + 20, worlds.START_S + 45)
+    document = final_document("resnet-7", worlds.START_S, job.world, job.events, 0.526, [away])
+    text = RunPage(replace(job, without=[away], document=document)).render()
+    page = read_page(text)
+    assert "no controller" in page.by_id("part-machines").text and "no controller25 s" in page.by_id("part-time").text
+    assert "no controller" in page.by_id("part-steps").text
+    assert 'class="bar downtime"' in text and 'class="bar idle"' in text and "ready, waits" in text
+    usual = RunPage(worlds.one_machine()).render()
+    assert "no controller" not in read_page(usual).by_id("part-time").text and 'class="bar downtime"' not in usual
 
 
 @pytest.mark.parametrize("span_s", [0.5, 7, 59, 61, 240, 3600, 7300, 40_000, 200_000, 3e6, 4e7])

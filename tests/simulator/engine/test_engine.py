@@ -18,6 +18,7 @@ from deepvm.core.preemption.job import Job, Span
 from deepvm.core.preemption.savepolicy import POLICIES, Formula, SaveFacts, parse_policy
 from deepvm.errors import SimulationError
 from deepvm.simulator.engine.engine import run
+from deepvm.simulator.engine.lifetimes import ListedLifetimes
 from deepvm.simulator.jobfile import preset
 
 NAMES = [*(n for n in POLICIES if n != "auto"), "static:7", "static:40", "every:120"]
@@ -253,6 +254,54 @@ def test_the_machine_that_gave_notice_is_the_one_that_is_let_go() -> None:
     found = run(job, parse_policy("thesis"), Lives(110.5, 140.5, 77.0), 1, np.random.default_rng(0))
     assert found.preemptions.tolist() == [3]
     assert found.total_s == pytest.approx([146 + 200 - 6 - 12 - 5])
+
+
+TWO = Job(200, Span.of(1.0), preparation_s=Span.of(5.0), mttp_s=(1.0,), vms=2, grace_s=Span.of(60.0))
+
+
+@pytest.mark.parametrize(("proactive", "overlap_s"), [(False, 0.0), (True, 60.0 + 30.0)])
+def test_a_machine_that_is_noticed_when_another_is_lost_goes_with_it(proactive: bool, overlap_s: float) -> None:
+    """Told of at 40 s and 70 s, they would be lost at 100 s and 130 s: one interruption, not two."""
+    job = replace(TWO, proactive_replacement=proactive)
+    lives = Lives(100.0, 130.0)
+    found = run(job, parse_policy("static:5"), lives, 1, np.random.default_rng(0))
+    # 95 steps from 5 s on; the other 105 from 105 s on.
+    assert found.preemptions.tolist() == [2] and found.total_s == pytest.approx([210])
+    assert found.parts_s[:, 0] == pytest.approx([200, 0, 0, 0, 10]) and sorted(lives.numbers) == [0, 1, 2, 3]
+    assert found.vm_s - 2 * found.total_s == pytest.approx([overlap_s])
+
+
+def test_replacements_of_those_that_go_together_are_asked_for_in_the_order_of_their_notices() -> None:
+    """The first is lost without a notice at 100 s, the second was told of at 70 s: the third life replaces it."""
+
+    class Listed(ListedLifetimes):
+        asked: list[float] = []
+
+        def draw(self, random: np.random.Generator, starts: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+            self.asked += numbers.tolist()
+            return super().draw(random, starts, numbers)
+
+    job, lives = replace(TWO, proactive_replacement=True), Listed([100.0, 130.0, 60.0], [0.0, 60.0, 0.0])
+    found = run(job, parse_policy("static:5"), lives, 1, np.random.default_rng(0))
+    # The third, asked for at 70 s, is lost at 130 s, in its 25 s of training from 105 s on.
+    assert lives.asked[:4] == [0, 1, 2, 3] and found.preemptions.tolist() == [3]
+    assert found.total_s == pytest.approx([130 + 5 + 200 - 95 - 25])
+
+
+def test_a_machine_that_is_noticed_while_all_wait_goes_at_its_notice() -> None:
+    """The second would be lost at 180 s; no training begins with it, and its replacement comes 50 s after that."""
+    job, lives = replace(TWO, allocation_s=Span.of(50.0)), ListedLifetimes([100.0, 180.0], [0.0, 60.0])
+    found = run(job, parse_policy("static:5"), lives, 1, np.random.default_rng(0))
+    # 45 steps from 55 s on; from 100 s on the first is replaced, from 120 s on the second, until 170 s; then 155 steps.
+    assert found.preemptions.tolist() == [2] and found.total_s == pytest.approx([170 + 5 + 155])
+    assert found.parts_s[:, 0] == pytest.approx([200, 0, 0, 50 + 70, 10])
+
+
+def test_behind_an_emergency_save_all_go_that_are_noticed() -> None:
+    job = replace(TWO, save_s=Span.of(2.0), missed_notice_rate=0.0)
+    found = run(job, parse_policy("thesis"), Lives(100.5, 101.0), 1, np.random.default_rng(0))
+    # Told of at 40.5 s and 41 s: the step ends at 41 s, 36 are safe at 43 s; the others from 48 s on.
+    assert found.preemptions.tolist() == [2] and found.total_s == pytest.approx([48 + 164])
 
 
 def test_two_machines_are_paid_only_while_there_are_two() -> None:

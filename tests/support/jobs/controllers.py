@@ -59,6 +59,9 @@ class Messages:
     def preempt(self, job: str, machine: str, grace_s: float | None) -> None:
         pass
 
+    def recommend(self, job: str, machine: str) -> None:
+        pass
+
 
 def history_in(folder: Path, limit_s: float) -> History:
     """A history that gives up a lock soon."""

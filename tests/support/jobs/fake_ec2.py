@@ -1,8 +1,9 @@
 """An EC2 and an S3 over HTTP: moto, and in front of it what moto lacks and what goes wrong in a cloud.
 
-moto ignores client tokens, takes the first of a fleet's overrides, and never runs out of capacity. The proxy answers a
-token that it has seen with the reply that it gave; refuses pools; drops replies after the call went through, whereupon
-boto3 repeats the call; and hides new instances from DescribeInstances for a while.
+moto ignores client tokens, takes the first of a fleet's overrides, never runs out of capacity, and has spot prices at
+which a second costs nothing in any report. The proxy answers a token that it has seen with the reply that it gave;
+refuses pools; drops replies after the call went through, whereupon boto3 repeats the call; and hides new instances
+from DescribeInstances for a while.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
 _SERVED = ("ec2", "s3", "iam", "ssm", "sts")
 _LACKING = ("GetSpotPlacementScores",)
 """What moto has not, as from an account that may not ask it."""
+SPOT_USD = b"0.1578"
+"""An hour, of any machine."""
 REGION, BUCKET, IMAGE, PROFILE = "us-east-1", "jobs", "ami-12c6146b", "deepvm-job"
 HEAD_PROFILE = "deepvm-head"
 CREDENTIALS = {
@@ -93,6 +96,8 @@ class FakeEc2:
         if action == "CreateFleet":
             return self._fleet(environ, start_response, given)
         found = self._pass(environ, body)
+        if action == "DescribeSpotPriceHistory":
+            found = found[0], found[1], found[2].replace(b"0.00001", SPOT_USD)
         if action == "DescribeInstances" and self.late_s:
             found = found[0], found[1], self._without_young(found[2])
         return self._send(start_response, *found)

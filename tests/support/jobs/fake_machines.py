@@ -25,6 +25,8 @@ _SHUTDOWN = """#!/bin/sh
 echo "$*" >>"$STUB/shutdowns"
 case "$*" in *now*) touch "$STUB/down";; esac
 """
+TRAIN = "python own.py {steps} 0.05;"
+"""A job that such machines train."""
 HEADS: dict[str, str] = {}
 """What a test adds to the environment of heads: points at which they are killed."""
 _ROLE = {"Code": "Success", "AccessKeyId": "ASIAROLE", "SecretAccessKey": "role", "Token": "role-token"}

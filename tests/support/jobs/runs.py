@@ -104,8 +104,6 @@ class Home:
                     text = (place / "cmdline").read_bytes() + (place / "environ").read_bytes()
                 except OSError:
                     continue
-                if b"multiprocessing.resource_tracker" in text and _parent(place) == os.getpid():
-                    continue  # of this process, which was in this home when it began it
                 if str(self.folder).encode() in text:
                     found.append(int(place.name))
         return found
@@ -119,13 +117,6 @@ class Home:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-
-
-def _parent(process: Path) -> int:
-    try:
-        return int((process / "stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
 
 
 def until(condition: Callable[[], Any], limit_s: float = 30.0) -> Any:

@@ -167,11 +167,12 @@ def many(count: int, seed: int = 1, hours: float = 12.0, **more: Any) -> Standin
             samples.append(Sample(START_S + last_s + 1, generation, version))
         ends = {**facts, "state": "ended", "why": kind}
         events.append(EventRow(START_S + gone_s, MACHINE, "running", ends))
-        events.append(
-            EventRow(
-                START_S + gone_s + 1, "started", "running", {"id": "m1", "version": version, "generation": generation}
-            )
-        )
+        began = {"version": version, "generation": generation}
+        events.append(EventRow(START_S + gone_s + 1, "started", "running", {"id": "m2", **began}))
+    for begun in [e for e in events if e.kind == "started"]:
+        others = [m for m in machines if m.ready_s and m.ready_s <= begun.at_s < (m.ended_s or 0.0)]
+        facts = {"version": None, "generation": begun.facts["generation"]}
+        events += [EventRow(begun.at_s, "started", "running", {**facts, "id": m.id}) for m in others]
     events.sort(key=lambda e: e.at_s)
     return standing(machines, events, thinned(samples, 2 * end_s / MOST), end_s=end_s, **more)
 

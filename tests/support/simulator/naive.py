@@ -22,8 +22,11 @@ It shares no code with deepvm/simulator but the policies. The model (Spotify the
   its life counts from there, its preparation begins when it is allocated and the old VM is done, and the time for
   which there are two of them is paid twice. Allocation and preparation of which the old VM's training hides a part
   count with the rest. Replacements are prepared in ``warm_preparation_s`` where that is given.
-* ``vms``: the first loss stops all; the lost one alone is replaced, the others keep their lives. Each has an allocation
-  of its own, and the last to come is waited for; one preparation for all.
+* ``vms``: the first loss stops all; the lost one is replaced, the others keep their lives. Each has an allocation of
+  its own, and the last to come is waited for; one preparation for all. No training begins with a VM that is noticed:
+  with the one that is lost, or let go behind an emergency save, those go whose notice has come by then; and while all
+  wait, a VM goes at its notice, or when it comes if that is later. Those that go together are replaced in the order of
+  their notices.
 * The policy is told means of the latencies, the job's first ``mttp_s`` / ``vms`` as the prior of a learnt mean
   lifetime, and a learnt missed rate, both brought up to date at each loss (``learn=False``: the truth).
 * A step's time is compute when it ends for the first time, and recompute when it was done before or is cut off.
@@ -147,23 +150,38 @@ def simulate(
     asked = [0.0] * job.vms
     there = [one(job.allocation_s) for _ in asked]
     ends = [death(0.0) for _ in asked]
-    request = now = overlap = 0.0  # when the newest VM was asked for; the clock; time with one VM too many
+    graces = [one(job.grace_s) for _ in asked]
+
+    def told(place: int) -> float:
+        """When the notice of a VM comes."""
+        comes = graces[place] > 0 and uniform() >= job.missed_notice_rate
+        return max(ends[place] - graces[place], asked[place]) if comes else NEVER
+
+    def heeds(place: int) -> bool:
+        return policy.has_interval and bool(policy.emergency(replace(facts, grace_s=graces[place])))
+
+    hears = [told(place) for place in range(job.vms)]
+    now = overlap = 0.0  # the clock; time with VMs too many
+    fresh: list[int] = []  # replacements that may have stood beside VMs that still trained
     safe = reached = 0  # steps in the newest durable version; steps ever done
     for life in range(LIVES):
-        doomed = ends.index(min(ends))
-        gone = ends[doomed]
-        grace = one(job.grace_s)
-        notice = max(gone - grace, asked[doomed]) if grace > 0 and uniform() >= job.missed_notice_rate else NEVER
-        urgent = policy.has_interval and bool(policy.emergency(replace(facts, grace_s=grace)))
+        leaves = ends if job.vms == 1 else [min(max(h, t), e) for h, t, e in zip(hears, there, ends, strict=True)]
+        doomed = leaves.index(min(leaves))
+        gone = leaves[doomed]
         saved_at = NEVER  # when an emergency save is durable
 
         at = min(max(there), gone)
         out.allocation += max(0.0, at - now)
-        overlap += max(0.0, min(now, gone) - request)
+        overlap += sum(max(0.0, min(now, leaves[place]) - asked[place]) for place in fresh)
         now = max(now, at)
         at = min(now + one(warm if life else job.preparation_s), max(gone, now))
         out.preparation += at - now
         now = at
+        trains = now < gone
+        if trains:
+            doomed = ends.index(min(ends))
+            gone = ends[doomed]
+        request, notice, urgent = max(asked), hears[doomed], heeds(doomed)
         step = safe
         pending: list[tuple[float, int]] = []
         insurance = step + interval(now - request)
@@ -214,14 +232,20 @@ def simulate(
         else:
             safe = max([safe, *(held for when, held in pending if when <= gone)])
             released = gone
-        out.preemptions += 1
-        missed = not (urgent and notice < NEVER)
-        lifetimes = lifetimes.after(max(0.0, gone - request), True)
-        notices = notices.after(missed, True)
-        lomax = lomax and lomax.after(max(0.0, gone - request), True)
-        request = min(notice, released) if job.proactive_replacement else released
-        asked[doomed], ends[doomed] = request, death(request)
-        there[doomed] = request + one(job.allocation_s)
+        with_it = [i for i in range(job.vms) if trains and i != doomed and hears[i] <= now < ends[i]]
+        fresh = []
+        for place in [doomed, *with_it]:
+            seen_s = max(0.0, ends[place] - request)
+            lifetimes = lifetimes.after(seen_s, True)
+            notices = notices.after(not (heeds(place) and hears[place] < NEVER), True)
+            lomax = lomax and lomax.after(seen_s, True)
+        for place in sorted([doomed, *with_it], key=lambda i: min(hears[i], released)):
+            asked[place] = min(hears[place], released) if job.proactive_replacement else released
+            out.preemptions += 1
+            ends[place] = death(asked[place])
+            there[place], graces[place] = asked[place] + one(job.allocation_s), one(job.grace_s)
+            hears[place] = told(place)
+            fresh.append(place)
     else:
         raise RuntimeError(f"not done after {LIVES} lives: {safe} of {steps} steps")
     out.total_s = now

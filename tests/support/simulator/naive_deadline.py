@@ -3,11 +3,11 @@
 All that naive.py says of a job without a deadline holds; it shares no code with deepvm/simulator but the policies. What
 the deadline adds:
 
-* All VMs of the cluster are in one market. Which one is decided at the start and behind each preemption
-  (``on_demand_next``), and when the policy's time (``stay_s``) is over. Whoever changes the market gives all VMs back
-  and asks for all of them in the other one, at once. They are replacements, and prepared as such, but not before the
-  version that was just made is durable or lost (see below): training goes on from the newest durable one. That wait
-  counts with the allocation.
+* All VMs of the cluster are in one market. Which one is decided at the start and behind each preemption, once for all
+  that go together (``on_demand_next``), and when the policy's time (``stay_s``) is over. Whoever changes the market
+  gives all VMs back and asks for all of them in the other one, at once. They are replacements, and prepared as such,
+  but not before the version that was just made is durable or lost (see below): training goes on from the newest durable
+  one. That wait counts with the allocation.
 * VMs on demand are not taken away and give no notice. The mean lives of ``mttp_s`` go by the spot VMs that were asked
   for: those on demand use up none. What is learnt stays.
 * On demand only ``static``, ``every`` and the user's saves are made, and those for the deadline.
@@ -172,35 +172,45 @@ def simulate(
         else:
             out.spot_s += job.vms * (until - since)
 
-    def ask_all(when: float) -> tuple[list[float], list[float], list[float]]:
-        everyone = range(job.vms)
-        ends = [NEVER if on_demand else death(when) for _ in everyone]
-        return [when] * job.vms, [when + one(job.allocation_s) for _ in everyone], ends
+    def ask(place: int, when: float) -> None:
+        asked[place], there[place] = when, when + one(job.allocation_s)
+        ends[place], graces[place] = NEVER if on_demand else death(when), one(job.grace_s)
+        comes = graces[place] > 0 and draw.random() >= job.missed_notice_rate and ends[place] < NEVER
+        hears[place] = max(ends[place] - graces[place], when) if comes else NEVER
+
+    def heeds(place: int) -> bool:
+        told = replace(facts, grace_s=graces[place], mttp_s=lifetimes.mean_s, missed_rate=notices.missed_rate)
+        return weighing is not None and bool(weighing.emergency(told))
 
     on_demand = net.next_on_demand(0, 0.0)
-    asked, there, ends = ask_all(0.0)
-    request = now = 0.0  # when the newest VM was asked for; the clock
+    everyone = range(job.vms)
+    asked, there, ends, graces, hears = ([0.0] * job.vms for _ in range(5))
+    for place in everyone:
+        ask(place, 0.0)
+    now = 0.0  # the clock
+    fresh: list[int] = []  # replacements that may have stood beside VMs that still trained
     safe = reached = 0  # steps in the newest durable version; steps ever done
     for turn in range(LIVES):
         begun = now
-        doomed = ends.index(min(ends))
-        gone = ends[doomed]
-        grace = one(job.grace_s)
-        comes = grace > 0 and draw.random() >= job.missed_notice_rate and gone < NEVER
-        notice = max(gone - grace, asked[doomed]) if comes else NEVER
-        told = replace(facts, grace_s=grace, mttp_s=lifetimes.mean_s, missed_rate=notices.missed_rate)
-        urgent = weighing is not None and bool(weighing.emergency(told))
+        leaves = ends if job.vms == 1 else [min(max(h, t), e) for h, t, e in zip(hears, there, ends, strict=True)]
+        doomed = leaves.index(min(leaves))
+        gone = leaves[doomed]
         saved_at = NEVER  # when an emergency save is durable
         moves = False
 
-        # The replacement that was asked for at the notice stood beside the old VM.
-        out.spot_s += max(0.0, min(now, gone) - request)
+        # The replacements that were asked for at the notice stood beside the old VMs.
+        out.spot_s += sum(max(0.0, min(now, leaves[place]) - asked[place]) for place in fresh)
         at = max(now, min(max(there), gone))
         out.allocation += at - now
         now = at
         at = max(now, min(now + one(warm if turn else job.preparation_s), gone))
         out.preparation += at - now
         now = at
+        trains = now < gone
+        if trains:
+            doomed = ends.index(min(ends))
+            gone = ends[doomed]
+        request, notice, urgent = max(asked), hears[doomed], heeds(doomed)
         step = safe
         pending: list[tuple[float, int]] = []
         if now < gone:
@@ -260,29 +270,32 @@ def simulate(
             pay(settled, now)
             on_demand = not on_demand
             out.moves += 1
-            request = now
-            asked, there, ends = ask_all(now)
-            there = [max(come, settled) for come in there]
+            for place in everyone:
+                ask(place, now)
+                there[place] = max(there[place], settled)
+            fresh = []
             continue
         released = max(now, min(saved_at, gone))
         now = released
         pay(now, begun)
-        out.preemptions += 1
-        seen = max(0.0, gone - request)
-        lifetimes = lifetimes.after(seen, True)
-        notices = notices.after(not (urgent and comes), True)
-        lomax = lomax and lomax.after(seen, True)
-        replacement = min(notice, released) if job.proactive_replacement else released
+        lost = [doomed, *(i for i in everyone if trains and i != doomed and hears[i] <= now < ends[i])]
+        fresh = sorted(lost, key=lambda i: min(hears[i], released))
+        out.preemptions += len(lost)
+        for place in lost:
+            seen, missed = max(0.0, ends[place] - request), not (heeds(place) and hears[place] < NEVER)
+            lifetimes, notices = lifetimes.after(seen, True), notices.after(missed, True)
+            lomax = lomax and lomax.after(seen, True)
+        times = {i: min(hears[i], released) if job.proactive_replacement else released for i in fresh}
         if net.next_on_demand(safe, now):
-            out.spot_s += released - replacement
+            out.spot_s += sum(released - when for when in times.values())
             on_demand = True
             out.moves += 1
-            request = now
-            asked, there, ends = ask_all(now)
+            fresh = []
+            for place in everyone:
+                ask(place, now)
         else:
-            request = replacement
-            asked[doomed], ends[doomed] = request, death(request)
-            there[doomed] = request + one(job.allocation_s)
+            for place in fresh:
+                ask(place, times[place])
     else:
         raise RuntimeError(f"not done after {LIVES} lives: {safe} of {job.steps} steps")
     out.total_s = now

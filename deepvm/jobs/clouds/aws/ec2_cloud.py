@@ -324,6 +324,10 @@ class Ec2Cloud:
         """See :class:`Cloud`."""
         raise UnknownError("AWS takes machines back itself")
 
+    def recommend(self, job: str, machine: str) -> None:
+        """See :class:`Cloud`."""
+        raise UnknownError("AWS recommends a rebalance itself")
+
     # --- calls -------------------------------------------------------------------------------------------------------
 
     def _tag_filters(self, job: str) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from deepvm.jobs.clouds.aws.s3_read import metadata, read
+from deepvm.jobs.clouds.aws.s3_read import metadata, read, read_patiently
 
 _LOOK_S, _REFRESH_S, _UNHEARD_S = 1.0, 5.0, 1800.0
 _WATCHDOG_MIN, _PUT_OFF_S = 30, 300.0
@@ -25,7 +25,7 @@ def main() -> None:
     """Run the agent until it ends, or until the controller was not found for half an hour."""
     region, bucket, prefix = sys.argv[1:]
     here, machine = Path.cwd(), metadata(f"tags/instance/{MACHINE_TAG}")
-    settings = json.loads(read(region, bucket, f"{prefix}/machines/{machine}.json"))
+    settings = json.loads(read_patiently(region, bucket, f"{prefix}/machines/{machine}.json"))
     controller, file = here / "controller", here / "settings.json"
     controller.write_text(settings["controller"])
     surroundings = {"address": metadata("local-ipv4"), "interface": "", "controller_file": str(controller)}

@@ -60,20 +60,25 @@ def read(region: str, bucket: str, key: str) -> bytes:
         return bytes(answer.read())
 
 
-def main() -> None:
-    """Save an object; tries again for a minute: a new instance's role takes a while to be known."""
-    region, bucket, key, file = sys.argv[1:]
-    for left in reversed(range(20)):
+def read_patiently(region: str, bucket: str, key: str) -> bytes:
+    """The same; tries again for a minute: a new instance's role takes a while to be known."""
+    for _ in range(19):
         try:
-            found = read(region, bucket, key)
-        except (OSError, ValueError, LookupError) as error:
-            if not left:
-                sys.exit(f"s3://{bucket}/{key}: {error}")
+            return read(region, bucket, key)
+        except (OSError, ValueError, LookupError):
             time.sleep(3)
-        else:
-            with open(file, "wb") as target:
-                target.write(found)
-            return
+    return read(region, bucket, key)
+
+
+def main() -> None:
+    """Save an object."""
+    region, bucket, key, file = sys.argv[1:]
+    try:
+        found = read_patiently(region, bucket, key)
+    except (OSError, ValueError, LookupError) as error:
+        sys.exit(f"s3://{bucket}/{key}: {error}")
+    with open(file, "wb") as target:
+        target.write(found)
 
 
 if __name__ == "__main__":

@@ -33,8 +33,11 @@ END
 mkdir -p package && tar -xzf package.tar.gz -C package || exit
 export PYTHONPATH={folder}/package"""
 _PIP = """"$python" -m pip install {requirement} || exit"""
-_NEEDED = "deepvm, boto3, numpy, pydantic, rich, sqlalchemy, starlette, typer, uvicorn, yaml"
-_ENVIRONMENT = """if ! "$python" -c 'import {needed}'; then  # the image has not what a controller needs
+_NEEDED = """import deepvm, boto3, numpy, pydantic, rich, sqlalchemy, starlette, typer, uvicorn, yaml
+put = boto3.client("s3", "us-east-1").meta.service_model.operation_model("PutObject")
+assert "IfMatch" in put.input_shape.members, "boto3 is too old"
+"""
+_ENVIRONMENT = """if ! "$python" -c '{needed}'; then  # the image has not what a controller needs
   "$python" -m venv venv || {{ apt-get -q update && \\
     apt-get -qy -o DPkg::Lock::Timeout=300 install python3-venv && "$python" -m venv venv; }} || exit
   python=$PWD/venv/bin/python

@@ -7,12 +7,11 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
-from support.jobs.fake_ec2 import BUCKET, FakeEc2, running
+from support.jobs.fake_ec2 import BUCKET, FakeEc2
 
 from deepvm.errors import RequestError
 from deepvm.jobs.cloud import Cloud, Distant, Launch, RefusedError, Start, UnknownError
@@ -28,12 +27,6 @@ TYPE = "g4dn.xlarge"
 ZONE = Pool(TYPE, "us-east-1b", "spot", 0.3)
 REGION = Pool(TYPE, "us-east-1", "spot", 0.3)
 SECRET = new_secret()
-
-
-@pytest.fixture
-def ec2() -> Iterator[FakeEc2]:
-    with running() as found:
-        yield found
 
 
 @pytest.fixture

@@ -6,44 +6,15 @@ import base64
 import json
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.jobs.fake_ec2 import BUCKET, CREDENTIALS, IMAGE, FakeEc2, running
-from support.jobs.fake_machines import HEADS, Machine, Machines, step_of
+from support.jobs.fake_ec2 import BUCKET, CREDENTIALS, FakeEc2
+from support.jobs.fake_machines import HEADS, TRAIN, Machine, Machines, step_of
 from support.jobs.runs import Home, until
 
 pytestmark = pytest.mark.slow  # whole jobs
-
-TRAIN = "python own.py {steps} 0.05;"
-
-
-@pytest.fixture
-def ec2() -> Iterator[FakeEc2]:
-    with running() as found:
-        yield found
-
-
-@pytest.fixture
-def machines(ec2: FakeEc2, tmp_path: Path) -> Iterator[Machines]:
-    found = Machines(ec2, tmp_path / "instances")
-    yield found
-    found.end()
-    HEADS.clear()
-
-
-@pytest.fixture
-def home(ec2: FakeEc2, tmp_path: Path) -> Iterator[Home]:
-    """A laptop: no metadata service, no address at which machines reach it."""
-    found = Home(tmp_path)
-    found.env |= CREDENTIALS
-    found.env |= {"AWS_ENDPOINT_URL": ec2.url, "AWS_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}
-    found.env |= {"DEEPVM_AWS_BUCKET": BUCKET, "DEEPVM_AWS_AMI": IMAGE, "DEEPVM_AWS_ANCHOR_AMI": IMAGE}
-    found.env["DEEPVM_AWS_PYTHON"] = sys.executable
-    yield found
-    found.end()
 
 
 def submit(home: Home, machines: Machines, steps: int = 300, name: str = "one") -> None:
@@ -170,9 +141,9 @@ def test_heads_are_lost_at_any_step_and_others_go_on_from_the_mirror(
     machines.interrupt(first, 90.0)
     lost_at("machine.noticed.written")
     until(lambda: epochs(home), 180)
-    until(lambda: [m for m in home.document("jobs", "show", "one")["machines"] if m["id"] == "m2" and m["ready"]], 270)
     (folder / "job.finished").touch()
-    home.hurry()
+    home.hurry()  # m2 lives for a second or two, and is paid for them
+    until(lambda: [m for m in home.document("jobs", "show", "one")["machines"] if m["id"] == "m2" and m["ready"]], 270)
     lost_at("job.finished")
     until(lambda: ended(home) == "done", 270)
     found = home.document("jobs", "show", "one")
@@ -210,6 +181,21 @@ def test_its_user_commands_a_head_from_afar(home: Home, ec2: FakeEc2, machines: 
     found = home.document("jobs", "show", "one")
     assert found["steps"] == 5000 and found["lost_steps"] == 0
     assert found["head_usd"] > first["head_usd"] and len(found["machines"]) == 2
+    until(lambda: ec2.alive() == [], 90)
+    paid_once(home, ec2, found)
+
+
+def test_a_job_that_was_stopped_stays_so_whatever_is_killed(home: Home, ec2: FakeEc2, machines: Machines) -> None:
+    """The head starts its controller again, which must rent nothing again."""
+    folder = arm(home)
+    submit(home, machines, steps=10_000)
+    until(lambda: step_of(home.result) == 1 and state_of(home) == "running", 270)
+    (folder / "job.stopped.written").touch()
+    home.run("jobs", "stop", "one")  # the answer may be lost with the controller
+    until(lambda: ended(home) == "stopped", 180)
+    assert not list(folder.iterdir()), console(machines)
+    found = home.document("jobs", "show", "one")
+    assert [m["end_reason"] for m in found["machines"]] == ["released"] and found["generations"] == 1
     until(lambda: ec2.alive() == [], 90)
     paid_once(home, ec2, found)
 

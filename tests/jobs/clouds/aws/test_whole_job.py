@@ -4,42 +4,20 @@ from __future__ import annotations
 
 import fnmatch
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.jobs.fake_ec2 import BUCKET, CREDENTIALS, IMAGE, FakeEc2, running
-from support.jobs.fake_machines import Machines, step_of
+from support.jobs.fake_ec2 import BUCKET, CREDENTIALS, IMAGE, FakeEc2
+from support.jobs.fake_machines import TRAIN, Machines, step_of
 from support.jobs.runs import Home, until
 
 pytestmark = pytest.mark.slow  # whole jobs
 
-TRAIN = "python own.py {steps} 0.05;"
 
-
-@pytest.fixture
-def ec2() -> Iterator[FakeEc2]:
-    with running() as found:
-        yield found
-
-
-@pytest.fixture
-def machines(ec2: FakeEc2, tmp_path: Path) -> Iterator[Machines]:
-    found = Machines(ec2, tmp_path / "instances")
-    yield found
-    found.end()
-
-
-@pytest.fixture
-def home(ec2: FakeEc2, tmp_path: Path) -> Iterator[Home]:
-    found = Home(tmp_path)
-    found.env |= CREDENTIALS
-    found.env |= {"AWS_ENDPOINT_URL": ec2.url, "AWS_REGION": "us-east-1", "DEEPVM_CONTROLLER_HOST": "127.0.0.1"}
-    found.env |= {"DEEPVM_AWS_BUCKET": BUCKET, "DEEPVM_AWS_AMI": IMAGE}
-    found.env["DEEPVM_AWS_PYTHON"] = sys.executable
-    found.env |= {"DEEPVM_DATA_DIR": str(tmp_path / "data" / "deepvm"), "DEEPVM_CACHE_DIR": str(tmp_path / "cache")}
-    yield found
-    found.end()
+@pytest.fixture(autouse=True)
+def reached(home: Home) -> None:
+    """Machines reach a controller that runs here."""
+    home.env["DEEPVM_CONTROLLER_HOST"] = "127.0.0.1"
 
 
 def test_a_job_outlives_its_spot_machine(home: Home, ec2: FakeEc2, machines: Machines, tmp_path: Path) -> None:
@@ -88,7 +66,6 @@ def test_what_is_missing_is_said_before_anything_is_written_down(home: Home, ec2
     assert "one" not in home.run("jobs", "ls").stdout
     home.env["DEEPVM_AWS_BUCKET"] = BUCKET
     del home.env["DEEPVM_CONTROLLER_HOST"]
-    home.env["AWS_EC2_METADATA_DISABLED"] = "true"
     done = home.run("run", str(home.job("one", TRAIN.format(steps=5), cloud="aws")))
     assert done.returncode == 5 and "DEEPVM_CONTROLLER_HOST" in done.stderr and "--detach" in done.stderr
     assert "CreateFleet" not in ec2.asked() and "one" not in home.run("jobs", "ls").stdout

@@ -1,0 +1,53 @@
+"""Whether the trainers of a machine make progress, seen where steps are counted: heartbeats come too seldom for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+
+class Progress:
+    """The signs of life of one generation after the other, as ``deepvm.jobs.decisions.hangs`` judges them.
+
+    ``longest_s``: the longest time between two steps, None before the first.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Nothing runs yet."""
+        self._clock = clock
+        self.begin()
+
+    def begin(self) -> None:
+        """A generation begins."""
+        self._since_s = self._clock()
+        self._steps: Sequence[int] = ()
+        self._waits_for: float | None = None
+        self._printed_s: float | None = None
+        self.longest_s: float | None = None
+
+    def look(self, steps: Sequence[int], waits_for: float | None = None) -> None:
+        """Look at the steps of the local ranks.
+
+        ``waits_for``: the version for which they wait, if any. Only the first after a step counts as a reason to: who
+        hangs in a save would else be asked for one after the other without end.
+        """
+        now_s = self._clock()
+        if steps != self._steps and any(steps):
+            self.longest_s = 0.0 if self.longest_s is None else max(self.longest_s, now_s - self._since_s)
+            self._steps, self._since_s, self._waits_for = steps, now_s, None
+        elif waits_for is not None and self._waits_for in (None, waits_for):
+            self._since_s, self._waits_for = now_s, waits_for
+
+    def printed(self) -> None:
+        """A trainer has printed a line."""
+        self._printed_s = self._clock()
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since the newest sign of life that is no line."""
+        return self._clock() - self._since_s
+
+    @property
+    def printed_s(self) -> float | None:
+        """Seconds since the newest line, None before the first."""
+        return None if self._printed_s is None else self._clock() - self._printed_s

@@ -1,0 +1,97 @@
+"""Trainings that hang: trainers that do not begin, or make no step any more, are paid for and fail by themselves never.
+
+Until a generation says from which version it goes on, a line that it prints is a sign of life, as loading may take
+long; from then on only steps, versions and waiting for one are: what hangs may still print. How long a step may take
+nobody knows beforehand, so the longest that was seen counts as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+
+from deepvm.core.spelling import joined
+from deepvm.core.units import format_seconds
+from deepvm.jobs.decisions.events import Heard
+from deepvm.jobs.decisions.world import World
+
+_TIMES_LONGEST = 10.0
+_MOST_AGAIN = 2
+"""Times that training begins anew without a newer version: what hangs once more there is not by chance."""
+_MOST_NAMED = 4
+
+
+def limit_s(world: World) -> float | None:
+    """How long the generation may go without a sign of life; None: as long as it likes."""
+    terms, pulse = world.terms, world.pulse
+    if not pulse.stepped:
+        return terms.start_timeout_s
+    return None if terms.step_timeout_s is None else max(terms.step_timeout_s, _TIMES_LONGEST * pulse.longest_s)
+
+
+def begun(world: World) -> World:
+    """With a generation that has just been formed."""
+    return replace(world, pulse=replace(world.pulse, since_s=world.now_s, restored=False, stepped=False))
+
+
+def alive(world: World, at_s: float, longest_s: float | None = None) -> World:
+    """With a sign of life of the generation; ``longest_s``: between two of its steps, None before the first."""
+    pulse = world.pulse
+    since_s = at_s if pulse.since_s is None else max(at_s, pulse.since_s)
+    pulse = replace(pulse, since_s=since_s, stepped=pulse.stepped or longest_s is not None)
+    return replace(world, pulse=replace(pulse, longest_s=max(pulse.longest_s, longest_s or 0.0)))
+
+
+def heard(world: World, beat: Heard, at_s: float) -> World:
+    """With what a heartbeat of the generation says, before its step is counted."""
+    if beat.idle_s is None:
+        return alive(world, at_s) if beat.step > world.reached else world
+    since_s = beat.idle_s
+    if beat.printed_s is not None and not (world.pulse.restored or world.pulse.stepped):
+        since_s = min(since_s, beat.printed_s)
+    return alive(world, at_s - since_s, beat.longest_s)
+
+
+def restored(world: World) -> World:
+    """With a generation that has said from which version it goes on."""
+    return replace(world, pulse=replace(world.pulse, restored=True))
+
+
+def forgiven(world: World, stalled_s: float) -> World:
+    """With a time in which nobody could hear of signs of life."""
+    since_s = world.pulse.since_s
+    return replace(world, pulse=replace(world.pulse, since_s=None if since_s is None else since_s + stalled_s))
+
+
+def is_hung(world: World) -> bool:
+    """Whether the generation has given no sign of life for too long, and nothing else explains it."""
+    since_s, limit = world.pulse.since_s, limit_s(world)
+    # A job that ends waits for its last version for a while, and trainers that have failed are judged by that.
+    if not world.formed or world.job.over or world.ending or any(world.exits.values()):
+        return False
+    return since_s is not None and limit is not None and world.now_s - since_s >= limit
+
+
+def noted(world: World) -> tuple[World, bool]:
+    """With one hang more, and whether training may begin anew after it."""
+    pulse = world.pulse
+    times = 1 if world.version > pulse.version else pulse.hangs + 1
+    pulse = replace(pulse, hangs=times, version=world.version, hung_s=world.now_s, why=_why(world))
+    return replace(world, pulse=pulse), times <= _MOST_AGAIN
+
+
+def _why(world: World) -> str:
+    pulse, limit = world.pulse, limit_s(world)
+    assert pulse.since_s is not None and limit is not None
+    since = datetime.fromtimestamp(pulse.since_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    where, took = _named(world.members), format_seconds(world.now_s - pulse.since_s, digits=2)
+    if not pulse.stepped:
+        what = "no step" if pulse.restored else "no step and no line"
+        return f"the training does not begin on {where}: {what} in {took}, since {since} (start_timeout)"
+    return f"the training hangs on {where}: no step in {took}, since step {world.reached} at {since} (step_timeout)"
+
+
+def _named(machines: Sequence[str]) -> str:
+    more = len(machines) - _MOST_NAMED
+    return joined(machines if more <= 1 else [*machines[:_MOST_NAMED], f"{more} more"], "and")

@@ -1,0 +1,69 @@
+"""Times in which a job had no controller: the computer slept, or the controller was gone until ``deepvm jobs resume``.
+
+Machines may have trained on, saved and ended meanwhile, or have slept, too; nobody was there to see it. A controller
+writes down for how long nobody was; how many steps were done in that time follows from the job's samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from deepvm.jobs.decisions.world import World
+from deepvm.jobs.history.history import EventRow, Sample
+
+DOWNTIME = "downtime"
+"""The kind of the event with which a controller says since when there was none, and what such time counts as."""
+LEAST_S = 5.0
+"""Shorter ones are not told: another controller was started at once, or the computer was busy."""
+
+
+@dataclass(frozen=True)
+class Downtime:
+    """A time without a controller; ``steps``: how many were done in it, as far as is known."""
+
+    since_s: float
+    until_s: float
+    steps: int = 0
+
+    @property
+    def span_s(self) -> float:
+        """How long it was."""
+        return self.until_s - self.since_s
+
+    def idle_s(self, step_s: float) -> float:
+        """How much of it nothing was trained in, if a step takes so long."""
+        return max(self.span_s - self.steps * step_s, 0.0)
+
+
+def downtimes(events: Iterable[EventRow], samples: Sequence[Sample]) -> list[Downtime]:
+    """All of a job, in order."""
+    found = [(float(e.facts["since_s"]), e.at_s) for e in events if e.kind == DOWNTIME]
+    return [Downtime(since_s, until_s, _steps(samples, since_s, until_s)) for since_s, until_s in found]
+
+
+def _steps(samples: Sequence[Sample], since_s: float, until_s: float) -> int:
+    """Steps from the last sample before a time without a controller to the first news after it."""
+    before = next((s.step for s in reversed(samples) if s.at_s <= since_s), 0)
+    # Heartbeats come a moment after the controller: until then its samples repeat what it knew.
+    after = next((s.step for s in samples if s.at_s >= until_s and s.step != before), before)
+    return max(after - before, 0)
+
+
+def last_seen_s(world: World, samples: Sequence[Sample]) -> float:
+    """When the controller that wrote this was there last."""
+    return max([world.now_s, *(s.at_s for s in samples[-1:])])
+
+
+def cut(
+    stretches: Iterable[tuple[str, float, float]], without: Sequence[Downtime]
+) -> Iterator[tuple[str, float, float]]:
+    """Stretches of a cause from one time to another, with what lies in times without a controller as that."""
+    for cause, from_s, to_s in stretches:
+        for one in without:
+            since_s, until_s = max(one.since_s, from_s), min(one.until_s, to_s)
+            if since_s < until_s:
+                yield cause, from_s, since_s
+                yield DOWNTIME, since_s, until_s
+                from_s = until_s
+        yield cause, from_s, to_s

@@ -1,0 +1,123 @@
+"""When an agent has its trainers save by the policy: once for each interval, and not before there is something new."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deepvm.core.preemption.savepolicy import parse_policy
+from deepvm.io.agent_board import BOARD, Board, SaveReason, Scheduled
+from deepvm.io.agent_link import AgentLink
+from deepvm.jobs.agent.agent import Agent, Orders
+from deepvm.jobs.agent.preparation import Surroundings
+
+STEP_S, TICKS = 0.02, 3
+
+
+class Link(AgentLink):
+    """A trainer whose agent has a step scheduled at once."""
+
+    def ask(self, message: Any, limit_s: float = 30.0) -> Any:
+        self.board.schedule(message["step"], Scheduled(*message["save"]))
+        return {}
+
+
+class Training:
+    """An agent and the first trainer of ``ranks`` here, with a clock of their own: a step is three looks of the agent.
+
+    ``late``: whether the agent looks between the end of a step and the begin of its version, as it may.
+    """
+
+    def __init__(self, folder: Path, policy: str, ranks: int, orders: Orders, *, late: bool) -> None:
+        self.now_s, self.late, self.saved = 1000.0, late, list[int]()
+        self.agent = Agent(Surroundings("m1", b"", folder, lambda: "", ""), None)
+        self.agent._reporter.add = lambda *_, **__: 0  # type: ignore[method-assign]
+        self.agent._board = Board.create(folder / BOARD)
+        self.agent._policy, self.agent._running, self.agent._orders = parse_policy(policy), 1, orders
+        self.agent._last = 0, self.now_s
+        self.link = Link(folder, rank=0, local_rank=0, world=ranks, local_world=ranks)
+        self.step = 0
+
+    def train(self, steps: int) -> list[int]:
+        """The steps that were saved."""
+        for _ in range(steps):
+            self.step += 1
+            for _ in range(TICKS):
+                self.now_s += STEP_S / TICKS
+                self.agent._plan_saves()
+            found = self.link.stepped(self.step, int(STEP_S * 1e9))
+            if self.late:
+                self.agent._plan_saves()
+            if found is not None:
+                self.link.saving(self.step)
+                self.saved.append(self.step)
+        return self.saved
+
+    def told(self, stall_s: float = 0.001, error: str = "") -> None:
+        """The newest version is safe, or will not be."""
+        said = {"version": self.saved[-1], "save": [SaveReason.INSURANCE, 0, 0], "took_s": 0.1, "stall_s": stall_s}
+        self.agent._told_of_save({**said, "error": error})
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Training]]:
+    """The time is that of the newest training."""
+    found = list[Training]()
+    true_s = time.monotonic
+    monkeypatch.setattr("deepvm.jobs.agent.agent.time.monotonic", lambda: found[-1].now_s if found else true_s())
+    yield found
+    for training in found:
+        training.link.close()
+
+
+def made(clock: list[Training], folder: Path, policy: str, ranks: int, *, late: bool = True, **known: Any) -> Training:
+    orders = Orders(generation=1, ranks=[{"machine": "m1", "processes": ranks}], mttp_s=100.0, **known)
+    clock.append(Training(folder, policy, ranks, orders, late=late))
+    return clock[-1]
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_one_version_for_each_interval(tmp_path: Path, clock: list[Training], ranks: int, *, late: bool) -> None:
+    saved = made(clock, tmp_path, "every:0.2", ranks, late=late).train(200)
+    apart = [b - a for a, b in zip(saved, saved[1:], strict=False)]
+    assert len(saved) > 12 and min(apart) >= 10 and max(apart) <= 13, saved
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_one_version_shows_what_it_costs(tmp_path: Path, clock: list[Training], ranks: int) -> None:
+    """Until it has come nobody knows how often versions are worth it: others behind it would only be skipped."""
+    training = made(clock, tmp_path, "adaptive", ranks)
+    assert len(training.train(50)) == 1
+    training.told()
+    assert len(training.train(3)) == 2  # 50 steps are due for a version now
+    training.told()
+    assert len(training.train(5)) == 2
+
+
+def test_a_version_that_does_not_come_is_tried_again(tmp_path: Path, clock: list[Training]) -> None:
+    training = made(clock, tmp_path, "adaptive", 1)
+    training.train(10)
+    training.told(error="no room")
+    assert len(training.train(10)) == 2
+    training.now_s += 1000.0  # of the second nothing is ever heard
+    assert len(training.train(10)) == 3
+
+
+def test_what_versions_cost_on_other_machines_is_known(tmp_path: Path, clock: list[Training]) -> None:
+    """A machine that goes on with a job has no reason to save its first step."""
+    training = made(clock, tmp_path, "adaptive", 1, save_s=0.01, took_s=0.1)
+    training.agent._last = 100, training.now_s
+    training.step = 100
+    assert training.train(30) == []
+    assert training.train(300)
+
+
+def test_a_save_that_trainers_have_missed_is_asked_for_again(tmp_path: Path, clock: list[Training]) -> None:
+    training = made(clock, tmp_path, "every:0.2", 1)
+    training.link.saving = lambda step: None  # type: ignore[method-assign]  # the script did not look
+    assert len(training.train(30)) > 2
