@@ -129,9 +129,7 @@ class RunPage:
         if document["why"]:
             yield tag("p", visible(f"{document['why']}"), class_="alarm")
         if job.controller == GONE:
-            why = (
-                f"Its controller is gone; trainers go on without it. deepvm jobs resume {job.row.name} starts another."
-            )
+            why = f"It has no controller; trainers go on without one. deepvm jobs resume {job.row.name} starts another."
             yield tag("p", why, class_="alarm")
         elif job.controller == ELSEWHERE:
             yield tag("p", "Its controller runs elsewhere, or its folder was removed.", class_="quiet")
