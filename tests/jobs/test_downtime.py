@@ -96,6 +96,7 @@ def test_the_forecast_is_compared_with_the_rest(steps: int, capsys: pytest.Captu
     assert found["off"]["total_s"] == pytest.approx(220 / 230 - 1, abs=1e-3)
     print_job({**document, "forecast": found}, ())
     said = " ".join(capsys.readouterr().out.split())
+    assert "16.7 min of it without a controller, 1 generation" in said, said
     assert "no controller 16.7 min 1.0000" in said and "min without a controller are left out" in said, said
 
 
