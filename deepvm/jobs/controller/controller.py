@@ -36,7 +36,7 @@ from deepvm.jobs.decisions.react import Orders, begun_anew, orders_of, react
 from deepvm.jobs.decisions.states import Machine
 from deepvm.jobs.decisions.waiting import adopted, forgiven
 from deepvm.jobs.decisions.world import UNREADY, World
-from deepvm.jobs.history.downtime import LEAST_S, last_seen_s
+from deepvm.jobs.history.downtime import LEAST_S, caught_up, last_seen_s
 from deepvm.jobs.history.history import MACHINE, EventRow, History
 from deepvm.jobs.history.log_files import add_line
 from deepvm.jobs.wire import USER, Receiver, secret_of, token_of
@@ -221,10 +221,10 @@ class Controller:
         point(f"job.{self.world.job.value}.begun")
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
-        last_s, seen_s = self._clock.now_s(), last_seen_s(self.world, self._history.samples(self._job.name))
+        last_s, samples = self._clock.now_s(), self._history.samples(self._job.name)
         if self.world.machines and not self.world.job.over:
-            self._was_away(last_s - seen_s)
-        self.world = adopted(self.world, last_s)
+            self._was_away(last_s - last_seen_s(self.world, samples))
+        self.world = adopted(caught_up(self.world, samples), last_s)
         self._briefing.take_up(self.world)
         sampler, looked = Sampler(self._history, self._job.name), False
         try:

@@ -116,9 +116,9 @@ _SELDOM_S = 10.0
 def why_not_saved(world: World) -> str:
     """Why no version can be asked for now; empty if one can."""
     if world.job.over or world.ending:
-        return "the job ends"
+        return "the job is ending"
     if not world.formed:
-        return "nothing is trained now"
+        return "nothing is being trained now"
     return "" if world.save is None else "a version is being saved already"
 
 
