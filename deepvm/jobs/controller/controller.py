@@ -310,11 +310,11 @@ class Controller:
             if machines[machine].state is Machine.MEMBER:
                 machines[machine] = replace(machines[machine], heard_s=now_s, silent_s=None)
                 self.world = self.world.with_spare(machine, spare=heard[machine].spare)
-        own = [b for m, b in heard.items() if b.epoch == self.world.generation and m in self.world.members]
-        steps = [(b.step, at_s) for b, at_s in found.values() if b in own]
-        for beat, at_s in found.values():
-            self.world = hangs.heard(self.world, beat, at_s) if beat in own else self.world
-        step_s = next((b.step_s for b in own if b.step_s), float(self.world.facts.step_s))
+        generation, members = self.world.generation, self.world.members
+        own = [(b, at_s) for m, (b, at_s) in found.items() if b.epoch == generation and m in members]
+        self.world = hangs.heard(self.world, own)
+        steps = [(b.step, at_s) for b, at_s in own]
+        step_s = next((b.step_s for b, _ in own if b.step_s), float(self.world.facts.step_s))
         facts = replace(self.world.facts, step_s=step_s)
         self.world = replace(self.world, machines=machines, facts=facts)
         if steps:

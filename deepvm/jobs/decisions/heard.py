@@ -89,7 +89,7 @@ def known(world: World, event: Event) -> World:
         world = with_event(world, world.machines[machine.id], MachineEvent.WARM)
     if event.epoch == world.generation and event.id in world.members:
         facts = replace(world.facts, step_s=event.step_s) if event.step_s else world.facts
-        world = hangs.heard(replace(world, facts=facts), event, world.now_s)
+        world = hangs.heard(replace(world, facts=facts), [(event, world.now_s)])
         world = further(world, event.step, world.now_s)
     return world
 
