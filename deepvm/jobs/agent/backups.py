@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from deepvm.errors import CheckpointError, DamagedError, DataError, MissingExtraError
 from deepvm.io.failpoints import point
@@ -55,6 +55,7 @@ class Others:
 
 
 ALONE = Others()
+_Upload: TypeAlias = tuple[Path, Part, Others, Done, float]
 
 
 class _Waiting:
@@ -77,9 +78,11 @@ class Backups:
     def __init__(self, store: BackupStore | None, here: Path, keep: int = KEEP) -> None:
         """``here``: the folder for what is fetched. ``keep``: backups that stay, 0 for all that scripts made."""
         self._store, self._here, self._keep = store, here, keep
-        self._queue: queue.SimpleQueue[tuple[Path, Part, Others, Done, float]] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Upload | Part] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._waiting: list[_Waiting] = []
+        self._untold: list[Part] = []
+        """Parts that will not come, of which the other ranks do not know yet."""
         self._left, self._lock = 0, threading.Lock()
         self._late: set[Part] = set()
         self._failed: dict[int, str] = {}
@@ -111,21 +114,28 @@ class Backups:
         store = self._store
         if store is None:
             return {"error": f"none of the job's tiers takes backups; give it one such as {FORMS}"}
-        if not path.exists():
-            return {"error": f"there is no {path}"}
-        if part.rank:
+        why = "" if path.exists() else f"there is no {path}"
+        if part.rank and not why:
             try:
                 if store.say(part, Said.BEGUN):
                     self._late.add(part)
             except _TROUBLE as error:
-                return {"error": str(error)}
+                why = str(error)
+        if why:
+            if part.rank:  # rank 0 must not take its own part for all there is
+                self._put(part)
+            return {"error": why}
         with self._lock:
             self._left += 1
+        self._put((path, part, others, done, time.monotonic()))
+        return {}
+
+    def _put(self, item: _Upload | Part) -> None:
+        with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, daemon=True, name="backups")
                 self._thread.start()
-        self._queue.put((path, part, others, done, time.monotonic()))
-        return {}
+        self._queue.put(item)
 
     def nothing(self, part: Part) -> None:
         """Tell the other ranks that one here does not save this step."""
@@ -139,12 +149,16 @@ class Backups:
         look_s = _LOOK_S
         while True:
             try:
-                path, part, others, done, began_s = self._queue.get(timeout=look_s if self._waiting else None)
+                item = self._queue.get(timeout=look_s if self._waiting or self._untold else None)
             except queue.Empty:
                 look_s = min(2 * look_s, _SELDOM_S)
             else:
                 look_s = _LOOK_S
-                self._upload(path, part, others, done, began_s)
+                if isinstance(item, Part):
+                    self._untold.append(item)
+                else:
+                    self._upload(*item)
+            self._untold = [part for part in self._untold if part.epoch >= self._oldest and not self._say_failed(part)]
             for waiting in list(self._waiting):
                 if self._is_over(waiting):
                     self._waiting.remove(waiting)
@@ -159,7 +173,7 @@ class Backups:
             log.warning("%s is not backed up: %s", path, error, exc_info=not expected)
             self._end(part, done, str(error) or type(error).__name__, 0.0)
             if part.rank:
-                self._say_failed(part)
+                self._untold.append(part)
             return
         took_s = time.monotonic() - began_s
         if part.rank and part not in self._late:
@@ -171,12 +185,16 @@ class Backups:
         if part.epoch < self._oldest:
             raise CheckpointError(f"generation {part.epoch} is over: {self._oldest} has begun")
 
-    def _say_failed(self, part: Part) -> None:
+    def _say_failed(self, part: Part) -> bool:
+        """Tell the other ranks that this one's part will not come; returns whether they can know."""
         assert self._store is not None
         try:
+            self._store.say(part, Said.BEGUN)  # if rank 0 has sealed it meanwhile it is sealed no more
             self._store.say(part, Said.FAILED)
         except _TROUBLE as error:
             log.debug("%s", error)
+            return False
+        return True
 
     def _is_over(self, waiting: _Waiting) -> bool:
         """Seal a backup whose parts are all there, or give it up."""

@@ -11,7 +11,7 @@ import pytest
 
 from deepvm.errors import CheckpointError
 from deepvm.jobs.agent.backups import KEEP, Backups, Others
-from deepvm.jobs.storage.backup_store import Part
+from deepvm.jobs.storage.backup_store import Part, Said
 
 
 def backups(tmp_path: Path, name: str = "here") -> Backups:
@@ -100,6 +100,32 @@ def test_a_rank_that_cannot_save_fails_the_backup_of_all(tmp_path: Path, monkeyp
     assert "No space left" in upload(other, tmp_path / "r", 5, rank=1)
     assert _wait(lambda: said == ["step 5: no parts of ranks [1]"])
     assert other.failure == "No space left on device" and one.failure == said[0]
+    assert one.latest(0, 1) is None
+
+
+@pytest.mark.parametrize("trouble", ["no file", "no place"])
+def test_a_rank_that_cannot_begin_is_not_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    """Rank 0 cannot know that it wanted to save: sealed without it, the next start would give it the part of rank 0."""
+    one, other = backups(tmp_path, "m0"), backups(tmp_path, "m1")
+    (tmp_path / "r").write_text("0")
+    store, there = other._store, threading.Event()
+    assert store is not None
+    say = store.say
+
+    def said(part: Part, word: Said) -> bool:
+        if not there.is_set():
+            raise OSError("the network is gone")
+        return say(part, word)
+
+    monkeypatch.setattr(store, "say", said)
+    path = tmp_path / ("r" if trouble == "no place" else "missing")
+    found = other.add(path, Part(5, 1, 1), lambda *_: None, Others(2))
+    assert ("the network is gone" if trouble == "no place" else "there is no ") in found["error"]
+    assert upload(one, tmp_path / "r", 5) == ""
+    there.set()
+    assert _wait(lambda: not store.whole())
     assert one.latest(0, 1) is None
 
 
