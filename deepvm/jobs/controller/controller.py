@@ -221,7 +221,7 @@ class Controller:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
         last_s, seen_s = self._clock.now_s(), last_seen_s(self.world, self._history.samples(self._job.name))
-        if self.world.machines and not self.world.job.over:
+        if self.world.machines:
             self._was_away(last_s - seen_s)
         self.world = adopted(self.world, last_s)
         self._briefing.take_up(self.world)
@@ -237,7 +237,8 @@ class Controller:
                     self._hear()
                     await asyncio.sleep(_TICK_S)
                     continue
-                if self._calls.is_list_due(self._job.list_s):
+                over = self._is_over
+                if not over and self._calls.is_list_due(self._job.list_s):
                     self._start(self._calls.list())
                 if self._stop:
                     self.feed(d.Stop(self._stop))
@@ -249,11 +250,11 @@ class Controller:
                 if self.interrupted and self.keeps:
                     sampler.close()
                     return self.world
-                over = self.world.job.over and all(m.state.over for m in self.world.machines.values())
                 if over and not self._tasks:
                     if not looked:  # a request that was given up may have made a machine since
                         looked = True
                         await self._calls.list()
+                        await asyncio.sleep(0)  # what it has shown is released first
                         continue
                     await self.kept()  # who has been followed by another must not end what that one has made
                     await self._calls.finish()
@@ -268,6 +269,11 @@ class Controller:
                 await serving
             self._calls.close()
 
+    @property
+    def _is_over(self) -> bool:
+        """Whether the job is, and each of its machines."""
+        return self.world.job.over and all(m.state.over for m in self.world.machines.values())
+
     def _forgive(self, stalled_s: float) -> None:
         """Silence while this process slept, waited for a lock or had no core counts for nothing."""
         self._was_away(stalled_s)
@@ -277,8 +283,8 @@ class Controller:
             self._waiting[machine] = asyncio.get_running_loop().call_later(self._gone_s, self._is_gone, machine)
 
     def _was_away(self, for_s: float) -> None:
-        """Write down that nobody controlled the job until now."""
-        if for_s >= LEAST_S:
+        """Write down that nobody controlled the job until now; one that is over needs nobody."""
+        if for_s >= LEAST_S and not self.world.job.over:
             self.feed(d.Downtime(self._clock.now_s() - for_s))
 
     def _interrupt(self) -> None:
