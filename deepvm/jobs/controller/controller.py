@@ -94,6 +94,8 @@ class Controller:
         self._change = asyncio.Condition()
         self._tasks = set[asyncio.Task[None]]()
         self._explained = set[str]()
+        self._deaf = set[str]()
+        """Machines of which is written down that they hear no notices."""
         self._injector = Injector(job.injection, ())
         self._heard: dict[str, tuple[d.Heard, float]] = {}
         self._inbox: list[tuple[d.Event, Mapping[str, Any]]] = []
@@ -203,7 +205,9 @@ class Controller:
             return await self._run()
 
     async def _run(self) -> World:
-        self._injector = Injector(self._job.injection, self._history.events(self._job.name))
+        events = self._history.events(self._job.name)
+        self._injector = Injector(self._job.injection, events)
+        self._deaf = {event.facts["id"] for event in events if event.kind == "deaf"}
         host = await self._calls.call(self._cloud.host, self._job.name)
         bind, bind_port = self._cloud.listen() if isinstance(self._cloud, Distant) else (host, 0)
         strangers, bound = Strangers(), listening(bind, bind_port)
@@ -521,6 +525,10 @@ class Controller:
         if isinstance(found[0], d.Failed) or (isinstance(found[0], d.Ended) and found[0].code):
             self.last_lines = lines_of(event)
             self._explained.add(machine)
+        if isinstance(found[0], d.Deaf):
+            if machine in self._deaf:
+                return
+            self._deaf.add(machine)
         if isinstance(found[0], d.Noticed):
             found = replace(found[0], taken_s=self._clock.of_wall_s(found[0].taken_s)), found[1]
         self.feed(*found)

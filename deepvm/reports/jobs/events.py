@@ -35,6 +35,7 @@ def event_line(event: EventRow) -> str:
         MACHINE: lambda: f"{who} {_ENDS.get(facts['state']) or _ENDS.get(facts['why']) or 'was ' + facts['why']}",
         "noticed": lambda: f"{who} is taken back in {_left(facts['taken_s'] - event.at_s)}",
         "rebalanced": lambda: f"{who} may be taken back sooner than others",
+        "deaf": lambda: f"{who} hears no notices of its cloud: {facts['why']}",
         "started": lambda: _started(facts),
         "ended": lambda: f"{who}: trainers ended with exit code {facts['code']} after step {facts['step']}",
         "safe": lambda: f"version {facts['version']} is safe, {SAVED[facts['reason']]}",
@@ -54,7 +55,7 @@ def event_line(event: EventRow) -> str:
     return f"generation {facts['generation']} forms" if event.state == "forming" else f"the job is {event.state}"
 
 
-_TROUBLE = {DOWNTIME, "refused", "noticed", MACHINE, "unsaved", "failed", "hung"}
+_TROUBLE = {DOWNTIME, "refused", "noticed", "deaf", MACHINE, "unsaved", "failed", "hung"}
 _GROUPS = {"launched": "machines", "safe": "versions", "savenow": "versions"}
 
 
