@@ -219,7 +219,7 @@ def control(
         "forecast", lambda: forecast(row.spec, row.created_s, end, events, earlier, document, without)
     )
     if validate and without:
-        note("nothing is compared: for a time the job had no controller, and the simulator knows no such thing")
+        note("nothing is compared: the job had no controller for a while, which the simulator does not model")
     elif validate:
         document["validation"] = _if_possible("validation", lambda: _validation(row.created_s, end, events))
     history.finish(job.name, document)
@@ -267,7 +267,7 @@ def _validation(created_s: float, world: World, events: Sequence[EventRow]) -> d
 
     seen = observed(created_s, world, events) if world.job is Job.DONE else None
     if seen is None:
-        note("nothing is compared: only a job that has trained to its end is")
+        note("nothing is compared: the job has not trained to its end")
         return None
     return validation(seen, world.terms, world.terms.policy, world.pools[0].usd_per_hour)
 
