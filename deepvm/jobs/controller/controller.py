@@ -357,7 +357,9 @@ class Controller:
         except BusyError:
             self._injector.put_off(strike)
             return
-        await self._calls.strike(strike)
+        if not await self._calls.strike(strike):
+            again = replace(strike, new=False)  # it is written down already
+            asyncio.get_running_loop().call_later(_AGAIN_S, self._injector.put_off, again)
 
     # --- agents ------------------------------------------------------------------------------------------------------
 
