@@ -448,8 +448,8 @@ def checked_injection(keys: Mapping[str, Any], cloud: str) -> dict[str, Any]:
     Raises:
         RequestError: values that cannot be, or a cloud that cannot do it. What reading a trace raises.
     """
-    lives = keys["lives"]
-    if lives is not None and not (file := Path(lives)).is_file():
+    lives, file = keys["lives"], Path(keys["lives"] or "")
+    if lives is not None and not _is_file(file):
         keys = {**keys, "lives": [life.strip() for life in lives.split(",")]}
     try:
         found = Injected.model_validate({name: value for name, value in keys.items() if value is not None})
@@ -461,6 +461,13 @@ def checked_injection(keys: Mapping[str, Any], cloud: str) -> dict[str, Any]:
     for key, problem in _impossible(found, cloud):
         raise RequestError(key, keys[key], problem)
     return found.model_dump(mode="json")
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a list of times is too long for a name
+        return False
 
 
 def _clouds_for(inject: Injected) -> tuple[str, ...]:

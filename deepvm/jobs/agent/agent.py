@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,11 @@ class Orders:
     missed_rate: float = 0.0
     save_s: float = 0.0
     took_s: float = 0.0
+
+    @classmethod
+    def of(cls, answer: Mapping[str, Any]) -> Orders:
+        """By the answer to a heartbeat; a newer controller may say more."""
+        return cls(**{one.name: answer[one.name] for one in fields(cls) if one.name in answer})
 
 
 class Agent:
@@ -214,7 +219,7 @@ class Agent:
             return
         self._silence.answered()
         if not answer.get("same"):
-            self._obey(Orders(**answer))
+            self._obey(Orders.of(answer))
 
     def _obey(self, orders: Orders) -> None:
         if orders.save is not None:  # by this machine's clock, which may show another time than the controller's

@@ -92,6 +92,8 @@ def event_of(machine: str, report: Mapping[str, Any]) -> tuple[d.Event, Mapping[
         return d.Unsaved(_generation(report), text(report, "why")[:_LONGEST], reason), {}
     if kind == "rebalance":
         return d.Rebalanced(machine), {}
+    if kind == "deaf":
+        return d.Deaf(machine, text(report, "why")[:_LONGEST]), {}
     if kind == "unusable":
         own = truth(report, "own") if "own" in report else False
         return d.Failed(machine, text(report, "why")[:_LONGEST], own), {}

@@ -93,6 +93,14 @@ class Rebalanced:
 
 
 @dataclass(frozen=True)
+class Deaf:
+    """A machine's metadata service refuses: it will go without a notice."""
+
+    id: str
+    why: str
+
+
+@dataclass(frozen=True)
 class Started:
     """The trainers of a generation run on a machine; ``version``: what the first one resumed from, else None.
 
@@ -202,6 +210,7 @@ Event: TypeAlias = (
     | Silent
     | Noticed
     | Rebalanced
+    | Deaf
     | Started
     | Ended
     | Safe

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from deepvm.jobs.decisions import hangs
 from deepvm.jobs.decisions.events import (
+    Deaf,
     Downtime,
     Ended,
     Event,
@@ -58,7 +59,7 @@ def known(world: World, event: Event) -> World:
         return _of_generation(world, event)
     if isinstance(event, Downtime):  # how long steps take is to be seen anew
         return replace(world, pace=replace(world.pace, generation=0))
-    if isinstance(event, Tick | Injected | Struck) or event.id not in world.machines:
+    if isinstance(event, Tick | Injected | Struck | Deaf) or event.id not in world.machines:
         return world
     machine, now = world.machines[event.id], world.now_s
     if isinstance(event, Launched):

@@ -44,6 +44,7 @@ def event_line(event: EventRow) -> str:
         MACHINE: lambda: f"{who} {_ENDS.get(facts['state']) or _ENDS.get(facts['why']) or 'was ' + facts['why']}",
         "noticed": lambda: f"{who} will be taken back in {_left(facts['taken_s'] - event.at_s)}",
         "rebalanced": lambda: f"{who} may be taken back sooner than the others",
+        "deaf": lambda: f"{who} hears no notices of its cloud: {facts['why']}",
         "started": lambda: _started(facts),
         "ended": lambda: f"{who}: trainers ended with exit code {facts['code']} after step {facts['step']}",
         "safe": lambda: f"version {facts['version']} is safe, {SAVED[facts['reason']]}",
@@ -63,7 +64,7 @@ def event_line(event: EventRow) -> str:
     return _JOBS.get(event.state) or f"generation {facts['generation']} is forming"
 
 
-_TROUBLE = {DOWNTIME, "refused", "noticed", MACHINE, "unsaved", "failed", "hung"}
+_TROUBLE = {DOWNTIME, "refused", "noticed", "deaf", MACHINE, "unsaved", "failed", "hung"}
 _GROUPS = {"launched": "machines", "safe": "versions", "savenow": "versions"}
 
 

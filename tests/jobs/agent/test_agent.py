@@ -37,6 +37,11 @@ def imds() -> Iterator[Imds]:
     found.close()
 
 
+def test_orders_of_a_newer_controller() -> None:
+    """It may say more; what is known here is obeyed."""
+    assert Orders.of({"digest": "d", "generation": 3, "colour": "red"}) == Orders("d", generation=3)
+
+
 @WHOLE
 def test_a_setup_that_a_signal_ends(commander: Commander, tmp_path: Path) -> None:
     """It is as failed as any: nothing is trained after it, and a restart does not take it for done."""
