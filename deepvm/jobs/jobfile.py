@@ -241,8 +241,8 @@ def read_job_file(path: Path) -> JobFile:
     found = parse_job_file(text, str(path))
     folder = path.parent
     if found.code is not None and not found.code.startswith("git:") and not (folder / found.code).is_dir():
-        allowed = JobFile.model_fields["code"].description
-        raise JobFormatError(str(path), [f"code: there is no folder {found.code!r}; allowed: {allowed}"])
+        line, allowed = line_of(path, "code"), JobFile.model_fields["code"].description
+        raise JobFormatError(str(path), [f"line {line}: code: there is no folder {found.code!r}; allowed: {allowed}"])
     inject = found.inject
     if inject is None or not isinstance(inject.lives, str):
         return found
