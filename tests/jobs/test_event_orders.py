@@ -83,9 +83,7 @@ EVENTS: st.SearchStrategy[Any] = st.one_of(
     st.builds(d.Failed, IDS, st.just("why"), st.booleans()),
     st.builds(d.Downtime, TIMES),
     st.builds(d.Struck, IDS, st.sampled_from([blow.value for blow in Blow]), st.none() | TIMES),
-    st.builds(
-        d.Injected, st.none() | TIMES, st.just(()), st.integers(0, 9), st.none(), TIMES, *[st.floats(0, 1)] * 4
-    ),
+    st.builds(d.Injected, st.none() | TIMES, st.just(()), st.integers(0, 9), st.none(), TIMES, *[st.floats(0, 1)] * 4),
     st.builds(
         d.Listed,
         st.dictionaries(IDS, TIMES),
