@@ -13,7 +13,7 @@ from deepvm.io.file_lock import FileLock
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import World
 from deepvm.jobs.head.head_state import HeadState
-from deepvm.jobs.history.downtime import LEAST_S, Downtime, downtimes, last_seen_s
+from deepvm.jobs.history.downtime import LEAST_S, Downtime, caught_up, downtimes, last_seen_s
 from deepvm.jobs.history.final import final_document
 from deepvm.jobs.history.history import EventRow, History, JobRow, Sample
 from deepvm.jobs.submission import on_demand_price
@@ -98,10 +98,7 @@ def current(world: World, samples: Sequence[Sample], now_s: float) -> World:
     """A world with the time and the steps that its controller did not write down, as nothing followed from them."""
     if world.job.over and all(machine.state.over for machine in world.machines.values()):
         return world
-    last = samples[-1] if samples else None
-    if last is not None and last.generation == world.generation and world.peak is None:
-        world = replace(world, reached=max(world.reached, last.step))
-    return replace(world, now_s=max(world.now_s, now_s))
+    return replace(caught_up(world, samples), now_s=max(world.now_s, now_s))
 
 
 def on_demand_usd(spec: Mapping[str, Any]) -> float | None:

@@ -28,7 +28,7 @@ from deepvm.errors import DataError, JobFormatError, RequestError
 from deepvm.jobs.cloud import Cloud, Distant, Headed
 from deepvm.jobs.clouds.registry import find_cloud, open_cloud
 from deepvm.jobs.controller.controller import Submitted
-from deepvm.jobs.controller.injector import Injection
+from deepvm.jobs.decisions.injection import Injection
 from deepvm.jobs.decisions.markets import is_on_demand, least_usd_per_hour, most_of
 from deepvm.jobs.decisions.pool_choice import in_order
 from deepvm.jobs.decisions.react import BUDGET, DEADLINE
@@ -512,10 +512,11 @@ def _check_limits(name: str, world: World, now_s: float, total_usd: float | None
     terms, ending = world.terms, world.ending
     used_up = terms.total_usd is not None and world.usd >= terms.total_usd
     if total_usd is None and (used_up or ending.startswith(BUDGET)):
-        allowed = f"more than the {terms.total_usd:g} $ that {name} has used up: {more_money(world.usd, terms)}"
-        raise RequestError("total_usd", None, allowed)
+        used = f"more than the budget of {terms.total_usd:g} $, which {name} has used up"
+        raise RequestError("total_usd", None, f"{used}, such as {more_money(world.usd, terms)}")
     if deadline_s is None and terms.end_s is not None and (now_s >= terms.end_s or ending == DEADLINE):
-        raise RequestError("deadline", None, f"a time from now, as the deadline of {name} is over: {more_time(terms)}")
+        passed = f"a time from now, as the deadline of {name} has passed"
+        raise RequestError("deadline", None, f"{passed}, such as {more_time(terms)}")
 
 
 def more_money(paid_usd: float, terms: Terms) -> str:

@@ -88,7 +88,8 @@ def test_an_example_trains_to_its_end(name: str, home: Home) -> None:
 @pytest.mark.slow
 def test_the_example_with_a_deadline_stops_before_it(home: Home) -> None:
     found = document(home, EXAMPLES / "deadline" / "job.yaml", 3)
-    assert found["state"] == "stopped" and found["total_s"] < 30
+    assert (found["state"], found["saves"]["stop"]) == ("stopped", 1) and found["steps"] > 0
+    assert found["total_s"] < 45 + 5  # on a busy computer the last version may take longer than those before it
 
 
 def test_lines_that_are_shown_are_those_of_the_examples() -> None:

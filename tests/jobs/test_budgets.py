@@ -36,7 +36,8 @@ def test_a_deadline_is_met_with_machines_on_demand(home: Home, policy: str) -> N
     found = home.document("jobs", "show", "late")
     assert found["state"] == "done" and found["steps"] == 400 and found["total_s"] < 60
     markets = [m["market"] for m in found["machines"]]
-    assert "spot" in markets and markets[-1] == "on-demand"
+    # Uniform progress goes back to spot whenever it is ahead.
+    assert "spot" in markets and "on-demand" in (markets if policy == "uniform-progress" else markets[-1:])
     assert "machines are asked for on demand" in done.stderr
     bought = [m for m in found["machines"] if m["market"] == "on-demand"]
     assert {m["end_reason"] for m in bought} == {"released"}  # nothing on demand is taken back
@@ -81,7 +82,7 @@ def test_an_hourly_budget_that_buys_too_little(home: Home, more: dict[str, Any],
 
 def test_a_history_on_a_full_disk_ends_the_controller_and_not_the_training(home: Home) -> None:
     job = home.job("full", "exec python own.py 400 0.03;")
-    process = home.start("run", str(job))
+    process = home.start("run", str(job), program="support.jobs.impatient")
     until(lambda: (home.result / "starts-0").exists())
     history = home.jobs.parent / "history.db-wal"
     size = history.stat().st_size

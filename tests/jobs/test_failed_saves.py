@@ -338,12 +338,14 @@ def test_a_job_whose_saves_fail_says_so(tmp_path: Path) -> None:
 
 def test_a_save_that_is_not_asked_for_is_refused_with_a_reason() -> None:
     world = World(Terms(1, 1), 0.0, pools=(SPOT,))
-    assert why_not_saved(world) == "nothing is trained now"
+    assert why_not_saved(world) == "nothing is being trained now"
     world = trains(Terms(1, 1))
     assert why_not_saved(world) == ""
     assert why_not_saved(after(world, [d.SaveNow()], 601.0)) == "a version is being saved already"
     stops = after(world, [d.Stop("the user")], 601.0)
-    assert why_not_saved(stops) == why_not_saved(after(stops, [d.Safe(1, 501, Reason.STOP)], 602.0)) == "the job ends"
+    assert (
+        why_not_saved(stops) == why_not_saved(after(stops, [d.Safe(1, 501, Reason.STOP)], 602.0)) == "the job is ending"
+    )
 
 
 def test_the_controller_answers_why_it_does_not_save(tmp_path: Path) -> None:

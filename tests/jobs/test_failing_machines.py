@@ -92,7 +92,7 @@ def test_a_few_in_a_row_end_the_job() -> None:
         assert not world.ending and coming(world) == [f"m{n}"]
         world = ended(world, 10.0 * n)
     assert (world.job, len(world.machines), world.preemptions) == (Job.STOPPED, 3, 0)
-    assert world.ending == "no machine gets ready: the last 3 ended before they could train"
+    assert world.ending == "machines keep failing: the last 3 ended before they could train"
     assert {m.end_reason for m in world.machines.values()} == {"unready"}
 
 
@@ -201,5 +201,5 @@ def test_anchors_count_by_themselves() -> None:
         assert not world.ending
         world, _ = react(world, d.Heard(trainer, warm=True), 10.0 * n)
         world = ended(world, 10.0 * n + 1)
-    assert world.job is Job.STOPPED and world.ending.startswith("no machine gets ready: the last 3 ended")
+    assert world.job is Job.STOPPED and world.ending.startswith("machines keep failing: the last 3 ended")
     assert len(world.machines) == 4

@@ -108,14 +108,18 @@ def test_a_name_that_exists_is_answered_with_what_people_mean(history: History) 
 
 def test_a_budget_that_is_used_up_is_not_used_again(history: History) -> None:
     row = ended(history, "poor", submitted(history, "poor", total_usd=50), ending=f"{BUDGET} of 50 $ is used up")
-    said = "--total-usd: not given; allowed: more than the 50 $ that poor has used up: --total-usd 100"
+    said = (
+        "--total-usd: not given; allowed: more than the budget of 50 $, which poor has used up, such as --total-usd 100"
+    )
     assert refusal(history, row) == said
     assert submission.resumed(row, history, total_usd=60.0)[1].terms.total_usd == 60
 
 
 def test_a_deadline_that_has_come_does_not_come_again(history: History) -> None:
     row = ended(history, "late", submitted(history, "late", deadline="90min"), ending=DEADLINE)
-    said = "--deadline: not given; allowed: a time from now, as the deadline of late is over: --deadline 1.5h"
+    said = (
+        "--deadline: not given; allowed: a time from now, as the deadline of late has passed, such as --deadline 1.5h"
+    )
     assert refusal(history, row) == said
     assert submission.resumed(row, history, deadline_s=60.0)[1].job is Job.PENDING
 

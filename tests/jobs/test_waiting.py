@@ -81,7 +81,7 @@ def test_a_cluster_that_is_never_whole_is_not_paid_for_without_end() -> None:
     cloud.run(700.0)
     assert not cloud.alive
     world = cloud.run(20_000.0)
-    assert world.job is Job.STOPPED and world.ending == "no machine is to be had"
+    assert world.job is Job.STOPPED and world.ending == "no machine is available"
     assert cloud.now_s < 2 * 3600 and cloud.paid_s < 3 * 3600
     assert len(world.machines) < 50
 
@@ -98,7 +98,7 @@ def test_an_anchor_that_is_not_to_be_had() -> None:
         Terms(2, 2, anchor=ANCHOR, anchors=1), lambda world, machine: world.machines[machine].role is Role.TRAINER
     )
     world = cloud.run(20_000.0)
-    assert world.job is Job.STOPPED and world.ending == "no machine is to be had"
+    assert world.job is Job.STOPPED and world.ending == "no machine is available"
     assert cloud.now_s < 2 * 3600 and cloud.paid_s < 2 * 3600
 
 

@@ -22,7 +22,7 @@ def pools(output: Output = "table") -> None:
     document = report.pools_document(found)
     print_as(output, lambda: report.print_pools(found), lambda: document)
     if not found and output == "table":
-        note("no machine yet; 'deepvm run job.yaml' starts some")
+        note("no machines yet; 'deepvm run job.yaml' starts some")
 
 
 @app.command(short_help="Print all machines and their lives.")

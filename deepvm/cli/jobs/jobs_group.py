@@ -25,6 +25,7 @@ JobOutput = Annotated[
     typer.Option("--output", "-o", metavar="FORM", help="table, json, yaml, csv, or html: a page."),
 ]
 _LOOK_S, _LOOK_AWAY_S = 0.3, 3.0
+_ENDED = {"done": "is done", "failed": "has failed", "stopped": "has stopped"}
 Name = Annotated[str, arg("NAME", "Name of a job; 'deepvm jobs ls' lists them.")]
 
 
@@ -40,7 +41,7 @@ def list_jobs(output: Output = "table") -> None:
         found = job_lines(history, time.time())
     print_as(output, lambda: listing.print_jobs(found), lambda: listing.jobs_document(found))
     if not found and output == "table":
-        note("no job yet; 'deepvm run job.yaml' starts one")
+        note("no jobs yet; 'deepvm run job.yaml' starts one")
 
 
 @app.command(short_help="Show a job: machines, versions, money, the last events.")
@@ -100,7 +101,7 @@ def logs(
             if ended or not follow:
                 return
             if controller == GONE and not said:
-                note(f"the controller of {name} is gone: nothing new is heard until 'deepvm jobs resume {name}'")
+                note(f"{name} has no controller: nothing new comes until 'deepvm jobs resume {name}'")
             said = controller == GONE
             head = has_head(row)
             time.sleep(_LOOK_AWAY_S if head else _LOOK_S)
@@ -255,7 +256,7 @@ def _command(name: str, message: Mapping[str, Any]) -> None:
         _look_at_head(history, _row(history, name))
         row = _row(history, name)
         if row.result is not None:
-            raise RequestError("NAME", name, f"a job that has not ended; {name} is {row.result['state']}")
+            raise RequestError("NAME", name, f"a job that has not ended; {name} {_ENDED[row.result['state']]}")
         cloud = cloud_of(row.spec["cloud"]) if has_head(row) else None
         if isinstance(cloud, Headed):
             _check(name, send(row, history, cloud, secret_in(row.folder), message))

@@ -219,7 +219,7 @@ def control(
     if validate:
         document["validation"] = None if without else _validation(row.created_s, end, events)
         if without:
-            note("nothing is compared: for a time the job had no controller, and the simulator knows no such thing")
+            note("nothing is compared: the job had no controller for a while, which the simulator does not model")
     history.finish(job.name, document)
     page = _page(job, history)
     print_as(output, lambda: print_job(document, ()), lambda: document)
@@ -254,7 +254,7 @@ def _validation(created_s: float, world: World, events: Sequence[EventRow]) -> d
 
     seen = observed(created_s, world, events) if world.job is Job.DONE else None
     if seen is None:
-        note("nothing is compared: only a job that has trained to its end is")
+        note("nothing is compared: the job has not trained to its end")
         return None
     return validation(seen, world.terms, world.terms.policy, world.pools[0].usd_per_hour)
 

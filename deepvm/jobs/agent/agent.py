@@ -582,6 +582,7 @@ class Agent:
         assert self._backups is not None
         found = self._backups.latest(int(message["rank"]), self._running)
         self._base = 0 if found is None else found.step
+        self._last = 0, time.monotonic()  # what it took to load is no training
         if not message["rank"]:
             self._reporter.add("started", generation=self._running, version=self._base)
         return {} if found is None else {"path": str(found.path), "step": found.step}

@@ -24,18 +24,19 @@ from deepvm.jobs.controller.briefing import Briefing
 from deepvm.jobs.controller.changes import changed_states, has_changed, pass_points, rows_of
 from deepvm.jobs.controller.clock import SteadyClock
 from deepvm.jobs.controller.cloud_calls import CloudCalls
-from deepvm.jobs.controller.injector import Blow, Injection, Injector, Strike
+from deepvm.jobs.controller.injector import Blow, Injector, Strike
 from deepvm.jobs.controller.messages import beat_of, event_of, lines_of, number_of, schedule_of, text
 from deepvm.jobs.controller.samples import Sampler
 from deepvm.jobs.controller.server import Strangers, listening, server_of
 from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions import hangs
 from deepvm.jobs.decisions.heard import further, why_not_saved
+from deepvm.jobs.decisions.injection import Injection
 from deepvm.jobs.decisions.react import Orders, begun_anew, orders_of, react
 from deepvm.jobs.decisions.states import Machine
 from deepvm.jobs.decisions.waiting import adopted, forgiven
 from deepvm.jobs.decisions.world import UNREADY, World
-from deepvm.jobs.history.downtime import LEAST_S, last_seen_s
+from deepvm.jobs.history.downtime import LEAST_S, caught_up, last_seen_s
 from deepvm.jobs.history.history import MACHINE, EventRow, History
 from deepvm.jobs.history.log_files import add_line
 from deepvm.jobs.wire import USER, Receiver, secret_of, token_of
@@ -220,10 +221,10 @@ class Controller:
         point(f"job.{self.world.job.value}.begun")
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
-        last_s, seen_s = self._clock.now_s(), last_seen_s(self.world, self._history.samples(self._job.name))
+        last_s, samples = self._clock.now_s(), self._history.samples(self._job.name)
         if self.world.machines and not self.world.job.over:
-            self._was_away(last_s - seen_s)
-        self.world = adopted(self.world, last_s)
+            self._was_away(last_s - last_seen_s(self.world, samples))
+        self.world = adopted(caught_up(self.world, samples), last_s)
         self._briefing.take_up(self.world)
         sampler, looked = Sampler(self._history, self._job.name), False
         try:
@@ -309,11 +310,11 @@ class Controller:
             if machines[machine].state is Machine.MEMBER:
                 machines[machine] = replace(machines[machine], heard_s=now_s, silent_s=None)
                 self.world = self.world.with_spare(machine, spare=heard[machine].spare)
-        own = [b for m, b in heard.items() if b.epoch == self.world.generation and m in self.world.members]
-        steps = [(b.step, at_s) for b, at_s in found.values() if b in own]
-        for beat, at_s in found.values():
-            self.world = hangs.heard(self.world, beat, at_s) if beat in own else self.world
-        step_s = next((b.step_s for b in own if b.step_s), float(self.world.facts.step_s))
+        generation, members = self.world.generation, self.world.members
+        own = [(b, at_s) for m, (b, at_s) in found.items() if b.epoch == generation and m in members]
+        self.world = hangs.heard(self.world, own)
+        steps = [(b.step, at_s) for b, at_s in own]
+        step_s = next((b.step_s for b, _ in own if b.step_s), float(self.world.facts.step_s))
         facts = replace(self.world.facts, step_s=step_s)
         self.world = replace(self.world, machines=machines, facts=facts)
         if steps:

@@ -9,112 +9,16 @@ where this one ended: no strike is forgotten, and none happens twice.
 from __future__ import annotations
 
 import enum
-import math
-import random
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
-from functools import lru_cache
-from statistics import fmean
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
+from deepvm.jobs.decisions.injection import Injection, fate_of
 from deepvm.jobs.decisions.states import Machine
 from deepvm.jobs.decisions.world import LOST, MachineRecord, Role, World
 from deepvm.jobs.history.history import EventRow
 
 INJECTED, STRUCK = "injected", "struck"
 """Kinds of events: what was ordered while the job ran, and a machine that is about to be taken back."""
-
-
-@dataclass(frozen=True)
-class Injection:
-    """What is to happen to the machines of a job that train, in the order in which they were asked for.
-
-    Attributes:
-        mttp_s: their mean life, which is drawn; None: it is listed.
-        lives_s: how long they live, one after the other; whoever comes later stays.
-        count: at most so many preemptions. grace_s: from a notice to the end.
-        missed, late, silent: shares without a notice, with one that comes at any moment of the grace period, and
-            without a link; the others are told in time. rebalance: the share to which a rebalance is recommended, a
-            grace period before the notice or the loss.
-    """
-
-    mttp_s: float | None = None
-    lives_s: tuple[float, ...] = ()
-    seed: int = 0
-    count: int | None = None
-    grace_s: float = 120.0
-    missed: float = 0.0
-    late: float = 0.0
-    silent: float = 0.0
-    rebalance: float = 0.0
-
-    @classmethod
-    def of(cls, keys: Mapping[str, Any], done: int = 0) -> Injection:
-        """By the keys of ``inject`` in a job file, those left out by default; ``done``: preemptions before it."""
-        lives_s = tuple(keys.get("scale", 1.0) * life for life in keys.get("lives") or ())
-        count = keys.get("count")
-        return cls(
-            keys.get("mttp"),
-            lives_s,
-            keys.get("seed", 0),
-            None if count is None else done + count,
-            keys.get("grace", 120.0),
-            **{name: keys.get(name, 0.0) for name in SHARES},
-        )
-
-    @classmethod
-    def written(cls, facts: Mapping[str, Any]) -> Injection:
-        """By the facts of an event; one of an older deepvm lacks some."""
-        found = {one.name: facts[one.name] for one in fields(cls) if one.name in facts}
-        return cls(**{**found, "lives_s": tuple(found.get("lives_s", ()))})
-
-    @property
-    def mean_s(self) -> float:
-        """The mean life of those that do not stay."""
-        return fmean(self.lives_s) if self.mttp_s is None else self.mttp_s
-
-
-SHARES = ("missed", "late", "silent", "rebalance")
-FATES = ("missed", "late", "silent")
-"""Shares of which a machine has one at most."""
-
-
-@dataclass(frozen=True)
-class Fate:
-    """What happens to a machine: after ``life_s`` of training it is taken back.
-
-    ``grace_s``: None without a notice. ``silent``: it loses its link instead. ``recommended_s``: when a rebalance is
-    recommended, counted as the life.
-    """
-
-    life_s: float
-    grace_s: float | None
-    silent: bool = False
-    recommended_s: float = math.inf
-
-
-@lru_cache(maxsize=4096)  # it is asked again each tick
-def fate_of(injection: Injection, number: int) -> Fate | None:
-    """That of the machine of this number, from 1, the same whenever it is asked; None: it stays."""
-    rng = random.Random(injection.seed)
-    for _ in range(number):  # machines draw one after the other: a life, and its end
-        unit, end = rng.expovariate(1.0), rng.random()
-    if injection.mttp_s is not None:
-        life_s = unit * injection.mttp_s
-    elif number <= len(injection.lives_s):
-        life_s = injection.lives_s[number - 1]
-    else:
-        return None
-    more = random.Random(f"{injection.seed}/{number}")
-    grace_s, share_of_grace = injection.grace_s, more.random()
-    missed, late, silent = injection.missed, injection.late, injection.silent
-    told_s: float | None = grace_s
-    if end < missed or missed + late <= end < missed + late + silent:
-        told_s = None
-    elif end < missed + late:
-        told_s = grace_s * share_of_grace
-    recommended_s = life_s - grace_s if more.random() < injection.rebalance else math.inf
-    return Fate(life_s, told_s, missed + late <= end < missed + late + silent, recommended_s)
 
 
 class Blow(enum.Enum):

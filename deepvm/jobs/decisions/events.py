@@ -171,7 +171,7 @@ class Downtime:
 
 @dataclass(frozen=True)
 class Injected:
-    """The user wants preemptions on purpose from now on: see :class:`deepvm.jobs.controller.injector.Injection`."""
+    """The user wants preemptions on purpose from now on: see :class:`deepvm.jobs.decisions.injection.Injection`."""
 
     mttp_s: float | None
     lives_s: tuple[float, ...]

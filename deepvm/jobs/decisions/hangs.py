@@ -46,15 +46,15 @@ def alive(world: World, at_s: float, longest_s: float | None = None) -> World:
     return replace(world, pulse=replace(pulse, longest_s=max(pulse.longest_s, longest_s or 0.0)))
 
 
-def heard(world: World, beat: Heard, at_s: float) -> World:
-    """With what a heartbeat of the generation says, before its step is counted."""
-    if beat.idle_s is None:
-        return alive(world, at_s) if beat.step > world.reached else world
-    since_s = beat.idle_s
-    loads = not (world.pulse.restored or world.pulse.stepped)
-    if beat.printed_s is not None and (loads or _may_be_done(world, max(beat.step, world.reached))):
-        since_s = min(since_s, beat.printed_s)
-    return alive(world, at_s - since_s, beat.longest_s)
+def heard(world: World, beats: Sequence[tuple[Heard, float]]) -> World:
+    """With what heartbeats of the generation say, and when they did, before their steps are counted."""
+    signs = [at_s for beat, at_s in beats if beat.idle_s is None and beat.step > world.reached]
+    signs += [at_s - beat.idle_s for beat, at_s in beats if beat.idle_s is not None]
+    step = max([world.reached, *(beat.step for beat, _ in beats)])
+    if not (world.pulse.restored or world.pulse.stepped) or _may_be_done(world, step):
+        signs += [at_s - beat.printed_s for beat, at_s in beats if beat.printed_s is not None]
+    longest = [beat.longest_s for beat, _ in beats if beat.longest_s is not None]
+    return alive(world, max(signs), max(longest, default=None)) if signs else world
 
 
 def _may_be_done(world: World, step: int) -> bool:

@@ -89,7 +89,7 @@ def known(world: World, event: Event) -> World:
         world = with_event(world, world.machines[machine.id], MachineEvent.WARM)
     if event.epoch == world.generation and event.id in world.members:
         facts = replace(world.facts, step_s=event.step_s) if event.step_s else world.facts
-        world = hangs.heard(replace(world, facts=facts), event, world.now_s)
+        world = hangs.heard(replace(world, facts=facts), [(event, world.now_s)])
         world = further(world, event.step, world.now_s)
     return world
 
@@ -116,9 +116,9 @@ _SELDOM_S = 10.0
 def why_not_saved(world: World) -> str:
     """Why no version can be asked for now; empty if one can."""
     if world.job.over or world.ending:
-        return "the job ends"
+        return "the job is ending"
     if not world.formed:
-        return "nothing is trained now"
+        return "nothing is being trained now"
     return "" if world.save is None else "a version is being saved already"
 
 

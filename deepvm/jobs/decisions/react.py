@@ -156,7 +156,7 @@ def _limited(world: World) -> _Step:
         return world.to_end(DEADLINE), []
     # A deadline for which machines may be bought decides itself how long spot is waited for.
     if not world.formed and terms.bought is None and waited_s(world) >= terms.give_up_s:
-        return world.to_end("no machine is to be had"), []
+        return world.to_end("no machine is available"), []
     failing = [r for r in Role if _never_ready(world, r) and not any(m.state.coming for m in world.of(r, *Machine))]
     if failing and not world.formed:
         known = world.unready[failing[0]]
@@ -176,7 +176,7 @@ _MORE_TRIES = 2
 """Machines that may fail in a row, besides as many as are started at once."""
 
 
-BUDGET, DEADLINE, NEVER_READY = "the budget", "the deadline has come", "no machine gets ready"
+BUDGET, DEADLINE, NEVER_READY = "the budget", "the deadline has come", "machines keep failing"
 """How the reasons begin for which money, time and broken machines end a job."""
 
 

@@ -7,7 +7,7 @@ writes down for how long nobody was; how many steps were done in that time follo
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from deepvm.jobs.decisions.world import World
 from deepvm.jobs.history.history import EventRow, Sample
@@ -58,6 +58,15 @@ def _steps(samples: Sequence[Sample], since_s: float, until_s: float) -> int:
 def last_seen_s(world: World, samples: Sequence[Sample]) -> float:
     """When the controller that wrote this was there last."""
     return max([world.now_s, *(s.at_s for s in samples[-1:])])
+
+
+def caught_up(world: World, samples: Sequence[Sample]) -> World:
+    """A world with the steps that its controller did not write down, as nothing followed from them."""
+    last = samples[-1] if samples else None
+    if last is None or last.generation != world.generation or world.peak is not None or last.step <= world.reached:
+        return world
+    # Where nobody knew when a step was reached, trainers had stood still.
+    return replace(world, reached=last.step, reached_s=None if world.reached_s is None else last.at_s)
 
 
 def cut(

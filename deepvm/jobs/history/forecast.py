@@ -17,8 +17,8 @@ from typing import Any
 from deepvm.core.preemption.job import ZERO, Job, Span
 from deepvm.core.preemption.preemption_estimators import Notices
 from deepvm.errors import SimulationError
-from deepvm.jobs.controller.injector import Injection
 from deepvm.jobs.decisions import states
+from deepvm.jobs.decisions.injection import Injection
 from deepvm.jobs.decisions.markets import is_on_demand
 from deepvm.jobs.decisions.world import Role, World
 from deepvm.jobs.history.downtime import DOWNTIME, Downtime

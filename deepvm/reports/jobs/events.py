@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.core.units import counted, format_seconds
-from deepvm.jobs.controller.injector import INJECTED, Injection
+from deepvm.jobs.controller.injector import INJECTED
 from deepvm.jobs.decisions.hangs import START_TIMEOUT, STEP_TIMEOUT
+from deepvm.jobs.decisions.injection import Injection
 from deepvm.jobs.decisions.react import BUDGET, DEADLINE, NEVER_READY
 from deepvm.jobs.decisions.world import RELEASED, UNREADY, Terms
 from deepvm.jobs.history.downtime import DOWNTIME
@@ -23,7 +24,15 @@ SAVED = {
     "resize": "before machines join",
     "stop": "before the end",
 }
-_ENDS = {"suspect": "is silent", "lost": "is given up", UNREADY: "ended before it could train"}
+_ENDS = {"suspect": "has gone silent", "lost": "was given up as lost", UNREADY: "ended before it could train"}
+_JOBS = {
+    "pending": "the job is waiting for machines",
+    "running": "the job is training",
+    "saving": "the job is saving a version",
+    "done": "the job is done",
+    "failed": "the job failed",
+    "stopped": "the job stopped",
+}
 
 
 def event_line(event: EventRow) -> str:
@@ -34,14 +43,14 @@ def event_line(event: EventRow) -> str:
         "launched": lambda: f"{who} was launched",
         "refused": lambda: f"{who} was refused: {facts['why']}",
         MACHINE: lambda: f"{who} {_ENDS.get(facts['state']) or _ENDS.get(facts['why']) or 'was ' + facts['why']}",
-        "noticed": lambda: f"{who} is taken back in {_left(facts['taken_s'] - event.at_s)}",
-        "rebalanced": lambda: f"{who} may be taken back sooner than others",
+        "noticed": lambda: f"{who} will be taken back in {_left(facts['taken_s'] - event.at_s)}",
+        "rebalanced": lambda: f"{who} may be taken back sooner than the others",
         "started": lambda: _started(facts),
         "ended": lambda: f"{who}: trainers ended with exit code {facts['code']} after step {facts['step']}",
         "safe": lambda: f"version {facts['version']} is safe, {SAVED[facts['reason']]}",
         "unsaved": lambda: f"no version was saved: {facts['why']}",
         "hung": lambda: _hung(facts),
-        "stop": lambda: f"the job is to stop: {facts['why']}",
+        "stop": lambda: f"the job will stop: {facts['why']}",
         "savenow": lambda: "a version was asked for",
         "failed": lambda: f"{who}: {facts['why']}",
         DOWNTIME: lambda: f"there was no controller for {_left(event.at_s - facts['since_s'])}",
@@ -52,7 +61,7 @@ def event_line(event: EventRow) -> str:
     }
     if kind != STATE:
         return lines[kind]() if kind in lines else ""
-    return f"generation {facts['generation']} forms" if event.state == "forming" else f"the job is {event.state}"
+    return _JOBS.get(event.state) or f"generation {facts['generation']} is forming"
 
 
 _TROUBLE = {DOWNTIME, "refused", "noticed", MACHINE, "unsaved", "failed", "hung"}

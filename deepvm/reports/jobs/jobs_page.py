@@ -42,7 +42,7 @@ class JobsPage:
     def parts(self) -> dict[str, Html]:
         """What may change."""
         if not self.jobs:
-            return {"jobs": tag("p", "No job yet; deepvm run job.yaml starts one.")}
+            return {"jobs": tag("p", "No jobs yet; deepvm run job.yaml starts one.")}
         running = sum(job.state not in _ENDED for job in self.jobs)
         header = ["job", "state", "submitted", "steps", "preemptions", "machines", "paid"]
         made = table(

@@ -79,10 +79,12 @@ def saved_words(document: Mapping[str, Any]) -> Iterator[str]:
 
 def print_job(document: Mapping[str, Any], events: Sequence[EventRow]) -> None:
     """One job: in short, its machines, what happened last."""
+    away_s = document.get("downtime_s", 0.0)
     lines = [
         f"{document['name']}: {document['state']}{', ' + document['why'] if document['why'] else ''}",
         f"{document['steps']} steps in {format_seconds(document['total_s'])}, "
-        f"{counted(document['generations'], 'generation')}",
+        + (f"{format_seconds(away_s, digits=3)} of it without a controller, " if away_s else "")
+        + counted(document["generations"], "generation"),
         f"{counted(document['preemptions'], 'preemption')}, {document['notices']} with a notice; "
         f"{document['lost_steps']} steps lost",
         *saved_words(document),

@@ -129,9 +129,7 @@ class RunPage:
         if document["why"]:
             yield tag("p", visible(f"{document['why']}"), class_="alarm")
         if job.controller == GONE:
-            why = (
-                f"Its controller is gone; trainers go on without it. deepvm jobs resume {job.row.name} starts another."
-            )
+            why = f"It has no controller; trainers go on without one. deepvm jobs resume {job.row.name} starts another."
             yield tag("p", why, class_="alarm")
         elif job.controller == ELSEWHERE:
             yield tag("p", "Its controller runs elsewhere, or its folder was removed.", class_="quiet")
@@ -162,7 +160,9 @@ class RunPage:
         speed = f"{1 / step_s:.3g} steps/s" if step_s else ""
         yield "Steps", number(document["steps"]), ", ".join(t for t in (of, speed) if t)
         time = elapsed(float(document["total_s"]))
-        yield "Time", time, counted(document["generations"], "generation")
+        without = document.get("downtime_s", 0.0)
+        away = f"{elapsed(without)} of it without a controller" if without else ""
+        yield "Time", time, ", ".join(t for t in (counted(document["generations"], "generation"), away) if t)
         cost, on_demand = float(document["cost_usd"]), document["on_demand_cost_usd"]
         saved = f"{1 - cost / on_demand:.0%} less than on demand, {money(on_demand)}" if on_demand else ""
         yield "Paid", money(cost), saved if not on_demand or cost <= on_demand else f"on demand {money(on_demand)}"

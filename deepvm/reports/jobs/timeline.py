@@ -141,7 +141,9 @@ def phases(machine: MachineRecord, now_s: float, trained: Trained) -> Iterator[t
     for (kind, start_s), (_, until_s) in zip(starts, [*starts[1:], ("", end_s)], strict=True):
         until_s = min(until_s, end_s)
         parts = [(kind, start_s, until_s)]
-        if kind == "member":
+        if kind == "warms":
+            parts = list(cut(parts, trained.without))
+        elif kind == "member":
             keeps = machine.role is Role.ANCHOR
             parts = [("keeps", start_s, until_s)] if keeps else list(trained.split(machine.id, start_s, until_s))
         yield from ((name, since_s, to_s) for name, since_s, to_s in parts if to_s > since_s)

@@ -203,13 +203,13 @@ class _Engine:
         for others, other in with_it:
             newest = r.asked[others].max(1)
             gone.append((others, other, self._observe(r, others, other, r.now[others], newest)))
+        if not with_it and self._markets is None:
+            self._ask(r, rows, machine, again)
+            return
         leaves = np.zeros(len(r.number), dtype=bool)
         if self._markets is not None:
             leaves[which] = self._markets.on_demand_next(r, which)
             self._change(r, np.flatnonzero(leaves))
-        if not with_it and not leaves.any():
-            self._ask(r, rows, machine, again)
-            return
         for rows, machine, again in _in_order(gone, len(r.number)):
             stay = ~leaves[rows]
             self._ask(r, rows[stay], machine if isinstance(machine, int) else machine[stay], again[stay])

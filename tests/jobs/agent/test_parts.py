@@ -60,12 +60,11 @@ class Job:
 
     def save(self, generation: int, step: int, reason: SaveReason) -> None:
         """Have both save the same step."""
-        limit_ms = int((time.time() + 60) * 1000)
         for orders in self.commander.orders.values():
-            schedule = {"generation": generation, "step": step, "save": [reason, limit_ms, 1], "number": step}
+            schedule = {"generation": generation, "step": step, "save": [reason, 60_000, 1], "number": step}
             orders["schedule"] = schedule
             if reason.holds:
-                orders["save"] = {"asked_s": 1.0, "reason": reason, "limit_s": limit_ms / 1000}
+                orders["save"] = {"asked_s": 1.0, "reason": reason, "left_s": 60.0}
 
     def starts(self, generation: int) -> list[str]:
         places = [self.folder / f"starts-{generation}-{rank}" for rank in (0, 1)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,13 @@ class Link(AgentLink):
     def ask(self, message: Any, limit_s: float = 30.0) -> Any:
         self.board.schedule(message["step"], Scheduled(*message["save"]))
         return {}
+
+
+class Newest:
+    """Backups, of which there is one."""
+
+    def latest(self, rank: int, epoch: int) -> Any:
+        return SimpleNamespace(step=70, path=Path("/nowhere"))
 
 
 class Training:
@@ -115,6 +123,14 @@ def test_what_versions_cost_on_other_machines_is_known(tmp_path: Path, clock: li
     training.step = 100
     assert training.train(30) == []
     assert training.train(300)
+
+
+def test_a_script_that_has_just_loaded_its_backup_has_nothing_new(tmp_path: Path, clock: list[Training]) -> None:
+    training = made(clock, tmp_path, "adaptive", 1, save_s=0.01, took_s=0.1)
+    training.now_s += 1000.0
+    training.agent._backups = Newest()  # type: ignore[assignment]
+    assert training.agent._latest({"rank": 0})["step"] == 70
+    assert training.train(30) == []
 
 
 def test_a_save_that_trainers_have_missed_is_asked_for_again(tmp_path: Path, clock: list[Training]) -> None:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from deepvm.core.cluster.instances import Market
 from deepvm.errors import DataError, RequestError
-from deepvm.jobs.controller.injector import Blow, Fate, Injection, Injector, fate_of
+from deepvm.jobs.controller.injector import Blow, Injector
+from deepvm.jobs.decisions.injection import Fate, Injection, fate_of
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import LOST, MachineRecord, Pool, Role, Terms, World
 from deepvm.jobs.jobfile import checked_injection, read_job_file

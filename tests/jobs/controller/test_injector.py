@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from deepvm.jobs.controller.injector import INJECTED, STRUCK, Injection, Injector, Strike, fate_of
+from deepvm.jobs.controller.injector import INJECTED, STRUCK, Injector, Strike
+from deepvm.jobs.decisions.injection import Injection, fate_of
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import MachineRecord, Pool, Terms, World
 from deepvm.jobs.history.history import EventRow

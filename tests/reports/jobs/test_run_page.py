@@ -192,6 +192,9 @@ def test_a_machine_that_is_ready_is_drawn_as_waiting_until_it_trains() -> None:
     end = [("idle", 50, 60), ("member", 60, 65), ("downtime", 65, 70), ("member", 70, 80), ("idle", 80, 90)]
     assert drawn(1, 10) == [("idle", 10, 14), ("member", 14, 31), ("idle", 31, 32), ("member", 32, 50), *end]
     assert drawn(3, 20) == [("idle", 20, 32), ("member", 32, 50), *end]
+    loads = worlds.machine(5, 0, launched_s=worlds.START_S + 60, ready_s=worlds.START_S + 75)
+    kinds = [kind for kind, *_ in phases(loads, worlds.START_S + 90, trained)]
+    assert kinds == ["waits", "warms", "downtime", "warms", "idle"]
     assert drawn(4, 40) == [("idle", 40, 65), ("downtime", 65, 70), ("idle", 70, 90)]
     assert Trained.of(events[:3], worlds.START_S + 20).runs == [(1, worlds.START_S + 14, worlds.START_S + 20)]
 
@@ -204,6 +207,7 @@ def test_the_page_says_when_there_was_no_controller_and_who_waited() -> None:
     page = read_page(text)
     assert "no controller" in page.by_id("part-machines").text and "no controller25 s" in page.by_id("part-time").text
     assert "no controller" in page.by_id("part-steps").text
+    assert "25.0 s of it without a controller" in page.by_id("part-head").text
     assert 'class="bar downtime"' in text and 'class="bar idle"' in text and "ready, waits" in text
     usual = RunPage(worlds.one_machine()).render()
     assert "no controller" not in read_page(usual).by_id("part-time").text and 'class="bar downtime"' not in usual

@@ -115,7 +115,7 @@ def test_it_listens_here_only_and_ends_at_once_with_streams_open(tmp_path: Path)
     with serving(tmp_path) as site:
         assert site.link.startswith("http://127.0.0.1:")
         body, answer = site.get("/", Cookie=site.cookie)
-        assert b"No job yet" in body
+        assert b"No jobs yet" in body
         streams = [site.open("/events", Cookie=site.cookie) for _ in range(3)]
         assert all(stream.readline() == b"retry: 2000\n" for stream in streams)
         began_s = time.monotonic()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from support.jobs import worlds
 
-from deepvm.jobs.cloud import ChangedError, Listing, Object, UnknownError, head_name
+from deepvm.jobs.cloud import ChangedError, Headed, Listing, Object, UnknownError, head_name
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import Terms, World
 from deepvm.jobs.head.head_state import HeadState
@@ -109,8 +109,14 @@ class HeadCloud:
         if name in self.alive:
             self.ended[name] = self.alive.pop(name), time.time()
 
+    def head_type(self) -> str:
+        return "t3.small"
+
     def head_usd_per_hour(self) -> float:
         return 3600.0
+
+
+assert isinstance(HeadCloud(), Headed), "it lacks what a cloud with heads has"
 
 
 def place_of(folder: Path) -> Mapping[str, str]:

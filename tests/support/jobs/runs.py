@@ -67,8 +67,8 @@ class Home:
         path.write_text(yaml.safe_dump(document))
         return path
 
-    def command(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "deepvm.cli.main", *words]
+    def command(self, *words: str, program: str = "deepvm.cli.main") -> list[str]:
+        return [sys.executable, "-m", program, *words]
 
     def hurry(self) -> None:
         """From now on trainings do not pause: those that had to last until something else was done."""
@@ -77,10 +77,10 @@ class Home:
     def run(self, *words: str, limit_s: float = 200) -> subprocess.CompletedProcess[str]:
         return subprocess.run(self.command(*words), env=self.env, capture_output=True, text=True, timeout=limit_s)
 
-    def start(self, *words: str) -> subprocess.Popen[bytes]:
+    def start(self, *words: str, program: str = "deepvm.cli.main") -> subprocess.Popen[bytes]:
         """Start a command in the background, in a group of its own."""
         return subprocess.Popen(
-            self.command(*words),
+            self.command(*words, program=program),
             env=self.env,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
