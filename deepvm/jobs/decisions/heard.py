@@ -178,12 +178,17 @@ def _of_generation(world: World, event: Safe | Unsaved | Started | Ended) -> Wor
             world = replace(world, reached=max(world.reached, event.version), reached_s=None)
         elif event.version > world.reached:
             world = replace(world, reached=event.version, reached_s=world.now_s - event.took_s)
-        counts = world.counts.saved(event.reason)
+        counts, given_up = world.counts.saved(event.reason), world.given_up - {event.reason}
         stood_s = max(event.stall_s, event.took_s) if event.reason.holds else event.stall_s
-        return replace(world, counts=counts, saving_s=world.saving_s + stood_s, save=save, unsaved_s=None)
+        world = replace(world, counts=counts, given_up=given_up, save=save, unsaved_s=None)
+        return replace(world, saving_s=world.saving_s + stood_s)
     if isinstance(event, Unsaved):
+        ends = world.save is not None and world.save.reason is event.reason
+        if not ends and event.reason in world.given_up:  # it is counted already; now it is known why
+            world = replace(world, given_up=world.given_up - {event.reason})
+            return replace(world, counts=world.counts.explained(event.why))
         world = replace(world, counts=world.counts.unsaved(event.why))
-        return unsaved(world) if world.save is not None and world.save.reason is event.reason else world
+        return unsaved(world) if ends else world
     if event.id not in world.members or not world.formed:
         return world
     if isinstance(event, Ended):

@@ -76,10 +76,11 @@ def react(world: World, events: Event | Sequence[Event], now_s: float) -> tuple[
             acts += _unwanted(world, event)
         if isinstance(event, Failed):
             acts += _given_back(before, world)
+    heard = world
     for rule in (_watched, _judged, _hung, _limited, _marketed, _saved_first, _formed, _ended, _wanted):
         world, more = rule(world)
         acts += more
-    return world, tuple(acts)
+    return _missed(heard, world), tuple(acts)
 
 
 # --- what follows from it --------------------------------------------------------------------------------------------
@@ -238,14 +239,26 @@ def _given_up(world: World) -> World:
     if save is None:
         return world
     late = world.now_s >= save.limit_s
-    missed = late and not save.safe
-    # A machine that is taken back goes at the limit of its save; any other change can do without, later or never.
-    if missed and (not save.reason.holds or save.reason is Reason.RESIZE):
-        why = f"nothing was heard of it in {format_seconds(world.now_s - save.asked_s, digits=2)}"
-        world = replace(world, counts=world.counts.unsaved(why))
     if not save.reason.holds:
         return replace(world, save=None) if save.safe or late else world
-    return unsaved(world) if missed and save.reason is Reason.RESIZE else world
+    # A machine that is taken back goes at the limit of its save; any other change can do without, later or never.
+    return unsaved(world) if late and not save.safe and save.reason is Reason.RESIZE else world
+
+
+def _missed(before: World, world: World) -> World:
+    """With the version counted that was asked for and is not waited for any more, though it is not safe."""
+    asked = before.save
+    if asked is None or asked.safe or world.save == asked or world.job is Job.DONE:
+        return world
+    if world.now_s >= asked.limit_s:
+        why = f"nothing was heard of it in {format_seconds(world.now_s - asked.asked_s, digits=2)}"
+    elif asked.reason.holds:
+        why = "trainers ended before it was safe"
+    else:  # another that is more urgent has taken its place
+        return world
+    same = world.generation == before.generation  # of an older one nothing is heard any more
+    given_up = world.given_up | {asked.reason} if same else world.given_up
+    return replace(world, counts=world.counts.unsaved(why), given_up=given_up)
 
 
 def _has_spares(world: World) -> bool:
@@ -310,7 +323,7 @@ def _formed(world: World) -> _Step:
         world = world.with_machine(replace(world.machines[name], epoch=number))
     job = job_after(world.job, JobEvent.FORM)
     done = world.reached if any(m in members for m in world.members) else _done_unheard(world)
-    world = replace(world, peak=max(done, world.peak or 0), reached=0, reached_s=None)
+    world = replace(world, peak=max(done, world.peak or 0), reached=0, reached_s=None, given_up=frozenset())
     world = replace(world, job=job, generation=number, members=members, anchors=anchors, formed=True, exits={})
     return begun(replace(world, started=frozenset(), suspected_s=None, save=None, idle_s=None, idled_s=0.0)), acts
 

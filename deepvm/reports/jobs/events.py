@@ -9,6 +9,7 @@ from typing import Any
 
 from deepvm.core.units import counted, format_seconds
 from deepvm.jobs.controller.injector import INJECTED
+from deepvm.jobs.decisions.hangs import START_TIMEOUT, STEP_TIMEOUT
 from deepvm.jobs.decisions.injection import Injection
 from deepvm.jobs.decisions.react import BUDGET, DEADLINE, NEVER_READY
 from deepvm.jobs.decisions.world import RELEASED, UNREADY, Terms
@@ -105,7 +106,13 @@ def closing_lines(document: Mapping[str, Any], terms: Terms, last: Sequence[str]
         yield from last
         why = document["why"] or "training failed"
         yield f"{name}: {why}; all that it printed: deepvm jobs logs {name} ({folder / 'logs'})"
-        yield f"with other code, start a new job; where something else was wrong, deepvm jobs resume {name} goes on"
+        resume = f"deepvm jobs resume {name}"
+        limit = next((key for key in (START_TIMEOUT, STEP_TIMEOUT) if why.endswith(f"({key})")), None)
+        if limit is None:
+            yield f"with other code, start a new job; where something else was wrong, {resume} goes on"
+        else:
+            option = f"--{limit.replace('_', '-')} none"
+            yield f"with other code, start a new job; if it only takes longer, {resume} {option} goes on"
     elif state == "stopped":
         if document["why"].startswith(NEVER_READY):
             yield from last
