@@ -200,7 +200,8 @@ def _saved_first(world: World) -> _Step:
     if world.job.over or not world.formed:
         return replace(world, save=None), []
     world = _given_up(world)
-    if _broken(world) or (world.save is not None and world.save.reason.holds) or not world.has_waited(markets.AGAIN_S):
+    waits = world.save is not None and world.save.reason.holds and not _is_too_little(world)
+    if _broken(world) or waits or not world.has_waited(markets.AGAIN_S):
         return world, []
     found = _wish(world)
     if found is None:
@@ -213,6 +214,8 @@ def _wish(world: World) -> tuple[Reason, float] | None:
     """Why training is to hold behind a version, and until when that is of use; None: it is not."""
     taken = [m.taken_s for m in map(world.machines.__getitem__, world.members) if m.state is Machine.NOTICED]
     taken_s = min((t for t in taken if t is not None), default=math.inf)
+    if _is_too_little(world):
+        return Reason.STOP, min(markets.wait_until_s(world), taken_s)
     if taken and bool(world.terms.policy.emergency(replace(world.facts, grace_s=taken_s - world.now_s))):
         return Reason.EMERGENCY, taken_s
     if world.ending:
@@ -228,6 +231,20 @@ def _wish(world: World) -> tuple[Reason, float] | None:
     return (Reason.RESIZE, world.now_s + world.terms.save_s) if changes and can else None
 
 
+def _is_too_little(world: World) -> bool:
+    """Whether a job that is to stop holds behind a version that was to outlive a machine only, and not the anchors."""
+    save = world.save
+    if not world.ending or save is None or save.reason is Reason.STOP:
+        return False
+    return save.reason.holds and save.safe and world.lasts < world.version
+
+
+def _has_come(world: World, save: Save) -> bool:
+    """Whether the version that is waited for outlives what is released next: an anchor that is replaced, perhaps."""
+    keeps = not save.reason.holds or not world.anchors or world.anchors == _next_anchors(world)
+    return save.safe and (keeps or world.lasts >= world.version)
+
+
 _RESIZE_AGAIN_S = 60.0
 """Training loses steps by each try, and no machine is about to go."""
 
@@ -238,7 +255,7 @@ def _given_up(world: World) -> World:
     if save is None:
         return world
     late = world.now_s >= save.limit_s
-    missed = late and not save.safe
+    missed = late and not _has_come(world, save)
     # A machine that is taken back goes at the limit of its save; any other change can do without, later or never.
     if missed and (not save.reason.holds or save.reason is Reason.RESIZE):
         why = f"nothing was heard of it in {format_seconds(world.now_s - save.asked_s, digits=2)}"
@@ -289,7 +306,7 @@ def _formed(world: World) -> _Step:
     if world.job.over or world.ending:
         return world, []
     broken = world.formed and _broken(world)
-    saved = save is not None and save.reason.holds and (save.safe or now >= save.limit_s)
+    saved = save is not None and save.reason.holds and (_has_come(world, save) or now >= save.limit_s)
     if world.formed and not broken and not saved:
         return world, []
     acts: list[Act] = []

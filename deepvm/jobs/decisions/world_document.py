@@ -32,6 +32,8 @@ _PLAIN = (
     "crashed_at",
     "crashes",
     "version",
+    "lasts",
+    "lasting_s",
     "reached",
     "reached_s",
     "peak",
