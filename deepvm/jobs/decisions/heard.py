@@ -167,7 +167,8 @@ def _of_generation(world: World, event: Safe | Lasts | Unsaved | Started | Ended
     if event.generation != world.generation or world.job.over:
         return world
     if isinstance(event, Lasts):  # training may have gone on long ago, and hang by now
-        return replace(world, lasts=max(world.lasts, event.version), lasting_s=event.took_s)
+        lasts, version = max(world.lasts, event.version), max(world.version, event.version)
+        return replace(world, lasts=lasts, version=version, lasting_s=event.took_s)
     if not isinstance(event, Unsaved):
         world = hangs.alive(world, world.now_s)
     if isinstance(event, Safe):
@@ -238,7 +239,19 @@ def with_event(world: World, machine: MachineRecord, event: MachineEvent) -> Wor
         known = world.unready.get(machine.role, Unready())
         known = replace(known, count=known.count + 1, last_s=now)
         world = replace(world, unready={**world.unready, machine.role: known})
+    if machine.id in world.anchors and (state.over or state in (Machine.LOST, Machine.RELEASING)):
+        world = _without_anchors(world)
     return world.with_machine(machine)
+
+
+def _without_anchors(world: World) -> World:
+    """With the versions that are left where an anchor goes, which kept a part of each; the next one comes at once."""
+    if world.lasts >= world.version:
+        return world
+    world = replace(world, version=world.lasts)
+    if why_not_saved(world) or not world.terms.policy.saves:
+        return world
+    return replace(world, save=Save(Reason.INSURANCE, world.now_s, world.now_s + world.terms.save_s))
 
 
 def _end_reason(machine: MachineRecord, was: Machine) -> str:

@@ -328,6 +328,8 @@ def _formed(world: World) -> _Step:
     job = job_after(world.job, JobEvent.FORM)
     done = world.reached if any(m in members for m in world.members) else _done_unheard(world)
     world = replace(world, peak=max(done, world.peak or 0), reached=0, reached_s=None)
+    if world.anchors not in ((), anchors):
+        world = replace(world, version=world.lasts)
     world = replace(world, job=job, generation=number, members=members, anchors=anchors, formed=True, exits={})
     return begun(replace(world, started=frozenset(), suspected_s=None, save=None, idle_s=None, idled_s=0.0)), acts
 
