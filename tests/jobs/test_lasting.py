@@ -108,6 +108,19 @@ def test_an_anchor_that_is_replaced_keeps_until_its_versions_are_elsewhere() -> 
     assert (world.generation, world.anchors, world.version) == (2, (second,), 503)
 
 
+def test_a_noticed_machine_that_is_gone_early_may_have_left_its_part() -> None:
+    world = trains()
+    (trainer,), (anchor,) = world.members, world.anchors
+    world = after(world, [d.Noticed(trainer, 720.0)], 601.0)
+    gone = d.Listed({anchor: 0.0}, {trainer: (0.0, 602.0)})
+    world = after(world, [gone], 602.5)
+    assert world.formed and wish(world) is Reason.EMERGENCY
+    safe = after(world, [d.Safe(1, 501, Reason.EMERGENCY, lasts=False)], 604.0)
+    assert not safe.formed and safe.version == 501
+    beat = d.Heard(anchor, warm=True)
+    assert after(world, [beat], 616.0).formed and not after(world, [beat], 617.5).formed  # silent_s
+
+
 # --- whole jobs ------------------------------------------------------------------------------------------------------
 
 TRAIN = """
@@ -209,3 +222,60 @@ def test_an_orphan_waits_for_the_bucket(home: Home) -> None:
     process.communicate()
     until(lambda: not home.processes(), 60)
     goes_on(home)
+
+
+VANISHES = """
+import os, signal, sys, time
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from deepvm.checkpoint import Checkpointer
+from deepvm.checkpoint.tiers.tcp import TcpTier
+
+here = Path(os.environ["RESULT"])
+put = TcpTier.put
+
+
+def put_or_vanish(self, shard, acknowledged, barrier=None):
+    "Rank 1's machine is gone as soon as its part is there, and that of rank 0 comes later."
+    if shard.rank == 0:
+        time.sleep(2)
+    put(self, shard, acknowledged, barrier)
+    if shard.rank == 1 and os.environ["DEEPVM_EPOCH"] == "1":
+        (here / "vanished").write_text(str(shard.version))
+        os.kill(os.getppid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+TcpTier.put = put_or_vanish
+dist.init_process_group("gloo")
+torch.set_num_threads(1)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+anchor = next(url for url in os.environ["DEEPVM_TIERS"].split() if url.startswith("tcp"))
+checkpointer = Checkpointer(model=model, optimizer=optimizer, tiers=[anchor])
+first = checkpointer.restore_latest()
+if dist.get_rank() == 0:
+    with open(here / "starts", "a") as starts:
+        starts.write(f"{first} ")
+for step in range(first, 150):
+    optimizer.zero_grad()
+    model(torch.ones(1, 64)).sum().backward()
+    optimizer.step()
+    time.sleep(0.05)
+checkpointer.close()
+"""
+
+
+@pytest.mark.slow
+def test_a_machine_that_vanishes_behind_its_part_of_an_emergency_save(home: Home) -> None:
+    """What is left completes the version, and the controller hears of it: no step is lost."""
+    (home.code / "train.py").write_text(VANISHES)
+    inject = {"lives": ["1h", "2s"], "grace": "20s", "count": 1}
+    job = home.job(
+        *("last", "exec python train.py;", 2), anchor={"type": "m7g.large"}, save_policy="adaptive", inject=inject
+    )
+    found = home.document("run", str(job))
+    version = int((home.result / "vanished").read_text())
+    assert (found["state"], found["notices"], found["saves"]["emergency"]) == ("done", 1, 1)
+    assert (home.result / "starts").read_text() == f"0 {version} " and found["lost_steps"] == 0

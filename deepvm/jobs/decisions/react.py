@@ -187,12 +187,19 @@ def _marketed(world: World) -> _Step:
 def _broken(world: World) -> bool:
     """Whether a member of the generation is gone, or may be.
 
-    One that is noticed may be silent for a while: others can make its version safe without it.
+    One that is noticed may be silent, or gone, for a while: others can make its version safe without it.
     """
-    members = [world.machines[m] for m in world.members]
-    return any(
-        m.state is not Machine.MEMBER and (m.state is not Machine.NOTICED or m.silent_s is not None) for m in members
-    )
+    save = world.save
+    saves = save is not None and save.reason is Reason.EMERGENCY and not save.safe and world.now_s < save.limit_s
+    for machine in map(world.machines.__getitem__, world.members):
+        if machine.state is Machine.ENDED and machine.noticed_s is not None and machine.ended_s is not None:
+            if not saves or world.now_s - machine.ended_s >= world.terms.silent_s:
+                return True
+        elif machine.state is not Machine.MEMBER and (
+            machine.state is not Machine.NOTICED or machine.silent_s is not None
+        ):
+            return True
+    return False
 
 
 def _saved_first(world: World) -> _Step:
