@@ -264,6 +264,8 @@ class World:
         version: the newest that is safe. reached: the last step of this generation that is known, reached_s: when it
             was, None where training stands still, or nobody knows. peak: that of those before it,
             until it is known from which version this one goes on.
+        lasts: the newest version that is known to survive the loss of the anchors, too. lasting_s: how long it took
+            from the end of its step until then, 0 if unknown.
         pools: where machines are asked for, the best first. blocked: until when a pool is left alone, and how often it
             refused in a row. idle_s, idled_s: since when machines wait, None if none does or one prepares; and for how
             long they had before (:mod:`deepvm.jobs.decisions.waiting`).
@@ -296,6 +298,8 @@ class World:
     unsaved_s: float | None = None
     given_up: frozenset[Reason] = frozenset()
     version: int = 0
+    lasts: int = 0
+    lasting_s: float = 0.0
     reached: int = 0
     reached_s: float | None = None
     peak: int | None = None

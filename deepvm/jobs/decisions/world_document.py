@@ -32,6 +32,8 @@ _PLAIN = (
     "crashed_at",
     "crashes",
     "version",
+    "lasts",
+    "lasting_s",
     "reached",
     "reached_s",
     "peak",
@@ -99,7 +101,7 @@ def from_document(found: Mapping[str, Any], machines: Mapping[str, MachineRecord
         **{name: given and Pool(**given) for name in _POOLS for given in [found["terms"].get(name)]},
     }
     return World(
-        **{name: found[name] for name in _PLAIN if name in found},
+        **{"lasts": found["version"], **{name: found[name] for name in _PLAIN if name in found}},
         terms=Terms(**terms),
         job=Job(found["job"]),
         machines=machines,

@@ -49,6 +49,7 @@ def event_line(event: EventRow) -> str:
         "started": lambda: _started(facts),
         "ended": lambda: f"{who}: trainers ended with exit code {facts['code']} after step {facts['step']}",
         "safe": lambda: f"version {facts['version']} is safe, {SAVED[facts['reason']]}",
+        "lasts": lambda: f"version {facts['version']} is safe without an anchor, too",
         "unsaved": lambda: f"no version was saved: {facts['why']}",
         "hung": lambda: _hung(facts),
         "stop": lambda: f"the job will stop: {facts['why']}",
@@ -66,7 +67,7 @@ def event_line(event: EventRow) -> str:
 
 
 _TROUBLE = {DOWNTIME, "refused", "noticed", "deaf", MACHINE, "unsaved", "failed", "hung"}
-_GROUPS = {"launched": "machines", "safe": "versions", "savenow": "versions"}
+_GROUPS = {"launched": "machines", "safe": "versions", "lasts": "versions", "savenow": "versions"}
 
 
 def event_group(event: EventRow) -> str:

@@ -327,6 +327,13 @@ def test_the_address_of_the_controller(there: Path, monkeypatch: pytest.MonkeyPa
         ("a\n", {"anchor": {"type": "big"}}, "anchor.type"),
         pytest.param("a\n", {"launcher": LOCAL_AS_FAR}, "tiers", marks=pytest.mark.slow),
         pytest.param(
+            "a\nb type=memory\n",
+            {"launcher": LOCAL_AS_FAR, "anchor": {"type": "memory"}},
+            "tiers: none cannot be used; allowed: what all hosts reach: [s3://bucket/run], or file:// of a folder that "
+            "they share, as the anchor's memory ends with the job",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
             "a\n", {"launcher": "teleport"}, "machines.launcher: 'teleport' cannot be used", marks=pytest.mark.slow
         ),
         pytest.param("", {}, "hosts.txt", marks=pytest.mark.slow),
