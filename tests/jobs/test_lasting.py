@@ -114,7 +114,7 @@ def test_a_noticed_machine_that_is_gone_early_may_have_left_its_part() -> None:
     world = after(world, [d.Noticed(trainer, 720.0)], 601.0)
     gone = d.Listed({anchor: 0.0}, {trainer: (0.0, 602.0)})
     world = after(world, [gone], 602.5)
-    assert world.formed and wish(world) is Reason.EMERGENCY
+    assert world.formed and world.save is not None and world.save.reason is Reason.EMERGENCY
     safe = after(world, [d.Safe(1, 501, Reason.EMERGENCY, lasts=False)], 604.0)
     assert not safe.formed and safe.version == 501
     beat = d.Heard(anchor, warm=True)

@@ -329,8 +329,8 @@ def test_the_address_of_the_controller(there: Path, monkeypatch: pytest.MonkeyPa
         pytest.param(
             "a\nb type=memory\n",
             {"launcher": LOCAL_AS_FAR, "anchor": {"type": "memory"}},
-            "tiers: none cannot be used; allowed: what all hosts reach: [s3://bucket/run], or file:// of a folder that "
-            "they share, as the anchor's memory ends with the job",
+            "tiers: 'none' cannot be used; allowed: what all hosts reach: [s3://bucket/run], or file:// of a folder "
+            "that they share, as the anchor's memory ends with the job",
             marks=pytest.mark.slow,
         ),
         pytest.param(
