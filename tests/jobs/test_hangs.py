@@ -340,7 +340,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 @WHOLE
 def test_a_step_that_never_ends_is_done_again_from_the_last_version(home: Home) -> None:
-    found = home.document("run", str(home.job("sleeps", "exec python sleeps.py 1;", **SHORT)))
+    found = home.document("run", str(home.job("sleeps", "exec python sleeps.py 1;", steps=100, **SHORT)))
     assert (found["state"], found["steps"], found["generations"], found["preemptions"]) == ("done", 100, 2, 0)
     first, again = map(int, (home.result / "starts").read_text().split())
     assert (first, found["lost_steps"]) == (0, 60 - again) and 40 <= again <= 60
@@ -351,10 +351,11 @@ def test_a_step_that_never_ends_is_done_again_from_the_last_version(home: Home) 
 
 @WHOLE
 def test_a_training_that_hangs_again_and_again_fails_and_costs_nothing_more(home: Home) -> None:
-    done = home.run("run", str(home.job("always", "exec python sleeps.py 9;", **SHORT)))
+    done = home.run("run", str(home.job("always", "exec python sleeps.py 9;", steps=100, **SHORT)))
     assert done.returncode == 1
     assert "the training hangs on m1: no step in" in done.stderr and "since step 60 at 20" in done.stderr
     assert "always: the training does not begin on m1: no step in" in done.stderr, "it goes on from step 60"
+    assert "deepvm jobs resume always --start-timeout none goes on" in done.stderr
     found = home.document("jobs", "show", "always")
     assert (found["state"], found["generations"]) == ("failed", 3)
     assert found["why"].startswith("the training does not begin on m1") and all(m["end"] for m in found["machines"])
