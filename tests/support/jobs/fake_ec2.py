@@ -46,8 +46,9 @@ class FakeEc2:
 
     Attributes:
         full: refusal by (type, zone), the zone ``*`` for all. lose: how many replies of CreateFleet are dropped after
-            the call. twice: how many fleets bring two instances for the one that was asked for. fail: codes that are answered before the call, by action, one each time. late_s: for how long
-            DescribeInstances does not know an instance. calls: (service, action, parameters) of all requests.
+            the call. twice: how many fleets bring two instances for the one that was asked for. fail: codes that are
+            answered before the call, by action, one each time. late_s: for how long DescribeInstances does not know an
+            instance. calls: (service, action, parameters) of all requests.
     """
 
     def __init__(self, moto: Callable[..., Any]) -> None:
