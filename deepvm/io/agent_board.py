@@ -71,6 +71,11 @@ class SaveReason(IntEnum):
         return self in (SaveReason.EMERGENCY, SaveReason.RESIZE, SaveReason.STOP)
 
     @property
+    def ends(self) -> bool:
+        """Whether all machines go afterwards, memory nodes too: only what is durable is safe."""
+        return self is SaveReason.STOP
+
+    @property
     def automatic(self) -> bool:
         """Whether neither the script nor the user wanted it: it is of no use once a newer one is safe."""
         return self.holds or self is SaveReason.INSURANCE

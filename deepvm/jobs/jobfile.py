@@ -241,8 +241,8 @@ def read_job_file(path: Path) -> JobFile:
     found = parse_job_file(text, str(path))
     folder = path.parent
     if found.code is not None and not found.code.startswith("git:") and not (folder / found.code).is_dir():
-        allowed = JobFile.model_fields["code"].description
-        raise JobFormatError(str(path), [f"code: there is no folder {found.code!r}; allowed: {allowed}"])
+        line, allowed = line_of(path, "code"), JobFile.model_fields["code"].description
+        raise JobFormatError(str(path), [f"line {line}: code: there is no folder {found.code!r}; allowed: {allowed}"])
     inject = found.inject
     if inject is None or not isinstance(inject.lives, str):
         return found
@@ -258,12 +258,23 @@ def _with_trace(inject: Injected, file: Path) -> Injected:
 
 def job_of_plan(plan: Path, command: Sequence[str]) -> JobFile:
     """A job that trains code of the current folder on the machines of a plan. Raises RequestError."""
-    script = next((word for word in command if word.endswith(".py")), command[0])
-    name = re.sub(r"[^a-z0-9]+", "-", Path(script).stem.lower()).strip("-")[:40].strip("-") or "job"
+    if not command[0].strip():
+        raise RequestError("command", shlex.join(command), _allowed(("train",)))
+    name = re.sub(r"[^a-z0-9]+", "-", _trained(command).lower()).strip("-")[:40].strip("-") or "job"
     try:
         return JobFile(name=name, train=shlex.join(command), code=".", machines=Machines(plan=str(plan)))
     except ValidationError:
         raise RequestError("command", " ".join(command), _allowed(("train",))) from None
+
+
+def _trained(command: Sequence[str]) -> str:
+    """The script or module that a command runs, without its folder or package."""
+    for word, after in zip(command, [*command[1:], ""], strict=True):
+        if word.endswith(".py"):
+            return Path(word).stem
+        if word == "-m" and after:
+            return after.rpartition(".")[2]
+    return Path(command[0]).stem
 
 
 def changed(
@@ -448,8 +459,8 @@ def checked_injection(keys: Mapping[str, Any], cloud: str) -> dict[str, Any]:
     Raises:
         RequestError: values that cannot be, or a cloud that cannot do it. What reading a trace raises.
     """
-    lives = keys["lives"]
-    if lives is not None and not (file := Path(lives)).is_file():
+    lives, file = keys["lives"], Path(keys["lives"] or "")
+    if lives is not None and not _is_file(file):
         keys = {**keys, "lives": [life.strip() for life in lives.split(",")]}
     try:
         found = Injected.model_validate({name: value for name, value in keys.items() if value is not None})
@@ -461,6 +472,13 @@ def checked_injection(keys: Mapping[str, Any], cloud: str) -> dict[str, Any]:
     for key, problem in _impossible(found, cloud):
         raise RequestError(key, keys[key], problem)
     return found.model_dump(mode="json")
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a list of times is too long for a name
+        return False
 
 
 def _clouds_for(inject: Injected) -> tuple[str, ...]:

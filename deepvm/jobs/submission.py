@@ -253,8 +253,10 @@ def hosts_of(job: JobFile, beside: Path) -> OwnHosts | None:
         is_here = found.reach.local
     except RequestError as error:
         raise RequestError(f"machines.{error.option}", error.value, error.allowed) from None
-    if not (job.tiers or is_here or isinstance(job.anchor, Anchor)):
-        allowed = "what all hosts reach: [s3://bucket/run], or file:// of a folder that they share; or an anchor"
+    if not (job.tiers or is_here):
+        allowed = "what all hosts reach: [s3://bucket/run], or file:// of a folder that they share"
+        if isinstance(job.anchor, Anchor):
+            allowed += ", as the anchor's memory ends with the job"
         raise RequestError("tiers", "none", allowed)
     return found
 

@@ -25,6 +25,8 @@ LARGEST = 1_000_000
 """Bytes of a message."""
 USER = "user"
 """The name under which the user's own commands are signed; no machine has it."""
+NEAR_BEAT_S, FAR_BEAT_S = 1.0, 5.0
+"""Between heartbeats, at most: of machines that are near (:class:`deepvm.jobs.cloud.Cloud`), and of others."""
 _SESSIONS = 64  # of a machine, that are remembered
 
 

@@ -62,6 +62,13 @@ def test_steps_of_a_time_without_a_controller_follow_from_the_samples(steps: int
     assert downtimes(slept()[1], []) == AWAY
 
 
+@pytest.mark.parametrize("first_s", [0.0, 90.0])
+def test_of_samples_that_are_far_apart_it_gets_its_share(first_s: float) -> None:
+    """A step takes 2 s all the time; a long job has few samples."""
+    one, other = (Sample(at_s, 1, int(at_s / 2)) for at_s in (first_s, 2000.0))
+    assert downtimes(slept()[1], [one, other]) == [Downtime(100.0, 1100.0, 500)]
+
+
 def test_steps_that_were_lost_meanwhile_are_none() -> None:
     assert downtimes(slept()[1], [Sample(90.0, 1, 50), Sample(1100.0, 1, 50), Sample(1105.0, 2, 10)]) == AWAY
 

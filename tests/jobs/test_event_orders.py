@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +14,7 @@ from support.effort import examples
 from support.jobs.simulation import Faults, Simulation, finished
 
 from deepvm.core.preemption.savepolicy import parse_policy
+from deepvm.jobs.controller.injector import Blow
 from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.markets import wait_until_s
 from deepvm.jobs.decisions.pool_choice import is_refusing
@@ -59,18 +60,58 @@ EVENTS: st.SearchStrategy[Any] = st.one_of(
     st.builds(d.Heard, IDS, NUMBERS, st.integers(0, 99), st.booleans(), st.floats(0, 2)),
     st.builds(d.Heard, IDS, st.just(0), st.just(0), st.just(True)),
     st.builds(
-        d.Heard, IDS, NUMBERS, st.integers(0, 99), st.just(True), idle_s=TIMES, longest_s=st.none() | st.floats(0, 9)
+        d.Heard,
+        IDS,
+        NUMBERS,
+        st.integers(0, 99),
+        st.booleans(),
+        spare=st.booleans(),
+        preparing=st.sampled_from(["", "fetches data"]),
+        idle_s=TIMES,
+        printed_s=st.none() | TIMES,
+        longest_s=st.none() | st.floats(0, 9),
     ),
     st.builds(d.Silent, IDS),
     st.builds(d.Noticed, IDS, TIMES),
     st.builds(d.Started, IDS, NUMBERS, st.none() | st.integers(0, 99)),
     st.builds(d.Ended, IDS, NUMBERS, st.sampled_from([0, 0, 1, 137]), st.integers(0, 99)),
     st.builds(d.Safe, NUMBERS, st.integers(0, 99), st.sampled_from(Reason)),
+    st.builds(d.Lasts, NUMBERS, st.integers(0, 99), st.floats(0, 9)),
     st.builds(d.Unsaved, NUMBERS, st.just("why"), st.sampled_from(Reason)),
+    st.builds(d.Deaf, IDS, st.just("why")),
     st.builds(d.Stop, st.just("the user")),
     st.just(d.SaveNow()),
-    st.builds(d.Listed, st.dictionaries(IDS, TIMES), st.dictionaries(IDS, st.tuples(TIMES, TIMES), max_size=2)),
+    st.builds(d.Rebalanced, IDS),
+    st.builds(d.Failed, IDS, st.just("why"), st.booleans()),
+    st.builds(d.Downtime, TIMES),
+    st.builds(d.Struck, IDS, st.sampled_from([blow.value for blow in Blow]), st.none() | TIMES),
+    st.builds(d.Injected, st.none() | TIMES, st.just(()), st.integers(0, 9), st.none(), TIMES, *[st.floats(0, 1)] * 4),
+    st.builds(
+        d.Listed,
+        st.dictionaries(IDS, TIMES),
+        st.dictionaries(IDS, st.tuples(TIMES, TIMES), max_size=2),
+        st.dictionaries(IDS, st.sampled_from(["z", "y"]), max_size=2),
+        st.frozensets(IDS, max_size=2),
+    ),
 )
+
+
+def test_all_events_there_are() -> None:
+    drawn = {type(event) for event in _examples()}
+    assert drawn == set(get_args(d.Event))
+
+
+def _examples() -> list[Any]:
+    """Some of each kind."""
+    found: list[Any] = []
+
+    @settings(max_examples=400, deadline=None, database=None)
+    @given(EVENTS)
+    def draw(event: Any) -> None:
+        found.append(event)
+
+    draw()
+    return found
 
 
 def holds(before: World, events: Sequence[Any], world: World, acts: tuple[d.Act, ...]) -> None:
@@ -118,8 +159,10 @@ def holds(before: World, events: Sequence[Any], world: World, acts: tuple[d.Act,
         if was is not None and was.state.over:
             assert machine.state is was.state
     assert not (released & {m.id for m in live}), "a machine that is wanted"
-    # Money is counted once, and never becomes less by a heartbeat.
+    # Money is counted once: only the cloud says from when to when a machine is paid, and in which zone.
     assert world.usd >= 0 and world.usd_per_second >= 0
+    if not any(isinstance(e, d.Listed | d.Launched) for e in events):
+        assert math.isclose(world.usd, replace(before, now_s=world.now_s).usd, rel_tol=1e-12)
     assert not world.job.over or all(m.state in GONE for m in machines.values())
     assert before.job is world.job or not before.job.over
     assert world.save is None or world.formed
@@ -160,9 +203,13 @@ def test_any_events_in_any_order(terms: Terms, events: list[tuple[Any, float]], 
         if isinstance(event, d.Listed):  # under the job's names the cloud has only what was asked for
             able = {*world.machines, "stranger"}
             alive, ended = ({k: v for k, v in found.items() if k in able} for found in (event.alive, event.ended))
-            event = d.Listed(alive, {k: v for k, v in ended.items() if k not in alive})
+            ended = {k: v for k, v in ended.items() if k not in alive}
+            zones = {k: v for k, v in event.zones.items() if k in alive | ended}
+            event = d.Listed(alive, ended, zones, event.taken & ended.keys())
         if isinstance(event, d.Noticed):
             event = replace(event, taken_s=now + event.taken_s)
+        if isinstance(event, d.Downtime):
+            event = replace(event, since_s=max(now - event.since_s, 0.0))
         if isinstance(event, d.Heard) and event.epoch == NEWEST:
             event = replace(event, epoch=world.generation)
         if getattr(event, "generation", 0) == NEWEST:
@@ -172,7 +219,7 @@ def test_any_events_in_any_order(terms: Terms, events: list[tuple[Any, float]], 
         before = world
         world, acts = react(world, event, now)
         holds(before, [event], world, acts)
-        assert stored(world) == world
+        assert stored(world) == replace(world, cold=frozenset())
     starved(world, now)
     assert the_end(world, now, random.Random(ends)).job.over
 

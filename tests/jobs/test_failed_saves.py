@@ -13,9 +13,10 @@ from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.jobs.controller.changes import rows_of
 from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.heard import why_not_saved
-from deepvm.jobs.decisions.react import orders_of, react
+from deepvm.jobs.decisions.react import begun_anew, orders_of, react
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import FailedSaves, Pool, Reason, Terms, World
+from deepvm.jobs.decisions.world_document import from_document, to_document
 from deepvm.jobs.history.final import final_document
 from deepvm.jobs.wire import USER
 from deepvm.reports.jobs.events import closing_lines, event_line
@@ -208,6 +209,83 @@ def test_a_save_of_which_nothing_is_heard_has_failed(wanted: d.Event) -> None:
     assert second == 1201.0 and world.counts.failed == FailedSaves(1, 1, "nothing was heard of it in 10 min")
     (row,) = rows_of(before, world, [])
     assert row.kind == "unsaved" and event_line(row) == "no version was saved: nothing was heard of it in 10 min"
+
+
+def told(before: World, events: Sequence[d.Event], now_s: float) -> tuple[World, list[str]]:
+    """With some events, and what people are told of versions that did not come."""
+    world = after(before, events, now_s)
+    rows = rows_of(before, world, [(e, {}) for e in events if isinstance(e, d.Unsaved)])
+    return world, [event_line(row) for row in rows if row.kind == "unsaved"]
+
+
+def noticed() -> World:
+    """The only machine is taken back at second 720, and was told to save before that."""
+    world = after(trains(Terms(1, 1)), [d.Noticed("m1", 720.0)], 600.0)
+    assert wish(world) is Reason.EMERGENCY
+    return world
+
+
+def test_an_emergency_version_that_never_comes_is_counted_and_told() -> None:
+    world, said = told(noticed(), [d.Heard("m1", 1, 600, warm=True)], 719.0)
+    assert world.counts.failed.total == 0 and not said
+    world, said = told(world, [d.Heard("m1", 1, 601, warm=True)], 720.0)
+    assert world.counts.failed == FailedSaves(1, 1, "nothing was heard of it in 2 min")
+    assert said == ["no version was saved: nothing was heard of it in 2 min"]
+    world, said = told(world, [d.Tick()], 721.0)
+    assert world.counts.failed.total == 1 and not said
+
+
+def test_a_machine_that_goes_before_its_limit_takes_its_version_along() -> None:
+    """The cloud may end it a moment before the time of its notice."""
+    world, said = told(noticed(), [d.Listed({}, {"m1": (1.0, 719.0)})], 719.5)
+    assert world.counts.failed == FailedSaves(1, 1, "trainers ended before it was safe")
+    assert said == ["no version was saved: trainers ended before it was safe"]
+
+
+def test_the_last_version_that_never_comes_is_counted_and_told() -> None:
+    world = after(trains(Terms(1, 1, end_s=1000.0, version_s=40.0)), [d.Stop("the user")], 600.0)
+    world, said = told(world, [d.Heard("m1", 1, 600, warm=True)], 999.0)
+    assert world.counts.failed.total == 0 and not said
+    world, said = told(world, [d.Heard("m1", 1, 900, warm=True)], 1001.0)
+    assert world.job is Job.STOPPED and world.counts.failed.total == 1 and len(said) == 1
+
+
+@pytest.mark.parametrize("reason", [Reason.EMERGENCY, Reason.STOP, Reason.RESIZE])
+def test_a_version_that_comes_or_is_not_needed_any_more_has_not_failed(reason: Reason) -> None:
+    asked = {Reason.EMERGENCY: noticed, Reason.RESIZE: grows}.get(reason)
+    world = after(trains(Terms(1, 1)), [d.Stop("the user")], 601.0) if asked is None else asked()
+    safe = after(world, [d.Safe(1, 520, reason)], 602.0)
+    assert after(safe, [d.Tick()], 5000.0).counts.failed.total == 0
+    trained = after(world, [d.Ended("m1", 1, 0, 520)], 602.0)
+    assert trained.job is Job.DONE and trained.counts.failed.total == 0
+
+
+@pytest.mark.parametrize("wanted", [d.SaveNow(), d.Rebalanced("m1"), d.Tick()])
+def test_a_save_that_was_given_up_is_not_counted_again(wanted: d.Event) -> None:
+    world, second = after(grows() if wanted == d.Tick() else trains(Terms(1, 1)), [wanted], 601.0), 601.0
+    assert world.save is not None
+    reason = world.save.reason
+    while world.save is not None:
+        second += 5.0
+        world = after(world, [d.Heard("m1", 1, int(second), warm=True), d.Heard("m2", warm=True)], second)
+    assert second == 1201.0 and world.counts.failed.total == 1
+    world, said = told(world, [unsaved(reason)], 1202.0)
+    assert world.counts.failed == FailedSaves(1, 1, "the bucket is full"), "why, now that it is known"
+    assert said == ["no version was saved: the bucket is full"]
+    world, said = told(world, [unsaved(Reason.INSURANCE)], 1203.0)
+    assert world.counts.failed.total == 2, "one that nobody had asked for"
+
+
+def test_one_that_was_given_up_is_forgotten_when_it_comes_late_or_with_its_generation() -> None:
+    world = after(trains(Terms(1, 1)), [d.SaveNow()], 601.0)
+    world = after(world, [d.Heard("m1", 1, 700, warm=True)], 1201.0)
+    assert world.counts.failed.total == 1 and from_document(to_document(world), world.machines) == world
+    late = after(world, [d.Safe(1, 600, Reason.PERIODIC)], 1202.0)
+    assert after(late, [unsaved(Reason.PERIODIC)], 1203.0).counts.failed == FailedSaves(2, 1, "the bucket is full")
+    anew = after(begun_anew(world), [d.Tick()], 1202.0)
+    assert anew.generation == 2
+    anew = after(anew, [d.Unsaved(2, "the bucket is full", Reason.PERIODIC)], 1203.0)
+    assert anew.counts.failed.total == 2
 
 
 def test_what_people_see_of_it() -> None:

@@ -7,14 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.jobs import worlds
 from support.jobs.runs import Home
 
+from deepvm.cli.jobs import run
+from deepvm.jobs.controller.controller import Submitted
 from deepvm.jobs.decisions.events import Safe
 from deepvm.jobs.decisions.react import react
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import Counts, MachineRecord, Pool, Reason, Role, Terms, World
 from deepvm.jobs.history.final import final_document
-from deepvm.jobs.history.history import EventRow
+from deepvm.jobs.history.history import PLACE, EventRow, History
 from deepvm.jobs.history.spent import spent
 
 POOL = Pool("g4dn.xlarge", "z", "spot", 0.3)
@@ -100,6 +103,36 @@ def test_a_save_before_a_preemption_takes_until_it_is_safe(reason: Reason, savin
     before = World(Terms(1, 1), 0.0, Job.RUNNING, {"m1": machine("m1", 0.0, None)}, generation=1, members=("m1",))
     after, _ = react(before, Safe(1, 5, reason, stall_s=0.25, took_s=3.0), 1.0)
     assert after.saving_s == saving_s
+
+
+def test_what_is_wrong_with_a_simulation_keeps_no_job_from_its_final_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without one the job is never over, however often it is resumed."""
+    job = worlds.one_machine(cloud="local")
+
+    async def over(*_: object) -> World:
+        return job.world
+
+    def wrong(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(run, "_run", over)
+    monkeypatch.setattr(run, "_validation", wrong)
+    monkeypatch.setattr("deepvm.jobs.history.forecast.forecast", wrong)
+    monkeypatch.setenv("DEEPVM_DATA_DIR", str(tmp_path))
+    with History.open({PLACE: str(tmp_path / "history.db")}) as history:
+        worlds.store(history, job, tmp_path)
+        name = job.row.name
+        history.commit(name, job.world, job.world, [])  # it has no result again
+        run.control(Submitted(name, tmp_path, "00" * 32, job.row.spec), job.world, history, "json", validate=True)
+        row = history.job(name)
+    assert row is not None and row.result is not None and row.result["state"] == "done"
+    assert row.result["forecast"] is row.result["validation"] is None
+    assert [record.getMessage() for record in caplog.records] == [
+        "the job has no forecast",
+        "the job has no validation",
+    ]
 
 
 @pytest.fixture

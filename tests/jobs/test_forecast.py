@@ -110,6 +110,16 @@ def test_a_job_that_was_stopped_has_no_deviation(capsys: pytest.CaptureFixture[s
     assert "forecast for 300 steps, with lives of 60 min and starts of 5 min on average:" in out, out
 
 
+def test_what_costs_nothing_has_no_deviation_of_its_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    """Hosts of one's own need no price."""
+    document = found(Terms(1, 1, steps=100, restart_s=20.0), Pool("host", "ssh", "on-demand", 0.0))
+    known = document["forecast"]
+    assert known["fact"]["cost_usd"] == 0 and known["off"]["cost_usd"] is None
+    assert known["off"]["total_s"] == pytest.approx(220 / 230 - 1, abs=1e-3)
+    print_job(document, ())
+    assert "forecast for 100 steps" in capsys.readouterr().out
+
+
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Home]:
     made = Home(tmp_path)

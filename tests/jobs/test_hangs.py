@@ -17,7 +17,9 @@ from deepvm.jobs.decisions.react import begun_anew, orders_of, react
 from deepvm.jobs.decisions.states import Job, JobEvent, Machine, job_after
 from deepvm.jobs.decisions.waiting import adopted, forgiven
 from deepvm.jobs.decisions.world import Pool, Pulse, Reason, Terms, World
+from deepvm.jobs.history.final import final_document
 from deepvm.jobs.history.history import PLACE, History
+from deepvm.reports.jobs.events import closing_lines
 
 SPOT = Pool("a", "z", "spot", 3.6)
 BOTH = ("m1", "m2")
@@ -94,6 +96,57 @@ def test_lines_and_a_restored_version_are_signs_of_life_before_the_first_step() 
     # What waits in its first step may print.
     world = after(world, [*beats(world, 0, 1800.0)[:1], replace(line, idle_s=1800.0)], 3500.0)
     assert world.generation == 2 and "m2: no step in 30 min, since" in world.pulse.why
+
+
+# --- the last phase, without steps -----------------------------------------------------------------------------------
+
+
+def prints(world: World, step: int, until_s: float) -> World:
+    """The first machine makes no step from now on, and prints a line every ten minutes."""
+    first, generation, now_s = world.now_s, world.generation, world.now_s
+    while now_s < until_s and world.generation == generation and not world.job.over:
+        now_s += 5.0
+        beat = d.Heard("m1", generation, step, True, idle_s=now_s - first, printed_s=now_s % 600.0, longest_s=0.5)
+        world = after(world, [beat, *beats(world, step, now_s - first, 0.5)[1:]], now_s)
+    return world
+
+
+@pytest.mark.parametrize("steps", [40, None])
+def test_a_test_after_the_last_step_is_no_hang_while_it_prints(steps: int | None) -> None:
+    world = trains(steps=steps)
+    if steps is None:
+        world = after(world, [d.Safe(1, 40, Reason.INSURANCE)], 201.0)
+    assert prints(world, 40, 20_000.0).generation == 1
+
+
+@pytest.mark.parametrize("steps", [40, None])
+def test_after_a_resume_the_last_phase_is_no_hang_while_it_prints(steps: int | None) -> None:
+    world = after(trains(steps=steps), [d.Safe(1, 40, Reason.INSURANCE)], 201.0)
+    world = after(begun_anew(world), [d.Tick()], 202.0)
+    world = after(world, [d.Started("m1", 2, 40), d.Started("m2", 2)], 203.0)
+    assert (world.generation, world.job, world.reached) == (2, Job.RUNNING, 40)
+    assert prints(world, 40, 20_000.0).generation == 2
+
+
+@pytest.mark.parametrize(("steps", "version"), [(41, 0), (None, 39), (41, 40)])
+def test_lines_excuse_nothing_while_steps_are_left(steps: int | None, version: int) -> None:
+    world = after(trains(steps=steps), [d.Safe(1, version, Reason.INSURANCE)], 200.0)
+    assert prints(world, 40, 20_000.0).pulse.hung_s == 2000.0
+
+
+def test_the_closing_line_names_the_option_that_helps() -> None:
+    """Who has no step left hangs before the first one of its generation: the limit between steps is not asked for."""
+    world = after(trains(), [d.Safe(1, 40, Reason.INSURANCE)], 200.0)
+    for again in (2, 3, 4):
+        world = heard_until(world, world.now_s, world.now_s + 4000.0, 40)
+        world = after(world, [d.Started("m1", again, 40), d.Started("m2", again)], world.now_s)
+    assert world.job is Job.FAILED
+    document = final_document("job", 0.0, world, [], None)
+    *_, said = closing_lines(document, world.terms, [], Path("/x"))
+    assert said.endswith("; if it only takes longer, deepvm jobs resume job --start-timeout none goes on")
+    between = {**document, "why": "the training hangs on m1: no step in 30 min, since step 4 at 9 (step_timeout)"}
+    *_, said = closing_lines(between, world.terms, [], Path("/x"))
+    assert said.endswith("; if it only takes longer, deepvm jobs resume job --step-timeout none goes on")
 
 
 # --- one that stops stepping -----------------------------------------------------------------------------------------
@@ -287,7 +340,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 @WHOLE
 def test_a_step_that_never_ends_is_done_again_from_the_last_version(home: Home) -> None:
-    found = home.document("run", str(home.job("sleeps", "exec python sleeps.py 1;", **SHORT)))
+    found = home.document("run", str(home.job("sleeps", "exec python sleeps.py 1;", steps=100, **SHORT)))
     assert (found["state"], found["steps"], found["generations"], found["preemptions"]) == ("done", 100, 2, 0)
     first, again = map(int, (home.result / "starts").read_text().split())
     assert (first, found["lost_steps"]) == (0, 60 - again) and 40 <= again <= 60
@@ -298,10 +351,11 @@ def test_a_step_that_never_ends_is_done_again_from_the_last_version(home: Home) 
 
 @WHOLE
 def test_a_training_that_hangs_again_and_again_fails_and_costs_nothing_more(home: Home) -> None:
-    done = home.run("run", str(home.job("always", "exec python sleeps.py 9;", **SHORT)))
+    done = home.run("run", str(home.job("always", "exec python sleeps.py 9;", steps=100, **SHORT)))
     assert done.returncode == 1
     assert "the training hangs on m1: no step in" in done.stderr and "since step 60 at 20" in done.stderr
     assert "always: the training does not begin on m1: no step in" in done.stderr, "it goes on from step 60"
+    assert "deepvm jobs resume always --start-timeout none goes on" in done.stderr
     found = home.document("jobs", "show", "always")
     assert (found["state"], found["generations"]) == ("failed", 3)
     assert found["why"].startswith("the training does not begin on m1") and all(m["end"] for m in found["machines"])

@@ -12,7 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,28 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
         _TABLES.drop_all(history._engine)
     return url
+
+
+READS: dict[str, Callable[[History], object]] = {
+    "jobs": lambda h: h.jobs(),
+    "job": lambda h: h.job("a"),
+    "world": lambda h: h.world("a"),
+    "events": lambda h: h.events("a"),
+    "samples": lambda h: h.samples("a"),
+    "machines": lambda h: h.machines(),
+    "copy": lambda h: h.copy("a"),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_history_that_cannot_be_read_any_more(tmp_path: Path, read: str) -> None:
+    """The disk fails, or the database is gone: whoever reads can try again, or say so."""
+    with History.open({PLACE: str(tmp_path / "history.db")}) as history:
+        with history._engine.begin() as connection:
+            for table in ("jobs", "machines", "events", "samples"):
+                connection.execute(sa.text(f"DROP TABLE {table}"))
+        with pytest.raises(DataError, match=r"history\.db cannot be used: no such table"):
+            READS[read](history)
 
 
 def test_a_new_history_that_somebody_else_makes(tmp_path: Path) -> None:

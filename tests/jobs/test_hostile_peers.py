@@ -15,9 +15,11 @@ from urllib.parse import urlsplit
 
 import pytest
 from support.jobs.controllers import BEAT, Controlled, Peer, running, shape
+from support.jobs.runs import until
 
 from deepvm.jobs.agent.controller_client import ControllerClient, Reporter, Unheard
 from deepvm.jobs.controller.server import MOST_STRANGERS
+from deepvm.jobs.decisions.states import Machine
 from deepvm.jobs.wire import HEADER, LARGEST, USER, WireError, new_secret, secret_of
 
 
@@ -222,6 +224,19 @@ def test_what_agents_of_the_controller_before_had_marked_is_no_answer(tmp_path: 
         assert asking.is_alive() and not answers
         asking.join(15)
         assert answers == [{"error": "not all machines have it"}]
+        suspected = [e.facts["id"] for e in found.events() if e.facts.get("state") == Machine.SUSPECT.value]
+        assert sorted(suspected) == ["m1", "m2"], "they must not go on, each with another step saved"
+        until(lambda: found.world().formed and found.world().generation > 1)
+
+
+def test_a_report_that_comes_twice_counts_once(tmp_path: Path) -> None:
+    """An agent repeats what it was not answered, though it may have been heard."""
+    with running(tmp_path, 1) as found:
+        peer, number = Peer(found, "m1"), time.time_ns()
+        saved = next(report for report in REPORTS if report["event"] == "saved")
+        for more in (0, 0, 1):
+            assert peer.send("/report", {"events": [{**saved, "of": number + more}]})[0] == 200
+            assert found.kinds().count("safe") == sum(found.world().counts.saves.values()) == 1 + more
 
 
 # --- a controller that is none -------------------------------------------------------------------------------------

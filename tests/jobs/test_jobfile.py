@@ -17,7 +17,7 @@ from support.places import ROOT
 from deepvm.cli.main import main
 from deepvm.errors import DataError, DeepVMError, JobFormatError
 from deepvm.jobs.history.history import History
-from deepvm.jobs.jobfile import JobFile, Range, parse_job_file, read_job_file
+from deepvm.jobs.jobfile import JobFile, Range, job_of_plan, parse_job_file, read_job_file
 from deepvm.jobs.submission import check_script, rented_of, submit
 
 WHOLE = """
@@ -286,3 +286,18 @@ def test_a_budget_alone_buys_what_recommend_names(tmp_path: Path, capsys: pytest
     best = json.loads(capsys.readouterr().out)["configurations"][0]
     found = rented_of(parse_job_file("name: x\ntrain: ./t\nbudget: {usd_per_hour: 3}\n", "job.yaml"), tmp_path)
     assert found.type in json.dumps(best)
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("python -m train --epochs 9", "train"),
+        ("torchrun --nproc-per-node 4 -m my_lab.nets.Res_Net config.py", "res-net"),
+        ("python nets/own.py -m 5", "own"),
+        ("./run -m", "run"),
+        ("python -m 7", "7"),
+        ("accelerate launch", "accelerate"),
+    ],
+)
+def test_a_command_names_its_job(command: str, name: str) -> None:
+    assert job_of_plan(Path("plan.json"), command.split()).name == name

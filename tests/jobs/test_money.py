@@ -193,6 +193,6 @@ def test_a_noticed_machine_goes_with_one_that_is_lost() -> None:
     world = replace(job()[0], terms=Terms(2, 2, mttp_s=60.0), machines={m.id: m for m in machines}, generation=2)
     seen = observed(0.0, replace(world, reached=90), events)
     assert seen is not None and seen.preemptions == 2
-    assert seen.lives_s[:2] == (60.0, 60.0) and seen.graces_s[:2] == (30.0, 20.0)
+    assert seen.lives_s[:2] == (60.0, 75.0) and seen.graces_s[:2] == (30.0, 35.0)
     found = validation(seen, world.terms, parse_policy("static:30"), 3.6)
     assert abs(found["deviation"]["total_s"]) < 0.07, found

@@ -10,24 +10,28 @@ import json
 import os
 import random
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.effort import THOROUGH
-from support.jobs.kills import MUTATIONS, SYNCED, arm
+from support.jobs.campaign import processes, world_of
+from support.jobs.kills import CHAIN, MUTATIONS, SYNCED, arm, nothing_is_left, stale
 from support.jobs.markets import meets_the_deadline
-from support.jobs.runs import Home
+from support.jobs.runs import Home, until
 from support.jobs.simulation import Faults, Simulation, finished
+from support.profiling.namespaces import need_namespaces
 
 from deepvm.checkpoint.files.epoch_file import EpochFile
 from deepvm.errors import CheckpointError
 from deepvm.jobs.agent.backups import Backups
+from deepvm.jobs.clouds.netns import NetnsCloud
 from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions import heard, markets
-from deepvm.jobs.decisions.world import Terms
+from deepvm.jobs.decisions.world import Terms, World
 from deepvm.jobs.storage.backup_store import Part
 
 
@@ -35,6 +39,7 @@ from deepvm.jobs.storage.backup_store import Part
 def home(tmp_path: Path) -> Iterator[Home]:
     found = Home(tmp_path)
     (found.code / "synced.py").write_text(SYNCED)
+    (found.code / "chain.py").write_text(CHAIN)
     yield found
     found.end()
 
@@ -53,7 +58,8 @@ def adopted(home: Home) -> None:
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
     alive = {orphan["machine"] for orphan in home.document("jobs", "orphans")["orphans"]}
-    assert alive == {machine["id"] for machine in home.document("jobs", "show", "intent")["machines"]} == {"m1"}
+    known = {machine["id"] for machine in home.document("jobs", "show", "intent")["machines"]}
+    assert alive == known == {"m1"}, "a machine that is not written down"
     found = home.document("jobs", "resume", "intent")
     assert (found["preemptions"], found["generations"], len(found["machines"])) == (0, 1, 1)
 
@@ -66,7 +72,7 @@ def test_a_machine_is_adopted_that_was_asked_for_before_a_kill(home: Home) -> No
 @pytest.mark.slow
 def test_no_intent_is_noticed(home: Home) -> None:
     mutated(home, "no-intent")
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="not written down"):
         adopted(home)
 
 
@@ -99,6 +105,49 @@ def test_no_agreement_is_noticed(home: Home) -> None:
 
 
 # --- no fence ------------------------------------------------------------------------------------------------------
+
+
+def fenced(home: Home) -> None:
+    """A machine dies; the other, which trains on alone, loses its link, and saves until it is given up."""
+    name = f"fence{time.time_ns() % 10**9}"
+    more: dict[str, Any] = {"count": {"min": 1, "max": 2}, "cloud": "netns", "save_policy": "static:20"}
+    process = home.start("run", str(home.job(name, "exec python chain.py 3000;", **more)))
+
+    def seen(what: Callable[[World], Any]) -> World:
+        found = until(lambda: (world := world_of(home, name)) is not None and what(world) and world, 60)
+        assert isinstance(found, World)
+        return found
+
+    first, second = seen(lambda world: len(world.started) == 2).members
+    (pid,) = (p for p in processes(home, "machine") if f"/{second} " in _words(p))
+    os.kill(pid, signal.SIGKILL)
+    seen(lambda world: world.generation == 2 and world.started == {first})
+    NetnsCloud(home.jobs).cut(name, first)
+    shown = set[str]()  # what is newer is made, and older versions go
+    seen(lambda world: shown.update(stale(home, name)) or world.machines[first].state.over)
+    home.hurry()
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    assert not shown, shown
+    assert nothing_is_left(home, name)["generations"] >= 3
+
+
+@pytest.mark.slow
+def test_what_a_machine_that_was_thought_lost_saves_is_refused(home: Home) -> None:
+    need_namespaces()
+    fenced(home)
+
+
+@pytest.mark.slow
+def test_no_fence_is_noticed(home: Home) -> None:
+    need_namespaces()
+    mutated(home, "no-fence")
+    with pytest.raises(AssertionError, match="of generation 2, and generation 3 found only"):
+        fenced(home)
+
+
+def _words(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode() + " "
 
 
 def fenced_backups(folder: Path) -> None:
@@ -157,7 +206,7 @@ def test_reports_of_an_older_generation_change_nothing(monkeypatch: pytest.Monke
     simulated(seeds)
     true = heard._of_generation
     monkeypatch.setattr(heard, "_of_generation", lambda w, e: true(w, replace(e, generation=w.generation)))
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="steps are missing"):
         simulated(seeds)
 
 

@@ -13,11 +13,13 @@ from deepvm.errors import RequestError
 from deepvm.jobs import submission
 from deepvm.jobs.clouds.aws.ec2_cloud import Ec2Cloud
 from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
+from deepvm.jobs.clouds.registry import CLOUDS, find_cloud, open_cloud
 from deepvm.jobs.decisions.react import BUDGET, DEADLINE
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import PREEMPTED, World
 from deepvm.jobs.history.history import History, JobRow
 from deepvm.jobs.jobfile import JobFile
+from deepvm.jobs.wire import FAR_BEAT_S, NEAR_BEAT_S
 
 TYPE = {"type": "g4dn.xlarge"}
 NOW = 1_000_000_000.0
@@ -50,6 +52,19 @@ def test_zones_are_in_the_order_of_what_their_market_did(
     )
     world = submission.world_of(job, tmp_path, NOW, [taken(cloud)] * 20)
     assert world.pools[0].zone == first
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_who_misses_three_heartbeats_is_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cloud: str) -> None:
+    """Later than three a loss costs time for nothing, sooner a message that was late is one."""
+    ec2 = Zones(tmp_path, Ec2Settings("us-east-1"))
+    monkeypatch.setattr(submission, "cloud_of", lambda name: ec2 if name == "aws" else open_cloud(name, tmp_path))
+    (tmp_path / "hosts").write_text("one\n")
+    machines = {"hosts": "hosts"} if cloud == "ssh" else TYPE
+    where: dict[str, Any] = {"tiers": ["s3://bucket/run"], "cloud": cloud, "machines": machines}
+    job = JobFile.model_validate({"name": "job", "train": "true", **where})
+    beat_s = NEAR_BEAT_S if find_cloud(cloud).near else FAR_BEAT_S
+    assert 3 * beat_s <= submission.world_of(job, tmp_path, NOW).terms.silent_s <= 4 * beat_s
 
 
 @pytest.fixture

@@ -228,6 +228,7 @@ class _Sending:
             error = CheckpointError(f"{tier.url}: {type(failure).__name__}: {failure}")
             log.exception("version %d is not on %s", shard.version, tier.url)
         if error is not None:
+            handle.refused = error
             shard.lost(error)
         self._done(error)
 

@@ -126,7 +126,7 @@ class Snapshotter:
         """
         urgent = deadline is not None
         if deadline is not None:
-            usual_s = max(self.last.times.values(), default=0.0) if self.last is not None else 0.0
+            usual_s = max((s for known in self.handles for s in known.times.values()), default=0.0)
             # Ranks must drop the same versions: all. One rank alone keeps what is being sent if both fit.
             alone = self._ranks.world > 1 or time.time() + 2 * usual_s > deadline
             self._pipeline.hurry(version, alone=alone)

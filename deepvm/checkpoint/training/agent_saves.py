@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import wait
 
 from deepvm.checkpoint.training.save_handle import Handle
 from deepvm.errors import CheckpointError
 from deepvm.io.agent_board import SaveReason, Scheduled
 from deepvm.io.agent_link import AgentLink
+
+log = logging.getLogger("deepvm.checkpoint")
 
 
 class AgentSaves:
@@ -54,14 +58,14 @@ class AgentSaves:
         save = scheduled or Scheduled(SaveReason.NONE)
         self._link.saving(handle.version)
         if not self._link.rank:
-            handle.remote_done.add_done_callback(lambda _: self._tell(handle, save))
+            safe = handle.lasting if save.reason.ends else handle.remote_done
+            safe.add_done_callback(lambda _: self._tell(handle, save))
         if save.reason.holds:
             self._held = handle, save
 
     def _tell(self, handle: Handle, save: Scheduled) -> None:
-        error = handle.remote_done.exception()
-        if error is not None and handle.durable.done() and handle.durable.exception() is None:
-            error = None  # on a disk of this machine, where nothing else was asked for
+        error = _why_unsafe(handle, ends=save.reason.ends)
+        lasts = handle.lasting.done() and handle.lasting.exception() is None
         self._link.tell(
             {
                 "tell": "saved",
@@ -69,9 +73,16 @@ class AgentSaves:
                 "save": list(save),
                 "stall_s": handle.stall_s,
                 "took_s": max(handle.times.values(), default=0.0),
+                "lasts": lasts,
                 "error": None if error is None else str(error),
             }
         )
+        if error is None and not lasts:
+            handle.lasting.add_done_callback(lambda _: self._tell_that_it_lasts(handle))
+
+    def _tell_that_it_lasts(self, handle: Handle) -> None:
+        if handle.lasting.exception() is None:
+            self._link.tell({"tell": "lasts", "version": handle.version, "took_s": handle.times["lasting"]})
 
     def sent(self) -> None:
         """The version begun last was read in full: wait if what comes next would be lost."""
@@ -79,10 +90,26 @@ class AgentSaves:
         if held is None:
             return
         handle, save = held
-        with contextlib.suppress(CheckpointError):
-            handle.await_safe(False, max(save.limit_ms / 1000 - time.time(), 0.0))
+        left_s = max(save.limit_ms / 1000 - time.time(), 0.0)
+        if save.reason.ends:
+            wait([handle.lasting], left_s)
+        else:
+            with contextlib.suppress(CheckpointError):
+                handle.await_safe(False, left_s)
         self._link.hold(handle.version, save)
 
     def close(self) -> None:
         """Tell the agent what is left to tell."""
         self._link.close()
+
+
+def _why_unsafe(handle: Handle, *, ends: bool) -> BaseException | None:
+    """Why a version may be lost with this machine, or with all of the job's (``ends``); None if it is safe."""
+    error = handle.remote_done.exception() if handle.remote_done.done() else None
+    if error is not None and handle.durable.done() and handle.durable.exception() is None:
+        error = None  # on a disk of this machine, where nothing else was asked for
+    if ends and handle.lasting.exception() is not None:
+        error = error or handle.refused
+        if error is None:  # there is no place that could do better
+            log.warning("version %d is in memory alone: %s", handle.version, handle.lasting.exception())
+    return error

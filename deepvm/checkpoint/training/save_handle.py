@@ -32,8 +32,11 @@ class Handle:
         local_done: resolves when a tier has it: it survives the end of this process, perhaps nothing more.
         remote_done: resolves when it survives the loss of this machine.
         durable: resolves when it survives the loss of the memory node too; fails when no tier can promise that.
+        lasting: as ``durable``, but a folder beside a bucket counts only if the bucket fails: the folder's disk may go
+            with this machine.
         stall_s: seconds for which it stalled training. times: seconds from the start to each of the above.
         skipped: there was no free slot. best: the training marked it as the best. tell: called with each event.
+        refused: why a tier did not take it, None if all have or may.
     """
 
     version: int
@@ -41,10 +44,12 @@ class Handle:
     local_done: Future[int] = field(default_factory=Future)
     remote_done: Future[int] = field(default_factory=Future)
     durable: Future[int] = field(default_factory=Future)
+    lasting: Future[int] = field(default_factory=Future)
     stall_s: float = 0.0
     times: dict[str, float] = field(default_factory=dict)
     skipped: bool = False
     best: bool = False
+    refused: BaseException | None = None
     tell: Callable[..., None] = field(default=lambda event, **facts: None, repr=False)
     _start: float = field(default_factory=time.perf_counter)
 
@@ -58,6 +63,8 @@ class Handle:
         self._tell_timed(level.value)  # before anybody who waits for it goes on
         if level is Level.DURABLE:
             self._resolve("durable", self.durable)
+            if away:
+                self._resolve("lasting", self.lasting)
         if level is not Level.LOCAL and away:
             self._resolve("remote", self.remote_done)
         self._resolve("local", self.local_done)
@@ -69,8 +76,8 @@ class Handle:
 
     @property
     def done(self) -> bool:
-        """Whether all four futures are resolved: nothing more will happen to it."""
-        return all(f.done() for f in (self.snapshot_done, self.local_done, self.remote_done, self.durable))
+        """Whether all futures are resolved: nothing more will happen to it."""
+        return all(f.done() for f in self._futures)
 
     @property
     def lost(self) -> bool:
@@ -87,12 +94,18 @@ class Handle:
 
     def failed(self, error: BaseException) -> None:
         """Fail all futures that are still pending."""
-        missed = [f for f in (self.snapshot_done, self.local_done, self.remote_done, self.durable) if not f.done()]
+        if self.durable.done() and self.durable.exception() is None:  # in a folder, and nowhere else
+            self._resolve("lasting", self.lasting)
+        missed = [f for f in self._futures if not f.done()]
         if self.local_done in missed:
             self.tell("skipped" if self.skipped else "failed", error=str(error))
         for future in missed:
             with contextlib.suppress(InvalidStateError):  # another tier was faster
                 future.set_exception(error)
+
+    @property
+    def _futures(self) -> tuple[Future[int], ...]:
+        return self.snapshot_done, self.local_done, self.remote_done, self.durable, self.lasting
 
     def _resolve(self, name: str, future: Future[int]) -> None:
         if not future.done():

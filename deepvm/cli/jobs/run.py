@@ -215,11 +215,13 @@ def control(
     without = downtimes(events, history.samples(job.name))
     document = final_document(job.name, row.created_s, end, events, on_demand_usd(row.spec), without)
     earlier = [m for m in history.machines() if m["job"] != job.name]
-    document["forecast"] = forecast(row.spec, row.created_s, end, events, earlier, document, without)
-    if validate:
-        document["validation"] = None if without else _validation(row.created_s, end, events)
-        if without:
-            note("nothing is compared: the job had no controller for a while, which the simulator does not model")
+    document["forecast"] = _if_possible(
+        "forecast", lambda: forecast(row.spec, row.created_s, end, events, earlier, document, without)
+    )
+    if validate and without:
+        note("nothing is compared: the job had no controller for a while, which the simulator does not model")
+    elif validate:
+        document["validation"] = _if_possible("validation", lambda: _validation(row.created_s, end, events))
     history.finish(job.name, document)
     page = _page(job, history)
     print_as(output, lambda: print_job(document, ()), lambda: document)
@@ -245,6 +247,17 @@ async def _run(controller: Controller, keeper: Keeper | None) -> World:
         return await controller.run()
     finally:
         await asyncio.to_thread(keeper.leave)
+
+
+def _if_possible(what: str, make: Callable[[], dict[str, Any] | None]) -> dict[str, Any] | None:
+    """A part of the final document that can be missing: what is wrong with it must not keep the job from its end."""
+    import logging
+
+    try:
+        return make()
+    except Exception:
+        logging.getLogger("deepvm.jobs").warning("the job has no %s", what, exc_info=True)
+        return None
 
 
 def _validation(created_s: float, world: World, events: Sequence[EventRow]) -> dict[str, Any] | None:

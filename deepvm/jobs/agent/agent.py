@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,9 @@ from deepvm.io.agent_board import BOARD, Board, RankWord, SaveReason, Scheduled,
 from deepvm.io.agent_link import EPOCH
 from deepvm.io.failpoints import point
 from deepvm.jobs.agent.backups import LAST_S, Backups, Others
-from deepvm.jobs.agent.controller_client import LINE, ControllerClient, Reporter, Unheard
+from deepvm.jobs.agent.controller_client import LINE, ControllerClient, Orders, Reporter, Unheard
 from deepvm.jobs.agent.notices import MetadataError, NoticeSource
-from deepvm.jobs.agent.preparation import Orphaned, Preparation, Surroundings
+from deepvm.jobs.agent.preparation import ORPHAN_SAVE_S, Orphaned, Preparation, Surroundings
 from deepvm.jobs.agent.progress import Progress
 from deepvm.jobs.agent.silence import Silence
 from deepvm.jobs.agent.trainer_socket import TrainerSocket
@@ -36,7 +36,6 @@ from deepvm.jobs.storage.backup_store import Part
 from deepvm.jobs.wire import WireError
 
 _TICK_S = 0.01
-_ORPHAN_SAVE_S = 300.0
 _RETRY_S = 0.1
 _SCHEDULED_S, _SCHEDULED_ALONE_S = 10.0, 3.0
 """For how long the controller may have a step announced; the second where the ranks can do so themselves."""
@@ -62,29 +61,6 @@ class Wish:
     until_s: float
 
 
-@dataclass
-class Orders:
-    """The newest orders, as the controller sent them.
-
-    ``mttp_s``: mean time until a machine of the generation is taken back, None for never; ``missed_rate``: how often
-    without a notice. ``save_s``, ``took_s``: what the newest version has cost, see :class:`SaveFacts`; 0 if unknown.
-    """
-
-    digest: str = ""
-    shutdown: bool = False
-    generation: int = 0
-    serve: bool = False
-    ranks: list[dict[str, Any]] = field(default_factory=list)
-    tiers: list[str] = field(default_factory=list)
-    port: int = 0
-    save: dict[str, Any] | None = None
-    schedule: dict[str, Any] | None = None
-    mttp_s: float | None = None
-    missed_rate: float = 0.0
-    save_s: float = 0.0
-    took_s: float = 0.0
-
-
 class Agent:
     """The agent of one machine, from its start to the end of the machine."""
 
@@ -107,8 +83,8 @@ class Agent:
         """Steps that a script had done when its backup was made: it counts from 0 again."""
         self._silence = Silence(around.beat_s)
         self._progress = Progress()
-        self._safe_s, self._safe = 0.0, 0
-        """When trainers last said that a version is safe, not only begun; and which."""
+        self._safe = self._lasts = 0
+        """The newest versions of which trainers said that they are safe, not only begun; and without an anchor, too."""
         self._wish: Wish | None = None
         self._alone, self._there = False, 0
         """Whether trainers may hold for what no controller has asked; the version that the controller asks for now."""
@@ -214,7 +190,7 @@ class Agent:
             return
         self._silence.answered()
         if not answer.get("same"):
-            self._obey(Orders(**answer))
+            self._obey(Orders.of(answer))
 
     def _obey(self, orders: Orders) -> None:
         if orders.save is not None:  # by this machine's clock, which may show another time than the controller's
@@ -255,7 +231,7 @@ class Agent:
     # --- trainers ----------------------------------------------------------------------------------------------------
 
     def _loop(self, orphan_after_s: float) -> None:
-        saved_for_nobody_s: float | None = None
+        saved_for_nobody_s, wanted = None, 0
         while True:
             orders = self._orders
             if orders.shutdown:
@@ -264,10 +240,11 @@ class Agent:
             if silent_s >= orphan_after_s:
                 if saved_for_nobody_s is None:
                     log.warning("nobody has answered for %.0f s: trainers save, and this machine ends", silent_s)
-                    saved_for_nobody_s = time.monotonic() + _ORPHAN_SAVE_S
+                    saved_for_nobody_s = time.monotonic() + ORPHAN_SAVE_S
                     if self._board is not None:
-                        self._board.request(SaveReason.STOP, int((time.time() + _ORPHAN_SAVE_S) * 1000))
-                if self._saved_since(saved_for_nobody_s - _ORPHAN_SAVE_S) or time.monotonic() > saved_for_nobody_s:
+                        wanted = self._base + self._board.of_rank(0, RankWord.STEP)
+                        self._board.request(SaveReason.STOP, int((time.time() + ORPHAN_SAVE_S) * 1000))
+                if self._has_saved(wanted) or time.monotonic() > saved_for_nobody_s:
                     return
             else:
                 saved_for_nobody_s = None
@@ -281,18 +258,17 @@ class Agent:
                 self._plan_saves()
             self._over.wait(_TICK_S)
 
-    def _saved_since(self, since_s: float) -> bool:
-        """Whether what this machine has to give is safe; only rank 0 says so of whole versions."""
+    def _has_saved(self, wanted: int) -> bool:
+        """Whether what this machine has to give outlives all others; only rank 0 says so of whole versions."""
         board, trainers, backups = self._board, self._trainers, self._backups
         assert trainers is not None and backups is not None
         if board is None or not self._running or not trainers.running:
             return True
         if backups.under_way:
             return False
-        held = [board.of_rank(rank, RankWord.HELD) for rank in range(trainers.command.per_machine)]
         if self._is_first(self._orders):
-            return self._safe_s >= since_s or (all(held) and self._safe >= self._base + held[0])
-        return all(held)
+            return self._lasts >= wanted
+        return all(board.of_rank(rank, RankWord.HELD) for rank in range(trainers.command.per_machine))
 
     def _is_first(self, orders: Orders) -> bool:
         """Whether rank 0 is here."""
@@ -320,7 +296,7 @@ class Agent:
         self._board = Board.create(self._around.folder / BOARD)
         self._progress.begin()
         self._running = orders.generation
-        self._alone, self._there, self._safe = False, 0, 0
+        self._alone, self._there, self._safe, self._lasts = False, 0, 0, 0
         self._last = (0, time.monotonic())
         mine = next(r for r in orders.ranks if r["machine"] == self._around.machine)
         world = sum(r["processes"] for r in orders.ranks)
@@ -360,11 +336,11 @@ class Agent:
                 self._request, self._alone, self._there = None, False, 0
                 board.words[Word.RESUMED] = 2**63
             return
-        asked_s = orders.save["asked_s"]
+        asked_s, reason = orders.save["asked_s"], SaveReason(orders.save["reason"])
         if self._request is None or self._request[0] != asked_s:
             # Given up and asked for again between two heartbeats: those that hold do so for one that has failed.
             again = self._request is not None
-            number, reason, held = 0, SaveReason(orders.save["reason"]), board.of_rank(0, RankWord.HELD)
+            number, held = 0, board.of_rank(0, RankWord.HELD)
             board.words[Word.RESUMED] = self._requested(board) if again else 0
             self._there = 0
             if self._is_first(orders) and held and reason.holds and not again:
@@ -373,8 +349,8 @@ class Agent:
                 point("agent.before-request")
                 number = board.request(reason, int(orders.save["limit_s"] * 1000))
             self._request = asked_s, number
-        if self._there and self._safe >= self._there:
-            self._report_safe(self._there, SaveReason(orders.save["reason"]), 0.0, 0.0)
+        if self._there and (self._lasts if reason.ends else self._safe) >= self._there:
+            self._report_safe(self._there, reason, 0.0, 0.0)
             self._there = 0
 
     def _requested(self, board: Board) -> int:
@@ -500,6 +476,10 @@ class Agent:
             return {}
         if kind == "saved":
             return self._told_of_save(message)
+        if kind == "lasts":
+            self._lasts, took_s = max(self._lasts, int(message["version"])), float(message["took_s"])
+            self._reporter.add("lasts", generation=self._running, version=self._lasts, took_s=took_s)
+            return {}
         if kind == "schedule":
             return self._schedule(message)
         if kind == "backup":
@@ -519,13 +499,14 @@ class Agent:
             return {}
         took_s, stall_s = float(message["took_s"]), float(message["stall_s"])
         self._facts = replace(self._facts, save_s=stall_s, backup_s=took_s, emergency_s=took_s)
-        self._safe_s, self._safe = time.monotonic(), int(message["version"])
+        self._safe = int(message["version"])
+        self._lasts = self._safe if message.get("lasts", True) else self._lasts  # as backups of scripts do
         self._report_safe(self._safe, reason, stall_s, took_s)
         return {}
 
     def _report_safe(self, version: int, reason: SaveReason, stall_s: float, took_s: float) -> None:
         facts = {"version": version, "reason": reason, "stall_s": stall_s, "took_s": took_s}
-        self._reporter.add("saved", generation=self._running, **facts)
+        self._reporter.add("saved", generation=self._running, lasts=self._lasts >= version, **facts)
 
     def _schedule(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """Have all machines save at the end of a step."""

@@ -11,7 +11,7 @@ import time
 
 from deepvm.io.failpoints import point
 from deepvm.jobs.agent.controller_client import ControllerClient, Unheard
-from deepvm.jobs.agent.preparation import Surroundings
+from deepvm.jobs.agent.preparation import ORPHAN_SAVE_S, Surroundings
 from deepvm.jobs.wire import WireError
 
 _RETRY_S = 0.1
@@ -49,7 +49,8 @@ class AnchorAgent:
                 except (Unheard, WireError) as error:
                     log.debug("the controller does not answer: %s", error)
                     orphan_after_s = around.orphan_after_s if spec is None else float(spec["orphan_after_s"])
-                    if time.monotonic() - heard_s >= orphan_after_s:
+                    # Trainers save first, and what they send here must not break off: a bucket may be slower.
+                    if time.monotonic() - heard_s >= orphan_after_s + min(orphan_after_s, ORPHAN_SAVE_S):
                         return
                     time.sleep(_RETRY_S)
                     continue

@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -34,6 +35,34 @@ class Unheard(ConnectionError):
 
 class TooLarge(Unheard):
     """The controller takes no message of this size."""
+
+
+@dataclass
+class Orders:
+    """The newest orders, as the controller sent them.
+
+    ``mttp_s``: mean time until a machine of the generation is taken back, None for never; ``missed_rate``: how often
+    without a notice. ``save_s``, ``took_s``: what the newest version has cost, see :class:`SaveFacts`; 0 if unknown.
+    """
+
+    digest: str = ""
+    shutdown: bool = False
+    generation: int = 0
+    serve: bool = False
+    ranks: list[dict[str, Any]] = field(default_factory=list)
+    tiers: list[str] = field(default_factory=list)
+    port: int = 0
+    save: dict[str, Any] | None = None
+    schedule: dict[str, Any] | None = None
+    mttp_s: float | None = None
+    missed_rate: float = 0.0
+    save_s: float = 0.0
+    took_s: float = 0.0
+
+    @classmethod
+    def of(cls, answer: Mapping[str, Any]) -> Orders:
+        """By the answer to a heartbeat; a newer controller may say more."""
+        return cls(**{one.name: answer[one.name] for one in fields(cls) if one.name in answer})
 
 
 class ControllerClient:

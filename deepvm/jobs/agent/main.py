@@ -11,6 +11,7 @@ from deepvm.jobs.agent.agent import Agent
 from deepvm.jobs.agent.anchor import AnchorAgent
 from deepvm.jobs.agent.notices import notice_source
 from deepvm.jobs.agent.preparation import Surroundings
+from deepvm.jobs.wire import NEAR_BEAT_S
 
 
 def main() -> None:
@@ -35,7 +36,7 @@ def main() -> None:
         controller=controller,
         address=settings.get("address", "127.0.0.1"),
         interface=settings.get("interface", "lo"),
-        beat_s=float(settings.get("beat_s", 1.0)),
+        beat_s=float(settings.get("beat_s", NEAR_BEAT_S)),
         orphan_after_s=float(settings.get("orphan_after_s", 1800.0)),
     )
     if settings.get("role") == "anchor":

@@ -24,6 +24,8 @@ from deepvm.jobs.storage.code_archive import unpack
 from deepvm.jobs.storage.data import have_data
 from deepvm.jobs.wire import WireError
 
+ORPHAN_SAVE_S = 300.0
+"""For so long trainers may save before a machine ends that hears of no controller."""
 _LAST_LINES = 40
 _TOLD_S, _RETRY_S = 300.0, 0.1
 

@@ -56,7 +56,9 @@ class LocalCloud:
 
     def settings(self, record: MachineRecord, job: str) -> MachineSettings:
         """What a machine must know of its surroundings."""
-        return {"address": "127.0.0.1", "interface": "lo", "metadata_host": "127.0.0.1", "metadata_port": 0}
+        address = "127.0.0.1"
+        where: MachineSettings = {"metadata_host": address, "metadata_port": 0, "metadata_named": True}
+        return {"address": address, "interface": "lo", **where}
 
     def words(self, record: MachineRecord, job: str) -> list[str]:
         """What starts a machine's first process. Raises RefusedError."""

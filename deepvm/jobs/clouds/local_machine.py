@@ -13,6 +13,7 @@ from pathlib import Path
 
 from deepvm.io.atomic_write import write_bytes
 from deepvm.io.failpoints import point
+from deepvm.jobs.agent.notices import ENDPOINT
 from deepvm.jobs.clouds.fake_metadata import FakeMetadata
 from deepvm.jobs.clouds.keeper import KEPT
 from deepvm.jobs.clouds.process_tree import become_subreaper, end_descendants
@@ -33,6 +34,7 @@ def main() -> None:
     point("machine.before-agent")
     agent = subprocess.Popen(
         [sys.executable, "-m", "deepvm.jobs.agent.main", str(place / "settings.json"), metadata.url],
+        env={**os.environ, **({ENDPOINT: metadata.url} if settings["metadata_named"] else {})},
         stdin=subprocess.DEVNULL,
         start_new_session=True,
     )

@@ -51,7 +51,8 @@ class NetnsCloud(LocalCloud):
         """With its own address and interface."""
         number = int(record.id.removeprefix("m"))
         address = f"{_net(job)}.{_FIRST + number % _MOST}"
-        return {"address": address, "interface": "eth0", "metadata_host": _METADATA, "metadata_port": 80}
+        where: MachineSettings = {"metadata_host": _METADATA, "metadata_port": 80, "metadata_named": True}
+        return {"address": address, "interface": "eth0", **where}
 
     def words(self, record: MachineRecord, job: str) -> list[str]:
         """Commands run in the machine's namespace, which is made now. Raises RefusedError."""

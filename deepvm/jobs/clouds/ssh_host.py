@@ -24,6 +24,7 @@ from deepvm.jobs.cloud import RefusedError, Start, UnknownError
 from deepvm.jobs.clouds.local import LocalCloud
 from deepvm.jobs.clouds.settings import MachineSettings
 from deepvm.jobs.decisions.world import MachineRecord, Pool, Role
+from deepvm.jobs.wire import FAR_BEAT_S
 from deepvm.profiling.hosts.machine import own_addresses
 
 _LIMIT_S = 20.0
@@ -42,7 +43,9 @@ class HostCloud(LocalCloud):
         """See :class:`LocalCloud`."""
         cards = {address: name for name, address in own_addresses().items()}
         found = super().settings(record, job)
-        return {**found, "address": self._address, "interface": cards.get(self._address, ""), "beat_s": 5.0}
+        # A host may be an instance itself, whose role only its own service knows.
+        found = {**found, "metadata_named": False, "beat_s": FAR_BEAT_S}
+        return {**found, "address": self._address, "interface": cards.get(self._address, "")}
 
     def occupant(self, job: str, machine: str) -> str:
         """What lives here, but for this machine; empty if nothing does."""

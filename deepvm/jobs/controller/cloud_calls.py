@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -85,15 +84,19 @@ class CloudCalls:
         finally:
             self._is_listing = False
 
-    async def strike(self, strike: Strike) -> None:
-        """Do to a machine on purpose what clouds do, if it still lives."""
-        with contextlib.suppress(DeepVMError, OSError):
+    async def strike(self, strike: Strike) -> bool:
+        """Do to a machine on purpose what clouds do, if it still lives; False: nobody knows whether it was done."""
+        try:
             if strike.blow is Blow.RECOMMEND:
                 await self.call(self._cloud.recommend, self._job, strike.id)
             elif strike.blow is Blow.CUT and isinstance(self._cloud, Severable):
                 await self.call(self._cloud.cut, self._job, strike.id)
             else:
                 await self.call(self._cloud.preempt, self._job, strike.id, strike.grace_s)
+        except Exception as error:
+            _warn(error)
+            return False
+        return True
 
     async def finish(self) -> None:
         """Remove what the machines shared; it costs nothing, so the job has ended all the same where that fails."""

@@ -95,6 +95,8 @@ class Controller:
         self._change = asyncio.Condition()
         self._tasks = set[asyncio.Task[None]]()
         self._explained = set[str]()
+        self._deaf = set[str]()
+        """Machines of which is written down that they hear no notices."""
         self._injector = Injector(job.injection, ())
         self._heard: dict[str, tuple[d.Heard, float]] = {}
         self._inbox: list[tuple[d.Event, Mapping[str, Any]]] = []
@@ -204,7 +206,9 @@ class Controller:
             return await self._run()
 
     async def _run(self) -> World:
-        self._injector = Injector(self._job.injection, self._history.events(self._job.name))
+        events = self._history.events(self._job.name)
+        self._injector = Injector(self._job.injection, events)
+        self._deaf = {event.facts["id"] for event in events if event.kind == "deaf"}
         host = await self._calls.call(self._cloud.host, self._job.name)
         bind, bind_port = self._cloud.listen() if isinstance(self._cloud, Distant) else (host, 0)
         strangers, bound = Strangers(), listening(bind, bind_port)
@@ -222,7 +226,7 @@ class Controller:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
         last_s, samples = self._clock.now_s(), self._history.samples(self._job.name)
-        if self.world.machines and not self.world.job.over:
+        if self.world.machines:
             self._was_away(last_s - last_seen_s(self.world, samples))
         self.world = adopted(caught_up(self.world, samples), last_s)
         self._briefing.take_up(self.world)
@@ -238,7 +242,8 @@ class Controller:
                     self._hear()
                     await asyncio.sleep(_TICK_S)
                     continue
-                if self._calls.is_list_due(self._job.list_s):
+                over = self._is_over
+                if not over and self._calls.is_list_due(self._job.list_s):
                     self._start(self._calls.list())
                 if self._stop:
                     self.feed(d.Stop(self._stop))
@@ -250,11 +255,11 @@ class Controller:
                 if self.interrupted and self.keeps:
                     sampler.close()
                     return self.world
-                over = self.world.job.over and all(m.state.over for m in self.world.machines.values())
                 if over and not self._tasks:
                     if not looked:  # a request that was given up may have made a machine since
                         looked = True
                         await self._calls.list()
+                        await asyncio.sleep(0)  # what it has shown is released first
                         continue
                     await self.kept()  # who has been followed by another must not end what that one has made
                     await self._calls.finish()
@@ -269,6 +274,11 @@ class Controller:
                 await serving
             self._calls.close()
 
+    @property
+    def _is_over(self) -> bool:
+        """Whether the job is, and each of its machines."""
+        return self.world.job.over and all(m.state.over for m in self.world.machines.values())
+
     def _forgive(self, stalled_s: float) -> None:
         """Silence while this process slept, waited for a lock or had no core counts for nothing."""
         self._was_away(stalled_s)
@@ -278,8 +288,8 @@ class Controller:
             self._waiting[machine] = asyncio.get_running_loop().call_later(self._gone_s, self._is_gone, machine)
 
     def _was_away(self, for_s: float) -> None:
-        """Write down that nobody controlled the job until now."""
-        if for_s >= LEAST_S:
+        """Write down that nobody controlled the job until now; one that is over needs nobody."""
+        if for_s >= LEAST_S and not self.world.job.over:
             self.feed(d.Downtime(self._clock.now_s() - for_s))
 
     def _interrupt(self) -> None:
@@ -347,7 +357,9 @@ class Controller:
         except BusyError:
             self._injector.put_off(strike)
             return
-        await self._calls.strike(strike)
+        if not await self._calls.strike(strike):
+            again = replace(strike, new=False)  # it is written down already
+            asyncio.get_running_loop().call_later(_AGAIN_S, self._injector.put_off, again)
 
     # --- agents ------------------------------------------------------------------------------------------------------
 
@@ -516,6 +528,10 @@ class Controller:
         if isinstance(found[0], d.Failed) or (isinstance(found[0], d.Ended) and found[0].code):
             self.last_lines = lines_of(event)
             self._explained.add(machine)
+        if isinstance(found[0], d.Deaf):
+            if machine in self._deaf:
+                return
+            self._deaf.add(machine)
         if isinstance(found[0], d.Noticed):
             found = replace(found[0], taken_s=self._clock.of_wall_s(found[0].taken_s)), found[1]
         self.feed(*found)

@@ -76,8 +76,8 @@ class Injector:
             yield self._begun[one]  # clouds take no machine back twice
         self._begun = {}
         injection = self._injection
+        pending = sum(_is_pending(world, m) for m in self._struck)
         for number, machine in enumerate(self._candidates(world) if injection else (), start=1):
-            pending = sum(_is_pending(world, m) for m in self._struck)
             if injection is None or (injection.count is not None and world.preemptions + pending >= injection.count):
                 return
             if machine.id in self._struck or machine.trained_s is None or machine.state is not Machine.MEMBER:
@@ -89,18 +89,22 @@ class Injector:
             if lived_s >= fate.life_s:
                 blow = Blow.CUT if fate.silent else Blow.PREEMPT
                 self._struck[machine.id] = Strike(machine.id, blow, fate.grace_s)
+                pending += 1
                 yield self._struck[machine.id]
             elif machine.id not in self._recommended and lived_s >= fate.recommended_s:
                 self._recommended.add(machine.id)
                 yield Strike(machine.id, Blow.RECOMMEND)
 
     def _candidates(self, world: World) -> list[MachineRecord]:
-        """Those that can be taken back, and were there when the injection began."""
+        """Those that can be taken back, and were there when the injection began; none that the cloud refused."""
         kept = (world.terms.bought, world.terms.steady)
         return [
             m
             for m in world.machines.values()
-            if m.role is Role.TRAINER and m.pool not in kept and (m.ended_s is None or m.ended_s >= self._since_s)
+            if m.role is Role.TRAINER
+            and m.pool not in kept
+            and (m.ended_s is None or m.ended_s >= self._since_s)
+            and (m.launched_s is not None or not m.state.over)
         ]
 
 

@@ -86,12 +86,17 @@ def event_of(machine: str, report: Mapping[str, Any]) -> tuple[d.Event, Mapping[
     if kind == "saved":
         reason, version = _OF_AGENT[SaveReason(whole(report, "reason"))], whole(report, "version")
         stall_s, took_s = seconds(report, "stall_s"), seconds(report, "took_s")
-        return d.Safe(_generation(report), version, reason, stall_s, took_s), {}
+        lasts = truth(report, "lasts") if "lasts" in report else True
+        return d.Safe(_generation(report), version, reason, stall_s, took_s, lasts), {}
+    if kind == "lasts":
+        return d.Lasts(_generation(report), whole(report, "version"), seconds(report, "took_s")), {}
     if kind == "unsaved":
         reason = _OF_AGENT[SaveReason(whole(report, "reason"))]
         return d.Unsaved(_generation(report), text(report, "why")[:_LONGEST], reason), {}
     if kind == "rebalance":
         return d.Rebalanced(machine), {}
+    if kind == "deaf":
+        return d.Deaf(machine, text(report, "why")[:_LONGEST]), {}
     if kind == "unusable":
         own = truth(report, "own") if "own" in report else False
         return d.Failed(machine, text(report, "why")[:_LONGEST], own), {}

@@ -93,6 +93,14 @@ class Rebalanced:
 
 
 @dataclass(frozen=True)
+class Deaf:
+    """A machine's metadata service refuses: it will go without a notice."""
+
+    id: str
+    why: str
+
+
+@dataclass(frozen=True)
 class Started:
     """The trainers of a generation run on a machine; ``version``: what the first one resumed from, else None.
 
@@ -119,7 +127,8 @@ class Ended:
 class Safe:
     """A version of a generation survives the loss of its machines.
 
-    ``stall_s``: for how long it stalled training. ``took_s``: from the end of its step until it was safe.
+    ``stall_s``: for how long it stalled training. ``took_s``: from the end of its step until it was safe. ``lasts``:
+    whether it is known to survive the loss of the anchors too.
     """
 
     generation: int
@@ -127,6 +136,19 @@ class Safe:
     reason: Reason
     stall_s: float = 0.0
     took_s: float = 0.0
+    lasts: bool = True
+
+
+@dataclass(frozen=True)
+class Lasts:
+    """A version that was safe before survives the loss of the anchors now, too.
+
+    ``took_s``: from the end of its step until then.
+    """
+
+    generation: int
+    version: int
+    took_s: float
 
 
 @dataclass(frozen=True)
@@ -202,9 +224,11 @@ Event: TypeAlias = (
     | Silent
     | Noticed
     | Rebalanced
+    | Deaf
     | Started
     | Ended
     | Safe
+    | Lasts
     | Unsaved
     | Stop
     | SaveNow

@@ -2,7 +2,8 @@
 
 Until a generation says from which version it goes on, a line that it prints is a sign of life, as loading may take
 long; from then on only steps, versions and waiting for one are: what hangs may still print. How long a step may take
-nobody knows beforehand, so the longest that was seen counts as well.
+nobody knows beforehand, so the longest that was seen counts as well. After the last step lines count again: a test or
+an export takes long, and begun anew it would only take as long once more.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ _TIMES_LONGEST = 10.0
 _MOST_AGAIN = 2
 """Times that training begins anew without a newer version: what hangs once more there is not by chance."""
 _MOST_NAMED = 4
+START_TIMEOUT, STEP_TIMEOUT = "start_timeout", "step_timeout"
+"""The limits of the job file, as reasons name them."""
 
 
 def limit_s(world: World) -> float | None:
@@ -47,10 +50,17 @@ def heard(world: World, beats: Sequence[tuple[Heard, float]]) -> World:
     """With what heartbeats of the generation say, and when they did, before their steps are counted."""
     signs = [at_s for beat, at_s in beats if beat.idle_s is None and beat.step > world.reached]
     signs += [at_s - beat.idle_s for beat, at_s in beats if beat.idle_s is not None]
-    if not (world.pulse.restored or world.pulse.stepped):
+    step = max([world.reached, *(beat.step for beat, _ in beats)])
+    if not (world.pulse.restored or world.pulse.stepped) or _may_be_done(world, step):
         signs += [at_s - beat.printed_s for beat, at_s in beats if beat.printed_s is not None]
     longest = [beat.longest_s for beat, _ in beats if beat.longest_s is not None]
     return alive(world, max(signs), max(longest, default=None)) if signs else world
+
+
+def _may_be_done(world: World, step: int) -> bool:
+    """Whether no step is left after this one; who has not said how many there are has saved the last one."""
+    steps = world.terms.steps
+    return 0 < step <= world.version if steps is None else step >= steps
 
 
 def restored(world: World) -> World:
@@ -88,8 +98,9 @@ def _why(world: World) -> str:
     where, took = _named(world.members), format_seconds(world.now_s - pulse.since_s, digits=2)
     if not pulse.stepped:
         what = "no step" if pulse.restored else "no step and no line"
-        return f"the training does not begin on {where}: {what} in {took}, since {since} (start_timeout)"
-    return f"the training hangs on {where}: no step in {took}, since step {world.reached} at {since} (step_timeout)"
+        return f"the training does not begin on {where}: {what} in {took}, since {since} ({START_TIMEOUT})"
+    since = f"since step {world.reached} at {since}"
+    return f"the training hangs on {where}: no step in {took}, {since} ({STEP_TIMEOUT})"
 
 
 def _named(machines: Sequence[str]) -> str:

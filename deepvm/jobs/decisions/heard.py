@@ -6,12 +6,14 @@ from dataclasses import replace
 
 from deepvm.jobs.decisions import hangs
 from deepvm.jobs.decisions.events import (
+    Deaf,
     Downtime,
     Ended,
     Event,
     Failed,
     Heard,
     Injected,
+    Lasts,
     Launched,
     Listed,
     Noticed,
@@ -54,11 +56,11 @@ def known(world: World, event: Event) -> World:
             return world
         reason = Reason.PERIODIC if isinstance(event, SaveNow) else Reason.INSURANCE
         return replace(world, save=Save(reason, world.now_s, world.now_s + world.terms.save_s))
-    if isinstance(event, Safe | Unsaved | Started | Ended):
+    if isinstance(event, Safe | Lasts | Unsaved | Started | Ended):
         return _of_generation(world, event)
     if isinstance(event, Downtime):  # how long steps take is to be seen anew
         return replace(world, pace=replace(world.pace, generation=0))
-    if isinstance(event, Tick | Injected | Struck) or event.id not in world.machines:
+    if isinstance(event, Tick | Injected | Struck | Deaf) or event.id not in world.machines:
         return world
     machine, now = world.machines[event.id], world.now_s
     if isinstance(event, Launched):
@@ -161,10 +163,13 @@ def _listed(world: World, event: Listed) -> World:
     return world
 
 
-def _of_generation(world: World, event: Safe | Unsaved | Started | Ended) -> World:
+def _of_generation(world: World, event: Safe | Lasts | Unsaved | Started | Ended) -> World:
     """What trainers say; of an older generation it says nothing any more."""
     if event.generation != world.generation or world.job.over:
         return world
+    if isinstance(event, Lasts):  # training may have gone on long ago, and hang by now
+        lasts, version = max(world.lasts, event.version), max(world.version, event.version)
+        return replace(world, lasts=lasts, version=version, lasting_s=event.took_s)
     if not isinstance(event, Unsaved):
         world = hangs.alive(world, world.now_s)
     if isinstance(event, Safe):
@@ -173,16 +178,23 @@ def _of_generation(world: World, event: Safe | Unsaved | Started | Ended) -> Wor
             save = replace(save, safe=True)
         facts = replace(world.facts, save_s=event.stall_s, backup_s=event.took_s, emergency_s=event.took_s)
         world = replace(world, version=max(world.version, event.version), facts=facts)
+        if event.lasts:
+            world = replace(world, lasts=max(world.lasts, event.version), lasting_s=event.took_s)
         if event.reason.holds:
             world = replace(world, reached=max(world.reached, event.version), reached_s=None)
         elif event.version > world.reached:
             world = replace(world, reached=event.version, reached_s=world.now_s - event.took_s)
-        counts = world.counts.saved(event.reason)
+        counts, given_up = world.counts.saved(event.reason), world.given_up - {event.reason}
         stood_s = max(event.stall_s, event.took_s) if event.reason.holds else event.stall_s
-        return replace(world, counts=counts, saving_s=world.saving_s + stood_s, save=save, unsaved_s=None)
+        world = replace(world, counts=counts, given_up=given_up, save=save, unsaved_s=None)
+        return replace(world, saving_s=world.saving_s + stood_s)
     if isinstance(event, Unsaved):
+        ends = world.save is not None and world.save.reason is event.reason
+        if not ends and event.reason in world.given_up:  # it is counted already; now it is known why
+            world = replace(world, given_up=world.given_up - {event.reason})
+            return replace(world, counts=world.counts.explained(event.why))
         world = replace(world, counts=world.counts.unsaved(event.why))
-        return unsaved(world) if world.save is not None and world.save.reason is event.reason else world
+        return unsaved(world) if ends else world
     if event.id not in world.members or not world.formed:
         return world
     if isinstance(event, Ended):
@@ -233,7 +245,19 @@ def with_event(world: World, machine: MachineRecord, event: MachineEvent) -> Wor
         known = world.unready.get(machine.role, Unready())
         known = replace(known, count=known.count + 1, last_s=now)
         world = replace(world, unready={**world.unready, machine.role: known})
+    if machine.id in world.anchors and (state.over or state in (Machine.LOST, Machine.RELEASING)):
+        world = _without_anchors(world)
     return world.with_machine(machine)
+
+
+def _without_anchors(world: World) -> World:
+    """With the versions that are left where an anchor goes, which kept a part of each; the next one comes at once."""
+    if world.lasts >= world.version:
+        return world
+    world = replace(world, version=world.lasts)
+    if why_not_saved(world) or not world.terms.policy.saves:
+        return world
+    return replace(world, save=Save(Reason.INSURANCE, world.now_s, world.now_s + world.terms.save_s))
 
 
 def _end_reason(machine: MachineRecord, was: Machine) -> str:

@@ -60,8 +60,8 @@ def wait_until_s(world: World) -> float:
 
 
 def _version_s(world: World) -> float:
-    """From the end of a step until its version is safe; before the first one, as is expected."""
-    return float(world.facts.emergency_s) or world.terms.version_s
+    """From the end of a step until its version outlives all machines; before the first one does, as is expected."""
+    return max(float(world.facts.emergency_s), world.lasting_s or world.terms.version_s)
 
 
 def decided(world: World) -> World:

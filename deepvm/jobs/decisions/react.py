@@ -76,10 +76,11 @@ def react(world: World, events: Event | Sequence[Event], now_s: float) -> tuple[
             acts += _unwanted(world, event)
         if isinstance(event, Failed):
             acts += _given_back(before, world)
+    heard = world
     for rule in (_watched, _judged, _hung, _limited, _marketed, _saved_first, _formed, _ended, _wanted):
         world, more = rule(world)
         acts += more
-    return world, tuple(acts)
+    return _missed(heard, world), tuple(acts)
 
 
 # --- what follows from it --------------------------------------------------------------------------------------------
@@ -187,12 +188,21 @@ def _marketed(world: World) -> _Step:
 def _broken(world: World) -> bool:
     """Whether a member of the generation is gone, or may be.
 
-    One that is noticed may be silent for a while: others can make its version safe without it.
+    One that is noticed may be silent, or gone, for a while: others can make its version safe without it.
     """
+    save = world.save
     members = [world.machines[m] for m in world.members]
-    return any(
-        m.state is not Machine.MEMBER and (m.state is not Machine.NOTICED or m.silent_s is not None) for m in members
-    )
+    saves = save is not None and save.reason is Reason.EMERGENCY and not save.safe and world.now_s < save.limit_s
+    saves = saves and (bool(world.anchors) or any(not m.state.over for m in members))
+    for machine in members:
+        if machine.state is Machine.ENDED and machine.noticed_s is not None and machine.ended_s is not None:
+            if not saves or world.now_s - machine.ended_s >= world.terms.silent_s:
+                return True
+        elif machine.state is not Machine.MEMBER and (
+            machine.state is not Machine.NOTICED or machine.silent_s is not None
+        ):
+            return True
+    return False
 
 
 def _saved_first(world: World) -> _Step:
@@ -200,7 +210,8 @@ def _saved_first(world: World) -> _Step:
     if world.job.over or not world.formed:
         return replace(world, save=None), []
     world = _given_up(world)
-    if _broken(world) or (world.save is not None and world.save.reason.holds) or not world.has_waited(markets.AGAIN_S):
+    waits = world.save is not None and world.save.reason.holds and not _is_too_little(world)
+    if _broken(world) or waits or not world.has_waited(markets.AGAIN_S):
         return world, []
     found = _wish(world)
     if found is None:
@@ -213,6 +224,8 @@ def _wish(world: World) -> tuple[Reason, float] | None:
     """Why training is to hold behind a version, and until when that is of use; None: it is not."""
     taken = [m.taken_s for m in map(world.machines.__getitem__, world.members) if m.state is Machine.NOTICED]
     taken_s = min((t for t in taken if t is not None), default=math.inf)
+    if _is_too_little(world):
+        return Reason.STOP, min(markets.wait_until_s(world), taken_s)
     if taken and bool(world.terms.policy.emergency(replace(world.facts, grace_s=taken_s - world.now_s))):
         return Reason.EMERGENCY, taken_s
     if world.ending:
@@ -228,6 +241,20 @@ def _wish(world: World) -> tuple[Reason, float] | None:
     return (Reason.RESIZE, world.now_s + world.terms.save_s) if changes and can else None
 
 
+def _is_too_little(world: World) -> bool:
+    """Whether a job that is to stop holds behind a version that was to outlive a machine only, and not the anchors."""
+    save = world.save
+    if not world.ending or save is None or save.reason is Reason.STOP:
+        return False
+    return save.reason.holds and save.safe and world.lasts < world.version
+
+
+def _has_come(world: World, save: Save) -> bool:
+    """Whether the version that is waited for outlives what is released next: an anchor that is replaced, perhaps."""
+    keeps = not save.reason.holds or not world.anchors or world.anchors == _next_anchors(world)
+    return save.safe and (keeps or world.lasts >= world.version)
+
+
 _RESIZE_AGAIN_S = 60.0
 """Training loses steps by each try, and no machine is about to go."""
 
@@ -238,14 +265,26 @@ def _given_up(world: World) -> World:
     if save is None:
         return world
     late = world.now_s >= save.limit_s
-    missed = late and not save.safe
-    # A machine that is taken back goes at the limit of its save; any other change can do without, later or never.
-    if missed and (not save.reason.holds or save.reason is Reason.RESIZE):
-        why = f"nothing was heard of it in {format_seconds(world.now_s - save.asked_s, digits=2)}"
-        world = replace(world, counts=world.counts.unsaved(why))
     if not save.reason.holds:
         return replace(world, save=None) if save.safe or late else world
-    return unsaved(world) if missed and save.reason is Reason.RESIZE else world
+    # A machine that is taken back goes at the limit of its save; any other change can do without, later or never.
+    return unsaved(world) if late and not _has_come(world, save) and save.reason is Reason.RESIZE else world
+
+
+def _missed(before: World, world: World) -> World:
+    """With the version counted that was asked for and is not waited for any more, though it is not safe."""
+    asked = before.save
+    if asked is None or world.save == asked or world.job is Job.DONE or _has_come(before, asked):
+        return world
+    if world.now_s >= asked.limit_s:
+        why = f"nothing was heard of it in {format_seconds(world.now_s - asked.asked_s, digits=2)}"
+    elif asked.reason.holds:
+        why = "trainers ended before it was safe"
+    else:  # another that is more urgent has taken its place
+        return world
+    same = world.generation == before.generation  # of an older one nothing is heard any more
+    given_up = world.given_up | {asked.reason} if same else world.given_up
+    return replace(world, counts=world.counts.unsaved(why), given_up=given_up)
 
 
 def _has_spares(world: World) -> bool:
@@ -289,7 +328,7 @@ def _formed(world: World) -> _Step:
     if world.job.over or world.ending:
         return world, []
     broken = world.formed and _broken(world)
-    saved = save is not None and save.reason.holds and (save.safe or now >= save.limit_s)
+    saved = save is not None and save.reason.holds and (_has_come(world, save) or now >= save.limit_s)
     if world.formed and not broken and not saved:
         return world, []
     acts: list[Act] = []
@@ -310,7 +349,9 @@ def _formed(world: World) -> _Step:
         world = world.with_machine(replace(world.machines[name], epoch=number))
     job = job_after(world.job, JobEvent.FORM)
     done = world.reached if any(m in members for m in world.members) else _done_unheard(world)
-    world = replace(world, peak=max(done, world.peak or 0), reached=0, reached_s=None)
+    world = replace(world, peak=max(done, world.peak or 0), reached=0, reached_s=None, given_up=frozenset())
+    if world.anchors not in ((), anchors):
+        world = replace(world, version=world.lasts)
     world = replace(world, job=job, generation=number, members=members, anchors=anchors, formed=True, exits={})
     return begun(replace(world, started=frozenset(), suspected_s=None, save=None, idle_s=None, idled_s=0.0)), acts
 

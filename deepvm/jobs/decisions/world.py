@@ -242,6 +242,10 @@ class Counts:
         """One that did not come."""
         return replace(self, failed=FailedSaves(self.failed.total + 1, self.failed.in_a_row + 1, why))
 
+    def explained(self, why: str) -> Counts:
+        """The reason why the last one did not come, unless another has since."""
+        return replace(self, failed=replace(self.failed, why=why)) if self.failed.in_a_row else self
+
 
 @dataclass(frozen=True)
 class World:
@@ -255,10 +259,13 @@ class World:
         exits: the worst exit code of the trainers on each machine where all have ended.
         suspected_s: since when an exit is looked into. crashed_at, crashes: the last step before trainers failed for no
             reason that is known, and how often they have without getting further.
-        unsaved_s: when a version did not come that something waited for; None: one has since.
+        unsaved_s: when a version did not come that something waited for; None: one has since. given_up: why versions
+            of this generation were wanted that are counted as failed, and of which trainers may still say so.
         version: the newest that is safe. reached: the last step of this generation that is known, reached_s: when it
             was, None where training stands still, or nobody knows. peak: that of those before it,
             until it is known from which version this one goes on.
+        lasts: the newest version that is known to survive the loss of the anchors, too. lasting_s: how long it took
+            from the end of its step until then, 0 if unknown.
         pools: where machines are asked for, the best first. blocked: until when a pool is left alone, and how often it
             refused in a row. idle_s, idled_s: since when machines wait, None if none does or one prepares; and for how
             long they had before (:mod:`deepvm.jobs.decisions.waiting`).
@@ -289,7 +296,10 @@ class World:
     crashes: int = 0
     save: Save | None = None
     unsaved_s: float | None = None
+    given_up: frozenset[Reason] = frozenset()
     version: int = 0
+    lasts: int = 0
+    lasting_s: float = 0.0
     reached: int = 0
     reached_s: float | None = None
     peak: int | None = None

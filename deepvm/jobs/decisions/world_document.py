@@ -32,6 +32,8 @@ _PLAIN = (
     "crashed_at",
     "crashes",
     "version",
+    "lasts",
+    "lasting_s",
     "reached",
     "reached_s",
     "peak",
@@ -73,6 +75,7 @@ def to_document(world: World) -> dict[str, Any]:
         "preparing": {machine: list(known) for machine, known in world.preparing.items()},
         "unready": {role.value: asdict(known) for role, known in world.unready.items()},
         "save": None if save is None else {**asdict(save), "reason": save.reason.value},
+        "given_up": sorted(reason.value for reason in world.given_up),
         "pools": [asdict(pool) for pool in world.pools],
         "blocked": [[asdict(pool), *times] for pool, times in world.blocked.items()],
         "facts": asdict(world.facts),
@@ -98,7 +101,7 @@ def from_document(found: Mapping[str, Any], machines: Mapping[str, MachineRecord
         **{name: given and Pool(**given) for name in _POOLS for given in [found["terms"].get(name)]},
     }
     return World(
-        **{name: found[name] for name in _PLAIN if name in found},
+        **{"lasts": found["version"], **{name: found[name] for name in _PLAIN if name in found}},
         terms=Terms(**terms),
         job=Job(found["job"]),
         machines=machines,
@@ -108,6 +111,7 @@ def from_document(found: Mapping[str, Any], machines: Mapping[str, MachineRecord
         exits=found["exits"],
         preparing={machine: (what, since_s) for machine, (what, since_s) in found.get("preparing", {}).items()},
         save=None if save is None else _save_of(save),
+        given_up=frozenset(map(Reason, found.get("given_up", ()))),
         unready={Role(role): Unready(**known) for role, known in found.get("unready", {}).items()},
         pools=tuple(Pool(**pool) for pool in found["pools"]),
         blocked={Pool(**pool): (until_s, times) for pool, until_s, times in found["blocked"]},

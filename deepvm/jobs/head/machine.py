@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from deepvm.errors import DataError
+from deepvm.errors import DataError, DeepVMError
 from deepvm.jobs.cloud import Headed, RefusedError, UnknownError
 from deepvm.jobs.head.head_state import HeadState
 from deepvm.jobs.head.log_pieces import LogPieces
 from deepvm.jobs.head.mirror import LOGS, MIRROR, FencedError, decoded, get_folder
-from deepvm.jobs.head.mirror_keeper import Keeper
+from deepvm.jobs.head.mirror_keeper import PULSE, Keeper
 from deepvm.jobs.history.history import History
 
 CRASHES = "controller.log"
@@ -23,6 +24,8 @@ _PAUSE_S, _MOST_PAUSE_S = 2.0, 15.0
 _STEADY_S, _GIVE_UP_S = 60.0, 1800.0
 """A controller that runs so long is healthy; if none does for the other time, none will."""
 _TAIL = 20_000
+_LOOK_S, HUNG_S = 5.0, 300.0
+"""A controller whose loop has not turned for the second time hangs; the first is between looks."""
 
 log = logging.getLogger("deepvm.jobs")
 
@@ -65,7 +68,9 @@ class HeadMachine:
         while True:
             try:
                 return work()
-            except (UnknownError, RefusedError, DataError) as error:
+            except FencedError:
+                raise
+            except (DeepVMError, OSError) as error:
                 log.warning("%s", error)
                 if time.monotonic() > end_s:
                     raise
@@ -103,18 +108,49 @@ class HeadMachine:
             return False
 
     def _control(self) -> None:
-        """Run a controller until it ends."""
-        with (self._folder / CRASHES).open("ab") as file:
-            words = [sys.executable, "-m", "deepvm.cli.main", "jobs", "resume", self._job]
-            subprocess.run(words, stdin=subprocess.DEVNULL, stdout=file, stderr=file, check=False)
+        """Run a controller until it ends, or hangs; one that cannot be started now has ended at once."""
+        words = [sys.executable, "-m", "deepvm.cli.main", "jobs", "resume", self._job]
+        try:
+            (self._folder / PULSE).unlink(missing_ok=True)
+            with (self._folder / CRASHES).open("ab") as file:
+                process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+                if not self._ends(process):
+                    process.kill()
+                    process.wait()
+                    file.write(f"the controller hangs: it was ended after {HUNG_S:.0f} s\n".encode())
+        except OSError as error:  # no memory, or no place on the disk
+            log.warning("%s", error)
+
+    def _ends(self, process: subprocess.Popen[bytes]) -> bool:
+        """Wait until a controller has ended; False: its loop has stopped turning first."""
+        seen, seen_s = self._pulse(), time.monotonic()
+        while True:
+            try:
+                process.wait(_LOOK_S)
+                return True
+            except subprocess.TimeoutExpired:
+                now, now_s = self._pulse(), time.monotonic()
+            if now is None or now != seen:  # before its loop and after it the controller works without a pulse
+                seen, seen_s = now, now_s
+            elif now_s - seen_s > HUNG_S:
+                return False
+
+    def _pulse(self) -> int | None:
+        """When the controller's loop has turned last; None: it has not begun, or is over."""
+        try:
+            return (self._folder / PULSE).stat().st_mtime_ns
+        except OSError:
+            return None
 
     def _tell(self) -> None:
         """Why the controller has ended: where its user can read it."""
-        said = (self._folder / CRASHES).read_bytes()[-_TAIL:]
-        log.warning("the controller has ended: %s", said[-300:].decode("utf-8", "replace"))
         try:
+            with (self._folder / CRASHES).open("rb") as file:
+                file.seek(max(file.seek(0, os.SEEK_END) - _TAIL, 0))
+                said = file.read()
+            log.warning("the controller has ended: %s", said[-300:].decode("utf-8", "replace"))
             self._objects.put(CRASHES, said)
-        except (RefusedError, UnknownError) as error:
+        except (RefusedError, UnknownError, OSError) as error:
             log.warning("%s", error)
 
     def _finish(self) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future, TimeoutError
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from deepvm.errors import DeepVMError
@@ -28,6 +29,8 @@ EACH_S, BEAT_S = 5.0, 15.0
 """Between writes of the mirror where nothing waits for it: if anything is new, and if nothing is."""
 HANGS_S = 60.0
 """A controller whose loop has not turned for so long says no more that it lives."""
+PULSE, TURN_S = "pulse", 5.0
+"""A file of the job's folder: as new as the last turn of the controller's loop, and there as long as that runs."""
 LOOK_S = 3.0
 """Between looks for commands, and writes of logs."""
 _AGAIN_S, _LAST_S = 1.0, 1800.0
@@ -51,15 +54,16 @@ def keeper_of(row: JobRow, cloud: Cloud) -> Keeper | None:
     if state is None or not state.here or not isinstance(cloud, Headed):
         return None
     objects = cloud.objects(row.name)
-    return Keeper(row.name, state.number, objects, LogPieces(row.folder, objects, state.number))
+    logs = LogPieces(row.folder, objects, state.number)
+    return Keeper(row.name, state.number, objects, logs, row.folder / PULSE)
 
 
 class Keeper:
     """Keeps the mirror of one job; reads the history that its controller writes."""
 
-    def __init__(self, name: str, number: int, objects: Objects, logs: LogPieces) -> None:
-        """``number``: of this head. Nothing is asked yet."""
-        self._name, self._number, self._objects, self._logs = name, number, objects, logs
+    def __init__(self, name: str, number: int, objects: Objects, logs: LogPieces, pulse: Path | None = None) -> None:
+        """``number``: of this head. ``pulse``: a file for :meth:`attend`. Nothing is asked yet."""
+        self._name, self._number, self._objects, self._logs, self._pulse = name, number, objects, logs, pulse
         self._tag: str | None = None
         self._nonce, self._writer, self._written = "", "", 0
         self._events: list[dict[str, Any]] = []
@@ -70,7 +74,6 @@ class Keeper:
         self._over = False
         self._fenced: FencedError | None = None
         self._give_up: Callable[[FencedError], object] = lambda error: None
-        self._look: Callable[[], object] = lambda: None
         self._threads: list[threading.Thread] = []
 
     # --- the mirror --------------------------------------------------------------------------------------------------
@@ -171,7 +174,6 @@ class Keeper:
                     self._change.wait_for(lambda: self._waiting or self._over, EACH_S)
                     waiting, self._waiting = self._waiting, []
                 try:
-                    self._look()
                     history = history or opened.enter_context(open_history())
                     self._put_again(history)
                 except FencedError as error:
@@ -187,8 +189,16 @@ class Keeper:
                     if each.set_running_or_notify_cancel():
                         each.set_result(None)
 
-    def _turned(self) -> None:
-        self._turned_s = time.monotonic()
+    def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Say that the loop turns, again and again; whatever the bucket does meanwhile."""
+        with self._change:
+            if self._over:
+                return
+            self._turned_s = time.monotonic()
+            if self._pulse is not None:
+                with contextlib.suppress(OSError):  # a full disk
+                    self._pulse.touch()
+        loop.call_later(min(TURN_S, HANGS_S / 2), self._turn, loop)
 
     def _end(self, error: FencedError, waiting: list[Future[None]]) -> None:
         with self._change:
@@ -213,7 +223,7 @@ class Keeper:
             return asyncio.run_coroutine_threadsafe(answer, loop).result(60.0)
 
         self._give_up = lambda error: loop.call_soon_threadsafe(controller.give_up, error)
-        self._look = lambda: loop.call_soon_threadsafe(self._turned)
+        loop.call_soon_threadsafe(self._turn, loop)
         works: list[tuple[Callable[..., None], Any]] = [(self._keep, open_history), (self._run_errands, heed)]
         for work, argument in works:
             thread = threading.Thread(target=work, args=(argument,), name="head", daemon=True)
@@ -254,6 +264,9 @@ class Keeper:
         with self._change:
             self._over = True
             self._change.notify_all()
+            if self._pulse is not None:
+                with contextlib.suppress(OSError):
+                    self._pulse.unlink(missing_ok=True)
         for thread in self._threads:
             thread.join()
         self._threads = []
@@ -269,10 +282,10 @@ class Keeper:
                 return
             except FencedError:
                 raise
-            except (DeepVMError, OSError) as error:
+            except Exception as error:
                 if time.monotonic() > end_s:
                     raise
-                log.warning("%s", error)
+                _warn("the end of the job cannot be written", error)
                 time.sleep(_AGAIN_S)
 
 

@@ -43,11 +43,16 @@ def downtimes(events: Iterable[EventRow], samples: Sequence[Sample]) -> list[Dow
 
 
 def _steps(samples: Sequence[Sample], since_s: float, until_s: float) -> int:
-    """Steps from the last sample before a time without a controller to the first news after it."""
-    before = next((s.step for s in reversed(samples) if s.at_s <= since_s), 0)
+    """The share of the steps from the last sample before a time without a controller to the first news after it.
+
+    Samples of a long job are minutes apart.
+    """
+    before = next((s for s in reversed(samples) if s.at_s <= since_s), Sample(since_s, 0, 0))
     # Heartbeats come a moment after the controller: until then its samples repeat what it knew.
-    after = next((s.step for s in samples if s.at_s >= until_s and s.step != before), before)
-    return max(after - before, 0)
+    after = next((s for s in samples if s.at_s >= until_s and s.step != before.step), None)
+    if after is None or after.at_s <= before.at_s:
+        return 0
+    return max(round((after.step - before.step) * (until_s - since_s) / (after.at_s - before.at_s)), 0)
 
 
 def last_seen_s(world: World, samples: Sequence[Sample]) -> float:

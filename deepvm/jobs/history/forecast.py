@@ -63,6 +63,7 @@ def forecast(
     spreads = {name: Spread.of(getattr(found, name)) for name in FIGURES}
     done = world.job is states.Job.DONE
     fact = _compared(document, without, step_s)
+    off = {n: round(spreads[n].p50 / fact[n] - 1, 4) if fact[n] else None for n in ("total_s", "cost_usd")}
     return {
         "runs": _RUNS,
         "steps": job.steps,
@@ -71,7 +72,7 @@ def forecast(
         "mttp_s": job.mttp_s[0] if job.mttp_s[0] < math.inf else None,
         **{name: {k: round(x, 8) for k, x in asdict(spread).items()} for name, spread in spreads.items()},
         "fact": fact,
-        "off": {n: round(spreads[n].p50 / fact[n] - 1, 4) for n in ("total_s", "cost_usd")} if done else None,
+        "off": off if done else None,
     }
 
 

@@ -147,7 +147,7 @@ class Sample:
 
 
 class History:
-    """An open history; for one thread."""
+    """An open history; for one thread. What reads or writes raises DataError where it cannot be used."""
 
     def __init__(self, engine: sa.Engine) -> None:
         """Make the tables where there are none, or bring them up to date. Raises DataError: they are of a newer one."""
@@ -292,6 +292,15 @@ class History:
         except sa.exc.SQLAlchemyError as error:
             raise _unusable(self._engine, error) from None
 
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sa.Connection]:
+        """A connection to read by. Raises DataError: the disk fails, or the database is gone."""
+        try:
+            with self._engine.connect() as connection:
+                yield connection
+        except sa.exc.SQLAlchemyError as error:
+            raise _unusable(self._engine, error) from None
+
     def finish(self, name: str, result: Mapping[str, Any]) -> None:
         """The final document of a job."""
         with self._writing() as connection:
@@ -299,19 +308,19 @@ class History:
 
     def jobs(self) -> list[JobRow]:
         """All jobs, the newest first."""
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             rows = connection.execute(sa.select(_JOBS).order_by(_JOBS.c.created_s.desc())).mappings()
             return [_job(dict(row)) for row in rows]
 
     def job(self, name: str) -> JobRow | None:
         """One job, if there is one of that name."""
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             row = connection.execute(sa.select(_JOBS).where(_JOBS.c.name == name)).mappings().first()
             return None if row is None else _job(dict(row))
 
     def world(self, name: str) -> World:
         """What its controller knew last."""
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             document = connection.execute(sa.select(_JOBS.c.world).where(_JOBS.c.name == name)).scalar_one()
             found = self._machines(connection, name)
         order = {m["id"]: m for m in sorted(found, key=lambda m: (m["requested_s"], len(m["id"]), m["id"]))}
@@ -319,7 +328,7 @@ class History:
 
     def events(self, name: str, after: int = 0) -> list[EventRow]:
         """What happened to a job, in order; ``after``: only what has a larger number."""
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             wanted = (_EVENTS.c.job == name) & (_EVENTS.c.number > after)
             query = sa.select(_EVENTS).where(wanted).order_by(_EVENTS.c.number)
             return [
@@ -337,18 +346,18 @@ class History:
 
     def samples(self, name: str) -> list[Sample]:
         """How far a job was at which time, in order."""
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             query = sa.select(_SAMPLES).where(_SAMPLES.c.job == name).order_by(_SAMPLES.c.number)
             return [Sample(row.at_s, row.generation, row.step) for row in connection.execute(query)]
 
     def machines(self) -> list[Mapping[str, Any]]:
         """The machines of all jobs."""
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             return [dict(row) for row in connection.execute(sa.select(_MACHINES)).mappings()]
 
     def copy(self, name: str, after: int = 0) -> dict[str, Any]:
         """The rows of a job, for another history; ``after``: of its events only those with a larger number."""
-        with self._engine.connect() as connection, connection.begin():
+        with self._reading() as connection, connection.begin():
             job = dict(connection.execute(sa.select(_JOBS).where(_JOBS.c.name == name)).mappings().one())
             wanted = (_EVENTS.c.job == name) & (_EVENTS.c.number > after)
             events = connection.execute(sa.select(_EVENTS).where(wanted).order_by(_EVENTS.c.number)).mappings()

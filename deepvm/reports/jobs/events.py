@@ -9,6 +9,7 @@ from typing import Any
 
 from deepvm.core.units import counted, format_seconds
 from deepvm.jobs.controller.injector import INJECTED
+from deepvm.jobs.decisions.hangs import START_TIMEOUT, STEP_TIMEOUT
 from deepvm.jobs.decisions.injection import Injection
 from deepvm.jobs.decisions.react import BUDGET, DEADLINE, NEVER_READY
 from deepvm.jobs.decisions.world import RELEASED, UNREADY, Terms
@@ -44,9 +45,11 @@ def event_line(event: EventRow) -> str:
         MACHINE: lambda: f"{who} {_ENDS.get(facts['state']) or _ENDS.get(facts['why']) or 'was ' + facts['why']}",
         "noticed": lambda: f"{who} will be taken back in {_left(facts['taken_s'] - event.at_s)}",
         "rebalanced": lambda: f"{who} may be taken back sooner than the others",
+        "deaf": lambda: f"{who} hears no notices of its cloud: {facts['why']}",
         "started": lambda: _started(facts),
         "ended": lambda: f"{who}: trainers ended with exit code {facts['code']} after step {facts['step']}",
         "safe": lambda: f"version {facts['version']} is safe, {SAVED[facts['reason']]}",
+        "lasts": lambda: f"version {facts['version']} is safe without an anchor, too",
         "unsaved": lambda: f"no version was saved: {facts['why']}",
         "hung": lambda: _hung(facts),
         "stop": lambda: f"the job will stop: {facts['why']}",
@@ -63,8 +66,8 @@ def event_line(event: EventRow) -> str:
     return _JOBS.get(event.state) or f"generation {facts['generation']} is forming"
 
 
-_TROUBLE = {DOWNTIME, "refused", "noticed", MACHINE, "unsaved", "failed", "hung"}
-_GROUPS = {"launched": "machines", "safe": "versions", "savenow": "versions"}
+_TROUBLE = {DOWNTIME, "refused", "noticed", "deaf", MACHINE, "unsaved", "failed", "hung"}
+_GROUPS = {"launched": "machines", "safe": "versions", "lasts": "versions", "savenow": "versions"}
 
 
 def event_group(event: EventRow) -> str:
@@ -104,7 +107,13 @@ def closing_lines(document: Mapping[str, Any], terms: Terms, last: Sequence[str]
         yield from last
         why = document["why"] or "training failed"
         yield f"{name}: {why}; all that it printed: deepvm jobs logs {name} ({folder / 'logs'})"
-        yield f"with other code, start a new job; where something else was wrong, deepvm jobs resume {name} goes on"
+        resume = f"deepvm jobs resume {name}"
+        limit = next((key for key in (START_TIMEOUT, STEP_TIMEOUT) if why.endswith(f"({key})")), None)
+        if limit is None:
+            yield f"with other code, start a new job; where something else was wrong, {resume} goes on"
+        else:
+            option = f"--{limit.replace('_', '-')} none"
+            yield f"with other code, start a new job; if it only takes longer, {resume} {option} goes on"
     elif state == "stopped":
         if document["why"].startswith(NEVER_READY):
             yield from last

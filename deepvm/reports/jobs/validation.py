@@ -23,11 +23,11 @@ def forecast_said(document: Mapping[str, Any]) -> str:
 
 def forecast_cells(document: Mapping[str, Any]) -> list[list[str]]:
     """Rows of what was expected, its range, what came out, and how far that is off."""
-    rows = []
+    rows, far = [], document["forecast"]["off"] or {}
     for name, mean, low, high, fact, unit in rows_of_forecast(document):
         digits = {"s": 1, "$": 4, "": 1}[unit]
-        far = document["forecast"]["off"]
-        off = "" if far is None or unit == "" else f"{100 * far['total_s' if unit == 's' else 'cost_usd']:+.1f} %"
+        share = far.get({"s": "total_s", "$": "cost_usd"}.get(unit))
+        off = "" if share is None else f"{100 * share:+.1f} %"
         end = f"{fact}" if unit == "" else f"{fact:.{digits}f}"
         rows.append([name, f"{mean:.{digits}f}", f"{low:.{digits}f} to {high:.{digits}f}", end, off, unit])
     return rows

@@ -48,7 +48,18 @@ class Slow(Tier):
         raise CheckpointError("nothing is here")
 
 
-def saver_of(tier: Tier | Path, **options: Any) -> tuple[Callable[[], None], Checkpointer]:
+class Memory(Slow):
+    """An anchor: it has each version at once, and keeps it in memory only."""
+
+    url = "memory://anchor"
+
+    def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
+        shard.ready(shard.layout.size)
+        acknowledged(Level.REMOTE)
+        shard.lost(CheckpointError("it is in memory only"))
+
+
+def saver_of(tier: Tier | Path | list[Tier | Path], **options: Any) -> tuple[Callable[[], None], Checkpointer]:
     """A step of a small training, forward and all, and its checkpointer."""
     model = model_of(2, 64)
     optimizer = Fill(model.parameters())
@@ -57,7 +68,9 @@ def saver_of(tier: Tier | Path, **options: Any) -> tuple[Callable[[], None], Che
         model(torch.zeros(1, 64)).sum().backward()
         optimizer.step()
 
-    return step, Checkpointer(model=model, optimizer=optimizer, tiers=[tier], **options)
+    return step, Checkpointer(
+        model=model, optimizer=optimizer, tiers=tier if isinstance(tier, list) else [tier], **options
+    )
 
 
 def test_a_request_has_a_handle(tmp_path: Path) -> None:
@@ -142,6 +155,79 @@ def test_training_holds_after_a_save_before_a_preemption(agent: BareAgent, tmp_p
     agent.board.words[Word.RESUMED] = 1
     assert done.wait(10)
     thread.join()
+    saver.close()
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["bucket", "folder-too"])
+def test_a_save_before_the_end_waits_until_it_outlives_the_anchor(
+    agent: BareAgent, tmp_path: Path, beside: bool
+) -> None:
+    bucket = Slow()
+    step, saver = saver_of([Memory(), bucket, *([tmp_path / "disk"] if beside else [])])
+    assert saver.restore_latest() == 0
+    step()
+    agent.board.request(SaveReason.STOP, int((time.time() + 60) * 1000))
+    thread = threading.Thread(target=lambda: (step(), step()))
+    thread.start()
+    until(
+        lambda: (
+            saver.handles and saver.handles[-1].remote_done.done() and (not beside or saver.handles[-1].durable.done())
+        )
+    )
+    time.sleep(0.3)
+    assert not agent.told("saved") and not agent.board.of_rank(0, RankWord.HELD)
+    bucket.open.set()
+    (told,) = until(lambda: agent.told("saved"))
+    assert (told["version"], told["error"], told["lasts"]) == (2, None, True)
+    until(lambda: agent.board.of_rank(0, RankWord.HELD) == 2)
+    agent.board.words[Word.RESUMED] = 1
+    thread.join()
+    saver.close()
+    assert not agent.told("lasts")
+
+
+class Broken(Memory):
+    url = "broken://bucket"
+
+    def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
+        raise CheckpointError("the bucket is gone")
+
+
+@pytest.mark.parametrize(
+    ("tiers", "error", "lasts"),
+    [
+        ([Memory, Broken], "the bucket is gone", False),
+        ([Memory, Broken, Path], None, True),  # better than nothing
+        ([Memory], None, False),  # nothing better could be had
+    ],
+    ids=["bucket-fails", "folder-left", "anchor-alone"],
+)
+def test_a_save_before_the_end_for_which_the_bucket_fails(
+    agent: BareAgent, tmp_path: Path, tiers: list[Any], error: str | None, lasts: bool
+) -> None:
+    step, saver = saver_of([tmp_path / "disk" if tier is Path else tier() for tier in tiers])
+    agent.board.request(SaveReason.STOP, int((time.time() + 60) * 1000))
+    agent.board.words[Word.RESUMED] = 1
+    step()
+    step()
+    (told,) = until(lambda: agent.told("saved"))
+    assert (told["version"], told["error"], told["lasts"]) == (1, error, lasts)
+    saver.close()
+
+
+def test_what_the_anchor_has_is_safe_before_a_preemption_and_lasts_later(agent: BareAgent) -> None:
+    bucket = Slow()
+    step, saver = saver_of([Memory(), bucket])
+    agent.board.request(SaveReason.EMERGENCY, int((time.time() + 60) * 1000))
+    agent.board.words[Word.RESUMED] = 1
+    step()
+    step()
+    (told,) = until(lambda: agent.told("saved"))
+    assert (told["version"], told["error"], told["lasts"]) == (1, None, False)
+    time.sleep(0.2)
+    bucket.open.set()
+    (lasts,) = until(lambda: agent.told("lasts"))
+    assert lasts["version"] == 1 and lasts["took_s"] >= 0.2 > told["took_s"]
     saver.close()
 
 

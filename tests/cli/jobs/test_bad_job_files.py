@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -71,7 +72,7 @@ CASES = {
         "line 4: setup: a list of 1 cannot be used",
     ),
     "own-tag": (plus("code: !mine x\n"), "line 4: code: not YAML"),
-    "binary": (plus("code: !!binary aGVsbG8=\n"), "code: there is no folder 'hello'"),
+    "binary": (plus("code: !!binary aGVsbG8=\n"), "line 4: code: there is no folder 'hello'"),
     "set": (plus("tiers: !!set {a, b}\n"), "line 4: tiers: "),
     "merge-of-text": (plus("budget:\n  <<: text\n"), "line 5: budget.<<: there is no such key"),
     "number-as-key": (plus("7: x\n"), "line 4: 7: there is no such key"),
@@ -123,7 +124,7 @@ CASES = {
         "line 4: save_policy: 'often' cannot be used; allowed: a save policy",
     ),
     "unknown-market": ("name: x\ntrain: t\nmachines: {type: a, market: Spot}\n", "line 3: machines.market: 'Spot'"),
-    "no-code": (plus("code: ./nowhere\n"), "code: there is no folder './nowhere'"),
+    "no-code": (plus("code: ./nowhere\n"), "line 4: code: there is no folder './nowhere'"),
     "no-such-type": ("name: x\ntrain: t\nmachines: {type: g4dn.huge}\n", "machines.type"),
     "misspelt-type": (
         "name: x\ntrain: t\nmachines:\n  count: 2\n  type: g4dn.xlagre\n",
@@ -160,6 +161,8 @@ BYTES = {
 ALL = {name: (text.encode(), said) for name, (text, said) in CASES.items()} | BYTES
 NOT_INPUT = {"latin-1": 4, "utf-16": 4, "empty": 4}
 """Files that cannot be read at all are broken data, not a mistake in a key."""
+NO_LINE = {*NOT_INPUT, "comments", "only-name"}
+"""Nor has a key that lacks a line, nor a file in which there is none."""
 
 
 def test_enough_cases() -> None:
@@ -180,6 +183,8 @@ def test_it_is_refused(
     message = capsys.readouterr().err
     assert end.value.code == NOT_INPUT.get(name, 2), message
     assert said in " ".join(message.split()) or said in message, message
+    where = f"{re.escape(str(file))}, line \\d+: (not YAML: |no keys with values; |\\S.*: )"
+    assert (re.search(where, message) is None) == (name in NO_LINE), message
     assert "job.yaml" in message and "Traceback" not in message and "internal error" not in message
     assert len(message) < 2000
     assert not list((tmp_path / "own").glob("jobs/*"))

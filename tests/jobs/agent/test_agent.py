@@ -16,8 +16,9 @@ from support.jobs.runs import until
 
 from deepvm.io.agent_board import RankWord, SaveReason, Scheduled, Word
 from deepvm.io.agent_link import AgentLink
-from deepvm.jobs.agent.agent import Agent, Orders
+from deepvm.jobs.agent.agent import Agent
 from deepvm.jobs.agent.backups import Backups
+from deepvm.jobs.agent.controller_client import Orders
 from deepvm.jobs.agent.preparation import Surroundings
 
 WHOLE = pytest.mark.slow  # a whole agent
@@ -35,6 +36,11 @@ def imds() -> Iterator[Imds]:
     found = Imds()
     yield found
     found.close()
+
+
+def test_orders_of_a_newer_controller() -> None:
+    """It may say more; what is known here is obeyed."""
+    assert Orders.of({"digest": "d", "generation": 3, "colour": "red"}) == Orders("d", generation=3)
 
 
 @WHOLE

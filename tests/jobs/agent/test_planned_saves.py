@@ -13,7 +13,8 @@ import pytest
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.io.agent_board import BOARD, Board, SaveReason, Scheduled
 from deepvm.io.agent_link import AgentLink
-from deepvm.jobs.agent.agent import Agent, Orders
+from deepvm.jobs.agent.agent import Agent
+from deepvm.jobs.agent.controller_client import Orders
 from deepvm.jobs.agent.preparation import Surroundings
 
 STEP_S, TICKS = 0.02, 3

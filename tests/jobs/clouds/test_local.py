@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.jobs.runs import until
+from support.jobs.runs import Home, until
 
+from deepvm.jobs.agent.notices import ENDPOINT
 from deepvm.jobs.cloud import Start
 from deepvm.jobs.clouds import local
+from deepvm.jobs.clouds.aws.s3_read import metadata
 from deepvm.jobs.clouds.local import LocalCloud
+from deepvm.jobs.clouds.ssh_host import HostCloud
 from deepvm.jobs.decisions.world import MachineRecord, Pool
 from deepvm.jobs.wire import new_secret, secret_of
 
@@ -27,6 +31,54 @@ def cloud(tmp_path: Path) -> Iterator[LocalCloud]:
     )
     yield found
     found.release("job", "m1")
+
+
+@pytest.mark.parametrize("kind", [LocalCloud, HostCloud])
+def test_what_its_processes_take_for_the_metadata_service(
+    kind: type[LocalCloud], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine's own; not on hosts of one's own, which may be instances with a role."""
+    monkeypatch.delenv(ENDPOINT, raising=False)
+    cloud = kind(tmp_path / "other")
+    cloud.request(
+        MachineRecord("m1", POOL, time.time()), Start("job", "m1", secret_of(new_secret(), "m1"), "http://:9")
+    )
+    try:
+        place = str(cloud._machine("job", "m1"))
+        environ = until(lambda: _environ_of("deepvm.jobs.agent.main", place))
+        if kind is HostCloud:
+            assert ENDPOINT not in environ
+        else:
+            monkeypatch.setenv(ENDPOINT, environ[ENDPOINT])
+            assert metadata("instance-type") == POOL.instance_type
+    finally:
+        cloud.release("job", "m1")
+
+
+def _environ_of(*words: str) -> dict[str, str]:
+    """The environment of the process with these words; empty if there is none."""
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            line = (place / "cmdline").read_bytes().decode("utf-8", "replace")
+            if all(word in line for word in words):
+                pairs = (place / "environ").read_bytes().decode("utf-8", "replace").split("\0")
+                return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+    return {}
+
+
+@pytest.mark.slow
+def test_trainers_see_the_metadata_service_of_their_machine(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    try:
+        (home.code / "asks.py").write_text(
+            "import os\n"
+            "from deepvm.jobs.clouds.aws.s3_read import metadata\n"
+            "open(os.environ['RESULT'] + '/said', 'w').write(metadata('instance-type'))\n"
+        )
+        assert home.document("run", str(home.job("asks", "python asks.py")))["state"] == "done"
+        assert (home.result / "said").read_text() == "g4dn.xlarge"
+    finally:
+        home.end()
 
 
 def test_two_who_look_at_once_see_the_same(cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,6 +72,13 @@ def test_a_job_on_all_hosts_of_a_file(home: Home) -> None:
     assert nothing_is_left(home)
 
 
+def test_a_job_that_costs_nothing_has_a_final_document(home: Home) -> None:
+    """Hosts without a price, and a number of steps: what it was to cost is compared with nothing."""
+    found = home.document("run", str(job_on(home, "free", "one\n", "exec python own.py 40 0.02;", steps=40)))
+    assert (found["state"], found["steps"], found["cost_usd"]) == ("done", 40, 0)
+    assert found["forecast"]["steps"] == 40 and found["forecast"]["off"]["cost_usd"] is None
+
+
 @pytest.mark.slow
 def test_a_host_whose_processes_die_is_replaced(home: Home) -> None:
     hosts = "a\nb\nc\n"
@@ -319,6 +326,13 @@ def test_the_address_of_the_controller(there: Path, monkeypatch: pytest.MonkeyPa
         ("a\n", {"machines": {"count": 2}}, "machines.count: 2 cannot be used; allowed: at most 1"),
         ("a\n", {"anchor": {"type": "big"}}, "anchor.type"),
         pytest.param("a\n", {"launcher": LOCAL_AS_FAR}, "tiers", marks=pytest.mark.slow),
+        pytest.param(
+            "a\nb type=memory\n",
+            {"launcher": LOCAL_AS_FAR, "anchor": {"type": "memory"}},
+            "tiers: 'none' cannot be used; allowed: what all hosts reach: [s3://bucket/run], or file:// of a folder "
+            "that they share, as the anchor's memory ends with the job",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "a\n", {"launcher": "teleport"}, "machines.launcher: 'teleport' cannot be used", marks=pytest.mark.slow
         ),

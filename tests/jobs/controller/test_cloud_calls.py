@@ -12,6 +12,7 @@ import pytest
 from deepvm.jobs.cloud import Listing, UnknownError
 from deepvm.jobs.controller import cloud_calls
 from deepvm.jobs.controller.cloud_calls import CloudCalls
+from deepvm.jobs.controller.injector import Strike
 from deepvm.jobs.decisions import events as d
 
 
@@ -35,6 +36,9 @@ class Cloud:
 
     def release(self, job: str, machine: str) -> None:
         self._called(f"release {machine}")
+
+    def preempt(self, job: str, machine: str, grace_s: float | None) -> None:
+        self._called(f"preempt {machine}")
 
     def finish(self, job: str) -> None:
         self._called("finish")
@@ -101,6 +105,19 @@ def test_what_nobody_foresees_is_said_with_its_place(caplog: pytest.LogCaptureFi
         ("a file that is no JSON", True),
         ("throttled", False),
     ]
+
+
+@pytest.mark.parametrize("wrong", [UnknownError("ssh has failed"), ValueError("a bug")])
+def test_a_strike_that_the_cloud_does_not_make_is_said(caplog: pytest.LogCaptureFixture, wrong: Exception) -> None:
+    cloud, made = Cloud(), list[bool]()
+    cloud.go.set()
+    cloud.fails = [wrong]
+
+    async def work(calls: CloudCalls) -> None:
+        made.extend([await calls.strike(Strike("m1")), await calls.strike(Strike("m1"))])
+
+    called(cloud, work)
+    assert made == [False, True] and str(wrong) in caplog.text
 
 
 @pytest.mark.parametrize("failures", [2, 1000])

@@ -121,6 +121,8 @@ COMMAND = {"mttp": None, "lives": None, "scale": 1.0, "seed": 0, "grace": "5s", 
 
 
 def test_what_the_command_line_says(tmp_path: Path) -> None:
+    many = checked_injection({**COMMAND, "lives": ",".join(["30s"] * 100)}, "local")  # too long for the name of a file
+    assert many["lives"] == [30] * 100
     found = checked_injection({**COMMAND, "lives": "30s, 2min"}, "local")
     assert Injection.of(found, done=1) == Injection(lives_s=(30.0, 120.0), grace_s=5.0)
     (tmp_path / "trace.json").write_text(json.dumps({"metadata": {"gap_seconds": 600}, "data": [0, 1, 0]}))

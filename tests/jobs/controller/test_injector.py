@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from deepvm.jobs.controller import injector as injector_module
 from deepvm.jobs.controller.injector import INJECTED, STRUCK, Injector, Strike
 from deepvm.jobs.decisions.injection import Injection, fate_of
 from deepvm.jobs.decisions.states import Job, Machine
@@ -106,3 +107,30 @@ def test_a_strike_that_could_not_be_made_comes_again() -> None:
     (again,) = due(later, world(machine(1)))
     later.put_off(again)
     assert due(later, world(machine(1))) == [again] == [replace(strike, new=False)]
+
+
+def test_machines_that_the_cloud_refused_have_no_lives() -> None:
+    """Listed lives are those of machines that there were."""
+    listed = Injection(lives_s=(10.0, 1e9), grace_s=5.0)
+    refused = [machine(n, state=Machine.FAILED, trained_s=None, ended_s=None) for n in (1, 2)]
+    (strike,) = due(after([], listed), world(*refused, machine(3, launched_s=1.0)))
+    assert strike.id == "m3"
+    lost = machine(1, state=Machine.ENDED, launched_s=1.0, ended_s=50.0, end_reason="lost")  # it has had the first one
+    assert due(after([], listed), world(lost, machine(3, launched_s=1.0))) == []
+
+
+def test_of_many_machines_each_is_looked_at_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look at a thousand of which most were struck took as long as two heartbeats."""
+    looks = list[str]()
+    pending = injector_module._is_pending
+
+    def counted(found: World, one: str) -> bool:
+        looks.append(one)
+        return pending(found, one)
+
+    monkeypatch.setattr(injector_module, "_is_pending", counted)
+    machines = [machine(n, launched_s=1.0) for n in range(1, 101)]
+    injector = after([], replace(ALWAYS, count=90))
+    assert len(due(injector, world(*machines))) == 90
+    assert len(due(injector, world(*machines))) == 0
+    assert len(looks) <= 2 * len(machines)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +24,7 @@ from deepvm.jobs.head import ec2_head_machine, machine, remote
 from deepvm.jobs.head.head_state import HeadState
 from deepvm.jobs.head.machine import HeadMachine
 from deepvm.jobs.head.mirror import FOLDER, MIRROR, decoded
+from deepvm.jobs.head.mirror_keeper import PULSE
 from deepvm.jobs.history.history import PLACE, History, JobRow
 
 
@@ -146,6 +150,79 @@ def test_a_history_that_cannot_be_opened_for_a_moment_ends_no_head(
     (head._folder / machine.CRASHES).touch()
     head.run()
     assert json.loads(decoded(cloud.bucket.objects[MIRROR][0])["job"]["result"]) == {"state": "stopped"}
+
+
+def controllers(head: HeadMachine, monkeypatch: pytest.MonkeyPatch, *scripts: str) -> list[subprocess.Popen[bytes]]:
+    """Have controllers be these, one after the other; none: there is no memory for it."""
+    made, left, start = list[subprocess.Popen[bytes]](), [*scripts], subprocess.Popen
+    begin = f"import os, time; from pathlib import Path; pulse = Path({str(head._folder / PULSE)!r}); "
+
+    def started(words: list[str], **more: object) -> subprocess.Popen[bytes]:
+        script = left.pop(0)
+        if not script:
+            raise OSError(12, "Cannot allocate memory")
+        made.append(start([sys.executable, "-c", begin + script], **more))  # type: ignore[call-overload]
+        return made[-1]
+
+    monkeypatch.setattr(machine.subprocess, "Popen", started)
+    head._folder.mkdir(exist_ok=True)
+    return made
+
+
+def test_a_controller_that_hangs_is_ended(
+    begun: tuple[HeadMachine, HeadCloud], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its machine, and those that train, are paid for ever."""
+    monkeypatch.setattr(machine, "_LOOK_S", 0.05)
+    monkeypatch.setattr(machine, "HUNG_S", 1.0)
+    head, _ = begun
+    made = controllers(head, monkeypatch, "pulse.touch(); time.sleep(600)")
+    head._control()
+    assert made[0].returncode < 0
+    assert "hangs" in (head._folder / machine.CRASHES).read_text()
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["[(time.sleep(0.1), pulse.touch()) for _ in range(30)]", "pulse.touch(); pulse.unlink(); time.sleep(3)"],
+    ids=["its loop turns", "its loop is over"],
+)
+def test_a_controller_that_works_is_not_ended(
+    begun: tuple[HeadMachine, HeadCloud], monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    """After its loop it may simulate the job for a long time."""
+    monkeypatch.setattr(machine, "_LOOK_S", 0.05)
+    monkeypatch.setattr(machine, "HUNG_S", 1.5)
+    head, _ = begun
+    made = controllers(head, monkeypatch, script)
+    (head._folder / PULSE).touch()  # of the one before this
+    head._control()
+    assert made[0].returncode == 0
+
+
+def test_a_head_without_memory_for_a_controller_tries_again(
+    begun: tuple[HeadMachine, HeadCloud], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head, cloud = begun
+    end = "from deepvm.jobs.history.history import History; History.open().finish('resnet-7', {'state': 'stopped'})"
+    made = controllers(head, monkeypatch, "", "", end)
+    head.run()
+    assert len(made) == 1
+    assert json.loads(decoded(cloud.bucket.objects[MIRROR][0])["job"]["result"]) == {"state": "stopped"}
+
+
+def test_of_a_log_only_the_end_is_read(begun: tuple[HeadMachine, HeadCloud]) -> None:
+    """A controller that was told for months that its cloud throttles has said much."""
+    head, cloud = begun
+    head._folder.mkdir()
+    place = head._folder / machine.CRASHES
+    place.touch()
+    os.truncate(place, 2**42)
+    with place.open("ab") as file:
+        file.write(b"the end")
+    head._tell()
+    said, _, _ = cloud.bucket.objects[machine.CRASHES]
+    assert said.endswith(b"\0the end") and len(said) < 100_000
 
 
 def test_a_role_that_is_not_known_yet_ends_no_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

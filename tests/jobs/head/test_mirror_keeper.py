@@ -21,7 +21,7 @@ from deepvm.jobs.decisions.world import World
 from deepvm.jobs.head import mirror_keeper, remote
 from deepvm.jobs.head.head_state import HeadState
 from deepvm.jobs.head.mirror import COMMANDS, MIRROR, FencedError, decoded, encoded
-from deepvm.jobs.head.mirror_keeper import Keeper
+from deepvm.jobs.head.mirror_keeper import PULSE, Keeper
 from deepvm.jobs.history.history import History
 from deepvm.jobs.submission import secret_in
 from deepvm.jobs.wire import Receiver
@@ -216,6 +216,25 @@ def test_the_final_document_is_written_through_conflicts(
     assert json.loads(decoded(cloud.bucket.objects[MIRROR][0])["job"]["result"]) == {"state": "done"}
 
 
+def test_the_final_document_is_written_whatever_is_wrong(
+    head: Head, cloud: HeadCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it the job is never over for its user."""
+    monkeypatch.setattr(mirror_keeper, "_AGAIN_S", 0.05)
+    head.take()
+    head.history.finish(NAME, {"state": "done"})
+    send, failures = head.keeper._logs.send, [KeyError("sent"), sa.exc.OperationalError("SELECT", {}, Exception("I/O"))]
+
+    def sometimes(*, last: bool = False) -> None:
+        if failures:
+            raise failures.pop()
+        send(last=last)
+
+    monkeypatch.setattr(head.keeper._logs, "send", sometimes)
+    head.keeper.finish(head.history)
+    assert json.loads(decoded(cloud.bucket.objects[MIRROR][0])["job"]["result"]) == {"state": "done"}
+
+
 def test_what_is_wrong_with_logs_keeps_no_command_from_being_heard(
     head: Head, cloud: HeadCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,6 +332,32 @@ def test_a_controller_that_hangs_is_taken_for_gone(
     finally:
         head.keeper.leave()
         loop.close()
+
+
+def test_the_head_sees_whether_the_loop_of_its_controller_turns(
+    head: Head, cloud: HeadCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the bucket does."""
+    monkeypatch.setattr(mirror_keeper, "TURN_S", 0.05)
+    head.take()
+    cloud.bucket.down = True
+    pulse = head.folder / NAME / PULSE
+
+    def turns() -> bool:
+        before = pulse.stat().st_mtime_ns
+        time.sleep(0.3)
+        return pulse.stat().st_mtime_ns != before
+
+    async def controlled() -> None:
+        head.keeper.attend(Deaf(), asyncio.get_running_loop(), lambda: History.open(place_of(head.folder)))
+        await asyncio.to_thread(until, pulse.exists, 5)
+        assert await asyncio.to_thread(turns)
+        assert not turns()  # in the loop itself: it stands still
+        await asyncio.to_thread(head.keeper.leave)
+        await asyncio.sleep(0.2)
+        assert not pulse.exists()
+
+    asyncio.run(controlled())
 
 
 class Controller:

@@ -123,10 +123,14 @@ class Controlled:
         with history_in(self.folder, 10.0) as history:
             return history.world(JOB)
 
-    def kinds(self) -> list[str]:
+    def events(self) -> list[EventRow]:
         """What has happened."""
         with history_in(self.folder, 10.0) as history:
-            return [event.kind for event in history.events(JOB)]
+            return history.events(JOB)
+
+    def kinds(self) -> list[str]:
+        """The kinds of it."""
+        return [event.kind for event in self.events()]
 
     def samples(self) -> int:
         """How many are written down."""

@@ -15,7 +15,7 @@ from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import Terms, World
 from deepvm.jobs.head.head_state import HeadState
 from deepvm.jobs.head.log_pieces import LogPieces
-from deepvm.jobs.head.mirror_keeper import Keeper
+from deepvm.jobs.head.mirror_keeper import PULSE, Keeper
 from deepvm.jobs.history.history import PLACE, History, JobRow
 from deepvm.jobs.wire import new_secret
 
@@ -142,4 +142,5 @@ def head_in(folder: Path, cloud: HeadCloud, number: int, copy: Mapping[str, obje
     HeadState(number, time.time(), here=True).save(folder / NAME)
     history = History.open(place_of(folder))
     assert history.put_copy(copy, folder / NAME)
-    return history, Keeper(NAME, number, cloud.bucket, LogPieces(folder / NAME, cloud.bucket, number))
+    logs = LogPieces(folder / NAME, cloud.bucket, number)
+    return history, Keeper(NAME, number, cloud.bucket, logs, folder / NAME / PULSE)

@@ -309,7 +309,7 @@ def finished(simulation: Simulation) -> World:
     world = simulation.world
     assert simulation.ended_s is not None, (world.job, simulation.now)
     if world.job is Job.DONE:
-        assert simulation.version == simulation.total
+        assert simulation.version == simulation.total, "it is done, and steps are missing"
     assert [epoch for epoch, _ in simulation.commits] == sorted(epoch for epoch, _ in simulation.commits)
     simulation.list(again=False)
     world = simulation.world

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from deepvm.jobs.clouds.aws.s3_read import metadata, read, read_patiently
+from deepvm.jobs.wire import FAR_BEAT_S
 
 _LOOK_S, _REFRESH_S, _UNHEARD_S = 1.0, 5.0, 1800.0
 _WATCHDOG_MIN, _PUT_OFF_S = 30, 300.0
@@ -30,7 +31,7 @@ def main() -> None:
     controller.write_text(settings["controller"])
     surroundings = {"address": metadata("local-ipv4"), "interface": "", "controller_file": str(controller)}
     file.touch(mode=0o600)
-    file.write_text(json.dumps({"beat_s": 5.0, **settings, **surroundings}))
+    file.write_text(json.dumps({"beat_s": FAR_BEAT_S, **settings, **surroundings}))
     # For setups and scripts, ``python`` is this one, which the image may have in a folder of its own.
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
     agent = subprocess.Popen(

@@ -126,6 +126,21 @@ def test_a_machine_that_ec2_does_not_list_yet_is_listed_and_released(cloud: Ec2C
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("unheard", [0, 100], ids=["ended at once", "ended at the next look"])
+def test_a_fleet_that_brings_two_machines_for_one(cloud: Ec2Cloud, ec2: FakeEc2, unheard: int) -> None:
+    """Only one of them is known by what the request returns."""
+    ec2.twice, ec2.fail = 1, {"TerminateInstances": ["InternalError"] * unheard}
+    ask(cloud)
+    assert ec2.alive() == ["m1"] * (2 if unheard else 1)
+    ec2.fail = {}
+    for _ in range(2):
+        assert list(cloud.listing("job").alive) == ["m1"] == ec2.alive()
+    assert ec2.asked().count("CreateFleet") == 1
+    cloud.release("job", "m1")
+    assert ec2.alive() == []
+
+
+@pytest.mark.slow
 def test_two_machines_of_one_name_are_one_after_a_look(cloud: Ec2Cloud, ec2: FakeEc2, tmp_path: Path) -> None:
     """Without client tokens, as a mutation: the look at the list puts it right."""
     ec2.late_s, ec2.forget_tokens = 60, True

@@ -51,7 +51,7 @@ class Job:
         self.name = f"job{seed}"
         terms = Terms(MOST, MOST, absent_s=3 * LATE_S, cool_s=0.05, start_s=30.0)
         self.world = World(terms, time.time(), pools=POOLS)
-        self.surplus, self.kills = 0, 0
+        self.kills = 0
         self.begin()
 
     def begin(self) -> None:
@@ -127,16 +127,15 @@ def lose_one(ec2: FakeEc2, rng: random.Random) -> None:
 def reconciled(job: Job, ec2: FakeEc2) -> None:
     """After one look in calm weather nothing lives that is not wanted, and nothing twice."""
     calm(ec2)
-    job.look()
-    for _ in range(3):  # a call that was killed is made at the next look
+    while True:
+        job.kills = 0
+        job.look()
         if set(ec2.alive()) <= job.wanted() and len(ec2.alive()) == len(set(ec2.alive())):
             return
-        assert job.kills, (ec2.alive(), job.world.machines)
-        job.look()
-    raise AssertionError((ec2.alive(), job.wanted()))
+        assert job.kills, (ec2.alive(), job.world.machines)  # a call of this look that was killed is made at the next
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 20))])
+@pytest.mark.parametrize("seed", range(20))
 def test_never_a_machine_too_many(ec2: FakeEc2, tmp_path: Path, seed: int) -> None:
     ec2.begin()
     before = {i.id for i in ec2.instances()}

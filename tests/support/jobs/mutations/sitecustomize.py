@@ -31,7 +31,13 @@ def _no_intent(module):
     module.History.commit = late
 
 
+def _no_fence(module):
+    """What an older generation writes is visible."""
+    module.EpochFile._check = lambda self, epoch: None
+
+
 _MUTATIONS = {
+    "no-fence": ("deepvm.checkpoint.files.epoch_file", _no_fence),
     "no-agreement": ("deepvm.io.agent_board", _no_agreement),
     "no-intent": ("deepvm.jobs.history.history", _no_intent),
 }

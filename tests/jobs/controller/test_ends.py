@@ -1,0 +1,75 @@
+"""The end of a job: it comes however long the cloud takes to say what lives, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+from support.jobs.controllers import JOB, Messages
+
+from deepvm.jobs.cloud import Listing
+from deepvm.jobs.controller import controller
+from deepvm.jobs.controller.controller import Controller, Submitted
+from deepvm.jobs.decisions.states import Job
+from deepvm.jobs.decisions.world import Pool, Terms, World
+from deepvm.jobs.history.downtime import DOWNTIME
+from deepvm.jobs.history.history import PLACE, EventRow, History
+from deepvm.jobs.wire import new_secret
+
+
+class Slow(Messages):
+    """Takes a while to say what lives; ``done``: what it was asked for, in order."""
+
+    def __init__(self, takes_s: float) -> None:
+        super().__init__()
+        self.takes_s, self.done = takes_s, list[str]()
+
+    def listing(self, job: str) -> Listing:
+        time.sleep(self.takes_s)
+        self.done.append("listing")
+        return super().listing(job)
+
+    def release(self, job: str, machine: str) -> None:
+        super().release(job, machine)
+        self.done.append(f"release {machine}")
+
+    def finish(self, job: str) -> None:
+        self.done.append("finish")
+
+
+def ended(folder: Path, cloud: Messages, list_s: float) -> list[EventRow]:
+    """What is written down of a job that is over, by the controller that ends it."""
+    with History.open({PLACE: str(folder / "history.db")}) as history:
+        world = World(Terms(1, 1), 1.0, job=Job.DONE, pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),))
+        history.add_job(JOB, 1.0, folder, {}, world)
+        spec = {"per_machine": 1, "tiers": [], "orphan_after_s": 1e9}
+        job = Submitted(JOB, folder, new_secret(), spec, list_s=list_s)
+        found = Controller(job, world, cloud, history)  # type: ignore[arg-type]
+        asyncio.run(asyncio.wait_for(found.run(), 10))
+        return history.events(JOB)
+
+
+def test_a_list_that_takes_longer_than_the_time_between_two(tmp_path: Path) -> None:
+    """Else the next one begins before the job is seen to be over, and its machines and its head are paid for ever."""
+    cloud = Slow(0.3)
+    ended(tmp_path, cloud, 0.1)
+    assert cloud.done == ["listing", "finish"]
+
+
+def test_the_wait_for_the_last_list_is_no_time_without_a_controller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller, "LEAST_S", 0.5)
+    cloud = Slow(1.6)
+    events = ended(tmp_path, cloud, 1e9)
+    assert cloud.done[-1] == "finish" and DOWNTIME not in [event.kind for event in events]
+
+
+def test_what_the_last_list_shows_is_released_first(tmp_path: Path) -> None:
+    """A request that was given up has made a machine since."""
+    cloud = Slow(0.0)
+    cloud.alive["m9"] = 1.0
+    ended(tmp_path, cloud, 1e9)
+    assert cloud.done[-2:] == ["release m9", "finish"] and not cloud.alive

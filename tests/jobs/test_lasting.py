@@ -1,0 +1,281 @@
+"""What an anchor keeps in its memory ends with the job, or with the anchor: only versions elsewhere outlive it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from support.jobs.runs import Home, until
+
+from deepvm.jobs.decisions import events as d
+from deepvm.jobs.decisions.react import orders_of, react
+from deepvm.jobs.decisions.states import Job, Machine
+from deepvm.jobs.decisions.world import Pool, Reason, Role, Terms, World
+
+ANCHOR, SPOT = Pool("m", "z", "on-demand", 1.0), Pool("a", "z", "spot", 3.6)
+
+
+def after(world: World, events: Sequence[d.Event], now_s: float) -> World:
+    return react(world, events, now_s)[0]
+
+
+def trains(**limits: float) -> World:
+    """A job with an anchor, m1, at step 500 of its only trainer, m2; version 400 is in a bucket, too."""
+    world = World(Terms(1, 1, anchor=ANCHOR, anchors=1, **limits), 0.0, pools=(SPOT,))  # type: ignore[arg-type]
+    world = after(world, [d.Tick()], 0.0)
+    world = after(world, [d.Listed({m: 0.0 for m in world.machines})], 1.0)
+    world = after(world, [d.Heard(m, warm=True) for m in world.machines], 5.0)
+    (trainer,) = world.members
+    assert len(world.anchors) == 1
+    beats = [d.Heard(trainer, 1, 500, warm=True, step_s=1.0), d.Heard(world.anchors[0], warm=True)]
+    world = after(world, [d.Started(trainer, 1, 0), *beats], 600.0)
+    return after(world, [d.Safe(1, 400, Reason.INSURANCE, took_s=1.0)], 600.0)
+
+
+def wish(world: World) -> Reason | None:
+    save = orders_of(world, world.members[0]).save
+    return None if save is None else save.reason
+
+
+def test_a_version_before_a_preemption_is_no_version_before_the_end() -> None:
+    world = trains()
+    world = after(world, [d.Noticed(world.members[0], 720.0)], 601.0)
+    assert wish(world) is Reason.EMERGENCY
+    world = after(world, [d.Stop("the user")], 602.0)
+    world = after(world, [d.Safe(1, 501, Reason.EMERGENCY, lasts=False)], 603.0)
+    assert world.job is not Job.STOPPED and wish(world) is Reason.STOP
+    world = after(world, [d.Safe(1, 502, Reason.STOP)], 609.0)
+    assert world.job is Job.STOPPED and (world.version, world.lasts) == (502, 502)
+
+
+def test_it_is_where_it_lasts() -> None:
+    world = trains()
+    world = after(world, [d.Noticed(world.members[0], 720.0)], 601.0)
+    world = after(world, [d.Stop("the user")], 602.0)
+    world = after(world, [d.Safe(1, 501, Reason.EMERGENCY)], 603.0)
+    assert world.job is Job.STOPPED and world.version == 501
+
+
+def test_what_the_anchor_has_alone_when_the_job_ends_is_not_called_safe() -> None:
+    world = after(trains(), [d.Safe(1, 450, Reason.INSURANCE, lasts=False)], 601.0)
+    assert world.version == 450
+    world = after(world, [d.Stop("the user")], 602.0)
+    world = after(world, [d.Listed({world.anchors[0]: 0.0}, {world.members[0]: (0.0, 603.0)})], 603.0)
+    assert world.job is Job.STOPPED and world.version == 400
+
+
+def test_a_stop_leaves_the_time_that_it_takes_until_a_version_lasts() -> None:
+    def ends_at(world: World) -> float:
+        second = 610.0
+        while not world.ending:
+            second += 1.0
+            assert second < 1000.0
+            beat = d.Heard(world.members[0], 1, 510, warm=True, step_s=1.0)
+            world = after(world, [beat, d.Heard(world.anchors[0], warm=True)], second)
+        return second
+
+    known = after(trains(end_s=1000.0), [d.Safe(1, 450, Reason.INSURANCE, took_s=1.0, lasts=False)], 601.0)
+    assert ends_at(known) > 900.0  # version 400 was in the bucket after a second
+    known = after(known, [d.Lasts(1, 450, 100.0)], 605.0)
+    assert ends_at(known) == pytest.approx(1000 - 150 - 1 - 2, abs=1)
+
+
+def test_with_an_anchor_that_is_lost_the_next_version_comes_at_once() -> None:
+    world = after(trains(), [d.Safe(1, 450, Reason.INSURANCE, lasts=False)], 601.0)
+    gone = d.Listed({world.members[0]: 0.0}, {world.anchors[0]: (0.0, 602.0)})
+    world = after(world, [gone], 602.0)
+    assert world.version == 400 and wish(world) is Reason.INSURANCE and world.formed
+    assert after(world, [d.Lasts(1, 450, 3.0)], 604.0).version == 450  # its upload was under way
+    untouched = after(trains(), [gone], 602.0)
+    assert untouched.version == 400 and wish(untouched) is None
+
+
+def test_an_anchor_that_is_replaced_keeps_until_its_versions_are_elsewhere() -> None:
+    world = trains()
+    (first,) = world.anchors
+    world = after(world, [d.Noticed(first, 800.0)], 601.0)
+    second = max(world.machines)
+    assert world.machines[second].role is Role.ANCHOR
+    world = after(world, [d.Launched(second, 602.0), d.Heard(second, warm=True)], 605.0)
+    assert wish(world) is Reason.RESIZE
+    world = after(world, [d.Safe(1, 503, Reason.RESIZE, lasts=False)], 606.0)
+    assert world.generation == 1 and world.machines[first].state is Machine.NOTICED
+    world = after(world, [d.Lasts(1, 503, 6.0)], 612.0)
+    assert (world.generation, world.anchors, world.version) == (2, (second,), 503)
+
+
+def test_a_noticed_machine_that_is_gone_early_may_have_left_its_part() -> None:
+    world = trains()
+    (trainer,), (anchor,) = world.members, world.anchors
+    world = after(world, [d.Noticed(trainer, 720.0)], 601.0)
+    gone = d.Listed({anchor: 0.0}, {trainer: (0.0, 602.0)})
+    world = after(world, [gone], 602.5)
+    assert world.formed and world.save is not None and world.save.reason is Reason.EMERGENCY
+    safe = after(world, [d.Safe(1, 501, Reason.EMERGENCY, lasts=False)], 604.0)
+    assert not safe.formed and safe.version == 501
+    beat = d.Heard(anchor, warm=True)
+    assert after(world, [beat], 616.0).formed and not after(world, [beat], 617.5).formed  # silent_s
+
+
+# --- whole jobs ------------------------------------------------------------------------------------------------------
+
+TRAIN = """
+import os, sys, time
+from pathlib import Path
+import torch
+from deepvm.checkpoint import Checkpointer
+from deepvm.checkpoint.tiers.file import FileTier
+
+here = Path(os.environ["RESULT"])
+
+
+class Distant(FileTier):
+    "A folder as far away as a bucket behind a slow network."
+
+    away = True
+
+    def put(self, shard, acknowledged):
+        time.sleep(float(sys.argv[1]))
+        super().put(shard, acknowledged)
+
+
+torch.set_num_threads(1)
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+anchor = next(url for url in os.environ["DEEPVM_TIERS"].split() if url.startswith("tcp"))
+checkpointer = Checkpointer(model=model, optimizer=optimizer, tiers=[anchor, Distant(here / "bucket")])
+first = checkpointer.restore_latest()
+with open(here / "starts", "a") as starts:
+    starts.write(f"{first} ")
+for step in range(first, int(sys.argv[2])):
+    optimizer.zero_grad()
+    model(torch.ones(1, 64)).sum().backward()
+    optimizer.step()
+    (here / "reached").write_text(str(step + 1))
+    time.sleep(0 if (here / "hurry").exists() else 0.05)
+checkpointer.close()
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    pytest.importorskip("torch")
+    found = Home(tmp_path)
+    (found.code / "train.py").write_text(TRAIN)
+    yield found
+    found.end()
+
+
+def anchored(home: Home, far_s: float, steps: int = 800, **more: object) -> Path:
+    train = f"exec python train.py {far_s} {steps};"
+    return home.job("last", train, anchor={"type": "m7g.large"}, save_policy="static:100000", **more)
+
+
+def reached(home: Home) -> int:
+    """The last step that was done; 0 also while that is being written."""
+    place = home.result / "reached"
+    return int(place.read_text() or 0) if place.exists() else 0
+
+
+def goes_on(home: Home, *options: str) -> None:
+    """Resumed, it begins at the last step that was done."""
+    done = reached(home)
+    home.hurry()
+    found = home.document("jobs", "resume", "last", *options)
+    assert found["state"] == "done"
+    _, again = map(int, (home.result / "starts").read_text().split())
+    assert done - 1 <= again <= done and again > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["user", "interrupt"])
+def test_a_job_that_is_stopped_waits_for_the_bucket(home: Home, how: str) -> None:
+    process = home.start("run", str(anchored(home, 3.0)))
+    until(lambda: reached(home) > 20)
+    if how == "user":
+        assert home.run("jobs", "stop", "last").returncode == 0
+    else:
+        process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    found = home.document("jobs", "show", "last")
+    assert found["state"] == "stopped" and found["version"] > 0, said
+    goes_on(home)
+
+
+@pytest.mark.slow
+def test_a_job_whose_deadline_comes_waits_for_the_bucket(home: Home) -> None:
+    began_s = time.monotonic()
+    done = home.run("run", str(anchored(home, 1.0, budget={"deadline": "25s"})))
+    assert done.returncode == 3 and time.monotonic() - began_s < 40, done
+    goes_on(home, "--deadline", "5min")
+
+
+@pytest.mark.slow
+def test_an_orphan_waits_for_the_bucket(home: Home) -> None:
+    process = home.start("run", str(anchored(home, 5.0, orphan_after="3s")))
+    until(lambda: reached(home))
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    until(lambda: not home.processes(), 60)
+    goes_on(home)
+
+
+VANISHES = """
+import os, signal, sys, time
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from deepvm.checkpoint import Checkpointer
+from deepvm.checkpoint.tiers.tcp import TcpTier
+
+here = Path(os.environ["RESULT"])
+put = TcpTier.put
+
+
+def put_or_vanish(self, shard, acknowledged, barrier=None):
+    "Rank 1's machine is gone as soon as its part is there, and that of rank 0 comes later."
+    if shard.rank == 0:
+        time.sleep(2)
+    put(self, shard, acknowledged, barrier)
+    if shard.rank == 1 and os.environ["DEEPVM_EPOCH"] == "1":
+        (here / "vanished").write_text(str(shard.version))
+        os.kill(os.getppid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+TcpTier.put = put_or_vanish
+dist.init_process_group("gloo")
+torch.set_num_threads(1)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+anchor = next(url for url in os.environ["DEEPVM_TIERS"].split() if url.startswith("tcp"))
+checkpointer = Checkpointer(model=model, optimizer=optimizer, tiers=[anchor])
+first = checkpointer.restore_latest()
+if dist.get_rank() == 0:
+    with open(here / "starts", "a") as starts:
+        starts.write(f"{first} ")
+for step in range(first, 150):
+    optimizer.zero_grad()
+    model(torch.ones(1, 64)).sum().backward()
+    optimizer.step()
+    time.sleep(0.05)
+checkpointer.close()
+"""
+
+
+@pytest.mark.slow
+def test_a_machine_that_vanishes_behind_its_part_of_an_emergency_save(home: Home) -> None:
+    """What is left completes the version, and the controller hears of it: no step is lost."""
+    (home.code / "train.py").write_text(VANISHES)
+    inject = {"lives": ["1h", "2s"], "grace": "20s", "count": 1}
+    job = home.job(
+        *("last", "exec python train.py;", 2), anchor={"type": "m7g.large"}, save_policy="adaptive", inject=inject
+    )
+    found = home.document("run", str(job))
+    version = int((home.result / "vanished").read_text())
+    assert (found["state"], found["notices"], found["saves"]["emergency"]) == ("done", 1, 1)
+    assert (home.result / "starts").read_text() == f"0 {version} " and found["lost_steps"] == 0
