@@ -56,6 +56,24 @@ def grows() -> World:
     return world
 
 
+def test_where_a_rank_has_trained_to_the_end_nobody_waits_for_its_part() -> None:
+    """Nor for that of one that joins: ranks without a common step may be far from each other."""
+    world = after(World(Terms(2, 3), 0.0, pools=(SPOT,)), [d.Tick()], 0.0)
+    for name in ("m1", "m2"):
+        world = after(world, [d.Launched(name, 1.0), d.Heard(name, warm=True)], 5.0)
+    both = [d.Heard(name, warm=True) for name in ("m1", "m2")]
+    world = after(world, both, 100.0)  # the third does not come for long
+    world = after(world, [d.Started("m1", 1, 0), d.Started("m2", 1), *both], 101.0)
+    assert world.members == ("m1", "m2")
+    beats = [d.Heard("m1", 1, 500, warm=True, step_s=1.0), d.Heard("m2", 1, 900, warm=True)]
+    world = after(world, [*beats, d.Launched("m3", 590.0), d.Heard("m3", warm=True)], 601.0)
+    assert wish(world) is Reason.RESIZE
+    world = after(world, [d.Ended("m2", 1, 0, 900)], 602.0)
+    assert world.save is None and (world.job, world.generation) == (Job.RUNNING, 1)
+    assert wish(after(world, [d.Heard("m1", 1, 600, warm=True), d.Heard("m3", warm=True)], 700.0)) is None
+    assert after(world, [d.Ended("m1", 1, 0, 900)], 700.0).job is Job.DONE
+
+
 def test_without_a_version_nobody_joins_and_training_goes_on() -> None:
     world = after(grows(), [unsaved(Reason.RESIZE)], 602.0)
     assert world.generation == 1 and world.version == 0 and world.job is Job.RUNNING

@@ -234,6 +234,7 @@ def _wish(world: World) -> tuple[Reason, float] | None:
         (taken and world.now_s < taken_s + world.terms.lost_s)
         or world.job is not Job.RUNNING
         or not world.has_waited(_RESIZE_AGAIN_S)
+        or world.exits  # some have trained to the end: they save no more
     ):
         return None
     changes = (_next_members(world), _next_anchors(world)) != (world.members, world.anchors)
@@ -268,7 +269,8 @@ def _given_up(world: World) -> World:
     if not save.reason.holds:
         return replace(world, save=None) if save.safe or late else world
     # A machine that is taken back goes at the limit of its save; any other change can do without, later or never.
-    return unsaved(world) if late and not _has_come(world, save) and save.reason is Reason.RESIZE else world
+    missed = (late or bool(world.exits)) and not _has_come(world, save)
+    return unsaved(world) if missed and save.reason is Reason.RESIZE else world
 
 
 def _missed(before: World, world: World) -> World:
