@@ -30,8 +30,8 @@ os.environ |= {
     "PYTHONPATH": os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")])),
 }
 
-# Tests end what they have left by the folders that environments name. Begun inside a test, this process would be ended
-# with the rest, and the next one that is started would warn of it.
+# Begun inside a test, this process would be taken for one that the test has left, and be ended; the next process that
+# is started would warn of it.
 resource_tracker.ensure_running()
 
 # Times differ between machines, so no deadline; in CI the examples are the same in every run, so that a red build

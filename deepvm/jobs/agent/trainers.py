@@ -98,6 +98,8 @@ class Trainers:
         """Those that wait, each with the pipe by which it says that it is ready; -1: it has."""
         self._cannot_wait = False
         self.running: list[Trainer] = []
+        self._others = set(_children())
+        """What this process has started before is no trainer's."""
         # What trainers leave behind becomes a child of this process, which can end it.
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
@@ -247,7 +249,7 @@ class Trainers:
             _kill(trainer.process)
         self.running = []
         with self._lock:
-            spared = {process.pid for process, _ in self._warm}
+            spared = self._others | {process.pid for process, _ in self._warm}
         _reap_strays(spared)
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from support.jobs.runs import until
+from support.processes import gone
 
 from deepvm.jobs.agent.trainers import Command, Trainers
 
@@ -117,3 +118,18 @@ def test_one_that_was_started_waits_no_more(made: Made, monkeypatch: pytest.Monk
     go_on.set()
     beats.join()
     assert len(trainers.running) == 1 and not trainers._warm
+
+
+def test_what_trainers_leave_is_ended_and_nothing_else(made: Made) -> None:
+    """What the process has started before, as its own helpers, is no trainer's."""
+    before = subprocess.Popen(["sleep", "600"])
+    try:
+        trainers = made("(setsid sleep 601 & echo $! >stray);")
+        assert run(trainers) == 0
+        stray = int((made.folder / "stray").read_text())
+        assert not gone(stray)
+        trainers.kill()
+        assert gone(stray) and before.poll() is None
+    finally:
+        before.kill()
+        before.wait()
