@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.react import react
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import Pool, Reason, Terms, World
+from deepvm.jobs.history.pools import learnt
 
 
 def test_nothing_happens() -> None:
@@ -159,3 +161,25 @@ def test_a_noticed_machine_that_falls_silent_holds_nobody(policy: str, exits: bo
             break
     assert (world.generation, world.members, second) == (2, ("m1",), 2 + 15)
     assert d.Release("m2") in acts
+
+
+def test_a_look_at_many_machines_takes_no_longer_than_they_are_many() -> None:
+    """With a look for each that compares it with all others, a controller of a thousand hears nobody any more."""
+
+    def seconds(count: int) -> float:
+        world = react(World(Terms(count, count), 0.0, pools=(Pool("a", "z", "spot", 0.3),)), d.Tick(), 0.0)[0]
+        names = list(world.machines)
+        world = react(world, [d.Launched(m, 1.0) for m in names], 1.0)[0]
+        world = react(world, [d.Heard(m, warm=True) for m in names], 5.0)[0]
+        world = react(world, [d.Started(m, 1, 0) for m in names], 6.0)[0]
+        assert len(world.members) == count and world.job is Job.RUNNING
+        took_s = []
+        for look in range(5):
+            began = time.process_time()
+            react(world, d.Tick(), 7.0 + look)
+            learnt(world)
+            took_s.append(time.process_time() - began)
+        return min(took_s)
+
+    # Eight times as many take eight times as long; what is looked for takes sixty times as long.
+    assert any(seconds(2400) < 25 * seconds(300) for _ in range(3))

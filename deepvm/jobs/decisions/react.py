@@ -303,12 +303,12 @@ def _next_members(world: World) -> tuple[str, ...]:
 
     Where the market changes, those of the other one take over when there are as many of them.
     """
-    able, most = [m.id for m in world.of(Role.TRAINER, Machine.MEMBER)], markets.most_of(world)
-    fit = [m for m in able if markets.fits(world, world.machines[m])]
+    able, most = {m.id: None for m in world.of(Role.TRAINER, Machine.MEMBER)}, markets.most_of(world)
+    fit = {m: None for m in able if markets.fits(world, world.machines[m])}
     if len(fit) >= min(max(world.terms.least, len(world.members)), most):
         able = fit
-    stay = [m for m in world.members if m in able]
-    return tuple([*stay, *(m for m in able if m not in stay)][: world.terms.most])
+    stay = {m: None for m in world.members if m in able}
+    return tuple({**stay, **able})[: world.terms.most]
 
 
 def _next_anchors(world: World) -> tuple[str, ...]:
@@ -431,10 +431,11 @@ def _wanted(world: World) -> _Step:
     alive = [m for m in world.machines.values() if m.state.coming or m.state in (Machine.MEMBER, Machine.SUSPECT)]
     trainers = [m for m in alive if m.role is Role.TRAINER]
     live = [m for m in trainers if markets.fits(world, m)]
-    spare = [m for m in live if m.id not in world.members or not world.formed]
+    members, fit = set(world.members), {m.id for m in live}
+    spare = [m for m in live if m.id not in members or not world.formed]
     spare = list(reversed(spare))[: max(len(live) - world.terms.most, 0)]
     # Those of the other market train until the others take over.
-    spare += [m for m in trainers if m not in live and m.id not in world.members]
+    spare += [m for m in trainers if m.id not in fit and m.id not in members]
     for machine in spare:
         world = with_event(world, machine, MachineEvent.RELEASE)
         acts.append(Release(machine.id))

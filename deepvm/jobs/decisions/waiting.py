@@ -37,7 +37,8 @@ def idlers(world: World) -> list[MachineRecord]:
 
 
 def _newcomers(world: World) -> list[MachineRecord]:
-    return [m for m in world.of(Role.TRAINER, Machine.MEMBER) if not world.formed or m.id not in world.members]
+    members = set(world.members if world.formed else ())
+    return [m for m in world.of(Role.TRAINER, Machine.MEMBER) if m.id not in members]
 
 
 def let_go(world: World) -> World:

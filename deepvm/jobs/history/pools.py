@@ -174,5 +174,6 @@ def learnt(world: World) -> tuple[float, float]:
     )
     lives = Lifetimes(world.terms.mttp_s, seen_s=seen_s, preemptions=float(len(taken)))
     notices = Notices(Notices.missed + sum(m.noticed_s is None for m in taken), Notices.seen + len(taken))
-    at_risk = sum(m.id in world.members and not m.state.over for m in spot)
+    members = set(world.members)
+    at_risk = sum(m.id in members and not m.state.over for m in spot)
     return float(lives.mean_s) / at_risk if at_risk else math.inf, float(notices.missed_rate)
