@@ -301,23 +301,35 @@ def measure_takeovers(bench: Bench) -> None:
 # --- all of it -------------------------------------------------------------------------------------------------------
 
 
+def say(what: str) -> None:
+    """What is measured now, for those who wait."""
+    print(f"{datetime.now():%H:%M:%S} {what}", file=sys.stderr, flush=True)
+
+
 def measure(bench: Bench, parts: Sequence[str], return_s: float) -> None:
     """What was asked for; ours and torchrun's losses in turn."""
     nets = "netns" if os.geteuid() == 0 and shutil.which("ip") else ""
     if "step" in parts:
+        say("steps of deepvm.training")
         measure_steps(bench)
     if "takeover" in parts:
+        say("takeovers")
         measure_takeovers(bench)
     if "request" in parts:
+        say("save requests")
         measure_requests(bench, 20 * bench.repeats)
     if "notice" in parts:
         for cloud in filter(None, ("local", nets)):
+            say(f"notices on {cloud} machines")
             measure_notices(bench, cloud)
     if "loss" in parts:
+        say("losses of one of three machines")
         with losses(bench, 3) as more:
             for _ in range(bench.repeats):
                 more()
     for repeat in range(bench.repeats):
+        if "loss" in parts or "torchrun" in parts:
+            say(f"losses of one of two machines, {repeat + 1} of {bench.repeats}")
         if "loss" in parts:
             with losses(bench, 2) as more:
                 more()
@@ -326,8 +338,10 @@ def measure(bench: Bench, parts: Sequence[str], return_s: float) -> None:
             if repeat < 2:  # it takes a minute
                 lose_of_torchrun(bench, "", "by default", return_s)
     if "silent" in parts and nets:
+        say("silent losses")
         measure_silence(bench)
     if "start" in parts:
+        say("starts of generations")
         measure_starts(bench)
 
 
