@@ -550,11 +550,15 @@ class Agent:
         def went_on() -> bool:
             return board.of_rank(local_rank, RankWord.STEP) > step or trainers.ended() == 0
 
-        others = Others(int(message["world"]), went_on, reason.holds, save.limit_ms / 1000 if reason.holds else None)
+        limit_s = save.limit_ms / 1000 if reason.holds else None
+        others = Others(int(message["world"]), went_on, reason.holds, limit_s, self._asks_for_nothing)
         found = backups.add(Path(message["path"]), self._part(message, reason.automatic), done, others)
         if "error" in found:
             self._told_of_save({"save": list(save), "error": found["error"]})
         return found
+
+    def _asks_for_nothing(self) -> bool:
+        return not self._alone and self._orders.save is None
 
     def _part(self, message: Mapping[str, Any], automatic: bool = False) -> Part:
         return Part(self._base + int(message["step"]), int(message["rank"]), self._running, automatic)

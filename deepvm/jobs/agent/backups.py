@@ -45,13 +45,20 @@ class Others:
     Attributes:
         world: how many ranks there are, this one included.
         went_on: whether all have decided by now to save this step or not, as the next one shows.
-        all_say: rather wait until each says so, because no next step will be done; until ``limit_s``, on the wall.
+        all_say: rather wait until each says so, because no next step will be done; until ``limit_s``, on the wall, or
+            until that is ``given_up``: a rank that has trained to its end says nothing any more.
     """
 
     world: int = 1
     went_on: Callable[[], bool] = lambda: True
     all_say: bool = False
     limit_s: float | None = None
+    given_up: Callable[[], bool] = lambda: False
+
+    @property
+    def waits_for_all(self) -> bool:
+        """Whether each must say so still."""
+        return self.all_say and not self.given_up()
 
 
 ALONE = Others()
@@ -68,7 +75,7 @@ class _Waiting:
 
     def missing(self, said: Mapping[int, Said]) -> list[int]:
         """The ranks that have not decided, or whose parts are not whole yet."""
-        silent = set(range(self.others.world)) - said.keys() if self.others.all_say else set()
+        silent = set(range(self.others.world)) - said.keys() if self.others.waits_for_all else set()
         return sorted(silent | {rank for rank, word in said.items() if word is Said.BEGUN})
 
 
@@ -203,7 +210,7 @@ class Backups:
         try:
             self._check(part)
             if others.world > 1:
-                if not part.rank and not others.all_say and not others.went_on():
+                if not part.rank and not others.waits_for_all and not others.went_on():
                     return False
                 said = store.said(part)
                 failed = [rank for rank, word in said.items() if word is Said.FAILED]

@@ -137,6 +137,18 @@ def test_a_rank_that_says_nothing_is_waited_for_until_the_machine_goes(tmp_path:
     assert _wait(lambda: said == ["step 5: no parts of ranks [1]"], 10) and one.latest(0, 1) is None
 
 
+def test_where_the_controller_waits_no_more_rank_0_does_not_either(tmp_path: Path) -> None:
+    """Else the end of its training would be told when the limit of a save has passed that nobody wants."""
+    one, said, given_up = backups(tmp_path), list[str](), list[bool]()
+    (tmp_path / "r").write_text("1")
+    others = Others(2, all_say=True, given_up=lambda: bool(given_up))
+    one.add(tmp_path / "r", Part(5, 0, 1), lambda _, error, __: said.append(error), others)
+    assert not _wait(lambda: bool(said), 0.5)
+    given_up.append(True)
+    assert _wait(lambda: said == [""]) and not one.under_way
+    assert one.latest(0, 1) is not None
+
+
 def test_a_rank_that_is_late_seals_again(tmp_path: Path) -> None:
     """Rank 0 has gone on, or ended, before another rank begins: ranks without a common step drift apart."""
     one, other = backups(tmp_path, "m0"), backups(tmp_path, "m1")
