@@ -34,6 +34,9 @@ VICTIMS = {
 }
 _MACHINE = re.compile(rb"/machines/(m\d+)\b")
 _PATIENCE_S, _LONGEST_S = 2.0, 12.0
+_UNREADY = {state.value for state in (Machine.INTENT, Machine.BOOTING, Machine.WARMING)}
+_MOST_UNREADY = 2
+"""Of one job: three machines in a row that end before they can train end it, as they should."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,8 @@ class Campaign:
                 home.hurry()
             elif time.monotonic() >= next_s:
                 able = list(_able(home, name))
+                if sum(kill.machine in _UNREADY for kill in killed) >= _MOST_UNREADY:
+                    able = [one for one in able if one[0].machine not in _UNREADY]
                 rng.shuffle(able)
                 best = min(able, key=lambda one: self._worth(one[0]), default=None)
                 # States that last for a moment are waited for, longer when the others were hit often.
