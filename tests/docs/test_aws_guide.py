@@ -15,13 +15,16 @@ from typing import Any
 
 import pytest
 import yaml
-from support.jobs.fake_ec2 import BUCKET, CREDENTIALS, IMAGE, FakeEc2, running
+from support.jobs.fake_ec2 import BUCKET, CREDENTIALS, IMAGE, FakeEc2
 from support.jobs.fake_machines import Machines
 from support.jobs.runs import Home, until
+from support.jobs.simulated_aws import ec2, machines
 from support.pages import ROOT, blocks, text_of
 
 from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
 from deepvm.jobs.clouds.aws.run_policy import POLICIES
+
+__all__ = ["ec2", "machines"]
 
 pytestmark = pytest.mark.slow  # simulated AWS
 
@@ -122,19 +125,6 @@ def test_policies_are_no_longer_than_iam_takes() -> None:
     for purpose, limit in {"run": 6144, "head": 10240, "machine": 10240}.items():
         text = json.dumps(POLICIES[purpose](Ec2Settings(REGION, bucket="b" * 63)))
         assert len("".join(text.split())) <= limit
-
-
-@pytest.fixture
-def ec2() -> Iterator[FakeEc2]:
-    with running() as found:
-        yield found
-
-
-@pytest.fixture
-def machines(ec2: FakeEc2, tmp_path: Path) -> Iterator[Machines]:
-    found = Machines(ec2, tmp_path / "instances")
-    yield found
-    found.end()
 
 
 @pytest.fixture

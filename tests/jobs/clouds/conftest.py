@@ -7,24 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.jobs.fake_ec2 import BUCKET, CREDENTIALS, IMAGE, FakeEc2, running
-from support.jobs.fake_machines import HEADS, Machines
+from support.jobs.fake_ec2 import BUCKET, CREDENTIALS, IMAGE, FakeEc2
 from support.jobs.runs import Home
+from support.jobs.simulated_aws import ec2, machines
 
-
-@pytest.fixture
-def ec2() -> Iterator[FakeEc2]:
-    with running() as found:
-        yield found
-
-
-@pytest.fixture
-def machines(ec2: FakeEc2, tmp_path: Path) -> Iterator[Machines]:
-    """Its instances run what they are given."""
-    found = Machines(ec2, tmp_path / "instances")
-    yield found
-    found.end()
-    HEADS.clear()
+__all__ = ["ec2", "home", "machines"]
 
 
 @pytest.fixture
