@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from support.checkpoint.object_store import BUCKET, CREDENTIALS, running
 from support.jobs.runs import Home, until
 
 from deepvm.jobs.decisions import events as d
@@ -279,3 +280,52 @@ def test_a_machine_that_vanishes_behind_its_part_of_an_emergency_save(home: Home
     version = int((home.result / "vanished").read_text())
     assert (found["state"], found["notices"], found["saves"]["emergency"]) == ("done", 1, 1)
     assert (home.result / "starts").read_text() == f"0 {version} " and found["lost_steps"] == 0
+
+
+TWO = """
+import os, time
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from deepvm.checkpoint import Checkpointer
+
+here = Path(os.environ["RESULT"])
+dist.init_process_group("gloo")
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+optimizer = torch.optim.Adam(model.parameters())
+checkpointer = Checkpointer(model=model, optimizer=optimizer)
+first = checkpointer.restore_latest()
+if dist.get_rank() == 0:
+    with open(here / "starts", "a") as starts:
+        starts.write(f"{first} ")
+for step in range(first, 150):
+    optimizer.zero_grad()
+    model(torch.full((1, 64), float(step + dist.get_rank()))).sum().backward()
+    optimizer.step()
+    time.sleep(0.05)
+checkpointer.close()
+if dist.get_rank() == 0:
+    total = sum(float(p.double().sum()) for p in model.parameters())
+    (here / "final").write_text(total.hex())
+"""
+
+
+@pytest.mark.slow
+def test_two_machines_whose_versions_are_in_a_bucket_alone(home: Home) -> None:
+    """As jobs on AWS have it without an anchor; the bucket joins what the ranks send."""
+    finals = set()
+    with running() as store:
+        env = {"RESULT": str(home.result), "OMP_NUM_THREADS": "1", "AWS_ENDPOINT_URL_S3": store.url, **CREDENTIALS}
+        for name, inject in (("whole", None), ("cut", {"lives": ["1h", "2s"], "grace": "60s", "count": 1})):
+            (home.code / "train.py").write_text(TWO)
+            more = {} if inject is None else {"inject": inject}
+            job = home.job(name, "exec python train.py;", 2, env=env, tiers=[f"s3://{BUCKET}/{name}"], **more)
+            found = home.document("run", str(job))
+            said = home.run("jobs", "logs", name).stdout[-4000:]
+            assert (found["state"], found["lost_steps"], found["notices"]) == ("done", 0, inject is not None), said
+            finals.add((home.result / "final").read_text())
+    starts = (home.result / "starts").read_text().split()
+    assert len(starts) == 3 and int(starts[2]) > 0
+    assert len(finals) == 1
