@@ -122,6 +122,40 @@ def test_a_noticed_machine_that_is_gone_early_may_have_left_its_part() -> None:
     assert after(world, [beat], 616.0).formed and not after(world, [beat], 617.5).formed  # silent_s
 
 
+def noticed(*, pending: bool) -> World:
+    """The version before a preemption is in the anchor, and nothing is there to go on with."""
+    world = trains()
+    world = after(world, [d.Noticed(world.members[0], 720.0)], 601.0)
+    return after(world, [d.Safe(1, 501, Reason.EMERGENCY, lasts=False, pending=pending)], 603.0)
+
+
+def test_a_machine_that_goes_finishes_its_upload_while_no_other_is_there() -> None:
+    world = noticed(pending=True)
+    (trainer,) = world.members
+    assert world.formed and world.machines[trainer].state is Machine.NOTICED
+    done = after(world, [d.Lasts(1, 501, 9.0)], 612.0)
+    assert (done.formed, done.lasts, done.machines[trainer].state) == (False, 501, Machine.RELEASING)
+    failed = after(world, [d.Alone(1, 501, "no bucket")], 612.0)
+    assert (failed.formed, failed.alone, failed.version) == (False, "no bucket", 501)
+    beats = [d.Heard(m, 1, 501, warm=True) for m in (trainer, *world.anchors)]
+    assert after(world, beats, 719.0).formed and not after(world, beats, 720.0).formed  # it goes then
+    other = next(m.id for m in world.machines.values() if m.role is Role.TRAINER and m.id != trainer)
+    joined = after(world, [d.Launched(other, 605.0), d.Heard(other, warm=True), *beats], 610.0)
+    assert (joined.generation, joined.members, joined.version) == (2, (other,), 501)
+    assert not noticed(pending=False).formed
+
+
+def test_what_a_generation_goes_on_from_is_what_there_is() -> None:
+    """Versions may have been on a machine's own disk; or nobody was left to say that one was complete."""
+    for restored, lasts in ((501, 400), (400, 400), (300, 300), (502, 400)):
+        world = noticed(pending=False)
+        other = next(m.id for m in world.machines.values() if m.state is Machine.INTENT)
+        beats = [d.Heard(m, warm=True) for m in world.anchors]
+        world = after(world, [d.Launched(other, 605.0), d.Heard(other, warm=True), *beats], 610.0)
+        world = after(world, [d.Started(other, 2, restored)], 612.0)
+        assert (world.version, world.lasts, world.steps) == (restored, lasts, restored)
+
+
 # --- whole jobs ------------------------------------------------------------------------------------------------------
 
 TRAIN = """

@@ -34,6 +34,8 @@ _PLAIN = (
     "version",
     "lasts",
     "lasting_s",
+    "pending",
+    "alone",
     "reached",
     "reached_s",
     "peak",
