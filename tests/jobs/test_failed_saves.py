@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,23 @@ def test_the_last_version_is_not_waited_for_without_end() -> None:
         known = unsaved(Reason.STOP) if wish(world) is not None else d.Tick()
         world = after(world, [known, d.Heard("m1", 1, 500, warm=True)], second)
     assert world.job is Job.STOPPED and second == 1200.0  # save_s
+
+
+@pytest.mark.parametrize("version", [0, 40])
+def test_a_stop_while_a_generation_loads_waits_no_longer_than_it_has_loaded(version: int) -> None:
+    """Nothing is in the version that it could save; a script that reports no steps may have one all the same."""
+    world = after(World(Terms(1, 1), 0.0, pools=(SPOT,)), [d.Tick()], 0.0)
+    world = after(world, [d.Launched("m1", 1.0), d.Heard("m1", warm=True)], 5.0)
+    world = replace(world, version=version, lasts=version)
+    world = after(world, [d.Started("m1", 1, version), d.Heard("m1", 1, warm=True, idle_s=5.0)], 10.0)
+    world = after(world, [d.Stop("the user"), d.Heard("m1", 1, warm=True, idle_s=10.0)], 15.0)
+    assert wish(world) is Reason.STOP
+    stepped = after(world, [d.Heard("m1", 1, version + 1, warm=True, idle_s=0.0, longest_s=13.0)], 18.0)
+    assert wish(after(stepped, [d.Tick()], 30.0)) is Reason.STOP, "a step that comes meanwhile is not lost"
+    unsafe = replace(world, version=version + 1)  # the bucket has not what the anchor has
+    assert not after(unsafe, [d.Heard("m1", 1, warm=True, idle_s=20.0)], 25.0).job.over
+    assert after(world, [d.Heard("m1", 1, warm=True, idle_s=19.9)], 24.9).job is Job.SAVING
+    assert after(world, [d.Heard("m1", 1, warm=True, idle_s=20.0)], 25.0).job is Job.STOPPED
 
 
 @pytest.mark.parametrize("reason", [r for r in Reason if r is not Reason.RESIZE])

@@ -386,6 +386,8 @@ def _ended(world: World) -> _Step:
         save, limit_s = world.save, markets.wait_until_s(world)
         if save is not None and save.reason.holds:
             limit_s = -math.inf if save.safe else min(save.limit_s, limit_s)
+        if _adds_nothing(world):  # to wait longer than it has run costs more than it can have done
+            limit_s = min(limit_s, 2 * world.ending_s - (world.pulse.formed_s or 0.0))
         if not world.formed or _broken(world) or world.now_s >= limit_s:
             world = replace(world, job=job_after(world.job, JobEvent.STOP))
     if not world.job.over:
@@ -396,6 +398,14 @@ def _ended(world: World) -> _Step:
             world = with_event(world, machine, MachineEvent.RELEASE)
             acts.append(Release(machine.id))
     return replace(world, formed=False, save=None), acts
+
+
+def _adds_nothing(world: World) -> bool:
+    """Whether the generation has made no step that is known, and the version from which it goes on lasts already.
+
+    Nobody knows what scripts do that report no steps: they may hear of a save all the same.
+    """
+    return not world.pulse.stepped and world.reached <= world.version <= world.lasts
 
 
 def _unwanted(world: World, event: Listed) -> Iterator[Act]:
