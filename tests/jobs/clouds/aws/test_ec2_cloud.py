@@ -254,6 +254,7 @@ def test_the_launch_template(cloud: Ec2Cloud, ec2: FakeEc2) -> None:
     assert {t["Key"] for t in template["Tags"]} == {"deepvm:owner", "deepvm:job"}
     asked = {k.partition("LaunchTemplateData.")[2]: v for k, v in _only(ec2, "CreateLaunchTemplate").items()}
     assert asked["InstanceInitiatedShutdownBehavior"] == "terminate"
+    assert asked["MaintenanceOptions.AutoRecovery"] == "disabled"
     assert asked["MetadataOptions.HttpTokens"] == "required"
     assert asked["MetadataOptions.HttpPutResponseHopLimit"] == "2"
     assert asked["MetadataOptions.InstanceMetadataTags"] == "enabled"
