@@ -459,9 +459,7 @@ def _wanted(world: World) -> _Step:
         (markets.pool_of(world), Role.TRAINER, terms.most - len(live) - max(steady, 0)),
     ]
     for pool, role, count in wanted:
-        if pool is None or is_refusing(world, pool):
-            continue
-        if role is Role.TRAINER and is_in_vain(world):
+        if pool is None or is_refusing(world, pool) or is_in_vain(world, role):
             continue
         if _never_ready(world, role):  # training goes on without; when it cannot any more, there is one more try
             soon = world.formed and world.now_s - world.unready[role].last_s < terms.give_up_s
