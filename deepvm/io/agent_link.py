@@ -146,7 +146,9 @@ class AgentLink:
         if words[Word.REQUEST] == self._request:
             return Scheduled(SaveReason.INSURANCE)
         self._request = words[Word.REQUEST]
-        return Scheduled(SaveReason(words[Word.REASON]), words[Word.LIMIT_MS], self._request)
+        found = Scheduled(SaveReason(words[Word.REASON]), words[Word.LIMIT_MS], self._request)
+        words[Word.TAKEN] = self._request  # last: until then its reason stays
+        return found
 
     def saving(self, step: int) -> None:
         """Report that the state after a step is being saved."""
