@@ -160,9 +160,13 @@ class AgentLink:
             return
         board, limit_s = self.board, save.limit_ms / 1000 + _AFTER_S
         board.set_of_rank(self.local_rank, RankWord.HELD, step)
-        while self._words[Word.RESUMED] < save.request and time.time() < limit_s:
+        while not self.is_resumed(save) and time.time() < limit_s:
             time.sleep(_POLL_S)
         board.set_of_rank(self.local_rank, RankWord.HELD, 0)
+
+    def is_resumed(self, save: Scheduled) -> bool:
+        """Whether nobody need hold for a save any more."""
+        return self._words[Word.RESUMED] >= save.request
 
     def ask(self, message: Mapping[str, Any], limit_s: float = _ANSWER_S) -> Mapping[str, Any] | None:
         """The agent's answer; None if there is none in time, as when it was killed: training goes on."""
