@@ -75,6 +75,22 @@ def test_where_a_rank_has_trained_to_the_end_nobody_waits_for_its_part() -> None
     assert after(world, [d.Ended("m1", 1, 0, 900)], 700.0).job is Job.DONE
 
 
+def test_where_a_rank_has_trained_to_the_end_the_others_go_on_at_a_notice() -> None:
+    """They would hold until the machine goes, behind a version that lacks a part; they may be done before."""
+    world = after(World(Terms(2, 2), 0.0, pools=(SPOT,)), [d.Tick()], 0.0)
+    world = after(world, [e for m in ("m1", "m2") for e in (d.Launched(m, 1.0), d.Heard(m, warm=True))], 5.0)
+    both = [d.Heard(m, 1, 40, warm=True) for m in ("m1", "m2")]
+    world = after(world, [d.Heard("m1", warm=True), d.Heard("m2", warm=True)], 16.0)
+    world = after(world, [d.Started("m1", 1, 0), d.Started("m2", 1), *both], 17.0)
+    held = after(world, [d.Noticed("m1", 137.0)], 18.0)
+    assert wish(held) is Reason.EMERGENCY
+    assert wish(after(held, [d.Ended("m2", 1, 0, 41)], 19.0)) is Reason.EMERGENCY, "it may have saved its part first"
+    world = after(world, [d.Ended("m2", 1, 0, 40), d.Noticed("m1", 137.0)], 18.0)
+    assert wish(world) is None and world.formed
+    world = after(world, [d.Heard("m1", 1, 90, warm=True), d.Heard("m2", 1, 40, warm=True)], 30.0)
+    assert wish(world) is None and after(world, [d.Ended("m1", 1, 0, 91)], 31.0).job is Job.DONE
+
+
 def test_where_a_rank_has_trained_to_the_end_nobody_is_rented_who_could_not_join() -> None:
     terms = Terms(2, 3, anchor=ANCHOR, anchors=1)
     world = after(World(terms, 0.0, pools=(SPOT,)), [d.Tick()], 0.0)

@@ -226,7 +226,8 @@ def _wish(world: World) -> tuple[Reason, float] | None:
     taken_s = min((t for t in taken if t is not None), default=math.inf)
     if _is_too_little(world):
         return Reason.STOP, min(markets.wait_until_s(world), taken_s)
-    if taken and bool(world.terms.policy.emergency(replace(world.facts, grace_s=taken_s - world.now_s))):
+    complete = not world.exits  # of those that have trained to the end no part would come
+    if taken and complete and world.terms.policy.emergency(replace(world.facts, grace_s=taken_s - world.now_s)):
         return Reason.EMERGENCY, taken_s
     if world.ending:
         return Reason.STOP, min(markets.wait_until_s(world), taken_s)
