@@ -146,7 +146,9 @@ class AgentLink:
         if words[Word.REQUEST] == self._request:
             return Scheduled(SaveReason.INSURANCE)
         self._request = words[Word.REQUEST]
-        return Scheduled(SaveReason(words[Word.REASON]), words[Word.LIMIT_MS], self._request)
+        found = Scheduled(SaveReason(words[Word.REASON]), words[Word.LIMIT_MS], self._request)
+        words[Word.TAKEN] = self._request  # last: until then its reason stays
+        return found
 
     def saving(self, step: int) -> None:
         """Report that the state after a step is being saved."""
@@ -158,9 +160,13 @@ class AgentLink:
             return
         board, limit_s = self.board, save.limit_ms / 1000 + _AFTER_S
         board.set_of_rank(self.local_rank, RankWord.HELD, step)
-        while self._words[Word.RESUMED] < save.request and time.time() < limit_s:
+        while not self.is_resumed(save) and time.time() < limit_s:
             time.sleep(_POLL_S)
         board.set_of_rank(self.local_rank, RankWord.HELD, 0)
+
+    def is_resumed(self, save: Scheduled) -> bool:
+        """Whether nobody need hold for a save any more."""
+        return self._words[Word.RESUMED] >= save.request
 
     def ask(self, message: Mapping[str, Any], limit_s: float = _ANSWER_S) -> Mapping[str, Any] | None:
         """The agent's answer; None if there is none in time, as when it was killed: training goes on."""

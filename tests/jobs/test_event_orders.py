@@ -128,7 +128,7 @@ def holds(before: World, events: Sequence[Any], world: World, acts: tuple[d.Act,
     assert all(machines[m].role is Role.TRAINER for m in world.members)
     # Trainers that run are ended behind a version that is safe, or where no version helps any more.
     if before.formed and not before.job.over and not (world.formed and world.generation == before.generation):
-        number, now_s = before.generation, world.now_s
+        number, now_s, formed_s = before.generation, world.now_s, world.pulse.formed_s
         safe = before.save is not None and before.save.safe
         safe |= any(isinstance(e, d.Safe) and (e.generation, e.reason.holds) == (number, True) for e in events)
         ended = any(isinstance(e, d.Ended | d.Failed) for e in events) or before.exits
@@ -139,6 +139,9 @@ def holds(before: World, events: Sequence[Any], world: World, acts: tuple[d.Act,
         # What is left may grow afterwards, as when the cloud counts a machine from a later time on.
         asked_s = math.inf if before.save is None else before.save.limit_s
         late = bool(world.ending) and now_s >= min(wait_until_s(world), asked_s)
+        # What has done nothing yet is waited for as long again as it has run.
+        has_none = not world.pulse.stepped and max(world.reached, world.version) <= world.lasts
+        late |= bool(world.ending) and has_none and now_s - world.ending_s >= world.ending_s - (formed_s or 0.0)
         hung = world.pulse.hung_s == now_s
         assert safe or ended or gone or taken or late or hung, "steps are lost, and nothing was"
     # No machine without an owner: it is recorded before it is asked for, once, and asked for only while it is wanted.

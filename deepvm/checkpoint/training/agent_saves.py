@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import wait
 
 from deepvm.checkpoint.training.save_handle import Handle
-from deepvm.errors import CheckpointError
 from deepvm.io.agent_board import SaveReason, Scheduled
 from deepvm.io.agent_link import AgentLink
+
+_LOOK_S = 0.05
 
 log = logging.getLogger("deepvm.checkpoint")
 
@@ -90,17 +90,14 @@ class AgentSaves:
             self._link.tell({**told, "error": "" if handle.refused is None else str(handle.refused)})
 
     def sent(self) -> None:
-        """The version begun last was read in full: wait if what comes next would be lost."""
+        """The version begun last was read in full: wait if what comes next would be lost, until it is given up."""
         held, self._held = self._held, None
         if held is None:
             return
         handle, save = held
-        left_s = max(save.limit_ms / 1000 - time.time(), 0.0)
-        if save.reason.ends:
-            wait([handle.lasting], left_s)
-        else:
-            with contextlib.suppress(CheckpointError):
-                handle.await_safe(False, left_s)
+        safe, limit_s = handle.lasting if save.reason.ends else handle.remote_done, save.limit_ms / 1000
+        while not safe.done() and not self._link.is_resumed(save) and time.time() < limit_s:
+            wait([safe], min(max(limit_s - time.time(), 0.0), _LOOK_S))
         self._link.hold(handle.version, save)
 
     def close(self) -> None:

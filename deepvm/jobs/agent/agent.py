@@ -334,7 +334,7 @@ class Agent:
             # A controller that has just come back may not have heard yet for what they hold.
             if self._request is not None or (self._alone and self._silence.is_over):
                 self._request, self._alone, self._there = None, False, 0
-                board.words[Word.RESUMED] = 2**63
+                board.resume()
             return
         asked_s, reason = orders.save["asked_s"], SaveReason(orders.save["reason"])
         if self._request is None or self._request[0] != asked_s:

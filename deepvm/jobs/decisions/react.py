@@ -226,7 +226,8 @@ def _wish(world: World) -> tuple[Reason, float] | None:
     taken_s = min((t for t in taken if t is not None), default=math.inf)
     if _is_too_little(world):
         return Reason.STOP, min(markets.wait_until_s(world), taken_s)
-    if taken and bool(world.terms.policy.emergency(replace(world.facts, grace_s=taken_s - world.now_s))):
+    complete = not world.exits  # of those that have trained to the end no part would come
+    if taken and complete and world.terms.policy.emergency(replace(world.facts, grace_s=taken_s - world.now_s)):
         return Reason.EMERGENCY, taken_s
     if world.ending:
         return Reason.STOP, min(markets.wait_until_s(world), taken_s)
@@ -397,6 +398,8 @@ def _ended(world: World) -> _Step:
         save, limit_s = world.save, markets.wait_until_s(world)
         if save is not None and save.reason.holds:
             limit_s = -math.inf if save.safe else min(save.limit_s, limit_s)
+        if _adds_nothing(world):  # to wait longer than it has run costs more than it can have done
+            limit_s = min(limit_s, 2 * world.ending_s - (world.pulse.formed_s or 0.0))
         if not world.formed or _broken(world) or world.now_s >= limit_s:
             world = replace(world, job=job_after(world.job, JobEvent.STOP))
     if not world.job.over:
@@ -407,6 +410,14 @@ def _ended(world: World) -> _Step:
             world = with_event(world, machine, MachineEvent.RELEASE)
             acts.append(Release(machine.id))
     return replace(world, formed=False, save=None), acts
+
+
+def _adds_nothing(world: World) -> bool:
+    """Whether the generation has made no step that is known, and the version from which it goes on lasts already.
+
+    Nobody knows what scripts do that report no steps: they may hear of a save all the same.
+    """
+    return not world.pulse.stepped and world.reached <= world.version <= world.lasts
 
 
 def _unwanted(world: World, event: Listed) -> Iterator[Act]:
@@ -460,9 +471,7 @@ def _wanted(world: World) -> _Step:
         (markets.pool_of(world), Role.TRAINER, terms.most - len(live) - max(steady, 0)),
     ]
     for pool, role, count in wanted:
-        if pool is None or is_refusing(world, pool):
-            continue
-        if role is Role.TRAINER and is_in_vain(world):
+        if pool is None or is_refusing(world, pool) or is_in_vain(world, role):
             continue
         if _never_ready(world, role):  # training goes on without; when it cannot any more, there is one more try
             soon = world.formed and world.now_s - world.unready[role].last_s < terms.give_up_s

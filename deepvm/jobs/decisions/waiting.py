@@ -49,10 +49,13 @@ def let_go(world: World) -> World:
     return replace(world, blocked={**world.blocked, **{p: (until_s, max(n, 1)) for p, n in times.items()}})
 
 
-def is_in_vain(world: World) -> bool:
+def is_in_vain(world: World, role: Role) -> bool:
     """Whether a newcomer could not join: versions do not come, and training needs nobody else."""
-    whole = world.formed and all(world.machines[m].state is Machine.MEMBER for m in world.members)
-    return whole and not world.on_demand and not world.has_waited(world.terms.give_up_s)
+    if not world.formed or any(world.machines[m].state is not Machine.MEMBER for m in world.members):
+        return False
+    if world.exits:  # some have trained to the end: they save no more
+        return True
+    return role is Role.TRAINER and not world.on_demand and not world.has_waited(world.terms.give_up_s)
 
 
 def further_s(world: World, machine: MachineRecord) -> float:

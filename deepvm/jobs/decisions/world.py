@@ -124,8 +124,8 @@ class Pulse:
     """The signs of life of a generation (:mod:`deepvm.jobs.decisions.hangs`).
 
     Attributes:
-        since_s: when the newest was, None before the first generation. restored, stepped: whether it has said from
-            which version it goes on, and made a step.
+        formed_s: when the generation was formed. since_s: when the newest was. Both None before the first generation.
+        restored, stepped: whether it has said from which version it goes on, and made a step.
         longest_s: the longest time between two steps of the job, with all that came between them.
         hangs, version: how often training began anew because it hung, and since which safe version.
         hung_s, why: when it last did, and what was seen.
@@ -139,6 +139,7 @@ class Pulse:
     version: int = -1
     hung_s: float | None = None
     why: str = ""
+    formed_s: float | None = None
 
 
 @dataclass(frozen=True)

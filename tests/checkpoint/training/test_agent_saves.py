@@ -186,6 +186,23 @@ def test_a_save_before_the_end_waits_until_it_outlives_the_anchor(
     assert not agent.told("lasts")
 
 
+@pytest.mark.parametrize("reason", [SaveReason.EMERGENCY, SaveReason.STOP])
+def test_a_save_that_is_given_up_is_waited_for_no_more(agent: BareAgent, reason: SaveReason) -> None:
+    """Where rank 1 waited on, rank 0 waited for it in the next step's collective."""
+    bucket = Slow()
+    step, saver = saver_of([bucket])
+    agent.board.request(reason, int((time.time() + 20) * 1000))
+    thread = threading.Thread(target=lambda: (step(), step()))
+    thread.start()
+    thread.join(0.5)
+    assert thread.is_alive()
+    agent.board.words[Word.RESUMED] = 1
+    thread.join(5)
+    assert not thread.is_alive()
+    bucket.open.set()
+    saver.close()
+
+
 class Broken(Memory):
     url = "broken://bucket"
 

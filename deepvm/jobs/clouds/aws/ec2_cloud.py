@@ -26,6 +26,7 @@ from deepvm.jobs.clouds.aws.ec2_instances import Instance, instance_of_row, kept
 from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
 from deepvm.jobs.clouds.aws.fleet import REFUSALS, fleet_request, refusal, template_data
 from deepvm.jobs.clouds.aws.package_archive import package_archive
+from deepvm.jobs.clouds.aws.s3_objects import S3Objects
 from deepvm.jobs.clouds.aws.user_data import user_data
 from deepvm.jobs.decisions.world import MachineRecord, Pool
 
@@ -290,7 +291,7 @@ class Ec2Cloud:
         gone = {i.id for i in found if not i.alive}
         alive = [*dict.fromkeys([i.id for i in found if i.alive] + [i.id for i in made if i.id not in gone])]
         # What EC2 does not know yet it may know later: it stays listed, and is released again.
-        if not alive or self._terminate(alive):
+        if alive and self._terminate(alive):
             return
         with self._lock:
             self._made.pop((job, machine), None)
@@ -312,9 +313,11 @@ class Ec2Cloud:
                     LaunchTemplateId=row["LaunchTemplateId"],
                 )
             prefix = self._prefix(job)
-            listed = self._account.ask("s3", "ListObjectsV2", Bucket=self._account.bucket, Prefix=f"{prefix}/machines/")
-            secret = [row["Key"] for row in listed.get("Contents") or ()]
-            self._remove([*secret, f"{prefix}/controller", f"{prefix}/package.tar.gz"])
+            machines = S3Objects(self._account, f"{prefix}/machines")
+            there = machines.keys("")
+            with contextlib.suppress(UnknownError, RefusedError):
+                machines.remove(there)
+            self._remove([f"{prefix}/controller", f"{prefix}/package.tar.gz"])
         except RefusedError as error:
             raise UnknownError(str(error)) from None
         with self._lock:

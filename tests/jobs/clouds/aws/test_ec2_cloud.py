@@ -254,6 +254,7 @@ def test_the_launch_template(cloud: Ec2Cloud, ec2: FakeEc2) -> None:
     assert {t["Key"] for t in template["Tags"]} == {"deepvm:owner", "deepvm:job"}
     asked = {k.partition("LaunchTemplateData.")[2]: v for k, v in _only(ec2, "CreateLaunchTemplate").items()}
     assert asked["InstanceInitiatedShutdownBehavior"] == "terminate"
+    assert asked["MaintenanceOptions.AutoRecovery"] == "disabled"
     assert asked["MetadataOptions.HttpTokens"] == "required"
     assert asked["MetadataOptions.HttpPutResponseHopLimit"] == "2"
     assert asked["MetadataOptions.InstanceMetadataTags"] == "enabled"
@@ -293,6 +294,27 @@ def test_secrets_leave_the_bucket_with_their_machine(cloud: Ec2Cloud, ec2: FakeE
     assert [k for k in ec2.objects() if k.endswith("machines/m1.json")]
     cloud.release("job", "m1")
     assert not [k for k in ec2.objects() if k.endswith("machines/m1.json")]
+
+
+def test_the_secret_of_a_machine_that_was_gone_first_leaves_too(cloud: Ec2Cloud, ec2: FakeEc2) -> None:
+    ask(cloud)
+    client = ec2.client("ec2")
+    (row,) = client.describe_instances()["Reservations"][0]["Instances"]
+    client.terminate_instances(InstanceIds=[row["InstanceId"]])
+    cloud.release("job", "m1")
+    assert not [k for k in ec2.objects() if k.endswith("machines/m1.json")]
+
+
+def test_the_secrets_of_very_many_machines_leave_with_the_job(cloud: Ec2Cloud, ec2: FakeEc2) -> None:
+    """S3 lists a thousand at a time."""
+    from moto.s3.models import s3_backends
+
+    ask(cloud)
+    (place,) = (k for k in ec2.objects() if k.endswith("machines/m1.json"))
+    for number in range(2, 1005):
+        s3_backends["123456789012"]["aws"].put_object(BUCKET, place.replace("m1.", f"m{number}."), b"{}")
+    cloud.finish("job")
+    assert not [k for k in ec2.objects() if "/machines/" in k]
 
 
 def test_user_data_that_is_too_long() -> None:
