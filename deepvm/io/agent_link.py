@@ -50,7 +50,8 @@ class AgentLink:
         self._folder = folder
         self.board = Board(folder / BOARD)
         self._words = self.board.words
-        self.board.set_of_rank(local_rank, RankWord.HELD, 0)  # one that was killed while it held may have left it
+        for word in (RankWord.HELD, RankWord.VERSION):  # one that was killed may have left them
+            self.board.set_of_rank(local_rank, word, 0)
         self._peers: Peers | None = None
         self._unmet, self._alone = world > 1 and world != local_world, 0
         self._request = 0

@@ -43,26 +43,30 @@ class PlannedSaves:
 
     def told(self, stall_s: float, took_s: float) -> None:
         """A version is safe."""
+        self._look_for_begun()
         self._told_s, self._vain = time.monotonic(), 0
         self.facts = replace(self.facts, save_s=stall_s, backup_s=took_s, emergency_s=took_s)
 
     def told_of_failure(self) -> None:
         """A version will not come."""
+        self._look_for_begun()
         self._told_s, self._vain = time.monotonic(), self._vain + 1
+
+    def _look_for_begun(self) -> None:
+        version = 0 if self._board is None else self._board.of_rank(0, RankWord.VERSION)
+        if version and version != self._version:
+            self._version, self._last = version, (version, time.monotonic())
 
     def look(self, board: Board, known: SaveFacts) -> None:
         """Ask for a version if it is time. ``known``: of preemptions, and of versions until one is told of here."""
         policy, words = self.policy, board.words
-        step, version, now_s = board.of_rank(0, RankWord.STEP), board.of_rank(0, RankWord.VERSION), time.monotonic()
+        step, version = board.of_rank(0, RankWord.STEP), board.of_rank(0, RankWord.VERSION)
         if not step or not policy.saves:
             return
-        if board is not self._board:
-            self._board, self._version = board, 0
-        elif step < self._step:  # of trainers that were started again: what their predecessors did counts no more
-            self._version, words[Word.DUE] = version, 0
+        if board is not self._board or step < self._step:  # other trainers, of which nothing was asked yet
+            self._board, self._version, words[Word.DUE] = board, 0, 0
         self._step = step
-        if version != self._version:
-            self._version, self._last = version, (version, now_s)
+        self._look_for_begun()
         if policy.fixed_steps:
             words[Word.DUE] = (step // policy.fixed_steps + 1) * policy.fixed_steps
             return
@@ -74,6 +78,7 @@ class PlannedSaves:
             self._vain += 1
         elif self._vain and version <= step < version + patience:
             return
+        now_s = time.monotonic()
         facts = self.facts if self.facts.save_s else replace(known, grace_s=self.facts.grace_s)
         untold = bool(version) and self._told_s < self._last[1] and now_s - self._last[1] < _UNTOLD_S
         if untold and policy.shows_cost_first and not facts.save_s:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from deepvm.core.preemption.savepolicy import parse_policy
-from deepvm.io.agent_board import BOARD, Board, SaveReason, Scheduled
+from deepvm.io.agent_board import BOARD, Board, SaveReason, Scheduled, Word
 from deepvm.io.agent_link import AgentLink
 from deepvm.jobs.agent.agent import Agent
 from deepvm.jobs.agent.controller_client import Orders
@@ -139,3 +139,37 @@ def test_a_save_that_trainers_have_missed_is_asked_for_again(tmp_path: Path, clo
     training = made(clock, tmp_path, "every:0.2", 1)
     training.link.saving = lambda step: None  # type: ignore[method-assign]  # the script did not look
     assert len(training.train(30)) > 2
+
+
+def test_trainers_that_do_not_save_are_asked_less_and_less_often(tmp_path: Path, clock: list[Training]) -> None:
+    training = made(clock, tmp_path, "adaptive", 1)
+    training.link.saving = lambda step: None  # type: ignore[method-assign]
+    assert 4 <= len(training.train(1000)) <= 10
+
+
+def test_versions_that_never_come_are_tried_less_and_less_often(tmp_path: Path, clock: list[Training]) -> None:
+    """As where the memory node is gone: each would be copied for nothing."""
+    training = made(clock, tmp_path, "adaptive", 1)
+    for _ in range(1000):
+        before = len(training.saved)
+        if len(training.train(1)) > before:
+            training.told(error="no answer")
+    assert 4 <= len(training.saved) <= 12
+    training.told()
+    assert len(training.train(1000)) > 12  # and as the policy says, once one has come
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_trainers_that_start_again_on_the_same_board_are_asked_anew(
+    tmp_path: Path, clock: list[Training], ranks: int
+) -> None:
+    """As torchrun starts them after a crash; the board still says what their predecessors did, and were asked."""
+    training = made(clock, tmp_path, "every:0.2", ranks)
+    before = training.train(95)
+    training.agent._board.words[Word.DUE] = 96  # type: ignore[union-attr]
+    training.link.close()
+    training.link = Link(tmp_path, rank=0, local_rank=0, world=ranks, local_world=ranks)
+    training.agent._plan.restored(0)
+    training.step, training.saved = 0, []
+    again = training.train(95)
+    assert again[0] <= 13 and len(again) == len(before)
