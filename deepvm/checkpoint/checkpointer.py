@@ -210,7 +210,8 @@ class Checkpointer:
 
         Args:
             deadline: by when the version should be safe, by ``time.time()``: the machine is about to go. Older versions
-                give way to it: those that wait are dropped, and with several ranks also those that are being sent.
+                give way to it: those that wait, and where both do not fit that which is being sent; with several ranks
+                all of them, unless all fit.
 
         Returns:
             The handle of the version that is saved; its number is 0 until the step has ended.

@@ -56,6 +56,8 @@ class AgentLink:
         self._unmet, self._alone = world > 1 and world != local_world, 0
         self._request = 0
         self._due = 0
+        self.announced_s = 0.0
+        """For how long the other machines were waited for, until they knew of the newest save."""
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._reader: Any = None
@@ -98,13 +100,15 @@ class AgentLink:
 
         One way after the other; where the first one's order comes all the same, it says what the second has said.
         """
-        peers = self._peers
+        peers, self.announced_s = self._peers, 0.0
         if peers is None or not self._words[Word.ALONE]:
             found = self.ask({"ask": "schedule", "step": step, "save": list(save), "peers": peers is not None})
             if peers is None or (found is not None and "error" not in found):
                 return
             log.debug("the controller does not have step %d saved: %s", step, found)
+        began_s = time.perf_counter()
         peers.schedule(step, save)
+        self.announced_s = time.perf_counter() - began_s
 
     def asked(self) -> Scheduled | None:
         """The request that a single rank has not seen, outside of steps."""

@@ -59,11 +59,12 @@ class AgentSaves:
         self._link.saving(handle.version)
         if not self._link.rank:
             safe = handle.lasting if save.reason.ends else handle.remote_done
-            safe.add_done_callback(lambda _: self._tell(handle, save))
+            announced_s = self._link.announced_s if scheduled is not None else 0.0
+            safe.add_done_callback(lambda _: self._tell(handle, save, announced_s))
         if save.reason.holds:
             self._held = handle, save
 
-    def _tell(self, handle: Handle, save: Scheduled) -> None:
+    def _tell(self, handle: Handle, save: Scheduled, announced_s: float) -> None:
         error = _why_unsafe(handle, ends=save.reason.ends)
         lasts = handle.lasting.done() and handle.lasting.exception() is None
         self._link.tell(
@@ -71,7 +72,7 @@ class AgentSaves:
                 "tell": "saved",
                 "version": handle.version,
                 "save": list(save),
-                "stall_s": handle.stall_s,
+                "stall_s": handle.stall_s + announced_s,
                 "took_s": max(handle.times.values(), default=0.0),
                 "lasts": lasts,
                 "error": None if error is None else str(error),
