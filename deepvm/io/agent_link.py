@@ -110,10 +110,17 @@ class AgentLink:
         peers.schedule(step, save)
         self.announced_s = time.perf_counter() - began_s
 
+    @property
+    def unseen(self) -> Scheduled | None:
+        """The request that a single rank has not seen."""
+        words = self._words
+        if self.world > 1 or words[Word.REQUEST] == self._request:
+            return None
+        return Scheduled(SaveReason(words[Word.REASON]), words[Word.LIMIT_MS], words[Word.REQUEST])
+
     def asked(self) -> Scheduled | None:
-        """The request that a single rank has not seen, outside of steps."""
-        unseen = self.world == 1 and self._words[Word.REQUEST] != self._request
-        return self._asked() if unseen else None
+        """The request that a single rank has not seen, outside of steps; from now on it has."""
+        return None if self.unseen is None else self._asked()
 
     def meet(self) -> None:
         """Find the other machines' ranks as soon as they know each other: a controller may die later."""

@@ -128,7 +128,7 @@ class Snapshotter:
         if self._ranks.world > 1:
             self._agree(version, patience_s, deadline)
         elif deadline is not None:
-            self._pipeline.hurry(version, alone=time.time() + 2 * self._usual_s > deadline)
+            self._pipeline.hurry(version, alone=time.time() + 2 * self.usual_s > deadline)
         self.gate()
         start = time.perf_counter()
         handle = handle or Handle(version)
@@ -155,7 +155,7 @@ class Snapshotter:
         return handle
 
     @property
-    def _usual_s(self) -> float:
+    def usual_s(self) -> float:
         """How long a version takes at most; 0 while unknown."""
         return max((s for known in self.handles for s in known.times.values()), default=0.0)
 
@@ -334,7 +334,7 @@ class Snapshotter:
         With a ``deadline`` all ranks drop all older versions, unless each sees that all of them fit: one that only some
         ranks dropped would be sent for nothing.
         """
-        urgent, usual_s, left = deadline is not None, self._usual_s, self._pipeline.under_way
+        urgent, usual_s, left = deadline is not None, self.usual_s, self._pipeline.under_way
         fits = not left or (usual_s > 0 and time.time() + (left + 1) * usual_s <= (deadline or 0.0))
         self.disagreements += compare_replicas(self._ranks, self._seen)
         self._seen = (0, 0, 0)

@@ -13,6 +13,9 @@ from deepvm.errors import CheckpointError
 from deepvm.io.agent_board import SaveReason, Scheduled
 from deepvm.io.agent_link import AgentLink
 
+_IN_TIME_S = 30.0
+"""With less time than this an evaluation is not left to end before a save."""
+
 log = logging.getLogger("deepvm.checkpoint")
 
 
@@ -84,6 +87,17 @@ class AgentSaves:
     def _tell_that_it_lasts(self, handle: Handle) -> None:
         if handle.lasting.exception() is None:
             self._link.tell({"tell": "lasts", "version": handle.version, "took_s": handle.times["lasting"]})
+
+    def presses(self, usual_s: float) -> bool:
+        """Whether what the last step left must be safe before the next one can come; ``usual_s``: of a version."""
+        save = self._link.unseen if self._held is None else self._held[1]
+        if save is None or save.reason not in (SaveReason.EMERGENCY, SaveReason.STOP):
+            return False
+        return save.limit_ms / 1000 - time.time() < max(_IN_TIME_S, 3 * usual_s)
+
+    def asked(self) -> Scheduled | None:
+        """What is asked for outside of steps."""
+        return self._link.asked()
 
     def sent(self) -> None:
         """The version begun last was read in full: wait if what comes next would be lost."""

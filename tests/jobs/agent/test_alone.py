@@ -229,6 +229,61 @@ def test_an_unknown_service_and_a_bad_grace(tmp_path: Path) -> None:
     assert code == 2 and "--grace" in said
 
 
+EVALUATES = """
+import sys, time
+import torch
+from deepvm.checkpoint import Checkpointer
+
+here, pause = sys.argv[1], float(sys.argv[2])
+torch.manual_seed(0)
+layers = torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1)
+model = torch.nn.Sequential(*layers)
+optimizer = torch.optim.Adam(model.parameters())
+data = torch.utils.data.TensorDataset(torch.rand(16, 4))
+with Checkpointer(model=model, optimizer=optimizer) as checkpointer:
+    first = checkpointer.restore_latest()
+    open(f"{here}/starts", "a").write(f"{first} ")
+    for step in range(first, 12):
+        optimizer.zero_grad()
+        model(torch.rand(8, 4)).square().mean().backward()
+        optimizer.step()
+        if step + 1 == 8:
+            model.eval()
+            with torch.no_grad():
+                for (batch,) in torch.utils.data.DataLoader(data, shuffle=False):
+                    model(batch)
+                    open(f"{here}/reached", "a").write("1")
+                    time.sleep(pause)
+            model.train()
+torch.save(model.state_dict(), f"{here}/final.pt")
+"""
+
+
+@pytest.mark.slow
+def test_a_notice_in_a_long_evaluation(tmp_path: Path, imds: Imds) -> None:
+    """There is a version before the evaluation ends, and training goes on from it bit by bit."""
+    torch = pytest.importorskip("torch")
+    (tmp_path / "train.py").write_text(EVALUATES)
+    words = [sys.executable, str(tmp_path / "train.py"), str(tmp_path)]
+    assert ended(start(tmp_path, *words, "0", DEEPVM_TIERS=f"file://{tmp_path}/undisturbed"))[0] == 0
+    whole = torch.load(tmp_path / "final.pt")
+    for name in ("final.pt", "reached", "starts"):
+        (tmp_path / name).unlink()
+    agent = start(tmp_path, *words, "10", metadata=imds.url)
+    reached(tmp_path)
+    imds.notice(time.time() + 20)
+    began = time.monotonic()
+    until(lambda: kept(tmp_path) == [8])
+    agent.send_signal(signal.SIGTERM)  # the engine ends it: all is safe
+    code, said = ended(agent)
+    assert code == 143 and time.monotonic() - began < 18 and "version 8 is saved during an evaluation" in said
+    assert len((tmp_path / "reached").read_text()) < 4  # of 16 batches
+    assert ended(start(tmp_path, *words, "0"))[0] == 0
+    assert (tmp_path / "starts").read_text() == "0 8 "
+    final = torch.load(tmp_path / "final.pt")
+    assert all(torch.equal(final[name], whole[name]) for name in whole)
+
+
 # --- the save policy -------------------------------------------------------------------------------------------------
 
 PLAIN = """
