@@ -78,7 +78,7 @@ class Checkpointer:
             every: steps (100), time ("30s", "10min"), or "auto": as often as pays off, for at most 3 % of the time (see
                 :class:`deepvm.core.preemption.savepolicy.Auto`); or another policy of 'deepvm simulate' by name, such
                 as "exact" or "hazard", without that limit. None: the steps of ``DEEPVM_SAVE_EVERY``, which ``deepvm
-                run`` sets from the job file, else only when :meth:`save` is called.
+                run`` sets from the job file, else only when :meth:`save` is called or the agent's save policy says so.
             job: name of this training job; default ``DEEPVM_JOB``, else ``job``, with a warning where tiers are shared.
             keep: how many of the newest versions a folder or bucket keeps; a memory node decides for itself. None:
                 ``DEEPVM_KEEP``, else 2.

@@ -28,7 +28,7 @@ def agent(
         ),
     ] = None,
 ) -> None:
-    """Run a command whose trainers save before their machine is taken back, and now and then; exits with its exit code.
+    """Run a command whose trainers save before their machine is taken back; exits with its exit code.
 
     Example: deepvm agent --metadata gcp -- torchrun --nproc-per-node 8 train.py
     """
