@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import secrets
 import threading
@@ -32,6 +33,9 @@ from deepvm.checkpoint.training.unseen_steps import UnseenSteps
 from deepvm.core.preemption.savepolicy import SaveContext, SaveFacts
 from deepvm.errors import CheckpointError, RequestError
 from deepvm.io.agent_board import Scheduled
+
+_EVALUATION_S = 30.0
+"""With less time than this an evaluation is not left to end before a save."""
 
 log = logging.getLogger("deepvm.checkpoint")
 
@@ -421,10 +425,10 @@ class Checkpointer:
 
     def _before_evaluation(self) -> None:
         """Save what the last step left, if it would be lost before the next one."""
-        agent, snapshots = self._agent, self._snapshotter
-        if agent is None or self._evaluations is None or not agent.presses(snapshots.usual_s):
+        agent, evaluations, snapshots = self._agent, self._evaluations, self._snapshotter
+        if agent is None or evaluations is None or (left_s := agent.left_s) == math.inf:
             return
-        if self._stepping or not self._evaluations.stands():
+        if left_s > max(_EVALUATION_S, 3 * snapshots.usual_s) or self._stepping or not evaluations.stands():
             return
         log.warning(
             "version %d is saved during an evaluation: what comes after that, such as a scheduler's step, is not in it",

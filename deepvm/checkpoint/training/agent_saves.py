@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import wait
@@ -12,9 +13,6 @@ from deepvm.checkpoint.training.save_handle import Handle
 from deepvm.errors import CheckpointError
 from deepvm.io.agent_board import SaveReason, Scheduled
 from deepvm.io.agent_link import AgentLink
-
-_IN_TIME_S = 30.0
-"""With less time than this an evaluation is not left to end before a save."""
 
 log = logging.getLogger("deepvm.checkpoint")
 
@@ -88,12 +86,13 @@ class AgentSaves:
         if handle.lasting.exception() is None:
             self._link.tell({"tell": "lasts", "version": handle.version, "took_s": handle.times["lasting"]})
 
-    def presses(self, usual_s: float) -> bool:
-        """Whether what the last step left must be safe before the next one can come; ``usual_s``: of a version."""
+    @property
+    def left_s(self) -> float:
+        """The time until what the last step left is lost, if it is not safe by then."""
         save = self._link.unseen if self._held is None else self._held[1]
         if save is None or save.reason not in (SaveReason.EMERGENCY, SaveReason.STOP):
-            return False
-        return save.limit_ms / 1000 - time.time() < max(_IN_TIME_S, 3 * usual_s)
+            return math.inf
+        return save.limit_ms / 1000 - time.time()
 
     def asked(self) -> Scheduled | None:
         """What is asked for outside of steps."""

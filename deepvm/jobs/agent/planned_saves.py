@@ -10,7 +10,8 @@ from deepvm.io.agent_board import Board, RankWord, Word
 
 _BEGUN_STEPS = 3
 """So many steps after it is due a version is begun, at the latest, if the trainers save at all."""
-_MOST_DOUBLED = 16
+_MOST_DOUBLED = 6
+"""Who does not save, or cannot, is asked less and less often, but at least once in 192 steps."""
 _UNTOLD_S = 600.0
 """For how long the first version is waited for before another one is to show what versions cost."""
 
@@ -70,16 +71,15 @@ class PlannedSaves:
         if policy.fixed_steps:
             words[Word.DUE] = (step // policy.fixed_steps + 1) * policy.fixed_steps
             return
-        # Who does not save, or cannot, is asked less and less often.
         patience, due = _BEGUN_STEPS << min(self._vain, _MOST_DOUBLED), words[Word.DUE]
         if version < due:
             if step < due + patience:
                 return  # it is asked for: another one would be saved a step behind it
             self._vain += 1
-        elif self._vain and version <= step < version + patience:
-            return
         now_s = time.monotonic()
         facts = self.facts if self.facts.save_s else replace(known, grace_s=self.facts.grace_s)
+        if self._vain and not facts.save_s and version <= step < version + patience:
+            return  # where costs are known the policy says when to try again
         untold = bool(version) and self._told_s < self._last[1] and now_s - self._last[1] < _UNTOLD_S
         if untold and policy.shows_cost_first and not facts.save_s:
             words[Word.DUE] = 0  # it will show what one costs

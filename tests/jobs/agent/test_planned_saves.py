@@ -144,7 +144,7 @@ def test_a_save_that_trainers_have_missed_is_asked_for_again(tmp_path: Path, clo
 def test_trainers_that_do_not_save_are_asked_less_and_less_often(tmp_path: Path, clock: list[Training]) -> None:
     training = made(clock, tmp_path, "adaptive", 1)
     training.link.saving = lambda step: None  # type: ignore[method-assign]
-    assert 4 <= len(training.train(1000)) <= 10
+    assert 4 <= len(training.train(1000)) <= 12
 
 
 def test_versions_that_never_come_are_tried_less_and_less_often(tmp_path: Path, clock: list[Training]) -> None:
@@ -156,7 +156,9 @@ def test_versions_that_never_come_are_tried_less_and_less_often(tmp_path: Path, 
             training.told(error="no answer")
     assert 4 <= len(training.saved) <= 12
     training.told()
-    assert len(training.train(1000)) > 12  # and as the policy says, once one has come
+    training.told(error="no answer")
+    before = len(training.saved)
+    assert len(training.train(1000)) - before > 5  # once one has come, as often as the policy says
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
