@@ -19,7 +19,7 @@ from deepvm.io.agent_link import EPOCH, SAVE_EVERY
 from deepvm.io.failpoints import point
 from deepvm.jobs.agent.controller_client import ControllerClient, Reporter, Unheard
 from deepvm.jobs.agent.process_group import exit_code
-from deepvm.jobs.agent.silence import Silence
+from deepvm.jobs.agent.signs_of_life import Silence
 from deepvm.jobs.storage.code_archive import unpack
 from deepvm.jobs.storage.data import have_data
 from deepvm.jobs.wire import WireError

@@ -55,7 +55,7 @@ class Heard:
     ``preparing``: what it does before it can start any, as "fetches data: 3 of 10 GB"; empty when that is over.
     ``idle_s``: since the newest sign of life of its trainers, None where the agent does not say; ``printed_s``: since
     they printed a line, None if they have not; ``longest_s``: the longest time between two of their steps, None before
-    the first (:mod:`deepvm.jobs.agent.progress`).
+    the first (:mod:`deepvm.jobs.agent.signs_of_life`).
     """
 
     id: str

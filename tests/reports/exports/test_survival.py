@@ -115,13 +115,16 @@ def until_step(log: Path, step: int, limit_s: float = 120.0) -> None:
         time.sleep(0.1)
 
 
-def assert_survived(log: Path, killed_at: int) -> None:
-    """Both ranks went on from a version of the memory node, and nothing after it was done more than twice."""
+def assert_survived(log: Path, killed_at: int, apart: int = STEPS) -> None:
+    """Both ranks went on from a version, and nothing after it was done more than twice; ``apart``: of the versions.
+
+    By default the first step is saved, to see what versions cost; these trainings are too short for a second one.
+    """
     rows = trained(log)
     assert {(r, s) for r, _, s in rows} == {(r, s) for r in (0, 1) for s in range(STEPS)}
     begins = sorted({first for _, first, _ in rows})
     assert begins[0] == 0 and len(begins) == 2
-    assert killed_at - 15 <= begins[1] <= killed_at + 5  # a version each five steps
+    assert max(1, killed_at - 3 * apart) <= begins[1] <= killed_at + 5
 
 
 @pytest.mark.parametrize("victim", [1, 2])
@@ -138,7 +141,7 @@ def test_a_torchrun_export_goes_on_where_it_was(victim: int, tmp_path: Path) -> 
             text = text.replace(f"<{name}>", address)
         (folder / file).write_text(text)
     variables = {
-        **{"PATH": tools(tmp_path / "tools"), "OMP_NUM_THREADS": "1", "DEEPVM_SAVE_EVERY": "5"},
+        **{"PATH": tools(tmp_path / "tools"), "OMP_NUM_THREADS": "1", "DEEPVM_SAVE_POLICY": "static:5"},
         **{"RENDEZVOUS_PORT": str(free_port()), "MEMORY_PORT": str(free_port()), "MEMORY_SIZE": "64MiB"},
     }
     subprocess.run([folder / "launch.sh", "token"], env={**os.environ, **variables}, check=True)
@@ -157,7 +160,7 @@ def test_a_torchrun_export_goes_on_where_it_was(victim: int, tmp_path: Path) -> 
         for host in hosts[1:]:
             assert host.process.wait(180) == 0, "".join(c.joinpath("log").read_text()[-3000:] for c in copies[1:])
         assert hosts[0].process.poll() is None
-    assert_survived(log, killed_at)
+    assert_survived(log, killed_at, apart=5)
 
 
 def test_all_spot_vms_survive_the_loss_of_the_one_where_they_meet(tmp_path: Path) -> None:
@@ -178,7 +181,7 @@ def test_all_spot_vms_survive_the_loss_of_the_one_where_they_meet(tmp_path: Path
         services.append(Imds())
         services[-1].facts |= {"local-ipv4": f"127.0.0.{number}", "placement/region": "us-east-1"}
         variables = {
-            **{"PATH": path, "OMP_NUM_THREADS": "1", "DEEPVM_SAVE_EVERY": "5", "RENDEZVOUS_PORT": port},
+            **{"PATH": path, "OMP_NUM_THREADS": "1", "RENDEZVOUS_PORT": port},
             **{"AWS_ENDPOINT_URL": f"http://{address}:{moto_port}", "DEEPVM_ROOT": str(tmp_path / f"vm-{number}")},
             **{"AWS_EC2_METADATA_SERVICE_ENDPOINT": services[-1].url, "MAX_RESTARTS": "3"},
             **{"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"},
@@ -220,7 +223,7 @@ def test_user_data_goes_on_where_it_was(tmp_path: Path) -> None:
     address, port = moto.get_host_and_port()
     imds.facts |= {"local-ipv4": "127.0.0.1", "instance-id": "i-1", "placement/region": "us-east-1"}
     variables = {
-        **{"PATH": tools(tmp_path / "tools"), "OMP_NUM_THREADS": "1", "DEEPVM_SAVE_EVERY": "5"},
+        **{"PATH": tools(tmp_path / "tools"), "OMP_NUM_THREADS": "1"},
         **{"RENDEZVOUS_PORT": str(free_port()), "MEMORY_PORT": str(free_port()), "MEMORY_SIZE": "64MiB"},
         **{"AWS_ENDPOINT_URL": f"http://{address}:{port}", "AWS_EC2_METADATA_SERVICE_ENDPOINT": imds.url},
         **{"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"},
