@@ -68,7 +68,7 @@ def test_a_job_that_was_stopped_and_resumed() -> None:
     seconds = {"allocation": 5.0, "preparation": 20.0, "compute": 110.0, "recompute": 0.0, "save": 0.0}
     assert {cause: round(s, 6) for cause, s in found.seconds.items()} == seconds
     assert found.usd["release"] == pytest.approx(0.3 / 3600 * 5)
-    document = final_document("job", 0.0, done, events, None)
+    document = final_document("job", 0.0, done, events, {})
     assert document["total_s"] == sum(document["breakdown_s"].values()) == 135.0
     still = breakdown(0.0, replace(done, job=Job.STOPPED), [*events[:3]])
     assert still["compute"] == 30.0
@@ -79,7 +79,7 @@ def test_a_job_that_fails_before_its_first_step_has_trained_nothing() -> None:
     events = rows((10.0, "running"), (25.0, "failed"))
     found = breakdown(0.0, failed, events)
     assert (found["compute"], found["preparation"]) == (0.0, 25.0)
-    document = final_document("job", 0.0, failed, events, 0.5)
+    document = final_document("job", 0.0, failed, events, {"g4dn.xlarge": 0.5})
     assert document["same_work_on_demand_usd"] is None and document["on_demand_cost_usd"] > 0
     one = breakdown(0.0, replace(failed, reached=1), events)
     assert one["compute"] == 15.0
@@ -178,4 +178,4 @@ def test_the_training_says_the_same(home: Home) -> None:
     # Three starts and ends of a script, and the time in which a trainer stands after its version is safe.
     assert steps_s <= took["compute"] + took["save"] <= 1.5 * steps_s + 3 * 0.7
     assert took["allocation"] >= 0.5 + 2 * 0.2  # half a second each; a part of it passes while the version is saved
-    assert set(took) == set(final_document("x", 0.0, world(1.0), [], None)["breakdown_s"])
+    assert set(took) == set(final_document("x", 0.0, world(1.0), [], {})["breakdown_s"])

@@ -37,7 +37,7 @@ def done(terms: Terms, pool: Pool = SPOT) -> tuple[World, list[EventRow]]:
 
 def found(terms: Terms, pool: Pool = SPOT, spec: dict[str, Any] = SPEC, **more: Any) -> dict[str, Any]:
     world, events = done(terms, pool)
-    document = final_document("one", 0.0, world, events, 7.2)
+    document = final_document("one", 0.0, world, events, {"g4dn.xlarge": 7.2})
     known = forecast({**SPEC, **spec}, 0.0, world, events, more.get("machines", ()), document)
     return {**document, "forecast": known}
 
@@ -102,7 +102,7 @@ def test_what_nobody_could_know_is_not_invented(terms: Terms, capsys: pytest.Cap
 def test_a_job_that_was_stopped_has_no_deviation(capsys: pytest.CaptureFixture[str]) -> None:
     world, events = done(Terms(1, 1, steps=300))
     world = replace(world, job=Job.STOPPED)
-    document = final_document("one", 0.0, world, events, 7.2)
+    document = final_document("one", 0.0, world, events, {"g4dn.xlarge": 7.2})
     known = forecast(SPEC, 0.0, world, events, (), document)
     assert known is not None and known["off"] is None and known["steps"] == 300
     print_job({**document, "forecast": known}, ())

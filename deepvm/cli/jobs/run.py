@@ -185,7 +185,7 @@ def control(
     from deepvm.jobs.history.downtime import downtimes
     from deepvm.jobs.history.final import final_document
     from deepvm.jobs.history.forecast import forecast
-    from deepvm.jobs.standing import on_demand_usd
+    from deepvm.jobs.standing import on_demand_prices
     from deepvm.jobs.submission import cloud_of
     from deepvm.reports.jobs.events import closing_lines
     from deepvm.reports.jobs.listing import print_job
@@ -213,7 +213,7 @@ def control(
         raise typer.Exit(INTERRUPTED)
     events = history.events(job.name)
     without = downtimes(events, history.samples(job.name))
-    document = final_document(job.name, row.created_s, end, events, on_demand_usd(row.spec), without)
+    document = final_document(job.name, row.created_s, end, events, on_demand_prices(end), without)
     earlier = [m for m in history.machines() if m["job"] != job.name]
     document["forecast"] = _if_possible(
         "forecast", lambda: forecast(row.spec, row.created_s, end, events, earlier, document, without)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
@@ -11,8 +11,7 @@ from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import MachineRecord, Reason, World
 from deepvm.jobs.history.downtime import DOWNTIME, Downtime
 from deepvm.jobs.history.history import EventRow
-from deepvm.jobs.history.spent import CAUSES, same_work_usd, spent, stood_s
-from deepvm.jobs.history.spent import on_demand_usd as of_machines
+from deepvm.jobs.history.spent import CAUSES, on_demand_usd, same_work_usd, spent, stood_s, unpriced
 
 SCHEMA = "deepvm.run/1"
 _STATES = {Job.DONE: "done", Job.STOPPED: "stopped", Job.FAILED: "failed"}
@@ -23,22 +22,23 @@ def final_document(
     created_s: float,
     world: World,
     events: Sequence[EventRow],
-    on_demand_usd: float | None,
+    prices: Mapping[str, float],
     without: Sequence[Downtime] = (),
 ) -> dict[str, Any]:
     """The document ``deepvm.run/1``; times in seconds, money in dollars.
 
-    ``on_demand_usd``: of one machine, an hour. ``without``: when there was no controller.
+    ``prices``: on demand, $/h, by type, as far as they are known. ``without``: when there was no controller.
 
     Its ``forecast`` and ``validation`` are those of others: they simulate the job.
     """
     end_s = max([world.now_s, *(m.ended_s for m in world.machines.values() if m.ended_s is not None)])
     saves = world.counts.saves
-    where = spent(created_s, world, events, without)
+    where = spent(created_s, world, events, without, prices)
+    unknown = unpriced(world, prices)
     same, work = None, None
-    if on_demand_usd is not None:
-        same = of_machines(world, on_demand_usd)
-        work = same_work_usd(where, world, on_demand_usd, without)
+    if not unknown:
+        same = on_demand_usd(world, prices)
+        work = same_work_usd(where, world, prices, without)
     return {
         "schema_version": SCHEMA,
         "name": name,
@@ -59,6 +59,7 @@ def final_document(
         "head_usd": round(world.head_usd, 8),
         "on_demand_cost_usd": None if same is None else round(same, 8),
         "same_work_on_demand_usd": None if work is None else round(work, 8),
+        "unpriced_types": unknown,
         "spent_usd": {cause: round(usd, 8) for cause, usd in {DOWNTIME: 0.0, **where.usd}.items()},
         "forecast": None,
         "validation": None,

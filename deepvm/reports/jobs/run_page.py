@@ -22,6 +22,7 @@ from deepvm.reports.documents import to_yaml
 from deepvm.reports.jobs.charts import Times, elapsed, stacked
 from deepvm.reports.jobs.events import event_group, event_line
 from deepvm.reports.jobs.job_charts import cost_chart, losses, paid, steps_chart
+from deepvm.reports.jobs.money import unpriced_words
 from deepvm.reports.jobs.timeline import Trained, timeline
 from deepvm.reports.jobs.validation import FORECAST_COLUMNS, forecast_cells, forecast_said
 from deepvm.reports.markup import Html, joined, table, tag, visible
@@ -101,7 +102,7 @@ class RunPage:
                 self.times, job.samples, job.events, total if isinstance(total, int) else None, job.without
             ),
             "step-table": self._step_table(),
-            "money": cost_chart(self.times, machines, document, budget),
+            "money": cost_chart(self.times, job.world, document, budget),
             "money-table": self._money_table(),
             "file": self._file(),
             "foot": tag("p", f"Written by deepvm {self.version} at {_utc(job.now_s)}; all times are UTC."),
@@ -164,8 +165,9 @@ class RunPage:
         away = f"{elapsed(without)} of it without a controller" if without else ""
         yield "Time", time, ", ".join(t for t in (counted(document["generations"], "generation"), away) if t)
         cost, on_demand = float(document["cost_usd"]), document["on_demand_cost_usd"]
-        saved = f"{1 - cost / on_demand:.0%} less than on demand, {money(on_demand)}" if on_demand else ""
-        yield "Paid", money(cost), saved if not on_demand or cost <= on_demand else f"on demand {money(on_demand)}"
+        less = f"{1 - cost / on_demand:.0%} less than on demand, {money(on_demand)}" if on_demand else ""
+        saved = less or unpriced_words(document)
+        yield "Paid", money(cost), visible(saved) if not on_demand or cost <= on_demand else f"on demand {money(on_demand)}"
         lost, done = document["lost_steps"], max(document["steps"], 1)
         yield "Steps lost", number(lost), f"{lost / done:.1%} of the steps" if lost else "nothing was done twice"
         notices = f"{document['notices']} with a notice" if document["preemptions"] else "no machine was taken back"
@@ -241,10 +243,10 @@ class RunPage:
         return wide(made, "Steps as a table", tall=True)
 
     def _money_table(self) -> Html:
-        bends = paid(list(self.job.world.machines.values()), self.times)
+        bends = paid(self.job.world, self.times)
         every = max(len(bends) // _ROWS, 1)
         chosen = [b for i, b in enumerate(bends) if i % every == 0 or b is bends[-1]]
-        rows = [[elapsed(x), f"{usd:.4f}", f"{hours:.4f}"] for x, usd, hours in chosen]
+        rows = [[elapsed(b.x_s), f"{b.usd:.4f}", f"{b.hours:.4f}"] for b in chosen]
         made = table("Money where the number of machines changes", ["after", "paid, $", "machine hours"], rows)
         return wide(made, "Money as a table", tall=True)
 

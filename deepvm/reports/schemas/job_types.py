@@ -161,6 +161,7 @@ class Run(TypedDict):
     same_work_on_demand_usd: Annotated[
         float | None, "the same steps on demand, undisturbed, US dollars, null if unknown"
     ]
+    unpriced_types: Annotated[list[str], "types whose on-demand price is not known: these two are null then"]
     spent_usd: RunSpent
     forecast: Annotated[RunForecast | None, "null before the end, and where steps are not in the job file"]
     validation: Annotated[RunValidation | None, "null without --validate"]
