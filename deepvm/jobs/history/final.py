@@ -62,6 +62,7 @@ def final_document(
         "unpriced_types": unknown,
         "spent_usd": {cause: round(usd, 8) for cause, usd in {DOWNTIME: 0.0, **where.usd}.items()},
         "forecast": None,
+        "unforeseen": "",
         "validation": None,
         "machines": [_machine(m, world.now_s) for m in world.machines.values()],
     }

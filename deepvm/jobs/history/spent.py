@@ -125,8 +125,9 @@ def unpriced(world: World, prices: Mapping[str, float]) -> list[str]:
 
 def on_demand_usd(world: World, prices: Mapping[str, float]) -> float:
     """What the same machines would have cost on demand; those that keep versions, and heads, are on demand already."""
-    found = sum(_lived_s(m, world.now_s) * _on_demand(m, prices) / 3600 for m in world.machines.values())
-    return found + sum(m.usd(world.now_s) for m in world.machines.values() if m.role is not Role.TRAINER) + world.head_usd
+    trained = sum(_lived_s(m, world.now_s) * _on_demand(m, prices) / 3600 for m in world.machines.values())
+    kept = sum(m.usd(world.now_s) for m in world.machines.values() if m.role is not Role.TRAINER)
+    return trained + kept + world.head_usd
 
 
 def same_work_usd(

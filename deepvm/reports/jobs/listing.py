@@ -108,8 +108,7 @@ def print_job(document: Mapping[str, Any], events: Sequence[EventRow]) -> None:
     print_table(header, body)
     if "spent_usd" in document:
         print_money(document)
-    if document.get("forecast"):
-        print_forecast(document)
+    print_forecast(document)
     if document.get("validation"):
         print_validation(document["validation"])
     for event in events[-_LAST:]:

@@ -24,7 +24,7 @@ from deepvm.reports.jobs.events import event_group, event_line
 from deepvm.reports.jobs.job_charts import cost_chart, losses, paid, steps_chart
 from deepvm.reports.jobs.money import unpriced_words
 from deepvm.reports.jobs.timeline import Trained, timeline
-from deepvm.reports.jobs.validation import FORECAST_COLUMNS, forecast_cells, forecast_said
+from deepvm.reports.jobs.validation import FORECAST_COLUMNS, forecast_cells, forecast_said, unforeseen_said
 from deepvm.reports.markup import Html, joined, table, tag, visible
 from deepvm.reports.page_frame import Frame, beside
 from deepvm.reports.plans.page_parts import section, wide
@@ -165,9 +165,11 @@ class RunPage:
         away = f"{elapsed(without)} of it without a controller" if without else ""
         yield "Time", time, ", ".join(t for t in (counted(document["generations"], "generation"), away) if t)
         cost, on_demand = float(document["cost_usd"]), document["on_demand_cost_usd"]
-        less = f"{1 - cost / on_demand:.0%} less than on demand, {money(on_demand)}" if on_demand else ""
-        saved = less or unpriced_words(document)
-        yield "Paid", money(cost), visible(saved) if not on_demand or cost <= on_demand else f"on demand {money(on_demand)}"
+        beside = visible(unpriced_words(document))
+        if on_demand:
+            less = f"{1 - cost / on_demand:.0%} less than on demand, {money(on_demand)}"
+            beside = less if cost <= on_demand else f"on demand {money(on_demand)}"
+        yield "Paid", money(cost), beside
         lost, done = document["lost_steps"], max(document["steps"], 1)
         yield "Steps lost", number(lost), f"{lost / done:.1%} of the steps" if lost else "nothing was done twice"
         notices = f"{document['notices']} with a notice" if document["preemptions"] else "no machine was taken back"
@@ -205,6 +207,8 @@ class RunPage:
             yield tag("h3", "Forecast and fact")
             made = table(forecast_said(document), ["", *FORECAST_COLUMNS], forecast_cells(document))
             yield wide(made, "Forecast and fact")
+        elif document.get("unforeseen"):
+            yield tag("p", visible(unforeseen_said(document)), class_="quiet")
 
     # --- tables ------------------------------------------------------------------------------------------------------
 

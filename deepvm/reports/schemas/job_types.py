@@ -91,7 +91,8 @@ class RunForecast(TypedDict):
     """What ``simulate`` says of the job by what was known before it began, but for the time of a step."""
 
     runs: Annotated[int, "simulated ones"]
-    steps: Annotated[int, "all of the job file"]
+    steps: Annotated[int, "all of the job; of a job that is done, as many as it did if nobody said"]
+    steps_given: Annotated[bool, "whether somebody said, by the job file or --steps"]
     step_s: Annotated[float, "one step, as measured, seconds"]
     start_s: Annotated[float, "from the request for a machine until it trains, as earlier ones took, seconds"]
     mttp_s: Annotated[float | None, "mean life of a machine, seconds, null for no end"]
@@ -163,7 +164,8 @@ class Run(TypedDict):
     ]
     unpriced_types: Annotated[list[str], "types whose on-demand price is not known: these two are null then"]
     spent_usd: RunSpent
-    forecast: Annotated[RunForecast | None, "null before the end, and where steps are not in the job file"]
+    forecast: Annotated[RunForecast | None, "null before the end, and where there is none"]
+    unforeseen: Annotated[str, "why there is no forecast, empty otherwise and before the end"]
     validation: Annotated[RunValidation | None, "null without --validate"]
     machines: list[RunMachine]
 
@@ -256,6 +258,7 @@ class Pool(TypedDict):
     missed_low: Annotated[float, "lower end of the 80 % interval of the share without a notice"]
     missed_high: Annotated[float, "upper end"]
     lead_s: Annotated[float | None, "from a notice to its preemption, mean, seconds, null without any"]
+    rebalances: Annotated[int, "machines that the cloud had recommended to replace, taken back or not"]
     mttp_s: Annotated[float | None, "mean time to preemption, seconds, null before the first"]
     mttp_low_s: Annotated[float, "lower end of its 80 % interval, seconds"]
     mttp_high_s: Annotated[float | None, "upper end, seconds, null before the first preemption"]
@@ -297,6 +300,7 @@ class RecordedMachine(TypedDict):
     epoch: Annotated[int, "the newest generation that it was told to run"]
     reported: Annotated[int, "reports of its agent that were heard"]
     cloud: Annotated[str, "whose machine it is, empty if nobody wrote it down"]
+    rebalanced_s: Annotated[Epoch, "when the cloud recommended to replace it"]
 
 
 class History(TypedDict):
