@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
+from statistics import fmean
 from typing import Any
 
 from deepvm.jobs.decisions.states import Job
@@ -14,6 +15,11 @@ from deepvm.jobs.history.history import EventRow
 from deepvm.jobs.history.spent import CAUSES, on_demand_usd, same_work_usd, spent, stood_s, unpriced
 
 SCHEMA = "deepvm.run/1"
+_PHASES = {
+    **{part: ("prepared", f"{part}_s") for part in ("code", "setup", "data", "load")},
+    "first_step": ("stepped", "took_s"),
+}
+"""By phase, the kind of event that says how long it took, and which of its facts."""
 _STATES = {Job.DONE: "done", Job.STOPPED: "stopped", Job.FAILED: "failed"}
 
 
@@ -54,6 +60,8 @@ def final_document(
         "version": world.version,
         "total_s": round(end_s - created_s - stood_s(world, events), 3),
         "breakdown_s": {cause: round(where.seconds[cause], 3) for cause in CAUSES},
+        "phases_s": phases_s(events),
+        "between_steps": round(world.between.s / world.between.of_s, 4) if world.between.of_s else None,
         "downtime_s": round(where.seconds.get(DOWNTIME, 0.0), 3),
         "cost_usd": round(world.usd, 8),
         "head_usd": round(world.head_usd, 8),
@@ -66,6 +74,16 @@ def final_document(
         "validation": None,
         "machines": [_machine(m, world.now_s) for m in world.machines.values()],
     }
+
+
+def phases_s(events: Sequence[EventRow]) -> dict[str, float | None]:
+    """What comes before the steps on machines that train, on average: getting ready, and a generation's first step."""
+    told: dict[str, list[float]] = {phase: [] for phase in _PHASES}
+    for event in events:
+        for phase, (kind, fact) in _PHASES.items():
+            if event.kind == kind:
+                told[phase].append(float(event.facts[fact]))
+    return {phase: round(fmean(found), 3) if found else None for phase, found in told.items()}
 
 
 def _machine(machine: MachineRecord, now_s: float) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from deepvm.reports.jobs.charts import Times, elapsed, stacked
 from deepvm.reports.jobs.events import event_group, event_line
 from deepvm.reports.jobs.job_charts import cost_chart, losses, paid, steps_chart
 from deepvm.reports.jobs.money import unpriced_words
+from deepvm.reports.jobs.phases import slow_parts
 from deepvm.reports.jobs.timeline import Trained, timeline
 from deepvm.reports.jobs.validation import FORECAST_COLUMNS, forecast_cells, forecast_said, unforeseen_said
 from deepvm.reports.markup import Html, joined, table, tag, visible
@@ -95,7 +96,7 @@ class RunPage:
         total = spec.get("steps")
         return {
             "head": joined(*self._head()),
-            "time": joined(self._breakdown(), *self._forecast()),
+            "time": joined(self._breakdown(), *(tag("p", s) for s in slow_parts(document)), *self._forecast()),
             "machines": timeline(machines, self.times, self.trained),
             "machine-table": self._machine_table(),
             "steps": steps_chart(

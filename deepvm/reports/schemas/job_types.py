@@ -138,6 +138,16 @@ class RunValidation(_RunValidation, total=False):
     why: Annotated[str, "why there is no forecast"]
 
 
+class RunPhases(TypedDict):
+    """What comes before the steps on a machine, on average, in seconds; null if no machine has said so."""
+
+    code: Annotated[float | None, "fetching the code"]
+    setup: Annotated[float | None, "the job file's setup"]
+    data: Annotated[float | None, "fetching its data"]
+    load: Annotated[float | None, "until the first trainers could begin"]
+    first_step: Annotated[float | None, "from the start of a generation's trainers to its first step"]
+
+
 class Run(TypedDict):
     """A job: what was trained, what was lost, and what it cost; of one that runs, until now."""
 
@@ -155,6 +165,10 @@ class Run(TypedDict):
     version: Annotated[int, "steps of the newest version that is safe"]
     total_s: Annotated[float, "from the submission to the end, but for the time in which it was stopped, seconds"]
     breakdown_s: RunBreakdown
+    phases_s: RunPhases
+    between_steps: Annotated[
+        float | None, "share of the training that passes between steps, as for data, 0 to 1, null if unknown"
+    ]
     downtime_s: Annotated[float, "without a controller, seconds; machines may have trained meanwhile"]
     cost_usd: Annotated[Usd, "what was paid"]
     head_usd: Annotated[Usd, "of that, for the machine that ran the controller of a detached job"]

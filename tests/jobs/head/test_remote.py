@@ -203,7 +203,7 @@ def test_after_the_end_its_page_is_here(
     keeper.finish(head)
     with pytest.raises(SystemExit):
         main(["jobs", *words])
-    assert "badge good\">done<" in page.read_text() and not cloud.bucket.objects
+    assert 'badge good">done<' in page.read_text() and not cloud.bucket.objects
 
 
 def test_what_is_left_in_the_bucket_at_the_end_is_fetched_the_next_time(
