@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from support.checkpoint.object_store import BUCKET, CREDENTIALS, running
 from support.jobs.runs import Home, until
 
 from deepvm.jobs.decisions import events as d
@@ -119,6 +120,40 @@ def test_a_noticed_machine_that_is_gone_early_may_have_left_its_part() -> None:
     assert not safe.formed and safe.version == 501
     beat = d.Heard(anchor, warm=True)
     assert after(world, [beat], 616.0).formed and not after(world, [beat], 617.5).formed  # silent_s
+
+
+def noticed(*, pending: bool) -> World:
+    """The version before a preemption is in the anchor, and nothing is there to go on with."""
+    world = trains()
+    world = after(world, [d.Noticed(world.members[0], 720.0)], 601.0)
+    return after(world, [d.Safe(1, 501, Reason.EMERGENCY, lasts=False, pending=pending)], 603.0)
+
+
+def test_a_machine_that_goes_finishes_its_upload_while_no_other_is_there() -> None:
+    world = noticed(pending=True)
+    (trainer,) = world.members
+    assert world.formed and world.machines[trainer].state is Machine.NOTICED
+    done = after(world, [d.Lasts(1, 501, 9.0)], 612.0)
+    assert (done.formed, done.lasts, done.machines[trainer].state) == (False, 501, Machine.RELEASING)
+    failed = after(world, [d.Alone(1, 501, "no bucket")], 612.0)
+    assert (failed.formed, failed.alone, failed.version) == (False, "no bucket", 501)
+    beats = [d.Heard(m, 1, 501, warm=True) for m in (trainer, *world.anchors)]
+    assert after(world, beats, 719.0).formed and not after(world, beats, 720.0).formed  # it goes then
+    other = next(m.id for m in world.machines.values() if m.role is Role.TRAINER and m.id != trainer)
+    joined = after(world, [d.Launched(other, 605.0), d.Heard(other, warm=True), *beats], 610.0)
+    assert (joined.generation, joined.members, joined.version) == (2, (other,), 501)
+    assert not noticed(pending=False).formed
+
+
+def test_what_a_generation_goes_on_from_is_what_there_is() -> None:
+    """Versions may have been on a machine's own disk; or nobody was left to say that one was complete."""
+    for restored, lasts in ((501, 400), (400, 400), (300, 300), (502, 400)):
+        world = noticed(pending=False)
+        other = next(m.id for m in world.machines.values() if m.state is Machine.INTENT)
+        beats = [d.Heard(m, warm=True) for m in world.anchors]
+        world = after(world, [d.Launched(other, 605.0), d.Heard(other, warm=True), *beats], 610.0)
+        world = after(world, [d.Started(other, 2, restored)], 612.0)
+        assert (world.version, world.lasts, world.steps) == (restored, lasts, restored)
 
 
 # --- whole jobs ------------------------------------------------------------------------------------------------------
@@ -279,3 +314,52 @@ def test_a_machine_that_vanishes_behind_its_part_of_an_emergency_save(home: Home
     version = int((home.result / "vanished").read_text())
     assert (found["state"], found["notices"], found["saves"]["emergency"]) == ("done", 1, 1)
     assert (home.result / "starts").read_text() == f"0 {version} " and found["lost_steps"] == 0
+
+
+TWO = """
+import os, time
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from deepvm.checkpoint import Checkpointer
+
+here = Path(os.environ["RESULT"])
+dist.init_process_group("gloo")
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+optimizer = torch.optim.Adam(model.parameters())
+checkpointer = Checkpointer(model=model, optimizer=optimizer)
+first = checkpointer.restore_latest()
+if dist.get_rank() == 0:
+    with open(here / "starts", "a") as starts:
+        starts.write(f"{first} ")
+for step in range(first, 150):
+    optimizer.zero_grad()
+    model(torch.full((1, 64), float(step + dist.get_rank()))).sum().backward()
+    optimizer.step()
+    time.sleep(0.05)
+checkpointer.close()
+if dist.get_rank() == 0:
+    total = sum(float(p.double().sum()) for p in model.parameters())
+    (here / "final").write_text(total.hex())
+"""
+
+
+@pytest.mark.slow
+def test_two_machines_whose_versions_are_in_a_bucket_alone(home: Home) -> None:
+    """As jobs on AWS have it without an anchor; the bucket joins what the ranks send."""
+    finals = set()
+    with running() as store:
+        env = {"RESULT": str(home.result), "OMP_NUM_THREADS": "1", "AWS_ENDPOINT_URL_S3": store.url, **CREDENTIALS}
+        for name, inject in (("whole", None), ("cut", {"lives": ["1h", "2s"], "grace": "60s", "count": 1})):
+            (home.code / "train.py").write_text(TWO)
+            more = {} if inject is None else {"inject": inject}
+            job = home.job(name, "exec python train.py;", 2, env=env, tiers=[f"s3://{BUCKET}/{name}"], **more)
+            found = home.document("run", str(job))
+            said = home.run("jobs", "logs", name).stdout[-4000:]
+            assert (found["state"], found["lost_steps"], found["notices"]) == ("done", 0, inject is not None), said
+            finals.add((home.result / "final").read_text())
+    starts = (home.result / "starts").read_text().split()
+    assert len(starts) == 3 and int(starts[2]) > 0
+    assert len(finals) == 1

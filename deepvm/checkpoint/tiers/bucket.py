@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from deepvm.checkpoint.files.file_names import check_job, epoch_of, file_name, labelled_name, parse_labelled
 from deepvm.checkpoint.format.checksums import crc32
+from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.manifest import SUFFIX, UNRECORDED, CommitRecord, Damage
 from deepvm.checkpoint.tiers.base import fulfil
 from deepvm.checkpoint.tiers.ledger import Ledger, LedgerFile
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
+log = logging.getLogger("deepvm.checkpoint")
 UPCOMING = SUFFIX + ".next"
 """Added to an object's name: a record of what is about to be completed, or just was."""
 _CONNECT_S, _READ_S = 10, 60
 _READS = 3
+_MOST_PARTS = 10_000
 _MISSING = ("NoSuchKey", "404")
 _REFUSED = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")
 """Errors of a conditional request: the object is another."""
@@ -173,6 +178,60 @@ class Bucket:
         """Remove objects in order; missing ones are ignored."""
         for key in keys:
             self.s3.delete_object(Bucket=self.name, Key=key)
+
+    def begun(self, key: str) -> dict[str, str]:
+        """A new upload in parts, as other requests name it."""
+        where = {"Bucket": self.name, "Key": key}
+        begun = self.s3.create_multipart_upload(**where, ChecksumAlgorithm="CRC32")
+        return {**where, "UploadId": begun["UploadId"]}
+
+    def send_parts(
+        self, upload: Mapping[str, str], size: int, read: Callable[[int, int], bytes], final: Iterable[int]
+    ) -> list[dict[str, Any]]:
+        """Send all bytes of an upload, each part as soon as it is final; returns what completes it."""
+        chunks = -(-size // CHUNK_BYTES)
+        each = CHUNK_BYTES * -(-chunks // _MOST_PARTS)
+
+        def send(number: int, start: int) -> dict[str, Any]:
+            data = read(start, min(start + each, size))
+            total = checksum(crc32(data))
+            reply = self.s3.upload_part(**upload, PartNumber=number, Body=data, ChecksumCRC32=total)
+            return {"PartNumber": number, "ETag": reply["ETag"], "ChecksumCRC32": total}
+
+        with ThreadPoolExecutor(self.threads, thread_name_prefix="deepvm-s3") as pool:
+            sent: list[Future[dict[str, Any]]] = []
+            try:
+                for end in final:
+                    while (start := len(sent) * each) + each <= end or start < end == size:
+                        sent.append(submit(pool, send, len(sent) + 1, start))
+                return [part.result() for part in sent]
+            except BaseException:
+                pool.shutdown(cancel_futures=True)  # no part may arrive after the upload was aborted
+                raise
+
+    def abort(self, upload: Mapping[str, str]) -> bool:
+        """Abort an upload; returns whether it is known that nothing of it will be there."""
+        try:
+            self.s3.abort_multipart_upload(**upload)
+        except Exception as error:
+            log.warning("%s: parts of %s stay behind: %s", self.url, upload["Key"], error)
+            return False
+        return True
+
+    def pieces(self, key: str, size: int) -> Iterator[bytes]:
+        """The bytes of an object, in order."""
+        with ThreadPoolExecutor(self.threads, thread_name_prefix="deepvm-s3") as pool:
+            ahead = deque[Future[bytes]]()
+            try:
+                for start in range(0, size, CHUNK_BYTES):
+                    end = min(start + CHUNK_BYTES, size)
+                    ahead.append(submit(pool, partial(self._read, key, Range=f"bytes={start}-{end - 1}")))
+                    if len(ahead) >= self.threads:
+                        yield ahead.popleft().result()
+                while ahead:
+                    yield ahead.popleft().result()
+            finally:
+                pool.shutdown(cancel_futures=True)
 
     def key(self, job: str, version: int, label: str = "") -> str:
         """Name of a version's object; ``label``: of the generation that wrote it."""

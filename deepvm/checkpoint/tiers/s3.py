@@ -1,8 +1,9 @@
 """``s3://bucket/prefix``: versions in an object store, durable when acknowledged.
 
 A version is an object that plain ``torch.load`` reads, and a commit record beside it, written when the object is
-complete. A trainer that is killed during an upload leaves parts that cost money and are not listed as objects: the next
-one aborts them if it may list uploads, and a lifecycle rule of the bucket should after a day.
+complete; parts of several ranks are joined first (:mod:`deepvm.checkpoint.tiers.bucket_parts`). A trainer that is
+killed during an upload leaves parts that cost money and are not listed as objects: the next one aborts them if it may
+list uploads, and a lifecycle rule of the bucket should after a day.
 
 From before its object is completed until its usual record is there, a version has an *upcoming* record. So no killed
 writer leaves an object with neither: such an object has lost its record. A replaced object changes atomically, so one
@@ -31,21 +32,20 @@ from typing import Any
 from deepvm.checkpoint.files.file_names import aside_suffix, epoch_of, new_label
 from deepvm.checkpoint.files.retention import kept
 from deepvm.checkpoint.format.checksums import crc32, seal
-from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.manifest import SUFFIX, CommitRecord, Damage
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.tiers.base import Store, Tier, download
-from deepvm.checkpoint.tiers.bucket import UPCOMING, Bucket, checksum, submit
+from deepvm.checkpoint.tiers.bucket import UPCOMING, Bucket, checksum
+from deepvm.checkpoint.tiers.bucket_parts import Parts
 from deepvm.checkpoint.tiers.ledger import StaleError
 from deepvm.errors import CheckpointError, DamagedError, RequestError
 
 log = logging.getLogger("deepvm.checkpoint")
-_MOST_PARTS = 10_000
 _URL = re.compile(r"(?i:s3)://(?P<bucket>[^/\0?#]+)(?P<prefix>/[^\0?#]*)?")
 
 
 class S3Tier(Store):
-    """A bucket, or a part of one. Only whole versions can be written here, as in a folder."""
+    """A bucket, or a part of one; several ranks join their parts of a version there."""
 
     form = "s3://bucket/prefix"
     streams = shared = True
@@ -60,16 +60,19 @@ class S3Tier(Store):
         threads: int = 8,
         attempts: int = 5,
         endpoint: str = "",
+        session: str = "",
     ) -> None:
         """Send nothing before the first version; ``prefix``: of all objects' names. ``keep=0`` keeps all versions.
 
         ``every``: see :func:`deepvm.checkpoint.files.retention.kept`. ``threads``: requests at once. ``attempts``:
-        tries of each. ``endpoint``: empty for the environment's or AWS's.
+        tries of each. ``endpoint``: empty for the environment's or AWS's. ``session``: as in :meth:`Tier.open`; one
+        rank needs none.
         """
         if keep:
             kept((), keep, every)
         self._keep, self._every, self._threads = keep, every, threads
         self._bucket = Bucket(bucket, prefix, threads=threads, attempts=attempts, endpoint=endpoint)
+        self._parts = Parts(self._bucket, session)
         self.url = self._bucket.url
         self._cleared, self._warned = set[str](), set[str]()
         self._epochs = dict[str, int]()
@@ -83,7 +86,7 @@ class S3Tier(Store):
         found = _URL.fullmatch(url)
         if found is None:
             raise RequestError(option, url, f"{cls.form}, without ? and #")
-        return cls(found["bucket"], found["prefix"] or "", keep=keep, every=every)
+        return cls(found["bucket"], found["prefix"] or "", keep=keep, every=every, session=session)
 
     def begin(self, job: str, epoch: int) -> None:
         """See :meth:`Tier.begin`."""
@@ -98,19 +101,48 @@ class S3Tier(Store):
 
     def put(self, shard: Shard, acknowledged: Callable[[Level], None]) -> None:
         """See :meth:`Tier.put`."""
-        layout = shard.layout
-        if layout.world != 1:
-            raise CheckpointError(
-                f"{self.url}: {layout.world} ranks hold parts of this version; a memory node joins them"
-            )
         shard.check()
-        crcs: list[int] = []
         with self._writing:
-            final = seal(shard.image, layout, crcs, ready=shard.ready)
-            self.write(shard.image, shard.job, shard.version, final, lambda: shard.manifest(crcs))
+            if shard.layout.world == 1:
+                self._write_whole(shard, shard.image, shard.ready)
+            else:
+                self._write_part(shard)
             acknowledged(Level.DURABLE)
-            if self._keep:
+            if self._keep and not shard.rank:
                 self._prune(shard.job, shard.version)
+
+    def _write_whole(self, shard: Shard, image: memoryview, ready: Callable[[int], None] = lambda end: None) -> None:
+        crcs: list[int] = []
+        final = seal(image, shard.layout, crcs, ready=ready)
+        self.write(image, shard.job, shard.version, final, lambda: shard.manifest(crcs))
+
+    def _write_part(self, shard: Shard) -> None:
+        """Send this rank's part, and wait until the whole is committed; rank 0 joins the parts."""
+        epoch = self._epochs.get(shard.job)
+        if epoch is not None:
+            self._bucket.ledger(shard.job).check(epoch)  # before all of it is sent in vain
+        names = [self._parts.name(shard, rank, epoch or 0) for rank in range(1, shard.layout.world)]
+        if shard.rank:
+            own = names[shard.rank - 1]
+            try:
+                self._parts.send(shard, own)
+                self._parts.await_commit(shard, own, lambda: self._is_there(shard))
+            except BaseException:
+                self._discard([own])
+                raise
+            return
+        if shard.job not in self._cleared:
+            try:
+                self._parts.clear(shard.job, epoch or 0)
+            except CheckpointError as error:  # see _abort_others
+                log.debug("%s", error)
+        self._write_whole(shard, self._parts.joined(shard, names))
+        self._discard(names)
+
+    def _is_there(self, shard: Shard) -> bool:
+        """Whether a version of this layout is complete."""
+        digest = shard.layout.digest
+        return any(m.version == shard.version and m.layout == digest for m in self.versions(shard.job))
 
     def open_for_writing(self, *, shared: bool = False) -> None:
         """See :class:`Store`; a wrong name or a missing permission fails now, not with the first version.
@@ -147,9 +179,9 @@ class S3Tier(Store):
         """Write the one object of this number."""
         key = self._bucket.key(job, version)
         with self._bucket.errors(f"write {key}"):
-            upload, announced = self._begun(key), False
+            upload, announced = self._bucket.begun(key), False
             try:
-                parts = self._send_parts(upload, image, final)
+                parts = self._bucket.send_parts(upload, len(image), _reader(image), final)
                 new, (old, labelled) = manifest(), self._settled(job, version)
                 same = old if old is not None and self._has_bytes(key, old, new, parts) else None
                 if same is None:
@@ -157,12 +189,12 @@ class S3Tier(Store):
                     self._bucket.commit(key + UPCOMING, new)
                     self._bucket.s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
             except BaseException:
-                if self._abort(upload) and announced:  # one that cannot be aborted may be complete
+                if self._bucket.abort(upload) and announced:  # one that cannot be aborted may be complete
                     with contextlib.suppress(Exception):  # alone it is evidence of nothing
                         self._bucket.remove(key + UPCOMING)
                 raise
         if same is not None:
-            self._abort(upload)
+            self._bucket.abort(upload)
             new = replace(new, created=same.created, best=same.best or new.best)
             if new != same:
                 self._bucket.commit(key + SUFFIX, new)
@@ -188,13 +220,13 @@ class S3Tier(Store):
         label = new_label(epoch)
         key = self._bucket.key(job, version, label)
         with self._bucket.errors(f"write {key}"):
-            upload = self._begun(key)
+            upload = self._bucket.begun(key)
             try:
-                parts = self._send_parts(upload, image, final)
+                parts = self._bucket.send_parts(upload, len(image), _reader(image), final)
                 self._bucket.s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
                 self._bucket.commit(key + SUFFIX, manifest())
             except BaseException:
-                if self._abort(upload):
+                if self._bucket.abort(upload):
                     self._discard((key + SUFFIX, key))
                 raise
         try:
@@ -209,12 +241,6 @@ class S3Tier(Store):
         else:
             self._discard(k for other, keys in others if epoch_of(other) <= epoch for k in keys)
 
-    def _begun(self, key: str) -> dict[str, str]:
-        """A new upload, as other requests name it."""
-        where = {"Bucket": self._bucket.name, "Key": key}
-        begun = self._bucket.s3.create_multipart_upload(**where, ChecksumAlgorithm="CRC32")
-        return {**where, "UploadId": begun["UploadId"]}
-
     def _discard(self, keys: Iterable[str]) -> None:
         """Remove objects that do not count."""
         try:
@@ -222,15 +248,6 @@ class S3Tier(Store):
                 self._bucket.remove(*sorted(keys, key=len, reverse=True))  # the record before its object
         except CheckpointError as error:
             log.warning("%s", error)
-
-    def _abort(self, upload: dict[str, str]) -> bool:
-        """Abort an upload; returns whether it is known that nothing of it will be there."""
-        try:
-            self._bucket.s3.abort_multipart_upload(**upload)
-        except Exception as error:
-            log.warning("%s: parts of %s stay behind: %s", self.url, upload["Key"], error)
-            return False
-        return True
 
     def _abort_others(self, job: str) -> None:
         """Abort what an earlier run was uploading when it was killed; once, before the first upload of this one."""
@@ -247,7 +264,7 @@ class S3Tier(Store):
             return
         for key, upload in uploads:
             log.info("%s: an upload of %s that was never completed is given up", self.url, key)
-            self._abort({"Bucket": self._bucket.name, "Key": key, "UploadId": upload})
+            self._bucket.abort({"Bucket": self._bucket.name, "Key": key, "UploadId": upload})
 
     def _end_replacement(self, key: str, manifest: CommitRecord) -> None:
         self._bucket.commit(key + SUFFIX, manifest)
@@ -278,27 +295,6 @@ class S3Tier(Store):
             return False
         sums = b"".join(base64.b64decode(part["ChecksumCRC32"]) for part in parts)
         return self._bucket.composite(key) == checksum(crc32(sums))
-
-    def _send_parts(self, upload: dict[str, str], image: memoryview, final: Iterable[int]) -> list[dict[str, Any]]:
-        chunks = -(-len(image) // CHUNK_BYTES)
-        size = CHUNK_BYTES * -(-chunks // _MOST_PARTS)
-
-        def send(number: int, start: int) -> dict[str, Any]:
-            data = bytes(image[start : start + size])
-            total = checksum(crc32(data))
-            reply = self._bucket.s3.upload_part(**upload, PartNumber=number, Body=data, ChecksumCRC32=total)
-            return {"PartNumber": number, "ETag": reply["ETag"], "ChecksumCRC32": total}
-
-        with ThreadPoolExecutor(self._threads, thread_name_prefix="deepvm-s3") as pool:
-            sent: list[Future[dict[str, Any]]] = []
-            try:
-                for end in final:
-                    while (start := len(sent) * size) + size <= end or start < end == len(image):
-                        sent.append(submit(pool, send, len(sent) + 1, start))
-                return [part.result() for part in sent]
-            except BaseException:
-                pool.shutdown(cancel_futures=True)  # no part may arrive after the upload was aborted
-                raise
 
     def _prune(self, job: str, newest: int) -> None:
         try:
@@ -395,5 +391,11 @@ class S3Tier(Store):
     def fetch(self, manifest: CommitRecord, folder: Path) -> Path:
         """See :meth:`Tier.fetch`."""
         job, version = manifest.job, manifest.version
-        key = self._keys.get(job, {}).get(version) or self._bucket.key(job, version)
+        if version not in self._keys.get(job, {}):  # rank 0 alone may have listed them
+            self._keys[job] = self._bucket.objects(job)[1]
+        key = self._keys[job].get(version) or self._bucket.key(job, version)
         return download(self.chunks(manifest, key), manifest, folder, f"{self.url}: {key}")
+
+
+def _reader(image: memoryview) -> Callable[[int, int], bytes]:
+    return lambda start, end: bytes(image[start:end])

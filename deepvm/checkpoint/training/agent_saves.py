@@ -79,6 +79,7 @@ class AgentSaves:
     def _tell(self, handle: Handle, save: Scheduled) -> None:
         error = _why_unsafe(handle, ends=save.reason.ends)
         lasts = handle.lasting.done() and handle.lasting.exception() is None
+        pending = not handle.lasting.done()
         self._link.tell(
             {
                 "tell": "saved",
@@ -87,15 +88,19 @@ class AgentSaves:
                 "stall_s": handle.stall_s,
                 "took_s": max(handle.times.values(), default=0.0),
                 "lasts": lasts,
+                "pending": pending,
                 "error": None if error is None else str(error),
             }
         )
-        if error is None and not lasts:
-            handle.lasting.add_done_callback(lambda _: self._tell_that_it_lasts(handle))
+        if error is None and not lasts and (pending or handle.refused is not None):
+            handle.lasting.add_done_callback(lambda _: self._tell_whether_it_lasts(handle))
 
-    def _tell_that_it_lasts(self, handle: Handle) -> None:
+    def _tell_whether_it_lasts(self, handle: Handle) -> None:
+        told = {"tell": "lasts", "version": handle.version}
         if handle.lasting.exception() is None:
-            self._link.tell({"tell": "lasts", "version": handle.version, "took_s": handle.times["lasting"]})
+            self._link.tell({**told, "took_s": handle.times["lasting"]})
+        else:
+            self._link.tell({**told, "error": "" if handle.refused is None else str(handle.refused)})
 
     def sent(self) -> None:
         """The version begun last was read in full: wait if what comes next would be lost."""

@@ -483,8 +483,12 @@ class Agent:
         if kind == "saved":
             return self._told_of_save(message)
         if kind == "lasts":
-            self._lasts, took_s = max(self._lasts, int(message["version"])), float(message["took_s"])
-            self._reporter.add("lasts", generation=self._running, version=self._lasts, took_s=took_s)
+            version, facts = int(message["version"]), {"generation": self._running}
+            if "error" in message:
+                self._reporter.add("alone", **facts, version=version, why=message["error"])
+                return {}
+            self._lasts = max(self._lasts, version)
+            self._reporter.add("lasts", **facts, version=self._lasts, took_s=float(message["took_s"]))
             return {}
         if kind == "schedule":
             return self._schedule(message)
@@ -507,11 +511,13 @@ class Agent:
         self._facts = replace(self._facts, save_s=stall_s, backup_s=took_s, emergency_s=took_s)
         self._safe = int(message["version"])
         self._lasts = self._safe if message.get("lasts", True) else self._lasts  # as backups of scripts do
-        self._report_safe(self._safe, reason, stall_s, took_s)
+        self._report_safe(self._safe, reason, stall_s, took_s, pending=bool(message.get("pending")))
         return {}
 
-    def _report_safe(self, version: int, reason: SaveReason, stall_s: float, took_s: float) -> None:
-        facts = {"version": version, "reason": reason, "stall_s": stall_s, "took_s": took_s}
+    def _report_safe(
+        self, version: int, reason: SaveReason, stall_s: float, took_s: float, *, pending: bool = False
+    ) -> None:
+        facts = {"version": version, "reason": reason, "stall_s": stall_s, "took_s": took_s, "pending": pending}
         self._reporter.add("saved", generation=self._running, lasts=self._lasts >= version, **facts)
 
     def _schedule(self, message: Mapping[str, Any]) -> Mapping[str, Any]:

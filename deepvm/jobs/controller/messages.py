@@ -91,9 +91,12 @@ def event_of(machine: str, report: Mapping[str, Any]) -> tuple[d.Event, Mapping[
         reason, version = _OF_AGENT[SaveReason(whole(report, "reason"))], whole(report, "version")
         stall_s, took_s = seconds(report, "stall_s"), seconds(report, "took_s")
         lasts = truth(report, "lasts") if "lasts" in report else True
-        return d.Safe(_generation(report), version, reason, stall_s, took_s, lasts), {}
+        pending = truth(report, "pending") if "pending" in report else False
+        return d.Safe(_generation(report), version, reason, stall_s, took_s, lasts, pending), {}
     if kind == "lasts":
         return d.Lasts(_generation(report), whole(report, "version"), seconds(report, "took_s")), {}
+    if kind == "alone":
+        return d.Alone(_generation(report), whole(report, "version"), text(report, "why")[:_LONGEST]), {}
     if kind == "unsaved":
         reason = _OF_AGENT[SaveReason(whole(report, "reason"))]
         return d.Unsaved(_generation(report), text(report, "why")[:_LONGEST], reason), {}

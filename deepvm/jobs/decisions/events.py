@@ -151,7 +151,7 @@ class Safe:
     """A version of a generation survives the loss of its machines.
 
     ``stall_s``: for how long it stalled training. ``took_s``: from the end of its step until it was safe. ``lasts``:
-    whether it is known to survive the loss of the anchors too.
+    whether it is known to survive the loss of the anchors too; ``pending``: whether it is on its way to where it does.
     """
 
     generation: int
@@ -160,6 +160,7 @@ class Safe:
     stall_s: float = 0.0
     took_s: float = 0.0
     lasts: bool = True
+    pending: bool = False
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,15 @@ class Lasts:
     generation: int
     version: int
     took_s: float
+
+
+@dataclass(frozen=True)
+class Alone:
+    """A version that was safe will not survive the loss of the anchors; ``why``: empty if nothing else was asked."""
+
+    generation: int
+    version: int
+    why: str
 
 
 @dataclass(frozen=True)
@@ -254,6 +264,7 @@ Event: TypeAlias = (
     | Ended
     | Safe
     | Lasts
+    | Alone
     | Unsaved
     | Stop
     | SaveNow

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from deepvm.jobs.decisions import hangs
 from deepvm.jobs.decisions.events import (
+    Alone,
     Deaf,
     Downtime,
     Ended,
@@ -58,7 +59,7 @@ def known(world: World, event: Event) -> World:
             return world
         reason = Reason.PERIODIC if isinstance(event, SaveNow) else Reason.INSURANCE
         return replace(world, save=Save(reason, world.now_s, world.now_s + world.terms.save_s))
-    if isinstance(event, Safe | Lasts | Unsaved | Started | Ended):
+    if isinstance(event, Safe | Lasts | Alone | Unsaved | Started | Ended):
         return _of_generation(world, event)
     if isinstance(event, Downtime):  # how long steps take is to be seen anew
         return replace(world, pace=replace(world.pace, generation=0))
@@ -180,13 +181,15 @@ def _listed(world: World, event: Listed) -> World:
     return world
 
 
-def _of_generation(world: World, event: Safe | Lasts | Unsaved | Started | Ended) -> World:
+def _of_generation(world: World, event: Safe | Lasts | Alone | Unsaved | Started | Ended) -> World:
     """What trainers say; of an older generation it says nothing any more."""
     if event.generation != world.generation or world.job.over:
         return world
     if isinstance(event, Lasts):  # training may have gone on long ago, and hang by now
         lasts, version = max(world.lasts, event.version), max(world.version, event.version)
-        return replace(world, lasts=lasts, version=version, lasting_s=event.took_s)
+        return replace(_settled(world, event.version), lasts=lasts, version=version, lasting_s=event.took_s, alone="")
+    if isinstance(event, Alone):
+        return replace(_settled(world, event.version), alone=event.why)
     if not isinstance(event, Unsaved):
         world = hangs.alive(world, world.now_s)
     if isinstance(event, Safe):
@@ -196,7 +199,9 @@ def _of_generation(world: World, event: Safe | Lasts | Unsaved | Started | Ended
         facts = replace(world.facts, save_s=event.stall_s, backup_s=event.took_s, emergency_s=event.took_s)
         world = replace(world, version=max(world.version, event.version), facts=facts)
         if event.lasts:
-            world = replace(world, lasts=max(world.lasts, event.version), lasting_s=event.took_s)
+            world = replace(world, lasts=max(world.lasts, event.version), lasting_s=event.took_s, alone="")
+        elif event.pending:
+            world = replace(world, pending=max(world.pending, event.version))
         if event.reason.holds:
             world = replace(world, reached=max(world.reached, event.version), reached_s=None)
         elif event.version > world.reached:
@@ -226,11 +231,19 @@ def _of_generation(world: World, event: Safe | Lasts | Unsaved | Started | Ended
         # A heartbeat with its first steps may have been faster.
         reached, since_s = max(world.reached, event.version), world.reached_s
         world = replace(world, counts=counts, peak=None, reached=reached, reached_s=since_s or world.now_s)
+        # Others may have been lost with a machine, or be there though nobody could say so.
+        lasts = min(world.lasts, event.version) if world.anchors else event.version
+        world = replace(world, version=event.version, lasts=lasts)
     started, machine = world.started | {event.id}, world.machines[event.id]
     if machine.trained_s is None:
         world = world.with_machine(replace(machine, trained_s=world.now_s))
     job = job_after(world.job, JobEvent.STARTED) if started == set(world.members) else world.job
     return replace(world, started=started, job=job)
+
+
+def _settled(world: World, version: int) -> World:
+    """With a version that is not on its way any more."""
+    return replace(world, pending=0) if version >= world.pending else world
 
 
 def unsaved(world: World) -> World:

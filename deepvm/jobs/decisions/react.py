@@ -333,6 +333,8 @@ def _formed(world: World) -> _Step:
     saved = save is not None and save.reason.holds and (_has_come(world, save) or now >= save.limit_s)
     if world.formed and not broken and not saved:
         return world, []
+    if saved and not broken and _may_last(world):
+        return world, []
     acts: list[Act] = []
     if saved:  # what was noticed has nothing left to give
         for machine in [world.machines[m] for m in world.members]:
@@ -351,11 +353,20 @@ def _formed(world: World) -> _Step:
         world = world.with_machine(replace(world.machines[name], epoch=number))
     job = job_after(world.job, JobEvent.FORM)
     done = world.reached if any(m in members for m in world.members) else _done_unheard(world)
-    world = replace(world, peak=max(done, world.peak or 0), reached=0, reached_s=None, given_up=frozenset())
+    world = replace(world, peak=max(done, world.peak or 0), reached=0, reached_s=None, given_up=frozenset(), pending=0)
     if world.anchors not in ((), anchors):
         world = replace(world, version=world.lasts)
     world = replace(world, job=job, generation=number, members=members, anchors=anchors, formed=True, exits={})
     return begun(replace(world, started=frozenset(), suspected_s=None, save=None, idle_s=None, idled_s=0.0)), acts
+
+
+def _may_last(world: World) -> bool:
+    """Whether a version that only the anchors have yet gets further while there is nothing to go on with anyway."""
+    save = world.save
+    if save is None or not save.safe or world.pending < world.version or world.lasts >= world.version:
+        return False
+    able = len(_next_members(world)) >= world.terms.least and _has_anchors(world)
+    return save.reason is Reason.EMERGENCY and world.now_s < save.limit_s and not able
 
 
 def _done_unheard(world: World) -> int:

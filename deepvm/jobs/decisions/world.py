@@ -276,7 +276,8 @@ class World:
             was, None where training stands still, or nobody knows. peak: that of those before it,
             until it is known from which version this one goes on.
         lasts: the newest version that is known to survive the loss of the anchors, too. lasting_s: how long it took
-            from the end of its step until then, 0 if unknown.
+            from the end of its step until then, 0 if unknown. pending: the newest that is on its way to where it does,
+            0 if none is. alone: why the newest will not get there, else empty.
         pools: where machines are asked for, the best first. blocked: until when a pool is left alone, and how often it
             refused in a row. idle_s, idled_s: since when machines wait, None if none does or one prepares; and for how
             long they had before (:mod:`deepvm.jobs.decisions.waiting`).
@@ -312,6 +313,8 @@ class World:
     version: int = 0
     lasts: int = 0
     lasting_s: float = 0.0
+    pending: int = 0
+    alone: str = ""
     reached: int = 0
     reached_s: float | None = None
     peak: int | None = None

@@ -35,6 +35,8 @@ _PLAIN = (
     "version",
     "lasts",
     "lasting_s",
+    "pending",
+    "alone",
     "reached",
     "reached_s",
     "peak",

@@ -50,6 +50,7 @@ def event_line(event: EventRow) -> str:
         "ended": lambda: f"{who}: trainers ended with exit code {facts['code']} after step {facts['step']}",
         "safe": lambda: f"version {facts['version']} is safe, {SAVED[facts['reason']]}",
         "lasts": lambda: f"version {facts['version']} is safe without an anchor, too",
+        "alone": lambda: facts["why"] and f"version {facts['version']} is in the anchor's memory alone: {facts['why']}",
         "unsaved": lambda: f"no version was saved: {facts['why']}",
         "hung": lambda: _hung(facts),
         "stop": lambda: f"the job will stop: {facts['why']}",
@@ -66,8 +67,8 @@ def event_line(event: EventRow) -> str:
     return _JOBS.get(event.state) or f"generation {facts['generation']} is forming"
 
 
-_TROUBLE = {DOWNTIME, "refused", "noticed", "deaf", MACHINE, "unsaved", "failed", "hung"}
-_GROUPS = {"launched": "machines", "safe": "versions", "lasts": "versions", "savenow": "versions"}
+_TROUBLE = {DOWNTIME, "refused", "noticed", "deaf", MACHINE, "alone", "unsaved", "failed", "hung"}
+_GROUPS = {"launched": "machines", "safe": "versions", "lasts": "versions", "alone": "versions", "savenow": "versions"}
 
 
 def event_group(event: EventRow) -> str:

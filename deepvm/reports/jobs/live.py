@@ -145,6 +145,8 @@ def _counts(world: World) -> Iterator[str]:
         yield counted(saves, "save")
     if world.counts.failed.in_a_row:
         yield f"{counted(world.counts.failed.in_a_row, 'save')} failed since"
+    if world.alone:
+        yield f"the newest version is in the anchor's memory alone: {world.alone}"
     if world.preemptions:
         yield counted(world.preemptions, "preemption")
     if world.counts.lost_steps:

@@ -20,7 +20,7 @@ from support.places import TESTS
 from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.manifest import SUFFIX, CommitRecord
 from deepvm.checkpoint.format.shard import Level
-from deepvm.checkpoint.tiers import s3
+from deepvm.checkpoint.tiers import bucket, s3
 from deepvm.checkpoint.tiers.bucket import checksum
 from deepvm.checkpoint.tiers.s3 import S3Tier
 from deepvm.errors import CheckpointError, DamagedError
@@ -112,7 +112,7 @@ def test_prefixes(store: Store, prefix: str) -> None:
 
 
 def test_many_parts_become_larger_parts(tier: S3Tier, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3, "_MOST_PARTS", 2)
+    monkeypatch.setattr(bucket, "_MOST_PARTS", 2)
     put(tier, BIG)
     assert sum("partNumber" in path for _, path in store.seen) == 2
     (manifest,) = tier.versions("job")

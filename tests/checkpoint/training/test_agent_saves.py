@@ -242,9 +242,22 @@ def test_what_the_anchor_has_is_safe_before_a_preemption_and_lasts_later(agent: 
     assert (told["version"], told["error"], told["lasts"]) == (1, None, False)
     time.sleep(0.2)
     bucket.open.set()
+    assert told["pending"]
     (lasts,) = until(lambda: agent.told("lasts"))
     assert lasts["version"] == 1 and lasts["took_s"] >= 0.2 > told["took_s"]
     saver.close()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_bucket_that_fails_behind_the_anchor_is_told_of(agent: BareAgent, there: bool) -> None:
+    step, saver = saver_of([Memory(), *([Broken()] if there else [])])
+    agent.board.request(SaveReason.INSURANCE, 0)
+    step()
+    step()
+    until(lambda: agent.told("saved"))
+    saver.close()
+    found = [told["error"] for told in agent.told("lasts")]
+    assert found == ["the bucket is gone"] if there else not any(found)
 
 
 def test_the_agents_save_policy_and_the_trainings_own(agent: BareAgent, tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from support.places import TESTS
 torch = pytest.importorskip("torch")
 
 from support.checkpoint.memory_nodes import TOKEN, running, tier, until  # noqa: E402
+from support.checkpoint.object_store import BUCKET  # noqa: E402
+from support.checkpoint.object_store import running as bucket_running  # noqa: E402
 from support.checkpoint.train_ranks import Sampler  # noqa: E402
 
 from deepvm.checkpoint import Checkpointer, checkpointer  # noqa: E402
@@ -108,6 +110,19 @@ def test_two_ranks_share_a_folder(tmp_path: Path) -> None:
     assert (again["start"], again["parameters"]) == (4, first[0]["parameters"])
     assert first[0]["disagreements"] == 0
     assert sorted(p.name for p in folder.glob("*.pt")) == ["shared-000000000003.pt", "shared-000000000004.pt"]
+
+
+@pytest.mark.slow
+def test_two_ranks_share_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with bucket_running() as store:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", store.url)
+        place = {"url": f"s3://{BUCKET}/shared", "token": "", "folder": str(tmp_path / "unused")}
+        whole = train(place, 2, 12, "whole")
+        train(place, 2, 8, "cut", "kill", "1", fails=True)
+        again = train(place, 2, 12, "cut")
+        assert [r["start"] for r in again] == [6, 6]
+        for one, other in zip(whole, again, strict=True):
+            assert {k: v for k, v in one.items() if k != "start"} == {k: v for k, v in other.items() if k != "start"}
 
 
 def test_the_sums_of_neighbours_are_compared(caplog: pytest.LogCaptureFixture) -> None:
