@@ -44,7 +44,9 @@ class _Training:
         self.link: AgentLink | None = None
         self.steps = self.base = 0
         self.every = 0
-        self.began_ns = 0
+        self.began_ns = self.ended_ns = 0
+        self.between_ns = -1
+        """From the end of the last step until this one began; below 0: unknown, or it was a save."""
         self.due: Scheduled | None = None
         self.current: Scheduled | None = None
         """The save that the script was told of, or that its backup answers; for one step."""
@@ -116,6 +118,8 @@ def enter_step() -> None:
     state = _training
     if state.agent() is None:
         return
+    known = state.ended_ns and state.steps not in (state.saved_step, state.current_step)
+    state.between_ns = time.perf_counter_ns() - state.ended_ns if known else -1
     if state.holds:
         state.hold()
     wanted = state.wanted()
@@ -133,11 +137,14 @@ def exit_step() -> None:
     if state.holds:
         state.hold()
     state.steps += 1
-    due = link.stepped(state.steps, time.perf_counter_ns() - state.began_ns)
+    took_ns, between_ns = time.perf_counter_ns() - state.began_ns, state.between_ns
+    known = between_ns >= 0
+    due = link.stepped(state.steps, took_ns, between_ns if known else 0, between_ns + took_ns if known else 0)
     if due is None and state.every and not (state.base + state.steps) % state.every:
         due = Scheduled(SaveReason.NONE)
     if due is not None:
         state.due = due
+    state.ended_ns, state.between_ns = time.perf_counter_ns(), -1
 
 
 def check_save() -> bool:

@@ -68,6 +68,20 @@ def test_a_save_is_due_once(agent: BareAgent) -> None:
     assert agent.board.of_rank(0, RankWord.STEP) == 2
 
 
+def test_what_passes_between_steps_is_on_the_board(agent: BareAgent, tmp_path: Path) -> None:
+    """Saves and the time before the first step are no waiting for data."""
+    time.sleep(0.05)
+    for step in range(1, 6):
+        with dt.step_context():
+            time.sleep(0.01)
+        if step == 3:
+            dt.backup(tmp_path)
+            time.sleep(0.2)
+        time.sleep(0.03)
+    between_s, of_s = (agent.board.of_rank(0, word) / 1e9 for word in (RankWord.BETWEEN_NS, RankWord.OF_NS))
+    assert 3 * 0.03 <= between_s < 0.2 and between_s + 3 * 0.01 <= of_s < 0.3
+
+
 def test_the_steps_of_the_job_file(agent: BareAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are counted from the very first one, by a script that goes on from a backup as well."""
     monkeypatch.setenv("DEEPVM_SAVE_EVERY", "4")

@@ -397,6 +397,8 @@ class Checkpointer:
         return SaveContext(self._version, now, snapshots.last_step, snapshots.last_s, facts)
 
     def _before_forward(self) -> None:
+        if self._agent is not None:
+            self._agent.forwarded()
         if not self._state.model.training:  # validation, perhaps with other weights
             if torch.is_grad_enabled():
                 self._passes()

@@ -54,6 +54,8 @@ class RankWord(IntEnum):
     STEP_NS = 1  # duration of the last one
     VERSION = 2  # the newest version that it has begun to save
     HELD = 3  # the step at whose end it holds; 0: it does not
+    BETWEEN_NS = 4  # in all, from the end of a step until the next begins
+    OF_NS = 5  # of so long, from the end of a step to that of the next
 
 
 class SaveReason(IntEnum):

@@ -58,6 +58,7 @@ class AgentLink:
         self._due = 0
         self.announced_s = 0.0
         """For how long the other machines were waited for, until they knew of the newest save."""
+        self._between_ns = self._of_ns = 0
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._reader: Any = None
@@ -81,13 +82,20 @@ class AgentLink:
             log.warning("the agent at %s cannot be used: %s; nobody saves before a preemption", folder, error)
             return None
 
-    def stepped(self, step: int, took_ns: int) -> Scheduled | None:
-        """Report the end of a step; returns the save that is due there, the same on all ranks."""
+    def stepped(self, step: int, took_ns: int, between_ns: int = 0, of_ns: int = 0) -> Scheduled | None:
+        """Report the end of a step; returns the save that is due there, the same on all ranks.
+
+        Of the ``of_ns`` since the end of the step before it, ``between_ns`` passed until this one began; 0: unknown.
+        """
         board, words = self.board, self._words
         if self._unmet:
             self.meet()
         board.set_of_rank(self.local_rank, RankWord.STEP, step)
         board.set_of_rank(self.local_rank, RankWord.STEP_NS, took_ns)
+        self._between_ns += between_ns
+        self._of_ns += of_ns
+        board.set_of_rank(self.local_rank, RankWord.BETWEEN_NS, self._between_ns)
+        board.set_of_rank(self.local_rank, RankWord.OF_NS, self._of_ns)
         if self.rank == 0 and self.knows_all and (words[Word.REQUEST] != self._request or self._policy_wants(step)):
             save = self._asked()
             if self.world == 1:

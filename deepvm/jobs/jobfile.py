@@ -278,10 +278,16 @@ def _trained(command: Sequence[str]) -> str:
 
 
 def changed(
-    job: JobFile, *, cloud: str | None = None, name: str | None = None, total_usd: float | None = None
+    job: JobFile,
+    *,
+    cloud: str | None = None,
+    name: str | None = None,
+    total_usd: float | None = None,
+    steps: int | None = None,
 ) -> JobFile:
     """A job with what the command line says. Raises RequestError."""
-    given: dict[str, Any] = {key: value for key, value in (("cloud", cloud), ("name", name)) if value is not None}
+    said: dict[str, Any] = {"cloud": cloud, "name": name, "steps": steps}
+    given = {key: value for key, value in said.items() if value is not None}
     known = job.model_dump(by_alias=True, exclude_unset=True)
     if total_usd is not None:
         given["budget"] = {**known.get("budget", {}), "total_usd": total_usd}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from deepvm.catalog.store import load_catalog
 from deepvm.errors import DeepVMError
 from deepvm.io.file_lock import FileLock
 from deepvm.jobs.decisions.states import Job
@@ -16,7 +17,6 @@ from deepvm.jobs.head.head_state import HeadState
 from deepvm.jobs.history.downtime import LEAST_S, Downtime, caught_up, downtimes, last_seen_s
 from deepvm.jobs.history.final import final_document
 from deepvm.jobs.history.history import EventRow, History, JobRow, Sample
-from deepvm.jobs.submission import on_demand_price
 
 LOCK = "controller.lock"
 """A controller holds it in its job's folder."""
@@ -58,7 +58,7 @@ def standing_of(history: History, row: JobRow, now_s: float, known: Sequence[Eve
         without.append(Downtime(seen_s, world.now_s))
     document = row.result
     if document is None:
-        document = final_document(row.name, row.created_s, world, events, on_demand_usd(row.spec), without)
+        document = final_document(row.name, row.created_s, world, events, on_demand_prices(world), without)
     return Standing(row, world, events, samples, document, controller, now_s, without)
 
 
@@ -101,12 +101,14 @@ def current(world: World, samples: Sequence[Sample], now_s: float) -> World:
     return replace(caught_up(world, samples), now_s=max(world.now_s, now_s))
 
 
-def on_demand_usd(spec: Mapping[str, Any]) -> float | None:
-    """What a machine of a job costs on demand, $/h; None where nobody knows any more."""
-    with contextlib.suppress(DeepVMError, KeyError):
-        price = on_demand_price(spec)
-        return None if price is None else float(price)
-    return None
+def on_demand_prices(world: World) -> dict[str, float]:
+    """What machines of the types that a job has had cost on demand, $/h, as far as the catalog knows."""
+    with contextlib.suppress(DeepVMError):
+        known = load_catalog().by_name
+        types = {m.pool.instance_type for m in world.machines.values()} & known.keys()
+        prices = {name: known[name].on_demand_usd_per_hour for name in types}
+        return {name: float(usd) for name, usd in prices.items() if usd is not None}
+    return {}
 
 
 def controller_of(row: JobRow) -> str:

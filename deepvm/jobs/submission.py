@@ -531,9 +531,3 @@ def more_time(terms: Terms) -> str:
     """The option with which a job goes on whose deadline has come: as long again."""
     minutes = math.ceil(((terms.end_s or 0.0) - terms.begun_s) / 60)
     return f"--deadline {minutes / 60:.3g}h" if minutes >= 60 else f"--deadline {max(minutes, 1)}min"
-
-
-def on_demand_price(spec: Mapping[str, Any]) -> Decimal | None:
-    """What a machine of the job costs on demand, $/h; None if nobody knows."""
-    known = load_catalog().by_name.get(spec["instance_type"])
-    return None if known is None else known.on_demand_usd_per_hour

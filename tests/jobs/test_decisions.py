@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -13,9 +14,11 @@ from support.jobs.simulation import Faults, Simulation, finished
 
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.jobs.decisions import events as d
+from deepvm.jobs.decisions.heard import between_steps
 from deepvm.jobs.decisions.react import react
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import Pool, Reason, Terms, World
+from deepvm.jobs.decisions.world_document import from_document, to_document
 from deepvm.jobs.history.pools import learnt
 
 
@@ -87,6 +90,18 @@ def running(*more: d.Event) -> World:
     for event in (d.Tick(), d.Launched("m1", 1.0), d.Heard("m1", warm=True), d.Started("m1", 1, 0), *more):
         world, _ = react(world, event, 2.0)
     return world
+
+
+def test_what_passes_between_steps_is_summed_up_over_generations() -> None:
+    """Heartbeats say how much it was since their generation began; the first trainer's machine counts."""
+    world = running(d.Heard("m1", 1, 5, between_s=1.0, of_s=4.0), d.Heard("m1", 1, 9, between_s=2.0, of_s=8.0))
+    assert (world.between.s, world.between.of_s) == (2.0, 8.0)
+    world = from_document(to_document(world), world.machines)
+    again = replace(world, generation=2)
+    heard, _ = react(again, d.Heard("m1", 2, 11, between_s=3.0, of_s=4.0), 3.0)
+    assert (heard.between.s, heard.between.of_s) == (5.0, 12.0)
+    second = replace(again, members=("m7", "m1"))
+    assert between_steps(second, d.Heard("m1", 2, 11, between_s=3.0, of_s=4.0)) is second
 
 
 def test_a_rebalance_recommendation_is_an_insurance_and_nothing_else() -> None:

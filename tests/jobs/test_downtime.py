@@ -75,7 +75,7 @@ def test_steps_that_were_lost_meanwhile_are_none() -> None:
 
 def test_it_is_no_training() -> None:
     world, events = slept()
-    found = final_document("one", 0.0, world, events, 7.2, AWAY)
+    found = final_document("one", 0.0, world, events, {"g4dn.xlarge": 7.2}, AWAY)
     assert found["breakdown_s"] == {"allocation": 0, "preparation": 30, "compute": 200, "recompute": 0, "save": 0}
     assert found["downtime_s"] == 1000 and found["total_s"] == 1230 == sum(found["breakdown_s"].values()) + 1000
     assert found["spent_usd"]["downtime"] == pytest.approx(1.0) and found["spent_usd"]["compute"] == pytest.approx(0.2)
@@ -85,10 +85,10 @@ def test_it_is_no_training() -> None:
 
 def test_steps_done_meanwhile_count_for_what_the_work_costs() -> None:
     world, events = slept(25)
-    found = final_document("one", 0.0, world, events, 7.2, [Downtime(100.0, 1100.0, 25)])
+    found = final_document("one", 0.0, world, events, {"g4dn.xlarge": 7.2}, [Downtime(100.0, 1100.0, 25)])
     assert found["breakdown_s"]["compute"] == 150
     assert found["same_work_on_demand_usd"] == pytest.approx(220 * 0.002)
-    unseen = final_document("one", 0.0, world, events, 7.2, [Downtime(100.0, 1100.0, 100)])
+    unseen = final_document("one", 0.0, world, events, {"g4dn.xlarge": 7.2}, [Downtime(100.0, 1100.0, 100)])
     assert unseen["same_work_on_demand_usd"] is None
 
 
@@ -97,7 +97,7 @@ def test_the_forecast_is_compared_with_the_rest(steps: int, capsys: pytest.Captu
     world, events = slept(steps)
     without = [Downtime(100.0, 1100.0, steps)]
     assert step_time(world, events, without) == pytest.approx(2.0)
-    document = final_document("one", 0.0, world, events, 7.2, without)
+    document = final_document("one", 0.0, world, events, {"g4dn.xlarge": 7.2}, without)
     found = forecast(SPEC, 0.0, world, events, (), document, without)
     assert found is not None and found["step_s"] == 2.0
     assert found["fact"] == {"total_s": 230.0, "cost_usd": pytest.approx(0.23), "preemptions": 0}

@@ -363,17 +363,17 @@ def test_one_that_was_given_up_is_forgotten_when_it_comes_late_or_with_its_gener
 
 def test_what_people_see_of_it() -> None:
     world = after(trains(Terms(1, 1)), [d.Safe(1, 100, Reason.INSURANCE)], 600.0)
-    assert list(saved_words(final_document("job", 0.0, world, [], None))) == [
+    assert list(saved_words(final_document("job", 0.0, world, [], {}))) == [
         "saved versions: 1 insurance; the newest has 100 steps"
     ]
     world = after(world, [unsaved(Reason.INSURANCE), unsaved(Reason.INSURANCE)], 601.0)
-    document = final_document("job", 0.0, world, [], None)
+    document = final_document("job", 0.0, world, [], {})
     assert list(saved_words(document))[1] == "2 saves failed, 2 since the newest version: the bucket is full"
     assert "version 100 is safe, 1 save, 2 saves failed since" in " ".join(live_lines("job", world, Limits(), [], 200))
     stopped = {**document, "state": "stopped", "why": "stopped by the user"}
     assert "after 500 steps, 100 of them safe; " in next(closing_lines(stopped, world.terms, [], Path("/x")))
     world = after(world, [d.Safe(1, 500, Reason.INSURANCE)], 602.0)
-    document = final_document("job", 0.0, world, [], None)
+    document = final_document("job", 0.0, world, [], {})
     assert list(saved_words(document)) == ["saved versions: 2 insurance", "2 saves failed"]
     older = {k: v for k, v in document.items() if k not in ("failed_saves", "version")}
     assert list(saved_words(older)) == ["saved versions: 2 insurance"]

@@ -15,10 +15,12 @@ from deepvm.jobs.controller.controller import Submitted
 from deepvm.jobs.decisions.events import Safe
 from deepvm.jobs.decisions.react import react
 from deepvm.jobs.decisions.states import Job, Machine
-from deepvm.jobs.decisions.world import Counts, MachineRecord, Pool, Reason, Role, Terms, World
+from deepvm.jobs.decisions.world import Between, Counts, MachineRecord, Pool, Reason, Role, Terms, World
 from deepvm.jobs.history.final import final_document
 from deepvm.jobs.history.history import PLACE, EventRow, History
 from deepvm.jobs.history.spent import spent
+from deepvm.reports.jobs.listing import print_job
+from deepvm.reports.jobs.run_page import RunPage
 
 POOL = Pool("g4dn.xlarge", "z", "spot", 0.3)
 
@@ -68,7 +70,7 @@ def test_a_job_that_was_stopped_and_resumed() -> None:
     seconds = {"allocation": 5.0, "preparation": 20.0, "compute": 110.0, "recompute": 0.0, "save": 0.0}
     assert {cause: round(s, 6) for cause, s in found.seconds.items()} == seconds
     assert found.usd["release"] == pytest.approx(0.3 / 3600 * 5)
-    document = final_document("job", 0.0, done, events, None)
+    document = final_document("job", 0.0, done, events, {})
     assert document["total_s"] == sum(document["breakdown_s"].values()) == 135.0
     still = breakdown(0.0, replace(done, job=Job.STOPPED), [*events[:3]])
     assert still["compute"] == 30.0
@@ -79,7 +81,7 @@ def test_a_job_that_fails_before_its_first_step_has_trained_nothing() -> None:
     events = rows((10.0, "running"), (25.0, "failed"))
     found = breakdown(0.0, failed, events)
     assert (found["compute"], found["preparation"]) == (0.0, 25.0)
-    document = final_document("job", 0.0, failed, events, 0.5)
+    document = final_document("job", 0.0, failed, events, {"g4dn.xlarge": 0.5})
     assert document["same_work_on_demand_usd"] is None and document["on_demand_cost_usd"] > 0
     one = breakdown(0.0, replace(failed, reached=1), events)
     assert one["compute"] == 15.0
@@ -103,6 +105,33 @@ def test_a_save_before_a_preemption_takes_until_it_is_safe(reason: Reason, savin
     before = World(Terms(1, 1), 0.0, Job.RUNNING, {"m1": machine("m1", 0.0, None)}, generation=1, members=("m1",))
     after, _ = react(before, Safe(1, 5, reason, stall_s=0.25, took_s=3.0), 1.0)
     assert after.saving_s == saving_s
+
+
+def test_what_comes_before_the_steps_and_between_them(capsys: pytest.CaptureFixture[str]) -> None:
+    events = [
+        EventRow(
+            9.0, "prepared", "pending", {"id": "m1", "code_s": 1.0, "setup_s": 50.0, "data_s": 0.0, "load_s": 4.0}
+        ),
+        EventRow(
+            9.0, "prepared", "pending", {"id": "m2", "code_s": 2.0, "setup_s": 70.0, "data_s": 0.0, "load_s": 4.0}
+        ),
+        EventRow(12.0, "stepped", "running", {"id": "m1", "generation": 1, "took_s": 12.0}),
+    ]
+    job = worlds.one_machine()
+    slow = replace(job.world, between=Between(s=31.0, of_s=100.0))
+    document = final_document("job", worlds.START_S, slow, events, {})
+    assert document["phases_s"] == {"code": 1.5, "setup": 60.0, "data": 0.0, "load": 4.0, "first_step": 12.0}
+    assert document["between_steps"] == 0.31
+    print_job(document, ())
+    out, page = capsys.readouterr().out, RunPage(replace(job, document=document)).render()
+    for said in (
+        "on average: 60 s for setup and 12 s for their first step",
+        "31% of the training passes between steps",
+    ):
+        assert said in out and said in page
+    print_job(job.document, ())
+    assert "on average" not in (out := capsys.readouterr().out) and "between steps" not in out
+    assert job.document["between_steps"] is None and set(job.document["phases_s"].values()) == {None}
 
 
 def test_what_is_wrong_with_a_simulation_keeps_no_job_from_its_final_document(
@@ -153,6 +182,7 @@ while step < int(sys.argv[1]):
     began = time.monotonic()
     with dt.step_context():
         time.sleep(0.02)
+    time.sleep(0.005)  # data
     spent["compute"] += time.monotonic() - began
     step += 1
     if dt.check_save():
@@ -168,14 +198,18 @@ while step < int(sys.argv[1]):
 def test_the_training_says_the_same(home: Home) -> None:
     (home.code / "own.py").write_text(TIMED)
     inject = {"mttp": "1s", "count": 2, "grace": "4s", "seed": 4}
-    found = home.document("run", str(home.job("timed", "exec python own.py 200;", inject=inject)))
+    found = home.document("run", str(home.job("timed", "exec python own.py 200;", inject=inject, setup="sleep 0.3")))
     took = found["breakdown_s"]
     assert sum(took.values()) == pytest.approx(found["total_s"], rel=0.01)
     assert (found["state"], found["lost_steps"], took["recompute"]) == ("done", 0, 0.0)
+    phases = found["phases_s"]
+    assert 0.3 <= phases["setup"] < 1.0 and phases["code"] > 0 == phases["data"] and 0 < phases["first_step"] < 5
+    # 5 ms between steps of 20; what is said last of a generation may be up to a heartbeat old.
+    assert 0.15 < found["between_steps"] < 0.4
     told = [eval(file.read_text()) for file in home.result.glob("spent-*")]
     assert len(told) == found["generations"] == 3
     steps_s = sum(t["compute"] for t in told)
     # Three starts and ends of a script, and the time in which a trainer stands after its version is safe.
     assert steps_s <= took["compute"] + took["save"] <= 1.5 * steps_s + 3 * 0.7
     assert took["allocation"] >= 0.5 + 2 * 0.2  # half a second each; a part of it passes while the version is saved
-    assert set(took) == set(final_document("x", 0.0, world(1.0), [], None)["breakdown_s"])
+    assert set(took) == set(final_document("x", 0.0, world(1.0), [], {})["breakdown_s"])

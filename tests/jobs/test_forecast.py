@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.jobs import worlds
 from support.jobs.runs import Home
 
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import MachineRecord, Pool, Terms, World
 from deepvm.jobs.history.final import final_document
-from deepvm.jobs.history.forecast import forecast
+from deepvm.jobs.history.forecast import UnforeseenError, forecast, forecast_of
 from deepvm.jobs.history.history import EventRow
 from deepvm.reports.jobs.listing import print_job
+from deepvm.reports.jobs.run_page import RunPage
 
 SPOT, STEADY = Pool("g4dn.xlarge", "here", "spot", 3.6), Pool("g4dn.xlarge", "here", "on-demand", 7.2)
 SPEC: dict[str, Any] = {"cloud": "local", "inject": None}
@@ -37,8 +39,8 @@ def done(terms: Terms, pool: Pool = SPOT) -> tuple[World, list[EventRow]]:
 
 def found(terms: Terms, pool: Pool = SPOT, spec: dict[str, Any] = SPEC, **more: Any) -> dict[str, Any]:
     world, events = done(terms, pool)
-    document = final_document("one", 0.0, world, events, 7.2)
-    known = forecast({**SPEC, **spec}, 0.0, world, events, more.get("machines", ()), document)
+    document = final_document("one", 0.0, world, events, {"g4dn.xlarge": 7.2})
+    known = forecast_of({**SPEC, **spec}, 0.0, world, events, more.get("machines", ()), document)
     return {**document, "forecast": known}
 
 
@@ -90,21 +92,43 @@ def test_starts_are_expected_as_earlier_ones_took() -> None:
 
 
 @pytest.mark.parametrize(
-    "terms", [Terms(1, 1), Terms(1, 2, steps=100), Terms(1, 1, steps=100, bought=STEADY, end_s=1e9)]
+    ("terms", "why"),
+    [
+        (Terms(1, 2, steps=100), "no forecast: the simulator has no jobs that change their size"),
+        (
+            Terms(1, 1, steps=100, bought=STEADY, end_s=1e9),
+            "no forecast: the simulator has no jobs whose market follows",
+        ),
+    ],
 )
-def test_what_nobody_could_know_is_not_invented(terms: Terms, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_nobody_could_know_is_not_invented(terms: Terms, why: str, capsys: pytest.CaptureFixture[str]) -> None:
     document = found(terms)
     assert document["forecast"] is None
     print_job(document, ())
-    assert "forecast" not in capsys.readouterr().out
+    assert why in capsys.readouterr().out
+    page = RunPage(replace(worlds.one_machine(), document={**worlds.one_machine().document, **document})).render()
+    assert why in page
+
+
+def test_a_job_that_is_done_has_a_forecast_for_the_steps_that_it_did(capsys: pytest.CaptureFixture[str]) -> None:
+    """``deepvm run plan.json -- COMMAND`` need not say how many there are."""
+    document, said = found(Terms(1, 1, restart_s=30.0)), found(Terms(1, 1, restart_s=30.0, steps=100))
+    assert document["forecast"] == {**said["forecast"], "steps_given": False}
+    assert document["forecast"]["steps"] == 100 and document["unforeseen"] == ""
+    print_job(document, ())
+    assert "forecast for 100 steps (as many as were done), with lives" in capsys.readouterr().out
+    world, events = done(Terms(1, 1))
+    stopped = replace(world, job=Job.STOPPED)
+    with pytest.raises(UnforeseenError, match="nobody has said how many steps"):
+        forecast(SPEC, 0.0, stopped, events, (), document)
 
 
 def test_a_job_that_was_stopped_has_no_deviation(capsys: pytest.CaptureFixture[str]) -> None:
     world, events = done(Terms(1, 1, steps=300))
     world = replace(world, job=Job.STOPPED)
-    document = final_document("one", 0.0, world, events, 7.2)
+    document = final_document("one", 0.0, world, events, {"g4dn.xlarge": 7.2})
     known = forecast(SPEC, 0.0, world, events, (), document)
-    assert known is not None and known["off"] is None and known["steps"] == 300
+    assert known["off"] is None and known["steps"] == 300
     print_job({**document, "forecast": known}, ())
     out = capsys.readouterr().out
     assert "forecast for 300 steps, with lives of 60 min and starts of 5 min on average:" in out, out
@@ -138,4 +162,5 @@ def test_a_whole_job(home: Home) -> None:
     assert "Forecast and fact" in page and "forecast for 200 steps" in page
     again = home.document("run", str(job), "--name", "second")
     assert again["forecast"]["start_s"] < 15.0 and abs(again["forecast"]["off"]["total_s"]) < 0.5
-    assert home.document("run", str(home.job("third", "exec python own.py 20 0.02;")))["forecast"] is None
+    third = home.document("run", str(home.job("third", "exec python own.py 20 0.02;")))["forecast"]
+    assert (third["steps"], third["steps_given"]) == (20, False)

@@ -141,7 +141,7 @@ def test_the_closing_line_names_the_option_that_helps() -> None:
         world = heard_until(world, world.now_s, world.now_s + 4000.0, 40)
         world = after(world, [d.Started("m1", again, 40), d.Started("m2", again)], world.now_s)
     assert world.job is Job.FAILED
-    document = final_document("job", 0.0, world, [], None)
+    document = final_document("job", 0.0, world, [], {})
     *_, said = closing_lines(document, world.terms, [], Path("/x"))
     assert said.endswith("; if it only takes longer, deepvm jobs resume job --start-timeout none goes on")
     between = {**document, "why": "the training hangs on m1: no step in 30 min, since step 4 at 9 (step_timeout)"}

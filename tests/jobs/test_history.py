@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import socket
 import sqlite3
@@ -21,11 +22,13 @@ import sqlalchemy as sa
 from support.effort import examples
 
 from deepvm.errors import DataError
+from deepvm.jobs.controller.changes import rows_of
 from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.react import react
 from deepvm.jobs.decisions.world import Pool, Terms, World
 from deepvm.jobs.history.history import PLACE, SCHEMA, EventRow, History, Sample
 from deepvm.jobs.history.pools import expected_life_s, learnt, lives_by_type, pools_of
+from deepvm.reports.jobs.pools import print_pools
 
 POOL = Pool("g4dn.xlarge", "here", "spot", 0.36)
 
@@ -144,6 +147,37 @@ def test_jobs_machines_and_events(place: str, tmp_path: Path) -> None:
         (pool,) = pools_of(history.machines(), 206.0)
         assert (pool.instance_type, pool.machines, pool.preemptions, pool.mttp_s) == ("g4dn.xlarge", 1, 0, None)
         assert pool.lived_s == pytest.approx(101.0) and pool.allocation_s == pytest.approx(0.0, abs=6)
+
+
+def test_rebalance_recommendations_are_counted_and_notices_have_their_lead(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with History.open({PLACE: place}) as history:
+        for name in ("one", "two"):
+            world = new_world()
+            history.add_job(name, 100.0, tmp_path, {"cloud": "aws"}, world)
+            steps: tuple[tuple[d.Event, float], ...] = (
+                (d.Tick(), 100.0),
+                (d.Launched("m1", 105.0), 106.0),
+                *([(d.Rebalanced("m1"), 107.0)] if name == "one" else []),
+                (d.Noticed("m1", 300.0), 180.0),
+                (d.Listed({}, {"m1": (105.0, 290.0)}), 300.0),
+            )
+            for event, at_s in steps:
+                after, _ = react(world, event, at_s)
+                history.commit(
+                    name, world, after, rows_of(world, after, [] if isinstance(event, d.Listed) else [(event, {})])
+                )
+                world = after
+        machines = history.machines()
+    told = {(m["job"], m["id"]): m["rebalanced_s"] for m in machines}
+    assert told["one", "m1"] == 107.0 and told["two", "m1"] is None
+    (pool,) = pools_of(machines, 400.0)
+    assert (pool.preemptions, pool.rebalances, pool.leads_s) == (2, 1, pytest.approx(110.0))
+    print_pools([pool])
+    header, row = (re.split("  +", line.strip()) for line in capsys.readouterr().out.splitlines())
+    shown = dict(zip(header, row, strict=True))
+    assert (shown["notice"], shown["rebalance"]) == ("110 s", "1")
 
 
 def of_version_1(place: str, folder: Path) -> None:

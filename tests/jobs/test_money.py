@@ -109,7 +109,7 @@ def test_time_and_money_by_cause() -> None:
 
 def test_the_final_document_compares_with_on_demand() -> None:
     world, events = job()
-    found = final_document("one", 0.0, world, events, 7.2)
+    found = final_document("one", 0.0, world, events, {"g4dn.xlarge": 7.2})
     lived_s = 58.0 + 50.5 + 36.0
     assert found["cost_usd"] == pytest.approx(lived_s * 0.001 + 169 * 0.0001)
     assert found["on_demand_cost_usd"] == pytest.approx(lived_s * 0.002 + 169 * 0.0001)  # the anchor is anyway
@@ -119,9 +119,30 @@ def test_the_final_document_compares_with_on_demand() -> None:
     assert sum(found["breakdown_s"].values()) == pytest.approx(found["total_s"]) == 174.0
 
 
+def test_each_machine_is_compared_with_its_own_type(capsys: pytest.CaptureFixture[str]) -> None:
+    """A job that took the next-ranked type for one machine; of a type without a price nothing is guessed."""
+    world, events = job()
+    other = Pool("g6.xlarge", "z", "spot", 3.6)
+    world = replace(world, machines={**world.machines, "m2": replace(world.machines["m2"], pool=other)})
+    found = final_document("one", 0.0, world, events, {"g4dn.xlarge": 7.2, "g6.xlarge": 36.0})
+    assert found["on_demand_cost_usd"] == pytest.approx((58.0 + 36.0) * 0.002 + 50.5 * 0.01 + 169 * 0.0001)
+    once = (111.0 - 3.5) / 111.0 * 100 / 107
+    steps_usd = ((48.0 + 23.0) * 0.002 + 39.5 * 0.01) * once
+    assert found["same_work_on_demand_usd"] == pytest.approx(steps_usd + 10 * 0.002)
+    assert found["unpriced_types"] == []
+
+    unknown = final_document("one", 0.0, world, events, {"g4dn.xlarge": 7.2})
+    assert unknown["on_demand_cost_usd"] is unknown["same_work_on_demand_usd"] is None
+    assert unknown["unpriced_types"] == ["g6.xlarge"]
+    print_job(unknown, ())
+    out = capsys.readouterr().out
+    assert "nothing is compared with on-demand machines: the on-demand price of g6.xlarge is not known" in out
+    assert "was saved" not in out
+
+
 def test_the_report(capsys: pytest.CaptureFixture[str]) -> None:
     world, events = job()
-    document = final_document("one", 0.0, world, events, 7.2)
+    document = final_document("one", 0.0, world, events, {"g4dn.xlarge": 7.2})
     seen = observed(0.0, world, events)
     assert seen is not None
     document["validation"] = validation(seen, world.terms, world.terms.policy, 3.6)

@@ -24,6 +24,9 @@ class AgentSaves:
         """Count from now on."""
         self._link = link
         self._since_ns = time.perf_counter_ns()
+        self._stepped = self._between = False
+        """Whether the last step ended at ``_since_ns``, and whether no other has begun since."""
+        self._saved_ns = self._between_ns = 0
         self._held: tuple[Handle, Scheduled] | None = None
 
     @classmethod
@@ -39,7 +42,12 @@ class AgentSaves:
         """Training goes on from a version."""
         if not self._link.rank:
             self._link.tell({"tell": "restored", "version": version})
-        self._since_ns = time.perf_counter_ns()
+        self._since_ns, self._stepped = time.perf_counter_ns(), False
+
+    def forwarded(self) -> None:
+        """The model is used: what it was given has come by now."""
+        if self._between:
+            self._between, self._between_ns = False, time.perf_counter_ns() - self._since_ns - self._saved_ns
 
     def stepped(self, version: int, ask: Callable[[float | None], object]) -> Scheduled | None:
         """A step has ended; returns the save that is due, the same on all ranks.
@@ -52,12 +60,17 @@ class AgentSaves:
             found = self._link.asked_here()
             if found is not None:
                 ask(found.limit_ms / 1000 if found.reason.holds else None)
-        return self._link.stepped(version, now_ns - since_ns)
+        # Who uses the model by another way than its forward does not say when a step begins.
+        known, took_ns = self._stepped and not self._between, now_ns - since_ns
+        self._stepped = self._between = True
+        self._saved_ns = 0
+        return self._link.stepped(version, took_ns, self._between_ns if known else 0, took_ns if known else 0)
 
     def begun(self, handle: Handle, scheduled: Scheduled | None) -> None:
         """A version is being saved; ``scheduled``: for what the agent asked, None if it did not."""
         save = scheduled or Scheduled(SaveReason.NONE)
         self._link.saving(handle.version)
+        self._saved_ns = time.perf_counter_ns() - self._since_ns
         if not self._link.rank:
             safe = handle.lasting if save.reason.ends else handle.remote_done
             announced_s = self._link.announced_s if scheduled is not None else 0.0

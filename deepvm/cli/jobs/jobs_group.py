@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -259,7 +259,7 @@ def _command(name: str, message: Mapping[str, Any]) -> None:
             raise RequestError("NAME", name, f"a job that has not ended; {name} {_ENDED[row.result['state']]}")
         cloud = cloud_of(row.spec["cloud"]) if has_head(row) else None
         if isinstance(cloud, Headed):
-            _check(name, send(row, history, cloud, secret_in(row.folder), message))
+            _check(name, send(row, history, cloud, secret_in(row.folder), message, _leaves_page(history)))
             return
     place = row.folder / "controller"
     client = ControllerClient(lambda: place.read_text().strip(), USER, secret_of(secret_in(row.folder), USER))
@@ -276,12 +276,19 @@ def _check(name: str, answer: Mapping[str, Any]) -> None:
         raise DataError(f"{name}: {answer['error']}")
 
 
+def _leaves_page(history: History) -> Callable[[JobRow], object]:
+    """What a job whose head is gone leaves in its folder here: its page."""
+    from deepvm.cli.jobs.run import write_page
+
+    return lambda row: write_page(row.name, history)
+
+
 def _look_at_heads(history: History) -> None:
     """Have the history know what the heads have written down of their jobs."""
     from deepvm.jobs.head.remote import refresh_all
     from deepvm.jobs.submission import cloud_of
 
-    refresh_all(history, cloud_of, note)
+    refresh_all(history, cloud_of, note, _leaves_page(history))
 
 
 def _look_at_head(history: History, row: JobRow, *, logs: bool = False) -> None:
@@ -294,6 +301,6 @@ def _look_at_head(history: History, row: JobRow, *, logs: bool = False) -> None:
         try:
             cloud = cloud_of(row.spec["cloud"])
             if isinstance(cloud, Headed):
-                refresh(row, history, cloud, logs=logs)
+                refresh(row, history, cloud, logs=logs, at_end=_leaves_page(history))
         except (RefusedError, UnknownError) as error:
             note(f"{row.name}: what is shown may be old: {error}")

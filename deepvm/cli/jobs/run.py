@@ -37,6 +37,9 @@ def run(
     total_usd: Annotated[
         float | None, opt("Save and stop before the job costs more, in dollars; default: the job file's.", "USD")
     ] = None,
+    steps: Annotated[
+        int | None, opt("Steps of all the work: shows how far it is, and a forecast; default: the job file's.", "N")
+    ] = None,
     detach: Detach = False,
     dry_run: Annotated[bool, flag("--dry-run", "Show what would be rented, and rent nothing.")] = False,
     keep: Keep = False,
@@ -61,7 +64,7 @@ def run(
     from deepvm.reports.jobs import listing
 
     found = job_of_plan(job, command) if command else read_job_file(job)
-    found = changed(found, cloud=cloud, name=name, total_usd=total_usd)
+    found = changed(found, cloud=cloud, name=name, total_usd=total_usd, steps=steps)
     if command:
         job = Path(job.name)  # what is named below is in this folder
         if cloud is None:
@@ -185,8 +188,8 @@ def control(
     from deepvm.jobs.head.mirror_keeper import keeper_of
     from deepvm.jobs.history.downtime import downtimes
     from deepvm.jobs.history.final import final_document
-    from deepvm.jobs.history.forecast import forecast
-    from deepvm.jobs.standing import on_demand_usd
+    from deepvm.jobs.history.forecast import forecast_of
+    from deepvm.jobs.standing import on_demand_prices
     from deepvm.jobs.submission import cloud_of
     from deepvm.reports.jobs.events import closing_lines
     from deepvm.reports.jobs.listing import print_job
@@ -213,17 +216,17 @@ def control(
     with _cured(f"the job is over; then 'deepvm jobs resume {job.name}' {does}"):
         events = history.events(job.name)
         without = downtimes(events, history.samples(job.name))
-        document = final_document(job.name, row.created_s, end, events, on_demand_usd(row.spec), without)
+        document = final_document(job.name, row.created_s, end, events, on_demand_prices(end), without)
         earlier = [m for m in history.machines() if m["job"] != job.name]
         document["forecast"] = _if_possible(
-            "forecast", lambda: forecast(row.spec, row.created_s, end, events, earlier, document, without)
+            "forecast", lambda: forecast_of(row.spec, row.created_s, end, events, earlier, document, without)
         )
         if validate and without:
             note("nothing is compared: the job had no controller for a while, which the simulator does not model")
         elif validate:
             document["validation"] = _if_possible("validation", lambda: _validation(row.created_s, end, events))
         history.finish(job.name, document)
-    page = _page(job, history)
+    page = write_page(job.name, history)
     print_as(output, lambda: print_job(document, ()), lambda: document)
     state = document["state"]
     for line in closing_lines(document, end.terms, controller.last_lines, job.folder):
@@ -281,7 +284,7 @@ def _validation(created_s: float, world: World, events: Sequence[EventRow]) -> d
     return validation(seen, world.terms, world.terms.policy, world.pools[0].usd_per_hour)
 
 
-def _page(job: Submitted, history: History) -> Path | None:
+def write_page(name: str, history: History) -> Path | None:
     """Write the page of a job that is over; None where it cannot be written, which is no reason to fail."""
     import time
 
@@ -290,9 +293,9 @@ def _page(job: Submitted, history: History) -> Path | None:
     from deepvm.jobs.standing import standing_of
     from deepvm.reports.jobs.run_page import RunPage
 
-    row = history.job(job.name)
+    row = history.job(name)
     assert row is not None
-    place = job.folder / "run.html"
+    place = row.folder / "run.html"
     try:
         write_bytes(place, RunPage(standing_of(history, row, time.time()), __version__).render().encode())
     except DataError as error:

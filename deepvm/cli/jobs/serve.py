@@ -57,6 +57,7 @@ def serve(
 
 def _follow_heads(over: threading.Event) -> None:
     """Have the history know what the heads of jobs have written down, every few seconds."""
+    from deepvm.cli.jobs.run import write_page
     from deepvm.errors import DeepVMError
     from deepvm.jobs.head.remote import refresh_all
     from deepvm.jobs.history.history import History
@@ -65,5 +66,5 @@ def _follow_heads(over: threading.Event) -> None:
     with History.open() as history:
         while not over.is_set():
             with contextlib.suppress(DeepVMError, OSError):
-                refresh_all(history, cloud_of, lambda said: None)
+                refresh_all(history, cloud_of, lambda said: None, lambda row: write_page(row.name, history))
             over.wait(_LOOK_S)

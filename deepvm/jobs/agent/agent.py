@@ -130,7 +130,7 @@ class Agent:
         preparation.set_up(spec["setup"], code, {**environ, **spec["env"]})
         preparation.have_data(spec["data"], lambda text: self._said(0, text))
         self._trainers = Trainers(command, environ, self._said)
-        self._trainers.warm_up()
+        preparation.load(self._trainers.warm_up)
         self._prepared.set()
         return self._trainers, preparation.orphan_after_s
 
@@ -169,6 +169,8 @@ class Agent:
             "idle_s": self._progress.idle_s,
             "printed_s": self._progress.printed_s,
             "longest_s": self._progress.longest_s,
+            "between_s": board.of_rank(0, RankWord.BETWEEN_NS) / 1e9 if board is not None else 0.0,
+            "of_s": board.of_rank(0, RankWord.OF_NS) / 1e9 if board is not None else 0.0,
             "seen": self._orders.digest,
             "scheduled": self._scheduled,
             "wait_s": around.beat_s if ready else 0.0 if doing else _RETRY_S,
@@ -384,11 +386,15 @@ class Agent:
         if waits_for is None and begun and save is not None and SaveReason(save["reason"]).holds:
             waits_for = save["asked_s"] if time.time() < save["limit_s"] else None
         self._progress.look(steps, waits_for)
+        if (took_s := self._progress.first_s()) is not None and self._is_first(self._orders):
+            self._reporter.add("stepped", generation=self._running, took_s=took_s)
 
     def _watch(self) -> None:
         """Tell how trainers have ended; while they train, get others ready for the next generation."""
         trainers, board = self._trainers, self._board
         assert trainers is not None
+        if not self._preparation.over and (trainers.warm or trainers.running):
+            self._preparation.end()
         trains = board is not None and board.of_rank(0, RankWord.STEP) > self._plan.last_step
         if (trains or not trainers.running) and time.monotonic() >= self._warmed_s + _WARM_AGAIN_S:
             self._warmed_s = time.monotonic()

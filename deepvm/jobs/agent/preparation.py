@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -28,6 +28,7 @@ ORPHAN_SAVE_S = 300.0
 """For so long trainers may save before a machine ends that hears of no controller."""
 _LAST_LINES = 40
 _TOLD_S, _RETRY_S = 300.0, 0.1
+PARTS = ("code_s", "setup_s", "data_s")
 
 log = logging.getLogger("deepvm.agent")
 
@@ -66,6 +67,10 @@ class Preparation:
         """Start nothing yet."""
         self._around, self._client, self._reporter, self._silence = around, client, reporter, silence
         self._setup: subprocess.Popen[bytes] | None = None
+        self._took_s: dict[str, float] = {}
+        self._loads_s = 0.0
+        self.over = False
+        """Whether trainers could begin once, and the controller hears how long it took."""
         self.doing = "fetches the code"
         """How far it is."""
         self.orphan_after_s = around.orphan_after_s
@@ -103,11 +108,12 @@ class Preparation:
         if spec["has_code"]:
             archive = folder / "code.tar.gz"
             point("agent.before-code")
-            self._insist(lambda: self._client.fetch("/code", archive))
-            try:
-                unpack(archive, code)
-            except DataError as error:
-                self.give_up("unusable", why=f"code: {error}")
+            with self._timed("code_s"):
+                self._insist(lambda: self._client.fetch("/code", archive))
+                try:
+                    unpack(archive, code)
+                except DataError as error:
+                    self.give_up("unusable", why=f"code: {error}")
             archive.unlink()
             point("agent.after-code")
         return code
@@ -119,7 +125,8 @@ class Preparation:
             return
         point("agent.before-setup")
         try:
-            failed, last = run_setup(command, code, environ, self._does, self._runs)
+            with self._timed("setup_s"):
+                failed, last = run_setup(command, code, environ, self._does, self._runs)
         except OSError as error:
             self.give_up("unusable", why=f"setup: {error}")
         if failed:
@@ -135,9 +142,27 @@ class Preparation:
             self._does(f"fetches {text}")
 
         try:
-            have_data(wanted, self._around.folder / "data", both)
+            with self._timed("data_s"):
+                have_data(wanted, self._around.folder / "data", both)
         except DataError as error:
             self.give_up("unusable", why=f"data: {error}")
+
+    def load(self, warm_up: Callable[[], object]) -> None:
+        """Have the first trainers load; :meth:`end` once they have."""
+        self._loads_s = time.monotonic()
+        warm_up()
+
+    def end(self) -> None:
+        """Tell how long the parts of it have taken."""
+        self.over = True
+        parts = {name: round(self._took_s.get(name, 0.0), 3) for name in PARTS}
+        self._reporter.add("prepared", **parts, load_s=round(time.monotonic() - self._loads_s, 3))
+
+    @contextlib.contextmanager
+    def _timed(self, part: str) -> Iterator[None]:
+        began_s = time.monotonic()
+        yield
+        self._took_s[part] = time.monotonic() - began_s
 
     def stop(self) -> None:
         """End a setup that runs."""

@@ -28,10 +28,11 @@ class Progress:
 
     def begin(self) -> None:
         """A generation begins."""
-        self._since_s = self._clock()
+        self._begun_s = self._since_s = self._clock()
         self._steps: Sequence[int] = ()
         self._waits_for: float | None = None
         self._printed_s: float | None = None
+        self._first_s: float | None = None
         self.longest_s: float | None = None
 
     def look(self, steps: Sequence[int], waits_for: float | None = None) -> None:
@@ -42,10 +43,17 @@ class Progress:
         """
         now_s = self._clock()
         if steps != self._steps and any(steps):
+            if self.longest_s is None:
+                self._first_s = now_s - self._begun_s
             self.longest_s = 0.0 if self.longest_s is None else max(self.longest_s, now_s - self._since_s)
             self._steps, self._since_s, self._waits_for = steps, now_s, None
         elif waits_for is not None and self._waits_for in (None, waits_for):
             self._since_s, self._waits_for = now_s, waits_for
+
+    def first_s(self) -> float | None:
+        """From the beginning to the first step, once; None before it, and afterwards."""
+        first_s, self._first_s = self._first_s, None
+        return first_s
 
     def printed(self) -> None:
         """A trainer has printed a line."""

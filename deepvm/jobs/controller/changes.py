@@ -27,6 +27,7 @@ def has_changed(before: World, world: World) -> bool:
             facts=world.facts,
             pace=world.pace,
             pulse=world.pulse,
+            between=world.between,
             machines={},
             cold=frozenset(),
         )

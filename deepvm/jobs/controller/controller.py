@@ -30,7 +30,7 @@ from deepvm.jobs.controller.samples import Sampler
 from deepvm.jobs.controller.server import Strangers, listening, server_of
 from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions import hangs
-from deepvm.jobs.decisions.heard import further, why_not_saved
+from deepvm.jobs.decisions.heard import between_steps, further, why_not_saved
 from deepvm.jobs.decisions.injection import Injection
 from deepvm.jobs.decisions.react import Orders, begun_anew, orders_of, react
 from deepvm.jobs.decisions.states import Machine
@@ -323,6 +323,8 @@ class Controller:
         generation, members = self.world.generation, self.world.members
         own = [(b, at_s) for m, (b, at_s) in found.items() if b.epoch == generation and m in members]
         self.world = hangs.heard(self.world, own)
+        for beat, _ in own:
+            self.world = between_steps(self.world, beat)
         steps = [(b.step, at_s) for b, at_s in own]
         step_s = next((b.step_s for b, _ in own if b.step_s), float(self.world.facts.step_s))
         facts = replace(self.world.facts, step_s=step_s)

@@ -52,7 +52,11 @@ def beat_of(machine: str, message: Mapping[str, Any]) -> Beat:
         whole(message, "step_ns", _MOST_NUMBER) / 1e9,
         truth(message, "spare") if "spare" in message else True,
         text(message, "preparing")[:_LONGEST_DOING] if "preparing" in message else "",
-        *(None if message.get(key) is None else seconds(message, key) for key in ("idle_s", "printed_s", "longest_s")),
+        idle_s=_seconds_if_any(message, "idle_s"),
+        printed_s=_seconds_if_any(message, "printed_s"),
+        longest_s=_seconds_if_any(message, "longest_s"),
+        between_s=_seconds_if_any(message, "between_s") or 0.0,
+        of_s=_seconds_if_any(message, "of_s") or 0.0,
     )
     return Beat(
         address,
@@ -96,6 +100,11 @@ def event_of(machine: str, report: Mapping[str, Any]) -> tuple[d.Event, Mapping[
     if kind == "unsaved":
         reason = _OF_AGENT[SaveReason(whole(report, "reason"))]
         return d.Unsaved(_generation(report), text(report, "why")[:_LONGEST], reason), {}
+    if kind == "prepared":
+        parts = ("code_s", "setup_s", "data_s", "load_s")
+        return d.Prepared(machine, *(seconds(report, part) for part in parts)), {}
+    if kind == "stepped":
+        return d.Stepped(machine, _generation(report), seconds(report, "took_s")), {}
     if kind == "rebalance":
         return d.Rebalanced(machine), {}
     if kind == "deaf":
@@ -154,6 +163,10 @@ def seconds(message: Mapping[str, Any], key: str) -> float:
     if type(found) not in (int, float) or not 0 <= found <= _MOST_S:  # neither NaN nor infinity is
         raise ValueError(f"{key}: not a number of seconds")
     return float(found)
+
+
+def _seconds_if_any(message: Mapping[str, Any], key: str) -> float | None:
+    return None if message.get(key) is None else seconds(message, key)
 
 
 def text(message: Mapping[str, Any], key: str) -> str:

@@ -55,7 +55,8 @@ class Heard:
     ``preparing``: what it does before it can start any, as "fetches data: 3 of 10 GB"; empty when that is over.
     ``idle_s``: since the newest sign of life of its trainers, None where the agent does not say; ``printed_s``: since
     they printed a line, None if they have not; ``longest_s``: the longest time between two of their steps, None before
-    the first (:mod:`deepvm.jobs.agent.signs_of_life`).
+    the first (:mod:`deepvm.jobs.agent.signs_of_life`). ``between_s``: of ``of_s`` seconds of this generation, how many
+    have passed between its first trainer's steps.
     """
 
     id: str
@@ -68,6 +69,8 @@ class Heard:
     idle_s: float | None = None
     printed_s: float | None = None
     longest_s: float | None = None
+    between_s: float = 0.0
+    of_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,26 @@ class Deaf:
 
     id: str
     why: str
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """How long a machine took to get ready: for code, setup and data, and until trainers could begin."""
+
+    id: str
+    code_s: float
+    setup_s: float
+    data_s: float
+    load_s: float
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """The first trainer of a generation has done its first step, ``took_s`` after it was started."""
+
+    id: str
+    generation: int
+    took_s: float
 
 
 @dataclass(frozen=True)
@@ -235,6 +258,8 @@ Event: TypeAlias = (
     | Noticed
     | Rebalanced
     | Deaf
+    | Prepared
+    | Stepped
     | Started
     | Ended
     | Safe

@@ -18,12 +18,14 @@ from deepvm.jobs.decisions.events import (
     Launched,
     Listed,
     Noticed,
+    Prepared,
     Rebalanced,
     Refused,
     Safe,
     SaveNow,
     Silent,
     Started,
+    Stepped,
     Stop,
     Struck,
     Tick,
@@ -61,7 +63,7 @@ def known(world: World, event: Event) -> World:
         return _of_generation(world, event)
     if isinstance(event, Downtime):  # how long steps take is to be seen anew
         return replace(world, pace=replace(world.pace, generation=0))
-    if isinstance(event, Tick | Injected | Struck | Deaf) or event.id not in world.machines:
+    if isinstance(event, Tick | Injected | Struck | Deaf | Prepared | Stepped) or event.id not in world.machines:
         return world
     machine, now = world.machines[event.id], world.now_s
     if isinstance(event, Launched):
@@ -93,6 +95,7 @@ def known(world: World, event: Event) -> World:
     if event.epoch == world.generation and event.id in world.members:
         facts = replace(world.facts, step_s=event.step_s) if event.step_s else world.facts
         world = hangs.heard(replace(world, facts=facts), [(event, world.now_s)])
+        world = between_steps(world, event)
         world = further(world, event.step, world.now_s)
     return world
 
@@ -102,6 +105,20 @@ def further(world: World, step: int, at_s: float) -> World:
     if step < world.reached or (step == world.reached and world.reached_s is None):
         return world
     return replace(world, reached=step, reached_s=at_s)
+
+
+def between_steps(world: World, event: Heard) -> World:
+    """With what passed between steps, if it is the first trainer's machine that says it."""
+    if not event.of_s or event.id != world.members[0]:
+        return world
+    known = world.between
+    if known.generation != world.generation:
+        known = replace(known, generation=world.generation, seen_s=0.0, seen_of_s=0.0)
+    more_s, more_of_s = event.between_s - known.seen_s, event.of_s - known.seen_of_s
+    if more_of_s <= 0:
+        return world
+    known = replace(known, s=known.s + max(more_s, 0.0), of_s=known.of_s + more_of_s)
+    return replace(world, between=replace(known, seen_s=event.between_s, seen_of_s=event.of_s))
 
 
 def _prepared(world: World, event: Heard) -> World:

@@ -120,6 +120,17 @@ class Pace:
 
 
 @dataclass(frozen=True)
+class Between:
+    """Of ``of_s`` seconds of training, how many passed between steps; ``seen_s``, ``seen_of_s``: of this generation."""
+
+    s: float = 0.0
+    of_s: float = 0.0
+    generation: int = 0
+    seen_s: float = 0.0
+    seen_of_s: float = 0.0
+
+
+@dataclass(frozen=True)
 class Pulse:
     """The signs of life of a generation (:mod:`deepvm.jobs.decisions.hangs`).
 
@@ -281,6 +292,7 @@ class World:
         heads: where its controllers have run, if on machines that were rented for that.
         unready: by role, machines in a row that never could train. pulse: whether training goes on.
         cold: machines whose next trainers still load while others run; heartbeats say it, nobody writes it down.
+        between: what passed between steps, of the first trainer.
     """
 
     terms: Terms
@@ -326,6 +338,7 @@ class World:
     unready: Mapping[Role, Unready] = field(default_factory=dict)
     pulse: Pulse = field(default_factory=Pulse)
     cold: frozenset[str] = frozenset()
+    between: Between = field(default_factory=Between)
 
     @property
     def notices(self) -> int:

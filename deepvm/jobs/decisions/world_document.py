@@ -9,6 +9,7 @@ from typing import Any
 from deepvm.core.preemption.savepolicy import SaveFacts, parse_policy
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import (
+    Between,
     Counts,
     FailedSaves,
     Head,
@@ -83,6 +84,7 @@ def to_document(world: World) -> dict[str, Any]:
         "facts": asdict(world.facts),
         "pace": asdict(world.pace),
         "pulse": asdict(world.pulse),
+        "between": asdict(world.between),
         "heads": [asdict(head) for head in world.heads],
         "lost_steps": world.counts.lost_steps,
         "saves": {reason.value: count for reason, count in world.counts.saves.items()},
@@ -120,6 +122,7 @@ def from_document(found: Mapping[str, Any], machines: Mapping[str, MachineRecord
         facts=SaveFacts(**found["facts"]),
         pace=Pace(**found.get("pace", {})),
         pulse=Pulse(**found.get("pulse", {})),
+        between=Between(**found.get("between", {})),
         heads=tuple(Head(**head) for head in found.get("heads", ())),
         counts=Counts(
             found["lost_steps"],

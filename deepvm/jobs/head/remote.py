@@ -136,7 +136,13 @@ def _fence(row: JobRow, history: History, objects: Objects, number: int, resumed
 # --- see -------------------------------------------------------------------------------------------------------------
 
 
-def refresh(row: JobRow, history: History, cloud: Headed, *, logs: bool = False) -> HeadState | None:
+AtEnd = Callable[[JobRow], object]
+"""Is called once the history here, and the job's folder, have all of a job that is over."""
+
+
+def refresh(
+    row: JobRow, history: History, cloud: Headed, *, logs: bool = False, at_end: AtEnd = lambda row: None
+) -> HeadState | None:
     """Have the history here know what the mirror does; ``logs``: and the job's folder. None: the job has no head.
 
     Raises UnknownError, RefusedError: the mirror cannot be read; DataError.
@@ -155,7 +161,8 @@ def refresh(row: JobRow, history: History, cloud: Headed, *, logs: bool = False)
                 for last in fetch_logs(row.folder, objects, state.logs):
                     state = replace(state, logs=last)
                     state.save(row.folder)
-            if over:
+            if over and known is not None:
+                at_end(known)
                 objects.remove(objects.keys(""))
                 replace(state, logs="", emptied=True).save(row.folder)
         except (UnknownError, RefusedError):
@@ -182,14 +189,16 @@ def _refreshed(row: JobRow, history: History, objects: Objects, state: HeadState
     return state
 
 
-def refresh_all(history: History, cloud_of: Callable[[str], Cloud], said: Callable[[str], None]) -> None:
+def refresh_all(
+    history: History, cloud_of: Callable[[str], Cloud], said: Callable[[str], None], at_end: AtEnd = lambda row: None
+) -> None:
     """The same for all jobs that have a head; what cannot be read is ``said``."""
     for row in history.jobs():
         if is_to_be_read(row):
             try:
                 cloud = cloud_of(row.spec["cloud"])
                 assert isinstance(cloud, Headed)
-                refresh(row, history, cloud)
+                refresh(row, history, cloud, at_end=at_end)
             except DeepVMError as error:
                 said(f"{row.name}: what is shown may be old: {error}")
 
@@ -197,11 +206,18 @@ def refresh_all(history: History, cloud_of: Callable[[str], Cloud], said: Callab
 # --- command ---------------------------------------------------------------------------------------------------------
 
 
-def send(row: JobRow, history: History, cloud: Headed, job_secret: str, message: dict[str, Any]) -> dict[str, Any]:
+def send(
+    row: JobRow,
+    history: History,
+    cloud: Headed,
+    job_secret: str,
+    message: dict[str, Any],
+    at_end: AtEnd = lambda row: None,
+) -> dict[str, Any]:
     """The answer of a head's controller to a command. Raises DataError: there is none."""
     state = HeadState.load(row.folder)
     for _ in range(2):  # a controller that was started again has another nonce
-        state = refresh(row, history, cloud) or state
+        state = refresh(row, history, cloud, at_end=at_end) or state
         assert state is not None
         if not state.begun or not state.nonce:
             raise DataError(f"{head_name(state.number)}, where {row.name} is controlled, has not begun yet; try again")

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
+from statistics import fmean
 from typing import Any
 
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import MachineRecord, Reason, World
 from deepvm.jobs.history.downtime import DOWNTIME, Downtime
 from deepvm.jobs.history.history import EventRow
-from deepvm.jobs.history.spent import CAUSES, same_work_usd, spent, stood_s
-from deepvm.jobs.history.spent import on_demand_usd as of_machines
+from deepvm.jobs.history.spent import CAUSES, on_demand_usd, same_work_usd, spent, stood_s, unpriced
 
 SCHEMA = "deepvm.run/1"
+_PHASES = {
+    **{part: ("prepared", f"{part}_s") for part in ("code", "setup", "data", "load")},
+    "first_step": ("stepped", "took_s"),
+}
+"""By phase, the kind of event that says how long it took, and which of its facts."""
 _STATES = {Job.DONE: "done", Job.STOPPED: "stopped", Job.FAILED: "failed"}
 
 
@@ -23,22 +28,23 @@ def final_document(
     created_s: float,
     world: World,
     events: Sequence[EventRow],
-    on_demand_usd: float | None,
+    prices: Mapping[str, float],
     without: Sequence[Downtime] = (),
 ) -> dict[str, Any]:
     """The document ``deepvm.run/1``; times in seconds, money in dollars.
 
-    ``on_demand_usd``: of one machine, an hour. ``without``: when there was no controller.
+    ``prices``: on demand, $/h, by type, as far as they are known. ``without``: when there was no controller.
 
     Its ``forecast`` and ``validation`` are those of others: they simulate the job.
     """
     end_s = max([world.now_s, *(m.ended_s for m in world.machines.values() if m.ended_s is not None)])
     saves = world.counts.saves
-    where = spent(created_s, world, events, without)
+    where = spent(created_s, world, events, without, prices)
+    unknown = unpriced(world, prices)
     same, work = None, None
-    if on_demand_usd is not None:
-        same = of_machines(world, on_demand_usd)
-        work = same_work_usd(where, world, on_demand_usd, without)
+    if not unknown:
+        same = on_demand_usd(world, prices)
+        work = same_work_usd(where, world, prices, without)
     return {
         "schema_version": SCHEMA,
         "name": name,
@@ -54,16 +60,30 @@ def final_document(
         "version": world.version,
         "total_s": round(end_s - created_s - stood_s(world, events), 3),
         "breakdown_s": {cause: round(where.seconds[cause], 3) for cause in CAUSES},
+        "phases_s": phases_s(events),
+        "between_steps": round(world.between.s / world.between.of_s, 4) if world.between.of_s else None,
         "downtime_s": round(where.seconds.get(DOWNTIME, 0.0), 3),
         "cost_usd": round(world.usd, 8),
         "head_usd": round(world.head_usd, 8),
         "on_demand_cost_usd": None if same is None else round(same, 8),
         "same_work_on_demand_usd": None if work is None else round(work, 8),
+        "unpriced_types": unknown,
         "spent_usd": {cause: round(usd, 8) for cause, usd in {DOWNTIME: 0.0, **where.usd}.items()},
         "forecast": None,
+        "unforeseen": "",
         "validation": None,
         "machines": [_machine(m, world.now_s) for m in world.machines.values()],
     }
+
+
+def phases_s(events: Sequence[EventRow]) -> dict[str, float | None]:
+    """What comes before the steps on machines that train, on average: getting ready, and a generation's first step."""
+    told: dict[str, list[float]] = {phase: [] for phase in _PHASES}
+    for event in events:
+        for phase, (kind, fact) in _PHASES.items():
+            if event.kind == kind:
+                told[phase].append(float(event.facts[fact]))
+    return {phase: round(fmean(found), 3) if found else None for phase, found in told.items()}
 
 
 def _machine(machine: MachineRecord, now_s: float) -> dict[str, Any]:

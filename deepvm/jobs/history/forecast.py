@@ -2,8 +2,8 @@
 
 It is what ``deepvm simulate`` says of the job by what was known at its submission: steps, prices, policy, the mean life
 of its machines, and how long earlier machines of their kind took to start. Only the time of a step is measured, as
-nobody knows it before. A job whose file does not say how many steps there are has no forecast, nor has one that may
-change its size or its market: of those the simulator has no like.
+nobody knows it before; and where nobody said how many steps there are, those of a job that is done. A job that may
+change its size or its market has no forecast: of those the simulator has no like.
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ _RUNS = 200
 FIGURES = ("total_s", "cost_usd", "preemptions")
 
 
+class UnforeseenError(Exception):
+    """There is no forecast of a job, for the reason that it gives."""
+
+
 def forecast(
     spec: Mapping[str, Any],
     created_s: float,
@@ -37,8 +41,8 @@ def forecast(
     machines: Iterable[Mapping[str, Any]],
     document: Mapping[str, Any],
     without: Sequence[Downtime] = (),
-) -> dict[str, Any] | None:
-    """The key ``forecast`` of a final document; None if too little was known.
+) -> dict[str, Any]:
+    """The key ``forecast`` of a final document. Raises UnforeseenError: too little was known.
 
     ``machines``: of the history; those of other jobs, from before this one, say how long a start takes. ``without``:
     when there was no controller; it is compared with what was spent but for the part of that in which nothing trained.
@@ -47,26 +51,33 @@ def forecast(
     from deepvm.simulator.monte_carlo import simulate
     from deepvm.simulator.results import Spread
 
-    step_s = step_time(world, events, without)
-    if world.terms.steps is None or world.terms.least != world.terms.most or world.terms.bought or not step_s:
-        return None
+    done, terms = world.job is states.Job.DONE, world.terms
+    steps, step_s = terms.steps or (world.steps if done else 0), step_time(world, events, without)
+    if not steps:
+        raise UnforeseenError("nobody has said how many steps there are ('steps' of the job file, --steps)")
+    if terms.least != terms.most:
+        raise UnforeseenError("the simulator has no jobs that change their size")
+    if terms.bought:
+        raise UnforeseenError("the simulator has no jobs whose market follows from a deadline")
+    if not step_s:
+        raise UnforeseenError("no step was timed")
     start_s = _start_s(spec, created_s, world, machines)
     injection = None if spec.get("inject") is None else Injection.of(spec["inject"])
-    job = _expected(spec, world, step_s, start_s, injection)
+    job = _expected(spec, world, steps, step_s, start_s, injection)
     listed = None
     if injection is not None and injection.lives_s:
         listed = ListedLifetimes([start_s + life for life in injection.lives_s[: injection.count]])
     try:
         found = simulate(job, world.terms.policy, runs=_RUNS, lives=listed)
-    except SimulationError:  # its machines never live long enough
-        return None
+    except SimulationError:
+        raise UnforeseenError("machines are not expected to live long enough") from None
     spreads = {name: Spread.of(getattr(found, name)) for name in FIGURES}
-    done = world.job is states.Job.DONE
     fact = _compared(document, without, step_s)
     off = {n: round(spreads[n].p50 / fact[n] - 1, 4) if fact[n] else None for n in ("total_s", "cost_usd")}
     return {
         "runs": _RUNS,
         "steps": job.steps,
+        "steps_given": terms.steps is not None,
         "step_s": round(step_s, 6),
         "start_s": round(job.preparation_s.mean, 3),
         "mttp_s": job.mttp_s[0] if job.mttp_s[0] < math.inf else None,
@@ -74,6 +85,23 @@ def forecast(
         "fact": fact,
         "off": off if done else None,
     }
+
+
+def forecast_of(
+    spec: Mapping[str, Any],
+    created_s: float,
+    world: World,
+    events: Sequence[EventRow],
+    machines: Iterable[Mapping[str, Any]],
+    document: dict[str, Any],
+    without: Sequence[Downtime] = (),
+) -> dict[str, Any] | None:
+    """The same; None where there is none, and the document says why."""
+    try:
+        return forecast(spec, created_s, world, events, machines, document, without)
+    except UnforeseenError as why:
+        document["unforeseen"] = str(why)
+        return None
 
 
 def _compared(document: Mapping[str, Any], without: Sequence[Downtime], step_s: float) -> dict[str, Any]:
@@ -84,7 +112,9 @@ def _compared(document: Mapping[str, Any], without: Sequence[Downtime], step_s: 
     return {name: less.get(name, document[name]) for name in FIGURES}
 
 
-def _expected(spec: Mapping[str, Any], world: World, step_s: float, start_s: float, injection: Injection | None) -> Job:
+def _expected(
+    spec: Mapping[str, Any], world: World, steps: int, step_s: float, start_s: float, injection: Injection | None
+) -> Job:
     """The job as it was submitted; the price of a VM is its share of the whole cluster's."""
     terms, pool = world.terms, world.pools[0]
     spots = 0 if is_on_demand(pool) else terms.most - terms.steadies
@@ -101,7 +131,7 @@ def _expected(spec: Mapping[str, Any], world: World, step_s: float, start_s: flo
         lives = lives * max(injection.count - vms + 1, min(injection.count, 1)) + (math.inf,)
     return Job(
         name="forecast",
-        steps=terms.steps or 0,
+        steps=steps,
         step_s=Span.of(step_s),
         save_s=Span.of(terms.version_s),
         stall_s=ZERO,

@@ -28,8 +28,9 @@ PLACE = "DEEPVM_HISTORY"
 SCHEMA = 2
 _WAIT_S = 30.0
 """For a lock."""
-STATE, MACHINE, MARKET = "state", "machine", "market"
-"""Kinds of events: the job's new state, a machine's, and the market in which the next ones are asked for."""
+STATE, MACHINE, MARKET, REBALANCED = "state", "machine", "market", "rebalanced"
+"""Kinds of events: the job's new state, a machine's, the market in which the next ones are asked for, and that a cloud
+has recommended to replace a machine."""
 
 _TABLES = sa.MetaData()
 _META = sa.Table("deepvm_schema", _TABLES, sa.Column("version", sa.Integer, primary_key=True))
@@ -351,9 +352,12 @@ class History:
             return [Sample(row.at_s, row.generation, row.step) for row in connection.execute(query)]
 
     def machines(self) -> list[Mapping[str, Any]]:
-        """The machines of all jobs."""
+        """The machines of all jobs; ``rebalanced_s``: when the cloud said that it may take one back soon."""
         with self._reading() as connection:
-            return [dict(row) for row in connection.execute(sa.select(_MACHINES)).mappings()]
+            query = sa.select(_EVENTS.c.job, _EVENTS.c.at_s, _EVENTS.c.facts).where(_EVENTS.c.kind == REBALANCED)
+            told = {(job, json.loads(facts).get("id")): at_s for job, at_s, facts in connection.execute(query)}
+            rows = [dict(row) for row in connection.execute(sa.select(_MACHINES)).mappings()]
+        return [{**row, "rebalanced_s": told.get((row["job"], row["id"]))} for row in rows]
 
     def copy(self, name: str, after: int = 0) -> dict[str, Any]:
         """The rows of a job, for another history; ``after``: of its events only those with a larger number."""

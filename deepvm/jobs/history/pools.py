@@ -30,7 +30,8 @@ class PoolHistory:
     Attributes:
         machines: how many were launched. preemptions: how many were taken back or lost; the lives of the others are
             censored: they ended for another reason, or have not ended.
-        missed: preemptions without a notice. leads_s: mean time from a notice to its preemption, None without any.
+        missed: preemptions without a notice. rebalances: machines that the cloud had recommended to replace.
+        leads_s: mean time from a notice to its preemption, None without any.
         lived_s: all lives together. allocation_s: mean time to a launch; allocations_s: its 10, 50 and 90 % quantiles.
         newest_s: when the newest of them ended, or was still alive, seconds since the epoch.
     """
@@ -46,6 +47,7 @@ class PoolHistory:
     allocations_s: tuple[float, float, float] = (0.0, 0.0, 0.0)
     leads_s: float | None = None
     newest_s: float = 0.0
+    rebalances: int = 0
 
     @property
     def mttp_s(self) -> float | None:
@@ -90,6 +92,7 @@ def _pool_of(key: tuple[str, str, str], rows: list[Mapping[str, Any]], now_s: fl
         allocations_s=tuple(waits[min(int(q * len(waits)), len(waits) - 1)] for q in _QUANTILES),
         leads_s=fmean(told) if told else None,
         newest_s=max(now_s if m["ended_s"] is None else m["ended_s"] for m in rows),
+        rebalances=sum(m.get("rebalanced_s") is not None for m in rows),
     )
 
 

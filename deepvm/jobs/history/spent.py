@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
+from types import MappingProxyType
 
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import MachineRecord, Role, World
@@ -25,24 +26,30 @@ _TRAINS = (Job.RUNNING.value, Job.SAVING.value)
 
 @dataclass(frozen=True)
 class Spent:
-    """By cause, or as downtime: seconds of the job, dollars, and seconds of machines that train."""
+    """By cause, or as downtime: seconds of the job, dollars, and what the machines that train cost on demand."""
 
     seconds: Mapping[str, float]
     usd: Mapping[str, float]
-    machine_s: Mapping[str, float]
+    on_demand_usd: Mapping[str, float]
 
 
-def spent(created_s: float, world: World, events: Sequence[EventRow], without: Sequence[Downtime] = ()) -> Spent:
-    """What a job has spent until now; ``without``: when it had no controller."""
+def spent(
+    created_s: float,
+    world: World,
+    events: Sequence[EventRow],
+    without: Sequence[Downtime] = (),
+    prices: Mapping[str, float] = MappingProxyType({}),
+) -> Spent:
+    """What a job has spent until now; ``without``: when it had no controller. ``prices``: on demand, $/h, by type."""
     found = {
         part: dict.fromkeys((*CAUSES, *([DOWNTIME] if without else [])), 0.0)
-        for part in ("seconds", "usd", "machine_s")
+        for part in ("seconds", "usd", "on_demand_usd")
     }
     for cause, from_s, to_s in cut(_stretches(created_s, world, events), without):
         found["seconds"][cause] += to_s - from_s
         found["usd"][cause] += _over(world, from_s, to_s, lambda m: m.pool.usd_per_hour / 3600)
         found["usd"][cause] += sum(head.usd_between(from_s, to_s) for head in world.heads)
-        found["machine_s"][cause] += _over(world, from_s, to_s, lambda m: float(m.role is Role.TRAINER))
+        found["on_demand_usd"][cause] += _over(world, from_s, to_s, lambda m: _on_demand(m, prices) / 3600)
     trained_s = found["seconds"]["compute"]
     save_s = min(world.saving_s, trained_s)
     lost = world.counts.lost_steps
@@ -110,14 +117,22 @@ def _over(world: World, from_s: float, to_s: float, rate: Callable[[MachineRecor
     return total
 
 
-def on_demand_usd(world: World, usd_per_hour: float) -> float:
+def unpriced(world: World, prices: Mapping[str, float]) -> list[str]:
+    """The types that have trained whose price on demand nobody knows."""
+    trained = (m for m in world.machines.values() if m.role is Role.TRAINER and m.launched_s is not None)
+    return sorted({m.pool.instance_type for m in trained} - prices.keys())
+
+
+def on_demand_usd(world: World, prices: Mapping[str, float]) -> float:
     """What the same machines would have cost on demand; those that keep versions, and heads, are on demand already."""
-    trained_s = sum(_lived_s(m, world.now_s) for m in world.machines.values() if m.role is Role.TRAINER)
+    trained = sum(_lived_s(m, world.now_s) * _on_demand(m, prices) / 3600 for m in world.machines.values())
     kept = sum(m.usd(world.now_s) for m in world.machines.values() if m.role is not Role.TRAINER)
-    return trained_s * usd_per_hour / 3600 + kept + world.head_usd
+    return trained + kept + world.head_usd
 
 
-def same_work_usd(found: Spent, world: World, usd_per_hour: float, without: Sequence[Downtime] = ()) -> float | None:
+def same_work_usd(
+    found: Spent, world: World, prices: Mapping[str, float], without: Sequence[Downtime] = ()
+) -> float | None:
     """What the same steps would have cost on demand: they alone, and loading once on as many machines.
 
     Those that were done without a controller count as long as the others; None if there are no others.
@@ -125,10 +140,17 @@ def same_work_usd(found: Spent, world: World, usd_per_hour: float, without: Sequ
     seen = world.steps - sum(one.steps for one in without)
     if not found.seconds["compute"] or (without and seen <= 0):
         return None
-    trained = [(m.launched_s, m.trained_s) for m in world.machines.values() if m.role is Role.TRAINER]
-    loads_s = [to_s - from_s for from_s, to_s in trained if from_s is not None and to_s is not None][: world.terms.most]
-    steps_s = found.machine_s["compute"] * (world.steps / seen if without else 1.0)
-    return (steps_s + sum(loads_s)) * usd_per_hour / 3600
+    loads_usd = [
+        (m.trained_s - m.launched_s) * _on_demand(m, prices) / 3600
+        for m in world.machines.values()
+        if m.role is Role.TRAINER and m.launched_s is not None and m.trained_s is not None
+    ]
+    steps_usd = found.on_demand_usd["compute"] * (world.steps / seen if without else 1.0)
+    return steps_usd + sum(loads_usd[: world.terms.most])
+
+
+def _on_demand(machine: MachineRecord, prices: Mapping[str, float]) -> float:
+    return prices.get(machine.pool.instance_type, 0.0) if machine.role is Role.TRAINER else 0.0
 
 
 def _lived_s(machine: MachineRecord, now_s: float) -> float:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from deepvm.core.units import counted
-from deepvm.jobs.decisions.world import MachineRecord
+from deepvm.jobs.decisions.world import World
 from deepvm.jobs.history.downtime import Downtime
 from deepvm.jobs.history.history import EventRow, Sample
 from deepvm.reports.jobs.charts import (
@@ -115,41 +116,55 @@ def _lost(lost: Sequence[Loss], times: Times, most: float) -> Iterator[Html]:
         yield shape("mark loss", times.place(loss.at_s), peak - 3, _DOWN, tip)
 
 
-def paid(machines: Sequence[MachineRecord], times: Times) -> list[tuple[float, float, float]]:
-    """Seconds after the start, what was paid by then, and for how many machine hours: at each bend of the line."""
+class Bend(NamedTuple):
+    """A bend of the line of money: seconds after the start, and by then, what was paid, of it for heads, machine hours.
+
+    Machine hours are those of machines that train or keep versions.
+    """
+
+    x_s: float
+    usd: float
+    head_usd: float
+    hours: float
+
+
+def paid(world: World, times: Times) -> list[Bend]:
+    """What was paid over time; at its end what the job has cost."""
     lives = [
-        (m.launched_s, times.end_s if m.ended_s is None else min(m.ended_s, times.end_s), m.pool.usd_per_hour)
-        for m in machines
+        (m.launched_s, world.now_s if m.ended_s is None else m.ended_s, (m.pool.usd_per_hour, 0.0, 1.0))
+        for m in world.machines.values()
         if m.launched_s is not None
     ]
-    changes: dict[float, list[tuple[float, int]]] = {times.start_s: [], times.end_s: []}
-    for start_s, end_s, price in lives:
+    for head in world.heads:
+        end_s = world.now_s if head.ended_s is None else min(head.ended_s, world.now_s)
+        lives.append((head.launched_s, end_s, (head.usd_per_hour, head.usd_per_hour, 0.0)))
+    changes: dict[float, list[tuple[float, tuple[float, float, float]]]] = {times.start_s: [], times.end_s: []}
+    for start_s, end_s, rates in lives:
         if end_s > start_s:
-            changes.setdefault(start_s, []).append((price, 1))
-            changes.setdefault(end_s, []).append((-price, -1))
-    found, usd, hours, rate, running = [], 0.0, 0.0, 0.0, 0
+            changes.setdefault(start_s, []).append((1.0, rates))
+            changes.setdefault(end_s, []).append((-1.0, rates))
+    found, sums, now = list[Bend](), (0.0, 0.0, 0.0), (0.0, 0.0, 0.0)
     before_s = min(changes)
     for at_s in sorted(changes):
-        usd, hours = usd + rate * (at_s - before_s) / 3600, hours + running * (at_s - before_s) / 3600
-        found.append((at_s - times.start_s, usd, hours))
-        rate += sum(price for price, _ in changes[at_s])
-        running += sum(count for _, count in changes[at_s])
+        passed = (at_s - before_s) / 3600
+        sums = (sums[0] + now[0] * passed, sums[1] + now[1] * passed, sums[2] + now[2] * passed)
+        found.append(Bend(at_s - times.start_s, *sums))
+        for sign, rates in changes[at_s]:
+            now = (now[0] + sign * rates[0], now[1] + sign * rates[1], now[2] + sign * rates[2])
         before_s = at_s
     return found
 
 
-def cost_chart(
-    times: Times, machines: Sequence[MachineRecord], document: Mapping[str, float | None], budget: float | None
-) -> Html:
+def cost_chart(times: Times, world: World, document: Mapping[str, float | None], budget: float | None) -> Html:
     """Money over time: what was paid, what on-demand machines would have cost, what may be paid in all."""
-    bends = paid(machines, times)
+    bends = paid(world, times)
     cost, on_demand = float(document["cost_usd"] or 0.0), document["on_demand_cost_usd"]
-    if not bends[-1][1]:
+    if not (last := bends[-1]).usd:
         return tag("p", "Nothing has been paid yet.")
-    lines = [Line("paid", "paid", [(x, usd) for x, usd, _ in bends], 4, "$")]
-    if on_demand and bends[-1][2]:
-        scale = on_demand / bends[-1][2]  # the report's figure, shared out by machine hours
-        lines.append(Line("demand", "on demand", [(x, hours * scale) for x, _, hours in bends], 4, "$"))
+    lines = [Line("paid", "paid", [(b.x_s, b.usd) for b in bends], 4, "$")]
+    if on_demand and last.hours:
+        each = (on_demand - last.head_usd) / last.hours  # the report's figure, shared out by machine hours
+        lines.append(Line("demand", "on demand", [(b.x_s, b.head_usd + b.hours * each) for b in bends], 4, "$"))
     keys = [("paid", "paid"), *([("demand", "the same machines on demand")] if len(lines) > 1 else [])]
     most, far = max(cost, on_demand or 0.0, _LEAST_USD), list[Html]()
     if budget is not None and budget <= _FAR * most:

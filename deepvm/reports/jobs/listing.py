@@ -12,6 +12,7 @@ from deepvm.jobs.history.history import EventRow
 from deepvm.jobs.standing import ELSEWHERE, GONE, JobLine
 from deepvm.reports.jobs.events import clock, event_line
 from deepvm.reports.jobs.money import print_money
+from deepvm.reports.jobs.phases import slow_parts
 from deepvm.reports.jobs.validation import print_forecast, print_validation
 from deepvm.reports.tables import Column, print_lines, print_table
 
@@ -88,6 +89,7 @@ def print_job(document: Mapping[str, Any], events: Sequence[EventRow]) -> None:
         f"{counted(document['preemptions'], 'preemption')}, {document['notices']} with a notice; "
         f"{document['lost_steps']} steps lost",
         *saved_words(document),
+        *slow_parts(document),
         f"{document['cost_usd']:.4f} $ paid"
         + (f", {document['head_usd']:.4f} $ of it for the controller" if document.get("head_usd") else ""),
     ]
@@ -108,8 +110,7 @@ def print_job(document: Mapping[str, Any], events: Sequence[EventRow]) -> None:
     print_table(header, body)
     if "spent_usd" in document:
         print_money(document)
-    if document.get("forecast"):
-        print_forecast(document)
+    print_forecast(document)
     if document.get("validation"):
         print_validation(document["validation"])
     for event in events[-_LAST:]:

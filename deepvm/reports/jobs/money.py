@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from deepvm.core.spelling import joined
 from deepvm.core.units import format_seconds
 from deepvm.jobs.history.downtime import DOWNTIME
 from deepvm.reports.tables import Column, print_lines, print_table
@@ -47,3 +48,11 @@ def _compared(document: Mapping[str, Any]) -> Iterator[str]:
             share = 100 * (1 - paid / other)
             verdict = f"{share:.0f} % was saved" if share >= 0 else f"{-share:.0f} % more was paid"
             yield f"{what}: {other:.4f} $, {verdict}"
+    if unknown := unpriced_words(document):
+        yield f"nothing is compared with on-demand machines: {unknown}"
+
+
+def unpriced_words(document: Mapping[str, Any]) -> str:
+    """Why a job is not compared with on-demand machines; empty if it is. Documents of an older deepvm do not say."""
+    types = document.get("unpriced_types")
+    return f"the on-demand price of {joined(types, 'and')} is not known" if types else ""

@@ -25,6 +25,7 @@ def pools_document(pools: Sequence[PoolHistory]) -> dict[str, Any]:
                 "missed_low": p.missed_interval[0],
                 "missed_high": p.missed_interval[1],
                 "lead_s": p.leads_s,
+                "rebalances": p.rebalances,
                 "mttp_s": p.mttp_s,
                 "mttp_low_s": p.mttp_interval_s[0],
                 "mttp_high_s": p.mttp_interval_s[1],
@@ -48,6 +49,8 @@ def print_pools(pools: Sequence[PoolHistory]) -> None:
         Column("80 % interval", "right"),
         Column("without notice", "right"),
         Column("80 % interval", "right"),
+        Column("notice", "right"),
+        Column("rebalance", "right", drop=1),
         Column("allocation", "right"),
         Column("10 to 90 %", "right"),
     ]
@@ -68,11 +71,13 @@ def print_pools(pools: Sequence[PoolHistory]) -> None:
                 f"{format_seconds(low)} to {upper}",
                 f"{p.missed} of {p.preemptions}",
                 f"{least} to {most} %",
+                "-" if p.leads_s is None else format_seconds(p.leads_s, digits=2),
+                str(p.rebalances),
                 usual,
                 f"{fast} to {slow}",
             ]
         )
-    print_table(columns, rows)
+    print_table(columns, rows, also="-o csv")
 
 
 def machines_document(machines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -22,8 +22,10 @@ from deepvm.reports.documents import to_yaml
 from deepvm.reports.jobs.charts import Times, elapsed, stacked
 from deepvm.reports.jobs.events import event_group, event_line
 from deepvm.reports.jobs.job_charts import cost_chart, losses, paid, steps_chart
+from deepvm.reports.jobs.money import unpriced_words
+from deepvm.reports.jobs.phases import slow_parts
 from deepvm.reports.jobs.timeline import Trained, timeline
-from deepvm.reports.jobs.validation import FORECAST_COLUMNS, forecast_cells, forecast_said
+from deepvm.reports.jobs.validation import FORECAST_COLUMNS, forecast_cells, forecast_said, unforeseen_said
 from deepvm.reports.markup import Html, joined, table, tag, visible
 from deepvm.reports.page_frame import Frame, beside
 from deepvm.reports.plans.page_parts import section, wide
@@ -94,14 +96,14 @@ class RunPage:
         total = spec.get("steps")
         return {
             "head": joined(*self._head()),
-            "time": joined(self._breakdown(), *self._forecast()),
+            "time": joined(self._breakdown(), *(tag("p", s) for s in slow_parts(document)), *self._forecast()),
             "machines": timeline(machines, self.times, self.trained),
             "machine-table": self._machine_table(),
             "steps": steps_chart(
                 self.times, job.samples, job.events, total if isinstance(total, int) else None, job.without
             ),
             "step-table": self._step_table(),
-            "money": cost_chart(self.times, machines, document, budget),
+            "money": cost_chart(self.times, job.world, document, budget),
             "money-table": self._money_table(),
             "file": self._file(),
             "foot": tag("p", f"Written by deepvm {self.version} at {_utc(job.now_s)}; all times are UTC."),
@@ -164,8 +166,11 @@ class RunPage:
         away = f"{elapsed(without)} of it without a controller" if without else ""
         yield "Time", time, ", ".join(t for t in (counted(document["generations"], "generation"), away) if t)
         cost, on_demand = float(document["cost_usd"]), document["on_demand_cost_usd"]
-        saved = f"{1 - cost / on_demand:.0%} less than on demand, {money(on_demand)}" if on_demand else ""
-        yield "Paid", money(cost), saved if not on_demand or cost <= on_demand else f"on demand {money(on_demand)}"
+        beside = visible(unpriced_words(document))
+        if on_demand:
+            less = f"{1 - cost / on_demand:.0%} less than on demand, {money(on_demand)}"
+            beside = less if cost <= on_demand else f"on demand {money(on_demand)}"
+        yield "Paid", money(cost), beside
         lost, done = document["lost_steps"], max(document["steps"], 1)
         yield "Steps lost", number(lost), f"{lost / done:.1%} of the steps" if lost else "nothing was done twice"
         notices = f"{document['notices']} with a notice" if document["preemptions"] else "no machine was taken back"
@@ -203,6 +208,8 @@ class RunPage:
             yield tag("h3", "Forecast and fact")
             made = table(forecast_said(document), ["", *FORECAST_COLUMNS], forecast_cells(document))
             yield wide(made, "Forecast and fact")
+        elif document.get("unforeseen"):
+            yield tag("p", visible(unforeseen_said(document)), class_="quiet")
 
     # --- tables ------------------------------------------------------------------------------------------------------
 
@@ -241,10 +248,10 @@ class RunPage:
         return wide(made, "Steps as a table", tall=True)
 
     def _money_table(self) -> Html:
-        bends = paid(list(self.job.world.machines.values()), self.times)
+        bends = paid(self.job.world, self.times)
         every = max(len(bends) // _ROWS, 1)
         chosen = [b for i, b in enumerate(bends) if i % every == 0 or b is bends[-1]]
-        rows = [[elapsed(x), f"{usd:.4f}", f"{hours:.4f}"] for x, usd, hours in chosen]
+        rows = [[elapsed(b.x_s), f"{b.usd:.4f}", f"{b.hours:.4f}"] for b in chosen]
         made = table("Money where the number of machines changes", ["after", "paid, $", "machine hours"], rows)
         return wide(made, "Money as a table", tall=True)
 

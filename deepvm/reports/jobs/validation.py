@@ -16,9 +16,15 @@ def forecast_said(document: Mapping[str, Any]) -> str:
     found = document["forecast"]
     lives = "no preemptions" if found["mttp_s"] is None else f"lives of {format_seconds(found['mttp_s'], digits=2)}"
     start = f"starts of {format_seconds(found['start_s'], digits=2)}"
-    said = f"forecast for {counted(found['steps'], 'step')}, with {lives} and {start} on average"
+    steps = counted(found["steps"], "step") + ("" if found.get("steps_given", True) else " (as many as were done)")
+    said = f"forecast for {steps}, with {lives} and {start} on average"
     left_out_s = document["total_s"] - found.get("fact", document)["total_s"]
     return f"{said}; {format_seconds(left_out_s, digits=2)} without a controller are left out" if left_out_s else said
+
+
+def unforeseen_said(document: Mapping[str, Any]) -> str:
+    """Why there is no forecast."""
+    return f"no forecast: {document['unforeseen']}"
 
 
 def forecast_cells(document: Mapping[str, Any]) -> list[list[str]]:
@@ -37,7 +43,11 @@ FORECAST_COLUMNS = ("forecast", "9 of 10", "fact", "off by", "")
 
 
 def print_forecast(document: Mapping[str, Any]) -> None:
-    """What was to be expected of a job before it began, and what came out."""
+    """What was to be expected of a job before it began, and what came out; or why nobody knows the former."""
+    if not document.get("forecast"):
+        if document.get("unforeseen"):
+            print_lines(["", unforeseen_said(document)])
+        return
     print_lines(["", f"{forecast_said(document)}:"])
     print_table([Column(""), *(Column(name, "right") for name in FORECAST_COLUMNS)], forecast_cells(document))
 

@@ -91,7 +91,8 @@ class RunForecast(TypedDict):
     """What ``simulate`` says of the job by what was known before it began, but for the time of a step."""
 
     runs: Annotated[int, "simulated ones"]
-    steps: Annotated[int, "all of the job file"]
+    steps: Annotated[int, "all of the job; of a job that is done, as many as it did if nobody said"]
+    steps_given: Annotated[bool, "whether somebody said, by the job file or --steps"]
     step_s: Annotated[float, "one step, as measured, seconds"]
     start_s: Annotated[float, "from the request for a machine until it trains, as earlier ones took, seconds"]
     mttp_s: Annotated[float | None, "mean life of a machine, seconds, null for no end"]
@@ -137,6 +138,16 @@ class RunValidation(_RunValidation, total=False):
     why: Annotated[str, "why there is no forecast"]
 
 
+class RunPhases(TypedDict):
+    """What comes before the steps on a machine, on average, in seconds; null if no machine has said so."""
+
+    code: Annotated[float | None, "fetching the code"]
+    setup: Annotated[float | None, "the job file's setup"]
+    data: Annotated[float | None, "fetching its data"]
+    load: Annotated[float | None, "until the first trainers could begin"]
+    first_step: Annotated[float | None, "from the start of a generation's trainers to its first step"]
+
+
 class Run(TypedDict):
     """A job: what was trained, what was lost, and what it cost; of one that runs, until now."""
 
@@ -154,6 +165,10 @@ class Run(TypedDict):
     version: Annotated[int, "steps of the newest version that is safe"]
     total_s: Annotated[float, "from the submission to the end, but for the time in which it was stopped, seconds"]
     breakdown_s: RunBreakdown
+    phases_s: RunPhases
+    between_steps: Annotated[
+        float | None, "share of the training that passes between steps, as for data, 0 to 1, null if unknown"
+    ]
     downtime_s: Annotated[float, "without a controller, seconds; machines may have trained meanwhile"]
     cost_usd: Annotated[Usd, "what was paid"]
     head_usd: Annotated[Usd, "of that, for the machine that ran the controller of a detached job"]
@@ -161,8 +176,10 @@ class Run(TypedDict):
     same_work_on_demand_usd: Annotated[
         float | None, "the same steps on demand, undisturbed, US dollars, null if unknown"
     ]
+    unpriced_types: Annotated[list[str], "types whose on-demand price is not known: these two are null then"]
     spent_usd: RunSpent
-    forecast: Annotated[RunForecast | None, "null before the end, and where steps are not in the job file"]
+    forecast: Annotated[RunForecast | None, "null before the end, and where there is none"]
+    unforeseen: Annotated[str, "why there is no forecast, empty otherwise and before the end"]
     validation: Annotated[RunValidation | None, "null without --validate"]
     machines: list[RunMachine]
 
@@ -255,6 +272,7 @@ class Pool(TypedDict):
     missed_low: Annotated[float, "lower end of the 80 % interval of the share without a notice"]
     missed_high: Annotated[float, "upper end"]
     lead_s: Annotated[float | None, "from a notice to its preemption, mean, seconds, null without any"]
+    rebalances: Annotated[int, "machines that the cloud had recommended to replace, taken back or not"]
     mttp_s: Annotated[float | None, "mean time to preemption, seconds, null before the first"]
     mttp_low_s: Annotated[float, "lower end of its 80 % interval, seconds"]
     mttp_high_s: Annotated[float | None, "upper end, seconds, null before the first preemption"]
@@ -296,6 +314,7 @@ class RecordedMachine(TypedDict):
     epoch: Annotated[int, "the newest generation that it was told to run"]
     reported: Annotated[int, "reports of its agent that were heard"]
     cloud: Annotated[str, "whose machine it is, empty if nobody wrote it down"]
+    rebalanced_s: Annotated[Epoch, "when the cloud recommended to replace it"]
 
 
 class History(TypedDict):

@@ -133,6 +133,22 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BareAgent
     found.close()
 
 
+def test_what_passes_between_steps_is_on_the_board(tmp_path: Path, agent: BareAgent) -> None:
+    """From the end of a step until the model is used, for an evaluation too; without saves and the first step."""
+    step, saver = saver_of(tmp_path)
+    with saver:
+        time.sleep(0.05)
+        for number in range(1, 6):
+            step()
+            time.sleep(0.03)
+            if number == 3:
+                saver._state.model.eval()(torch.zeros(1, 64))
+                saver._state.model.train()
+                time.sleep(0.2)
+        between_s, of_s = (agent.board.of_rank(0, word) / 1e9 for word in (RankWord.BETWEEN_NS, RankWord.OF_NS))
+    assert 4 * 0.03 <= between_s < 0.22 and between_s + 0.2 <= of_s < 0.5
+
+
 def test_training_holds_after_a_save_before_a_preemption(agent: BareAgent, tmp_path: Path) -> None:
     step, saver = saver_of(tmp_path / "versions")
     assert saver.restore_latest() == 0

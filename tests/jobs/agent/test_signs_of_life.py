@@ -29,6 +29,20 @@ def test_steps_of_any_rank_count(clock: Clock) -> None:
     assert (progress.longest_s, progress.idle_s) == (2.0, 18.0), "it counts when the step ends"
 
 
+def test_the_first_step_is_told_of_once_in_each_generation(clock: Clock) -> None:
+    progress = Progress(clock)
+    for began_s in (10.0, 50.0):
+        clock.now = began_s
+        progress.begin()
+        progress.look((0, 0), waits_for=1.0)
+        clock.now = began_s + 7.0
+        assert progress.first_s() is None
+        progress.look((3, 0))
+        clock.now = began_s + 9.0
+        progress.look((3, 3))
+        assert progress.first_s() == 7.0 and progress.first_s() is None
+
+
 def test_lines_are_told_of_and_are_no_steps(clock: Clock) -> None:
     progress = Progress(clock)
     progress.look((0,))

@@ -20,7 +20,7 @@ def test_they_are_in_the_final_document() -> None:
     job = worlds.many(20)
     world = replace(job.world, heads=HEADS)
     lived_s = 100 + world.now_s - HEADS[1].launched_s
-    found = final_document("resnet-7", job.row.created_s, world, job.events, 0.526)
+    found = final_document("resnet-7", job.row.created_s, world, job.events, {"g4dn.xlarge": 0.526})
     assert found["head_usd"] == pytest.approx(0.0001 * lived_s)
     assert found["cost_usd"] == pytest.approx(job.document["cost_usd"] + found["head_usd"])
     assert sum(found["spent_usd"].values()) == pytest.approx(found["cost_usd"])

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.jobs.memory_bucket import NAME, HeadCloud, head_in, submitted
+from support.jobs import worlds
+from support.jobs.memory_bucket import NAME, HeadCloud, head_in, place_of, submitted
 
+from deepvm.cli.main import main
 from deepvm.errors import DataError
 from deepvm.jobs.cloud import RefusedError, UnknownError
 from deepvm.jobs.decisions.states import Job
@@ -170,6 +173,37 @@ def test_after_the_end_all_is_here_and_nothing_in_the_bucket(
     assert controller_of(replace(found, state="done")) == OVER
     assert "and one without an end" in (row.folder / "logs" / "m1.log").read_text()
     head.close()
+
+
+@pytest.mark.parametrize("words", [("ls",), ("show", NAME), ("logs", NAME), ("stop", NAME)])
+def test_after_the_end_its_page_is_here(
+    cloud: HeadCloud,
+    laptop: tuple[History, JobRow],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+) -> None:
+    """Whatever command looks first: the head that has written one is gone with its disk."""
+    history, row = laptop
+    remote.start(row, history, cloud)
+    head, keeper = begin(cloud, tmp_path / "head")
+    done = worlds.one_machine()
+    world = replace(done.world, now_s=time.time() + 1)
+    head.commit(NAME, head.world(NAME), replace(world, job=Job.RUNNING), done.events)
+    page = row.folder / "run.html"
+    monkeypatch.setattr("deepvm.jobs.submission.cloud_of", lambda name: cloud)
+    for name, value in place_of(tmp_path / "laptop").items():
+        monkeypatch.setenv(name, value)
+    keeper._put(head)
+    with pytest.raises(SystemExit):
+        main(["jobs", "ls"])
+    assert history.world(NAME).job is Job.RUNNING and not page.exists()
+    head.commit(NAME, head.world(NAME), world, [])
+    head.finish(NAME, done.document)
+    keeper.finish(head)
+    with pytest.raises(SystemExit):
+        main(["jobs", *words])
+    assert 'badge good">done<' in page.read_text() and not cloud.bucket.objects
 
 
 def test_what_is_left_in_the_bucket_at_the_end_is_fetched_the_next_time(

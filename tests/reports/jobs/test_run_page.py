@@ -16,7 +16,7 @@ import pytest
 from support.jobs import worlds
 from support.web_pages import Page, read_page
 
-from deepvm.jobs.decisions.world import Role
+from deepvm.jobs.decisions.world import Head, Role
 from deepvm.jobs.history.downtime import DOWNTIME, Downtime
 from deepvm.jobs.history.final import final_document
 from deepvm.jobs.history.history import MACHINE, STATE, EventRow, Sample
@@ -137,11 +137,28 @@ def test_events_are_limited_and_new_ones_come_alone() -> None:
     assert len(list(page.event_rows(MOST_EVENTS + 98))) == 2 and page.last_event == MOST_EVENTS + 100
 
 
-def test_what_was_paid_by_when() -> None:
+@pytest.mark.parametrize("over", [True, False])
+def test_what_was_paid_by_when(over: bool) -> None:
+    """The line ends at what the card says, with what heads cost, and that on demand at the report's figure."""
     job = worlds.many(40)
-    bends = paid(list(job.world.machines.values()), RunPage(job).times)
-    assert bends[-1][1] == pytest.approx(job.document["cost_usd"], rel=1e-6)
-    assert all(a[1] <= b[1] and a[0] < b[0] for a, b in zip(bends, bends[1:], strict=False))
+    start_s, now_s = worlds.START_S, job.world.now_s
+    heads = (Head("head-1", 3.6, start_s, start_s + 900), Head("head-2", 3.6, start_s + 1000, now_s if over else None))
+    world = replace(job.world, heads=heads)
+    document = final_document("resnet-7", start_s, world, job.events, {"g4dn.xlarge": 0.526})
+    job = replace(job, world=world, document=document)
+    bends = paid(world, RunPage(job).times)
+    assert document["head_usd"] > 1 and bends[-1].usd == pytest.approx(document["cost_usd"], rel=1e-6)
+    assert bends[-1].head_usd == pytest.approx(document["head_usd"])
+    assert all(a.usd <= b.usd and a.x_s < b.x_s for a, b in zip(bends, bends[1:], strict=False))
+    cards = {name: value for name, value, _ in RunPage(job)._cards()}
+    assert cards["Paid"] == f"{bends[-1].usd:.2f} $"
+
+
+def test_a_type_without_a_price_is_named() -> None:
+    job = worlds.one_machine()
+    document = final_document("resnet-7", worlds.START_S, job.world, job.events, {})
+    text = RunPage(replace(job, document=document)).render()
+    assert "the on-demand price of g4dn.xlarge is not known" in text and "less than on demand" not in text
 
 
 def test_losses_are_where_steps_fall() -> None:
@@ -202,7 +219,7 @@ def test_a_machine_that_is_ready_is_drawn_as_waiting_until_it_trains() -> None:
 def test_the_page_says_when_there_was_no_controller_and_who_waited() -> None:
     job = worlds.one_machine(over=False)
     away = Downtime(worlds.START_S + 20, worlds.START_S + 45)
-    document = final_document("resnet-7", worlds.START_S, job.world, job.events, 0.526, [away])
+    document = final_document("resnet-7", worlds.START_S, job.world, job.events, {"g4dn.xlarge": 0.526}, [away])
     text = RunPage(replace(job, without=[away], document=document)).render()
     page = read_page(text)
     assert "no controller" in page.by_id("part-machines").text and "no controller25 s" in page.by_id("part-time").text

@@ -79,7 +79,7 @@ def standing(
     )
     found = spec(**more)
     numbered = [replace(event, number=i) for i, event in enumerate(events, start=1)]
-    document = final_document(str(found["name"]), START_S, world, numbered, 0.526)
+    document = final_document(str(found["name"]), START_S, world, numbered, {"g4dn.xlarge": 0.526})
     row = JobRow(str(found["name"]), START_S, job.value, Path("/nowhere"), found, document if over else None)
     return Standing(row, world, numbered, samples, document, OVER if over else ALIVE, now_s)
 
