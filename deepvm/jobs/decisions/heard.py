@@ -204,6 +204,8 @@ def _of_generation(world: World, event: Safe | Lasts | Unsaved | Started | Ended
         world = replace(world, peak=max(world.peak, event.done))
     if event.version is not None and event.id == world.members[0]:
         world = hangs.restored(world)
+        if world.peak is not None:  # the newest that there is, whatever was heard of: all tiers were looked into
+            world = replace(world, version=event.version, lasts=min(world.lasts, event.version))
         lost = max((world.peak or 0) - event.version, 0)
         counts = replace(world.counts, lost_steps=world.counts.lost_steps + lost)
         # A heartbeat with its first steps may have been faster.
