@@ -501,6 +501,7 @@ class Agent:
         self._facts = replace(self._facts, save_s=stall_s, backup_s=took_s, emergency_s=took_s)
         self._safe = int(message["version"])
         self._lasts = self._safe if message.get("lasts", True) else self._lasts  # as backups of scripts do
+        point("agent.before-saved")
         self._report_safe(self._safe, reason, stall_s, took_s)
         return {}
 
