@@ -46,10 +46,8 @@ def test_a_job_outlives_its_spot_machine(home: Home, ec2: FakeEc2, machines: Mac
     assert not [text for text in planted if text.encode() in history]
 
 
-def test_two_ranks_and_an_anchor_outlive_a_notice(
-    home: Home, ec2: FakeEc2, machines: Machines, tmp_path: Path
-) -> None:
-    """Real DDP on two instances; the third keeps versions in its memory, and the next generation has them from there."""
+def test_two_ranks_and_an_anchor_outlive_a_notice(home: Home, ec2: FakeEc2, machines: Machines, tmp_path: Path) -> None:
+    """Real DDP on two instances; a third keeps versions in its memory, from which the next generation goes on."""
     pytest.importorskip("torch")
     (home.code / "train.py").write_text(TORCH)
     env = {"RESULT": str(home.result), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
