@@ -479,6 +479,7 @@ class Agent:
         self._plan.told(stall_s, took_s)
         self._safe = int(message["version"])
         self._lasts = self._safe if message.get("lasts", True) else self._lasts  # as backups of scripts do
+        point("agent.before-saved")
         self._report_safe(self._safe, reason, stall_s, took_s, pending=bool(message.get("pending")))
         return {}
 

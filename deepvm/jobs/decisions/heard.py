@@ -226,14 +226,14 @@ def _of_generation(world: World, event: Safe | Lasts | Alone | Unsaved | Started
         world = replace(world, peak=max(world.peak, event.done))
     if event.version is not None and event.id == world.members[0]:
         world = hangs.restored(world)
+        if world.peak is not None:  # the newest that there is, whatever was heard of: all tiers were looked into
+            lasts = min(world.lasts, event.version) if world.anchors else event.version
+            world = replace(world, version=event.version, lasts=lasts)
         lost = max((world.peak or 0) - event.version, 0)
         counts = replace(world.counts, lost_steps=world.counts.lost_steps + lost)
         # A heartbeat with its first steps may have been faster.
         reached, since_s = max(world.reached, event.version), world.reached_s
         world = replace(world, counts=counts, peak=None, reached=reached, reached_s=since_s or world.now_s)
-        # Others may have been lost with a machine, or be there though nobody could say so.
-        lasts = min(world.lasts, event.version) if world.anchors else event.version
-        world = replace(world, version=event.version, lasts=lasts)
     started, machine = world.started | {event.id}, world.machines[event.id]
     if machine.trained_s is None:
         world = world.with_machine(replace(machine, trained_s=world.now_s))

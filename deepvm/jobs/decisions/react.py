@@ -347,7 +347,7 @@ def _formed(world: World) -> _Step:
         return replace(world, save=None, job=job_after(world.job, JobEvent.GO_ON)), acts
     if len(members) < terms.least or not _gathered(world, members) or not _has_anchors(world):
         if world.formed:
-            world = replace(world, job=job_after(world.job, JobEvent.BROKEN), idle_s=None, idled_s=0.0)
+            world = replace(_held(world), job=job_after(world.job, JobEvent.BROKEN), idle_s=None, idled_s=0.0)
         return replace(world, formed=False, save=None, suspected_s=None, exits={}, started=frozenset()), acts
     number = world.generation + 1
     for name in members:
@@ -382,6 +382,15 @@ def _done_unheard(world: World) -> int:
         return world.reached
     done = world.reached + int(max(min(ends) - world.reached_s, 0.0) / step_s)
     return done if world.terms.steps is None else min(done, max(world.terms.steps, world.reached))
+
+
+def _held(world: World) -> World:
+    """With the step behind which trainers held for a version; it may be safe, and gone who would have said so."""
+    save, step_s = world.save, markets.step_s_of(world)
+    if save is None or not save.reason.holds or world.now_s >= save.limit_s or world.reached_s is None or not step_s:
+        return world
+    held = world.reached + 1 + int(max(save.asked_s - world.reached_s, 0.0) / step_s)
+    return replace(world, reached=min(held, _done_unheard(world)), reached_s=None)
 
 
 def _gathered(world: World, members: tuple[str, ...]) -> bool:

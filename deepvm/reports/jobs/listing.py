@@ -72,7 +72,8 @@ def saved_words(document: Mapping[str, Any]) -> Iterator[str]:
     saves = ", ".join(f"{count} {reason}" for reason, count in document["saves"].items() if count) or "none"
     version = document.get("version", 0)
     newest = f"; the newest has {counted(version, 'step')}" if version and version < document["steps"] else ""
-    yield f"saved versions: {saves}{newest}"
+    gone = "; none is safe any more" if document.get("version") == 0 and saves != "none" else ""
+    yield f"saved versions: {saves}{newest}{gone}"
     if (failed := document.get("failed_saves")) and failed["total"]:
         last = f", {failed['in_a_row']} since the newest version: {failed['why']}" if failed["in_a_row"] else ""
         yield f"{counted(failed['total'], 'save')} failed{last}"
