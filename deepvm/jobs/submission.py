@@ -488,8 +488,9 @@ def resumed(
     world, now_s = history.world(row.name), time.time()
     if world.job in (Job.STOPPED, Job.FAILED) and not is_head(row):
         _check_limits(row.name, world, now_s, total_usd, deadline_s)
-        world = replace(world, job=Job.PENDING, ending="", failure="", save=None, unsaved_s=None, formed=False)
-        world = replace(world, exits={}, suspected_s=None, crashed_at=-1, crashes=0, unready={}, pulse=Pulse())
+        world = replace(world, job=Job.PENDING, ending="", failure="", no_data=False, unready={}, pulse=Pulse())
+        world = replace(world, save=None, unsaved_s=None, formed=False, exits={}, suspected_s=None)
+        world = replace(world, crashed_at=-1, crashes=0)
         world = replace(world, now_s=max(now_s, world.now_s))  # until now it needed no controller
     terms = replace(world.terms, **timeouts)
     if total_usd is not None:

@@ -137,7 +137,7 @@ class Preparation:
         try:
             have_data(wanted, self._around.folder / "data", both)
         except DataError as error:
-            self.give_up("unusable", why=f"data: {error}")
+            self.give_up("unusable", why=f"data: {error}", data=True)
 
     def stop(self) -> None:
         """End a setup that runs."""

@@ -174,7 +174,7 @@ class SaveNow:
 
 @dataclass(frozen=True)
 class Failed:
-    """Nothing can be trained on a machine: its setup failed.
+    """Nothing can be trained on a machine: its setup failed, or it cannot have the job's data (``data``).
 
     ``own``: the machine is to blame, not the job, which goes on with others.
     """
@@ -182,6 +182,7 @@ class Failed:
     id: str
     why: str
     own: bool = False
+    data: bool = False
 
 
 @dataclass(frozen=True)

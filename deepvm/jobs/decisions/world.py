@@ -271,7 +271,7 @@ class World:
             long they had before (:mod:`deepvm.jobs.decisions.waiting`).
         facts: what is known of steps, versions and lives.
         ending: why the job is to stop, empty if it is not; ending_s: since when. failure: why nothing can be trained,
-            else empty.
+            else empty; no_data: that is so because the job's data cannot be had.
         requests: how many machines were ever asked for. saving_s: for how long saves have stalled training.
         on_demand: whether the deadline wants machines on demand. losses: spot machines that were lost or refused when
             it last decided. pace: how fast steps are.
@@ -311,6 +311,7 @@ class World:
     ending: str = ""
     ending_s: float = 0.0
     failure: str = ""
+    no_data: bool = False
     requests: int = 0
     saving_s: float = 0.0
     counts: Counts = field(default_factory=Counts)

@@ -43,6 +43,7 @@ _PLAIN = (
     "ending",
     "ending_s",
     "failure",
+    "no_data",
     "requests",
     "saving_s",
     "on_demand",

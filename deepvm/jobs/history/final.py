@@ -7,6 +7,7 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
+from deepvm.errors import DataError, DeepVMError
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import MachineRecord, Reason, World
 from deepvm.jobs.history.downtime import DOWNTIME, Downtime
@@ -15,6 +16,7 @@ from deepvm.jobs.history.spent import CAUSES, same_work_usd, spent, stood_s
 from deepvm.jobs.history.spent import on_demand_usd as of_machines
 
 SCHEMA = "deepvm.run/1"
+STOPPED = 3
 _STATES = {Job.DONE: "done", Job.STOPPED: "stopped", Job.FAILED: "failed"}
 
 
@@ -44,6 +46,7 @@ def final_document(
         "name": name,
         "state": _STATES.get(world.job, world.job.value),
         "why": world.failure or world.ending,
+        "exit_code": exit_code(world),
         "steps": world.steps,
         "generations": world.generation,
         "preemptions": world.preemptions,
@@ -64,6 +67,13 @@ def final_document(
         "validation": None,
         "machines": [_machine(m, world.now_s) for m in world.machines.values()],
     }
+
+
+def exit_code(world: World) -> int | None:
+    """With which ``deepvm run`` ends; None before the end."""
+    if world.job is Job.FAILED:
+        return DataError.exit_code if world.no_data else DeepVMError.exit_code
+    return {Job.DONE: 0, Job.STOPPED: STOPPED}.get(world.job)
 
 
 def _machine(machine: MachineRecord, now_s: float) -> dict[str, Any]:
