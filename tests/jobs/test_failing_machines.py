@@ -218,7 +218,7 @@ def test_a_setup_that_has_succeeded_once_is_the_machine_s_fault() -> None:
 def test_anchors_count_by_themselves() -> None:
     """The machines that train get ready in between, and cannot begin without the anchor."""
     anchor = Pool("m7g.large", "z", "on-demand", 0.1)
-    world = begun(Terms(1, 1, anchor=anchor, anchors=1))
+    world = begun(Terms(1, 1, anchor=(anchor,), anchors=1))
     trainer = next(m.id for m in world.machines.values() if m.pool != anchor)
     for n in range(1, 4):
         assert not world.ending

@@ -90,7 +90,7 @@ def test_starts_are_expected_as_earlier_ones_took() -> None:
 
 
 @pytest.mark.parametrize(
-    "terms", [Terms(1, 1), Terms(1, 2, steps=100), Terms(1, 1, steps=100, bought=STEADY, end_s=1e9)]
+    "terms", [Terms(1, 1), Terms(1, 2, steps=100), Terms(1, 1, steps=100, bought=(STEADY,), end_s=1e9)]
 )
 def test_what_nobody_could_know_is_not_invented(terms: Terms, capsys: pytest.CaptureFixture[str]) -> None:
     document = found(terms)
