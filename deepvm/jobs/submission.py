@@ -165,7 +165,9 @@ def world_of(job: JobFile, beside: Path, now_s: float, lives: Iterable[Mapping[s
         least_usd = math.ceil(least_usd_per_hour(asked) * 10_000) / 10_000
         allowed = f"{least_usd:g} or more, which buys {wanted.least} x {wanted.type}{market}"
         raise RequestError("budget.usd_per_hour", budget.usd_per_hour, allowed)
-    return within_budget(world)
+    if budget.usd_per_hour is not None:
+        return within_budget(world, budget.usd_per_hour)
+    return within_budget(world, wanted.usd_per_hour, {wanted.type, wanted.anchor})
 
 
 def remarks(job: JobFile) -> Iterator[str]:
@@ -184,6 +186,7 @@ class Rented:
     """What a job rents: machines of one type, so many of them on demand, and those that keep versions.
 
     ``others``, ``other_anchors``: the types of the next-ranked clusters, for when none of this one are to be had.
+    ``usd_per_hour``: the budget for which it was recommended.
     """
 
     type: str
@@ -194,6 +197,7 @@ class Rented:
     anchors: int = 0
     others: tuple[str, ...] = ()
     other_anchors: tuple[str, ...] = ()
+    usd_per_hour: float | None = None
 
 
 def rented_of(job: JobFile, beside: Path) -> Rented:
@@ -214,6 +218,7 @@ def rented_of(job: JobFile, beside: Path) -> Rented:
         found = Rented(vms.instance_type, plan.training_count, plan.training_count, vms.on_demand_count)
         others = list(_next_of_plan(beside / machines.plan))
         found = replace(found, others=_alike(vms.instance_type, (p.training.instance_type for p in others)))
+        found = replace(found, usd_per_hour=None if plan.budget is None else float(plan.budget))
         if memory is not None:
             kinds = _as_large(memory.instance_type, (p.memory.instance_type for p in others if p.memory is not None))
             found = replace(found, anchor=memory.instance_type, anchors=memory.on_demand_count, other_anchors=kinds)

@@ -213,7 +213,7 @@ def test_any_events_in_any_order(
     """``trains``: the fewest machines are there before; else hardly any of these orders forms a generation."""
     world, now = World(terms, 0.0, pools=zones), 0.0
     assume(least_usd_per_hour(world) <= (terms.usd_per_hour or math.inf))
-    world = within_budget(world)
+    world = within_budget(world, terms.usd_per_hour)
     terms = world.terms
     if trains:
         world, now = training(world), 20.0

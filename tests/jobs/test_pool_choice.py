@@ -277,7 +277,7 @@ def test_the_next_ranked_type_is_bought_where_the_first_is_not_to_be_had(
     """If the budget by the hour buys as many of it as are needed; a part of them would be paid for nothing."""
     for usd_per_hour, found in ((None, [SECOND] * 2), (2.0, [SECOND] * 2), (1.9, too_dear)):
         begun = World(Terms(2, 2, usd_per_hour=usd_per_hour, **terms), 0.0, pools=pools, on_demand="bought" in terms)
-        begun = within_budget(begun)
+        begun = within_budget(begun, usd_per_hour)
         assert asked(begun, 0.0)[1] == [FIRST] * 2
         world, instead = asked(begun, 0.0, FIRST)
         assert instead == found, usd_per_hour
@@ -292,9 +292,9 @@ def test_spot_trains_where_no_type_is_to_be_had_on_demand() -> None:
 def test_versions_are_kept_on_the_next_ranked_anchor() -> None:
     terms = Terms(1, 3, anchor=(SMALL, LARGE), anchors=2)
     assert asked(World(terms, 0.0, pools=(FIRST,)), 0.0, SMALL)[1] == [FIRST] * 3 + [LARGE] * 2
-    tight = within_budget(World(replace(terms, usd_per_hour=0.8), 0.0, pools=(FIRST,)))
+    tight = within_budget(World(replace(terms, usd_per_hour=0.8), 0.0, pools=(FIRST,)), 0.8)
     assert tight.terms.anchor == (SMALL,)
-    loose = within_budget(World(replace(terms, usd_per_hour=1.5), 0.0, pools=(FIRST,)))
+    loose = within_budget(World(replace(terms, usd_per_hour=1.5), 0.0, pools=(FIRST,)), 1.5)
     # Money for the dearest anchors is kept back while none is there.
     assert asked(loose, 0.0, SMALL)[1] == [FIRST] * 2 + [LARGE] * 2
     assert asked(loose, 0.0)[1] == [SMALL] * 2 + [FIRST] * 2
@@ -320,7 +320,7 @@ def markets_of_a_job(draw: st.DrawFn) -> World:
 def test_whatever_refuses_the_budget_buys_the_fewest(begun: World, data: st.DataObject) -> None:
     on_demand = [replace(begun, on_demand=True)] if begun.terms.bought else []
     assume(all(least_usd_per_hour(w) <= (w.terms.usd_per_hour or 0.0) for w in (begun, *on_demand)))
-    world = within_budget(data.draw(st.sampled_from([begun, *on_demand])))
+    world = within_budget(data.draw(st.sampled_from([begun, *on_demand])), begun.terms.usd_per_hour)
     terms = world.terms
     assert world.pools and bool(terms.anchor) == bool(begun.terms.anchor) and terms.bought[:1] or not begun.terms.bought
     groups = [g for g in (world.pools, terms.steady, terms.anchor, terms.bought) if g]

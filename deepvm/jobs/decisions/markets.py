@@ -11,7 +11,7 @@ of the work before the first steps: spot is waited for, but no longer than a ten
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import replace
 
 from deepvm.core.preemption.deadlines import (
@@ -231,22 +231,26 @@ def least_usd_per_hour(world: World) -> float:
     return rate + max(world.terms.least - steadies, 0) * (pool.usd_per_hour if pool else 0.0)
 
 
-def within_budget(world: World) -> World:
-    """Without pools that are too dear: whichever are asked in the end, the budget buys the fewest of a generation.
+def within_budget(world: World, limit: float | None, stay: Container[str] = ()) -> World:
+    """Without pools too dear for $/h: whichever are asked in the end, it buys the fewest of a generation.
 
-    It must buy them where the first anchors, the first steady machines and the cheapest others are to be had.
+    It must buy them where the first anchors, the first steady machines and the cheapest others are to be had; or the
+    types of those are among them that ``stay`` whatever they cost.
     """
-    limit, terms = world.terms.usd_per_hour, world.terms
+    terms = world.terms
     if limit is None:
         return world
 
+    def buys(usd: float) -> bool:
+        return usd <= limit + 1e-9
+
     def kept(pools: tuple[Pool, ...], count: int, rest_usd: float) -> tuple[Pool, ...]:
-        return tuple(p for p in pools if count * p.usd_per_hour + rest_usd <= limit + 1e-9)
+        return tuple(p for p in pools if p.instance_type in stay or buys(count * p.usd_per_hour + rest_usd))
 
     spots = max(terms.least - terms.steadies, 0)
     spot_usd = spots * _usd(min, world.pools)
-    trainers_usd = max(terms.steadies * _usd(max, terms.steady[:1]) + spot_usd, terms.least * _usd(min, terms.bought))
-    anchor = kept(terms.anchor, terms.anchors, trainers_usd)
+    trainers_usd = (terms.steadies * _usd(max, terms.steady[:1]) + spot_usd, terms.least * _usd(min, terms.bought))
+    anchor = kept(terms.anchor, terms.anchors, max(filter(buys, trainers_usd), default=0.0))
     rest_usd = terms.anchors * _usd(max, anchor)
     bought = kept(terms.bought, terms.least, rest_usd)
     steady = kept(terms.steady, terms.steadies, rest_usd + spot_usd)
