@@ -199,8 +199,9 @@ def test_what_the_history_knew_still_counts() -> None:
 def test_types_keep_their_rank() -> None:
     """How fast others train is the plan's to say: a type comes later only while it refuses."""
     bad = [lived(n, OFTEN, 0.0, REFUSED) for n in range(1, 50)]
-    world = replace(seen(*bad), pools=(OFTEN, replace(OTHER, usd_per_hour=0.1)))
-    assert free_pools(world) == [OFTEN, replace(OTHER, usd_per_hour=0.1)]
+    cheap = replace(OTHER, usd_per_hour=0.1)
+    assert free_pools(replace(seen(*bad), pools=(OFTEN, cheap))) == [OFTEN, cheap]
+    assert free_pools(replace(seen(*bad), pools=(OFTEN, SELDOM, cheap))) == [SELDOM, OFTEN, cheap]
 
 
 ENDS = st.sampled_from([PREEMPTED, LOST, REFUSED, RELEASED])
@@ -298,6 +299,28 @@ def test_versions_are_kept_on_the_next_ranked_anchor() -> None:
     # Money for the dearest anchors is kept back while none is there.
     assert asked(loose, 0.0, SMALL)[1] == [FIRST] * 2 + [LARGE] * 2
     assert asked(loose, 0.0)[1] == [SMALL] * 2 + [FIRST] * 2
+
+
+def test_an_anchor_that_is_replaced_keeps_to_the_budget() -> None:
+    """The last trainer has what the first anchors cost less than the dearest."""
+    terms = Terms(1, 3, anchor=(SMALL, LARGE), anchors=2, usd_per_hour=1.7)
+    world, found = asked(within_budget(World(terms, 0.0, pools=(FIRST,)), 1.7), 0.0)
+    assert found == [SMALL] * 2 + [FIRST] * 2
+    world, acts = react(world, [d.Launched(m, 1.0) for m in world.machines], 2.0)
+    assert [world.machines[act.id].pool for act in acts] == [FIRST]
+    world, acts = react(world, d.Listed({"m2": 1.0, "m3": 1.0, "m4": 1.0, "m5": 2.0}, {"m1": (1.0, 3.0)}), 3.0)
+    assert [world.machines[act.id].pool for act in acts] == [SMALL]
+    assert not react(world, d.Refused(acts[0].id, "no capacity"), 4.0)[1]
+    richer = replace(world, terms=replace(world.terms, usd_per_hour=1.8))
+    _, acts = react(richer, d.Refused(acts[0].id, "no capacity"), 4.0)
+    assert [act.id for act in acts] == ["m7"]
+
+
+def test_types_that_are_too_dear_beside_the_dearest_anchor_are_none() -> None:
+    cheap = replace(FIRST, instance_type="cheap", usd_per_hour=0.1)
+    terms = Terms(1, 1, anchor=(SMALL, LARGE), anchors=1, usd_per_hour=0.65)
+    found = within_budget(World(terms, 0.0, pools=(cheap, FIRST)), 0.65)
+    assert found.pools == (cheap,) and found.terms.anchor == (SMALL, LARGE)
 
 
 @st.composite

@@ -281,10 +281,12 @@ def is_affordable(world: World, pool: Pool, role: Role = Role.TRAINER) -> bool:
     if terms.usd_per_hour is None:
         return True
     stay = [m for m in world.machines.values() if m.state in _STAY and (m.role is Role.ANCHOR or fits(world, m))]
-    usd = sum(m.pool.usd_per_hour for m in stay) + pool.usd_per_hour
-    if role is Role.TRAINER:
+    usd = pool.usd_per_hour
+    if role is Role.TRAINER:  # an anchor that is not there yet may have to come from the dearest pool
+        stay = [m for m in stay if m.role is Role.TRAINER or m.launched_s is not None]
         lack = terms.anchors - sum(m.role is Role.ANCHOR for m in stay)
         usd += max(lack, 0) * _usd(max, terms.anchor)
+    usd += sum(m.pool.usd_per_hour for m in stay)
     return usd <= terms.usd_per_hour + 1e-9
 
 
