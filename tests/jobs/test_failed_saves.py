@@ -448,7 +448,7 @@ def test_one_that_is_noticed_and_stays_gives_way_to_its_replacement() -> None:
 
 def test_an_anchor_that_is_noticed_and_stays_is_released_by_the_next() -> None:
     anchor = Pool("m", "z", "on-demand", 1.0)
-    world = after(World(Terms(1, 1, anchor=anchor, anchors=1), 0.0, pools=(SPOT,)), [d.Tick()], 0.0)
+    world = after(World(Terms(1, 1, anchor=(anchor,), anchors=1), 0.0, pools=(SPOT,)), [d.Tick()], 0.0)
     world = after(world, [d.Heard("m1", warm=True), d.Heard("m2", warm=True)], 5.0)
     world = after(world, [d.Started(m, 1, 0) for m in world.members], 6.0)
     first, trainer = world.anchors[0], world.members[0]

@@ -30,7 +30,7 @@ def after(world: World, events: Sequence[d.Event], now_s: float) -> World:
 
 def trains(**limits: float) -> World:
     """A job with an anchor, m1, at step 500 of its only trainer, m2; version 400 is in a bucket, too."""
-    world = World(Terms(1, 1, anchor=ANCHOR, anchors=1, **limits), 0.0, pools=(SPOT,))  # type: ignore[arg-type]
+    world = World(Terms(1, 1, anchor=(ANCHOR,), anchors=1, **limits), 0.0, pools=(SPOT,))  # type: ignore[arg-type]
     world = after(world, [d.Tick()], 0.0)
     world = after(world, [d.Listed({m: 0.0 for m in world.machines})], 1.0)
     world = after(world, [d.Heard(m, warm=True) for m in world.machines], 5.0)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from deepvm.jobs.head.mirror_keeper import Keeper
     from deepvm.jobs.history.history import EventRow, History, JobRow
 
-_STOPPED, _FAILED = 3, 1
 _LOOK_S = 0.05
 Keep = Annotated[bool, flag("--keep", "On Ctrl-C leave the machines training; default: save, then release them.")]
 Detach = Annotated[bool, flag("--detach", "Return at once; 'deepvm jobs' watches and stops the job.")]
@@ -228,15 +227,14 @@ def control(
         history.finish(job.name, document)
     page = write_page(job.name, history)
     print_as(output, lambda: print_job(document, ()), lambda: document)
-    state = document["state"]
     for line in closing_lines(document, end.terms, controller.last_lines, job.folder):
         note(line)
     if page is not None:
         note(f"all of it in a browser: {page}")
     if controller.interrupted:
         raise typer.Exit(INTERRUPTED)
-    if state != "done":
-        raise typer.Exit(_FAILED if state == "failed" else _STOPPED)
+    if document["exit_code"]:
+        raise typer.Exit(document["exit_code"])
 
 
 @contextmanager

@@ -145,7 +145,7 @@ class Preparation:
             with self._timed("data_s"):
                 have_data(wanted, self._around.folder / "data", both)
         except DataError as error:
-            self.give_up("unusable", why=f"data: {error}")
+            self.give_up("unusable", why=f"data: {error}", data=True)
 
     def load(self, warm_up: Callable[[], object]) -> None:
         """Have the first trainers load; :meth:`end` once they have."""

@@ -99,7 +99,7 @@ class Injector:
 
     def _candidates(self, world: World) -> list[MachineRecord]:
         """Those that can be taken back, and were there when the injection began; none that the cloud refused."""
-        kept = (world.terms.bought, world.terms.steady)
+        kept = {*world.terms.bought, *world.terms.steady}
         return [
             m
             for m in world.machines.values()

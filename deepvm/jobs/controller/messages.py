@@ -110,8 +110,8 @@ def event_of(machine: str, report: Mapping[str, Any]) -> tuple[d.Event, Mapping[
     if kind == "deaf":
         return d.Deaf(machine, text(report, "why")[:_LONGEST]), {}
     if kind == "unusable":
-        own = truth(report, "own") if "own" in report else False
-        return d.Failed(machine, text(report, "why")[:_LONGEST], own), {}
+        own, data = (truth(report, name) if name in report else False for name in ("own", "data"))
+        return d.Failed(machine, text(report, "why")[:_LONGEST], own, data), {}
     if kind == "setup-failed":
         return d.Failed(machine, f"setup failed with exit code {whole(report, 'code', 2**31)}"), {}
     return None

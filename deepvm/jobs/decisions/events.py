@@ -207,7 +207,7 @@ class SaveNow:
 
 @dataclass(frozen=True)
 class Failed:
-    """Nothing can be trained on a machine: its setup failed.
+    """Nothing can be trained on a machine: its setup failed, or it cannot have the job's data (``data``).
 
     ``own``: the machine is to blame, not the job, which goes on with others.
     """
@@ -215,6 +215,7 @@ class Failed:
     id: str
     why: str
     own: bool = False
+    data: bool = False
 
 
 @dataclass(frozen=True)

@@ -148,7 +148,7 @@ def _failed(world: World, machine: MachineRecord, event: Failed) -> World:
     # What has succeeded on another machine is this one's fault; one that is taken away may fail for that.
     succeeded = any(m.ready_s is not None for m in world.machines.values() if m.role is machine.role)
     if not (event.own or gone or succeeded):
-        return replace(world, job=job_after(world.job, JobEvent.CRASHED), failure=event.why)
+        return replace(world, job=job_after(world.job, JobEvent.CRASHED), failure=event.why, no_data=event.data)
     known_as = replace(world.unready.get(machine.role, Unready()), why=f"{machine.id}: {event.why}")
     world = replace(world, unready={**world.unready, machine.role: known_as})
     return world if gone else with_event(world, replace(machine, end_reason=UNREADY), MachineEvent.RELEASE)

@@ -12,7 +12,7 @@ as the one before. Rules (``Rules that keep the promise``, docs/explain/orchestr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -21,7 +21,6 @@ from deepvm.jobs.decisions import markets
 from deepvm.jobs.decisions.events import Act, Event, Failed, Listed, Release, Request
 from deepvm.jobs.decisions.hangs import begun, is_hung, noted
 from deepvm.jobs.decisions.heard import known, unsaved, with_event
-from deepvm.jobs.decisions.pool_choice import is_refusing
 from deepvm.jobs.decisions.states import Job, JobEvent, Machine, MachineEvent, job_after
 from deepvm.jobs.decisions.waiting import further_s, idlers, is_in_vain, let_go, timed, waited_s
 from deepvm.jobs.decisions.world import MachineRecord, Pool, Reason, Role, Save, World
@@ -155,7 +154,7 @@ def _limited(world: World) -> _Step:
     if terms.end_s is not None and world.now_s + last_s >= terms.end_s:
         return world.to_end(DEADLINE), []
     # A deadline for which machines may be bought decides itself how long spot is waited for.
-    if not world.formed and terms.bought is None and waited_s(world) >= terms.give_up_s:
+    if not world.formed and not terms.bought and waited_s(world) >= terms.give_up_s:
         return world.to_end("no machine is available"), []
     failing = [r for r in Role if _never_ready(world, r) and not any(m.state.coming for m in world.of(r, *Machine))]
     if failing and not world.formed:
@@ -472,15 +471,16 @@ def _wanted(world: World) -> _Step:
         acts.append(Release(machine.id))
     terms = world.terms
     # By market, not by pool: the cloud may have chosen the zone.
-    steadies = sum(terms.steady is not None and m.pool.market == terms.steady.market for m in live)
+    steadies = sum(markets.is_on_demand(m.pool) for m in live) if terms.steady else 0
     steady = 0 if world.on_demand else terms.steadies - steadies
-    wanted: list[tuple[Pool | None, Role, int]] = [
-        (terms.anchor, Role.ANCHOR, terms.anchors - (len(alive) - len(trainers))),
-        (terms.steady, Role.TRAINER, min(steady, terms.most - len(live))),
-        (markets.pool_of(world), Role.TRAINER, terms.most - len(live) - max(steady, 0)),
+    wanted: list[tuple[Callable[[World], Pool | None], Role, int]] = [
+        (markets.anchor_of, Role.ANCHOR, terms.anchors - (len(alive) - len(trainers))),
+        (markets.steady_of, Role.TRAINER, min(steady, terms.most - len(live))),
+        (markets.pool_of, Role.TRAINER, terms.most - len(live) - max(steady, 0)),
     ]
-    for pool, role, count in wanted:
-        if pool is None or is_refusing(world, pool) or is_in_vain(world, role):
+    for pool_of, role, count in wanted:
+        pool = pool_of(world) if count > 0 else None
+        if pool is None or is_in_vain(world, role):
             continue
         if _never_ready(world, role):  # training goes on without; when it cannot any more, there is one more try
             soon = world.formed and world.now_s - world.unready[role].last_s < terms.give_up_s

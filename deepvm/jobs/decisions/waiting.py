@@ -44,7 +44,7 @@ def _newcomers(world: World) -> list[MachineRecord]:
 def let_go(world: World) -> World:
     """With all pools left alone for a while, so that those that were let go are not asked for again at once."""
     terms, until_s = world.terms, world.now_s + world.terms.hold_s
-    pools = [*world.pools, *(p for p in (terms.steady, terms.bought) if p is not None)]
+    pools = [*world.pools, *terms.steady, *terms.bought]
     times = {p: world.blocked.get(p, (0.0, 0))[1] for p in pools}
     return replace(world, blocked={**world.blocked, **{p: (until_s, max(n, 1)) for p, n in times.items()}})
 

@@ -123,12 +123,11 @@ def print_job(document: Mapping[str, Any], events: Sequence[EventRow]) -> None:
 def plan_document(name: str, world: World, head: Pool | None, names: Mapping[str, str]) -> dict[str, Any]:
     """What a job would rent, as a document; ``head``: for its controller. ``names``: of what it makes, by kind."""
     terms = world.terms
-    dearest = max(world.pools, key=lambda pool: pool.usd_per_hour)
     groups = [
-        (Role.TRAINER.value, world.pools[0], terms.least - terms.steadies, terms.most - terms.steadies),
+        (Role.TRAINER.value, world.pools, terms.least - terms.steadies, terms.most - terms.steadies),
         (Role.TRAINER.value, terms.steady, terms.steadies, terms.steadies),
         (Role.ANCHOR.value, terms.anchor, terms.anchors, terms.anchors),
-        (_HEAD, head, 1, 1),
+        (_HEAD, () if head is None else (head,), 1, 1),
     ]
     machines: list[dict[str, Any]] = [
         {
@@ -140,14 +139,14 @@ def plan_document(name: str, world: World, head: Pool | None, names: Mapping[str
             "most": most,
             "usd_per_hour": pool.usd_per_hour,
         }
-        for role, pool, least, most in groups
-        if pool is not None
+        for role, pools, least, most in groups
+        for pool in pools[:1]
     ]
-    rest_usd = sum(m["most"] * m["usd_per_hour"] for m in machines[1:])
+    dearest_usd = sum(most * max(p.usd_per_hour for p in pools) for _, pools, _, most in groups if pools)
     return {
         "schema_version": "deepvm.run-plan/1",
         "name": name,
-        "usd_per_hour": round(machines[0]["most"] * dearest.usd_per_hour + rest_usd, 8),
+        "usd_per_hour": round(dearest_usd, 8),
         "total_usd": terms.total_usd,
         "machines": machines,
         "pools": [

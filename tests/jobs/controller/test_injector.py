@@ -62,7 +62,7 @@ def test_who_does_not_train_is_not_struck(one: MachineRecord) -> None:
 
 def test_nothing_is_struck_of_a_job_that_is_over_or_on_demand() -> None:
     assert due(after([]), world(machine(1), job=Job.DONE)) == []
-    assert due(after([]), replace(world(machine(1)), terms=Terms(1, 1, bought=POOL))) == []
+    assert due(after([]), replace(world(machine(1)), terms=Terms(1, 1, bought=(POOL,)))) == []
 
 
 def test_no_more_than_the_count_are_struck_whoever_controls() -> None:
