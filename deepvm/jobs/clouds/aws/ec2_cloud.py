@@ -20,12 +20,12 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from deepvm.catalog.clouds.aws.client import Aws
+from deepvm.io.own_package import package_archive
 from deepvm.jobs.cloud import Launch, Listing, RefusedError, Start, UnknownError
 from deepvm.jobs.clouds.aws.ec2_account import Ec2Account
 from deepvm.jobs.clouds.aws.ec2_instances import Instance, instance_of_row, kept
 from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
 from deepvm.jobs.clouds.aws.fleet import REFUSALS, fleet_request, refusal, template_data
-from deepvm.jobs.clouds.aws.package_archive import package_archive
 from deepvm.jobs.clouds.aws.user_data import user_data
 from deepvm.jobs.decisions.world import MachineRecord, Pool
 
