@@ -178,17 +178,19 @@ def _numbers(*names: str) -> list[Column]:
     return [Column(name, "right") for name in names]
 
 
-def orphans_document(found: Sequence[tuple[str, str, float]]) -> dict[str, Any]:
-    """Machines without a controller, as a document."""
-    rows = [{"job": job, "machine": machine, "since": _time(since_s)} for job, machine, since_s in found]
+def orphans_document(found: Sequence[tuple[str, str, float, bool]]) -> dict[str, Any]:
+    """Machines without a controller, as a document: job, machine, since when, whether the history has the job."""
+    rows = [
+        {"job": job, "machine": name, "since": _time(since_s), "known": known} for job, name, since_s, known in found
+    ]
     return {"schema_version": "deepvm.orphans/1", "orphans": rows}
 
 
-def print_orphans(found: Sequence[tuple[str, str, float]]) -> None:
+def print_orphans(found: Sequence[tuple[str, str, float, bool]]) -> None:
     """Machines without a controller, as a table."""
     print_table(
         [Column("job"), Column("machine"), Column("since")],
-        [[job, machine, _time(since_s)] for job, machine, since_s in found],
+        [[job, machine, _time(since_s)] for job, machine, since_s, _ in found],
     )
 
 

@@ -254,6 +254,7 @@ class OrphanMachine(TypedDict):
     job: Annotated[str, "whose it is"]
     machine: Annotated[str, "its name within the job"]
     since: Annotated[Time, "since when it lives"]
+    known: Annotated[bool, "whether the history has its job; if not, another may, and need it"]
 
 
 class Orphans(TypedDict):

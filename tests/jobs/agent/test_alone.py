@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,8 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from support.jobs.metadata_services import Imds
 from support.jobs.runs import until
+from support.pages import blocks
 
 TRAINS = """
 import os, signal, sys, time
@@ -149,6 +152,37 @@ def test_sigterm_saves_first_and_the_next_start_goes_on(tmp_path: Path) -> None:
     assert saved == int((tmp_path / "reached").read_text())  # no step that would be lost was begun
     code, _ = ended(start(tmp_path, *train(tmp_path, saved + 3)))
     assert code == 0 and (tmp_path / "starts").read_text() == f"0 {saved} "
+
+
+@pytest.mark.skipif(shutil.which("pkill") is None, reason="there is no pkill here")
+def test_the_hook_that_the_guide_has_for_skypilot_saves_first(tmp_path: Path) -> None:
+    """Run as SkyPilot runs it, ``bash -c``; in a session of its own, of which pkill is kept from leaving."""
+    (block,) = blocks("docs/guide/run.md", "yaml\nconfig:")
+    (hook,) = yaml.safe_load(f"hooks:{block.partition('hooks:')[2]}")["hooks"]
+    assert hook["events"] == ["preemption"]
+    tools = {
+        "deepvm": f"#!{sys.executable}\nfrom deepvm.cli.main import main\nmain()\n",
+        **{name: f'#!/bin/sh\nexec {shutil.which(name)} -s 0 "$@"\n' for name in ("pkill", "pgrep")},
+        "all.sh": "deepvm agent --metadata http://127.0.0.1:9 --grace 20s -- $TRAIN &\n"
+        'until [ -s reached ]; do sleep 0.1; done\nbash -c "$HOOK"\necho "hook $?"\nwait $!\necho "agent $?"\n',
+    }
+    for name, text in tools.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    variables = environ(
+        tmp_path, PATH=f"{tmp_path}:{os.environ['PATH']}", HOOK=hook["run"], TRAIN=" ".join(train(tmp_path))
+    )
+    words: list[str] = ["bash", str(tmp_path / "all.sh")]
+    whole = subprocess.Popen(
+        words, cwd=tmp_path, env=variables, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        said, _ = whole.communicate(timeout=hook["timeout"])
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(whole.pid, signal.SIGKILL)
+    assert said == "hook 0\nagent 143\n"
+    assert (tmp_path / "saved").read_text().strip() == (tmp_path / "reached").read_text()
 
 
 def test_a_trainer_that_cannot_save_hears_sigterm_when_the_grace_is_over(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.jobs.fake_ec2 import BUCKET, FakeEc2
+from support.jobs.runs import Home
 
 from deepvm.errors import RequestError
 from deepvm.jobs.cloud import Cloud, Distant, Launch, RefusedError, Start, UnknownError
@@ -20,6 +21,7 @@ from deepvm.jobs.clouds.aws.ec2_cloud import MACHINE_TAG, Ec2Cloud
 from deepvm.jobs.clouds.aws.ec2_instances import ended_of, instance_of_row, kept
 from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
 from deepvm.jobs.clouds.aws.user_data import LARGEST, user_data
+from deepvm.jobs.clouds.registry import clouds_of_owner
 from deepvm.jobs.decisions.world import MachineRecord, Pool
 from deepvm.jobs.wire import new_secret, secret_of
 
@@ -138,6 +140,27 @@ def test_a_fleet_that_brings_two_machines_for_one(cloud: Ec2Cloud, ec2: FakeEc2,
     assert ec2.asked().count("CreateFleet") == 1
     cloud.release("job", "m1")
     assert ec2.alive() == []
+
+
+@pytest.mark.slow
+def test_machines_are_found_although_the_history_is_lost(home: Home, ec2: FakeEc2, tmp_path: Path) -> None:
+    """Those of this owner, heads included; they end once their job is named, as another history may have it."""
+    cloud, theirs = ec2.cloud(home.jobs), ec2.cloud(tmp_path / "theirs")
+    assert not clouds_of_owner(home.jobs)
+    ask(cloud)
+    cloud.start_head("job", 1)
+    ask(theirs)
+    assert clouds_of_owner(home.jobs) == ("aws",)
+    rows = home.document("jobs", "orphans")["orphans"]
+    assert [(row["job"], row["machine"], row["known"]) for row in rows] == [("job", n, False) for n in ("head-1", "m1")]
+    done = home.run("jobs", "orphans", "--release")
+    assert done.returncode == 0 and "deepvm jobs orphans --release job" in " ".join(done.stderr.split())
+    home.run("jobs", "orphans", "--release", "other")
+    assert sorted(ec2.alive()) == ["head-1", "m1", "m1"]
+    done = home.run("jobs", "orphans", "--release", "job")
+    assert done.returncode == 0 and "released" in done.stderr, done.stderr
+    assert ec2.alive() == ["m1"] and list(theirs.listing("job").alive) == ["m1"]
+    assert not home.document("jobs", "orphans")["orphans"]
 
 
 @pytest.mark.slow
