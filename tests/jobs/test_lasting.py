@@ -174,7 +174,7 @@ def test_a_noticed_machine_that_is_lost_while_the_job_ends(limits: dict[str, flo
     assert world.version == 501 and wish(world) is Reason.STOP
     world = after(world, [d.Listed({anchor: 0.0}, {trainer: (0.0, 701.0)})], 701.0)
     assert world.job is Job.STOPPED and world.machines[anchor].state is Machine.RELEASING
-    document = final_document("job", 0.0, world, [], None)
+    document = final_document("job", 0.0, world, [], {})
     assert (document["steps"], document["version"], document["lost_steps"]) == (501, lasts, 0)
     (said,) = closing_lines(document, world.terms, [], Path("/x"))
     assert f"after 501 steps, {lasts or 'none'} of them safe; " in said
