@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PW ?= 3
 
-.PHONY: help recommend test test-slow check coverage docs bench bench-recovery clean
+.PHONY: help recommend test test-slow check coverage docs bench bench-recovery proof-recovery clean
 .DEFAULT_GOAL := help
 
 help:
@@ -17,6 +17,8 @@ help:
 	@echo "make bench       speed of the command line, growth with the catalog (build/bench/)"
 	@echo "make bench-recovery   how fast jobs go on when machines go and come, beside torchrun; how fast notices are"
 	@echo "                 heeded with 139 MB of state; a controller with 1000 agents (20 minutes)"
+	@echo "make proof-recovery   as root: the campaigns behind docs/explain/orchestrator.md (kills, notices, parameters bit for bit,"
+	@echo "                 the history, the simulator), and a table of what they have shown (an hour)"
 	@echo "make clean       remove .venv and build/"
 
 # A stamp stands for each set of installed packages; it is renewed when pyproject.toml changes.
@@ -85,6 +87,12 @@ bench-recovery: $(VENV)/.dev
 	$(BIN)/python scripts/bench_recovery.py
 	$(BIN)/python scripts/bench_notice.py
 	$(BIN)/python scripts/bench_controller.py
+
+proof-recovery: export OMP_NUM_THREADS := 1
+
+proof-recovery: $(VENV)/.dev
+	@$(COMPILE)
+	$(BIN)/python scripts/proof_recovery.py
 
 clean:
 	rm -rf $(VENV) build dist

@@ -178,7 +178,7 @@ def backup(path: str | Path) -> None:
         state.told(due)
     save, stall_s = Scheduled(SaveReason.NONE), 0.0
     if state.current is not None and state.current_step == state.steps:
-        save, stall_s = state.current, (time.perf_counter_ns() - state.due_ns) / 1e9
+        save, stall_s = state.current, link.announced_s + (time.perf_counter_ns() - state.due_ns) / 1e9
     state.saved_step = state.steps
     found = link.ask({"ask": "backup", "path": place, "step": state.steps, "save": list(save), "stall_s": stall_s})
     if found is None or "error" in found:

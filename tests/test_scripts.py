@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,6 +81,34 @@ def test_bench_recovery_fails_where_a_limit_is_not_kept(
     monkeypatch.setattr(bench.signal, "signal", lambda *_: None)
     monkeypatch.setattr(bench, "measure", lambda bench, *_: bench.figure("a", "1 s").add(seconds, 1.0))
     assert bench.main(["--check"]) == code and bench.main([]) == 0
+
+
+@pytest.fixture
+def proof(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(BENCH.parent)
+    return importlib.import_module("proof_recovery")
+
+
+def test_proof_recovery_names_tests_that_exist(proof: Any) -> None:
+    for test in [test for part in proof.PARTS.values() for test in part.tests]:
+        file, _, name = test.partition("::")
+        assert f"def {name}(" in (proof.ROOT / file).read_text(), test
+
+
+@pytest.mark.parametrize(("second", "passed"), [("pass", 2), ("pytest.skip()", 1), ("assert False", 1)])
+def test_proof_recovery_fails_where_a_test_has_not_passed(
+    proof: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    second: str,
+    passed: int,
+) -> None:
+    script = f"import pytest\ndef test_one(): pass\ndef test_two(): {second}\n"
+    (tmp_path / "test_it.py").write_text(script)
+    monkeypatch.setattr(proof, "PARTS", {"it": proof.Part("a claim", (str(tmp_path / "test_it.py"),))})
+    assert proof.main([]) == int(passed < 2)
+    assert f"{passed} of 2" in capsys.readouterr().out and proof.passed_of(tmp_path / "none") == (0, 0)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import secrets
 import threading
@@ -23,6 +24,7 @@ from deepvm.checkpoint.snapshot.pipeline import Pipeline
 from deepvm.checkpoint.snapshot.snapshotter import COMPARE_EVERY, WAIT_S, Snapshotter
 from deepvm.checkpoint.tiers.base import Tier, without_secrets
 from deepvm.checkpoint.training.agent_saves import AgentSaves
+from deepvm.checkpoint.training.evaluations import Evaluations
 from deepvm.checkpoint.training.hooks import Hook, close_at_exit, is_nested_step, stepper, without_autograd
 from deepvm.checkpoint.training.ranks import Ranks, SaveRequests
 from deepvm.checkpoint.training.save_handle import Handle, Journal
@@ -31,6 +33,9 @@ from deepvm.checkpoint.training.unseen_steps import UnseenSteps
 from deepvm.core.preemption.savepolicy import SaveContext, SaveFacts
 from deepvm.errors import CheckpointError, RequestError
 from deepvm.io.agent_board import Scheduled
+
+_EVALUATION_S = 30.0
+"""With less time than this an evaluation is not left to end before a save."""
 
 log = logging.getLogger("deepvm.checkpoint")
 
@@ -77,7 +82,7 @@ class Checkpointer:
             every: steps (100), time ("30s", "10min"), or "auto": as often as pays off, for at most 3 % of the time (see
                 :class:`deepvm.core.preemption.savepolicy.Auto`); or another policy of 'deepvm simulate' by name, such
                 as "exact" or "hazard", without that limit. None: the steps of ``DEEPVM_SAVE_EVERY``, which ``deepvm
-                run`` sets from the job file, else only when :meth:`save` is called.
+                run`` sets from the job file, else only when :meth:`save` is called or the agent's save policy says so.
             job: name of this training job; default ``DEEPVM_JOB``, else ``job``, with a warning where tiers are shared.
             keep: how many of the newest versions a folder or bucket keeps; a memory node decides for itself. None:
                 ``DEEPVM_KEEP``, else 2.
@@ -118,6 +123,8 @@ class Checkpointer:
         self._layers = LayerSlots(copies, self._pipeline, self._state)
         self._snapshotter = Snapshotter(self._state, self._pipeline, self._ranks, self._layers, self._journal, self.job)
         self._requests, self._agent = SaveRequests(self._ranks), AgentSaves.find()
+        alone = self._agent is not None and self._ranks.world == 1 and strategy != "layerwise"
+        self._evaluations = Evaluations(first) if alone else None
         self._version = 0
         self._stepping = self._closed = False
         self._process = os.getpid()  # a forked child inherits neither the threads nor the right to stop them
@@ -210,7 +217,8 @@ class Checkpointer:
 
         Args:
             deadline: by when the version should be safe, by ``time.time()``: the machine is about to go. Older versions
-                give way to it: those that wait are dropped, and with several ranks also those that are being sent.
+                give way to it: those that wait, and where both do not fit that which is being sent; with several ranks
+                all of them, unless all fit.
 
         Returns:
             The handle of the version that is saved; its number is 0 until the step has ended.
@@ -226,6 +234,7 @@ class Checkpointer:
         self._unseen.forget()  # the change is announced
 
     def _wait(self) -> None:
+        self._passes()
         self._snapshotter.gate(*self._layers.copies.values())
         self._snapshotter.bytes.forget()
 
@@ -342,6 +351,8 @@ class Checkpointer:
         self._version += 1
         self._unseen.stepped()
         self._layers.turn()
+        if self._evaluations is not None:
+            self._evaluations.stepped()
         scheduled = None if self._agent is None else self._agent.stepped(self._version, self._requests.ask)
         due = scheduled is not None or self._schedule.due(self._context())
         if self._ranks.world == 1 or self._schedule.fixed_steps or not self._schedule.saves:
@@ -389,14 +400,47 @@ class Checkpointer:
         if self._agent is not None:
             self._agent.forwarded()
         if not self._state.model.training:  # validation, perhaps with other weights
+            if torch.is_grad_enabled():
+                self._passes()
+            else:
+                self._before_evaluation()
             return
+        self._passes()
         self._unseen.forwarded()
+        self._send()
+        if self._ranks.world == 1:
+            with without_autograd():
+                self._look_ahead()
+
+    def _send(self) -> None:
         try:
             self._snapshotter.finish()
         except Exception as error:  # in a transformation, or with tensors that are none: before the next step then
             log.debug("version %d is sent later: %s", self._version, error)
         if self._agent is not None:
             self._agent.sent()
-        if self._ranks.world == 1:
-            with without_autograd():
-                self._look_ahead()
+
+    def _passes(self) -> None:
+        """The next step may begin."""
+        if self._evaluations is not None:
+            self._evaluations.forget()
+
+    def _before_evaluation(self) -> None:
+        """Save what the last step left, if it would be lost before the next one."""
+        agent, evaluations, snapshots = self._agent, self._evaluations, self._snapshotter
+        if agent is None or evaluations is None or (left_s := agent.left_s) == math.inf:
+            return
+        if left_s > max(_EVALUATION_S, 3 * snapshots.usual_s) or self._stepping or not evaluations.stands():
+            return
+        log.warning(
+            "version %d is saved during an evaluation: what comes after that, such as a scheduler's step, is not in it",
+            self._version,
+        )
+        with without_autograd():
+            if (scheduled := agent.asked()) is not None:
+                handle = snapshots.last
+                if handle is None or handle.version != self._version or handle.skipped or handle.lost:
+                    limit_s = scheduled.limit_ms / 1000
+                    handle = snapshots.begin(self._version, 0.0, handle=self._requests.begun(), deadline=limit_s)
+                agent.begun(handle, scheduled)
+        self._send()

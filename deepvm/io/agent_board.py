@@ -44,6 +44,7 @@ class Word(IntEnum):
     DUE = 5  # the step at whose end the save policy wants a version; 0: none
     ALONE = 6  # 1: the agent has no controller, and knows of no other machine
     UNHEARD = 7  # 1: the agent has one, which does not answer
+    TAKEN = 8  # number of the newest request that a rank has seen, or that is given up
 
 
 class RankWord(IntEnum):
@@ -128,11 +129,19 @@ class Board:
         return cls(path)
 
     def request(self, reason: SaveReason, limit_ms: int) -> int:
-        """Ask for a version; returns the number of the request."""
+        """Ask for a version; returns the number of the request. One that holds, and that no rank has seen, stays."""
         words = self.words
+        unseen = SaveReason(words[Word.REASON]) if words[Word.TAKEN] != words[Word.REQUEST] else SaveReason.NONE
+        until_ms = words[Word.LIMIT_MS]
+        if unseen.holds and words[Word.RESUMED] < words[Word.REQUEST] and time.time() * 1000 < until_ms:
+            reason, limit_ms = (reason, min(limit_ms, until_ms)) if reason.holds else (unseen, until_ms)
         words[Word.REASON], words[Word.LIMIT_MS] = reason, limit_ms
         words[Word.REQUEST] += 1  # last: whoever sees it sees the reason, too
         return words[Word.REQUEST]
+
+    def resume(self) -> None:
+        """Have ranks that hold go on; what was asked for is given up."""
+        self.words[Word.RESUMED], self.words[Word.TAKEN] = 2**63, self.words[Word.REQUEST]
 
     def schedule(self, step: int, save: Scheduled, *, by_peers: bool = False) -> None:
         """Have all local ranks save at the end of a step; the same may be said again at any time."""

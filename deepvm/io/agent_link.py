@@ -50,11 +50,14 @@ class AgentLink:
         self._folder = folder
         self.board = Board(folder / BOARD)
         self._words = self.board.words
-        self.board.set_of_rank(local_rank, RankWord.HELD, 0)  # one that was killed while it held may have left it
+        for word in (RankWord.HELD, RankWord.VERSION):  # one that was killed may have left them
+            self.board.set_of_rank(local_rank, word, 0)
         self._peers: Peers | None = None
         self._unmet, self._alone = world > 1 and world != local_world, 0
         self._request = 0
         self._due = 0
+        self.announced_s = 0.0
+        """For how long the other machines were waited for, until they knew of the newest save."""
         self._between_ns = self._of_ns = 0
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
@@ -105,18 +108,27 @@ class AgentLink:
 
         One way after the other; where the first one's order comes all the same, it says what the second has said.
         """
-        peers = self._peers
+        peers, self.announced_s = self._peers, 0.0
         if peers is None or not self._words[Word.ALONE]:
             found = self.ask({"ask": "schedule", "step": step, "save": list(save), "peers": peers is not None})
             if peers is None or (found is not None and "error" not in found):
                 return
             log.debug("the controller does not have step %d saved: %s", step, found)
+        began_s = time.perf_counter()
         peers.schedule(step, save)
+        self.announced_s = time.perf_counter() - began_s
+
+    @property
+    def unseen(self) -> Scheduled | None:
+        """The request that a single rank has not seen."""
+        words = self._words
+        if self.world > 1 or words[Word.REQUEST] == self._request:
+            return None
+        return Scheduled(SaveReason(words[Word.REASON]), words[Word.LIMIT_MS], words[Word.REQUEST])
 
     def asked(self) -> Scheduled | None:
-        """The request that a single rank has not seen, outside of steps."""
-        unseen = self.world == 1 and self._words[Word.REQUEST] != self._request
-        return self._asked() if unseen else None
+        """The request that a single rank has not seen, outside of steps; from now on it has."""
+        return None if self.unseen is None else self._asked()
 
     def meet(self) -> None:
         """Find the other machines' ranks as soon as they know each other: a controller may die later."""
@@ -154,7 +166,9 @@ class AgentLink:
         if words[Word.REQUEST] == self._request:
             return Scheduled(SaveReason.INSURANCE)
         self._request = words[Word.REQUEST]
-        return Scheduled(SaveReason(words[Word.REASON]), words[Word.LIMIT_MS], self._request)
+        found = Scheduled(SaveReason(words[Word.REASON]), words[Word.LIMIT_MS], self._request)
+        words[Word.TAKEN] = self._request  # last: until then its reason stays
+        return found
 
     def saving(self, step: int) -> None:
         """Report that the state after a step is being saved."""
@@ -166,9 +180,13 @@ class AgentLink:
             return
         board, limit_s = self.board, save.limit_ms / 1000 + _AFTER_S
         board.set_of_rank(self.local_rank, RankWord.HELD, step)
-        while self._words[Word.RESUMED] < save.request and time.time() < limit_s:
+        while not self.is_resumed(save) and time.time() < limit_s:
             time.sleep(_POLL_S)
         board.set_of_rank(self.local_rank, RankWord.HELD, 0)
+
+    def is_resumed(self, save: Scheduled) -> bool:
+        """Whether nobody need hold for a save any more."""
+        return self._words[Word.RESUMED] >= save.request
 
     def ask(self, message: Mapping[str, Any], limit_s: float = _ANSWER_S) -> Mapping[str, Any] | None:
         """The agent's answer; None if there is none in time, as when it was killed: training goes on."""

@@ -117,6 +117,7 @@ class Peers:
         if words[Word.REQUEST] != self._wished:
             self._wished = words[Word.REQUEST]
             wish = Scheduled(SaveReason(words[Word.REASON]), words[Word.LIMIT_MS], self._wished)
+            words[Word.TAKEN] = self._wished
             place = store.add("wishes", 1)
             store.set(f"wish/{place}", json.dumps(wish.for_others()))
         while store.check([f"save/{self._saves + 1}"]):

@@ -108,6 +108,18 @@ class Severable(Protocol):
 
 
 @runtime_checkable
+class Owned(Protocol):
+    """What a cloud has besides whose machines bear the name of their owner, of which they can be found again."""
+
+    @classmethod
+    def used(cls, folder: Path) -> bool:
+        """Whether jobs of this folder ever rented machines; asks nobody."""
+
+    def jobs(self) -> Iterable[str]:
+        """The jobs of this user whose machines or heads live, whoever knows of them. Raises UnknownError."""
+
+
+@runtime_checkable
 class Distant(Protocol):
     """What a cloud has besides, whose machines share neither disk nor network with the controller."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from deepvm.errors import DeepVMError
-from deepvm.jobs.cloud import Cloud, Distant, Headed, UnknownError, head_name
+from deepvm.jobs.cloud import Cloud, Distant, Headed, Owned, UnknownError, head_name
 from deepvm.jobs.head.head_state import HeadState
 from deepvm.jobs.history.history import History, JobRow
 from deepvm.jobs.standing import ALIVE, controller_in
@@ -14,12 +15,16 @@ from deepvm.jobs.standing import ALIVE, controller_in
 
 @dataclass(frozen=True)
 class Orphan:
-    """A machine, or a head, that no job needs; since when it lives. ``end`` ends it."""
+    """A machine, or a head, that no job needs; since when it lives. ``end`` ends it.
+
+    ``known``: its job is in this history; else another history, or another computer, may know that it is needed.
+    """
 
     job: str
     machine: str
     since_s: float
     end: Callable[[str, str], None]
+    known: bool = True
 
 
 @dataclass(frozen=True)
@@ -30,46 +35,86 @@ class Search:
     problems: list[str]
 
 
-def search(history: History, cloud_of: Callable[[str], Cloud], *, release: bool) -> Search:
-    """Look at all jobs, each by itself: a cloud that does not answer hides no other's machines."""
+@dataclass(frozen=True)
+class _Job:
+    """A job to look at; ``row``: of the history, None if that does not have it."""
+
+    name: str
+    cloud: str
+    folder: Path
+    row: JobRow | None = None
+
+
+def search(
+    history: History,
+    cloud_of: Callable[[str], Cloud],
+    *,
+    release: bool,
+    named: Collection[str] = (),
+    folder: Path = Path(),
+    owned: Collection[str] = (),
+) -> Search:
+    """Look at all jobs, or those ``named``, each by itself: a cloud that does not answer hides no other's machines.
+
+    ``owned``: clouds that know whose machines are. They may have some of jobs in ``folder`` that the history lacks;
+    those are released only if ``named``: another history, or another computer, may need them.
+    """
     found = Search([], [])
-    for row in history.jobs():
+    jobs = [_Job(row.name, row.spec["cloud"], row.folder, row) for row in history.jobs()]
+    jobs += _lost(jobs, cloud_of, folder, owned, found.problems)
+    for job in jobs:
+        if named and job.name not in named:
+            continue
         try:
-            cloud = cloud_of(row.spec["cloud"])
-            orphans = list(_orphans(row, cloud))
+            cloud = cloud_of(job.cloud)
+            orphans = list(_orphans(job, cloud))
         except (DeepVMError, OSError) as error:
-            found.problems.append(f"{row.name}: {error}")
+            found.problems.append(f"{job.name}: {error}")
             continue
         found.orphans.extend(orphans)
-        if release:
-            found.problems.extend(_end(row, cloud, orphans))
+        if release and (job.row is not None or job.name in named):
+            found.problems.extend(_end(job, cloud, orphans))
     return found
 
 
-def _orphans(row: JobRow, cloud: Cloud) -> Iterator[Orphan]:
-    alive = controller_in(row.folder) == ALIVE
+def _lost(
+    jobs: Collection[_Job], cloud_of: Callable[[str], Cloud], folder: Path, owned: Collection[str], problems: list[str]
+) -> Iterator[_Job]:
+    known = {(job.name, job.cloud) for job in jobs}
+    for name in owned:
+        try:
+            cloud = cloud_of(name)
+            there = cloud.jobs() if isinstance(cloud, Owned) else ()
+        except (DeepVMError, OSError) as error:
+            problems.append(f"{name}: {error}")
+            continue
+        yield from (_Job(job, name, folder / job) for job in there if (job, name) not in known)
+
+
+def _orphans(job: _Job, cloud: Cloud) -> Iterator[Orphan]:
+    alive, known = controller_in(job.folder) == ALIVE, job.row is not None
     if isinstance(cloud, Headed):
-        state = HeadState.load(row.folder)
+        state = HeadState.load(job.folder)
         if state is not None and not state.here and not state.read:
             raise UnknownError("whether its head lives is not known, as what that has written cannot be read")
         needed = head_name(state.number) if state is not None and alive else ""
-        for machine, since_s in cloud.heads(row.name).alive.items():
+        for machine, since_s in cloud.heads(job.name).alive.items():
             if machine != needed:
-                yield Orphan(row.name, machine, since_s, cloud.end_head)
+                yield Orphan(job.name, machine, since_s, cloud.end_head, known)
     if not alive:
-        for machine, since_s in cloud.listing(row.name).alive.items():
-            yield Orphan(row.name, machine, since_s, cloud.release)
+        for machine, since_s in cloud.listing(job.name).alive.items():
+            yield Orphan(job.name, machine, since_s, cloud.release, known)
 
 
-def _end(row: JobRow, cloud: Cloud, orphans: list[Orphan]) -> Iterator[str]:
+def _end(job: _Job, cloud: Cloud, orphans: list[Orphan]) -> Iterator[str]:
     """End them; yields what could not be ended."""
     for orphan in orphans:
         try:
             orphan.end(orphan.job, orphan.machine)
         except (DeepVMError, OSError) as error:
             yield f"{orphan.job}, {orphan.machine}: {error}"
-    if orphans and row.result is not None and not isinstance(cloud, Distant):
+    if orphans and job.row is not None and job.row.result is not None and not isinstance(cloud, Distant):
         try:
-            cloud.finish(row.name)  # a host that was silent at the end has its files still
+            cloud.finish(job.name)  # a host that was silent at the end has its files still
         except (DeepVMError, OSError) as error:
-            yield f"{row.name}: {error}"
+            yield f"{job.name}: {error}"

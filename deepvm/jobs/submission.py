@@ -10,7 +10,7 @@ import re
 import secrets
 import shlex
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
@@ -20,17 +20,18 @@ from typing import Any
 from deepvm.catalog.documents.plan_file import load_plan
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.instances import InstanceType, Market
+from deepvm.core.cluster.plan import Plan
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.core.spelling import did_you_mean
 from deepvm.core.training.usual_model import USUAL_MODEL
 from deepvm.core.units import MOST_USD
 from deepvm.errors import DataError, JobFormatError, RequestError
-from deepvm.jobs.cloud import Cloud, Distant, Headed
+from deepvm.jobs.cloud import Cloud, Distant, Headed, RefusedError
 from deepvm.jobs.clouds.registry import find_cloud, open_cloud
 from deepvm.jobs.controller.controller import Submitted
 from deepvm.jobs.decisions.injection import Injection
-from deepvm.jobs.decisions.markets import is_on_demand, least_usd_per_hour, most_of
-from deepvm.jobs.decisions.pool_choice import in_order
+from deepvm.jobs.decisions.markets import is_on_demand, least_usd_per_hour, most_of, within_budget
+from deepvm.jobs.decisions.pool_choice import in_order, record_of
 from deepvm.jobs.decisions.react import BUDGET, DEADLINE
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import Pool, Pulse, Terms, World
@@ -87,22 +88,42 @@ def world_of(job: JobFile, beside: Path, now_s: float, lives: Iterable[Mapping[s
             raise RequestError(option, name, f"a type with a price in the market {market.value}")
         return Pool(name, zone, market.value, float(price), grace_s)
 
+    def offered(name: str, market: Market) -> dict[str, float | None]:
+        """Zones with a type, and prices there. Raises RequestError, RefusedError: there is none."""
+        found = cloud.zones(name, market.value) if isinstance(cloud, Distant) else {}
+        prices = {z: usd for z, usd in found.items() if z.startswith(whole)}
+        if isinstance(cloud, Distant) and not prices:
+            raise RequestError("machines.zone", whole, f"a zone of {cloud.whole()} with a subnet that offers {name}")
+        return prices
+
     def spots(name: str) -> tuple[Pool, ...]:
         """The pools of a type, zone by zone: between zones traffic costs more than the machines do."""
-        if not isinstance(cloud, Distant):
-            return (pool(name, Market.SPOT, "machines.type"),)
-        prices = {z: usd for z, usd in cloud.zones(name, Market.SPOT.value).items() if z.startswith(whole)}
+        prices = offered(name, Market.SPOT)
         if not prices:
-            raise RequestError("machines.zone", whole, f"a zone of {cloud.whole()} with a subnet that offers {name}")
+            return (pool(name, Market.SPOT, "machines.type"),)
         if wanted.most == 1 and not wanted.anchors:  # it has nobody to talk to: the cloud knows best
             known_usd = [usd for usd in prices.values() if usd is not None]
             return (pool(name, Market.SPOT, "machines.type", usd=min(known_usd, default=None)),)
         found = [pool(name, Market.SPOT, "machines.type", zone, usd) for zone, usd in prices.items()]
         return in_order(found, known, now_s)
 
+    def on_demand(name: str, option: str = "machines.type") -> tuple[Pool, ...]:
+        """The pool of a type of which the cloud chooses the zone."""
+        found = pool(name, Market.ON_DEMAND, option)
+        offered(name, Market.ON_DEMAND)
+        return (found,)
+
+    def ranked(pools: Callable[[str], tuple[Pool, ...]], first: str, others: Iterable[str]) -> tuple[Pool, ...]:
+        """Of a type and, where clouds run out of it, of those of the next-ranked clusters that are to be had."""
+        found = pools(first)
+        for name in others if isinstance(cloud, Distant) else ():
+            with contextlib.suppress(RequestError, RefusedError):
+                found += pools(name)
+        return found
+
     spot = wanted.steadies < wanted.most
     moves = hosts is None and spot and budget.deadline is not None and job.steps is not None
-    on_demand = pool(wanted.type, Market.ON_DEMAND, "machines.type") if wanted.steadies or moves else None
+    bought = ranked(on_demand, wanted.type, wanted.others) if wanted.steadies or moves else ()
     near = find_cloud(job.cloud).near
     terms = Terms(
         silent_s=4.0 if near else 15.0,
@@ -115,31 +136,27 @@ def world_of(job: JobFile, beside: Path, now_s: float, lives: Iterable[Mapping[s
         total_usd=budget.total_usd,
         end_s=None if budget.deadline is None else now_s + budget.deadline,
         policy=parse_policy(job.save_policy),
-        anchor=pool(wanted.anchor, Market.ON_DEMAND, "anchor.type") if wanted.anchors else None,
+        anchor=ranked(lambda name: on_demand(name, "anchor.type"), wanted.anchor, wanted.other_anchors)
+        if wanted.anchors
+        else (),
         anchors=wanted.anchors,
-        steady=on_demand if spot and wanted.steadies else None,
+        steady=bought if spot and wanted.steadies else (),
         steadies=wanted.steadies if spot else 0,
         usd_per_hour=budget.usd_per_hour,
         steps=job.steps,
         begun_s=now_s,
         deadline_policy=budget.deadline_policy if moves else "",
-        bought=on_demand if moves else None,
+        bought=bought if moves else (),
         restart_s=15.0 if near else 300.0,
         version_s=2.0 if near else 60.0,
         start_timeout_s=_limit_s(job.start_timeout),
         step_timeout_s=_limit_s(job.step_timeout),
     )
-    if isinstance(cloud, Distant) and not spot:
-        cloud.zones(wanted.type, Market.ON_DEMAND.value)  # says what is missing before anything is written down
-    others = wanted.others if isinstance(cloud, Distant) else ()
-    pools = (
-        tuple(p for name in (wanted.type, *others) for p in spots(name))
-        if spot
-        else ((on_demand,) if on_demand else ())
-    )
+    pools = ranked(spots, wanted.type, wanted.others) if spot else bought
     if hosts is not None:
         pools = tuple(p for p in hosts.pools() if p.instance_type != wanted.anchor)
-    world = World(terms=terms, now_s=now_s, pools=pools)
+    priors = {p: record_of(p, known, now_s) for p in pools if hosts is None}
+    world = World(terms=terms, now_s=now_s, pools=pools, priors=priors)
     markets = [("", world)]
     if moves:  # on demand costs more: what buys that is enough
         markets.append((" on demand, which the deadline may need", replace(world, on_demand=True)))
@@ -148,7 +165,9 @@ def world_of(job: JobFile, beside: Path, now_s: float, lives: Iterable[Mapping[s
         least_usd = math.ceil(least_usd_per_hour(asked) * 10_000) / 10_000
         allowed = f"{least_usd:g} or more, which buys {wanted.least} x {wanted.type}{market}"
         raise RequestError("budget.usd_per_hour", budget.usd_per_hour, allowed)
-    return world
+    if budget.usd_per_hour is not None:
+        return within_budget(world, budget.usd_per_hour)
+    return within_budget(world, wanted.usd_per_hour, {wanted.type, wanted.anchor})
 
 
 def remarks(job: JobFile) -> Iterator[str]:
@@ -166,7 +185,8 @@ def remarks(job: JobFile) -> Iterator[str]:
 class Rented:
     """What a job rents: machines of one type, so many of them on demand, and those that keep versions.
 
-    ``others``: the types of the next-ranked clusters, for when none of this one are to be had.
+    ``others``, ``other_anchors``: the types of the next-ranked clusters, for when none of this one are to be had.
+    ``usd_per_hour``: the budget for which it was recommended.
     """
 
     type: str
@@ -176,6 +196,8 @@ class Rented:
     anchor: str = ""
     anchors: int = 0
     others: tuple[str, ...] = ()
+    other_anchors: tuple[str, ...] = ()
+    usd_per_hour: float | None = None
 
 
 def rented_of(job: JobFile, beside: Path) -> Rented:
@@ -194,15 +216,18 @@ def rented_of(job: JobFile, beside: Path) -> Rented:
             ) from None
         vms, memory = plan.training, plan.memory
         found = Rented(vms.instance_type, plan.training_count, plan.training_count, vms.on_demand_count)
-        found = replace(found, others=_alike(vms.instance_type, _next_of_plan(beside / machines.plan)))
+        others = list(_next_of_plan(beside / machines.plan))
+        found = replace(found, others=_alike(vms.instance_type, (p.training.instance_type for p in others)))
+        found = replace(found, usd_per_hour=None if plan.budget is None else float(plan.budget))
         if memory is not None:
-            found = replace(found, anchor=memory.instance_type, anchors=memory.on_demand_count)
+            kinds = _as_large(memory.instance_type, (p.memory.instance_type for p in others if p.memory is not None))
+            found = replace(found, anchor=memory.instance_type, anchors=memory.on_demand_count, other_anchors=kinds)
     else:
         assert job.budget.usd_per_hour is not None
         found = _recommended(job.budget.usd_per_hour)
     if isinstance(job.anchor, Anchor):
-        return replace(found, anchor=job.anchor.type, anchors=max(found.anchors, 1))
-    return replace(found, anchor="", anchors=0) if job.anchor == "none" else found
+        return replace(found, anchor=job.anchor.type, anchors=max(found.anchors, 1), other_anchors=())
+    return replace(found, anchor="", anchors=0, other_anchors=()) if job.anchor == "none" else found
 
 
 def _limit_s(timeout: float | str) -> float | None:
@@ -283,8 +308,9 @@ def _recommended(usd_per_hour: float) -> Rented:
     if not answer:
         why = "" if answer.infeasible is None else answer.infeasible.reason
         raise RequestError("budget.usd_per_hour", usd_per_hour, f"one that buys a cluster: {why}")
-    best = answer[0].cluster
+    best, *others = (row.cluster for row in answer)
     memory = best.memory
+    anchors = [other.memory.instance.name for other in others if other.memory is not None]
     return Rented(
         best.gpu.name,
         best.gpu_count,
@@ -292,15 +318,16 @@ def _recommended(usd_per_hour: float) -> Rented:
         best.on_demand_count,
         "" if memory is None else memory.instance.name,
         0 if memory is None else memory.count,
-        _alike(best.gpu.name, [row.cluster.gpu.name for row in answer[1:]]),
+        _alike(best.gpu.name, (other.gpu.name for other in others)),
+        () if memory is None else _as_large(memory.instance.name, anchors),
     )
 
 
-def _next_of_plan(file: Path) -> Iterator[str]:
-    """The types of the configurations of a plan's file, from the second on."""
+def _next_of_plan(file: Path) -> Iterator[Plan]:
+    """The configurations of a plan's file, from the second on."""
     for rank in itertools.count(2):
         try:
-            yield load_plan(file, rank).training.instance_type
+            yield load_plan(file, rank)
         except RequestError:  # there is no such rank
             return
 
@@ -314,6 +341,17 @@ def _alike(name: str, others: Iterable[str]) -> tuple[str, ...]:
         return 0 if found is None or found.gpu is None else found.gpu.count
 
     return tuple(dict.fromkeys(other for other in others if other != name and 0 < gpus(other) == gpus(name)))
+
+
+def _as_large(name: str, others: Iterable[str]) -> tuple[str, ...]:
+    """Types that can keep versions in the place of one: known ones with as much memory."""
+    catalog = load_catalog()
+
+    def gib(one: str) -> float:
+        found = catalog.by_name.get(one)
+        return 0.0 if found is None else found.memory_gib or 0.0
+
+    return tuple(dict.fromkeys(other for other in others if other != name and 0 < gib(name) <= gib(other)))
 
 
 def cloud_of(name: str) -> Cloud:
@@ -488,8 +526,9 @@ def resumed(
     world, now_s = history.world(row.name), time.time()
     if world.job in (Job.STOPPED, Job.FAILED) and not is_head(row):
         _check_limits(row.name, world, now_s, total_usd, deadline_s)
-        world = replace(world, job=Job.PENDING, ending="", failure="", save=None, unsaved_s=None, formed=False)
-        world = replace(world, exits={}, suspected_s=None, crashed_at=-1, crashes=0, unready={}, pulse=Pulse())
+        world = replace(world, job=Job.PENDING, ending="", failure="", no_data=False, unready={}, pulse=Pulse())
+        world = replace(world, save=None, unsaved_s=None, formed=False, exits={}, suspected_s=None)
+        world = replace(world, crashed_at=-1, crashes=0)
         world = replace(world, now_s=max(now_s, world.now_s))  # until now it needed no controller
     terms = replace(world.terms, **timeouts)
     if total_usd is not None:
@@ -500,11 +539,14 @@ def resumed(
         terms = replace(terms, total_usd=total_usd)
     if deadline_s is not None:
         terms = replace(terms, end_s=now_s + deadline_s, begun_s=now_s, begun=world.version)
-        if terms.steps is not None and terms.bought is None and not is_on_demand(world.pools[0]):
-            bought = instance_of(row.spec["instance_type"]).on_demand_usd_per_hour
-            if bought is not None:
-                pool = replace(world.pools[0], market=Market.ON_DEMAND.value, usd_per_hour=float(bought))
-                terms = replace(terms, bought=pool, deadline_policy=row.spec["budget"]["deadline_policy"])
+        if terms.steps is not None and not terms.bought and not is_on_demand(world.pools[0]):
+            firsts = {p.instance_type: p for p in reversed(world.pools)}
+            # Others may be too dear for a budget by the hour.
+            names = dict.fromkeys(p.instance_type for p in world.pools[: None if terms.usd_per_hour is None else 1])
+            prices = {firsts[name]: instance_of(name).on_demand_usd_per_hour for name in names}
+            market = Market.ON_DEMAND.value
+            bought = tuple(replace(p, market=market, usd_per_hour=float(usd)) for p, usd in prices.items() if usd)
+            terms = replace(terms, bought=bought, deadline_policy=row.spec["budget"]["deadline_policy"])
     world = replace(world, terms=terms)
     return submitted(row.name, row.folder, row.spec), world
 

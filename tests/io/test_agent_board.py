@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,28 @@ def test_a_single_rank_saves_at_once_and_once(tmp_path: Path) -> None:
     assert board.of_rank(0, RankWord.STEP) == 3
     board.request(SaveReason.USER, 0)
     assert link.asked() == Scheduled(SaveReason.USER, 0, number + 1)  # outside of steps as well
+
+
+def test_a_weaker_request_does_not_hide_one_that_nobody_has_taken(tmp_path: Path) -> None:
+    board, now_ms = Board.create(tmp_path / BOARD), int(time.time() * 1000)
+    link = AgentLink(tmp_path, rank=0, local_rank=0, world=1, local_world=1)
+    soon, later = now_ms + 60_000, now_ms + 600_000
+    board.request(SaveReason.EMERGENCY, soon)
+    board.request(SaveReason.INSURANCE, 0)
+    assert link.stepped(1, 5) == Scheduled(SaveReason.EMERGENCY, soon, 2)
+    board.request(SaveReason.INSURANCE, 0)
+    assert link.stepped(2, 5) == Scheduled(SaveReason.INSURANCE, 0, 3), "that one was taken"
+    board.request(SaveReason.EMERGENCY, soon)
+    board.request(SaveReason.STOP, later)
+    assert link.stepped(3, 5) == Scheduled(SaveReason.STOP, soon, 5), "one machine goes before the others"
+    board.request(SaveReason.RESIZE, later)
+    board.resume()
+    board.words[Word.RESUMED] = 0  # the next one is asked for
+    board.request(SaveReason.USER, 0)
+    assert link.stepped(4, 5) == Scheduled(SaveReason.USER, 0, 7), "nobody waits for that any more"
+    board.request(SaveReason.RESIZE, now_ms - 1)
+    board.request(SaveReason.USER, 0)
+    assert link.stepped(5, 5) == Scheduled(SaveReason.USER, 0, 9), "it came too late"
 
 
 def test_the_save_policy_asks_once_for_each_step_that_it_names(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from deepvm.io import agent_peers
 from deepvm.io.agent_board import BOARD, Board, SaveReason, Scheduled, Word
 from deepvm.io.agent_link import AgentLink
 from deepvm.io.agent_peers import Peers
-from deepvm.jobs.agent.silence import Silence
+from deepvm.jobs.agent.signs_of_life import Silence
 
 STEPS = 200
 

@@ -120,7 +120,7 @@ def test_the_pace_of_steps_is_measured_anew() -> None:
     """A deadline must not take an hour in which all slept for slow steps."""
     spot = replace(POOL, usd_per_hour=1.0)
     member = MachineRecord("m1", POOL, 0.0, Machine.MEMBER, launched_s=0.0, ready_s=1.0, trained_s=2.0, heard_s=3600.0)
-    terms = Terms(1, 1, steps=10_000, end_s=1e6, bought=spot, deadline_policy="greedy", lost_s=1e6, silent_s=1e6)
+    terms = Terms(1, 1, steps=10_000, end_s=1e6, bought=(spot,), deadline_policy="greedy", lost_s=1e6, silent_s=1e6)
     pace = Pace(1, first=10, first_s=10.0, step_s=0.5, last=20)
     made = {"machines": {"m1": member}, "members": ("m1",), "formed": True, "generation": 1, "pools": (POOL,)}
     world = World(terms, 15.0, Job.RUNNING, pace=pace, reached=20, reached_s=15.0, **made)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from support.effort import examples
 from support.jobs.simulation import Faults, Simulation, finished
@@ -16,14 +16,16 @@ from support.jobs.simulation import Faults, Simulation, finished
 from deepvm.core.preemption.savepolicy import parse_policy
 from deepvm.jobs.controller.injector import Blow
 from deepvm.jobs.decisions import events as d
-from deepvm.jobs.decisions.markets import wait_until_s
-from deepvm.jobs.decisions.pool_choice import is_refusing
+from deepvm.jobs.decisions.markets import least_usd_per_hour, wait_until_s, within_budget
+from deepvm.jobs.decisions.pool_choice import is_refusing, record_of
 from deepvm.jobs.decisions.react import orders_of, react
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import Pool, Reason, Role, Terms, World
 from deepvm.jobs.decisions.world_document import from_document, from_row, to_document, to_row
 
 SPOT, STEADY, ANCHOR = Pool("a", "z", "spot", 3.6), Pool("a", "z", "on-demand", 7.2), Pool("m", "z", "on-demand", 1.0)
+DEARER, LARGER = Pool("b", "z", "on-demand", 9.0), Pool("n", "z", "on-demand", 2.0)
+SPOTS = (SPOT, replace(SPOT, zone="y"), Pool("b", "z", "spot", 3.0), Pool("b", "y", "spot", 3.1))
 GONE = (Machine.RELEASING, Machine.LOST, Machine.ENDED, Machine.FAILED)
 
 
@@ -38,10 +40,11 @@ def terms(draw: st.DrawFn) -> Terms:
         total_usd=draw(st.sampled_from([None, None, 0.05, 1.0])),
         end_s=draw(st.sampled_from([None, None, 300.0])),
         policy=parse_policy(draw(st.sampled_from(["adaptive", "static:5"]))),
-        anchor=ANCHOR if anchors else None,
+        anchor=draw(st.sampled_from([(ANCHOR,), (ANCHOR, LARGER)])) if anchors else (),
         anchors=anchors,
-        steady=STEADY if steadies else None,
+        steady=draw(st.sampled_from([(STEADY,), (STEADY, DEARER)])) if steadies else (),
         steadies=steadies,
+        usd_per_hour=draw(st.sampled_from([None, None, 20.0, 40.0])),
         version_s=2.0,
         start_timeout_s=draw(st.sampled_from([None, 50.0, 1800.0])),
         step_timeout_s=draw(st.sampled_from([None, 5.0, 1800.0])),
@@ -132,7 +135,7 @@ def holds(before: World, events: Sequence[Any], world: World, acts: tuple[d.Act,
     assert all(machines[m].role is Role.TRAINER for m in world.members)
     # Trainers that run are ended behind a version that is safe, or where no version helps any more.
     if before.formed and not before.job.over and not (world.formed and world.generation == before.generation):
-        number, now_s = before.generation, world.now_s
+        number, now_s, formed_s = before.generation, world.now_s, world.pulse.formed_s
         safe = before.save is not None and before.save.safe
         safe |= any(isinstance(e, d.Safe) and (e.generation, e.reason.holds) == (number, True) for e in events)
         ended = any(isinstance(e, d.Ended | d.Failed) for e in events) or before.exits
@@ -143,6 +146,9 @@ def holds(before: World, events: Sequence[Any], world: World, acts: tuple[d.Act,
         # What is left may grow afterwards, as when the cloud counts a machine from a later time on.
         asked_s = math.inf if before.save is None else before.save.limit_s
         late = bool(world.ending) and now_s >= min(wait_until_s(world), asked_s)
+        # What has done nothing yet is waited for as long again as it has run.
+        has_none = not world.pulse.stepped and max(world.reached, world.version) <= world.lasts
+        late |= bool(world.ending) and has_none and now_s - world.ending_s >= world.ending_s - (formed_s or 0.0)
         hung = world.pulse.hung_s == now_s
         assert safe or ended or gone or taken or late or hung, "steps are lost, and nothing was"
     # No machine without an owner: it is recorded before it is asked for, once, and asked for only while it is wanted.
@@ -150,6 +156,16 @@ def holds(before: World, events: Sequence[Any], world: World, acts: tuple[d.Act,
     assert len(set(requests)) == len(requests)
     assert all(machines[m].state is Machine.INTENT and m not in before.machines for m in requests)
     assert not any(is_refusing(world, machines[m].pool) for m in requests), "a pool that has just refused"
+    # Of one type where it is expected to cost least, by all that has happened there; not more than an hour may cost.
+    asked = {machines[m].pool for m in requests} & set(SPOTS) if len(world.pools) > 1 else set()
+    rows = [to_row(m) for m in machines.values()] if asked else []
+    for pool in asked:
+        alike = [p for p in world.pools if p.instance_type == pool.instance_type and p not in world.blocked]
+        costs = [record_of(p, rows, world.now_s).usd_per_useful_hour(p.usd_per_hour) for p in (pool, *alike)]
+        assert costs[0] <= min(costs) + 1e-9, "another zone of its type costs less"
+    if requests and terms.usd_per_hour is not None:
+        paid = [m.pool.usd_per_hour for m in machines.values() if m.state not in (*GONE, Machine.NOTICED)]
+        assert sum(paid) <= terms.usd_per_hour + 1e-9, "more than an hour may cost"
     assert before.machines.keys() <= machines.keys()
     assert set(machines) == {f"m{n + 1}" for n in range(world.requests)}
     live = [m for m in machines.values() if m.state not in (*GONE, Machine.NOTICED)]
@@ -194,13 +210,19 @@ def stored(world: World) -> World:
 @settings(max_examples=examples(2500), deadline=None)
 @given(
     terms=terms(),
+    zones=st.sampled_from([SPOTS[:1], SPOTS[:2], SPOTS]),
     events=st.lists(st.tuples(EVENTS, st.sampled_from([0.0, 0.5, 3.0, 20.0, 400.0])), max_size=60),
     trains=st.booleans(),
     ends=st.integers(0, 10**6),
 )
-def test_any_events_in_any_order(terms: Terms, events: list[tuple[Any, float]], trains: bool, ends: int) -> None:
+def test_any_events_in_any_order(
+    terms: Terms, zones: tuple[Pool, ...], events: list[tuple[Any, float]], trains: bool, ends: int
+) -> None:
     """``trains``: the fewest machines are there before; else hardly any of these orders forms a generation."""
-    world, now = World(terms, 0.0, pools=(SPOT,)), 0.0
+    world, now = World(terms, 0.0, pools=zones), 0.0
+    assume(least_usd_per_hour(world) <= (terms.usd_per_hour or math.inf))
+    world = within_budget(world, terms.usd_per_hour)
+    terms = world.terms
     if trains:
         world, now = training(world), 20.0
     for event, after_s in events:

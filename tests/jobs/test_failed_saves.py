@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.heard import why_not_saved
 from deepvm.jobs.decisions.react import begun_anew, orders_of, react
 from deepvm.jobs.decisions.states import Job, Machine
-from deepvm.jobs.decisions.world import FailedSaves, Pool, Reason, Terms, World
+from deepvm.jobs.decisions.world import FailedSaves, Pool, Reason, Role, Terms, World
 from deepvm.jobs.decisions.world_document import from_document, to_document
 from deepvm.jobs.history.final import final_document
 from deepvm.jobs.wire import USER
@@ -23,7 +24,7 @@ from deepvm.reports.jobs.events import closing_lines, event_line
 from deepvm.reports.jobs.listing import saved_words
 from deepvm.reports.jobs.live import Limits, live_lines
 
-SPOT = Pool("a", "z", "spot", 3.6)
+SPOT, ANCHOR = Pool("a", "z", "spot", 3.6), Pool("m", "z", "on-demand", 1.0)
 
 
 def after(world: World, events: Sequence[d.Event], now_s: float) -> World:
@@ -72,6 +73,43 @@ def test_where_a_rank_has_trained_to_the_end_nobody_waits_for_its_part() -> None
     assert world.save is None and (world.job, world.generation) == (Job.RUNNING, 1)
     assert wish(after(world, [d.Heard("m1", 1, 600, warm=True), d.Heard("m3", warm=True)], 700.0)) is None
     assert after(world, [d.Ended("m1", 1, 0, 900)], 700.0).job is Job.DONE
+
+
+def test_where_a_rank_has_trained_to_the_end_the_others_go_on_at_a_notice() -> None:
+    """They would hold until the machine goes, behind a version that lacks a part; they may be done before."""
+    world = after(World(Terms(2, 2), 0.0, pools=(SPOT,)), [d.Tick()], 0.0)
+    world = after(world, [e for m in ("m1", "m2") for e in (d.Launched(m, 1.0), d.Heard(m, warm=True))], 5.0)
+    both = [d.Heard(m, 1, 40, warm=True) for m in ("m1", "m2")]
+    world = after(world, [d.Heard("m1", warm=True), d.Heard("m2", warm=True)], 16.0)
+    world = after(world, [d.Started("m1", 1, 0), d.Started("m2", 1), *both], 17.0)
+    held = after(world, [d.Noticed("m1", 137.0)], 18.0)
+    assert wish(held) is Reason.EMERGENCY
+    assert wish(after(held, [d.Ended("m2", 1, 0, 41)], 19.0)) is Reason.EMERGENCY, "it may have saved its part first"
+    world = after(world, [d.Ended("m2", 1, 0, 40), d.Noticed("m1", 137.0)], 18.0)
+    assert wish(world) is None and world.formed
+    world = after(world, [d.Heard("m1", 1, 90, warm=True), d.Heard("m2", 1, 40, warm=True)], 30.0)
+    assert wish(world) is None and after(world, [d.Ended("m1", 1, 0, 91)], 31.0).job is Job.DONE
+
+
+def test_where_a_rank_has_trained_to_the_end_nobody_is_rented_who_could_not_join() -> None:
+    terms = Terms(2, 3, anchor=ANCHOR, anchors=1)
+    world = after(World(terms, 0.0, pools=(SPOT,)), [d.Tick()], 0.0)
+    (keeper,) = (m.id for m in world.of(Role.ANCHOR, *Machine))
+    first, second, _ = (m.id for m in world.of(Role.TRAINER, *Machine))
+    world = after(world, [e for m in (first, second, keeper) for e in (d.Launched(m, 1.0), d.Heard(m, warm=True))], 5.0)
+    world = after(world, [d.Heard(m, warm=True) for m in (first, second, keeper)], 16.0)
+    assert world.members == (first, second) and world.anchors == (keeper,)
+    world = after(world, [d.Started(first, 1, 0), d.Started(second, 1), d.Ended(second, 1, 0, 900)], 17.0)
+    world, acts = react(world, d.Listed({first: 1.0, second: 1.0}, {keeper: (1.0, 20.0)}), 20.0)
+    asked = [act for act in acts if isinstance(act, d.Request)]
+    now_s = 20.0
+    while now_s < 9000.0:
+        now_s += 10.0
+        world, acts = react(world, [d.Heard(m, 1, int(now_s), warm=True) for m in (first, second)], now_s)
+        asked += [act for act in acts if isinstance(act, d.Request)]
+    assert not asked and world.generation == 1 and world.job is Job.RUNNING
+    world, acts = react(world, [d.Heard(second), d.Listed({second: 1.0}, {first: (1.0, 9001.0)})], 9001.0)
+    assert sum(isinstance(act, d.Request) for act in acts) == 3, "the generation is broken: all are of use"
 
 
 def test_without_a_version_nobody_joins_and_training_goes_on() -> None:
@@ -139,6 +177,23 @@ def test_the_last_version_is_not_waited_for_without_end() -> None:
         known = unsaved(Reason.STOP) if wish(world) is not None else d.Tick()
         world = after(world, [known, d.Heard("m1", 1, 500, warm=True)], second)
     assert world.job is Job.STOPPED and second == 1200.0  # save_s
+
+
+@pytest.mark.parametrize("version", [0, 40])
+def test_a_stop_while_a_generation_loads_waits_no_longer_than_it_has_loaded(version: int) -> None:
+    """Nothing is in the version that it could save; a script that reports no steps may have one all the same."""
+    world = after(World(Terms(1, 1), 0.0, pools=(SPOT,)), [d.Tick()], 0.0)
+    world = after(world, [d.Launched("m1", 1.0), d.Heard("m1", warm=True)], 5.0)
+    world = replace(world, version=version, lasts=version)
+    world = after(world, [d.Started("m1", 1, version), d.Heard("m1", 1, warm=True, idle_s=5.0)], 10.0)
+    world = after(world, [d.Stop("the user"), d.Heard("m1", 1, warm=True, idle_s=10.0)], 15.0)
+    assert wish(world) is Reason.STOP
+    stepped = after(world, [d.Heard("m1", 1, version + 1, warm=True, idle_s=0.0, longest_s=13.0)], 18.0)
+    assert wish(after(stepped, [d.Tick()], 30.0)) is Reason.STOP, "a step that comes meanwhile is not lost"
+    unsafe = replace(world, version=version + 1)  # the bucket has not what the anchor has
+    assert not after(unsafe, [d.Heard("m1", 1, warm=True, idle_s=20.0)], 25.0).job.over
+    assert after(world, [d.Heard("m1", 1, warm=True, idle_s=19.9)], 24.9).job is Job.SAVING
+    assert after(world, [d.Heard("m1", 1, warm=True, idle_s=20.0)], 25.0).job is Job.STOPPED
 
 
 @pytest.mark.parametrize("reason", [r for r in Reason if r is not Reason.RESIZE])
@@ -393,7 +448,7 @@ def test_one_that_is_noticed_and_stays_gives_way_to_its_replacement() -> None:
 
 def test_an_anchor_that_is_noticed_and_stays_is_released_by_the_next() -> None:
     anchor = Pool("m", "z", "on-demand", 1.0)
-    world = after(World(Terms(1, 1, anchor=anchor, anchors=1), 0.0, pools=(SPOT,)), [d.Tick()], 0.0)
+    world = after(World(Terms(1, 1, anchor=(anchor,), anchors=1), 0.0, pools=(SPOT,)), [d.Tick()], 0.0)
     world = after(world, [d.Heard("m1", warm=True), d.Heard("m2", warm=True)], 5.0)
     world = after(world, [d.Started(m, 1, 0) for m in world.members], 6.0)
     first, trainer = world.anchors[0], world.members[0]

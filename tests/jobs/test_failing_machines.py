@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 from support.jobs.runs import Home
 
+from deepvm.jobs.controller.messages import event_of
 from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.react import react
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import Pool, Terms, World
+from deepvm.jobs.decisions.world_document import from_document, to_document
+from deepvm.jobs.history.final import final_document
 
 BROKEN = """
 import os
@@ -71,6 +74,26 @@ def pool() -> Pool:
 
 def begun(terms: Terms) -> World:
     return react(World(terms, 0.0, pools=(pool(),)), d.Tick(), 0.0)[0]
+
+
+@pytest.mark.parametrize(("more", "code"), [({"data": True}, 4), ({"data": False}, 1), ({}, 1)])
+def test_a_job_without_its_data_ends_with_a_code_of_its_own(more: dict[str, bool], code: int) -> None:
+    """Agents of an older deepvm do not say that it is the data; its documents do not know of it either."""
+    report = event_of("m1", {"event": "unusable", "why": "data: it: there is nothing", **more})
+    assert report is not None
+    world, _ = react(begun(Terms(1, 1)), report[0], 5.0)
+    assert world.job is Job.FAILED
+    written = json.loads(json.dumps(to_document(world)))
+    again = from_document(written, world.machines)
+    assert again == world and final_document("it", 0.0, again, [], None)["exit_code"] == code
+    del written["no_data"]
+    assert final_document("it", 0.0, from_document(written, world.machines), [], None)["exit_code"] == 1
+
+
+def test_exit_codes_of_the_other_ends() -> None:
+    codes = {s: final_document("it", 0.0, World(Terms(1, 1), 0.0, s), [], None)["exit_code"] for s in Job}
+    assert codes.pop(Job.DONE) == 0 and codes.pop(Job.STOPPED) == 3 and codes.pop(Job.FAILED) == 1
+    assert set(codes.values()) == {None}
 
 
 def coming(world: World) -> list[str]:
@@ -195,7 +218,7 @@ def test_a_setup_that_has_succeeded_once_is_the_machine_s_fault() -> None:
 def test_anchors_count_by_themselves() -> None:
     """The machines that train get ready in between, and cannot begin without the anchor."""
     anchor = Pool("m7g.large", "z", "on-demand", 0.1)
-    world = begun(Terms(1, 1, anchor=anchor, anchors=1))
+    world = begun(Terms(1, 1, anchor=(anchor,), anchors=1))
     trainer = next(m.id for m in world.machines.values() if m.pool != anchor)
     for n in range(1, 4):
         assert not world.ending

@@ -96,7 +96,7 @@ def test_starts_are_expected_as_earlier_ones_took() -> None:
     [
         (Terms(1, 2, steps=100), "no forecast: the simulator has no jobs that change their size"),
         (
-            Terms(1, 1, steps=100, bought=STEADY, end_s=1e9),
+            Terms(1, 1, steps=100, bought=(STEADY,), end_s=1e9),
             "no forecast: the simulator has no jobs whose market follows",
         ),
     ],

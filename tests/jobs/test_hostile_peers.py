@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,8 +19,10 @@ from support.jobs.controllers import BEAT, Controlled, Peer, running, shape
 from support.jobs.runs import until
 
 from deepvm.jobs.agent.controller_client import ControllerClient, Reporter, Unheard
+from deepvm.jobs.controller.messages import can_know, event_of
 from deepvm.jobs.controller.server import MOST_STRANGERS
 from deepvm.jobs.decisions.states import Machine
+from deepvm.jobs.decisions.world import MachineRecord, Pool, Terms, World
 from deepvm.jobs.wire import HEADER, LARGEST, USER, WireError, new_secret, secret_of
 
 
@@ -237,6 +240,37 @@ def test_a_report_that_comes_twice_counts_once(tmp_path: Path) -> None:
         for more in (0, 0, 1):
             assert peer.send("/report", {"events": [{**saved, "of": number + more}]})[0] == 200
             assert found.kinds().count("safe") == sum(found.world().counts.saves.values()) == 1 + more
+
+
+def test_only_the_first_member_says_what_is_safe(tmp_path: Path) -> None:
+    """A machine that another has taken over must not have a version called safe that is nowhere."""
+    with running(tmp_path, 2) as found:
+        first, other = found.world().members
+        saved = next(report for report in REPORTS if report["event"] == "saved")
+        lasts = {"event": "lasts", "generation": 1, "version": 7, "took_s": 0.1}
+        failed = next(report for report in REPORTS if report["event"] == "unsaved")
+
+        def said(machine: str, *events: dict[str, Any]) -> list[str]:
+            told, before = [{**event, "of": time.time_ns() + n} for n, event in enumerate(events)], found.kinds()
+            assert Peer(found, machine).send("/report", {"events": told})[0] == 200
+            return [kind for kind in found.kinds()[len(before) :] if kind in ("safe", "lasts", "unsaved")]
+
+        assert said(other, saved, lasts) == [] and said("m9", saved, lasts, failed) == []
+        assert found.world().version == found.world().lasts == 0
+        assert said(other, failed) == ["unsaved"], "any rank may fail"
+        assert said(first, saved, lasts) == ["safe", "lasts"] and found.world().lasts == 7
+
+
+@pytest.mark.parametrize("report", [r for r in REPORTS if r["event"] != "line"], ids=lambda r: str(r["event"]))
+def test_what_a_machine_may_say_that_is_over(report: dict[str, Any]) -> None:
+    """Nothing of the training; perhaps why it has ended."""
+    found = event_of("m1", report)
+    assert found is not None
+    record = MachineRecord("m1", Pool("a", "z", "spot", 1.0), 0.0)
+    world = World(Terms(1, 1), 0.0, generation=1, members=("m1",)).with_machine(record)
+    assert can_know(world, "m1", found[0])
+    over = world.with_machine(replace(record, state=Machine.ENDED))
+    assert can_know(over, "m1", found[0]) == (report["event"] == "setup-failed")
 
 
 # --- a controller that is none -------------------------------------------------------------------------------------

@@ -14,8 +14,20 @@ from typing import Any
 import pytest
 from support.effort import THOROUGH
 from support.jobs.campaign import processes
-from support.jobs.kills import CHAIN, TORCH, arm, final_of, nothing_is_left, points, undisturbed, until_it_ends
+from support.jobs.kills import (
+    CHAIN,
+    TORCH,
+    arm,
+    final_of,
+    nothing_is_left,
+    points,
+    said_by,
+    undisturbed,
+    until_it_ends,
+)
 from support.jobs.runs import Home, until
+
+from deepvm.jobs.history.history import PLACE, History
 
 pytestmark = pytest.mark.slow  # whole jobs
 
@@ -94,6 +106,38 @@ def test_two_ranks_and_an_anchor(home: Home, tmp_path: Path, labels: set[str]) -
     calm = Home(tmp_path / "calm")
     (calm.code / "train.py").write_text(TORCH)
     assert finals == {undisturbed(calm, 3000)}
+
+
+COUNTED = TORCH.replace(
+    "    time.sleep(",
+    '    open(f"{here}/did-{epoch}-{dist.get_rank()}", "w").write(str(step + 1))\n    time.sleep(',
+)
+
+
+@pytest.mark.parametrize("anchor", [{"type": "m7g.large"}, "none"], ids=["anchor", "folder"])
+def test_a_version_that_is_complete_when_rank_0_vanishes_unheard(home: Home, anchor: Any) -> None:
+    """Between the commit and the report: nobody has said that it is there, and the next generation begins with it."""
+    pytest.importorskip("torch")
+    (home.code / "train.py").write_text(COUNTED)
+    job = home.job("torch", "python train.py 400 0.05", count=2, anchor=anchor, save_policy="static:60")
+    armed, restored = arm(home, ["agent.before-saved"]), home.result / "restored-0"
+    process = home.start("run", str(job))
+    until(lambda: (restored.exists() and len(restored.read_text().splitlines()) == 2) or process.poll() is not None, 90)
+    assert process.poll() is None, said_by(process)
+    assert not list(armed.iterdir()) and restored.read_text().splitlines() == ["1 0 0", "2 60 1"]
+    with History.open({PLACE: str(home.jobs.parent / "history.db")}) as history:
+        until(lambda: any(e.facts.get("version") == 60 for e in history.events("torch")))
+        events, world = history.events("torch"), history.world("torch")
+    assert [e.kind for e in events if e.facts.get("version") == 60] == ["started"]
+    assert (world.version, world.generation) == (60, 2)
+    home.hurry()
+    assert process.wait(90) == 0, said_by(process)
+    said_by(process)
+    did = max(int((home.result / f"did-1-{rank}").read_text()) for rank in range(2))
+    found = nothing_is_left(home, "torch")
+    assert (found["state"], found["version"] % 60) == ("done", 0)
+    assert did - 60 - 1 <= found["lost_steps"] <= did - 60
+    assert len({(home.result / f"final-{rank}").read_text() for rank in range(2)}) == 1
 
 
 def scenario_stopped(home: Home) -> tuple[Path, Callable[[], None], int]:

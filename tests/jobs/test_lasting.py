@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,9 @@ from deepvm.jobs.decisions import events as d
 from deepvm.jobs.decisions.react import orders_of, react
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import Pool, Reason, Role, Terms, World
+from deepvm.jobs.history.final import final_document
+from deepvm.reports.jobs.events import closing_lines
+from deepvm.reports.jobs.listing import saved_words
 
 ANCHOR, SPOT = Pool("m", "z", "on-demand", 1.0), Pool("a", "z", "spot", 3.6)
 
@@ -26,7 +30,7 @@ def after(world: World, events: Sequence[d.Event], now_s: float) -> World:
 
 def trains(**limits: float) -> World:
     """A job with an anchor, m1, at step 500 of its only trainer, m2; version 400 is in a bucket, too."""
-    world = World(Terms(1, 1, anchor=ANCHOR, anchors=1, **limits), 0.0, pools=(SPOT,))  # type: ignore[arg-type]
+    world = World(Terms(1, 1, anchor=(ANCHOR,), anchors=1, **limits), 0.0, pools=(SPOT,))  # type: ignore[arg-type]
     world = after(world, [d.Tick()], 0.0)
     world = after(world, [d.Listed({m: 0.0 for m in world.machines})], 1.0)
     world = after(world, [d.Heard(m, warm=True) for m in world.machines], 5.0)
@@ -154,6 +158,29 @@ def test_what_a_generation_goes_on_from_is_what_there_is() -> None:
         world = after(world, [d.Launched(other, 605.0), d.Heard(other, warm=True), *beats], 610.0)
         world = after(world, [d.Started(other, 2, restored)], 612.0)
         assert (world.version, world.lasts, world.steps) == (restored, lasts, restored)
+
+
+@pytest.mark.parametrize("lasts", [400, 0])
+@pytest.mark.parametrize("limits", [{}, {"end_s": 704.0}, {"total_usd": 0.9}], ids=["user", "deadline", "budget"])
+def test_a_noticed_machine_that_is_lost_while_the_job_ends(limits: dict[str, float], lasts: int) -> None:
+    """Only the anchor had its last version, which goes with it: that is said, and what is left."""
+    world = replace(trains(**limits), version=lasts, lasts=lasts)
+    (trainer,), (anchor,) = world.members, world.anchors
+    world = after(world, [d.Noticed(trainer, 820.0)], 601.0)
+    beats = [d.Heard(trainer, 1, 500, warm=True, step_s=1.0), d.Heard(anchor, warm=True)]
+    world = after(world, beats if limits else [*beats, d.Stop("stopped by the user")], 700.0)
+    assert world.ending and wish(world) is Reason.EMERGENCY
+    world = after(world, [d.Safe(1, 501, Reason.EMERGENCY, lasts=False)], 700.5)
+    assert world.version == 501 and wish(world) is Reason.STOP
+    world = after(world, [d.Listed({anchor: 0.0}, {trainer: (0.0, 701.0)})], 701.0)
+    assert world.job is Job.STOPPED and world.machines[anchor].state is Machine.RELEASING
+    document = final_document("job", 0.0, world, [], None)
+    assert (document["steps"], document["version"], document["lost_steps"]) == (501, lasts, 0)
+    (said,) = closing_lines(document, world.terms, [], Path("/x"))
+    assert f"after 501 steps, {lasts or 'none'} of them safe; " in said
+    saved, failed = saved_words(document)
+    assert saved.endswith("; the newest has 400 steps" if lasts else "; none is safe any more")
+    assert failed == "1 save failed, 1 since the newest version: trainers ended before it was safe"
 
 
 # --- whole jobs ------------------------------------------------------------------------------------------------------

@@ -110,3 +110,27 @@ def test_a_machine_that_is_gone_before_its_first_heartbeat_has_done_what_there_w
     world, _ = react(world, d.Heard("m3", warm=True), 30.0)
     world, _ = react(world, d.Started("m3", 3, 10), 30.0)
     assert world.counts.lost_steps == 18 + 6
+
+
+def test_a_version_that_nobody_has_announced_counts_once_training_goes_on_from_it() -> None:
+    """Its rank 0 was gone between the commit and the report; another generation finds it."""
+    world = resumed(training(2), d.Listed({"m2": 0.0}, {"m1": (0.0, 14.0)}), at_s=14.2, version=25, done=27)
+    assert (world.version, world.steps, world.counts.lost_steps) == (25, 25, 2)
+    assert world.lasts == 10  # nobody has said that it does
+    again, _ = react(world, d.Started("m2", 2, 25), 20.0)
+    assert (again.version, again.counts.lost_steps) == (25, 2)
+
+
+def test_a_version_that_was_announced_and_is_not_found_is_none() -> None:
+    world = resumed(training(1), d.Listed({}, {"m1": (0.0, 14.0)}), at_s=30.0, version=4)
+    assert (world.version, world.lasts, world.steps, world.counts.lost_steps) == (4, 4, 4, 20 + 8 - 4)
+
+
+def test_nothing_is_done_behind_a_version_before_a_preemption_that_nobody_has_announced() -> None:
+    """Trainers hold from step 21 on, until their machine is gone three seconds later."""
+    world, gone = training(1), d.Listed({}, {"m1": (0.0, 14.0)})
+    world, _ = react(world, d.Noticed("m1", 120.0), 10.6)
+    assert world.save is not None and world.save.reason is Reason.EMERGENCY
+    found = resumed(world, gone, at_s=14.0, version=22)
+    assert (found.version, found.counts.lost_steps) == (22, 0)
+    assert resumed(world, gone, at_s=14.0, version=10).counts.lost_steps == 12

@@ -11,9 +11,11 @@ import pytest
 from support.effort import THOROUGH
 from support.jobs.kills import CHAIN, final_of
 from support.jobs.runs import Home, until
+from support.pace import slowness
 from support.profiling.namespaces import need_namespaces
 
 from deepvm.jobs.clouds.netns import NetnsCloud
+from deepvm.jobs.history.history import PLACE, History
 
 
 @pytest.fixture
@@ -93,7 +95,25 @@ def test_every_notice_of_five_seconds_is_heeded(home: Home, seed: int) -> None:
     name = f"notices{time.time_ns() % 10**9}"
     inject = {"mttp": "1s", "count": count, "grace": "5s", "seed": seed}
     job = home.job(name, f"exec python chain.py {steps};", cloud="netns", inject=inject)
+    before = slowness()
     found = home.document("run", str(job))
     assert (found["state"], found["notices"], found["lost_steps"]) == ("done", count, 0)
     assert found["saves"]["emergency"] == count
+    slow = 3 * max(before, slowness())
+    for waited_s, limit_s in _confirmed(home, name, count):
+        assert waited_s <= slow * limit_s, f"{waited_s:.2f} s; {limit_s:.2f} s on a quiet machine"
     assert (home.result / "final-0").read_text() == final_of(steps)
+
+
+def _confirmed(home: Home, name: str, count: int) -> list[tuple[float, float]]:
+    """From each notice to its version, seconds, and the limit: a step, half again the save's own time, and 0.3 s."""
+    with History.open({PLACE: str(home.jobs.parent / "history.db")}) as history:
+        events = history.events(name)
+    notices = [e for e in events if e.kind == "noticed"]
+    safe = [e for e in events if e.kind == "safe" and e.facts["reason"] == "emergency"]
+    assert len(notices) == len(safe) == count
+    found = []
+    for notice, version in zip(notices, safe, strict=True):
+        save_s = version.facts["took_s"] + version.facts["stall_s"]
+        found.append((version.at_s - notice.at_s, version.facts["step_s"] + 1.5 * save_s + 0.3))
+    return found

@@ -66,6 +66,65 @@ def test_a_cloud_that_fails_hides_no_others(
     assert bad.ended == ended and good.ended == ["m1", "m2"]
 
 
+class Owner(Cloud):
+    """Knows whose machines it has."""
+
+    @classmethod
+    def used(cls, folder: Path) -> bool:
+        return True
+
+    def jobs(self) -> list[str]:
+        if self.fails == "jobs":
+            raise UnknownError("no network")
+        return ["lost", "one"]
+
+
+@pytest.mark.parametrize(
+    ("fails", "named", "found", "ended", "problem"),
+    [
+        ("", [], ["one", "one", "lost", "lost"], ["m1", "m2"], ""),
+        ("", ["lost"], ["lost", "lost"], ["m1", "m2"], ""),
+        ("", ["two"], [], [], ""),
+        ("jobs", [], ["one", "one"], ["m1", "m2"], "far: no network"),
+    ],
+)
+def test_jobs_that_the_history_lacks_are_released_by_their_name_alone(
+    tmp_path: Path, fails: str, named: list[str], found: list[str], ended: list[str], problem: str
+) -> None:
+    cloud = Owner(fails=fails)
+    world = World(Terms(1, 1), 0.0, pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),))
+    (tmp_path / "one").mkdir()
+    with History.open({PLACE: str(tmp_path / "h.db")}) as history:
+        history.add_job("one", 0.0, tmp_path / "one", {"cloud": "far"}, world)
+        result = search(
+            history,
+            lambda name: cloud,
+            release=True,
+            named=named,
+            folder=tmp_path,
+            owned=["far"],  # type: ignore
+        )
+    assert [o.job for o in result.orphans] == found and result.problems == ([problem] if problem else [])
+    assert cloud.ended == ended and all(o.known is (o.job == "one") for o in result.orphans)
+
+
+def test_a_job_of_another_history_whose_controller_lives_has_no_orphans(tmp_path: Path) -> None:
+    (tmp_path / "lost").mkdir()
+    cloud, lock = Owner(), FileLock(tmp_path / "lost" / LOCK)
+    assert lock.take(shared=False)
+    with History.open({PLACE: str(tmp_path / "h.db")}) as history:
+        result = search(
+            history,
+            lambda name: cloud,
+            release=True,
+            named=["lost"],
+            folder=tmp_path,
+            owned=["far"],  # type: ignore
+        )
+    lock.release()
+    assert not result.orphans and not result.problems and not cloud.ended
+
+
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Home]:
     found = Home(tmp_path)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.jobs.kills import TORCH, undisturbed
 from support.jobs.runs import Home, until
 
 from deepvm.jobs.history.history import History
@@ -252,6 +253,23 @@ def test_versions_in_the_memory_of_an_anchor(home: Home) -> None:
     assert len(others) == 3 and anchor["usd"] > 0
     assert (home.result / "resumed").read_text().startswith("0 tcp://127.0.0.1:")
     assert nothing_is_left(home)
+
+
+@pytest.mark.slow
+def test_parameters_after_six_preemptions_are_those_of_an_undisturbed_run(home: Home, tmp_path: Path) -> None:
+    """Bit for bit, on two ranks: with a notice, and without."""
+    pytest.importorskip("torch")
+    calm = Home(tmp_path / "calm")
+    for each in (home, calm):
+        (each.code / "train.py").write_text(TORCH)
+    inject = {"mttp": "4s", "count": 6, "grace": "8s", "missed": 0.3, "seed": 5}
+    found = home.document("run", str(home.job("six", "python train.py 1200 0.05", count=2, inject=inject)))
+    assert (found["state"], found["preemptions"]) == ("done", 6) and 0 < found["notices"] < 6
+    assert found["saves"]["emergency"] > 0
+    finals = {(home.result / f"final-{rank}").read_text() for rank in range(2)}
+    assert finals == {undisturbed(calm, 1200)}
+    assert nothing_is_left(home)
+    calm.end()
 
 
 TRAIN = """

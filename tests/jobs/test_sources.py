@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.checkpoint.object_store import BUCKET, CREDENTIALS, Store, running
-from support.jobs.runs import SCRIPT, Home
+from support.jobs.runs import SCRIPT, Home, until
 
 pytestmark = pytest.mark.slow  # whole jobs
 
@@ -73,8 +73,21 @@ def test_data_of_a_bucket_and_backups_in_one(home: Home, store: Store) -> None:
 def test_data_that_are_not_there_end_the_job(home: Home, store: Store, data: dict[str, object], said: str) -> None:
     home.env |= {**CREDENTIALS, "AWS_ENDPOINT_URL_S3": store.url}
     done = home.run("run", str(home.job("lacks", 'touch "$RESULT/trained";', data=data)))
-    assert done.returncode == 1 and said in done.stderr and "Traceback" not in done.stderr, done
+    assert done.returncode == 4 and said in done.stderr and "Traceback" not in done.stderr, done
     assert not (home.result / "trained").exists()
+
+
+def test_data_that_come_later(home: Home) -> None:
+    """The job has failed for want of data, whoever looks; where they are when it is resumed, it trains."""
+    place = home.folder / "later"
+    job = home.job("later", "exec python own.py 5 0;", data={"it": {"mount": str(place)}})
+    assert home.run("run", str(job), "--detach").returncode == 0
+    shown = until(lambda: (found := home.document("jobs", "show", "later"))["exit_code"] is not None and found, 30)
+    assert (shown["state"], shown["exit_code"]) == ("failed", 4) and f"there is no {place}" in shown["why"]
+    assert home.run("jobs", "resume", "later").returncode == 4
+    place.mkdir()
+    found = home.document("jobs", "resume", "later")
+    assert (found["state"], found["exit_code"], found["why"]) == ("done", 0, "")
 
 
 def test_code_of_a_repository_and_no_secret_anywhere(home: Home) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ import pytest
 
 from deepvm.errors import RequestError
 from deepvm.jobs import submission
+from deepvm.jobs.cloud import RefusedError
 from deepvm.jobs.clouds.aws.ec2_cloud import Ec2Cloud
 from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
 from deepvm.jobs.clouds.registry import CLOUDS, find_cloud, open_cloud
 from deepvm.jobs.decisions.react import BUDGET, DEADLINE
 from deepvm.jobs.decisions.states import Job
-from deepvm.jobs.decisions.world import PREEMPTED, World
+from deepvm.jobs.decisions.world import PREEMPTED, Pool, World
 from deepvm.jobs.history.history import History, JobRow
 from deepvm.jobs.jobfile import JobFile
 from deepvm.jobs.wire import FAR_BEAT_S, NEAR_BEAT_S
@@ -29,7 +31,11 @@ ZONES = {"us-east-1a": 0.2, "us-east-1b": 0.2}
 class Zones(Ec2Cloud):
     """EC2 as far as a job asks it before anything is rented."""
 
+    lacks: Collection[str] = ()
+
     def zones(self, instance_type: str, market: str) -> dict[str, float | None]:
+        if instance_type in self.lacks:
+            raise RefusedError(f"{instance_type} is not offered")
         return dict(ZONES)
 
 
@@ -52,6 +58,81 @@ def test_zones_are_in_the_order_of_what_their_market_did(
     )
     world = submission.world_of(job, tmp_path, NOW, [taken(cloud)] * 20)
     assert world.pools[0].zone == first
+
+
+def plan(folder: Path, usd_per_hour: float, *clusters: tuple[str, int, int, str], **more: Any) -> JobFile:
+    """A job on a plan for so many $/h, with clusters by rank: type, spot machines, those on demand, anchor."""
+    configurations = []
+    for rank, (kind, spots, steadies, anchor) in enumerate(clusters, start=1):
+        gpu = {"instance_type": kind, "count": spots + steadies, "spot_count": spots, "on_demand_count": steadies}
+        memory = {"instance_type": anchor, "count": 1, "on_demand_usd_per_hour": 0.1} if anchor else None
+        found = {"rank": rank, "architecture": "tiering", "usd_per_hour": 1.0, "gpu": gpu, "memory": memory}
+        configurations.append(found)
+    document: dict[str, Any] = {"schema_version": "deepvm.recommend/1", "source": {"catalog": "aws"}}
+    document |= {"request": {"pw_usd_per_hour": usd_per_hour}, "configurations": configurations}
+    (folder / "plan.json").write_text(json.dumps(document))
+    return JobFile.model_validate(
+        {"name": "job", "train": "true", "machines": {"plan": "plan.json"}, "cloud": "aws", **more}
+    )
+
+
+@pytest.fixture
+def aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Zones:
+    ec2 = Zones(tmp_path, Ec2Settings("us-east-1"))
+    monkeypatch.setattr(submission, "cloud_of", lambda name: ec2)
+    return ec2
+
+
+def types(pools: Iterable[Pool]) -> list[str]:
+    return list(dict.fromkeys(pool.instance_type for pool in pools))
+
+
+G4, G5, G6 = ("g4dn.xlarge", "g5.xlarge", "g6.xlarge")  # 0.526, 1.006 and 0.8048 $/h on demand
+
+
+def test_on_demand_machines_come_from_the_next_ranked_plan_too(tmp_path: Path, aws: Zones) -> None:
+    """As far as the budget buys as many: the job's, or the one of the plan."""
+    clusters = [(G4, 0, 2, ""), (G5, 0, 1, ""), ("p5.48xlarge", 0, 1, ""), (G6, 0, 3, "")]
+    world = submission.world_of(plan(tmp_path, 3.0, *clusters), tmp_path, NOW)
+    assert types(world.pools) == [G4, G5, G6]  # of eight GPUs each is none of them
+    assert {p.market for p in world.pools} == {"on-demand"} and {p.zone for p in world.pools} == {"us-east-1"}
+    assert types(submission.world_of(plan(tmp_path, 1.7, *clusters), tmp_path, NOW).pools) == [G4, G6]
+    assert types(submission.world_of(plan(tmp_path, 0.1, *clusters), tmp_path, NOW).pools) == [G4]
+    more = plan(tmp_path, 0.1, *clusters, budget={"usd_per_hour": 2.1})
+    assert types(submission.world_of(more, tmp_path, NOW).pools) == [G4, G5, G6]
+
+
+def test_machines_that_must_be_on_demand_and_those_of_a_deadline_too(tmp_path: Path, aws: Zones) -> None:
+    budget = {"deadline": "9h"}
+    job = plan(tmp_path, 9.0, (G4, 1, 1, ""), (G5, 2, 1, ""), (G6, 2, 0, ""), budget=budget, steps=100)
+    terms = submission.world_of(job, tmp_path, NOW).terms
+    assert types(terms.steady) == types(terms.bought) == [G4, G5, G6]
+
+
+def test_anchors_too_if_they_have_as_much_memory(tmp_path: Path, aws: Zones) -> None:
+    clusters = [(G4, 2, 0, "m7g.large"), (G5, 2, 0, "c5n.large"), (G6, 2, 0, "m7g.xlarge"), (G6, 2, 0, "")]
+    world = submission.world_of(plan(tmp_path, 9.0, *clusters), tmp_path, NOW)
+    assert types(world.terms.anchor) == ["m7g.large", "m7g.xlarge"]
+    own = plan(tmp_path, 9.0, *clusters, anchor={"type": "m8g.large"})
+    assert types(submission.world_of(own, tmp_path, NOW).terms.anchor) == ["m8g.large"]
+    none = plan(tmp_path, 9.0, *clusters, anchor="none")
+    assert submission.world_of(none, tmp_path, NOW).terms.anchor == ()
+
+
+@pytest.mark.parametrize("spots", [0, 2])
+def test_a_next_ranked_type_that_is_not_offered_is_none(tmp_path: Path, aws: Zones, spots: int) -> None:
+    aws.lacks = {G5}
+    job = plan(tmp_path, 9.0, *((kind, spots, 2 - spots, "") for kind in (G4, G5, G6)))
+    assert types(submission.world_of(job, tmp_path, NOW).pools) == [G4, G6]
+    aws.lacks = {G4}
+    with pytest.raises(RefusedError, match=f"{G4} is not offered"):
+        submission.world_of(job, tmp_path, NOW)
+
+
+def test_what_the_history_knows_of_zones_goes_with_the_job(tmp_path: Path, aws: Zones) -> None:
+    job = plan(tmp_path, 9.0, (G4, 2, 0, ""))
+    world = submission.world_of(job, tmp_path, NOW, [taken("aws")] * 20)
+    assert {pool.zone: record.taken for pool, record in world.priors.items()} == {"us-east-1a": 20, "us-east-1b": 0}
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)

@@ -95,7 +95,7 @@ def test_a_cluster_that_is_whole_late_trains() -> None:
 
 def test_an_anchor_that_is_not_to_be_had() -> None:
     cloud = Cloud(
-        Terms(2, 2, anchor=ANCHOR, anchors=1), lambda world, machine: world.machines[machine].role is Role.TRAINER
+        Terms(2, 2, anchor=(ANCHOR,), anchors=1), lambda world, machine: world.machines[machine].role is Role.TRAINER
     )
     world = cloud.run(20_000.0)
     assert world.job is Job.STOPPED and world.ending == "no machine is available"

@@ -49,7 +49,7 @@ def test_any_world_is_read_back(seed: int) -> None:
 
 def test_the_history_has_it_too() -> None:
     world = World(
-        Terms(2, 2, anchor=Pool("m7g.large", "z", "on-demand", 0.1), anchors=1),
+        Terms(2, 2, anchor=(Pool("m7g.large", "z", "on-demand", 0.1),), anchors=1),
         0.0,
         pools=(Pool("a", "z", "spot", 1.0),),
     )

@@ -40,6 +40,11 @@ class Pipeline:
         self._under_way = 0
         self._urgent, self._alone = 0, False
 
+    @property
+    def under_way(self) -> int:
+        """How many versions are in flight."""
+        return self._under_way
+
     def renew(self, make: Callable[[], Slot]) -> None:
         """The layout changed: release slots of the old one as they become free."""
         with self._change:

@@ -125,13 +125,10 @@ class Snapshotter:
         Raises CheckpointError: the ranks' states differ.
         """
         urgent = deadline is not None
-        if deadline is not None:
-            usual_s = max((s for known in self.handles for s in known.times.values()), default=0.0)
-            # Ranks must drop the same versions: all. One rank alone keeps what is being sent if both fit.
-            alone = self._ranks.world > 1 or time.time() + 2 * usual_s > deadline
-            self._pipeline.hurry(version, alone=alone)
         if self._ranks.world > 1:
-            self._agree(version, patience_s, urgent)
+            self._agree(version, patience_s, deadline)
+        elif deadline is not None:
+            self._pipeline.hurry(version, alone=time.time() + 2 * self.usual_s > deadline)
         self.gate()
         start = time.perf_counter()
         handle = handle or Handle(version)
@@ -156,6 +153,11 @@ class Snapshotter:
         self.pending, self.last = pending, handle
         self._stalled(start, handle)
         return handle
+
+    @property
+    def usual_s(self) -> float:
+        """How long a version takes at most; 0 while unknown."""
+        return max((s for known in self.handles for s in known.times.values()), default=0.0)
 
     def _copy(self, pending: PendingSnapshot, patience_s: float, urgent: bool = False) -> bool:
         """Start copying into a slot, if there is one."""
@@ -326,8 +328,14 @@ class Snapshotter:
         handle.failed(CheckpointError(f"version {handle.version} is not saved: {error}"))
         return handle
 
-    def _agree(self, version: int, patience_s: float, urgent: bool) -> None:
-        """Take a slot for :meth:`begin` if every rank can. Collective. Raises CheckpointError: their states differ."""
+    def _agree(self, version: int, patience_s: float, deadline: float | None) -> None:
+        """Take a slot for :meth:`begin` if every rank can. Collective. Raises CheckpointError: their states differ.
+
+        With a ``deadline`` all ranks drop all older versions, unless each sees that all of them fit: one that only some
+        ranks dropped would be sent for nothing.
+        """
+        urgent, usual_s, left = deadline is not None, self.usual_s, self._pipeline.under_way
+        fits = not left or (usual_s > 0 and time.time() + (left + 1) * usual_s <= (deadline or 0.0))
         self.disagreements += compare_replicas(self._ranks, self._seen)
         self._seen = (0, 0, 0)
         slot, record, renewed, whole = None, b"", False, True
@@ -343,8 +351,10 @@ class Snapshotter:
         except RequestError as error:  # an extra that cannot be saved: the other ranks must not wait for this one
             log.error("version %d is not saved: %s", version, error)
             whole = False
-        status = [whole, renewed or slot is not None, self._digest, -self._digest, -len(record), not renewed]
-        all_whole, ready, digest, other, size, agreed, newest = self._ranks.minimum([*status, -self._attempt])
+        status = [whole, renewed or slot is not None, self._digest, -self._digest, -len(record), not renewed, fits]
+        all_whole, ready, digest, other, size, agreed, all_fit, newest = self._ranks.minimum([*status, -self._attempt])
+        if urgent and not all_fit:
+            self._pipeline.hurry(version, alone=True)
         self._attempt = 1 - newest
         if all_whole and digest != -other:
             self._layers.give_back(slot)

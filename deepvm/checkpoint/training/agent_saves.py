@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import wait
 
 from deepvm.checkpoint.training.save_handle import Handle
-from deepvm.errors import CheckpointError
 from deepvm.io.agent_board import SaveReason, Scheduled
 from deepvm.io.agent_link import AgentLink
+
+_LOOK_S = 0.05
 
 log = logging.getLogger("deepvm.checkpoint")
 
@@ -72,11 +73,12 @@ class AgentSaves:
         self._saved_ns = time.perf_counter_ns() - self._since_ns
         if not self._link.rank:
             safe = handle.lasting if save.reason.ends else handle.remote_done
-            safe.add_done_callback(lambda _: self._tell(handle, save))
+            announced_s = self._link.announced_s if scheduled is not None else 0.0
+            safe.add_done_callback(lambda _: self._tell(handle, save, announced_s))
         if save.reason.holds:
             self._held = handle, save
 
-    def _tell(self, handle: Handle, save: Scheduled) -> None:
+    def _tell(self, handle: Handle, save: Scheduled, announced_s: float) -> None:
         error = _why_unsafe(handle, ends=save.reason.ends)
         lasts = handle.lasting.done() and handle.lasting.exception() is None
         pending = not handle.lasting.done()
@@ -85,7 +87,7 @@ class AgentSaves:
                 "tell": "saved",
                 "version": handle.version,
                 "save": list(save),
-                "stall_s": handle.stall_s,
+                "stall_s": handle.stall_s + announced_s,
                 "took_s": max(handle.times.values(), default=0.0),
                 "lasts": lasts,
                 "pending": pending,
@@ -102,18 +104,27 @@ class AgentSaves:
         else:
             self._link.tell({**told, "error": "" if handle.refused is None else str(handle.refused)})
 
+    @property
+    def left_s(self) -> float:
+        """The time until what the last step left is lost, if it is not safe by then."""
+        save = self._link.unseen if self._held is None else self._held[1]
+        if save is None or save.reason not in (SaveReason.EMERGENCY, SaveReason.STOP):
+            return math.inf
+        return save.limit_ms / 1000 - time.time()
+
+    def asked(self) -> Scheduled | None:
+        """What is asked for outside of steps."""
+        return self._link.asked()
+
     def sent(self) -> None:
-        """The version begun last was read in full: wait if what comes next would be lost."""
+        """The version begun last was read in full: wait if what comes next would be lost, until it is given up."""
         held, self._held = self._held, None
         if held is None:
             return
         handle, save = held
-        left_s = max(save.limit_ms / 1000 - time.time(), 0.0)
-        if save.reason.ends:
-            wait([handle.lasting], left_s)
-        else:
-            with contextlib.suppress(CheckpointError):
-                handle.await_safe(False, left_s)
+        safe, limit_s = handle.lasting if save.reason.ends else handle.remote_done, save.limit_ms / 1000
+        while not safe.done() and not self._link.is_resumed(save) and time.time() < limit_s:
+            wait([safe], min(max(limit_s - time.time(), 0.0), _LOOK_S))
         self._link.hold(handle.version, save)
 
     def close(self) -> None:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from deepvm.cli.parameters import arg, opt
+from deepvm.cli.help.completion import complete_save_policy
+from deepvm.cli.parameters import SAVE_POLICIES, arg, opt
 
 
 def agent(
@@ -18,6 +19,14 @@ def agent(
     grace: Annotated[
         str, opt("After SIGTERM, pass it on when all ranks have saved, or after this time.", "TIME")
     ] = "25s",
+    save_policy: Annotated[
+        str | None,
+        opt(
+            f"When to save without a notice: {SAVE_POLICIES}; default: DEEPVM_SAVE_POLICY, else adaptive.",
+            "NAME",
+            autocompletion=complete_save_policy,
+        ),
+    ] = None,
 ) -> None:
     """Run a command whose trainers save before their machine is taken back; exits with its exit code.
 
@@ -25,14 +34,26 @@ def agent(
     """
     import logging
 
+    from deepvm.core.preemption.savepolicy import SaveFacts, parse_policy
     from deepvm.core.units import parse_seconds
     from deepvm.jobs.agent.alone import LoneAgent
     from deepvm.jobs.agent.notices import notice_source
     from deepvm.jobs.storage.backup_store import KEEP
 
     logging.basicConfig(format="deepvm agent: %(message)s", level=logging.WARNING)
-    tiers, job = os.environ.get("DEEPVM_TIERS", "").split(), os.environ.get("DEEPVM_JOB", "job")
-    keep = os.environ.get("DEEPVM_KEEP", "")
-    kept = int(keep) if keep.isascii() and keep.isdigit() else KEEP
-    found = LoneAgent(notice_source(metadata), tiers, job, parse_seconds(grace, "grace"), kept)
+    variables = {name: os.environ.get(f"DEEPVM_{name}", "").strip() for name in ("SAVE_POLICY", "MTBF", "KEEP")}
+    if save_policy is None:
+        policy = parse_policy(variables["SAVE_POLICY"] or "adaptive", "DEEPVM_SAVE_POLICY")
+    else:
+        policy = parse_policy(save_policy, "save_policy")
+    mtbf, keep = variables["MTBF"], variables["KEEP"]
+    found = LoneAgent(
+        notice_source(metadata),
+        os.environ.get("DEEPVM_TIERS", "").split(),
+        os.environ.get("DEEPVM_JOB", "job"),
+        policy=policy,
+        mttp_s=parse_seconds(mtbf, "DEEPVM_MTBF", allowed="a time such as 2h") if mtbf else float(SaveFacts.mttp_s),
+        grace_s=parse_seconds(grace, "grace"),
+        keep=int(keep) if keep.isascii() and keep.isdigit() else KEEP,
+    )
     raise typer.Exit(found.run(command))

@@ -180,23 +180,38 @@ def resume(
 
 @app.command(short_help="List and release machines that no job needs.")
 def orphans(
+    names: Annotated[list[str], arg("[NAME]...", "Only of these jobs.")] = [],  # noqa: B006  typer copies
     release: Annotated[bool, flag("--release", "Release them.")] = False,
     output: Output = "table",
 ) -> None:
-    """List machines that live although no controller watches them; --release ends them."""
+    """List machines that live although no controller watches them; --release ends them.
+
+    Those of jobs that this history does not have are released only if their job is named.
+
+    Example: deepvm jobs orphans --release resnet-7
+    """
     from deepvm.jobs.cloud import UnknownError
+    from deepvm.jobs.clouds.registry import clouds_of_owner
     from deepvm.jobs.history.history import History
     from deepvm.jobs.orphans import search
-    from deepvm.jobs.submission import cloud_of
+    from deepvm.jobs.submission import cloud_of, jobs_folder
     from deepvm.reports.jobs import listing
 
+    folder = jobs_folder()
     with History.open() as history:
         _look_at_heads(history)
-        found = search(history, cloud_of, release=release)
-    alive = [(one.job, one.machine, one.since_s) for one in found.orphans]
+        owned = clouds_of_owner(folder)
+        found = search(history, cloud_of, release=release, named=names, folder=folder, owned=owned)
+    alive = [(one.job, one.machine, one.since_s, one.known) for one in found.orphans]
     print_as(output, lambda: listing.print_orphans(alive), lambda: listing.orphans_document(alive))
-    if alive and output == "table":
+    lost = [*dict.fromkeys(one.job for one in found.orphans if not one.known and one.job not in names)]
+    if output == "table" and len(lost) < len({one.job for one in found.orphans}):
         note("released" if release else "deepvm jobs orphans --release ends them")
+    if output == "table" and lost:
+        note(
+            f"this history has no job {', '.join(lost)}: another may, or another computer, whose controller needs the "
+            f"machines; if none does, this ends them: deepvm jobs orphans --release {' '.join(lost)}"
+        )
     if found.problems:
         raise UnknownError("\n".join([*found.problems, "what lives there is not known, or still lives; try again"]))
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from deepvm.jobs.head.mirror_keeper import Keeper
     from deepvm.jobs.history.history import EventRow, History, JobRow
 
-_STOPPED, _FAILED = 3, 1
 _LOOK_S = 0.05
 Keep = Annotated[bool, flag("--keep", "On Ctrl-C leave the machines training; default: save, then release them.")]
 Detach = Annotated[bool, flag("--detach", "Return at once; 'deepvm jobs' watches and stops the job.")]
@@ -184,6 +183,7 @@ def control(
 
     from deepvm.jobs.cloud import Headed
     from deepvm.jobs.controller.controller import Controller
+    from deepvm.jobs.decisions.states import Job
     from deepvm.jobs.head.mirror_keeper import keeper_of
     from deepvm.jobs.history.downtime import downtimes
     from deepvm.jobs.history.final import final_document
@@ -205,38 +205,45 @@ def control(
     controller.keeps = keep
     with LiveView(job.name, lambda: controller.world, limits_of(row.spec)) as view:
         controller.told = view.told
-        try:
+        with _cured(f"training goes on; then 'deepvm jobs resume {job.name}' goes on with it"):
             end = asyncio.run(_run(controller, keeper))
-        except DataError as error:  # what cannot be written down is not done
-            cure = f"training goes on; then 'deepvm jobs resume {job.name}' goes on with it"
-            raise DataError(f"{error}; {cure}") from None
     if not end.job.over:
         rate = end.usd_per_second * 3600
         note(f"{job.name} trains on, for {rate:.4g} $/h; 'deepvm jobs resume {job.name}' watches it again")
         raise typer.Exit(INTERRUPTED)
-    events = history.events(job.name)
-    without = downtimes(events, history.samples(job.name))
-    document = final_document(job.name, row.created_s, end, events, on_demand_prices(end), without)
-    earlier = [m for m in history.machines() if m["job"] != job.name]
-    document["forecast"] = _if_possible(
-        "forecast", lambda: forecast_of(row.spec, row.created_s, end, events, earlier, document, without)
-    )
-    if validate and without:
-        note("nothing is compared: the job had no controller for a while, which the simulator does not model")
-    elif validate:
-        document["validation"] = _if_possible("validation", lambda: _validation(row.created_s, end, events))
-    history.finish(job.name, document)
+    does = "writes down its result" if end.job is Job.DONE else "goes on with it"
+    with _cured(f"the job is over; then 'deepvm jobs resume {job.name}' {does}"):
+        events = history.events(job.name)
+        without = downtimes(events, history.samples(job.name))
+        document = final_document(job.name, row.created_s, end, events, on_demand_prices(end), without)
+        earlier = [m for m in history.machines() if m["job"] != job.name]
+        document["forecast"] = _if_possible(
+            "forecast", lambda: forecast_of(row.spec, row.created_s, end, events, earlier, document, without)
+        )
+        if validate and without:
+            note("nothing is compared: the job had no controller for a while, which the simulator does not model")
+        elif validate:
+            document["validation"] = _if_possible("validation", lambda: _validation(row.created_s, end, events))
+        history.finish(job.name, document)
     page = write_page(job.name, history)
     print_as(output, lambda: print_job(document, ()), lambda: document)
-    state = document["state"]
     for line in closing_lines(document, end.terms, controller.last_lines, job.folder):
         note(line)
     if page is not None:
         note(f"all of it in a browser: {page}")
     if controller.interrupted:
         raise typer.Exit(INTERRUPTED)
-    if state != "done":
-        raise typer.Exit(_FAILED if state == "failed" else _STOPPED)
+    if document["exit_code"]:
+        raise typer.Exit(document["exit_code"])
+
+
+@contextmanager
+def _cured(cure: str) -> Iterator[None]:
+    """Say what helps where the history fails: what cannot be written down is not done."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{error}; {cure}") from None
 
 
 async def _run(controller: Controller, keeper: Keeper | None) -> World:

@@ -39,7 +39,7 @@ def export(
     security_group: Annotated[list[str], opt("Security group of all VMs; repeatable.", "ID")] = [],  # noqa: B006
     job: Annotated[str, opt("Name of the training, for its checkpoints; default: training.", "NAME")] = "",
     persist: Annotated[str, opt("Bucket or folder that keeps checkpoints for good.", "URL")] = "",
-    package: Annotated[str, opt("What pip installs on the VMs; default: deepvm[train].", "TEXT")] = "",
+    package: Annotated[str, opt("What pip installs on the VMs; default: this deepvm.", "TEXT")] = "",
     max_price: Annotated[
         str | None, opt("Price limit of all VMs, $/h (ec2-fleet, terraform); default: the plan's price + 20 %.", "USD")
     ] = None,
@@ -49,6 +49,7 @@ def export(
     Example: deepvm recommend --pw 3 -o json > plan.json; deepvm export plan.json --to skypilot --output-dir job
     """
     from deepvm.catalog.documents.plan_file import decode_plan, load_plan
+    from deepvm.io.own_package import own_package
     from deepvm.io.safe_read import MAX_BYTES
     from deepvm.reports.exports.base import ExportOptions, write_export
     from deepvm.reports.exports.registry import render
@@ -69,6 +70,7 @@ def export(
         job=job,
         persist=persist,
         package=package,
+        own=own_package(),
         max_price=None if max_price is None else to_decimal(max_price, "max_price", unit="$/h"),
     )
     if not rank.isascii() or not rank.isdigit() or len(rank) > 9 or int(rank) < 1:

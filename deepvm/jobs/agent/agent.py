@@ -20,16 +20,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from deepvm.core.preemption.savepolicy import SaveContext, SaveFacts, SavePolicy, parse_policy
+from deepvm.core.preemption.savepolicy import Never, SaveFacts, parse_policy
 from deepvm.io.agent_board import BOARD, Board, RankWord, SaveReason, Scheduled, Word
 from deepvm.io.agent_link import EPOCH
 from deepvm.io.failpoints import point
 from deepvm.jobs.agent.backups import LAST_S, Backups, Others
 from deepvm.jobs.agent.controller_client import LINE, ControllerClient, Orders, Reporter, Unheard
 from deepvm.jobs.agent.notices import MetadataError, NoticeSource
+from deepvm.jobs.agent.planned_saves import PlannedSaves
 from deepvm.jobs.agent.preparation import ORPHAN_SAVE_S, Orphaned, Preparation, Surroundings
-from deepvm.jobs.agent.progress import Progress
-from deepvm.jobs.agent.silence import Silence
+from deepvm.jobs.agent.signs_of_life import Progress, Silence
 from deepvm.jobs.agent.trainer_socket import TrainerSocket
 from deepvm.jobs.agent.trainers import Command, Trainers
 from deepvm.jobs.storage.backup_store import Part
@@ -41,10 +41,6 @@ _SCHEDULED_S, _SCHEDULED_ALONE_S = 10.0, 3.0
 """For how long the controller may have a step announced; the second where the ranks can do so themselves."""
 _PREPARING_S = 1.0
 _WARM_AGAIN_S = 0.5
-_BEGUN_STEPS = 3
-"""So many steps after it is due a version is begun, at the latest, if the trainers save at all."""
-_UNTOLD_S = 600.0
-"""For how long the first version is waited for before another one is to show what versions cost."""
 _UNHEARD_S = 1.5
 """For how long a notice waits for the controller before the ranks save by themselves."""
 
@@ -75,10 +71,7 @@ class Agent:
         self._board: Board | None = None
         self._trainers: Trainers | None = None
         self._warmed_s = 0.0
-        self._policy: SavePolicy | None = None
-        self._facts = SaveFacts()
-        self._last, self._told_s = (0, time.monotonic()), 0.0
-        """The newest version that was begun, and when; when trainers last said what became of one."""
+        self._plan = PlannedSaves(Never(), 0.0)
         self._base = 0
         """Steps that a script had done when its backup was made: it counts from 0 again."""
         self._silence = Silence(around.beat_s)
@@ -131,8 +124,7 @@ class Agent:
         threading.Thread(target=self._beats, daemon=True, name="beats").start()
         code, environ = preparation.have_code(spec), preparation.environ(spec)
         command = Command(spec["train"], int(spec["per_machine"]), spec["env"], code, spec["launcher"])
-        self._policy = parse_policy(spec["save_policy"])
-        self._facts = replace(self._facts, grace_s=float(spec["grace_s"]))
+        self._plan = PlannedSaves(parse_policy(spec["save_policy"]), float(spec["grace_s"]))
         here = self._around.folder / "backups"
         self._backups = Backups.at(spec["tiers"], spec["name"], here, int(spec["keep"]))
         preparation.set_up(spec["setup"], code, {**environ, **spec["env"]})
@@ -299,7 +291,7 @@ class Agent:
         self._progress.begin()
         self._running = orders.generation
         self._alone, self._there, self._safe, self._lasts = False, 0, 0, 0
-        self._last = (0, time.monotonic())
+        self._plan.restored(0)
         mine = next(r for r in orders.ranks if r["machine"] == self._around.machine)
         world = sum(r["processes"] for r in orders.ranks)
         common = {
@@ -336,7 +328,7 @@ class Agent:
             # A controller that has just come back may not have heard yet for what they hold.
             if self._request is not None or (self._alone and self._silence.is_over):
                 self._request, self._alone, self._there = None, False, 0
-                board.words[Word.RESUMED] = 2**63
+                board.resume()
             return
         asked_s, reason = orders.save["asked_s"], SaveReason(orders.save["reason"])
         if self._request is None or self._request[0] != asked_s:
@@ -366,8 +358,8 @@ class Agent:
 
     def _save_unheard(self) -> None:
         """While no controller answers, have the ranks save what it would have asked for."""
-        board, policy, wish = self._board, self._policy, self._wish
-        if board is None or policy is None or not self._running:
+        board, plan, wish = self._board, self._plan, self._wish
+        if board is None or not self._running:
             return
         silent = self._silence.now
         board.words[Word.UNHEARD] = silent
@@ -377,8 +369,8 @@ class Agent:
         if wish is None or time.monotonic() < wish.until_s:
             return
         self._wish = None
-        facts = replace(self._facts, grace_s=wish.limit_s - time.time())
-        wanted = policy.emergency(facts) if wish.reason.holds else policy.saves
+        facts = replace(plan.facts, grace_s=wish.limit_s - time.time())
+        wanted = plan.policy.emergency(facts) if wish.reason.holds else plan.policy.saves
         if wanted and not self._reporter.is_heard(wish.report):
             log.warning("the controller does not hear of it: the ranks save by themselves")
             board.request(wish.reason, int(wish.limit_s * 1000))
@@ -403,7 +395,7 @@ class Agent:
         assert trainers is not None
         if not self._preparation.over and (trainers.warm or trainers.running):
             self._preparation.end()
-        trains = board is not None and board.of_rank(0, RankWord.STEP) > self._last[0]
+        trains = board is not None and board.of_rank(0, RankWord.STEP) > self._plan.last_step
         if (trains or not trainers.running) and time.monotonic() >= self._warmed_s + _WARM_AGAIN_S:
             self._warmed_s = time.monotonic()
             trainers.warm_up()  # for those that were killed while they waited, too
@@ -433,38 +425,13 @@ class Agent:
         return f"the training has ended, and its last backup was not made: {why}" if why else ""
 
     def _plan_saves(self) -> None:
-        """Say on the board when the save policy wants a version."""
-        board, policy = self._board, self._policy
-        if board is None or policy is None or not self._running:
+        """Say on the board of rank 0 when the save policy wants a version."""
+        orders, board = self._orders, self._board
+        if board is None or not self._running or not self._is_first(orders):
             return
-        if not self._is_first(self._orders) or not policy.saves:
-            return
-        step, now_s = board.of_rank(0, RankWord.STEP), time.monotonic()
-        if not step:
-            return
-        version = board.of_rank(0, RankWord.VERSION)
-        if version > self._last[0]:
-            self._last = version, now_s
-        if policy.fixed_steps:
-            board.words[Word.DUE] = (step // policy.fixed_steps + 1) * policy.fixed_steps
-            return
-        if version < board.words[Word.DUE] and step < board.words[Word.DUE] + _BEGUN_STEPS:
-            return  # it is asked for: another one would be saved a step behind it
-        facts, orders = self._facts, self._orders
-        if not facts.save_s:  # other machines may know
-            facts = replace(facts, save_s=orders.save_s, backup_s=orders.took_s, emergency_s=orders.took_s)
-        untold = bool(version) and self._told_s < self._last[1] and now_s - self._last[1] < _UNTOLD_S
-        if untold and policy.shows_cost_first and not facts.save_s:
-            board.words[Word.DUE] = 0  # it will show what one costs
-            return
-        facts = replace(
-            facts,
-            step_s=board.of_rank(0, RankWord.STEP_NS) / 1e9,
-            mttp_s=math.inf if self._orders.mttp_s is None else self._orders.mttp_s,
-            missed_rate=self._orders.missed_rate,
-        )
-        due = policy.due(SaveContext(step, now_s, self._last[0], self._last[1], facts))
-        board.words[Word.DUE] = step + 1 if due else 0
+        cost = {"save_s": orders.save_s, "backup_s": orders.took_s, "emergency_s": orders.took_s}
+        mttp_s = math.inf if orders.mttp_s is None else orders.mttp_s
+        self._plan.look(board, SaveFacts(mttp_s=mttp_s, missed_rate=orders.missed_rate, **cost))
 
     # --- what trainers say -------------------------------------------------------------------------------------------
 
@@ -477,7 +444,7 @@ class Agent:
         if message.get("epoch") != self._running:  # of trainers that were killed meanwhile
             return {"error": f"generation {message.get('epoch')} is over: {self._running} runs here"}
         if kind == "restored":
-            self._last = int(message["version"]), time.monotonic()
+            self._plan.restored(int(message["version"]))
             self._reporter.add("started", generation=self._running, version=int(message["version"]))
             return {}
         if kind == "saved":
@@ -503,14 +470,16 @@ class Agent:
         return {"error": f"there is no message {kind!r}"}
 
     def _told_of_save(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        reason, self._told_s = SaveReason(message["save"][0]), time.monotonic()
+        reason = SaveReason(message["save"][0])
         if message.get("error"):
+            self._plan.told_of_failure()
             self._reporter.add("unsaved", generation=self._running, reason=reason, why=message["error"])
             return {}
         took_s, stall_s = float(message["took_s"]), float(message["stall_s"])
-        self._facts = replace(self._facts, save_s=stall_s, backup_s=took_s, emergency_s=took_s)
+        self._plan.told(stall_s, took_s)
         self._safe = int(message["version"])
         self._lasts = self._safe if message.get("lasts", True) else self._lasts  # as backups of scripts do
+        point("agent.before-saved")
         self._report_safe(self._safe, reason, stall_s, took_s, pending=bool(message.get("pending")))
         return {}
 
@@ -579,7 +548,7 @@ class Agent:
         assert self._backups is not None
         found = self._backups.latest(int(message["rank"]), self._running)
         self._base = 0 if found is None else found.step
-        self._last = 0, time.monotonic()  # what it took to load is no training
+        self._plan.restored(0)
         if not message["rank"]:
             self._reporter.add("started", generation=self._running, version=self._base)
         return {} if found is None else {"path": str(found.path), "step": found.step}

@@ -1,7 +1,8 @@
 """The agent without a controller: beside a command that somebody else's engine starts, restarts and ends.
 
-The machine goes in one of two ways: the cloud's metadata service says so, or the engine sends SIGTERM, as Slurm,
-Kubernetes and SkyPilot do. Either way the trainers save the same step on all ranks, and wait for the end.
+A machine goes in one of three ways. The cloud's metadata service says so, or the engine sends SIGTERM, as Slurm,
+Kubernetes and SkyPilot do: then the trainers save the same step on all ranks, and wait for the end. Or nobody says so,
+and what the save policy had saved is there.
 """
 
 from __future__ import annotations
@@ -14,19 +15,22 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from deepvm.core.preemption.savepolicy import SaveFacts, SavePolicy
 from deepvm.io.agent_board import AGENT, BOARD, MOST_RANKS, Board, RankWord, SaveReason, Scheduled, Word
 from deepvm.jobs.agent.backups import LAST_S, Backups, Others
 from deepvm.jobs.agent.notices import MetadataError, NoticeSource
+from deepvm.jobs.agent.planned_saves import PlannedSaves
 from deepvm.jobs.agent.process_group import ProcessGroup, caught
 from deepvm.jobs.agent.trainer_socket import TrainerSocket
 from deepvm.jobs.storage.backup_store import KEEP, Part
 
 GRACE_S = 25.0
 """Slurm and Kubernetes kill 30 s after SIGTERM, unless told otherwise."""
-_POLL_S, _LOOK_S = 1.0, 0.05
+_POLL_S, _LOOK_S = 1.0, 0.01
 _DEAF_AFTER = 3
 
 log = logging.getLogger("deepvm.agent")
@@ -36,14 +40,25 @@ class LoneAgent:
     """Has the trainers of one command save when this machine is taken back."""
 
     def __init__(
-        self, notices: NoticeSource, tiers: Sequence[str], job: str, grace_s: float = GRACE_S, keep: int = KEEP
+        self,
+        notices: NoticeSource,
+        tiers: Sequence[str],
+        job: str,
+        *,
+        policy: SavePolicy,
+        mttp_s: float,
+        grace_s: float = GRACE_S,
+        keep: int = KEEP,
     ) -> None:
         """Start nothing yet.
 
+        ``policy``: beside notices, which it does not ask. ``mttp_s``: the mean time to preemption that it assumes.
         ``grace_s``: from SIGTERM until it is passed on at the latest. ``keep``: backups that stay.
         """
         self._notices, self._tiers, self._job, self._grace_s = notices, tiers, job, grace_s
         self._keep = keep
+        # Of several machines each plans, and only that of rank 0 is heard.
+        self._plan, self._known = PlannedSaves(policy, grace_s), SaveFacts(mttp_s=mttp_s)
         self._over = threading.Event()
         self._base = 0
         self._ended = threading.Event()
@@ -69,6 +84,7 @@ class LoneAgent:
         """Wait for the command, and pass signals on: SIGTERM after a version is safe, or when its grace is over."""
         until_s: float | None = None
         while (code := command.wait(_LOOK_S)) is None:
+            self._plan.look(self._board, self._known)
             while signals:
                 number = signals.pop(0)
                 if number == signal.SIGTERM and until_s is None and self._ranks():
@@ -134,6 +150,7 @@ class LoneAgent:
                 unheard += 1
                 if unheard == _DEAF_AFTER and not deaf:
                     deaf = True
+                    self._known = replace(self._known, missed_rate=1.0)
                     log.warning("the metadata service cannot be used: %s; preemptions come unannounced", error)
             self._over.wait(_POLL_S)
 
@@ -149,9 +166,15 @@ class LoneAgent:
         elif kind == "latest":
             found = self._backups.latest(int(message["rank"]), 0)
             self._base = 0 if found is None else found.step
+            self._plan.restored(0)
             return {} if found is None else {"path": str(found.path), "step": found.step}
+        elif kind == "restored":
+            self._plan.restored(int(message["version"]))
         elif kind == "saved" and message.get("error"):
+            self._plan.told_of_failure()
             log.warning("version %s is not safe: %s", message["version"], message["error"])
+        elif kind == "saved":
+            self._plan.told(float(message["stall_s"]), float(message["took_s"]))
         return {}
 
     def _back_up(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -161,9 +184,17 @@ class LoneAgent:
         def went_on() -> bool:
             return self._ended.is_set() or self._board.of_rank(local_rank, RankWord.STEP) > step
 
+        def done(_: int, error: str, took_s: float) -> None:
+            if not message["rank"] and error:
+                self._plan.told_of_failure()
+            elif not message["rank"]:
+                self._plan.told(float(message.get("stall_s", 0.0)), took_s)
+
         others = Others(int(message["world"]), went_on, reason.holds, save.limit_ms / 1000 if reason.holds else None)
-        part = self._part(message, reason.automatic)
-        return self._backups.add(Path(message["path"]), part, lambda *_: None, others)
+        found = self._backups.add(Path(message["path"]), self._part(message, reason.automatic), done, others)
+        if "error" in found:
+            self._plan.told_of_failure()
+        return found
 
     def _part(self, message: Mapping[str, Any], automatic: bool = False) -> Part:
         return Part(self._base + int(message["step"]), int(message["rank"]), 0, automatic)

@@ -19,7 +19,7 @@ from deepvm.io.agent_link import EPOCH, SAVE_EVERY
 from deepvm.io.failpoints import point
 from deepvm.jobs.agent.controller_client import ControllerClient, Reporter, Unheard
 from deepvm.jobs.agent.process_group import exit_code
-from deepvm.jobs.agent.silence import Silence
+from deepvm.jobs.agent.signs_of_life import Silence
 from deepvm.jobs.storage.code_archive import unpack
 from deepvm.jobs.storage.data import have_data
 from deepvm.jobs.wire import WireError
@@ -145,7 +145,7 @@ class Preparation:
             with self._timed("data_s"):
                 have_data(wanted, self._around.folder / "data", both)
         except DataError as error:
-            self.give_up("unusable", why=f"data: {error}")
+            self.give_up("unusable", why=f"data: {error}", data=True)
 
     def load(self, warm_up: Callable[[], object]) -> None:
         """Have the first trainers load; :meth:`end` once they have."""

@@ -25,7 +25,7 @@ from deepvm.jobs.controller.changes import changed_states, has_changed, pass_poi
 from deepvm.jobs.controller.clock import SteadyClock
 from deepvm.jobs.controller.cloud_calls import CloudCalls
 from deepvm.jobs.controller.injector import Blow, Injector, Strike
-from deepvm.jobs.controller.messages import beat_of, event_of, lines_of, number_of, schedule_of, text
+from deepvm.jobs.controller.messages import beat_of, can_know, event_of, lines_of, number_of, schedule_of, text
 from deepvm.jobs.controller.samples import Sampler
 from deepvm.jobs.controller.server import Strangers, listening, server_of
 from deepvm.jobs.decisions import events as d
@@ -525,7 +525,7 @@ class Controller:
             self._line(machine, text(event, "text"))
             return
         found = event_of(machine, event)
-        if found is None:
+        if found is None or not can_know(self.world, machine, found[0]):
             return
         if isinstance(found[0], d.Failed) or (isinstance(found[0], d.Ended) and found[0].code):
             self.last_lines = lines_of(event)

@@ -80,6 +80,8 @@ class Injector:
         for number, machine in enumerate(self._candidates(world) if injection else (), start=1):
             if injection is None or (injection.count is not None and world.preemptions + pending >= injection.count):
                 return
+            if machine.launched_s is None and machine.state in (Machine.INTENT, Machine.RELEASING):
+                return  # if the cloud refuses it, those behind it have other numbers
             if machine.id in self._struck or machine.trained_s is None or machine.state is not Machine.MEMBER:
                 continue
             fate = fate_of(injection, number)
@@ -97,7 +99,7 @@ class Injector:
 
     def _candidates(self, world: World) -> list[MachineRecord]:
         """Those that can be taken back, and were there when the injection began; none that the cloud refused."""
-        kept = (world.terms.bought, world.terms.steady)
+        kept = {*world.terms.bought, *world.terms.steady}
         return [
             m
             for m in world.machines.values()

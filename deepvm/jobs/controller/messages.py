@@ -9,7 +9,7 @@ from typing import Any
 
 from deepvm.io.agent_board import SaveReason
 from deepvm.jobs.decisions import events as d
-from deepvm.jobs.decisions.world import Reason
+from deepvm.jobs.decisions.world import Reason, World
 
 _MOST = 2**53  # larger numbers are not the same in every reader of JSON
 _MOST_GENERATION = 2**31 - 1
@@ -110,11 +110,21 @@ def event_of(machine: str, report: Mapping[str, Any]) -> tuple[d.Event, Mapping[
     if kind == "deaf":
         return d.Deaf(machine, text(report, "why")[:_LONGEST]), {}
     if kind == "unusable":
-        own = truth(report, "own") if "own" in report else False
-        return d.Failed(machine, text(report, "why")[:_LONGEST], own), {}
+        own, data = (truth(report, name) if name in report else False for name in ("own", "data"))
+        return d.Failed(machine, text(report, "why")[:_LONGEST], own, data), {}
     if kind == "setup-failed":
         return d.Failed(machine, f"setup failed with exit code {whole(report, 'code', 2**31)}"), {}
     return None
+
+
+def can_know(world: World, machine: str, event: d.Event) -> bool:
+    """Whether it is this machine's to say: rank 0's what is safe, any member's what is not; who is over says why."""
+    record = world.machines.get(machine)
+    if record is None or (record.state.over and not isinstance(event, d.Failed)):
+        return False
+    if isinstance(event, d.Safe | d.Lasts):
+        return world.members[:1] == (machine,)
+    return machine in world.members or not isinstance(event, d.Unsaved)
 
 
 def schedule_of(message: Mapping[str, Any]) -> tuple[int, int, list[int]]:

@@ -55,8 +55,8 @@ class Heard:
     ``preparing``: what it does before it can start any, as "fetches data: 3 of 10 GB"; empty when that is over.
     ``idle_s``: since the newest sign of life of its trainers, None where the agent does not say; ``printed_s``: since
     they printed a line, None if they have not; ``longest_s``: the longest time between two of their steps, None before
-    the first (:mod:`deepvm.jobs.agent.progress`). ``between_s``: of ``of_s`` seconds of this generation, how many have
-    passed between its first trainer's steps.
+    the first (:mod:`deepvm.jobs.agent.signs_of_life`). ``between_s``: of ``of_s`` seconds of this generation, how many
+    have passed between its first trainer's steps.
     """
 
     id: str
@@ -207,7 +207,7 @@ class SaveNow:
 
 @dataclass(frozen=True)
 class Failed:
-    """Nothing can be trained on a machine: its setup failed.
+    """Nothing can be trained on a machine: its setup failed, or it cannot have the job's data (``data``).
 
     ``own``: the machine is to blame, not the job, which goes on with others.
     """
@@ -215,6 +215,7 @@ class Failed:
     id: str
     why: str
     own: bool = False
+    data: bool = False
 
 
 @dataclass(frozen=True)

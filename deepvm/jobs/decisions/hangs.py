@@ -35,7 +35,8 @@ def limit_s(world: World) -> float | None:
 
 def begun(world: World) -> World:
     """With a generation that has just been formed."""
-    return replace(world, pulse=replace(world.pulse, since_s=world.now_s, restored=False, stepped=False))
+    now_s = world.now_s
+    return replace(world, pulse=replace(world.pulse, formed_s=now_s, since_s=now_s, restored=False, stepped=False))
 
 
 def alive(world: World, at_s: float, longest_s: float | None = None) -> World:

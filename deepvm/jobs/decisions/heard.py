@@ -148,7 +148,7 @@ def _failed(world: World, machine: MachineRecord, event: Failed) -> World:
     # What has succeeded on another machine is this one's fault; one that is taken away may fail for that.
     succeeded = any(m.ready_s is not None for m in world.machines.values() if m.role is machine.role)
     if not (event.own or gone or succeeded):
-        return replace(world, job=job_after(world.job, JobEvent.CRASHED), failure=event.why)
+        return replace(world, job=job_after(world.job, JobEvent.CRASHED), failure=event.why, no_data=event.data)
     known_as = replace(world.unready.get(machine.role, Unready()), why=f"{machine.id}: {event.why}")
     world = replace(world, unready={**world.unready, machine.role: known_as})
     return world if gone else with_event(world, replace(machine, end_reason=UNREADY), MachineEvent.RELEASE)
@@ -226,14 +226,14 @@ def _of_generation(world: World, event: Safe | Lasts | Alone | Unsaved | Started
         world = replace(world, peak=max(world.peak, event.done))
     if event.version is not None and event.id == world.members[0]:
         world = hangs.restored(world)
+        if world.peak is not None:  # the newest that there is, whatever was heard of: all tiers were looked into
+            lasts = min(world.lasts, event.version) if world.anchors else event.version
+            world = replace(world, version=event.version, lasts=lasts)
         lost = max((world.peak or 0) - event.version, 0)
         counts = replace(world.counts, lost_steps=world.counts.lost_steps + lost)
         # A heartbeat with its first steps may have been faster.
         reached, since_s = max(world.reached, event.version), world.reached_s
         world = replace(world, counts=counts, peak=None, reached=reached, reached_s=since_s or world.now_s)
-        # Others may have been lost with a machine, or be there though nobody could say so.
-        lasts = min(world.lasts, event.version) if world.anchors else event.version
-        world = replace(world, version=event.version, lasts=lasts)
     started, machine = world.started | {event.id}, world.machines[event.id]
     if machine.trained_s is None:
         world = world.with_machine(replace(machine, trained_s=world.now_s))

@@ -11,6 +11,7 @@ of the work before the first steps: spot is waited for, but no longer than a ten
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container
 from dataclasses import replace
 
 from deepvm.core.preemption.deadlines import (
@@ -67,7 +68,7 @@ def _version_s(world: World) -> float:
 def decided(world: World) -> World:
     """With the market of the next machines, and a version where one must be safe before the market may change."""
     terms = world.terms
-    if terms.bought is None or terms.end_s is None or world.job.over or world.ending:
+    if not terms.bought or terms.end_s is None or world.job.over or world.ending:
         return world
     losses = max(_losses(world), world.losses)
     lost = losses > world.losses
@@ -185,15 +186,11 @@ def is_on_demand(pool: Pool) -> bool:
 def fits(world: World, machine: MachineRecord) -> bool:
     """Whether a machine is of the market that is wanted; any is while there is none on demand."""
     terms = world.terms
-    if terms.bought is None or (world.on_demand and is_blocked(world, terms.bought)):
+    if not terms.bought or (world.on_demand and all(is_blocked(world, pool) for pool in terms.bought)):
         return True
-    return (
-        is_on_demand(machine.pool) if world.on_demand else not is_on_demand(machine.pool) or _is_steady(world, machine)
-    )
-
-
-def _is_steady(world: World, machine: MachineRecord) -> bool:
-    return machine.pool == world.terms.steady
+    if world.on_demand:
+        return is_on_demand(machine.pool)
+    return not is_on_demand(machine.pool) or bool(terms.steady)
 
 
 def is_blocked(world: World, pool: Pool) -> bool:
@@ -203,10 +200,20 @@ def is_blocked(world: World, pool: Pool) -> bool:
 
 def pool_of(world: World) -> Pool | None:
     """Where the next machine is asked for; None: nowhere now."""
-    bought = world.terms.bought
-    if world.on_demand and bought is not None and not is_blocked(world, bought):
-        return bought
-    return next(iter(free_pools(world)), None)
+    bought = [p for p in world.terms.bought if not is_blocked(world, p)] if world.on_demand else []
+    return next(iter(bought or free_pools(world)), None)
+
+
+def steady_of(world: World) -> Pool | None:
+    """The same for the next of those that must be on demand."""
+    return next(iter(free_pools(world, world.terms.steady)), None)
+
+
+def anchor_of(world: World) -> Pool | None:
+    """The same for the next anchor; one that is dearer than the first must keep to the hourly budget."""
+    first = world.terms.anchor[:1]
+    free = free_pools(world, world.terms.anchor)
+    return next((p for p in free if p in first or is_affordable(world, p, Role.ANCHOR)), None)
 
 
 def most_of(world: World) -> int:
@@ -224,25 +231,63 @@ def least_usd_per_hour(world: World) -> float:
     return rate + max(world.terms.least - steadies, 0) * (pool.usd_per_hour if pool else 0.0)
 
 
+def within_budget(world: World, limit: float | None, stay: Container[str] = ()) -> World:
+    """Without pools too dear for $/h: whichever are asked in the end, it buys the fewest of a generation.
+
+    It must buy them where the first anchors, the first steady machines and the cheapest others are to be had; or the
+    types of those are among them that ``stay`` whatever they cost.
+    """
+    terms = world.terms
+    if limit is None:
+        return world
+
+    def buys(usd: float) -> bool:
+        return usd <= limit + 1e-9
+
+    def kept(pools: tuple[Pool, ...], count: int, rest_usd: float) -> tuple[Pool, ...]:
+        return tuple(p for p in pools if p.instance_type in stay or buys(count * p.usd_per_hour + rest_usd))
+
+    spots = max(terms.least - terms.steadies, 0)
+    spot_usd = spots * _usd(min, world.pools)
+    trainers_usd = (terms.steadies * _usd(max, terms.steady[:1]) + spot_usd, terms.least * _usd(min, terms.bought))
+    anchor = kept(terms.anchor, terms.anchors, max(filter(buys, trainers_usd), default=0.0))
+    rest_usd = terms.anchors * _usd(max, anchor)
+    bought = kept(terms.bought, terms.least, rest_usd)
+    steady = kept(terms.steady, terms.steadies, rest_usd + spot_usd)
+    pools = kept(world.pools, spots, rest_usd + terms.steadies * _usd(max, steady))
+    return replace(world, terms=replace(terms, anchor=anchor, steady=steady, bought=bought), pools=pools)
+
+
+def _usd(which: Callable[..., float], pools: tuple[Pool, ...]) -> float:
+    return which((pool.usd_per_hour for pool in pools), default=0.0)
+
+
 def _cheapest(world: World) -> Pool | None:
-    return world.terms.bought if world.on_demand else min(world.pools, key=lambda p: p.usd_per_hour, default=None)
+    pools = world.terms.bought if world.on_demand else world.pools
+    return min(pools, key=lambda p: p.usd_per_hour, default=None)
 
 
 def _fixed(world: World) -> tuple[float, int]:
     """What is paid an hour whatever the market of the others: anchors, and the machines bought on demand anyway."""
     terms = world.terms
-    rate = 0.0 if terms.anchor is None else terms.anchors * terms.anchor.usd_per_hour
-    steadies = 0 if terms.steady is None or world.on_demand else terms.steadies
-    return rate + (0.0 if terms.steady is None else steadies * terms.steady.usd_per_hour), steadies
+    steadies = 0 if world.on_demand or not terms.steady else terms.steadies
+    paid = ((terms.anchors, terms.anchor[:1]), (steadies, terms.steady[:1]))
+    return sum(count * pool.usd_per_hour for count, pools in paid for pool in pools), steadies
 
 
-def is_affordable(world: World, pool: Pool) -> bool:
-    """Whether one machine more keeps to the hourly budget; those that leave do not count."""
+def is_affordable(world: World, pool: Pool, role: Role = Role.TRAINER) -> bool:
+    """Whether one machine more keeps to the hourly budget; those that leave do not count, anchors that lack do."""
     terms = world.terms
     if terms.usd_per_hour is None:
         return True
     stay = [m for m in world.machines.values() if m.state in _STAY and (m.role is Role.ANCHOR or fits(world, m))]
-    return sum(m.pool.usd_per_hour for m in stay) + pool.usd_per_hour <= terms.usd_per_hour + 1e-9
+    usd = pool.usd_per_hour
+    if role is Role.TRAINER:  # an anchor that is not there yet may have to come from the dearest pool
+        stay = [m for m in stay if m.role is Role.TRAINER or m.launched_s is not None]
+        lack = terms.anchors - sum(m.role is Role.ANCHOR for m in stay)
+        usd += max(lack, 0) * _usd(max, terms.anchor)
+    usd += sum(m.pool.usd_per_hour for m in stay)
+    return usd <= terms.usd_per_hour + 1e-9
 
 
 _STAY = (Machine.INTENT, Machine.BOOTING, Machine.WARMING, Machine.MEMBER, Machine.SUSPECT)

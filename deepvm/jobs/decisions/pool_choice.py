@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from deepvm.jobs.decisions.pool_record import PoolRecord
 from deepvm.jobs.decisions.world import LOST, PREEMPTED, REFUSED, Pool, World
 
 # --- left alone for a while ------------------------------------------------------------------------------------------
@@ -37,10 +38,14 @@ def rested(world: World, pool: Pool) -> World:
     return replace(world, blocked={**world.blocked, known: (world.now_s + _REST_COOLS * world.terms.cool_s, _RESTS)})
 
 
-def free_pools(world: World) -> list[Pool]:
-    """The pools to ask now, the best first: those that are not left alone, else those that merely rest."""
+def free_pools(world: World, of: Sequence[Pool] | None = None) -> list[Pool]:
+    """The pools to ask now, the best first: those that are not left alone, else those that merely rest.
+
+    ``of``: which ones; else those of spot machines, or of all where nothing else is said.
+    """
+    pools = world.pools if of is None else of
     left = {pool for pool, (until_s, _) in world.blocked.items() if until_s > world.now_s}
-    return [p for p in world.pools if p not in left] or [p for p in world.pools if not is_refusing(world, p)]
+    return _ranked(world, [p for p in pools if p not in left] or [p for p in pools if not is_refusing(world, p)])
 
 
 def is_refusing(world: World, pool: Pool) -> bool:
@@ -51,58 +56,40 @@ def is_refusing(world: World, pool: Pool) -> bool:
 
 # --- the order -------------------------------------------------------------------------------------------------------
 
-_RECENT_S, _FRESH_S = 30 * 86_400.0, 86_400.0
-"""Lives say something of the next ones for weeks; whether there is capacity changes within hours."""
-_RATE_PRIOR = 1.0, 10.0
-"""Gamma: as if one machine had been taken back in 10 hours: a dark guess, which a day of lives outweighs."""
-_REFUSAL_PRIOR = 0.5, 3.0
-"""Beta: as if of 3.5 requests half a one had been refused."""
-_LOST_H, _WAIT_H = 0.1, 0.05
-"""What a preemption costs: minutes until a replacement trains; and what each refusal on the way adds."""
+
+def usd_per_useful_hour(world: World, pools: Iterable[Pool]) -> dict[Pool, float]:
+    """What an hour of training costs in each pool, by what the history knew and by what the job has seen since."""
+    now_s, places = world.now_s, {pool.place for pool in pools}
+    own = {place: PoolRecord(at_s=now_s) for place in places}
+    for m in world.machines.values():
+        if (place := m.pool.place) in own:
+            taken, no = _is_taken(m.noticed_s, m.end_reason), m.end_reason == REFUSED
+            own[place] = own[place].seen(m.requested_s, m.launched_s, m.ended_s, taken=taken, refused=no)
+    known = {pool: own[pool.place].beside(world.priors.get(pool, PoolRecord())) for pool in pools}
+    return {pool: record.usd_per_useful_hour(pool.usd_per_hour) for pool, record in known.items()}
 
 
-@dataclass(frozen=True)
-class PoolRecord:
-    """What happened in a pool: hours that its machines lived, how often they were taken, requests by their outcome."""
+def _ranked(world: World, pools: Sequence[Pool]) -> list[Pool]:
+    """Those of one type by what they cost; types as they were."""
+    types = list(dict.fromkeys(pool.instance_type for pool in pools))
+    if len(types) == len(pools):
+        return list(pools)
+    usd = usd_per_useful_hour(world, pools)
+    return sorted(pools, key=lambda pool: (types.index(pool.instance_type), usd[pool]))
 
-    lived_h: float = 0.0
-    taken: int = 0
-    granted: int = 0
-    refused: int = 0
 
-    @property
-    def preemptions_per_hour(self) -> float:
-        """Mean of the posterior: gamma with Poisson counts."""
-        prior, hours = _RATE_PRIOR
-        return (prior + self.taken) / (hours + self.lived_h)
-
-    @property
-    def refusals(self) -> float:
-        """How many refusals to expect before a machine: mean of q / (1 - q) of the posterior, beta with Bernoulli."""
-        no, yes = _REFUSAL_PRIOR
-        return (no + self.refused) / (yes + self.granted - 1.0)
-
-    def usd_per_useful_hour(self, usd_per_hour: float) -> float:
-        """What an hour of training costs, with those hours that preemptions, and the wait after them, waste."""
-        return usd_per_hour * (1.0 + self.preemptions_per_hour * (_LOST_H + self.refusals * _WAIT_H))
+def _is_taken(noticed_s: float | None, end_reason: str) -> bool:
+    return noticed_s is not None or end_reason in (PREEMPTED, LOST)
 
 
 def record_of(pool: Pool, machines: Iterable[Mapping[str, Any]], now_s: float) -> PoolRecord:
     """What the history's machines say of a pool; one of a whole region has those of all its zones."""
-    found = PoolRecord()
+    found = PoolRecord(at_s=now_s)
     for m in machines:
         here = str(m["zone"]).startswith(pool.zone)
-        if not here or (m["instance_type"], m["market"]) != (pool.instance_type, pool.market):
-            continue
-        age_s = now_s - m["requested_s"]
-        if m["launched_s"] is not None and age_s <= _RECENT_S:
-            ended_s = now_s if m["ended_s"] is None else m["ended_s"]
-            lived_h = found.lived_h + max(ended_s - m["launched_s"], 0.0) / 3600
-            taken = found.taken + (m["end_reason"] in (PREEMPTED, LOST))
-            found = replace(found, lived_h=lived_h, taken=taken)
-        if age_s <= _FRESH_S:
-            no = m["end_reason"] == REFUSED
-            found = replace(found, refused=found.refused + no, granted=found.granted + (m["launched_s"] is not None))
+        if here and (m["instance_type"], m["market"]) == (pool.instance_type, pool.market):
+            taken, no = _is_taken(m.get("noticed_s"), m["end_reason"]), m["end_reason"] == REFUSED
+            found = found.seen(m["requested_s"], m["launched_s"], m["ended_s"], taken=taken, refused=no)
     return found
 
 

@@ -12,7 +12,7 @@ as the one before. Rules (``Rules that keep the promise``, docs/explain/orchestr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -21,7 +21,6 @@ from deepvm.jobs.decisions import markets
 from deepvm.jobs.decisions.events import Act, Event, Failed, Listed, Release, Request
 from deepvm.jobs.decisions.hangs import begun, is_hung, noted
 from deepvm.jobs.decisions.heard import known, unsaved, with_event
-from deepvm.jobs.decisions.pool_choice import is_refusing
 from deepvm.jobs.decisions.states import Job, JobEvent, Machine, MachineEvent, job_after
 from deepvm.jobs.decisions.waiting import further_s, idlers, is_in_vain, let_go, timed, waited_s
 from deepvm.jobs.decisions.world import MachineRecord, Pool, Reason, Role, Save, World
@@ -155,7 +154,7 @@ def _limited(world: World) -> _Step:
     if terms.end_s is not None and world.now_s + last_s >= terms.end_s:
         return world.to_end(DEADLINE), []
     # A deadline for which machines may be bought decides itself how long spot is waited for.
-    if not world.formed and terms.bought is None and waited_s(world) >= terms.give_up_s:
+    if not world.formed and not terms.bought and waited_s(world) >= terms.give_up_s:
         return world.to_end("no machine is available"), []
     failing = [r for r in Role if _never_ready(world, r) and not any(m.state.coming for m in world.of(r, *Machine))]
     if failing and not world.formed:
@@ -226,7 +225,8 @@ def _wish(world: World) -> tuple[Reason, float] | None:
     taken_s = min((t for t in taken if t is not None), default=math.inf)
     if _is_too_little(world):
         return Reason.STOP, min(markets.wait_until_s(world), taken_s)
-    if taken and bool(world.terms.policy.emergency(replace(world.facts, grace_s=taken_s - world.now_s))):
+    complete = not world.exits  # of those that have trained to the end no part would come
+    if taken and complete and world.terms.policy.emergency(replace(world.facts, grace_s=taken_s - world.now_s)):
         return Reason.EMERGENCY, taken_s
     if world.ending:
         return Reason.STOP, min(markets.wait_until_s(world), taken_s)
@@ -346,7 +346,7 @@ def _formed(world: World) -> _Step:
         return replace(world, save=None, job=job_after(world.job, JobEvent.GO_ON)), acts
     if len(members) < terms.least or not _gathered(world, members) or not _has_anchors(world):
         if world.formed:
-            world = replace(world, job=job_after(world.job, JobEvent.BROKEN), idle_s=None, idled_s=0.0)
+            world = replace(_held(world), job=job_after(world.job, JobEvent.BROKEN), idle_s=None, idled_s=0.0)
         return replace(world, formed=False, save=None, suspected_s=None, exits={}, started=frozenset()), acts
     number = world.generation + 1
     for name in members:
@@ -383,6 +383,15 @@ def _done_unheard(world: World) -> int:
     return done if world.terms.steps is None else min(done, max(world.terms.steps, world.reached))
 
 
+def _held(world: World) -> World:
+    """With the step behind which trainers held for a version; it may be safe, and gone who would have said so."""
+    save, step_s = world.save, markets.step_s_of(world)
+    if save is None or not save.reason.holds or world.now_s >= save.limit_s or world.reached_s is None or not step_s:
+        return world
+    held = world.reached + 1 + int(max(save.asked_s - world.reached_s, 0.0) / step_s)
+    return replace(world, reached=min(held, _done_unheard(world)), reached_s=None)
+
+
 def _gathered(world: World, members: tuple[str, ...]) -> bool:
     """Whether the first generation need not wait for more machines; later ones grow as they come."""
     if world.generation or len(members) >= world.terms.most or not any(m.state.coming for m in world.machines.values()):
@@ -397,6 +406,8 @@ def _ended(world: World) -> _Step:
         save, limit_s = world.save, markets.wait_until_s(world)
         if save is not None and save.reason.holds:
             limit_s = -math.inf if save.safe else min(save.limit_s, limit_s)
+        if _adds_nothing(world):  # to wait longer than it has run costs more than it can have done
+            limit_s = min(limit_s, 2 * world.ending_s - (world.pulse.formed_s or 0.0))
         if not world.formed or _broken(world) or world.now_s >= limit_s:
             world = replace(world, job=job_after(world.job, JobEvent.STOP))
     if not world.job.over:
@@ -407,6 +418,14 @@ def _ended(world: World) -> _Step:
             world = with_event(world, machine, MachineEvent.RELEASE)
             acts.append(Release(machine.id))
     return replace(world, formed=False, save=None), acts
+
+
+def _adds_nothing(world: World) -> bool:
+    """Whether the generation has made no step that is known, and the version from which it goes on lasts already.
+
+    Nobody knows what scripts do that report no steps: they may hear of a save all the same.
+    """
+    return not world.pulse.stepped and world.reached <= world.version <= world.lasts
 
 
 def _unwanted(world: World, event: Listed) -> Iterator[Act]:
@@ -452,17 +471,16 @@ def _wanted(world: World) -> _Step:
         acts.append(Release(machine.id))
     terms = world.terms
     # By market, not by pool: the cloud may have chosen the zone.
-    steadies = sum(terms.steady is not None and m.pool.market == terms.steady.market for m in live)
+    steadies = sum(markets.is_on_demand(m.pool) for m in live) if terms.steady else 0
     steady = 0 if world.on_demand else terms.steadies - steadies
-    wanted: list[tuple[Pool | None, Role, int]] = [
-        (terms.anchor, Role.ANCHOR, terms.anchors - (len(alive) - len(trainers))),
-        (terms.steady, Role.TRAINER, min(steady, terms.most - len(live))),
-        (markets.pool_of(world), Role.TRAINER, terms.most - len(live) - max(steady, 0)),
+    wanted: list[tuple[Callable[[World], Pool | None], Role, int]] = [
+        (markets.anchor_of, Role.ANCHOR, terms.anchors - (len(alive) - len(trainers))),
+        (markets.steady_of, Role.TRAINER, min(steady, terms.most - len(live))),
+        (markets.pool_of, Role.TRAINER, terms.most - len(live) - max(steady, 0)),
     ]
-    for pool, role, count in wanted:
-        if pool is None or is_refusing(world, pool):
-            continue
-        if role is Role.TRAINER and is_in_vain(world):
+    for pool_of, role, count in wanted:
+        pool = pool_of(world) if count > 0 else None
+        if pool is None or is_in_vain(world, role):
             continue
         if _never_ready(world, role):  # training goes on without; when it cannot any more, there is one more try
             soon = world.formed and world.now_s - world.unready[role].last_s < terms.give_up_s

@@ -44,15 +44,18 @@ def _newcomers(world: World) -> list[MachineRecord]:
 def let_go(world: World) -> World:
     """With all pools left alone for a while, so that those that were let go are not asked for again at once."""
     terms, until_s = world.terms, world.now_s + world.terms.hold_s
-    pools = [*world.pools, *(p for p in (terms.steady, terms.bought) if p is not None)]
+    pools = [*world.pools, *terms.steady, *terms.bought]
     times = {p: world.blocked.get(p, (0.0, 0))[1] for p in pools}
     return replace(world, blocked={**world.blocked, **{p: (until_s, max(n, 1)) for p, n in times.items()}})
 
 
-def is_in_vain(world: World) -> bool:
+def is_in_vain(world: World, role: Role) -> bool:
     """Whether a newcomer could not join: versions do not come, and training needs nobody else."""
-    whole = world.formed and all(world.machines[m].state is Machine.MEMBER for m in world.members)
-    return whole and not world.on_demand and not world.has_waited(world.terms.give_up_s)
+    if not world.formed or any(world.machines[m].state is not Machine.MEMBER for m in world.members):
+        return False
+    if world.exits:  # some have trained to the end: they save no more
+        return True
+    return role is Role.TRAINER and not world.on_demand and not world.has_waited(world.terms.give_up_s)
 
 
 def further_s(world: World, machine: MachineRecord) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from deepvm.core.preemption.savepolicy import Adaptive, SaveFacts, SavePolicy
+from deepvm.jobs.decisions.pool_record import PoolRecord
 from deepvm.jobs.decisions.states import Job, Machine
 
 RELEASED, PREEMPTED, LOST, REFUSED, UNREADY = "released", "preempted", "lost", "refused", "unready"
@@ -135,8 +136,8 @@ class Pulse:
     """The signs of life of a generation (:mod:`deepvm.jobs.decisions.hangs`).
 
     Attributes:
-        since_s: when the newest was, None before the first generation. restored, stepped: whether it has said from
-            which version it goes on, and made a step.
+        formed_s: when the generation was formed. since_s: when the newest was. Both None before the first generation.
+        restored, stepped: whether it has said from which version it goes on, and made a step.
         longest_s: the longest time between two steps of the job, with all that came between them.
         hangs, version: how often training began anew because it hung, and since which safe version.
         hung_s, why: when it last did, and what was seen.
@@ -150,6 +151,7 @@ class Pulse:
     version: int = -1
     hung_s: float | None = None
     why: str = ""
+    formed_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -168,11 +170,12 @@ class Terms:
         start_timeout_s, step_timeout_s: how long a generation may take to its first step, and between steps, without a
             sign of life; None: without end.
         policy: decides on emergency saves.
-        anchor, anchors: where the machines that keep versions come from, and how many there are.
+        anchor, anchors: where the machines that keep versions come from, the best pool first, and how many there are.
         steady, steadies: the same of machines of a generation that must be bought on demand.
         usd_per_hour: what a generation and its anchors may cost; those that leave beside those that come do not count.
         steps: of all the work, None if nobody has said. begun_s, begun: from when and which step the deadline counts.
-        deadline_policy, bought: what decides between spot and on demand, and where the latter come from; None: nothing.
+        deadline_policy, bought: what decides between spot and on demand, and where the latter come from; empty:
+            nothing does.
         restart_s, version_s: until they are measured, from the request for a machine until it trains, and from the end
             of a step until its version is safe. mttp_s: mean time to preemption of a machine, before any is seen.
     """
@@ -193,16 +196,16 @@ class Terms:
     start_timeout_s: float | None = 1800.0
     step_timeout_s: float | None = 1800.0
     policy: SavePolicy = field(default_factory=Adaptive)
-    anchor: Pool | None = None
+    anchor: tuple[Pool, ...] = ()
     anchors: int = 0
-    steady: Pool | None = None
+    steady: tuple[Pool, ...] = ()
     steadies: int = 0
     usd_per_hour: float | None = None
     steps: int | None = None
     begun_s: float = 0.0
     begun: int = 0
     deadline_policy: str = ""
-    bought: Pool | None = None
+    bought: tuple[Pool, ...] = ()
     restart_s: float = 300.0
     version_s: float = 60.0
     mttp_s: float = 3600.0
@@ -278,12 +281,13 @@ class World:
         lasts: the newest version that is known to survive the loss of the anchors, too. lasting_s: how long it took
             from the end of its step until then, 0 if unknown. pending: the newest that is on its way to where it does,
             0 if none is. alone: why the newest will not get there, else empty.
-        pools: where machines are asked for, the best first. blocked: until when a pool is left alone, and how often it
-            refused in a row. idle_s, idled_s: since when machines wait, None if none does or one prepares; and for how
-            long they had before (:mod:`deepvm.jobs.decisions.waiting`).
+        pools: where machines are asked for, the best first when the job was submitted. priors: what the history said
+            of them then. blocked: until when a pool is left alone, and how often it refused in a row.
+        idle_s, idled_s: since when machines wait, None if none does or one prepares; and for how long they had before
+            (:mod:`deepvm.jobs.decisions.waiting`).
         facts: what is known of steps, versions and lives.
         ending: why the job is to stop, empty if it is not; ending_s: since when. failure: why nothing can be trained,
-            else empty.
+            else empty; no_data: that is so because the job's data cannot be had.
         requests: how many machines were ever asked for. saving_s: for how long saves have stalled training.
         on_demand: whether the deadline wants machines on demand. losses: spot machines that were lost or refused when
             it last decided. pace: how fast steps are.
@@ -319,6 +323,7 @@ class World:
     reached_s: float | None = None
     peak: int | None = None
     pools: tuple[Pool, ...] = ()
+    priors: Mapping[Pool, PoolRecord] = field(default_factory=dict)
     blocked: Mapping[Pool, tuple[float, int]] = field(default_factory=dict)
     idle_s: float | None = None
     idled_s: float = 0.0
@@ -326,6 +331,7 @@ class World:
     ending: str = ""
     ending_s: float = 0.0
     failure: str = ""
+    no_data: bool = False
     requests: int = 0
     saving_s: float = 0.0
     counts: Counts = field(default_factory=Counts)

@@ -7,6 +7,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from deepvm.core.preemption.savepolicy import SaveFacts, parse_policy
+from deepvm.jobs.decisions.pool_record import PoolRecord
 from deepvm.jobs.decisions.states import Job, Machine
 from deepvm.jobs.decisions.world import (
     Between,
@@ -46,6 +47,7 @@ _PLAIN = (
     "ending",
     "ending_s",
     "failure",
+    "no_data",
     "requests",
     "saving_s",
     "on_demand",
@@ -56,8 +58,9 @@ _PLAIN = (
 _POOLS = ("anchor", "steady", "bought")
 
 
-def _pool_document(pool: Pool | None) -> dict[str, Any] | None:
-    return None if pool is None else asdict(pool)
+def _pools_of(found: Any) -> tuple[Pool, ...]:
+    """Of a document; an older deepvm wrote one pool, or None."""
+    return tuple(Pool(**pool) for pool in ([found] if isinstance(found, Mapping) else found or ()))
 
 
 def to_document(world: World) -> dict[str, Any]:
@@ -68,7 +71,7 @@ def to_document(world: World) -> dict[str, Any]:
         "terms": {
             **{f.name: getattr(terms, f.name) for f in fields(terms)},
             "policy": terms.policy.name,
-            **{name: _pool_document(getattr(terms, name)) for name in _POOLS},
+            **{name: [asdict(pool) for pool in getattr(terms, name)] for name in _POOLS},
         },
         "job": world.job.value,
         "members": list(world.members),
@@ -80,6 +83,7 @@ def to_document(world: World) -> dict[str, Any]:
         "save": None if save is None else {**asdict(save), "reason": save.reason.value},
         "given_up": sorted(reason.value for reason in world.given_up),
         "pools": [asdict(pool) for pool in world.pools],
+        "priors": [[asdict(pool), asdict(record)] for pool, record in world.priors.items()],
         "blocked": [[asdict(pool), *times] for pool, times in world.blocked.items()],
         "facts": asdict(world.facts),
         "pace": asdict(world.pace),
@@ -102,7 +106,7 @@ def from_document(found: Mapping[str, Any], machines: Mapping[str, MachineRecord
     terms = {
         **found["terms"],
         "policy": parse_policy(found["terms"]["policy"]),
-        **{name: given and Pool(**given) for name in _POOLS for given in [found["terms"].get(name)]},
+        **{name: _pools_of(found["terms"].get(name)) for name in _POOLS},
     }
     return World(
         **{"lasts": found["version"], **{name: found[name] for name in _PLAIN if name in found}},
@@ -118,6 +122,7 @@ def from_document(found: Mapping[str, Any], machines: Mapping[str, MachineRecord
         given_up=frozenset(map(Reason, found.get("given_up", ()))),
         unready={Role(role): Unready(**known) for role, known in found.get("unready", {}).items()},
         pools=tuple(Pool(**pool) for pool in found["pools"]),
+        priors={Pool(**pool): PoolRecord(**record) for pool, record in found.get("priors", ())},
         blocked={Pool(**pool): (until_s, times) for pool, until_s, times in found["blocked"]},
         facts=SaveFacts(**found["facts"]),
         pace=Pace(**found.get("pace", {})),

@@ -71,6 +71,8 @@ class Keeper:
         self._turned_s = time.monotonic()
         self._change = threading.Condition()
         self._waiting: list[Future[None]] = []
+        self._heeded = dict[str, bytes]()
+        """The answers to commands, until they are written: a command counts once."""
         self._over = False
         self._fenced: FencedError | None = None
         self._give_up: Callable[[FencedError], object] = lambda error: None
@@ -236,7 +238,9 @@ class Keeper:
                 if self._change.wait_for(lambda: self._over or self._fenced, LOOK_S):
                     return
             try:
-                for key in self._objects.keys(COMMANDS):
+                keys = self._objects.keys(COMMANDS)
+                self._heeded = {key: answer for key, answer in self._heeded.items() if key in keys}
+                for key in keys:
                     self._answer(key, heed)
                 self._logs.send()
             except (RuntimeError, CancelledError, TimeoutError) as error:
@@ -245,17 +249,14 @@ class Keeper:
                 _warn("commands and logs", error)
 
     def _answer(self, key: str, heed: Callable[[bytes, str], tuple[bytes, str]]) -> None:
-        found = self._objects.get(key)
-        if found is None:
-            return
-        try:
-            asked = json.loads(found.data)
-            body, signature = heed(str(asked["body"]).encode(), str(asked["signature"]))
-            answer = {"body": body.decode(), "signature": signature}
-        except (WireError, ValueError, KeyError, TypeError, AttributeError) as error:
-            answer = {"refused": str(error)}
-        self._objects.put(ANSWERS + key.removeprefix(COMMANDS), json.dumps(answer).encode())
+        if key not in self._heeded:
+            found = self._objects.get(key)
+            if found is None:
+                return
+            self._heeded[key] = json.dumps(_heeded(found.data, heed)).encode()
+        self._objects.put(ANSWERS + key.removeprefix(COMMANDS), self._heeded[key])
         self._objects.remove([key])
+        del self._heeded[key]
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
@@ -287,6 +288,16 @@ class Keeper:
                     raise
                 _warn("the end of the job cannot be written", error)
                 time.sleep(_AGAIN_S)
+
+
+def _heeded(data: bytes, heed: Callable[[bytes, str], tuple[bytes, str]]) -> dict[str, str]:
+    """The answer to a command."""
+    try:
+        asked = json.loads(data)
+        body, signature = heed(str(asked["body"]).encode(), str(asked["signature"]))
+        return {"body": body.decode(), "signature": signature}
+    except (WireError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return {"refused": str(error)}
 
 
 def _warn(what: str, error: Exception) -> None:

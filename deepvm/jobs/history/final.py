@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from statistics import fmean
 from typing import Any
 
+from deepvm.errors import DataError, DeepVMError
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.decisions.world import MachineRecord, Reason, World
 from deepvm.jobs.history.downtime import DOWNTIME, Downtime
@@ -15,6 +16,7 @@ from deepvm.jobs.history.history import EventRow
 from deepvm.jobs.history.spent import CAUSES, on_demand_usd, same_work_usd, spent, stood_s, unpriced
 
 SCHEMA = "deepvm.run/1"
+STOPPED = 3
 _PHASES = {
     **{part: ("prepared", f"{part}_s") for part in ("code", "setup", "data", "load")},
     "first_step": ("stepped", "took_s"),
@@ -50,6 +52,7 @@ def final_document(
         "name": name,
         "state": _STATES.get(world.job, world.job.value),
         "why": world.failure or world.ending,
+        "exit_code": exit_code(world),
         "steps": world.steps,
         "generations": world.generation,
         "preemptions": world.preemptions,
@@ -84,6 +87,13 @@ def phases_s(events: Sequence[EventRow]) -> dict[str, float | None]:
             if event.kind == kind:
                 told[phase].append(float(event.facts[fact]))
     return {phase: round(fmean(found), 3) if found else None for phase, found in told.items()}
+
+
+def exit_code(world: World) -> int | None:
+    """With which ``deepvm run`` ends; None before the end."""
+    if world.job is Job.FAILED:
+        return DataError.exit_code if world.no_data else DeepVMError.exit_code
+    return {Job.DONE: 0, Job.STOPPED: STOPPED}.get(world.job)
 
 
 def _machine(machine: MachineRecord, now_s: float) -> dict[str, Any]:

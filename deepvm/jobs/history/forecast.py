@@ -119,8 +119,8 @@ def _expected(
     terms, pool = world.terms, world.pools[0]
     spots = 0 if is_on_demand(pool) else terms.most - terms.steadies
     usd = spots * pool.usd_per_hour
-    usd += 0.0 if terms.steady is None else terms.steadies * terms.steady.usd_per_hour
-    usd += 0.0 if terms.anchor is None else terms.anchors * terms.anchor.usd_per_hour
+    usd += sum(terms.steadies * steady.usd_per_hour for steady in terms.steady[:1])
+    usd += sum(terms.anchors * anchor.usd_per_hour for anchor in terms.anchor[:1])
     vms = spots or terms.most
     if not spots:
         usd += vms * pool.usd_per_hour

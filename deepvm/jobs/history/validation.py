@@ -27,7 +27,7 @@ PARTS = ("compute", "recompute", "save", "allocation", "preparation")
 
 def refuse_unlike(terms: Terms) -> None:
     """Raise RequestError for jobs that the simulator has no like of."""
-    if terms.least != terms.most or terms.bought is not None:
+    if terms.least != terms.most or terms.bought:
         what = "machines.count is a number and no deadline moves it on demand"
         raise RequestError("validate", True, f"a job of which {what}")
 

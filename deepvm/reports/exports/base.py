@@ -13,18 +13,20 @@ import stat
 import textwrap
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from decimal import Decimal
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Protocol
 
+from deepvm import __version__
 from deepvm.core.cluster.instances import Market, ZonePrice
 from deepvm.core.cluster.plan import Plan, PlannedGroup
 from deepvm.core.units import format_usd, to_decimal
 from deepvm.errors import DataError, RequestError
 from deepvm.io.atomic_write import write_bytes
+from deepvm.io.own_package import OwnPackage
 
 COMMENT_WIDTH = 110
 RENDEZVOUS_PORT = 29500
@@ -60,7 +62,8 @@ class ExportOptions:
         command: the training script and its arguments, as after ``torchrun``.
         max_price: the most that the whole cluster may cost, $/h; the plan's price + 20 % unless given.
         job: name of the training, for its checkpoints. persist: URL of a bucket or folder that keeps them for good.
-        package: what pip installs deepvm from. code: where VMs that start the training themselves fetch it from.
+        package: what pip installs deepvm from, in the place of ``own``, the one that makes the export.
+        code: where VMs that start the training themselves fetch it from.
     """
 
     image: str = ""
@@ -76,6 +79,7 @@ class ExportOptions:
     persist: str = ""
     package: str = ""
     code: str = ""
+    own: OwnPackage = OwnPackage(f"=={__version__}")
 
     def __post_init__(self) -> None:
         """Raise RequestError for text that no file can hold, a command that torchrun cannot start, or no price."""
@@ -105,18 +109,19 @@ class ExportOptions:
 
     @property
     def given(self) -> dict[str, str]:
-        """The options that are set."""
-        values = {f.name: value for f in fields(self) if (value := getattr(self, f.name))}
+        """The options that are set; ``own`` is none."""
+        values = {f.name: value for f in fields(self) if f.name != "own" and (value := getattr(self, f.name))}
         return {name: ", ".join(map(str, v)) if isinstance(v, tuple) else str(v) for name, v in values.items()}
 
 
 @dataclass(frozen=True)
 class ExportFile:
-    """One file. ``name`` has no folder; ``executable`` is for scripts."""
+    """One file. ``name`` has no folder; ``executable`` is for scripts; ``data`` is all of a file that is no text."""
 
     name: str
     text: str
     executable: bool = False
+    data: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)
@@ -293,7 +298,7 @@ def _write(path: Path, file: ExportFile, undo: ExitStack) -> None:
         undo.callback(_quietly, partial(write_bytes, path, path.read_bytes()))
     else:
         undo.callback(_quietly, partial(path.unlink, missing_ok=True))
-    write_bytes(path, file.text.encode())
+    write_bytes(path, file.data or file.text.encode())
     if file.executable:
         mode = stat.S_IMODE(path.stat().st_mode)
         path.chmod(mode | (mode & 0o444) >> 2)  # executable for everybody who may read it

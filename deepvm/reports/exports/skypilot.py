@@ -48,15 +48,16 @@ def render(plan: Plan, options: ExportOptions) -> Export:
     """A task file (YAML) for each group of VMs, and a script that starts them.
 
     Raises:
-        RequestError: code from where SkyPilot fetches none.
+        RequestError: code from where SkyPilot fetches none; or VMs cannot have deepvm.
     """
     files = [ExportFile(f"{g.role}.yaml", _text(plan, g, options)) for g in plan.groups]
-    files.append(ExportFile(SCRIPT, _script(plan, options), executable=True))
+    files += [ExportFile(SCRIPT, _script(plan, options), executable=True), *survival.carried(options)]
     return Export(tuple(files), tuple(_notes(plan, options)))
 
 
 def _text(plan: Plan, group: PlannedGroup, options: ExportOptions) -> str:
     environment = _environment(plan, group, options)
+    mounts = {f"~/{f.name}": f"./{f.name}" for f in survival.carried(options)}
     task: dict[str, Any] = {
         "name": _cluster(group, options),
         "num_nodes": group.count,
@@ -64,7 +65,8 @@ def _text(plan: Plan, group: PlannedGroup, options: ExportOptions) -> str:
         **({"workdir": _workdir(options.code)} if options.code and group.role != MEMORY else {}),
         **({"envs": environment} if environment else {}),
         **({"secrets": {SECRET: None}} if survival.keepers(plan) else {}),
-        "setup": survival.install(options, default="deepvm" if group.role == MEMORY else survival.PACKAGE),
+        **({"file_mounts": mounts} if mounts else {}),
+        "setup": survival.install(options, extra="" if group.role == MEMORY else "[train]", folder="$HOME"),
         "run": _run(plan, group, options),
     }
     return comment([*header(plan, _NO_LIMIT), *_remarks(plan, group)]) + _yaml(task)
@@ -219,12 +221,13 @@ def _notes(plan: Plan, options: ExportOptions) -> list[str]:
         )
     if any(g.market is Market.SPOT for g in plan.groups):
         notes.append("SkyPilot enforces no price limit; --to ec2-fleet and --to terraform write one")
-    return [*notes, *survival.notes(plan, options)]
+    return [*notes, *survival.notes(plan, options, carries=True)]
 
 
 _TOP = """set -euo pipefail
 
 here="$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd)"
+cd "$here"
 if [ "${{1:-}}" = stop ]; then
 {stops}  exit 0
 fi

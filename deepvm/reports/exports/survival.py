@@ -9,12 +9,14 @@ from collections.abc import Iterator
 
 from deepvm.core.cluster.instances import Market
 from deepvm.core.cluster.plan import ANCHOR, MEMORY, Plan, PlannedGroup
-from deepvm.reports.exports.base import JOIN_TIMEOUT_S, ExportOptions
+from deepvm.errors import RequestError
+from deepvm.reports.exports.base import JOIN_TIMEOUT_S, ExportFile, ExportOptions
 
 OPTIONS = frozenset({"job", "package", "persist"})
 """Options of every export that starts trainings."""
 NODE_PORT = 7070
-PACKAGE, JOB = "deepvm[train]", "training"
+JOB = "training"
+_NO_PACKAGE = "deepvm export --package says what to install, and DEEPVM_PACKAGE here"
 
 
 def keepers(plan: Plan) -> PlannedGroup | None:
@@ -22,10 +24,32 @@ def keepers(plan: Plan) -> PlannedGroup | None:
     return next((g for role in (MEMORY, ANCHOR) for g in plan.groups if g.role == role), None)
 
 
-def install(options: ExportOptions, *, default: str = PACKAGE) -> str:
-    """A line that installs deepvm, unless the image has it; ``DEEPVM_PACKAGE`` may name another release, or a file."""
-    package = f'"${{DEEPVM_PACKAGE:-{options.package or default}}}"'
-    return f"command -v deepvm > /dev/null || python3 -m pip install --quiet {package}\n"
+def carried(options: ExportOptions) -> list[ExportFile]:
+    """The wheel that VMs install, where they have no other way to the deepvm that runs here."""
+    own = options.own
+    return [ExportFile(own.wheel_name, "", data=own.wheel)] if own.wheel and not options.package else []
+
+
+def install(options: ExportOptions, *, extra: str = "[train]", folder: str = "") -> str:
+    """A line that installs deepvm, unless the image has it; ``DEEPVM_PACKAGE`` may name another release, or a file.
+
+    ``folder``: where VMs have what is :func:`carried`, as bash reads it between double quotes.
+
+    Raises:
+        RequestError: nothing says what VMs could install, and a training is to start.
+    """
+    source = options.package or options.own.requirement(extra)
+    if not source and folder and carried(options):
+        source = f"{folder}/{options.own.wheel_name}{extra}"
+    if not source and options.command:
+        allowed = (
+            "with --command what pip installs on the VMs, which cannot have the deepvm that runs here, of "
+            f"{options.own.place}: a release such as 'deepvm[train]==0.1.0', the URL of a wheel, or "
+            "git+https://HOST/NAME.git@REF; or --to torchrun or skypilot, which send it"
+        )
+        raise RequestError("package", "", allowed)
+    value = f":-{source}" if source else f":?{_NO_PACKAGE}"
+    return f'command -v deepvm > /dev/null || python3 -m pip install --quiet "${{DEEPVM_PACKAGE{value}}}"\n'
 
 
 def serve(plan: Plan, options: ExportOptions, token: str) -> str:
@@ -70,8 +94,13 @@ def environment(plan: Plan, options: ExportOptions, token: str, hosts: str) -> s
     return "\n".join(lines) + "\n"
 
 
-def notes(plan: Plan, options: ExportOptions) -> Iterator[str]:
-    """What keeps the versions, and what is missing."""
+def notes(plan: Plan, options: ExportOptions, *, carries: bool = False) -> Iterator[str]:
+    """What is missing, and what keeps the versions; ``carries``: the files contain what is :func:`carried`."""
+    if not (options.package or options.own.pin or (carries and carried(options))):
+        yield (
+            f"the VMs cannot have the deepvm that runs here, of {options.own.place}: --package says what pip installs, "
+            "unless the image has deepvm"
+        )
     group = keepers(plan)
     if group is None:
         if not options.persist and any(g.market is Market.SPOT for g in plan.groups):

@@ -26,7 +26,11 @@ HOSTS, MEMORY_HOSTS, SCRIPT, TOKEN = "hostfile", "memory-hosts", "launch.sh", "t
 
 
 def render(plan: Plan, options: ExportOptions) -> Export:
-    """``hostfile``, ``memory-hosts`` where there are memory nodes, and ``launch.sh``, which calls torchrun."""
+    """``hostfile``, ``memory-hosts`` where there are memory nodes, and ``launch.sh``, which calls torchrun.
+
+    Raises:
+        RequestError: VMs cannot have deepvm.
+    """
     slots = plan.training.gpus_per_vm
     # The VM on which all meet stands first.
     training = sorted((g for g in plan.groups if g.role != MEMORY), key=lambda g: g.market is not Market.ON_DEMAND)
@@ -35,7 +39,7 @@ def render(plan: Plan, options: ExportOptions) -> Export:
     if plan.memory is not None:
         names = f"{HOSTS} and {MEMORY_HOSTS}"
         files.append(ExportFile(MEMORY_HOSTS, _hosts(plan, [g for g in plan.groups if g.role == MEMORY], "")))
-    files.append(ExportFile(SCRIPT, _script(plan, options, names), executable=True))
+    files += [ExportFile(SCRIPT, _script(plan, options, names), executable=True), *survival.carried(options)]
     notes = [f"to fill in: the addresses in {names}"]
     if survival.keepers(plan) is not None:
         notes.append(f"then, once: ./{SCRIPT} token, before this folder is copied to the VMs")
@@ -43,7 +47,7 @@ def render(plan: Plan, options: ExportOptions) -> Export:
         notes.append("pass the training command to ./launch.sh, or use --command")
     if not slots:
         notes.append("the plan does not say how many GPUs a VM has: torchrun counts them (--nproc-per-node gpu)")
-    return Export(tuple(files), (*notes, *survival.notes(plan, options)))
+    return Export(tuple(files), (*notes, *survival.notes(plan, options, carries=True)))
 
 
 def _hosts(plan: Plan, groups: list[PlannedGroup], slots: str) -> str:
@@ -81,7 +85,7 @@ def _survival(plan: Plan, options: ExportOptions) -> str:
     hosts = f"""awk '!/^[[:space:]]*(#|$)/ {{ print $1; {first} }}' "$here/{nodes}\""""
     if group is not None:
         text += _TOKEN.format(token=token)
-    text += survival.install(options)
+    text += survival.install(options, folder="$here")
     if group is not None:
         text += survival.serving(plan, options, token)
         text += _STORE if group.role == MEMORY else _BESIDE

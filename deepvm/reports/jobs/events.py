@@ -119,7 +119,7 @@ def closing_lines(document: Mapping[str, Any], terms: Terms, last: Sequence[str]
         if document["why"].startswith(NEVER_READY):
             yield from last
         steps, version = counted(document["steps"], "step"), document["version"]
-        safe = f", {version} of them safe" if version < document["steps"] else ""
+        safe = f", {version or 'none'} of them safe" if version < document["steps"] else ""
         more = _more(document, terms)
         yield f"{name}: {document['why']}, after {steps}{safe}; deepvm jobs resume {name}{more and ' '}{more} goes on"
 

@@ -72,7 +72,8 @@ def saved_words(document: Mapping[str, Any]) -> Iterator[str]:
     saves = ", ".join(f"{count} {reason}" for reason, count in document["saves"].items() if count) or "none"
     version = document.get("version", 0)
     newest = f"; the newest has {counted(version, 'step')}" if version and version < document["steps"] else ""
-    yield f"saved versions: {saves}{newest}"
+    gone = "; none is safe any more" if document.get("version") == 0 and saves != "none" else ""
+    yield f"saved versions: {saves}{newest}{gone}"
     if (failed := document.get("failed_saves")) and failed["total"]:
         last = f", {failed['in_a_row']} since the newest version: {failed['why']}" if failed["in_a_row"] else ""
         yield f"{counted(failed['total'], 'save')} failed{last}"
@@ -122,12 +123,11 @@ def print_job(document: Mapping[str, Any], events: Sequence[EventRow]) -> None:
 def plan_document(name: str, world: World, head: Pool | None, names: Mapping[str, str]) -> dict[str, Any]:
     """What a job would rent, as a document; ``head``: for its controller. ``names``: of what it makes, by kind."""
     terms = world.terms
-    dearest = max(world.pools, key=lambda pool: pool.usd_per_hour)
     groups = [
-        (Role.TRAINER.value, world.pools[0], terms.least - terms.steadies, terms.most - terms.steadies),
+        (Role.TRAINER.value, world.pools, terms.least - terms.steadies, terms.most - terms.steadies),
         (Role.TRAINER.value, terms.steady, terms.steadies, terms.steadies),
         (Role.ANCHOR.value, terms.anchor, terms.anchors, terms.anchors),
-        (_HEAD, head, 1, 1),
+        (_HEAD, () if head is None else (head,), 1, 1),
     ]
     machines: list[dict[str, Any]] = [
         {
@@ -139,14 +139,14 @@ def plan_document(name: str, world: World, head: Pool | None, names: Mapping[str
             "most": most,
             "usd_per_hour": pool.usd_per_hour,
         }
-        for role, pool, least, most in groups
-        if pool is not None
+        for role, pools, least, most in groups
+        for pool in pools[:1]
     ]
-    rest_usd = sum(m["most"] * m["usd_per_hour"] for m in machines[1:])
+    dearest_usd = sum(most * max(p.usd_per_hour for p in pools) for _, pools, _, most in groups if pools)
     return {
         "schema_version": "deepvm.run-plan/1",
         "name": name,
-        "usd_per_hour": round(machines[0]["most"] * dearest.usd_per_hour + rest_usd, 8),
+        "usd_per_hour": round(dearest_usd, 8),
         "total_usd": terms.total_usd,
         "machines": machines,
         "pools": [
@@ -178,17 +178,19 @@ def _numbers(*names: str) -> list[Column]:
     return [Column(name, "right") for name in names]
 
 
-def orphans_document(found: Sequence[tuple[str, str, float]]) -> dict[str, Any]:
-    """Machines without a controller, as a document."""
-    rows = [{"job": job, "machine": machine, "since": _time(since_s)} for job, machine, since_s in found]
+def orphans_document(found: Sequence[tuple[str, str, float, bool]]) -> dict[str, Any]:
+    """Machines without a controller, as a document: job, machine, since when, whether the history has the job."""
+    rows = [
+        {"job": job, "machine": name, "since": _time(since_s), "known": known} for job, name, since_s, known in found
+    ]
     return {"schema_version": "deepvm.orphans/1", "orphans": rows}
 
 
-def print_orphans(found: Sequence[tuple[str, str, float]]) -> None:
+def print_orphans(found: Sequence[tuple[str, str, float, bool]]) -> None:
     """Machines without a controller, as a table."""
     print_table(
         [Column("job"), Column("machine"), Column("since")],
-        [[job, machine, _time(since_s)] for job, machine, since_s in found],
+        [[job, machine, _time(since_s)] for job, machine, since_s, _ in found],
     )
 
 

@@ -155,6 +155,9 @@ class Run(TypedDict):
     name: Name
     state: Annotated[str, "done, stopped or failed; before the end pending, forming, running or saving"]
     why: Annotated[str, "why it stopped or failed, empty otherwise"]
+    exit_code: Annotated[
+        int | None, "of run: 0 done, 1 failed, 3 stopped, 4 its data cannot be had; null before the end"
+    ]
     steps: Annotated[int, "steps done"]
     generations: Annotated[int, "memberships that trained"]
     preemptions: Annotated[int, "machines that were taken back or lost"]
@@ -251,6 +254,7 @@ class OrphanMachine(TypedDict):
     job: Annotated[str, "whose it is"]
     machine: Annotated[str, "its name within the job"]
     since: Annotated[Time, "since when it lives"]
+    known: Annotated[bool, "whether the history has its job; if not, another may, and need it"]
 
 
 class Orphans(TypedDict):

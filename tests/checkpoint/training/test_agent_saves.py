@@ -174,6 +174,95 @@ def test_training_holds_after_a_save_before_a_preemption(agent: BareAgent, tmp_p
     saver.close()
 
 
+class Evaluated:
+    """A training that is evaluated for ever by another thread than the test's, once ``steps`` are done."""
+
+    def __init__(self, folder: Path, steps: int, before: Callable[[torch.nn.Module], object] = lambda _: None) -> None:
+        self.model = model_of(2, 64)
+        optimizer = Fill(self.model.parameters())
+        self.saver = Checkpointer(model=self.model, optimizer=optimizer, tiers=folder)
+        self.saver.restore_latest()
+        self.over, self.passes = threading.Event(), 0
+
+        def step() -> None:
+            self.model(torch.zeros(1, 64)).sum().backward()
+            optimizer.step()
+
+        def train() -> None:
+            for _ in range(steps):
+                step()
+            before(self.model)
+            self.model.eval()
+            with torch.no_grad():
+                while not self.over.wait(0.005):
+                    self.model(torch.zeros(1, 64))
+                    self.passes += 1
+            self.model.train()
+            if not steps:
+                step()
+            for _ in range(2):
+                step()
+
+        self.thread = threading.Thread(target=train)
+        self.thread.start()
+        until(lambda: self.passes)
+
+    def end(self) -> None:
+        self.over.set()
+        self.thread.join(20)
+        self.saver.close()
+
+
+@pytest.mark.parametrize("pending", [False, True])
+def test_an_evaluation_does_not_keep_a_notice_waiting(agent: BareAgent, tmp_path: Path, *, pending: bool) -> None:
+    """Also where the last step's version is not sent yet, because the next step may follow on schedulers."""
+    agent.board.words[Word.DUE] = 3 if pending else 0
+    training = Evaluated(tmp_path / "versions", 3)
+    assert not contents(tmp_path / "versions")
+    agent.board.request(SaveReason.EMERGENCY, int((time.time() + 20) * 1000))
+    until(lambda: agent.board.of_rank(0, RankWord.HELD) == 3)
+    (told,) = until(lambda: [m for m in agent.told("saved") if m["save"][0] == SaveReason.EMERGENCY])
+    assert (told["version"], told["error"]) == (3, None)
+    assert contents(tmp_path / "versions") == {3: {3.0}}
+    passes = training.passes
+    time.sleep(0.1)
+    assert training.passes == passes  # it waits: what it finds out would be lost
+    agent.board.words[Word.RESUMED] = 1
+    until(lambda: training.passes > passes)
+    training.end()
+    assert len({m["version"] for m in agent.told("saved")}) == 1  # nothing is saved twice
+
+
+def swapped(model: torch.nn.Module) -> None:
+    """Moving averages take the place of the weights, as usual libraries do it."""
+    for parameter in model.parameters():
+        parameter.data.copy_(parameter.data * 0.9)
+
+
+@pytest.mark.parametrize(
+    ("steps", "before", "left_s"),
+    [
+        (0, lambda _: None, 20),
+        (2, lambda model: model(torch.zeros(1, 64)).sum().backward(), 20),
+        (2, swapped, 20),
+        (2, lambda _: None, 1000),
+    ],
+    ids=["before-the-first-step", "half-a-step", "other-weights", "in-time"],
+)
+def test_an_evaluation_in_which_the_state_is_not_that_of_the_last_step_or_time_is_left(
+    agent: BareAgent, tmp_path: Path, steps: int, before: Callable[[torch.nn.Module], object], left_s: float
+) -> None:
+    training = Evaluated(tmp_path / "versions", steps, before)
+    agent.board.words[Word.RESUMED] = 1
+    agent.board.request(SaveReason.EMERGENCY, int((time.time() + left_s) * 1000))
+    passes = training.passes
+    until(lambda: training.passes > passes + 20)
+    assert not agent.told("saved")
+    training.end()
+    (told,) = agent.told("saved")
+    assert told["version"] == steps + 1 and contents(tmp_path / "versions") == {steps + 1: {steps + 1.0}}
+
+
 @pytest.mark.parametrize("beside", [False, True], ids=["bucket", "folder-too"])
 def test_a_save_before_the_end_waits_until_it_outlives_the_anchor(
     agent: BareAgent, tmp_path: Path, beside: bool
@@ -200,6 +289,23 @@ def test_a_save_before_the_end_waits_until_it_outlives_the_anchor(
     thread.join()
     saver.close()
     assert not agent.told("lasts")
+
+
+@pytest.mark.parametrize("reason", [SaveReason.EMERGENCY, SaveReason.STOP])
+def test_a_save_that_is_given_up_is_waited_for_no_more(agent: BareAgent, reason: SaveReason) -> None:
+    """Where rank 1 waited on, rank 0 waited for it in the next step's collective."""
+    bucket = Slow()
+    step, saver = saver_of([bucket])
+    agent.board.request(reason, int((time.time() + 20) * 1000))
+    thread = threading.Thread(target=lambda: (step(), step()))
+    thread.start()
+    thread.join(0.5)
+    assert thread.is_alive()
+    agent.board.words[Word.RESUMED] = 1
+    thread.join(5)
+    assert not thread.is_alive()
+    bucket.open.set()
+    saver.close()
 
 
 class Broken(Memory):

@@ -480,3 +480,75 @@ def test_another_number_of_ranks_goes_on(node: dict[str, str], before: int, afte
     assert [r["start"] for r in further] == [6] * after[0] and len({r["parameters"] for r in further}) == 1
     (alone,) = train(node, 1, 9, "elastic")
     assert (alone["start"], alone["parameters"]) == (9, further[0]["parameters"])
+
+
+GIVES_WAY = """
+import json, sys, time
+from pathlib import Path
+import torch, torch.distributed as dist
+from deepvm.checkpoint import Checkpointer
+from deepvm.checkpoint.format.shard import Level
+from deepvm.checkpoint.tiers.base import Tier
+
+out, left_s = Path(sys.argv[1]), float(sys.argv[2])
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+
+class Slow(Tier):
+    url, streams, begun, taken = "slow://here", True, [], []
+
+    def put(self, shard, acknowledged):
+        self.begun.append(shard.version)
+        while shard.version == 2 and not (out / "open").exists():
+            shard.ready(shard.layout.size)
+            time.sleep(0.01)
+        self.taken.append(shard.version)
+        acknowledged(Level.DURABLE)
+
+    def versions(self, job):
+        return ()
+
+    def fetch(self, manifest, folder):
+        raise FileNotFoundError
+
+tier, model = Slow(), torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+saver = Checkpointer(model=model, optimizer=optimizer, tiers=[tier])
+
+def step():
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    time.sleep(0.01)
+
+step()
+saver.save(block=True)  # what versions cost is known
+step()
+saver.save()
+while tier.begun != [1, 2]:
+    time.sleep(0.01)
+dist.barrier()
+if rank:  # the other one does not know of the deadline
+    saver.request_save(deadline=time.time() + left_s)
+for _ in range(100):
+    step()
+assert saver.handles[-1].version > 2
+(out / "open").touch()
+saver.close()
+(out / f"taken.{rank}").write_text(json.dumps(tier.taken))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("left_s", "kept"), [(600.0, [1, 2]), (0.0, [1])], ids=["both-fit", "one-fits"])
+def test_with_several_ranks_too_what_is_being_sent_is_kept_if_both_fit(
+    left_s: float, kept: list[int], tmp_path: Path
+) -> None:
+    """All ranks decide alike, although one alone knows how much time is left."""
+    (tmp_path / "gives_way.py").write_text(GIVES_WAY)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += [str(tmp_path / "gives_way.py"), str(tmp_path), str(left_s)]
+    ended = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    taken, other = (json.loads((tmp_path / f"taken.{rank}").read_text()) for rank in (0, 1))
+    assert taken == other and taken[:-1] == kept and taken[-1] > 2

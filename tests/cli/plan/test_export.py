@@ -19,6 +19,7 @@ from deepvm.catalog.store import format_catalog, load_catalog
 from deepvm.cli.catalog.group import diff
 from deepvm.cli.plan.export import export
 from deepvm.errors import CatalogFormatError, CatalogNotFoundError, RequestError
+from deepvm.io.own_package import OwnPackage
 
 app = typer.Typer()
 app.command("export")(export)
@@ -42,6 +43,13 @@ def refused(*words: object, given: str | bytes | None = None) -> Exception:
         result.exception
     )
     return result.exception
+
+
+@pytest.fixture(autouse=True)
+def own(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """However the deepvm that is tested was installed: as if it came from an index."""
+    monkeypatch.setattr("deepvm.io.own_package.own_package", lambda: OwnPackage("==0.1.0"))
+    return monkeypatch
 
 
 @pytest.fixture
@@ -121,6 +129,19 @@ def test_options_reach_the_files(plan: Path, tmp_path: Path) -> None:
     assert [o["AvailabilityZoneId"] for o in config["Overrides"]] == ["use1-az1"]
     good("export", plan, "--to", "torchrun", "--command", "train.py 'a b'", "--output-dir", tmp_path)
     assert "set -- train.py 'a b'" in (tmp_path / "launch.sh").read_text()
+
+
+def test_a_deepvm_of_a_folder_here(plan: Path, tmp_path: Path, own: pytest.MonkeyPatch) -> None:
+    mine = OwnPackage("", "/home/me/deepvm", "deepvm-0.1.0-py3-none-any.whl", b"PK")
+    own.setattr("deepvm.io.own_package.own_package", lambda: mine)
+    good("export", plan, "--to", "torchrun", "--output-dir", tmp_path / "launch")
+    assert (tmp_path / "launch" / mine.wheel_name).read_bytes() == b"PK"
+    words = ["export", plan, "--to", "terraform"]
+    assert "of /home/me/deepvm: --package says what pip installs" in " ".join(good(*words).stderr.split())
+    error = refused(*words, "--command", "train.py")
+    assert isinstance(error, RequestError) and (error.option, error.exit_code) == ("package", 2)
+    wheel = "https://example.com/deepvm-0.1.0-py3-none-any.whl"
+    assert wheel in good(*words, "--command", "train.py", "--package", wheel).stdout
 
 
 def test_a_price_limit(plan: Path) -> None:

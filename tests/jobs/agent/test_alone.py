@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,8 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from support.jobs.metadata_services import Imds
 from support.jobs.runs import until
+from support.pages import blocks
 
 TRAINS = """
 import os, signal, sys, time
@@ -44,11 +47,13 @@ def imds() -> Iterator[Imds]:
 
 
 def environ(folder: Path, **more: str) -> dict[str, str]:
-    return {**os.environ, "DEEPVM_TIERS": f"file://{folder}/kept", "OMP_NUM_THREADS": "1", **more}
+    """Without saves by the policy, unless a test is about them."""
+    own = {"DEEPVM_TIERS": f"file://{folder}/kept", "OMP_NUM_THREADS": "1", "DEEPVM_SAVE_POLICY": "none"}
+    return {**os.environ, **own, **more}
 
 
 def start(folder: Path, *words: str, metadata: str = "http://127.0.0.1:9", **more: str) -> subprocess.Popen[str]:
-    options = ["--metadata", metadata, "--grace", more.pop("grace", "20s")]
+    options = ["--metadata", metadata, "--grace", more.pop("grace", "20s"), *more.pop("options", "").split()]
     return subprocess.Popen(
         [sys.executable, "-m", "deepvm.cli.main", "agent", *options, "--", *words],
         env=environ(folder, **more),
@@ -149,6 +154,37 @@ def test_sigterm_saves_first_and_the_next_start_goes_on(tmp_path: Path) -> None:
     assert code == 0 and (tmp_path / "starts").read_text() == f"0 {saved} "
 
 
+@pytest.mark.skipif(shutil.which("pkill") is None, reason="there is no pkill here")
+def test_the_hook_that_the_guide_has_for_skypilot_saves_first(tmp_path: Path) -> None:
+    """Run as SkyPilot runs it, ``bash -c``; in a session of its own, of which pkill is kept from leaving."""
+    (block,) = blocks("docs/guide/run.md", "yaml\nconfig:")
+    (hook,) = yaml.safe_load(f"hooks:{block.partition('hooks:')[2]}")["hooks"]
+    assert hook["events"] == ["preemption"]
+    tools = {
+        "deepvm": f"#!{sys.executable}\nfrom deepvm.cli.main import main\nmain()\n",
+        **{name: f'#!/bin/sh\nexec {shutil.which(name)} -s 0 "$@"\n' for name in ("pkill", "pgrep")},
+        "all.sh": "deepvm agent --metadata http://127.0.0.1:9 --grace 20s -- $TRAIN &\n"
+        'until [ -s reached ]; do sleep 0.1; done\nbash -c "$HOOK"\necho "hook $?"\nwait $!\necho "agent $?"\n',
+    }
+    for name, text in tools.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    variables = environ(
+        tmp_path, PATH=f"{tmp_path}:{os.environ['PATH']}", HOOK=hook["run"], TRAIN=" ".join(train(tmp_path))
+    )
+    words: list[str] = ["bash", str(tmp_path / "all.sh")]
+    whole = subprocess.Popen(
+        words, cwd=tmp_path, env=variables, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        said, _ = whole.communicate(timeout=hook["timeout"])
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(whole.pid, signal.SIGKILL)
+    assert said == "hook 0\nagent 143\n"
+    assert (tmp_path / "saved").read_text().strip() == (tmp_path / "reached").read_text()
+
+
 def test_a_trainer_that_cannot_save_hears_sigterm_when_the_grace_is_over(tmp_path: Path) -> None:
     slow = train(tmp_path, pause=0.02)
     script = (tmp_path / "train.py").read_text()
@@ -227,6 +263,138 @@ def test_an_unknown_service_and_a_bad_grace(tmp_path: Path) -> None:
     assert code == 2 and "--grace" in said
 
 
+EVALUATES = """
+import sys, time
+import torch
+from deepvm.checkpoint import Checkpointer
+
+here, pause = sys.argv[1], float(sys.argv[2])
+torch.manual_seed(0)
+layers = torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1)
+model = torch.nn.Sequential(*layers)
+optimizer = torch.optim.Adam(model.parameters())
+data = torch.utils.data.TensorDataset(torch.rand(16, 4))
+with Checkpointer(model=model, optimizer=optimizer) as checkpointer:
+    first = checkpointer.restore_latest()
+    open(f"{here}/starts", "a").write(f"{first} ")
+    for step in range(first, 12):
+        optimizer.zero_grad()
+        model(torch.rand(8, 4)).square().mean().backward()
+        optimizer.step()
+        if step + 1 == 8:
+            model.eval()
+            with torch.no_grad():
+                for (batch,) in torch.utils.data.DataLoader(data, shuffle=False):
+                    model(batch)
+                    open(f"{here}/reached", "a").write("1")
+                    time.sleep(pause)
+            model.train()
+torch.save(model.state_dict(), f"{here}/final.pt")
+"""
+
+
+@pytest.mark.slow
+def test_a_notice_in_a_long_evaluation(tmp_path: Path, imds: Imds) -> None:
+    """There is a version before the evaluation ends, and training goes on from it bit by bit."""
+    torch = pytest.importorskip("torch")
+    (tmp_path / "train.py").write_text(EVALUATES)
+    words = [sys.executable, str(tmp_path / "train.py"), str(tmp_path)]
+    assert ended(start(tmp_path, *words, "0", DEEPVM_TIERS=f"file://{tmp_path}/undisturbed"))[0] == 0
+    whole = torch.load(tmp_path / "final.pt")
+    for name in ("final.pt", "reached", "starts"):
+        (tmp_path / name).unlink()
+    agent = start(tmp_path, *words, "10", metadata=imds.url)
+    reached(tmp_path)
+    imds.notice(time.time() + 20)
+    began = time.monotonic()
+    until(lambda: kept(tmp_path) == [8])
+    agent.send_signal(signal.SIGTERM)  # the engine ends it: all is safe
+    code, said = ended(agent)
+    assert code == 143 and time.monotonic() - began < 18 and "version 8 is saved during an evaluation" in said
+    assert len((tmp_path / "reached").read_text()) < 4  # of 16 batches
+    assert ended(start(tmp_path, *words, "0"))[0] == 0
+    assert (tmp_path / "starts").read_text() == "0 8 "
+    final = torch.load(tmp_path / "final.pt")
+    assert all(torch.equal(final[name], whole[name]) for name in whole)
+
+
+# --- the save policy -------------------------------------------------------------------------------------------------
+
+PLAIN = """
+import sys, time
+import torch
+from deepvm.checkpoint import Checkpointer
+
+here, steps = sys.argv[1], int(sys.argv[2])
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with Checkpointer(model=model, optimizer=optimizer) as checkpointer:
+    first = checkpointer.restore_latest()
+    open(f"{here}/starts", "a").write(f"{first} ")
+    for step in range(first, steps):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        time.sleep(0.02)
+        open(f"{here}/reached", "w").write(str(step + 1))
+"""
+
+
+def kept(folder: Path) -> list[int]:
+    return sorted(int(p.stem.rpartition("-")[2]) for p in (folder / "kept").glob("*.pt"))
+
+
+@pytest.mark.parametrize("kind", ["training", pytest.param("plain", marks=pytest.mark.slow)])
+def test_by_default_a_training_that_ends_without_a_notice_has_versions(kind: str, tmp_path: Path) -> None:
+    """As after a missed notice, a crash or an OOM: nobody has asked for a version."""
+    if kind == "plain":
+        pytest.importorskip("torch")
+        (tmp_path / "train.py").write_text(PLAIN)
+        words = [sys.executable, str(tmp_path / "train.py"), str(tmp_path), "10000"]
+    else:
+        words = train(tmp_path)
+    agent = start(tmp_path, *words, DEEPVM_SAVE_POLICY="")
+    try:
+        reached(tmp_path, 40)
+        until(lambda: kept(tmp_path) or list((tmp_path / "kept").glob("*/backups/0*/whole.json")))
+    finally:
+        end(tmp_path, [agent], [])
+    again = start(tmp_path, *words, DEEPVM_SAVE_POLICY="")
+    try:
+        starts = until(lambda: [int(n) for n in (tmp_path / "starts").read_text().split()][1:])
+        assert 0 < starts[0] <= reached(tmp_path)
+    finally:
+        end(tmp_path, [again], [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["variable", "option"])
+def test_another_policy_may_be_set(how: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "train.py").write_text(PLAIN)
+    words = [sys.executable, str(tmp_path / "train.py"), str(tmp_path), "60"]
+    more = {"DEEPVM_SAVE_POLICY": "static:20"}
+    if how == "option":
+        more = {"DEEPVM_SAVE_POLICY": "no such", "options": "--save-policy static:20"}
+    assert ended(start(tmp_path, *words, DEEPVM_KEEP="0", **more))[0] == 0
+    assert kept(tmp_path) == [20, 40, 60]
+
+
+def test_a_policy_that_does_not_exist(tmp_path: Path) -> None:
+    code, said = ended(start(tmp_path, "true", DEEPVM_SAVE_POLICY="adaptiv"))
+    assert code == 2 and "DEEPVM_SAVE_POLICY" in said and "'adaptiv'" in said and "static:STEPS" in said
+    code, said = ended(start(tmp_path, "true", options="--save-policy static:0"))
+    assert code == 2 and "--save-policy" in said and "'static:0'" in said and "adaptive" in said
+    code, said = ended(start(tmp_path, "true", DEEPVM_MTBF="soon", DEEPVM_SAVE_POLICY=""))
+    assert code == 2 and "DEEPVM_MTBF" in said and "'soon'" in said
+
+
+def test_who_cannot_save_is_asked_less_and_less_often(tmp_path: Path) -> None:
+    """Its script writes a file each time, and no tier takes it."""
+    code, _ = ended(start(tmp_path, *train(tmp_path, 150, 0.01), DEEPVM_SAVE_POLICY="", DEEPVM_TIERS=""))
+    asked = [int(step) for step in (tmp_path / "saved").read_text().split()]
+    assert code == 0 and 2 <= len(asked) <= 8
+
+
 # --- several machines ------------------------------------------------------------------------------------------------
 
 SCRIPTS = {
@@ -279,7 +447,7 @@ dist.destroy_process_group()
 }
 
 
-def machines(folder: Path, kind: str, steps: int, services: list[Imds]) -> list[subprocess.Popen[str]]:
+def machines(folder: Path, kind: str, steps: int, services: list[Imds], **more: str) -> list[subprocess.Popen[str]]:
     """An agent for each machine, each with two ranks started by torchrun."""
     (folder / "train.py").write_text(SCRIPTS[kind])
     with socket.socket() as free:
@@ -288,7 +456,7 @@ def machines(folder: Path, kind: str, steps: int, services: list[Imds]) -> list[
     run = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={len(services)}", "--nproc-per-node=2"]
     run += ["--master-addr=127.0.0.1", f"--master-port={port}"]
     script = [str(folder / "train.py"), str(folder), str(steps)]
-    own = {"DEEPVM_JOB": "pair", "GLOO_SOCKET_IFNAME": "lo"}
+    own = {"DEEPVM_JOB": "pair", "GLOO_SOCKET_IFNAME": "lo", **more}
     return [
         start(folder, *run, f"--node-rank={node}", *script, metadata=imds.url, **own)
         for node, imds in enumerate(services)
@@ -359,6 +527,24 @@ def test_a_rebalance_recommendation_on_one_machine_is_an_insurance_of_all(kind: 
             assert code == 0, said
         found = [(tmp_path / f"saved-{rank}").read_text().split() for rank in range(4)]
         assert reached(tmp_path) == 200 and len(found[0]) == 1 and found.count(found[0]) == 4
+    finally:
+        end(tmp_path, agents, services)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("kind", SCRIPTS)
+def test_the_policy_has_all_ranks_save_the_same_steps(kind: str, count: int, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    services = [Imds() for _ in range(count)]
+    agents = machines(tmp_path, kind, 60, services, DEEPVM_SAVE_POLICY="static:15", DEEPVM_KEEP="0")
+    try:
+        for agent in agents:
+            code, said = ended(agent)
+            assert code == 0, said
+        found = [(tmp_path / f"saved-{rank}").read_text().split() for rank in range(2 * count)]
+        assert len(found[0]) >= 3 and found.count(found[0]) == 2 * count
+        assert {int(step) % 15 for step in found[0]} == {0}
     finally:
         end(tmp_path, agents, services)
 

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from deepvm.core.preemption.savepolicy import parse_policy
-from deepvm.io.agent_board import BOARD, Board, SaveReason, Scheduled
+from deepvm.io.agent_board import BOARD, Board, SaveReason, Scheduled, Word
 from deepvm.io.agent_link import AgentLink
 from deepvm.jobs.agent.agent import Agent
 from deepvm.jobs.agent.controller_client import Orders
+from deepvm.jobs.agent.planned_saves import PlannedSaves
 from deepvm.jobs.agent.preparation import Surroundings
 
 STEP_S, TICKS = 0.02, 3
@@ -46,8 +47,7 @@ class Training:
         self.agent = Agent(Surroundings("m1", b"", folder, lambda: "", ""), None)
         self.agent._reporter.add = lambda *_, **__: 0  # type: ignore[method-assign]
         self.agent._board = Board.create(folder / BOARD)
-        self.agent._policy, self.agent._running, self.agent._orders = parse_policy(policy), 1, orders
-        self.agent._last = 0, self.now_s
+        self.agent._plan, self.agent._running, self.agent._orders = PlannedSaves(parse_policy(policy), 0.0), 1, orders
         self.link = Link(folder, rank=0, local_rank=0, world=ranks, local_world=ranks)
         self.step = 0
 
@@ -86,6 +86,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Training]]:
 def made(clock: list[Training], folder: Path, policy: str, ranks: int, *, late: bool = True, **known: Any) -> Training:
     orders = Orders(generation=1, ranks=[{"machine": "m1", "processes": ranks}], mttp_s=100.0, **known)
     clock.append(Training(folder, policy, ranks, orders, late=late))
+    clock[-1].agent._plan.restored(0)
     return clock[-1]
 
 
@@ -120,7 +121,7 @@ def test_a_version_that_does_not_come_is_tried_again(tmp_path: Path, clock: list
 def test_what_versions_cost_on_other_machines_is_known(tmp_path: Path, clock: list[Training]) -> None:
     """A machine that goes on with a job has no reason to save its first step."""
     training = made(clock, tmp_path, "adaptive", 1, save_s=0.01, took_s=0.1)
-    training.agent._last = 100, training.now_s
+    training.agent._plan.restored(100)
     training.step = 100
     assert training.train(30) == []
     assert training.train(300)
@@ -138,3 +139,39 @@ def test_a_save_that_trainers_have_missed_is_asked_for_again(tmp_path: Path, clo
     training = made(clock, tmp_path, "every:0.2", 1)
     training.link.saving = lambda step: None  # type: ignore[method-assign]  # the script did not look
     assert len(training.train(30)) > 2
+
+
+def test_trainers_that_do_not_save_are_asked_less_and_less_often(tmp_path: Path, clock: list[Training]) -> None:
+    training = made(clock, tmp_path, "adaptive", 1)
+    training.link.saving = lambda step: None  # type: ignore[method-assign]
+    assert 4 <= len(training.train(1000)) <= 12
+
+
+def test_versions_that_never_come_are_tried_less_and_less_often(tmp_path: Path, clock: list[Training]) -> None:
+    """As where the memory node is gone: each would be copied for nothing."""
+    training = made(clock, tmp_path, "adaptive", 1)
+    for _ in range(1000):
+        before = len(training.saved)
+        if len(training.train(1)) > before:
+            training.told(error="no answer")
+    assert 4 <= len(training.saved) <= 12
+    training.told()
+    training.told(error="no answer")
+    before = len(training.saved)
+    assert len(training.train(1000)) - before > 5  # once one has come, as often as the policy says
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_trainers_that_start_again_on_the_same_board_are_asked_anew(
+    tmp_path: Path, clock: list[Training], ranks: int
+) -> None:
+    """As torchrun starts them after a crash; the board still says what their predecessors did, and were asked."""
+    training = made(clock, tmp_path, "every:0.2", ranks)
+    before = training.train(95)
+    training.agent._board.words[Word.DUE] = 96  # type: ignore[union-attr]
+    training.link.close()
+    training.link = Link(tmp_path, rank=0, local_rank=0, world=ranks, local_world=ranks)
+    training.agent._plan.restored(0)
+    training.step, training.saved = 0, []
+    again = training.train(95)
+    assert again[0] <= 13 and len(again) == len(before)

@@ -17,7 +17,7 @@ import pytest
 from support.jobs.runs import until
 from support.profiling.namespaces import need_namespaces
 
-from deepvm.jobs.cloud import Cloud, Distant, Launch, Start, UnknownError
+from deepvm.jobs.cloud import Cloud, Distant, Launch, Owned, Start, UnknownError
 from deepvm.jobs.clouds.local import LocalCloud
 from deepvm.jobs.clouds.netns import NetnsCloud
 from deepvm.jobs.clouds.registry import CLOUDS
@@ -91,6 +91,18 @@ def test_life_of_a_machine(cloud: Cloud) -> None:
     cloud.release("job", "m1")  # once more, and one that never was
     cloud.release("job", "m9")
     assert cloud.listing("job") == found
+
+
+def test_machines_are_found_by_their_owner(cloud: Cloud, tmp_path: Path) -> None:
+    """Whatever the job, where a cloud has others' machines beside these; elsewhere their job's folder is needed."""
+    if not isinstance(cloud, Owned):
+        assert not isinstance(cloud, Distant)
+        return
+    assert not cloud.used(tmp_path) and not cloud.jobs() and cloud.used(tmp_path)
+    ask(cloud, "m1")
+    assert list(cloud.jobs()) == ["job"]
+    cloud.release("job", "m1")
+    assert not cloud.jobs()
 
 
 def test_asked_twice_for_one_name_it_is_one_machine(cloud: Cloud) -> None:

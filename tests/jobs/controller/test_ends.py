@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.jobs.controllers import JOB, Messages
+from support.jobs.worlds import spec
 
+from deepvm.cli.jobs.run import control
+from deepvm.errors import DataError
 from deepvm.jobs.cloud import Listing
 from deepvm.jobs.controller import controller
 from deepvm.jobs.controller.controller import Controller, Submitted
@@ -73,3 +78,39 @@ def test_what_the_last_list_shows_is_released_first(tmp_path: Path) -> None:
     cloud.alive["m9"] = 1.0
     ended(tmp_path, cloud, 1e9)
     assert cloud.done[-2:] == ["release m9", "finish"] and not cloud.alive
+
+
+@pytest.mark.parametrize(
+    ("state", "cure"), [(Job.DONE, "writes down its result"), (Job.STOPPED, "goes on with it")], ids=str
+)
+@pytest.mark.parametrize("method", ["samples", "finish"])
+def test_where_its_result_cannot_be_written_it_is_said_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: Job, cure: str, method: str
+) -> None:
+    """As where a database is away for a moment."""
+    monkeypatch.setenv("DEEPVM_DATA_DIR", str(tmp_path))
+    whole = getattr(History, method)
+
+    def fails(history: History, *given: Any) -> Any:
+        if over == [True]:  # after the first run
+            raise DataError("the database is gone")
+        return whole(history, *given)
+
+    async def run(controller: Controller) -> World:
+        over.append(True)
+        return controller.world
+
+    over: list[bool] = []
+    monkeypatch.setattr(History, method, fails)
+    monkeypatch.setattr(Controller, "run", run)
+    with History.open({PLACE: str(tmp_path / "history.db")}) as history:
+        world = World(Terms(1, 1), 1.0, job=state, pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),))
+        history.add_job(JOB, 1.0, tmp_path, spec(cloud="local"), world)
+        job = Submitted(JOB, tmp_path, new_secret(), {})
+        said = f"the database is gone; the job is over; then 'deepvm jobs resume {JOB}' {cure}"
+        with pytest.raises(DataError, match=re.escape(said)):
+            control(job, world, history, "table")
+        if state is Job.DONE:
+            control(job, world, history, "table")
+            row = history.job(JOB)
+            assert row is not None and row.result is not None

@@ -88,7 +88,7 @@ def test_machines_that_cannot_be_taken_back_are_no_candidates() -> None:
         member(2, pool=BOUGHT),
         member(3, pool=replace(BOUGHT, zone="there")),
     )
-    there = world(anchor, bought, steady, member(4), bought=BOUGHT, steady=steady.pool)
+    there = world(anchor, bought, steady, member(4), bought=(BOUGHT,), steady=(steady.pool,))
     assert due(Injector(Injection(lives_s=(1.0,)), ()), there, 9.0) == [("m4", Blow.PREEMPT, 120.0)]
 
 

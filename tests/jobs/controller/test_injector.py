@@ -62,7 +62,7 @@ def test_who_does_not_train_is_not_struck(one: MachineRecord) -> None:
 
 def test_nothing_is_struck_of_a_job_that_is_over_or_on_demand() -> None:
     assert due(after([]), world(machine(1), job=Job.DONE)) == []
-    assert due(after([]), replace(world(machine(1)), terms=Terms(1, 1, bought=POOL))) == []
+    assert due(after([]), replace(world(machine(1)), terms=Terms(1, 1, bought=(POOL,)))) == []
 
 
 def test_no_more_than_the_count_are_struck_whoever_controls() -> None:
@@ -117,6 +117,19 @@ def test_machines_that_the_cloud_refused_have_no_lives() -> None:
     assert strike.id == "m3"
     lost = machine(1, state=Machine.ENDED, launched_s=1.0, ended_s=50.0, end_reason="lost")  # it has had the first one
     assert due(after([], listed), world(lost, machine(3, launched_s=1.0))) == []
+
+
+@pytest.mark.parametrize("state", [Machine.INTENT, Machine.RELEASING])
+def test_lives_do_not_change_where_the_cloud_refuses_late(state: Machine) -> None:
+    """Or where nobody knows for a while whether it has made a machine: those behind it wait for their lives."""
+    listed = Injection(lives_s=(1e9, 1e9, 20.0), grace_s=5.0)
+    injector, second = after([], listed), machine(2, state=state, trained_s=None)
+    first, third, fourth = (machine(n, launched_s=1.0) for n in (1, 3, 4))
+    assert due(injector, world(first, second, third, fourth)) == []
+    refused = replace(second, state=Machine.FAILED if state is Machine.INTENT else Machine.ENDED)
+    assert [s.id for s in due(injector, world(first, refused, third, fourth))] == ["m4"]
+    made = replace(second, state=Machine.BOOTING, launched_s=90.0)
+    assert [s.id for s in due(after([], listed), world(first, made, third, fourth))] == ["m3"]
 
 
 def test_of_many_machines_each_is_looked_at_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,15 +16,15 @@ from support.jobs.memory_bucket import NAME, HeadCloud, head_in, place_of, submi
 from support.jobs.runs import until
 
 from deepvm.errors import DataError
-from deepvm.jobs.cloud import ChangedError
+from deepvm.jobs.cloud import ChangedError, UnknownError
 from deepvm.jobs.decisions.world import World
 from deepvm.jobs.head import mirror_keeper, remote
 from deepvm.jobs.head.head_state import HeadState
-from deepvm.jobs.head.mirror import COMMANDS, MIRROR, FencedError, decoded, encoded
+from deepvm.jobs.head.mirror import ANSWERS, COMMANDS, MIRROR, FencedError, decoded, encoded
 from deepvm.jobs.head.mirror_keeper import PULSE, Keeper
 from deepvm.jobs.history.history import History
 from deepvm.jobs.submission import secret_in
-from deepvm.jobs.wire import Receiver
+from deepvm.jobs.wire import USER, Receiver, Sender, secret_of
 
 
 class Head:
@@ -419,6 +419,36 @@ def test_commands_are_signed_and_count_once(
     with pytest.raises(DataError, match="does not answer"):  # nobody there
         ask()
     assert not [k for k in cloud.bucket.objects if k.startswith(COMMANDS)]
+
+
+@pytest.mark.parametrize("fails", ["put", "remove"])
+def test_a_command_whose_answer_cannot_be_written_is_obeyed_once(
+    head: Head, cloud: HeadCloud, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """Found again, it would be refused as one that was seen before, and the user's side would send another."""
+    controller = Controller("00" * 32)
+    sender = Sender(USER, secret_of("00" * 32, USER), controller.receiver.nonce)
+    body, signature = sender.sealed({"command": "save"})
+    cloud.bucket.put(f"{COMMANDS}1", json.dumps({"body": body.decode(), "signature": signature}).encode())
+    whole, left = getattr(cloud.bucket, fails), [2]
+
+    def once(*given: object) -> None:
+        if left[0]:
+            left[0] -= 1
+            raise UnknownError("no answer")
+        whole(*given)
+
+    def heed(body: bytes, signature: str) -> tuple[bytes, str]:
+        return asyncio.run(controller.heed(body, signature))
+
+    monkeypatch.setattr(cloud.bucket, fails, once)
+    for _ in range(2):
+        with pytest.raises(UnknownError):
+            head.keeper._answer(f"{COMMANDS}1", heed)
+    head.keeper._answer(f"{COMMANDS}1", heed)
+    answer = json.loads(cloud.bucket.objects[f"{ANSWERS}1"][0])
+    assert sender.opened(answer["body"].encode(), answer["signature"]) == {}
+    assert controller.commands == ["save"] and not cloud.bucket.keys(COMMANDS)
 
 
 def test_the_state_of_a_head(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import re
 import stat
 import subprocess
 import sys
+from base64 import b64decode
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -18,11 +19,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from support.places import ROOT, TESTS
-from support.plans import PLANS, SOURCE, gpu_vms, spot_only, tiering
+from support.plans import PLANS, SOURCE, gpu_vms, single_anchor, spot_only, tiering
 
 from deepvm.cli.plan.export import export as command
 from deepvm.core.cluster.plan import Plan, PlanSource
 from deepvm.errors import DataError, RequestError
+from deepvm.io.own_package import OwnPackage
 from deepvm.reports.exports.base import (
     COMMENT_WIDTH,
     Export,
@@ -216,6 +218,60 @@ def test_options_that_an_engine_does_not_use_are_refused(engine: str) -> None:
         with pytest.raises(RequestError) as caught:
             render(tiering(), engine, options(name))
         assert caught.value.option == name and f"--to {engine} only --" in str(caught.value)
+
+
+WHEEL = OwnPackage("", "/home/me/deepvm", "deepvm-0.1.0-py3-none-any.whl", b"a wheel")
+GIT = OwnPackage("@git+https://example.com/deepvm.git@0123abc", "https://example.com/deepvm.git")
+CARRY = ("skypilot", "torchrun")
+"""Engines whose files go to the VMs."""
+
+
+def installs(engine: str, options: ExportOptions, plan: Plan = PLANS["single-anchor"]) -> list[str]:
+    """What pip installs, in all files of an export."""
+    text = "".join(f.text for f in render(plan, engine, options).files)
+    if engine == "ec2-fleet":
+        files = [json.loads(f.text) for f in render(plan, engine, options).files if f.name.endswith("-template.json")]
+        text = "".join(b64decode(f["LaunchTemplateData"]["UserData"]).decode() for f in files)
+    return re.findall(r'pip install --quiet \\?"\$+{DEEPVM_PACKAGE:(.*?)}\\?"', text)
+
+
+@each_engine
+def test_vms_get_the_deepvm_that_made_the_export(engine: str) -> None:
+    assert set(installs(engine, ExportOptions())) == {"-deepvm[train]==0.1.0"}
+    found = installs(engine, ExportOptions(command="train.py", own=GIT))
+    assert found and set(found) == {"-deepvm[train]@git+https://example.com/deepvm.git@0123abc"}
+
+
+@each_engine
+def test_package_wins(engine: str) -> None:
+    for own in (WHEEL, GIT, OwnPackage("")):
+        export = render(tiering(), engine, ExportOptions(command="train.py", package="mine==2", own=own))
+        assert set(installs(engine, ExportOptions(command="train.py", package="mine==2", own=own))) == {"-mine==2"}
+        assert not any(f.data for f in export.files) and not any("--package" in note for note in export.notes)
+
+
+@pytest.mark.parametrize("engine", CARRY)
+def test_a_deepvm_of_a_folder_here_goes_with_the_files(engine: str, tmp_path: Path) -> None:
+    options = ExportOptions(command="train.py", own=WHEEL)
+    export = render(tiering(), engine, options)
+    assert all(f"/{WHEEL.wheel_name}[train]" in found for found in installs(engine, options))
+    assert not any("--package" in note for note in export.notes)
+    *_, wheel = write_export(export, tmp_path)
+    assert wheel.name == WHEEL.wheel_name and wheel.read_bytes() == b"a wheel"
+
+
+@pytest.mark.parametrize(("engine", "own"), [*((e, WHEEL) for e in REGISTRY if e not in CARRY),
+                                             *((e, OwnPackage("", "/home/me")) for e in REGISTRY)])  # fmt: skip
+def test_what_vms_cannot_have_is_refused_before_they_cost(engine: str, own: OwnPackage) -> None:
+    with pytest.raises(RequestError) as caught:
+        render(single_anchor(), engine, ExportOptions(command="train.py", own=own))
+    assert (caught.value.option, caught.value.exit_code) == ("package", 2)
+    assert f"of {own.place}: a release" in str(caught.value) and "git+https://" in str(caught.value)
+    # Without a training to start, the image may have it: nothing of a stranger is installed in its place.
+    found = installs(engine, ExportOptions(own=own))
+    assert found and all(each.startswith("?deepvm export --package") for each in found)
+    notes = render(single_anchor(), engine, ExportOptions(own=own)).notes
+    assert any(own.place in note and "--package" in note for note in notes)
 
 
 @each_engine

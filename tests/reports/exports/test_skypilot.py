@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 from decimal import Decimal
 from pathlib import Path
@@ -19,6 +20,7 @@ from support.plans import PLANS, gpu_vms, memory_vms, single_anchor, spot_only, 
 from deepvm.core.cluster.instances import Market, ZonePrice
 from deepvm.core.cluster.plan import Plan, PlannedVms
 from deepvm.errors import RequestError
+from deepvm.io.own_package import OwnPackage
 from deepvm.reports.exports.base import ExportOptions, write_export
 from deepvm.reports.exports.registry import render
 
@@ -30,7 +32,16 @@ RESOURCE_KEYS = """cloud region zone infra cpus memory accelerators instance_typ
 disk_size disk_tier network_tier local_disk max_hourly_cost ports labels accelerator_args image_id autostop priority
 priority_class"""
 TASK_TYPES = {
-    **{"name": str, "num_nodes": int, "resources": dict, "envs": dict, "secrets": dict, "setup": str, "run": str},
+    **{
+        "file_mounts": dict,
+        "name": str,
+        "num_nodes": int,
+        "resources": dict,
+        "envs": dict,
+        "secrets": dict,
+        "setup": str,
+        "run": str,
+    },
     "workdir": (str, dict),
 }
 RESOURCE_TYPES = {"infra": str, "instance_type": str, "use_spot": bool, "accelerators": dict, "image_id": str}
@@ -216,6 +227,7 @@ def test_the_limit_is_said() -> None:
 
 
 SKY = """#!/bin/bash
+[ -e start.sh ] || exit 1  # where relative paths of the files count from
 printf '%s|' "$@" >> "$HOME/sky-ran"; echo "$DEEPVM_TOKEN" >> "$HOME/sky-ran"
 if [ "$1" = logs ]; then
   echo x >> "$HOME/looked"
@@ -322,9 +334,25 @@ def test_setup_installs_deepvm(tmp_path: Path) -> None:
     (tmp_path / "deepvm").chmod(0o755)
     subprocess.run(["bash"], input=task["setup"], env=variables, text=True, check=True)
     assert (tmp_path / "asked").read_text().splitlines() == [
-        "-m pip install --quiet deepvm[train]",
-        "-m pip install --quiet deepvm",
+        "-m pip install --quiet deepvm[train]==0.1.0",
+        "-m pip install --quiet deepvm==0.1.0",
     ]
+
+
+def test_the_wheel_is_where_setup_looks_for_it(tmp_path: Path) -> None:
+    own = OwnPackage("", "/home/me", "deepvm-0.1.0-py3-none-any.whl", b"a wheel")
+    (tmp_path / "python3").write_text('#!/bin/bash\n[ -s "${!#%%"[train]"}" ] && echo "${!#}" >> "$HOME/asked"\n')
+    (tmp_path / "python3").chmod(0o755)
+    options = ExportOptions(command="train.py", own=own)
+    write_export(render(tiering(), "skypilot", options), tmp_path / "files")
+    for task in tasks(tiering(), options).values():
+        assert_valid(task)
+        for there, here in task["file_mounts"].items():  # as SkyPilot does, called by start.sh in its folder
+            shutil.copy(tmp_path / "files" / here, there.replace("~", str(tmp_path)))
+        variables = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path)}
+        subprocess.run(["bash"], input=task["setup"], env=variables, text=True, check=True)
+    wheel = f"{tmp_path}/{own.wheel_name}"
+    assert (tmp_path / "asked").read_text().splitlines() == [f"{wheel}[train]", wheel]
 
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1)

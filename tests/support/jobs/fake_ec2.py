@@ -46,9 +46,9 @@ class FakeEc2:
 
     Attributes:
         full: refusal by (type, zone), the zone ``*`` for all. lose: how many replies of CreateFleet are dropped after
-            the call. twice: how many fleets bring two instances for the one that was asked for. fail: codes that are
-            answered before the call, by action, one each time. late_s: for how long DescribeInstances does not know an
-            instance. calls: (service, action, parameters) of all requests.
+            the call. twice: how many fleets bring two instances for the one that was asked for, doubled: how many have.
+            fail: codes that are answered before the call, by action, one each time. late_s: for how long
+            DescribeInstances does not know an instance. calls: (service, action, parameters) of all requests.
     """
 
     def __init__(self, moto: Callable[..., Any]) -> None:
@@ -59,7 +59,7 @@ class FakeEc2:
     def reset(self) -> None:
         self.full: dict[tuple[str, str], str] = {}
         self.fail: dict[str, list[str]] = {}
-        self.lose = self.twice = 0
+        self.lose = self.twice = self.doubled = 0
         self.late_s = 0.0
         self.forget_tokens = False
         self.calls: list[tuple[str, str, dict[str, Any]]] = []
@@ -141,8 +141,10 @@ class FakeEc2:
             self.twice -= 1
             kept["TargetCapacitySpecification.TotalTargetCapacity"] = "2"
         found = self._pass(environ, urlencode(kept).encode())
-        for name in re.findall(rb"i-[0-9a-f]{8,17}", found[2]):
-            self._born.setdefault(name.decode(), time.time())
+        made = set(re.findall(r"i-[0-9a-f]{8,17}", found[2].decode()))
+        self.doubled += len(made) > 1
+        for name in made:
+            self._born.setdefault(name, time.time())
         return found
 
     def _without_young(self, body: bytes) -> bytes:

@@ -17,13 +17,16 @@ from typing import Any
 
 from support.jobs.fake_ec2 import FakeEc2
 
-from deepvm.jobs.clouds.aws.user_data import FOLDER
+from deepvm.jobs.clouds.aws.user_data import FOLDER, THIS_BOOT, UNIT
 from deepvm.jobs.clouds.fake_metadata import FakeMetadata
 from deepvm.jobs.clouds.local import jail
 
-_SHUTDOWN = """#!/bin/sh
+SHUTDOWN = """#!/bin/sh
 echo "$*" >>"$STUB/shutdowns"
 case "$*" in *now*) touch "$STUB/down";; esac
+"""
+SYSTEMCTL = """#!/bin/sh
+echo "$*" >>"$STUB/systemctl"
 """
 TRAIN = "python own.py {steps} 0.05;"
 """A job that such machines train."""
@@ -49,11 +52,12 @@ class Machine:
         self.metadata = FakeMetadata(facts)
         stub = place / "bin"
         stub.mkdir()
-        (stub / "shutdown").write_text(_SHUTDOWN)
-        (stub / "shutdown").chmod(0o755)
+        for name, text in (("shutdown", SHUTDOWN), ("systemctl", SYSTEMCTL)):
+            (stub / name).write_text(text)
+            (stub / name).chmod(0o755)
         template = _template_of(ec2, self.name)
         script = base64.b64decode(template["LaunchTemplateData.UserData"]).decode()
-        (place / "user-data").write_text(script.replace(FOLDER, str(place / "disk")))
+        (place / "user-data").write_text(placed(script, place))
         environ = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "DEEPVM_", "PYTHON"))}
         path = [p for p in environ["PATH"].split(os.pathsep) if Path(p) != Path(sys.executable).parent]
         environ |= {
@@ -89,6 +93,13 @@ class Machine:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+
+
+def placed(script: str, place: Path) -> str:
+    """User data that writes nowhere else."""
+    for path, name in ((FOLDER, "disk"), (UNIT, "unit"), (THIS_BOOT, "this-boot")):
+        script = script.replace(path, str(place / name))
+    return script
 
 
 def _template_of(ec2: FakeEc2, machine: str) -> dict[str, str]:

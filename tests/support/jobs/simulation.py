@@ -155,7 +155,7 @@ class Simulation:
         assert len(world.members) <= world.terms.most
         assert not world.formed or len(world.members) >= world.terms.least
         asked = [m for m in world.machines.values() if not m.state.over]
-        both = 1 if world.terms.bought is None else 2  # spot trains until on-demand takes over
+        both = 1 if not world.terms.bought else 2  # spot trains until on-demand takes over
         assert len([m for m in asked if m.noticed_s is None and m.state.value not in ("releasing", "lost")]) <= (
             both * world.terms.most
         ), "more machines than anybody wants"
@@ -185,8 +185,8 @@ class Simulation:
         if self.world.job.over:
             return
         able = [m for m in self.machines.values() if m.alive and m.taken_s is None and m.warm_s <= self.now]
-        if self.world.terms.bought is not None:  # what is bought on demand stays
-            able = [m for m in able if self.world.machines[m.id].pool != self.world.terms.bought]
+        if self.world.terms.bought:  # what is bought on demand stays
+            able = [m for m in able if self.world.machines[m.id].pool not in self.world.terms.bought]
         if not able:
             self.at(3.0, lambda: self.strike(kind))
             return

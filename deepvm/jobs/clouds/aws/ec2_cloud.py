@@ -20,12 +20,13 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from deepvm.catalog.clouds.aws.client import Aws
+from deepvm.io.own_package import package_archive
 from deepvm.jobs.cloud import Launch, Listing, RefusedError, Start, UnknownError
 from deepvm.jobs.clouds.aws.ec2_account import Ec2Account
-from deepvm.jobs.clouds.aws.ec2_instances import Instance, instance_of_row, kept
+from deepvm.jobs.clouds.aws.ec2_instances import ALIVE, Instance, instance_of_row, kept
 from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
 from deepvm.jobs.clouds.aws.fleet import REFUSALS, fleet_request, refusal, template_data
-from deepvm.jobs.clouds.aws.package_archive import package_archive
+from deepvm.jobs.clouds.aws.s3_objects import S3Objects
 from deepvm.jobs.clouds.aws.user_data import user_data
 from deepvm.jobs.decisions.world import MachineRecord, Pool
 
@@ -67,6 +68,11 @@ class Ec2Cloud:
     def open(cls, folder: Path) -> Ec2Cloud:
         """See :class:`Cloud`."""
         return cls(folder, Ec2Settings.of(os.environ))
+
+    @classmethod
+    def used(cls, folder: Path) -> bool:
+        """See :class:`Owned`."""
+        return (folder / _OWNER).exists()
 
     # --- where things are --------------------------------------------------------------------------------------------
 
@@ -259,6 +265,12 @@ class Ec2Cloud:
         taken = frozenset(name for name, i in one.items() if not i.alive and i.taken)
         return Listing(alive, ended, {name: i.zone for name, i in one.items() if i.zone}, taken)
 
+    def jobs(self) -> list[str]:
+        """See :class:`Owned`."""
+        filters = [self._owner_filter(), {"Name": "instance-state-name", "Values": list(ALIVE)}]
+        tags = [tag for row in self._described(filters) for tag in row.get("Tags") or ()]
+        return sorted({tag["Value"] for tag in tags if tag["Key"] == JOB_TAG})
+
     def last_lines(self, job: str, machine: str) -> list[str]:
         """See :class:`Cloud`: the end of the console, as EC2 keeps it for an hour."""
         for instance in self._rows(job, machine)[:1]:
@@ -290,7 +302,7 @@ class Ec2Cloud:
         gone = {i.id for i in found if not i.alive}
         alive = [*dict.fromkeys([i.id for i in found if i.alive] + [i.id for i in made if i.id not in gone])]
         # What EC2 does not know yet it may know later: it stays listed, and is released again.
-        if not alive or self._terminate(alive):
+        if alive and self._terminate(alive):
             return
         with self._lock:
             self._made.pop((job, machine), None)
@@ -312,9 +324,11 @@ class Ec2Cloud:
                     LaunchTemplateId=row["LaunchTemplateId"],
                 )
             prefix = self._prefix(job)
-            listed = self._account.ask("s3", "ListObjectsV2", Bucket=self._account.bucket, Prefix=f"{prefix}/machines/")
-            secret = [row["Key"] for row in listed.get("Contents") or ()]
-            self._remove([*secret, f"{prefix}/controller", f"{prefix}/package.tar.gz"])
+            machines = S3Objects(self._account, f"{prefix}/machines")
+            there = machines.keys("")
+            with contextlib.suppress(UnknownError, RefusedError):
+                machines.remove(there)
+            self._remove([f"{prefix}/controller", f"{prefix}/package.tar.gz"])
         except RefusedError as error:
             raise UnknownError(str(error)) from None
         with self._lock:
@@ -330,20 +344,26 @@ class Ec2Cloud:
 
     # --- calls -------------------------------------------------------------------------------------------------------
 
+    def _owner_filter(self) -> dict[str, Any]:
+        return {"Name": f"tag:{OWNER_TAG}", "Values": [self.owner]}
+
     def _tag_filters(self, job: str) -> list[dict[str, Any]]:
-        return [{"Name": f"tag:{OWNER_TAG}", "Values": [self.owner]}, {"Name": f"tag:{JOB_TAG}", "Values": [job]}]
+        return [self._owner_filter(), {"Name": f"tag:{JOB_TAG}", "Values": [job]}]
+
+    def _described(self, filters: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
+        """EC2's rows of instances. Raises UnknownError."""
+        try:
+            found = self._account.rows("DescribeInstances", "Reservations", Filters=filters, MaxResults=500)
+        except RefusedError as error:
+            raise UnknownError(str(error)) from None
+        return [row for each in found for row in each.get("Instances") or ()]
 
     def _rows(self, job: str, machine: str = "", *, heads: bool = False) -> list[Instance]:
         """EC2's instances of a job, or of one machine, in any state, or its heads. Raises UnknownError."""
         filters = self._tag_filters(job)
         if machine:
             filters.append({"Name": f"tag:{MACHINE_TAG}", "Values": [machine]})
-        try:
-            found = self._account.rows("DescribeInstances", "Reservations", Filters=filters, MaxResults=500)
-        except RefusedError as error:
-            raise UnknownError(str(error)) from None
-        rows = [row for each in found for row in each.get("Instances") or ()]
-        head = {"Key": ROLE_TAG, "Value": HEAD}
+        rows, head = self._described(filters), {"Key": ROLE_TAG, "Value": HEAD}
         return [instance_of_row(row, MACHINE_TAG) for row in rows if (head in (row.get("Tags") or ())) == heads]
 
     def _instances(self, job: str, *, heads: bool = False) -> list[Instance]:

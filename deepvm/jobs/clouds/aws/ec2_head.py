@@ -9,11 +9,11 @@ from typing import ClassVar
 
 from deepvm.catalog.store import load_catalog
 from deepvm.core.cluster.instances import Market
+from deepvm.io.own_package import package_archive, requirements
 from deepvm.jobs.cloud import Listing, Objects, RefusedError, UnknownError, head_name
 from deepvm.jobs.clouds.aws.ec2_cloud import HEAD, ROLE_TAG, Ec2Cloud, own_address
 from deepvm.jobs.clouds.aws.ec2_settings import PREFIX
 from deepvm.jobs.clouds.aws.fleet import REFUSALS, refusal
-from deepvm.jobs.clouds.aws.package_archive import package_archive, requirements
 from deepvm.jobs.clouds.aws.s3_objects import S3Objects
 from deepvm.jobs.clouds.aws.user_data import head_data
 from deepvm.jobs.decisions.world import MachineRecord, Pool

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-_ALIVE = ("pending", "running", "stopping", "stopped")
+ALIVE = ("pending", "running", "stopping", "stopped")
 """A stopped one still costs its disk, and may be started again; from shutting-down on nothing is billed."""
 _WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 
@@ -33,7 +33,7 @@ def instance_of_row(row: Mapping[str, Any], machine_tag: str) -> Instance:
     """An instance of the answer of DescribeInstances."""
     tags = {tag["Key"]: tag["Value"] for tag in row.get("Tags") or ()}
     launched_s = row["LaunchTime"].timestamp()
-    alive = row["State"]["Name"] in _ALIVE
+    alive = row["State"]["Name"] in ALIVE
     reasons = [str((row.get("StateReason") or {}).get("Code", "")), str(row.get("StateTransitionReason") or "")]
     ended_s = None if alive else ended_of(reasons[-1])
     return Instance(

@@ -49,6 +49,7 @@ def template_data(script: str, image: str, profile: str, security_group: str) ->
         "UserData": base64.b64encode(script.encode()).decode("ascii"),
         "IamInstanceProfile": {"Name": profile},
         "InstanceInitiatedShutdownBehavior": "terminate",
+        "MaintenanceOptions": {"AutoRecovery": "disabled"},  # a machine that boots again is of no use
         "MetadataOptions": {
             "HttpEndpoint": "enabled",
             "HttpTokens": "required",

@@ -11,6 +11,8 @@ from deepvm.jobs.cloud import RefusedError
 LARGEST = 16 * 1024
 """Bytes that EC2 takes, before they are encoded."""
 FOLDER = "/var/lib/deepvm"
+UNIT, THIS_BOOT = "/etc/systemd/system/deepvm-end.service", "/run/deepvm"
+"""What ends a machine that boots again: EC2 runs user data only once. The second is there until the next boot."""
 BOOT_MIN = 20
 """After so many minutes a machine that hangs while it boots ends itself."""
 
@@ -18,6 +20,14 @@ _SCRIPT = """#!/bin/bash
 # {what} of the job {job} of deepvm. When this script ends, however that comes about, the machine does.
 trap 'shutdown -h now' EXIT
 shutdown -h +{boot_min} || exit  # if anything below hangs
+touch {this_boot} && cat > {unit} <<'END' && systemctl enable {unit_name} || exit  # if it boots again
+[Unit]
+ConditionPathExists=!{this_boot}
+[Service]
+ExecStart=/sbin/shutdown -h now
+[Install]
+WantedBy=multi-user.target
+END
 umask 077
 mkdir -p {folder} && cd {folder} || exit
 export HOME="${{HOME:-/root}}"
@@ -86,6 +96,9 @@ def _text(what: str, module: str, job: str, places: tuple[str, str, str], python
         module=module,
         boot_min=BOOT_MIN,
         folder=FOLDER,
+        unit=UNIT,
+        unit_name=UNIT.rpartition("/")[2],
+        this_boot=THIS_BOOT,
         pythons=" ".join([shlex.quote(python)] if python else ["/opt/pytorch/bin/python", "python3"]),
         install=begin,
         **_words(places),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.jobs.fake_ec2 import BUCKET, FakeEc2
+from support.jobs.runs import Home
 
 from deepvm.errors import RequestError
 from deepvm.jobs.cloud import Cloud, Distant, Launch, RefusedError, Start, UnknownError
@@ -20,6 +21,7 @@ from deepvm.jobs.clouds.aws.ec2_cloud import MACHINE_TAG, Ec2Cloud
 from deepvm.jobs.clouds.aws.ec2_instances import ended_of, instance_of_row, kept
 from deepvm.jobs.clouds.aws.ec2_settings import Ec2Settings
 from deepvm.jobs.clouds.aws.user_data import LARGEST, user_data
+from deepvm.jobs.clouds.registry import clouds_of_owner
 from deepvm.jobs.decisions.world import MachineRecord, Pool
 from deepvm.jobs.wire import new_secret, secret_of
 
@@ -141,6 +143,27 @@ def test_a_fleet_that_brings_two_machines_for_one(cloud: Ec2Cloud, ec2: FakeEc2,
 
 
 @pytest.mark.slow
+def test_machines_are_found_although_the_history_is_lost(home: Home, ec2: FakeEc2, tmp_path: Path) -> None:
+    """Those of this owner, heads included; they end once their job is named, as another history may have it."""
+    cloud, theirs = ec2.cloud(home.jobs), ec2.cloud(tmp_path / "theirs")
+    assert not clouds_of_owner(home.jobs)
+    ask(cloud)
+    cloud.start_head("job", 1)
+    ask(theirs)
+    assert clouds_of_owner(home.jobs) == ("aws",)
+    rows = home.document("jobs", "orphans")["orphans"]
+    assert [(row["job"], row["machine"], row["known"]) for row in rows] == [("job", n, False) for n in ("head-1", "m1")]
+    done = home.run("jobs", "orphans", "--release")
+    assert done.returncode == 0 and "deepvm jobs orphans --release job" in " ".join(done.stderr.split())
+    home.run("jobs", "orphans", "--release", "other")
+    assert sorted(ec2.alive()) == ["head-1", "m1", "m1"]
+    done = home.run("jobs", "orphans", "--release", "job")
+    assert done.returncode == 0 and "released" in done.stderr, done.stderr
+    assert ec2.alive() == ["m1"] and list(theirs.listing("job").alive) == ["m1"]
+    assert not home.document("jobs", "orphans")["orphans"]
+
+
+@pytest.mark.slow
 def test_two_machines_of_one_name_are_one_after_a_look(cloud: Ec2Cloud, ec2: FakeEc2, tmp_path: Path) -> None:
     """Without client tokens, as a mutation: the look at the list puts it right."""
     ec2.late_s, ec2.forget_tokens = 60, True
@@ -254,6 +277,7 @@ def test_the_launch_template(cloud: Ec2Cloud, ec2: FakeEc2) -> None:
     assert {t["Key"] for t in template["Tags"]} == {"deepvm:owner", "deepvm:job"}
     asked = {k.partition("LaunchTemplateData.")[2]: v for k, v in _only(ec2, "CreateLaunchTemplate").items()}
     assert asked["InstanceInitiatedShutdownBehavior"] == "terminate"
+    assert asked["MaintenanceOptions.AutoRecovery"] == "disabled"
     assert asked["MetadataOptions.HttpTokens"] == "required"
     assert asked["MetadataOptions.HttpPutResponseHopLimit"] == "2"
     assert asked["MetadataOptions.InstanceMetadataTags"] == "enabled"
@@ -293,6 +317,27 @@ def test_secrets_leave_the_bucket_with_their_machine(cloud: Ec2Cloud, ec2: FakeE
     assert [k for k in ec2.objects() if k.endswith("machines/m1.json")]
     cloud.release("job", "m1")
     assert not [k for k in ec2.objects() if k.endswith("machines/m1.json")]
+
+
+def test_the_secret_of_a_machine_that_was_gone_first_leaves_too(cloud: Ec2Cloud, ec2: FakeEc2) -> None:
+    ask(cloud)
+    client = ec2.client("ec2")
+    (row,) = client.describe_instances()["Reservations"][0]["Instances"]
+    client.terminate_instances(InstanceIds=[row["InstanceId"]])
+    cloud.release("job", "m1")
+    assert not [k for k in ec2.objects() if k.endswith("machines/m1.json")]
+
+
+def test_the_secrets_of_very_many_machines_leave_with_the_job(cloud: Ec2Cloud, ec2: FakeEc2) -> None:
+    """S3 lists a thousand at a time."""
+    from moto.s3.models import s3_backends
+
+    ask(cloud)
+    (place,) = (k for k in ec2.objects() if k.endswith("machines/m1.json"))
+    for number in range(2, 1005):
+        s3_backends["123456789012"]["aws"].put_object(BUCKET, place.replace("m1.", f"m{number}."), b"{}")
+    cloud.finish("job")
+    assert not [k for k in ec2.objects() if "/machines/" in k]
 
 
 def test_user_data_that_is_too_long() -> None:

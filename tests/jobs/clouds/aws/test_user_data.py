@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import gzip
 import json
 import os
@@ -12,8 +13,9 @@ from pathlib import Path
 
 import botocore
 import pytest
+from support.jobs.fake_machines import SHUTDOWN, SYSTEMCTL, placed
 
-from deepvm.jobs.clouds.aws.user_data import head_data
+from deepvm.jobs.clouds.aws.user_data import head_data, user_data
 
 
 def has_all(folder: Path) -> bool:
@@ -35,3 +37,27 @@ def test_an_image_whose_boto3_cannot_write_a_mirror_gets_another(tmp_path: Path)
     (tmp_path / "s3" / "2006-03-01").mkdir(parents=True)
     (tmp_path / "s3" / "2006-03-01" / "service-2.json").write_text(json.dumps(known))
     assert not has_all(tmp_path)
+
+
+@pytest.mark.parametrize("can", [True, False])
+def test_a_machine_that_boots_again_ends(tmp_path: Path, can: bool) -> None:
+    """EC2 runs user data at the first boot alone, and forgets what it has scheduled; one that cannot see to it ends."""
+    stub = tmp_path / "bin"
+    stub.mkdir()
+    for name, text in (("shutdown", SHUTDOWN), ("systemctl", SYSTEMCTL if can else "#!/bin/sh\nexit 1\n")):
+        (stub / name).write_text(text)
+        (stub / name).chmod(0o755)
+    script = user_data("resnet-7", "us-east-1", "bucket", "deepvm/x/resnet-7", python="no-such-python")
+    environ = {"PATH": f"{stub}:{os.environ['PATH']}", "STUB": str(tmp_path), "HOME": str(tmp_path)}
+    (tmp_path / "user-data").write_text(placed(script, tmp_path))
+    subprocess.run(["bash", str(tmp_path / "user-data")], env=environ, check=False, timeout=30)
+    assert (tmp_path / "shutdowns").read_text().splitlines() == ["-h +20", "-h now"]
+    assert (tmp_path / "disk").exists() == can
+    if can:
+        assert (tmp_path / "systemctl").read_text() == "enable deepvm-end.service\n"
+        unit = configparser.ConfigParser()
+        unit.read(tmp_path / "unit")
+        assert unit["Service"]["ExecStart"] == "/sbin/shutdown -h now"
+        assert unit["Install"]["WantedBy"] == "multi-user.target"
+        there = unit["Unit"]["ConditionPathExists"]
+        assert there == f"!{tmp_path / 'this-boot'}" and (tmp_path / "this-boot").exists(), "not in this boot"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.jobs.fake_ec2 import BUCKET, CREDENTIALS, IMAGE, FakeEc2
 from support.jobs.fake_machines import TRAIN, Machines, step_of
+from support.jobs.kills import TORCH, undisturbed
 from support.jobs.runs import Home, until
 
 pytestmark = pytest.mark.slow  # whole jobs
@@ -43,6 +44,44 @@ def test_a_job_outlives_its_spot_machine(home: Home, ec2: FakeEc2, machines: Mac
     planted = [secrets[0].read_text().strip(), CREDENTIALS["AWS_SECRET_ACCESS_KEY"]]
     history = (tmp_path / "data" / "deepvm" / "history.db").read_bytes()
     assert not [text for text in planted if text.encode() in history]
+
+
+def test_two_ranks_and_an_anchor_outlive_a_notice(home: Home, ec2: FakeEc2, machines: Machines, tmp_path: Path) -> None:
+    """Real DDP on two instances; a third keeps versions in its memory, from which the next generation goes on."""
+    pytest.importorskip("torch")
+    (home.code / "train.py").write_text(TORCH)
+    env = {"RESULT": str(home.result), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    tiers = [(tmp_path / "versions").as_uri()]
+    job = home.job(
+        *("two", "python train.py 600 0.05;", 2), cloud="aws", anchor={"type": "m7g.large"}, tiers=tiers, env=env
+    )
+    process, restored = home.start("run", str(job), "-o", "json"), home.result / "restored-0"
+    until(lambda: restored.exists() or process.poll() is not None, 200)
+    assert process.poll() is None, process.communicate()
+    names = {m["id"]: m["type"] for m in home.document("jobs", "show", "two")["machines"]}
+    assert sorted(names.values()) == ["g4dn.xlarge", "g4dn.xlarge", "m7g.large"]
+    trainers = [m for m in machines.all.values() if names[m.name] == "g4dn.xlarge"]
+    machines.interrupt(trainers[-1], 30.0)
+    _, said = process.communicate(timeout=240)
+    assert process.returncode == 0, (said, [(m.place / "console").read_text() for m in trainers])
+    found = home.document("jobs", "show", "two")
+    assert (found["state"], found["notices"], found["lost_steps"], found["generations"]) == ("done", 1, 0, 2)
+    _, again = restored.read_text().splitlines()
+    generation, version, saved_by = map(int, again.split())
+    assert (generation, saved_by) == (2, 1) and version > 0
+    lines = [line for line in home.run("jobs", "logs", "two").stdout.splitlines() if "resumed from" in line]
+    assert len(lines) == 1 and f"resumed from version {version} of tcp://127.0.0.1" in lines[0], lines
+    assert ec2.alive() == []
+    made = sorted(m.name for m in machines.all.values())
+    assert made == ["m1", "m2", "m3", "m4"] == sorted(m["id"] for m in found["machines"] if m["usd"])
+    ends = {"m7g.large": ["released"], "g4dn.xlarge": ["preempted", "released", "released"]}
+    assert {t: sorted(m["end_reason"] for m in found["machines"] if m["type"] == t) for t in ends} == ends
+    assert found["cost_usd"] == pytest.approx(sum(m["usd"] for m in found["machines"]), abs=1e-7)
+    (calm := Home(tmp_path / "calm")).code.joinpath("train.py").write_text(TORCH)
+    try:
+        assert {(home.result / f"final-{rank}").read_text() for rank in range(2)} == {undisturbed(calm, 600)}
+    finally:
+        calm.end()
 
 
 def test_a_machine_that_cannot_begin_ends_itself(home: Home, ec2: FakeEc2, machines: Machines) -> None:

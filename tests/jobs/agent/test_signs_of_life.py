@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deepvm.jobs.agent.progress import Progress
+from deepvm.jobs.agent.signs_of_life import Progress
 
 
 class Clock:

@@ -1,0 +1,154 @@
+"""This installation of deepvm, for other machines: where they get it, or all of it as an archive."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import importlib.util
+import io
+import json
+import re
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from deepvm.io.user_dirs import data_folder
+
+_NAME = "deepvm"
+_WITH = ("typer", "shellingham", "annotated_doc", "click", "typing_extensions")
+"""Pure Python that the memory node's command needs; what is not installed here is not needed."""
+_EXTRA = "run"
+"""The extra of deepvm with which controllers run."""
+_KINDS = frozenset({".py", ".typed", ".css", ".js", ".json", ".csv"})
+"""What deepvm consists of: a folder in which people work holds more than that."""
+_PLAIN_URL = re.compile(r"https?://[\w.,:/@+=~%&#-]+", re.ASCII)
+
+
+@dataclass(frozen=True)
+class OwnPackage:
+    """What pip on another machine may install to have the deepvm that runs here.
+
+    Attributes:
+        pin: what follows the name in a requirement, ``==VERSION`` or ``@URL``; empty if no other machine can get it.
+        place: where it was installed from here. wheel: name of its wheel, and the wheel, if there is no ``pin``.
+    """
+
+    pin: str
+    place: str = ""
+    wheel_name: str = ""
+    wheel: bytes = field(default=b"", repr=False)
+
+    def requirement(self, extra: str = "") -> str:
+        """As pip takes it, without blanks; empty without ``pin``. ``extra``: such as ``[train]``."""
+        return f"{_NAME}{extra}{self.pin}" if self.pin else ""
+
+
+def own_package() -> OwnPackage:
+    """The deepvm that runs here, by what its installer has written down (PEP 610)."""
+    try:
+        found = metadata.distribution(_NAME)
+    except metadata.PackageNotFoundError:
+        return OwnPackage("", str(Path(__file__).parents[2]))
+    told = found.read_text("direct_url.json")
+    if told is None:  # of an index, whose releases have names
+        return OwnPackage(f"=={found.version}")
+    origin = json.loads(told)
+    place = str(origin.get("url", ""))
+    if url := _url(origin):
+        return OwnPackage(f"@{url}", place)
+    return OwnPackage("", place.removeprefix("file://"), *_wheel(found))
+
+
+def _url(origin: dict[str, Any]) -> str:
+    """From where others can install it, too, pinned; empty if nobody else can, or not without a secret."""
+    url, vcs, marks = str(origin.get("url", "")), origin.get("vcs_info"), []
+    if vcs:
+        url = f"{url}@{vcs['commit_id']}"
+    hashes = (origin.get("archive_info") or {}).get("hashes") or {}
+    marks += [f"{name}={hashes[name]}" for name in ("sha256",) if name in hashes]
+    marks += [f"subdirectory={origin['subdirectory']}"] if origin.get("subdirectory") else []
+    whole = f"{url}#{'&'.join(marks)}" if marks else url
+    if "dir_info" in origin or not _PLAIN_URL.fullmatch(whole):
+        return ""
+    return f"{vcs['vcs']}+{whole}" if vcs else whole
+
+
+def _wheel(found: metadata.Distribution) -> tuple[str, bytes]:
+    """Name and bytes of a wheel: the same bytes each time, as long as the files are the same."""
+    files = {name: file.read_bytes() for file, name in _files(data=True)}
+    info = f"{_NAME}-{found.version}.dist-info"
+    files[f"{info}/METADATA"] = (found.read_text("METADATA") or "").encode()
+    files[f"{info}/entry_points.txt"] = (found.read_text("entry_points.txt") or "").encode()
+    files[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: deepvm\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    record = "".join(f"{name},sha256={_digest(data)},{len(data)}\n" for name, data in files.items())
+    files[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n".encode()
+    raw = io.BytesIO()
+    with zipfile.ZipFile(raw, "w") as archive:
+        for name, data in files.items():
+            member = zipfile.ZipInfo(name)
+            member.external_attr, member.compress_type = 0o644 << 16, zipfile.ZIP_DEFLATED
+            archive.writestr(member, data)
+    return f"{_NAME}-{found.version}-py3-none-any.whl", raw.getvalue()
+
+
+def _digest(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+
+
+@cache
+def package_archive(*, data: bool = False) -> bytes:
+    """For machines on which only Python is installed; the same bytes each time, as long as the files are the same.
+
+    ``data``: with the embedded catalogs, for a controller; and without what pip installs there, maybe a newer one.
+    """
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as archive:
+        for file, name in (*_files(data=data), *(() if data else _libraries())):
+            member, content = tarfile.TarInfo(name), file.read_bytes()
+            member.size, member.mode = len(content), 0o644
+            archive.addfile(member, io.BytesIO(content))
+    return gzip.compress(raw.getvalue(), 6, mtime=0)
+
+
+def _files(*, data: bool) -> Iterator[tuple[Path, str]]:
+    """The files of deepvm, and their names in an archive; ``data``: with the embedded catalogs."""
+    package = Path(__file__).resolve().parents[1]
+    roots = [(package, _NAME), *([(data_folder(), f"{_NAME}/_data")] if data else ())]
+    for root, name in roots:
+        for file in sorted(root.rglob("*")):
+            inside = file.relative_to(root)
+            hidden = any(part.startswith(".") for part in inside.parts)
+            if file.suffix in _KINDS and not hidden and inside.parts[0] != "_data" and file.is_file():
+                yield file, f"{name}/{inside.as_posix()}"
+
+
+def _libraries() -> Iterator[tuple[Path, str]]:
+    for name in _WITH:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:
+            continue
+        origin = Path(spec.origin)
+        root = origin.parent if spec.submodule_search_locations else origin
+        for file in sorted(root.rglob("*")) if root.is_dir() else [root]:
+            if file.is_file() and file.suffix != ".pyc":
+                yield file, str(file.relative_to(root.parent))
+
+
+def requirements() -> list[str]:
+    """What a controller needs besides deepvm, as pip reads it: of this installation's own metadata."""
+    try:
+        rows = metadata.requires(_NAME) or []
+    except metadata.PackageNotFoundError:
+        rows = []
+    needed = [row for row in rows if "extra ==" not in row]
+    for row in rows:
+        what, _, marker = row.partition(";")
+        if marker.strip() == f"extra == '{_EXTRA}'":
+            needed.append(what.strip())
+    return needed

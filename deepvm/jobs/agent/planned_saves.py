@@ -1,0 +1,90 @@
+"""Versions by the save policy, with a controller and without: when trainers are asked for one, and what they cost."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from deepvm.core.preemption.savepolicy import SaveContext, SaveFacts, SavePolicy
+from deepvm.io.agent_board import Board, RankWord, Word
+
+_BEGUN_STEPS = 3
+"""So many steps after it is due a version is begun, at the latest, if the trainers save at all."""
+_MOST_DOUBLED = 6
+"""Who does not save, or cannot, is asked less and less often, but at least once in 192 steps."""
+_UNTOLD_S = 600.0
+"""For how long the first version is waited for before another one is to show what versions cost."""
+
+
+class PlannedSaves:
+    """Says on a board when the policy wants a version, for the trainers of one machine after the other.
+
+    Attributes:
+        facts: what versions cost here, as trainers have told.
+    """
+
+    def __init__(self, policy: SavePolicy, grace_s: float) -> None:
+        """``grace_s``: of a notice."""
+        self.policy, self.facts = policy, SaveFacts(grace_s=grace_s)
+        self._board: Board | None = None
+        self._last, self._told_s = (0, time.monotonic()), 0.0
+        """The newest version that was begun, and when; when trainers last said what became of one."""
+        self._step = self._version = 0
+        self._vain = 0
+        """How often trainers were asked since the last version that came."""
+
+    @property
+    def last_step(self) -> int:
+        """The version that was begun or restored last."""
+        return self._last[0]
+
+    def restored(self, version: int) -> None:
+        """Training goes on from there; what it took to load is no training."""
+        self._last = version, time.monotonic()
+
+    def told(self, stall_s: float, took_s: float) -> None:
+        """A version is safe."""
+        self._look_for_begun()
+        self._told_s, self._vain = time.monotonic(), 0
+        self.facts = replace(self.facts, save_s=stall_s, backup_s=took_s, emergency_s=took_s)
+
+    def told_of_failure(self) -> None:
+        """A version will not come."""
+        self._look_for_begun()
+        self._told_s, self._vain = time.monotonic(), self._vain + 1
+
+    def _look_for_begun(self) -> None:
+        version = 0 if self._board is None else self._board.of_rank(0, RankWord.VERSION)
+        if version and version != self._version:
+            self._version, self._last = version, (version, time.monotonic())
+
+    def look(self, board: Board, known: SaveFacts) -> None:
+        """Ask for a version if it is time. ``known``: of preemptions, and of versions until one is told of here."""
+        policy, words = self.policy, board.words
+        step, version = board.of_rank(0, RankWord.STEP), board.of_rank(0, RankWord.VERSION)
+        if not step or not policy.saves:
+            return
+        if board is not self._board or step < self._step:  # other trainers, of which nothing was asked yet
+            self._board, self._version, words[Word.DUE] = board, 0, 0
+        self._step = step
+        self._look_for_begun()
+        if policy.fixed_steps:
+            words[Word.DUE] = (step // policy.fixed_steps + 1) * policy.fixed_steps
+            return
+        patience, due = _BEGUN_STEPS << min(self._vain, _MOST_DOUBLED), words[Word.DUE]
+        if version < due:
+            if step < due + patience:
+                return  # it is asked for: another one would be saved a step behind it
+            self._vain += 1
+        now_s = time.monotonic()
+        facts = self.facts if self.facts.save_s else replace(known, grace_s=self.facts.grace_s)
+        if self._vain and not facts.save_s and version <= step < version + patience:
+            return  # where costs are known the policy says when to try again
+        untold = bool(version) and self._told_s < self._last[1] and now_s - self._last[1] < _UNTOLD_S
+        if untold and policy.shows_cost_first and not facts.save_s:
+            words[Word.DUE] = 0  # it will show what one costs
+            return
+        step_s = board.of_rank(0, RankWord.STEP_NS) / 1e9
+        facts = replace(facts, step_s=step_s, mttp_s=known.mttp_s, missed_rate=known.missed_rate)
+        wants = policy.due(SaveContext(step, now_s, self._last[0], self._last[1], facts))
+        words[Word.DUE] = step + 1 if wants else 0

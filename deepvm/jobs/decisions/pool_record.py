@@ -1,0 +1,65 @@
+"""What is known of a pool: how long its machines live, how often it refuses, and what training there costs by that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_RECENT_S, _FRESH_S = 30 * 86_400.0, 86_400.0
+"""Lives say something of the next ones for weeks; whether there is capacity changes within hours."""
+_RATE_PRIOR = 1.0, 10.0
+"""Gamma: as if one machine had been taken back in 10 hours: a dark guess, which a day of lives outweighs."""
+_REFUSAL_PRIOR = 0.5, 3.0
+"""Beta: as if of 3.5 requests half a one had been refused."""
+_LOST_H, _WAIT_H = 0.1, 0.05
+"""What a preemption costs: minutes until a replacement trains; and what each refusal on the way adds."""
+
+
+@dataclass(frozen=True)
+class PoolRecord:
+    """What happened in a pool: hours that its machines lived, how often they were taken, requests by their outcome.
+
+    ``at_s``: when that was looked up.
+    """
+
+    lived_h: float = 0.0
+    taken: int = 0
+    granted: int = 0
+    refused: int = 0
+    at_s: float = 0.0
+
+    @property
+    def preemptions_per_hour(self) -> float:
+        """Mean of the posterior: gamma with Poisson counts."""
+        prior, hours = _RATE_PRIOR
+        return (prior + self.taken) / (hours + self.lived_h)
+
+    @property
+    def refusals(self) -> float:
+        """How many refusals to expect before a machine: mean of q / (1 - q) of the posterior, beta with Bernoulli."""
+        no, yes = _REFUSAL_PRIOR
+        return (no + self.refused) / (yes + self.granted - 1.0)
+
+    def usd_per_useful_hour(self, usd_per_hour: float) -> float:
+        """What an hour of training costs, with those hours that preemptions, and the wait after them, waste."""
+        return usd_per_hour * (1.0 + self.preemptions_per_hour * (_LOST_H + self.refusals * _WAIT_H))
+
+    def beside(self, earlier: PoolRecord) -> PoolRecord:
+        """With what was looked up earlier, of other machines, as far as that still says something."""
+        stale = self.at_s - earlier.at_s > _FRESH_S
+        granted, refused = (0, 0) if stale else (earlier.granted, earlier.refused)
+        lived_h, taken = self.lived_h + earlier.lived_h, self.taken + earlier.taken
+        return PoolRecord(lived_h, taken, self.granted + granted, self.refused + refused, self.at_s)
+
+    def seen(
+        self, requested_s: float, launched_s: float | None, ended_s: float | None, *, taken: bool, refused: bool
+    ) -> PoolRecord:
+        """With one machine more, as it is at ``at_s``; what is too long ago says nothing."""
+        age_s, now_s = self.at_s - requested_s, self.at_s
+        lived_h, taken_before, granted, refused_before = self.lived_h, self.taken, self.granted, self.refused
+        if launched_s is not None and age_s <= _RECENT_S:
+            lived_h += max((now_s if ended_s is None else ended_s) - launched_s, 0.0) / 3600
+            taken_before += taken
+        if age_s <= _FRESH_S:
+            granted += launched_s is not None
+            refused_before += refused
+        return PoolRecord(lived_h, taken_before, granted, refused_before, now_s)
