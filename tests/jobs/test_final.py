@@ -126,7 +126,7 @@ def test_what_comes_before_the_steps_and_between_them(capsys: pytest.CaptureFixt
     out, page = capsys.readouterr().out, RunPage(replace(job, document=document)).render()
     for said in (
         "on average: 60 s for setup and 12 s for their first step",
-        "31% of the training passes between steps",
+        "31 % of the training passes between steps",
     ):
         assert said in out and said in page
     print_job(job.document, ())

@@ -32,4 +32,4 @@ def slow_parts(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"before machines train, on average: {joined(long)}"
     share = document.get("between_steps")
     if share is not None and share >= _LARGE:
-        yield f"{share:.0%} of the training passes between steps: it waits for data, or does something else there"
+        yield f"{100 * share:.0f} % of the training passes between steps: it waits for data, or does other things there"
