@@ -92,7 +92,7 @@ def test_where_a_rank_has_trained_to_the_end_the_others_go_on_at_a_notice() -> N
 
 
 def test_where_a_rank_has_trained_to_the_end_nobody_is_rented_who_could_not_join() -> None:
-    terms = Terms(2, 3, anchor=ANCHOR, anchors=1)
+    terms = Terms(2, 3, anchor=(ANCHOR,), anchors=1)
     world = after(World(terms, 0.0, pools=(SPOT,)), [d.Tick()], 0.0)
     (keeper,) = (m.id for m in world.of(Role.ANCHOR, *Machine))
     first, second, _ = (m.id for m in world.of(Role.TRAINER, *Machine))

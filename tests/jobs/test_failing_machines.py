@@ -85,13 +85,13 @@ def test_a_job_without_its_data_ends_with_a_code_of_its_own(more: dict[str, bool
     assert world.job is Job.FAILED
     written = json.loads(json.dumps(to_document(world)))
     again = from_document(written, world.machines)
-    assert again == world and final_document("it", 0.0, again, [], None)["exit_code"] == code
+    assert again == world and final_document("it", 0.0, again, [], {})["exit_code"] == code
     del written["no_data"]
-    assert final_document("it", 0.0, from_document(written, world.machines), [], None)["exit_code"] == 1
+    assert final_document("it", 0.0, from_document(written, world.machines), [], {})["exit_code"] == 1
 
 
 def test_exit_codes_of_the_other_ends() -> None:
-    codes = {s: final_document("it", 0.0, World(Terms(1, 1), 0.0, s), [], None)["exit_code"] for s in Job}
+    codes = {s: final_document("it", 0.0, World(Terms(1, 1), 0.0, s), [], {})["exit_code"] for s in Job}
     assert codes.pop(Job.DONE) == 0 and codes.pop(Job.STOPPED) == 3 and codes.pop(Job.FAILED) == 1
     assert set(codes.values()) == {None}
 

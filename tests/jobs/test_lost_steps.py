@@ -116,7 +116,7 @@ def test_a_version_that_nobody_has_announced_counts_once_training_goes_on_from_i
     """Its rank 0 was gone between the commit and the report; another generation finds it."""
     world = resumed(training(2), d.Listed({"m2": 0.0}, {"m1": (0.0, 14.0)}), at_s=14.2, version=25, done=27)
     assert (world.version, world.steps, world.counts.lost_steps) == (25, 25, 2)
-    assert world.lasts == 10  # nobody has said that it does
+    assert world.lasts == 25  # it was where all machines look, as there is no anchor
     again, _ = react(world, d.Started("m2", 2, 25), 20.0)
     assert (again.version, again.counts.lost_steps) == (25, 2)
 

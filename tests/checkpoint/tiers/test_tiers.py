@@ -20,7 +20,7 @@ from support.checkpoint.memory_nodes import HERE, TOKEN, running
 from deepvm.checkpoint.files.file_names import part_job
 from deepvm.checkpoint.files.stripe import read_part_file
 from deepvm.checkpoint.format.checksums import chunk_crcs, finish
-from deepvm.checkpoint.format.layout import CHUNK_BYTES, Layout, Segment
+from deepvm.checkpoint.format.layout import CHUNK_BYTES
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.network.endpoint import Endpoint
 from deepvm.checkpoint.network.protocol import Refused
@@ -373,12 +373,6 @@ def test_two_at_once(bench: Bench, tmp_path: Path) -> None:
     for manifest in bench.again().versions("job"):
         path = bench.again().fetch(manifest, tmp_path / str(manifest.version))
         assert path.read_bytes() == noise(2 * CHUNK_BYTES, manifest.version)
-
-
-def test_a_bucket_wants_whole_versions(tmp_path: Path) -> None:
-    layout = Layout(100, ((Segment(0, 50),), (Segment(50, 50),)))
-    with s3_bench(tmp_path) as bench, pytest.raises(CheckpointError, match="2 ranks"):
-        put(bench.tier, Shard("job", 1, 0, layout, memoryview(noise(100))))
 
 
 @pytest.mark.parametrize("kind", ["file", "s3"])
