@@ -86,7 +86,7 @@ def test_a_machine_that_comes_back_begins_a_new_generation(home: Home) -> None:
 
 
 def _is_silent(home: Home, name: str) -> bool:
-    return "m1 is silent" in home.run("jobs", "show", name).stdout
+    return "m1 has gone silent" in home.run("jobs", "show", name).stdout
 
 
 @pytest.mark.parametrize("seed", range(10 if THOROUGH else 1))
