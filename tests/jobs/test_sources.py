@@ -117,7 +117,11 @@ def test_code_of_a_repository_and_no_secret_anywhere(home: Home) -> None:
     wrong = home.folder / "wrong.yaml"
     wrong.write_text(job.read_text().replace("@main", "@none").replace("name: cloned", "name: wrong"))
     done = home.run("run", str(wrong))
-    assert done.returncode == 2 and "wrong.yaml, line 1: code: " in done.stderr and "a branch, tag or commit" in done.stderr
+    assert (
+        done.returncode == 2
+        and "wrong.yaml, line 1: code: " in done.stderr
+        and "a branch, tag or commit" in done.stderr
+    )
     assert SECRET not in done.stderr + done.stdout
     home.env["GIT_CONFIG_VALUE_0"] = "https://elsewhere"
     done = home.run("run", str(wrong))
