@@ -45,6 +45,7 @@ class Word(IntEnum):
     ALONE = 6  # 1: the agent has no controller, and knows of no other machine
     UNHEARD = 7  # 1: the agent has one, which does not answer
     TAKEN = 8  # number of the newest request that a rank has seen, or that is given up
+    EVERY = 9  # steps between versions, where the save policy has them fixed; 0: DUE says when
 
 
 class RankWord(IntEnum):

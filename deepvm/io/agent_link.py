@@ -156,7 +156,9 @@ class AgentLink:
         return self._asked() if self._words[Word.REQUEST] != self._request else None
 
     def _policy_wants(self, step: int) -> bool:
-        due = self._words[Word.DUE]
+        due, every = self._words[Word.DUE], self._words[Word.EVERY]
+        if every:  # the agent need not look in time
+            return (step + (self.world > 1)) % every == 0
         # With several ranks it is announced a step ahead.
         return due != self._due and due > 0 and step >= due - (self.world > 1)
 

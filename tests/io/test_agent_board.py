@@ -106,6 +106,14 @@ def test_a_weaker_request_does_not_hide_one_that_nobody_has_taken(tmp_path: Path
     assert link.stepped(5, 5) == Scheduled(SaveReason.USER, 0, 9), "it came too late"
 
 
+@pytest.mark.parametrize("world", [1, 2])
+def test_fixed_steps_are_kept_to_however_seldom_the_agent_looks(world: int, tmp_path: Path) -> None:
+    board = Board.create(tmp_path / BOARD)
+    board.words[Word.EVERY] = 7
+    link = Direct(tmp_path, rank=0, local_rank=0, world=world, local_world=world)
+    assert [step for step in range(1, 50) if link.stepped(step, 0) is not None] == [7, 14, 21, 28, 35, 42, 49]
+
+
 def test_the_save_policy_asks_once_for_each_step_that_it_names(tmp_path: Path) -> None:
     board = Board.create(tmp_path / BOARD)
     link = AgentLink(tmp_path, rank=0, local_rank=0, world=1, local_world=1)

@@ -221,9 +221,7 @@ def test_a_controller_that_comes_back_changes_no_bit(home: Home, kind: str) -> N
     shown = home.document("jobs", "show", "back")
     assert (shown["state"], shown["generations"], shown["lost_steps"]) == ("done", 1, 0)
     found = saved(home, 0)
-    # An agent that gets no core for seven steps leaves one out, or has it saved late; but never of one rank alone.
-    assert found == saved(home, 1) == sorted(set(found)) and len(found) > 70
-    assert sum(v % 7 > 0 for v in found) <= 5
+    assert found == saved(home, 1) == sorted(set(found)) and len(found) > 70 and not any(v % 7 for v in found)
     if kind == "training":
         parts = [p for p in (home.jobs / "back" / "versions").rglob("record.json")]
         steps = [int(p.parent.parent.name[:12]) for p in parts]

@@ -69,7 +69,7 @@ class PlannedSaves:
         self._step = step
         self._look_for_begun()
         if policy.fixed_steps:
-            words[Word.DUE] = (step // policy.fixed_steps + 1) * policy.fixed_steps
+            words[Word.EVERY] = policy.fixed_steps
             return
         patience, due = _BEGUN_STEPS << min(self._vain, _MOST_DOUBLED), words[Word.DUE]
         if version < due:

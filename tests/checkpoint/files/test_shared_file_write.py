@@ -2,43 +2,28 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from pathlib import Path
 
 import pytest
-from support.checkpoint.images import names
+from support.checkpoint.images import joint_images, joint_layout, names
 
 from deepvm.checkpoint.files import shared_file_write
 from deepvm.checkpoint.files.commit_record import verify
 from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format import shard as shard_module
-from deepvm.checkpoint.format.checksums import finish
-from deepvm.checkpoint.format.layout import ChecksumField, Layout, Segment
+from deepvm.checkpoint.format.layout import Layout
 from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.tiers.file import FileTier
-from deepvm.checkpoint.training.ranks import shards
 from deepvm.errors import CheckpointError
 
 SIZE = 300_000
 
 
 def layout_of(world: int) -> Layout:
-    fields = (ChecksumField(100, 104, 5000), ChecksumField(SIZE - 4, 104, 5000))
-    return Layout(SIZE, shards(SIZE, world, [(Segment(2000, 50), world - 1)]), fields)
-
-
-def images(layout: Layout, seed: int) -> tuple[bytearray, list[bytearray]]:
-    """The whole file, and what each rank has of it: zeros where others send."""
-    whole = bytearray(random.Random(seed).randbytes(layout.size))
-    parts = [bytearray(layout.size) for _ in layout.shards]
-    for part, segments in zip(parts, layout.shards, strict=True):
-        for offset, length in segments:
-            part[offset : offset + length] = whole[offset : offset + length]
-    finish(memoryview(whole), layout)
-    return whole, parts
+    return joint_layout(world, SIZE)
 
 
 def put(
@@ -68,7 +53,7 @@ def put(
 def test_ranks_write_one_file(world: int, tmp_path: Path) -> None:
     layout = layout_of(world)
     for version in (1, 2, 3):
-        whole, parts = images(layout, version)
+        whole, parts = joint_images(layout, version)
         assert put(tmp_path, version, parts, layout, list(range(world)), "s") == [[Level.DURABLE]] * world
         path = VersionFolder(tmp_path).file("job", version)
         assert path.read_bytes() == whole
@@ -82,7 +67,7 @@ def test_a_rank_that_never_comes_leaves_the_version_before_it(
     missing: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layout = layout_of(2)
-    whole, parts = images(layout, 1)
+    whole, parts = joint_images(layout, 1)
     put(tmp_path, 1, parts, layout, [0, 1], "s")
     monkeypatch.setattr(shared_file_write.put_part, "__defaults__", (0.3,))
     (error,) = put(tmp_path, 2, parts, layout, [1 - missing], "s")
@@ -90,7 +75,7 @@ def test_a_rank_that_never_comes_leaves_the_version_before_it(
     assert [m.version for m in VersionFolder(tmp_path).manifests("job")] == [1]
     assert [n for n in names(tmp_path) if n.startswith(".job")] == []  # as large as a version, and nobody's
     # The next run takes nothing of what was left.
-    whole, parts = images(layout, 2)
+    whole, parts = joint_images(layout, 2)
     assert put(tmp_path, 2, parts, layout, [0, 1], "next") == [[Level.DURABLE]] * 2
     assert VersionFolder(tmp_path).file("job", 2).read_bytes() == whole
 
@@ -98,7 +83,7 @@ def test_a_rank_that_never_comes_leaves_the_version_before_it(
 def test_ranks_have_time_for_the_bytes_of_a_large_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 reads all of it before it commits: the others wait longer for that than for anything else."""
     layout = layout_of(2)
-    whole, parts = images(layout, 1)
+    whole, parts = joint_images(layout, 1)
     honest = shared_file_write._complete
 
     def complete(*given: object) -> object:
@@ -115,12 +100,12 @@ def test_ranks_have_time_for_the_bytes_of_a_large_version(tmp_path: Path, monkey
 def test_two_saves_of_a_number_have_files_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank that gives the first up, when others are at the second, takes nothing of that away."""
     layout = layout_of(2)
-    whole, parts = images(layout, 2)
+    whole, parts = joint_images(layout, 2)
     honest = shared_file_write._complete
 
     def complete(*given: object) -> object:
         monkeypatch.setattr(shard_module, "LEAST_BYTES_S", 1e12)
-        (error,) = put(tmp_path, 1, images(layout, 1)[1], layout, [1], "s", attempt=1)
+        (error,) = put(tmp_path, 1, joint_images(layout, 1)[1], layout, [1], "s", attempt=1)
         assert isinstance(error, CheckpointError)
         return honest(*given)  # type: ignore[arg-type]
 
@@ -134,7 +119,7 @@ def test_two_saves_of_a_number_have_files_of_their_own(tmp_path: Path, monkeypat
 def test_a_rank_that_gave_up_does_not_undo_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes its own word away while rank 0 commits: the version is there, and rank 0 says so."""
     layout = layout_of(2)
-    _, parts = images(layout, 1)
+    _, parts = joint_images(layout, 1)
     honest = VersionFolder.adopt
 
     def adopt(folder: VersionFolder, hidden: Path, manifest: CommitRecord) -> None:
@@ -148,7 +133,7 @@ def test_a_rank_that_gave_up_does_not_undo_the_commit(tmp_path: Path, monkeypatc
 
 def test_bytes_that_changed_on_their_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layout = layout_of(2)
-    _, parts = images(layout, 1)
+    _, parts = joint_images(layout, 1)
     honest = shared_file_write._checksums
     monkeypatch.setattr(shared_file_write, "_checksums", lambda shard: [crc ^ shard.rank for crc in honest(shard)])
     monkeypatch.setattr(shared_file_write.put_part, "__defaults__", (0.5,))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -13,36 +12,22 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from support.checkpoint.images import joint_images, joint_layout
 from support.checkpoint.object_store import BUCKET, Store, running
 from support.effort import THOROUGH
 from support.places import TESTS
 
-from deepvm.checkpoint.format.checksums import finish
-from deepvm.checkpoint.format.layout import CHUNK_BYTES, ChecksumField, Layout, Segment
+from deepvm.checkpoint.format.layout import CHUNK_BYTES, Layout, Segment
 from deepvm.checkpoint.format.shard import Level, Shard
 from deepvm.checkpoint.tiers import bucket_parts
 from deepvm.checkpoint.tiers.s3 import S3Tier
-from deepvm.checkpoint.training.ranks import shards
 from deepvm.errors import CheckpointError, DamagedError, TierBusyError
 
 SIZE = 30_000
 
 
 def layout_of(world: int, size: int = SIZE) -> Layout:
-    """Checksums before and behind their ranges, and bytes of the last rank within those of another."""
-    fields = (ChecksumField(100, 104, 5000), ChecksumField(size - 4, 104, 5000))
-    return Layout(size, shards(size, world, [(Segment(2000, 50), world - 1)]), fields)
-
-
-def images(layout: Layout, seed: int) -> tuple[bytearray, list[bytearray]]:
-    """The whole file, and what each rank has of it: zeros where others send."""
-    whole = bytearray(random.Random(seed).randbytes(layout.size))
-    parts = [bytearray(layout.size) for _ in layout.shards]
-    for part, segments in zip(parts, layout.shards, strict=True):
-        for offset, length in segments:
-            part[offset : offset + length] = whole[offset : offset + length]
-    finish(memoryview(whole), layout)
-    return whole, parts
+    return joint_layout(world, size)
 
 
 @pytest.fixture
@@ -100,7 +85,7 @@ def hidden(store: Store) -> list[str]:
 def test_ranks_write_one_object(world: int, store: Store, tmp_path: Path) -> None:
     layout, run, wholes = layout_of(world), Run(store, "s", world), {}
     for version in (1, 2, 3):
-        wholes[version], parts = images(layout, version)
+        wholes[version], parts = joint_images(layout, version)
         assert run.put(version, parts, layout, range(world)) == [[Level.DURABLE]] * world
     assert complete(store, tmp_path) == {2: wholes[2], 3: wholes[3]}  # keep=2
     assert hidden(store) == []
@@ -108,14 +93,14 @@ def test_ranks_write_one_object(world: int, store: Store, tmp_path: Path) -> Non
 
 def test_parts_of_many_chunks(store: Store, tmp_path: Path) -> None:
     layout = layout_of(2, 5 * CHUNK_BYTES + 7)
-    whole, parts = images(layout, 1)
+    whole, parts = joint_images(layout, 1)
     assert Run(store, "s").put(1, parts, layout, [0, 1]) == [[Level.DURABLE]] * 2
     assert complete(store, tmp_path) == {1: whole}
 
 
 def test_a_rank_without_bytes(store: Store, tmp_path: Path) -> None:
     layout = Layout(SIZE, ((Segment(0, SIZE),), ()))
-    whole, parts = images(layout, 1)
+    whole, parts = joint_images(layout, 1)
     assert Run(store, "s").put(1, parts, layout, [0, 1]) == [[Level.DURABLE]] * 2
     assert complete(store, tmp_path) == {1: whole}
 
@@ -125,7 +110,7 @@ def test_a_rank_that_never_comes_leaves_the_version_before_it(
     missing: int, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layout, run = layout_of(2), Run(store, "s")
-    first, parts = images(layout, 1)
+    first, parts = joint_images(layout, 1)
     run.put(1, parts, layout, [0, 1])
     with monkeypatch.context() as patch:
         patch.setattr(bucket_parts, "LIMIT_S", 0.3)
@@ -133,14 +118,14 @@ def test_a_rank_that_never_comes_leaves_the_version_before_it(
     assert isinstance(error, CheckpointError) and "in time" in str(error)
     assert complete(store, tmp_path) == {1: first} and hidden(store) == []
     # The next run takes nothing of what was left.
-    second, parts = images(layout, 2)
+    second, parts = joint_images(layout, 2)
     assert Run(store, "next").put(2, parts, layout, [0, 1]) == [[Level.DURABLE]] * 2
     assert complete(store, tmp_path)[2] == second
 
 
 def test_a_part_that_is_not_what_was_sent(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layout, run = layout_of(2), Run(store, "s")
-    _, parts = images(layout, 1)
+    _, parts = joint_images(layout, 1)
     honest = run.tiers[0]._bucket._read
 
     def flipped(key: str, **options: str) -> bytes:
@@ -158,7 +143,7 @@ def test_a_part_that_is_not_what_was_sent(store: Store, tmp_path: Path, monkeypa
 def test_a_newer_version_overtakes(store: Store) -> None:
     """Rank 0 waits for others no longer than the version is wanted."""
     layout, run, left = layout_of(2), Run(store, "s"), [3]
-    _, parts = images(layout, 1)
+    _, parts = joint_images(layout, 1)
 
     def ready(end: int) -> None:
         left[0] -= 1
@@ -172,7 +157,7 @@ def test_a_newer_version_overtakes(store: Store) -> None:
 def test_generations(store: Store, tmp_path: Path) -> None:
     """An older one is refused, and takes nothing of a newer one away."""
     layout = layout_of(2)
-    whole, parts = images(layout, 1)
+    whole, parts = joint_images(layout, 1)
     old, new = Run(store, "old", epoch=1), Run(store, "new", epoch=2)
     assert all("generation 1 is over" in str(found) for found in old.put(1, parts, layout, [0, 1]))
     sent = new.tiers[1]._parts.name(Shard("job", 1, 1, layout, memoryview(parts[1])), 1, 2)
@@ -190,12 +175,13 @@ def test_generations(store: Store, tmp_path: Path) -> None:
 
 CHILD = """
 import sys
-from test_bucket_parts import SIZE, images, layout_of
+from support.checkpoint.images import joint_images
+from test_bucket_parts import layout_of
 from deepvm.checkpoint.format.shard import Shard
 from deepvm.checkpoint.tiers.s3 import S3Tier
 rank = int(sys.argv[3])
 layout = layout_of(2)
-parts = images(layout, 2)[1]
+parts = joint_images(layout, 2)[1]
 tier = S3Tier(sys.argv[1], "run", keep=2, threads=1, attempts=1, endpoint=sys.argv[2], session="s")
 print("ready", flush=True); sys.stdin.readline()
 tier.put(Shard("job", 2, rank, layout, memoryview(parts[rank])), lambda level: None)
@@ -225,7 +211,7 @@ def killed_with(store: Store, rank: int, after: int, run: Run) -> tuple[bool, ob
         store.trouble = trouble
         child.stdin.write(b"go\n")
         child.stdin.flush()
-        (got,) = run.put(2, images(layout_of(2), 2)[1], layout_of(2), [1 - rank])
+        (got,) = run.put(2, joint_images(layout_of(2), 2)[1], layout_of(2), [1 - rank])
         store.trouble = lambda method, path: None
         child.stdin.close()
         child.wait(60)
@@ -239,14 +225,14 @@ def test_a_rank_that_is_killed_at_any_request(
 ) -> None:
     """Version 2 is there or not, never in part; the one before it stays, and the next run leaves nothing of it."""
     layout = layout_of(2)
-    first, (second, _) = images(layout, 1)[0], images(layout, 2)
+    first, (second, _) = joint_images(layout, 1)[0], joint_images(layout, 2)
     kills = 0
     for after in itertools.count(0, (2, 7)[not rank] // (1 + THOROUGH)):
         run = Run(store, "s")
         for tier in run.tiers[:1]:
             for version in (1, 2):
                 tier.delete("job", version)
-        assert run.put(1, images(layout, 1)[1], layout, [0, 1], attempt=1) == [[Level.DURABLE]] * 2
+        assert run.put(1, joint_images(layout, 1)[1], layout, [0, 1], attempt=1) == [[Level.DURABLE]] * 2
         with monkeypatch.context() as patch:
             patch.setattr(bucket_parts, "LIMIT_S", 2.0)
             was_killed, got = killed_with(store, rank, after, run)
@@ -255,7 +241,7 @@ def test_a_rank_that_is_killed_at_any_request(
         if got == [Level.DURABLE]:
             assert found[2] == second
         after_run = Run(store, f"next-{after}")
-        third, parts = images(layout, 3)
+        third, parts = joint_images(layout, 3)
         assert after_run.put(3, parts, layout, [0, 1]) == [[Level.DURABLE]] * 2
         assert hidden(store) == []
         after_run.tiers[0].delete("job", 3)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.files.writer_lock import WRITERS
-from deepvm.checkpoint.format.checksums import chunk_crcs
+from deepvm.checkpoint.format.checksums import chunk_crcs, finish
 from deepvm.checkpoint.format.layout import CHUNK_BYTES, ChecksumField, Layout, Segment
 from deepvm.checkpoint.format.manifest import CommitRecord
 from deepvm.checkpoint.format.shard import Shard
@@ -46,6 +46,25 @@ FOLDER_LABELS += REPLACED
 def noise(size: int, seed: int = 0) -> bytearray:
     """Bytes that look like weights: not two pages alike."""
     return bytearray(random.Random(seed).randbytes(size))
+
+
+def joint_layout(world: int, size: int) -> Layout:
+    """Of several ranks: checksums before and behind their ranges, and bytes of the last rank within another's."""
+    fields = (ChecksumField(100, 104, 5000), ChecksumField(size - 4, 104, 5000))
+    from deepvm.checkpoint.training.ranks import shards  # needs torch
+
+    return Layout(size, shards(size, world, [(Segment(2000, 50), world - 1)]), fields)
+
+
+def joint_images(layout: Layout, seed: int) -> tuple[bytearray, list[bytearray]]:
+    """The whole file, and what each rank has of it: zeros where others send."""
+    whole = noise(layout.size, seed)
+    parts = [bytearray(layout.size) for _ in layout.shards]
+    for part, segments in zip(parts, layout.shards, strict=True):
+        for offset, length in segments:
+            part[offset : offset + length] = whole[offset : offset + length]
+    finish(memoryview(whole), layout)
+    return whole, parts
 
 
 def aligned(data: bytes | bytearray) -> memoryview:
