@@ -29,10 +29,14 @@ class Orphan:
 
 @dataclass(frozen=True)
 class Search:
-    """What was found, and what could not be asked or ended: others may live."""
+    """What was found, and what could not be asked or ended: others may live.
+
+    ``jobs``: the names of those that could be looked at; a name that was asked for and is not among them is misspelt.
+    """
 
     orphans: list[Orphan]
     problems: list[str]
+    jobs: list[str]
 
 
 @dataclass(frozen=True)
@@ -59,9 +63,10 @@ def search(
     ``owned``: clouds that know whose machines are. They may have some of jobs in ``folder`` that the history lacks;
     those are released only if ``named``: another history, or another computer, may need them.
     """
-    found = Search([], [])
+    found = Search([], [], [])
     jobs = [_Job(row.name, row.spec["cloud"], row.folder, row) for row in history.jobs()]
     jobs += _lost(jobs, cloud_of, folder, owned, found.problems)
+    found.jobs.extend(dict.fromkeys(job.name for job in jobs))
     for job in jobs:
         if named and job.name not in named:
             continue

@@ -56,6 +56,11 @@ def test_hundreds_of_jobs(run: Run, folder: Path) -> None:
     assert code == 0 and len(out.splitlines()) == 302
 
 
+def test_a_misspelt_job_is_not_one_without_machines(run: Run, folder: Path) -> None:
+    code, _, err = run("jobs", "orphans", "--release", "resnet-8")
+    assert code == 2 and "resnet-8" in err and "did you mean resnet-7?" in err
+
+
 def test_inject_where_the_cloud_cannot(run: Run, folder: Path) -> None:
     code, _, err = run("inject", "resnet-7", "--mttp", "30s")
     assert (
