@@ -96,12 +96,18 @@ class AgentLink:
         self._of_ns += of_ns
         board.set_of_rank(self.local_rank, RankWord.BETWEEN_NS, self._between_ns)
         board.set_of_rank(self.local_rank, RankWord.OF_NS, self._of_ns)
-        if self.rank == 0 and self.knows_all and (words[Word.REQUEST] != self._request or self._policy_wants(step)):
+        asked = words[Word.REQUEST] != self._request and not self._holds_at(step)
+        if self.rank == 0 and self.knows_all and (asked or self._policy_wants(step)):
             save = self._asked()
             if self.world == 1:
                 return save
             self._announce(step + 1, save)
         return board.scheduled(step)
+
+    def _holds_at(self, step: int) -> bool:
+        """Whether machines may end behind this step: nobody would acknowledge another one there."""
+        due = self.board.scheduled(step)
+        return due is not None and due.reason.holds
 
     def _announce(self, step: int, save: Scheduled) -> None:
         """Have all ranks know of a save: until all machines have it, this rank takes part in no further step.

@@ -106,6 +106,24 @@ def test_a_weaker_request_does_not_hide_one_that_nobody_has_taken(tmp_path: Path
     assert link.stepped(5, 5) == Scheduled(SaveReason.USER, 0, 9), "it came too late"
 
 
+def test_a_second_wish_waits_while_ranks_save_before_a_preemption(tmp_path: Path) -> None:
+    """Other machines may end once they have saved: nobody would acknowledge a further step there."""
+    board = Board.create(tmp_path / BOARD)
+    link = Direct(tmp_path, rank=0, local_rank=0, world=2, local_world=1)
+    board.request(SaveReason.STOP, 77)
+    assert link.stepped(1, 5) is None
+    board.request(SaveReason.STOP, 78)  # as another machine's agent, which has heard of it later
+    assert link.stepped(2, 5) == Scheduled(SaveReason.STOP, 77, 1)
+    assert board.scheduled(3) is None
+    assert link.stepped(3, 5) is None  # training goes on all the same
+    assert link.stepped(4, 5) == Scheduled(SaveReason.STOP, 78, 2)
+    board.request(SaveReason.USER, 0)
+    assert link.stepped(5, 5) is None
+    board.request(SaveReason.EMERGENCY, 79)
+    assert link.stepped(6, 5) == Scheduled(SaveReason.USER, 0, 3)
+    assert link.stepped(7, 5) == Scheduled(SaveReason.EMERGENCY, 79, 4), "nobody holds for that: it cannot wait"
+
+
 @pytest.mark.parametrize("world", [1, 2])
 def test_fixed_steps_are_kept_to_however_seldom_the_agent_looks(world: int, tmp_path: Path) -> None:
     board = Board.create(tmp_path / BOARD)
