@@ -1,0 +1,59 @@
+"""A thread writes copies while training goes on (ECRL 4.4): barrier, capture, enqueue, barrier."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from typing import Any
+
+from deepvm.lab.strategies.base import CheckpointRow, Setting
+from deepvm.lab.strategies.blocking import Blocking, barrier
+from deepvm.lab.training.state import State
+
+_UNCLONED_S = 0.1
+"""So late a state that was not copied is written, on purpose: training has changed it by then."""
+
+
+class Overlapped(Blocking):
+    """At most so many checkpoints wait to be written; then training waits for one."""
+
+    def __init__(self, state: State, setting: Setting) -> None:
+        """Start the thread, on rank 0."""
+        super().__init__(state, setting)
+        self._waiting: queue.Queue[tuple[CheckpointRow, dict[str, Any]] | None] = queue.Queue()
+        self._room = threading.Semaphore(setting.most_in_flight)
+        self._thread = threading.Thread(target=self._write_all, name="checkpoints", daemon=True)
+        if not state.rank:
+            self._thread.start()
+
+    def save(self, step: int) -> None:
+        """Collective."""
+        began_s = time.perf_counter()
+        barrier(self.state)
+        row = CheckpointRow(step)
+        captured = self.captured(row, clone="uncloned" not in self.setting.controls)
+        if captured is not None:
+            copied_s = time.perf_counter()
+            self._room.acquire()
+            row.backpressure_s = time.perf_counter() - copied_s
+        barrier(self.state)
+        row.stall_s = time.perf_counter() - began_s
+        if captured is not None:
+            self._waiting.put((row, captured))
+
+    def _write_all(self) -> None:
+        for row, captured in iter(self._waiting.get, None):
+            if "uncloned" in self.setting.controls:
+                time.sleep(_UNCLONED_S)
+            began_s = time.perf_counter()
+            self.put(row, captured)
+            row.background_s = time.perf_counter() - began_s
+            self.setting.record(row)
+            self._room.release()
+
+    def close(self) -> None:
+        """Write what waits."""
+        if self._thread.is_alive():
+            self._waiting.put(None)
+            self._thread.join()
