@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from deepvm.checkpoint.checkpointer import Checkpointer
 from deepvm.checkpoint.training.save_handle import Handle
-from deepvm.lab.strategies.base import CheckpointRow, Setting, Strategy
+from deepvm.lab.strategies.base import CheckpointRow, Setting, Strategy, due
 from deepvm.lab.training.state import State
 
 
@@ -37,7 +37,9 @@ class Deepvm(Strategy):
         return self._made.restore_latest(allow_fresh=True)
 
     def save(self, step: int) -> None:
-        """It has begun at the optimizer's step."""
+        """It has begun at the optimizer's step, unless ranks end here by plan."""
+        if not due(step, self.setting.every):
+            self._made.save(block=True)
         self.stepped(step)
 
     def stepped(self, step: int) -> None:

@@ -147,8 +147,10 @@ class Trainer:
             dist.barrier()
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        # With the process's own generator each new iterator would draw a number: once more in a training that resumes.
+        own = torch.Generator()
         while True:
-            yield from DataLoader(self._samples, batch_sampler=self._sampler)  # type: ignore[arg-type]
+            yield from DataLoader(self._samples, batch_sampler=self._sampler, generator=own)
 
     def _step(self, step: int, loader: Iterator[tuple[Tensor, Tensor, Tensor]]) -> None:
         epoch, cursor = self._sampler.epoch, self._sampler.cursor_step
@@ -227,5 +229,8 @@ def _path(dataset: dict[str, Any]) -> Path | None:
 def main(order_file: str) -> None:
     """A rank as the environment says, of the attempt in a file."""
     order = Order.of(json.loads(Path(order_file).read_bytes()))
+    if order.tiers:
+        os.environ["DEEPVM_TOKEN_FILE"] = str(order.folder / "token")
+    os.environ["DEEPVM_EPOCH"] = str(order.attempt + 1)
     trainer = Trainer(order, int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
     trainer.run()
