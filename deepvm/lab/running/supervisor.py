@@ -149,7 +149,9 @@ class Supervisor:
         write_bytes(file, json.dumps(order.document()).encode())
         logs = [_Tail(folder / steps_of(rank)) for rank in range(world)]
         began = time.time()
-        watched = _Watched(folder, number, world, self._launcher.start(file, world, _free_port()), self._node, began, logs)
+        watched = _Watched(
+            folder, number, world, self._launcher.start(file, world, _free_port()), self._node, began, logs
+        )
         try:
             state, detected = self._watch(watched)
         finally:

@@ -62,7 +62,9 @@ class _Launched(Attempt):
         return [0 if any(row["event"] == "ended" for row in self._events(r)) else code or 1 for r in range(self._world)]
 
     def workers(self) -> Sequence[int]:
-        started = [[row["pid"] for row in self._events(rank) if row["event"] == "started"] for rank in range(self._world)]
+        started = [
+            [row["pid"] for row in self._events(rank) if row["event"] == "started"] for rank in range(self._world)
+        ]
         return [pids[-1] for pids in started if pids]
 
     def agent(self) -> int | None:
