@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from deepvm.catalog.documents.yaml_file import Lines, YamlFormat
 from deepvm.core.spelling import joined
+from deepvm.io.user_dirs import data_folder
 from deepvm.lab.faults.base import DiskFault, Strike, Target, When
 from deepvm.lab.faults.registry import FAULTS, find_fault
 from deepvm.lab.strategies.registry import SHORT, STRATEGIES, find_strategy
@@ -239,6 +240,11 @@ def _faults(failures: Any) -> Iterator[tuple[str, Strikes]]:
 
 def _contradictions(found: MatrixFile, lines: Lines) -> Iterator[str]:
     """Keys that do not go together."""
+    for key in ("datasets", "models"):
+        names = [one.name for one in getattr(found, key)]
+        twice = [place for place, name in enumerate(names) if name in names[:place]]
+        if twice:
+            yield f"{lines.said(key, twice[0])}{names[twice[0]]} twice: runs are named after it"
     if (found.world is None) == (found.elastic is None):
         where = lines.said("elastic") if found.elastic is not None else ""
         yield f"{where}either world or elastic"
@@ -306,3 +312,8 @@ FORMAT = YamlFormat(
 def read_matrix(path: Path) -> MatrixFile:
     """Read a matrix file. Raises what :meth:`~deepvm.catalog.documents.yaml_file.YamlFormat.read` raises."""
     return FORMAT.read(path)
+
+
+def quick_matrix() -> MatrixFile:
+    """The matrix that comes with deepvm, of five minutes."""
+    return read_matrix(data_folder() / "lab" / "quick.yaml")
