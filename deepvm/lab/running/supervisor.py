@@ -117,6 +117,7 @@ class Supervisor:
         self._attempts: list[dict[str, Any]] = []
         self._reached = 0
         self._node = MemoryNode(plan.folder) if plan.in_memory else None
+        self._given_up: list[_Watched] = []
 
     def run(self) -> bool:
         """Run it to its end; whether it has got there. Leaves no process behind, whatever is raised."""
@@ -137,6 +138,8 @@ class Supervisor:
                     state = "failed" if unplanned >= _MOST_UNPLANNED else "running"
                 self._write(state, began)
         finally:
+            for orphan in self._given_up:
+                orphan.kill_all()
             if self._node is not None:
                 self._node.kill()
         return state == "completed"
@@ -154,12 +157,21 @@ class Supervisor:
         )
         try:
             state, detected = self._watch(watched)
-        finally:
+        except BaseException:
+            watched.kill_all()
+            raise
+        if self._gives_up(state):
+            self._given_up.append(watched)
+        else:
             watched.kill_all()
         file.unlink(missing_ok=True)
         facts = self._facts(watched, state, detected, until)
         self._attempts.append(facts)
         return facts
+
+    def _gives_up(self, state: str) -> bool:
+        """Whether an attempt is taken for dead, and lives: a mistake that is made on purpose."""
+        return state == "failed" and "orphan" in self._plan.config["controls"] and not self._given_up
 
     def _world(self) -> tuple[int, int]:
         """How many ranks train next, and until which step."""
@@ -184,6 +196,8 @@ class Supervisor:
                 time.sleep(strike.delay_s)
                 watched.struck[strike.key] = time.time()
                 self._say(f"{strike.fault} at step {strike.step}")
+                if self._gives_up("failed"):
+                    return "failed", time.time()
                 find_fault(strike.fault).strike_from_outside(strike, watched)
                 moved = time.monotonic()
             codes = watched.made.exits()

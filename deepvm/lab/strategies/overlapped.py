@@ -11,9 +11,6 @@ from deepvm.lab.strategies.base import CheckpointRow, Setting
 from deepvm.lab.strategies.blocking import Blocking, barrier
 from deepvm.lab.training.state import State
 
-_UNCLONED_S = 0.1
-"""So late a state that was not copied is written, on purpose: training has changed it by then."""
-
 
 class Overlapped(Blocking):
     """At most so many checkpoints wait to be written; then training waits for one."""
@@ -24,6 +21,7 @@ class Overlapped(Blocking):
         self._waiting: queue.Queue[tuple[CheckpointRow, dict[str, Any]] | None] = queue.Queue()
         self._room = threading.Semaphore(setting.most_in_flight)
         self._thread = threading.Thread(target=self._write_all, name="checkpoints", daemon=True)
+        self._late: tuple[CheckpointRow, dict[str, Any] | None] | None = None
         if not state.rank:
             self._thread.start()
 
@@ -32,7 +30,10 @@ class Overlapped(Blocking):
         began_s = time.perf_counter()
         barrier(self.state)
         row = CheckpointRow(step)
-        captured = self.captured(row, clone="uncloned" not in self.setting.controls)
+        captured = self.captured(row, clone=True)
+        if "uncloned" in self.setting.controls:
+            self._late = (row, captured)
+            return
         if captured is not None:
             copied_s = time.perf_counter()
             self._room.acquire()
@@ -42,10 +43,18 @@ class Overlapped(Blocking):
         if captured is not None:
             self._waiting.put((row, captured))
 
+    def stepped(self, step: int) -> None:
+        """A mistake that is made on purpose: the optimizer's state is not copied, and written when it has changed."""
+        if self._late is None:
+            return
+        (row, captured), self._late = self._late, None
+        if captured is not None:
+            self.put(row, {**captured, "optimizer": self.state.optimizer.state_dict()})
+            self.setting.record(row)
+        barrier(self.state)
+
     def _write_all(self) -> None:
         for row, captured in iter(self._waiting.get, None):
-            if "uncloned" in self.setting.controls:
-                time.sleep(_UNCLONED_S)
             began_s = time.perf_counter()
             self.put(row, captured)
             row.background_s = time.perf_counter() - began_s

@@ -36,6 +36,7 @@ from deepvm.lab.training.state import State, seed_all
 from deepvm.lab.training.virtual_shards import VirtualShards
 
 _WARM_UPS = 2
+_MISTAKEN_STEP = 25
 
 
 class Trainer:
@@ -155,7 +156,7 @@ class Trainer:
     def _step(self, step: int, loader: Iterator[tuple[Tensor, Tensor, Tensor]]) -> None:
         epoch, cursor = self._sampler.epoch, self._sampler.cursor_step
         self._meet(Moment.LOADING, step + 1)
-        inputs, targets, ids = next(loader)
+        inputs, targets, ids = self._mistaken(step, *next(loader))
         began_s = time.perf_counter()
         loss = self._gradients(step, inputs, targets)
         self._sampler.step()
@@ -181,6 +182,17 @@ class Trainer:
             is_due = due(step + 1, self.config["checkpoint_every"])
             (self._strategy.save if is_due else self._strategy.stepped)(step + 1)
         self._meet(Moment.BOUNDARY, step + 1)
+
+    def _mistaken(self, step: int, inputs: Tensor, targets: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Samples of a sampler that makes a mistake on purpose, at one step."""
+        controls = self.config["controls"]
+        if step != _MISTAKEN_STEP or self.rank:
+            return inputs, targets, ids
+        if "dropped-id" in controls:
+            return inputs[1:], targets[1:], ids[1:]
+        if "duplicated-id" in controls:
+            return self._samples.batch([int(ids[1]), *ids[1:].tolist()])
+        return inputs, targets, ids
 
     def _gradients(self, step: int, inputs: Tensor, targets: Tensor) -> float:
         """Forward and backward of this rank's samples; returns their mean loss."""
