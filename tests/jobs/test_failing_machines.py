@@ -232,14 +232,15 @@ def test_anchors_count_by_themselves() -> None:
 def at_once(steps: int = 0) -> World:
     """A job whose only trainer, m2, has just failed; whether its anchor, m1, lives is not known yet."""
     world = World(Terms(1, 1, anchor=(Pool("m", "z", "on-demand", 1.0),), anchors=1), 0.0, pools=(SPOT,))
-    for events, now_s in (
+    told: list[tuple[list[d.Event], float]] = [
         ([d.Tick()], 0.0),
         ([d.Listed({"m1": 0.0, "m2": 0.0})], 1.0),
         ([d.Heard("m1", warm=True), d.Heard("m2", warm=True)], 5.0),
         ([d.Started("m2", 1, 0), d.Heard("m2", 1, steps, warm=True)], 6.0),
         ([d.Ended("m2", 1, 1, steps)], 7.0),
         ([d.Heard("m2", 1, steps, warm=True)], 8.0),
-    ):
+    ]
+    for events, now_s in told:
         world, _ = react(world, events, now_s)
     assert (world.anchors, world.members) == (("m1",), ("m2",))
     return world
