@@ -18,6 +18,7 @@ from deepvm.jobs.decisions.world import Pool, Terms, World
 from deepvm.jobs.decisions.world_document import from_document, to_document
 from deepvm.jobs.history.final import final_document
 
+SPOT = Pool("a", "z", "spot", 3.6)
 BROKEN = """
 import os
 if b"deepvm.jobs.agent.main" in open("/proc/self/cmdline", "rb").read():
@@ -226,3 +227,51 @@ def test_anchors_count_by_themselves() -> None:
         world = ended(world, 10.0 * n + 1)
     assert world.job is Job.STOPPED and world.ending.startswith("machines keep failing: the last 3 ended")
     assert len(world.machines) == 4
+
+
+def at_once(steps: int = 0) -> World:
+    """A job whose only trainer, m2, has just failed; whether its anchor, m1, lives is not known yet."""
+    world = World(Terms(1, 1, anchor=(Pool("m", "z", "on-demand", 1.0),), anchors=1), 0.0, pools=(SPOT,))
+    told: list[tuple[list[d.Event], float]] = [
+        ([d.Tick()], 0.0),
+        ([d.Listed({"m1": 0.0, "m2": 0.0})], 1.0),
+        ([d.Heard("m1", warm=True), d.Heard("m2", warm=True)], 5.0),
+        ([d.Started("m2", 1, 0), d.Heard("m2", 1, steps, warm=True)], 6.0),
+        ([d.Ended("m2", 1, 1, steps)], 7.0),
+        ([d.Heard("m2", 1, steps, warm=True)], 8.0),
+    ]
+    for events, now_s in told:
+        world, _ = react(world, events, now_s)
+    assert (world.anchors, world.members) == (("m1",), ("m2",))
+    return world
+
+
+@pytest.mark.parametrize("steps", [0, 40])
+def test_trainers_that_fail_because_their_anchor_is_gone_have_not_failed(steps: int) -> None:
+    """They cannot reach the memory node, and nobody knows yet why."""
+    world = at_once(steps)
+    assert world.formed and not world.job.over
+    for lost in range(3):  # it may happen again and again
+        anchor, number = world.anchors[0], world.generation
+        world, _ = react(world, [d.Listed({"m2": 0.0}, {anchor: (0.0, 9.0)})], 9.0 + 10 * lost)
+        assert (world.job, world.formed, world.crashes) == (Job.FORMING, False, 0)
+        (fresh,) = (m.id for m in world.machines.values() if m.state is Machine.INTENT)
+        world, _ = react(world, [d.Launched(fresh, 10.0), d.Heard(fresh, warm=True)], 10.0 + 10 * lost)
+        assert (world.generation, world.anchors) == (number + 1, (fresh,))
+        world, _ = react(world, [d.Started("m2", number + 1, 0)], 11.0 + 10 * lost)
+        world, _ = react(world, [d.Ended("m2", number + 1, 1, steps)], 12.0 + 10 * lost)
+        world, _ = react(world, [d.Heard("m2", number + 1, steps, warm=True)], 13.0 + 10 * lost)
+
+
+def test_trainers_that_fail_beside_a_silent_anchor_are_judged_without_it() -> None:
+    world = at_once()
+    for now_s in range(9, 60):
+        world, _ = react(world, d.Heard("m2", world.generation, warm=True), float(now_s))
+        if not world.formed:
+            break
+    assert (world.job, world.crashes, now_s) == (Job.FORMING, 0, 5 + 15)
+
+
+def test_trainers_that_fail_beside_an_anchor_that_lives_have_failed() -> None:
+    world, _ = react(at_once(), d.Heard("m1", warm=True), 9.0)
+    assert world.job is Job.FAILED

@@ -114,10 +114,13 @@ def _judged(world: World) -> _Step:
         return world, []
     if world.suspected_s is None:
         return replace(world, suspected_s=world.now_s), []
-    # A trainer fails when a peer is gone: all machines must have been heard since.
-    heard = [world.machines[m].heard_s or 0.0 for m in world.members]
+    # A trainer fails when a peer is gone, or a memory node: all machines must have been heard since.
+    anchors = [m for a in world.anchors if (m := world.machines[a]).state is Machine.MEMBER]
+    heard = [m.heard_s or 0.0 for m in (*map(world.machines.__getitem__, world.members), *anchors)]
     if min(heard) <= world.suspected_s:
         return world, []
+    if len(anchors) < len(world.anchors):
+        return begun_anew(world), []
     # A network that was cut for a moment breaks a collective, too, and somebody may kill a trainer; a bug breaks it
     # twice at the same step, and a script that fails by itself at once does so again.
     further, killed = world.reached > world.crashed_at, _KILLED in world.exits.values()
