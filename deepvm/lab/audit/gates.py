@@ -1,7 +1,7 @@
 """The gates that each run must pass: what each asks, and the answer from the files that the run has left (ECRL 5.9).
 
-What a rank did at a step is what the last attempt logged that did it: earlier ones were lost with their failure. Nothing
-here is read from the code that trained; orders, windows and hashes are computed anew from their definitions.
+What a rank did at a step is what the last attempt logged that did it: earlier ones were lost with their failure.
+Nothing here is read from the code that trained; orders, windows and hashes are computed anew.
 """
 
 from __future__ import annotations

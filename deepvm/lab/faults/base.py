@@ -117,7 +117,7 @@ class Victim(Protocol):
         """Kill the memory node, and start an empty one after ``down_s``."""
 
 
-class Fault(ABC):
+class Fault:
     """A kind of failure. Faults have no state: what was done stands in the records of the run."""
 
     ends: ClassVar[bool] = True

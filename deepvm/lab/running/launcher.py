@@ -42,7 +42,8 @@ class Launcher(ABC):
         """Start ``world`` ranks of the attempt that is described in a file; rank 0 listens at ``port``."""
 
     def close(self) -> None:
-        """End what helps it."""
+        """End what helps it, if anything does."""
+        return
 
 
 LAUNCHERS = {

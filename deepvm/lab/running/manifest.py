@@ -1,4 +1,4 @@
-"""The list of a matrix's runs and what became of them: whole on disk at every moment, so that a killed matrix goes on."""
+"""The list of a matrix's runs and what became of them: whole on disk at every moment."""
 
 from __future__ import annotations
 

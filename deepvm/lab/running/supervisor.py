@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -219,7 +218,7 @@ class Supervisor:
         ends = [key for key in struck if find_fault(key.rpartition("-")[0].rpartition("-")[0]).ends]
         causes = ends if state != "completed" else []
         if state == "hung":
-            causes = [*causes, "hang"] if not causes else causes
+            causes = causes or ["hang"]
         for log in watched.logs:
             log.look()
         joined = _latest(events, "joined")

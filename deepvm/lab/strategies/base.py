@@ -76,6 +76,7 @@ class Strategy(ABC):
 
     def stepped(self, step: int) -> None:
         """A step has ended at which none is due."""
+        return
 
     @abstractmethod
     def close(self) -> None:

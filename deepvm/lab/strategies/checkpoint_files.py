@@ -70,16 +70,14 @@ class CheckpointFiles:
 
     def newest(self) -> tuple[int, bytes, int] | None:
         """The newest checkpoint that is as it was written: its steps, its bytes, how many damaged ones are newer."""
-        damaged = 0
-        for path in sorted(self._folder.glob("step-*.json"), reverse=True):
+        for damaged, path in enumerate(sorted(self._folder.glob("step-*.json"), reverse=True)):
             try:
                 record = json.loads(path.read_bytes())
                 data = (self._folder / str(record["file"])).read_bytes()
                 if hashlib.sha256(data).hexdigest() == record["sha256"]:
                     return int(record["step"]), data, damaged
             except (OSError, ValueError, KeyError):
-                pass
-            damaged += 1
+                continue
         return None
 
     def _forget(self) -> None:

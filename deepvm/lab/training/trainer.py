@@ -1,8 +1,8 @@
 """One rank of a training, in the strict order of a step (ECRL 4.6), from its newest checkpoint to its last step.
 
-Two things make W > 2 ranks come back bit for bit, which ECRL does not do: DistributedDataParallel divides gradients into
-other buckets after the first iteration of a process, so a restarted one would add them in another order, unless two
-iterations are spent before the state is loaded; and the random numbers of all ranks are restored, not those of rank 0.
+Two things make more than two ranks come back bit for bit, which ECRL does not do: DistributedDataParallel divides
+gradients into other buckets after the first iteration of a process, so a restarted one would add them in another order,
+unless two iterations are spent before the state is loaded; and the random numbers of all ranks are restored.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Steps that have the same result for any number of ranks: samples are computed in a fixed number of shards.
 
-Each shard is a batch of its own, with a seed of its own for dropout, and gradients, buffers and losses of all shards are
-added in a fixed tree. A rank computes one shard or several; floating-point numbers are added in the same order by all.
+Each shard is a batch of its own, with a seed of its own for dropout, and gradients, buffers and losses of all shards
+are added in a fixed tree. A rank computes one shard or several; numbers are added in the same order by all.
 """
 
 from __future__ import annotations
