@@ -52,7 +52,7 @@ CONTROLS: Mapping[str, Control] = {
     "cold-ddp": Control("gradients of 4 ranks are added in another order", "parameters", world=4, dropout=0.0),
     "vacuous": Control("a kill strikes before training has begun", "failures", strikes=(Strike("kill", 0),)),
     "orphan": Control(
-        "a process that is given up goes on writing", "leftovers", world=1, strikes=(Strike("kill", 30),)
+        "a process that is given up goes on writing", "leftovers", world=1, strikes=(Strike("kill", 21),)
     ),
     "early-commit": Control(
         "a checkpoint is committed before its data", "stories", strikes=(Strike("kill", 39, target=Target.WRITE),)

@@ -186,7 +186,7 @@ def _stories(run: Records) -> Iterator[str]:
     unplanned = [one["attempt"] for one in attempts if one["state"] != "completed" and not one["causes"]]
     if unplanned:
         yield f"attempt {unplanned[0]} failed, and nothing had been planned"
-    broken = any(strike["fault"] in ("torn", "flip") or strike["target"] == "write" for strike in run.config["strikes"])
+    broken = any(strike["fault"] in ("torn", "flip") for strike in run.config["strikes"])
     for one in attempts:
         if one["damaged"] and not broken:
             yield f"attempt {one['attempt']} found a damaged checkpoint, and nothing had damaged one"

@@ -35,6 +35,8 @@ class CheckpointFiles:
         self._folder, self._attempt, self._keep = folder, attempt, keep
         self._fence = EpochFile(folder, "lab")
         self._fence.begin(attempt)
+        for path in folder.glob(".step-*"):  # what an older attempt was writing as it was killed
+            path.unlink(missing_ok=True)
 
     def write(self, step: int, data: bytes | memoryview, *, early: bool = False) -> Written:
         """Write a checkpoint, several times if need be. ``early``: the pointer first, which is a mistake.

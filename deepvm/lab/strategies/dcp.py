@@ -31,6 +31,8 @@ class Dcp(Strategy):
         setting.folder.mkdir(parents=True, exist_ok=True)
         if not state.rank:
             self._fence.begin(setting.attempt)
+            for path in setting.folder.glob(".step-*"):  # what an older attempt was writing as it was killed
+                shutil.rmtree(path, ignore_errors=True)
 
     def save(self, step: int) -> None:
         """Collective."""

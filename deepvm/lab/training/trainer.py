@@ -36,7 +36,7 @@ from deepvm.lab.training.state import State, seed_all
 from deepvm.lab.training.virtual_shards import VirtualShards
 
 _WARM_UPS = 2
-_MISTAKEN_STEP = 25
+_MISTAKEN_STEP, _ORPHAN_S = 25, 0.1
 
 
 class Trainer:
@@ -159,6 +159,8 @@ class Trainer:
         inputs, targets, ids = self._mistaken(step, *next(loader))
         began_s = time.perf_counter()
         loss = self._gradients(step, inputs, targets)
+        if "orphan" in self.config["controls"]:  # it must live until the next attempt has begun
+            time.sleep(_ORPHAN_S)
         self._sampler.step()
         self.state.optimizer.step()
         self.state.scheduler.step()
