@@ -20,7 +20,7 @@ CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "adaptive, some missed": ("adaptive", 1, {"mttp": "6s", "count": 3, "grace": "6s", "missed": 0.5}),
     "two machines": ("static:40", 2, {"mttp": "12s", "count": 2, "grace": "6s", "missed": 0.5}),
 }
-RUNS, GRACE_S = 3, 6.0
+RUNS = 3
 
 
 @pytest.fixture
@@ -40,16 +40,6 @@ def run(home: Home, case: str, seed: int) -> dict[str, Any]:
     return dict(found["validation"])
 
 
-def allowed(found: dict[str, Any], count: int) -> float:
-    """How far one run may be off: a machine that goes in the last seconds does so in one of them only.
-
-    Where training ends between a notice and the end of the machine, its replacement is paid for in fact alone.
-    """
-    fact = found["fact"]
-    replaced = fact["preemptions"] > found["forecast"]["preemptions"]
-    return float(0.08 + replaced * GRACE_S / (count * fact["total_s"]))
-
-
 @pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.parametrize("case", CASES)
@@ -58,8 +48,8 @@ def test_local_runs_agree_with_the_simulator(home: Home, case: str) -> None:
     for figure in ("total_s", "cost_usd"):
         off = [one["deviation"][figure] for one in found]
         sys.stdout.write(f"{case}, {figure}: {[f'{o:+.1%}' for o in off]}, mean {fmean(off):+.1%}\n")
-        assert abs(fmean(off)) < 0.05, found
-        assert all(abs(one) < allowed(f, CASES[case][1]) for one, f in zip(off, found, strict=True)), found
+        # One run may be off by more: a machine that goes in the last seconds does so in one of them only.
+        assert abs(fmean(off)) < 0.05 and max(map(abs, off)) < 0.08, found
     # A machine that goes in the last steps may be just gone in one of them.
     assert sum(abs(one["forecast"]["preemptions"] - one["fact"]["preemptions"]) for one in found) <= 1, found
 
