@@ -87,7 +87,7 @@ class AgentLink:
 
         Of the ``of_ns`` since the end of the step before it, ``between_ns`` passed until this one began; 0: unknown.
         """
-        board, words = self.board, self._words
+        board = self.board
         if self._unmet:
             self.meet()
         board.set_of_rank(self.local_rank, RankWord.STEP, step)
@@ -96,18 +96,22 @@ class AgentLink:
         self._of_ns += of_ns
         board.set_of_rank(self.local_rank, RankWord.BETWEEN_NS, self._between_ns)
         board.set_of_rank(self.local_rank, RankWord.OF_NS, self._of_ns)
-        asked = words[Word.REQUEST] != self._request and not self._holds_at(step)
-        if self.rank == 0 and self.knows_all and (asked or self._policy_wants(step)):
+        if self.rank == 0 and self.knows_all and (self._is_asked(step) or self._policy_wants(step)):
             save = self._asked()
             if self.world == 1:
                 return save
             self._announce(step + 1, save)
         return board.scheduled(step)
 
-    def _holds_at(self, step: int) -> bool:
-        """Whether machines may end behind this step: nobody would acknowledge another one there."""
+    def _is_asked(self, step: int) -> bool:
+        """Whether a request is to be announced now.
+
+        Machines may end behind a save that holds: none would acknowledge another one, and this rank would wait.
+        """
+        if self._words[Word.REQUEST] == self._request:
+            return False
         due = self.board.scheduled(step)
-        return due is not None and due.reason.holds
+        return due is None or not due.reason.holds
 
     def _announce(self, step: int, save: Scheduled) -> None:
         """Have all ranks know of a save: until all machines have it, this rank takes part in no further step.

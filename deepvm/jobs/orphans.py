@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from deepvm.errors import DeepVMError
+from deepvm.core.spelling import one_of
+from deepvm.errors import DeepVMError, RequestError
 from deepvm.jobs.cloud import Cloud, Distant, Headed, Owned, UnknownError, head_name
 from deepvm.jobs.head.head_state import HeadState
 from deepvm.jobs.history.history import History, JobRow
@@ -29,14 +30,10 @@ class Orphan:
 
 @dataclass(frozen=True)
 class Search:
-    """What was found, and what could not be asked or ended: others may live.
-
-    ``jobs``: the names of those that could be looked at; a name that was asked for and is not among them is misspelt.
-    """
+    """What was found, and what could not be asked or ended: others may live."""
 
     orphans: list[Orphan]
     problems: list[str]
-    jobs: list[str]
 
 
 @dataclass(frozen=True)
@@ -62,11 +59,16 @@ def search(
 
     ``owned``: clouds that know whose machines are. They may have some of jobs in ``folder`` that the history lacks;
     those are released only if ``named``: another history, or another computer, may need them.
+
+    Raises RequestError: a job is named that nobody knows; nothing is released then.
     """
-    found = Search([], [], [])
+    found = Search([], [])
     jobs = [_Job(row.name, row.spec["cloud"], row.folder, row) for row in history.jobs()]
     jobs += _lost(jobs, cloud_of, folder, owned, found.problems)
-    found.jobs.extend(dict.fromkeys(job.name for job in jobs))
+    known = dict.fromkeys(job.name for job in jobs)
+    for name in named:  # no orphans would mean that nothing of it lives
+        if name not in known and not found.problems:
+            raise RequestError("NAME", name, one_of(name, known) or "the name of a job")
     for job in jobs:
         if named and job.name not in named:
             continue

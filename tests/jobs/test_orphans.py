@@ -12,11 +12,12 @@ import pytest
 from support.jobs.runs import Home, until
 
 from deepvm.cli.jobs import jobs_group, run
+from deepvm.errors import RequestError
 from deepvm.io.file_lock import FileLock
 from deepvm.jobs.cloud import Listing, UnknownError
 from deepvm.jobs.decisions.world import Pool, Terms, World
 from deepvm.jobs.history.history import PLACE, History
-from deepvm.jobs.orphans import search
+from deepvm.jobs.orphans import Search, search
 from deepvm.jobs.standing import LOCK
 
 
@@ -84,7 +85,6 @@ class Owner(Cloud):
     [
         ("", [], ["one", "one", "lost", "lost"], ["m1", "m2"], ""),
         ("", ["lost"], ["lost", "lost"], ["m1", "m2"], ""),
-        ("", ["two"], [], [], ""),
         ("jobs", [], ["one", "one"], ["m1", "m2"], "far: no network"),
     ],
 )
@@ -106,6 +106,26 @@ def test_jobs_that_the_history_lacks_are_released_by_their_name_alone(
         )
     assert [o.job for o in result.orphans] == found and result.problems == ([problem] if problem else [])
     assert cloud.ended == ended and all(o.known is (o.job == "one") for o in result.orphans)
+
+
+@pytest.mark.parametrize("fails", ["", "jobs"])
+def test_a_misspelt_job_releases_none_and_is_no_job_without_machines(tmp_path: Path, fails: str) -> None:
+    """Unless a cloud does not answer, which may know it."""
+    cloud = Owner(fails=fails)
+    world = World(Terms(1, 1), 0.0, pools=(Pool("g4dn.xlarge", "z", "spot", 0.3),))
+    (tmp_path / "one").mkdir()
+    with History.open({PLACE: str(tmp_path / "h.db")}) as history:
+        history.add_job("one", 0.0, tmp_path / "one", {"cloud": "far"}, world)
+
+        def search_for(*names: str) -> Search:
+            return search(history, lambda _: cloud, release=True, named=names, folder=tmp_path, owned=["far"])  # type: ignore
+
+        if fails:
+            assert search_for("losst").problems == ["far: no network"]
+        else:
+            with pytest.raises(RequestError, match="did you mean lost"):
+                search_for("one", "losst")
+    assert not cloud.ended
 
 
 def test_a_job_of_another_history_whose_controller_lives_has_no_orphans(tmp_path: Path) -> None:

@@ -57,8 +57,8 @@ def test_hundreds_of_jobs(run: Run, folder: Path) -> None:
 
 
 def test_a_misspelt_job_is_not_one_without_machines(run: Run, folder: Path) -> None:
-    code, _, err = run("jobs", "orphans", "--release", "resnet-8")
-    assert code == 2 and "resnet-8" in err and "did you mean resnet-7?" in err
+    code, out, err = run("jobs", "orphans", "--release", "resnet-8")
+    assert code == 2 and not out and "resnet-8" in err and "did you mean resnet-7?" in err
 
 
 def test_inject_where_the_cloud_cannot(run: Run, folder: Path) -> None:
