@@ -100,7 +100,7 @@ class _Engine:
                 left_s = r.death[moved].min(1) - r.now[moved]
                 backup_s = self._backups.draw(self._random, np.ones(len(moved), dtype=bool))
                 backup_s = np.where(r.durable[moved] < r.step[moved], left_s, np.minimum(backup_s, left_s))
-                r.extra_s[moved] += backup_s * self._job.vms
+                r.extra_s[moved] += backup_s * self._job.vms + self._ahead_s(r, moved)
                 r.on_demand_s[moved] += backup_s * r.on_demand[moved]
                 self._change(r, moved)
                 r.ready[moved] = np.maximum(r.ready[moved], (r.now[moved] + backup_s)[:, None])
@@ -108,7 +108,8 @@ class _Engine:
             done = r.step >= self._job.steps
             if done.any():
                 at = r.number[done]
-                total[at], extra[at], preemptions[at] = r.now[done], r.extra_s[done], r.preemptions[done]
+                total[at], preemptions[at] = r.now[done], r.preemptions[done]
+                extra[at] = r.extra_s[done] + self._ahead_s(r, np.flatnonzero(done))
                 on_demand[at] = r.on_demand_s[done]
                 for number, part in enumerate(PARTS):
                     parts[number, at] = getattr(r, part)[done]
@@ -227,6 +228,13 @@ class _Engine:
         if not self._elastic:  # one that was lost while the one before it was still there was paid so long only
             r.extra_s[rows] -= np.maximum(before, 0.0)
         return again
+
+    def _ahead_s(self, r: Runs, rows: Rows) -> Array:
+        """How long replacements have been paid for whose machines are noticed, and not gone yet."""
+        if not self._job.proactive_replacement:
+            return np.zeros(len(rows))
+        now, notice = r.now[rows, None], np.maximum(r.notice[rows], r.asked[rows])
+        return np.where(r.notice[rows] < r.death[rows], np.maximum(now - notice, 0.0), 0.0).sum(1)
 
     def _noticed(self, r: Runs, which: Rows, machine: Rows, when: Array) -> list[tuple[Rows, int]]:
         """The machines that have trained with those that are lost, and are noticed: rows and machine of each."""

@@ -314,6 +314,18 @@ def test_two_machines_are_paid_only_while_there_are_two() -> None:
     assert found.vm_s - found.total_s == pytest.approx([30 + 100])
 
 
+@pytest.mark.parametrize("elastic", [False, True])
+def test_replacements_of_machines_that_outlive_the_job_are_paid_until_it_ends(elastic: bool) -> None:
+    """The 200 steps end at 205 s; two machines, lost at 250 s and 230 s, were told of at 190 s and 170 s."""
+    lives = ListedLifetimes([250.0, 230.0], [60.0, 60.0])
+    job = replace(TWO, proactive_replacement=True, elastic=elastic)
+    found = run(job, parse_policy("none"), lives, 1, np.random.default_rng(0))
+    assert found.preemptions.tolist() == [0] and found.total_s == pytest.approx([205])
+    assert found.vm_s == pytest.approx([2 * 205 + 15 + 35])
+    late = run(replace(job, proactive_replacement=False), parse_policy("none"), lives, 1, np.random.default_rng(0))
+    assert late.vm_s == pytest.approx([2 * 205])
+
+
 def test_a_cluster_learns_the_time_from_the_newest_request_to_a_loss() -> None:
     """By hand: lost at 100 s and at 1000 s, when the replacement of the first is 900 s old."""
     told: list[float] = []

@@ -20,7 +20,7 @@ It shares no code with deepvm/simulator but the policies. The model (Spotify the
   to save: the VM is let go when it is prepared.
 * Without an emergency save the replacement is asked for at the preemption. ``proactive_replacement``: at the notice;
   its life counts from there, its preparation begins when it is allocated and the old VM is done, and the time for
-  which there are two of them is paid twice. Allocation and preparation of which the old VM's training hides a part
+  which there are two of them is paid twice, also where the job ends before the old one. Allocation and preparation of which the old VM's training hides a part
   count with the rest. Replacements are prepared in ``warm_preparation_s`` where that is given.
 * ``vms``: the first loss stops all; the lost one is replaced, the others keep their lives. Each has an allocation of
   its own, and the last to come is waited for; one preparation for all. No training begins with a VM that is noticed:
@@ -248,6 +248,8 @@ def simulate(
             fresh.append(place)
     else:
         raise RuntimeError(f"not done after {LIVES} lives: {safe} of {steps} steps")
+    if job.proactive_replacement:  # of VMs that are told of, and still there
+        overlap += sum(now - hears[place] for place in range(job.vms) if hears[place] < now < ends[place])
     out.total_s = now
     price = job.spot_usd_per_hour if spot else job.on_demand_usd_per_hour
     out.cost_usd = price * (job.vms * now + overlap) / 3600

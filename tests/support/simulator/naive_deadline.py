@@ -25,7 +25,7 @@ the deadline adds:
 * If no step fits, the market is changed there and then. The VMs that are given back are paid until the version that was
   just made is durable, or until one of them is lost; if one is, the version is lost too.
 * ``proactive_replacement``: the notice brings a spot VM. If the job goes to on-demand at the loss, that one is given
-  back, and paid until then; it uses up no life. The VMs on demand are asked for at the loss.
+  back, and paid until then, as at any other change and at the end; it uses up no life. The VMs on demand are asked for at the loss.
 * The bill: each VM's time at the price of its market.
 """
 
@@ -178,6 +178,11 @@ def simulate(
         comes = graces[place] > 0 and draw.random() >= job.missed_notice_rate and ends[place] < NEVER
         hears[place] = max(ends[place] - graces[place], when) if comes else NEVER
 
+    def pay_ahead() -> None:
+        """For the replacements of VMs that are told of, and still there."""
+        if job.proactive_replacement:
+            out.spot_s += sum(now - hears[place] for place in everyone if hears[place] < now < ends[place])
+
     def heeds(place: int) -> bool:
         told = replace(facts, grace_s=graces[place], mttp_s=lifetimes.mean_s, missed_rate=notices.missed_rate)
         return weighing is not None and bool(weighing.emergency(told))
@@ -261,11 +266,13 @@ def simulate(
                         break
             if step == job.steps and now < gone and saved_at == NEVER:
                 pay(now, begun)
+                pay_ahead()
                 break
         # What an emergency save held, or else the newest version that is durable by then.
         safe = step if saved_at <= gone else max([safe, *(held for when, held in pending if when <= gone)])
         if moves:
             pay(now, begun)
+            pay_ahead()
             settled = max(now, min(pending[-1][0], gone)) if pending else now
             pay(settled, now)
             on_demand = not on_demand

@@ -212,6 +212,9 @@ class Cluster:
             elif self.step >= self.job.steps:
                 break
             self.step, self.pending = self.safe, []
+        if self.job.proactive_replacement:
+            told = [m for m in self.machines if m.notice < self.now < m.gone and m.there < m.gone]
+            self.overlap += sum(self.now - m.notice for m in told)
         self.out.total_s = self.now
         price = self.job.spot_usd_per_hour if self.job.market is Market.SPOT else self.job.on_demand_usd_per_hour
         self.out.cost_usd = price * (self.job.vms * self.now + self.overlap) / 3600
