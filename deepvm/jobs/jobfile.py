@@ -8,29 +8,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
 
+from deepvm.catalog.documents import yaml_file
+from deepvm.catalog.documents.yaml_file import Lines, YamlFormat
 from deepvm.core.preemption.savepolicy import parse_policy
-from deepvm.core.spelling import did_you_mean, joined
+from deepvm.core.spelling import joined
 from deepvm.core.units import MOST_USD, parse_seconds
-from deepvm.errors import DataError, JobFormatError, RequestError
-from deepvm.io.safe_read import read_text
+from deepvm.errors import JobFormatError, RequestError
 from deepvm.jobs.clouds.registry import CLOUDS, clouds_that_cut, clouds_that_preempt, find_cloud
 from deepvm.jobs.decisions.injection import FATES
 from deepvm.jobs.storage import git_code
 
 SCHEMA_VERSION = "deepvm.job/1"
 _WANTED = "give a job file; docs/reference/run-file.md shows one"
-_LARGEST = 1_000_000
-"""Characters that a job file may have; more is another file."""
 MOST_MACHINES, MOST_LIVES, _MOST_STEPS = 4096, 1000, 10**12
 _DATA_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DATA_URL = re.compile(r"s3://[^/\0?#@]+(/[^\0?#]*)?|file:///[^\0?#]*", re.IGNORECASE)
 _ABSOLUTE = re.compile(r"/[^\0]*")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 _EXPONENT = re.compile(r"\d+(\.\d+)?[eE]\+?\d{1,2}")
-_LINES: TypeAlias = dict[tuple[str | int, ...], int]
 
 
 def _seconds(value: object) -> float:
@@ -232,16 +229,9 @@ def read_job_file(path: Path) -> JobFile:
         JobFormatError: unknown or repeated keys, values that cannot be, files that are not there.
         DataError: no such file. CatalogFormatError: it is no regular file, or not text; the same of a trace.
     """
-    try:
-        text = read_text(path, _WANTED)
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: {error.strerror}; {_WANTED}") from None
-    if len(text) > _LARGEST:
-        raise DataError(f"{path}: has {len(text)} characters; {_WANTED}")
-    found = parse_job_file(text, str(path))
-    folder = path.parent
+    found, folder = FORMAT.read(path), path.parent
     if found.code is not None and not found.code.startswith("git:") and not (folder / found.code).is_dir():
-        line, allowed = line_of(path, "code"), JobFile.model_fields["code"].description
+        line, allowed = line_of(path, "code"), FORMAT.allowed("code")
         raise JobFormatError(str(path), [f"line {line}: code: there is no folder {found.code!r}; allowed: {allowed}"])
     inject = found.inject
     if inject is None or not isinstance(inject.lives, str):
@@ -259,12 +249,12 @@ def _with_trace(inject: Injected, file: Path) -> Injected:
 def job_of_plan(plan: Path, command: Sequence[str]) -> JobFile:
     """A job that trains code of the current folder on the machines of a plan. Raises RequestError."""
     if not command[0].strip():
-        raise RequestError("command", shlex.join(command), _allowed(("train",)))
+        raise RequestError("command", shlex.join(command), FORMAT.allowed("train"))
     name = re.sub(r"[^a-z0-9]+", "-", _trained(command).lower()).strip("-")[:40].strip("-") or "job"
     try:
         return JobFile(name=name, train=shlex.join(command), code=".", machines=Machines(plan=str(plan)))
     except ValidationError:
-        raise RequestError("command", " ".join(command), _allowed(("train",))) from None
+        raise RequestError("command", " ".join(command), FORMAT.allowed("train")) from None
 
 
 def _trained(command: Sequence[str]) -> str:
@@ -298,7 +288,7 @@ def changed(
     except ValidationError as error:
         path = tuple(str(step) for step in error.errors()[0]["loc"])
         value = total_usd if path[0] == "budget" else given.get(path[0])
-        raise RequestError(path[-1], value, _allowed(path)) from None
+        raise RequestError(path[-1], value, FORMAT.allowed(*path)) from None
     if found.inject is not None and found.cloud not in (able := _clouds_for(found.inject)):
         raise RequestError("cloud", found.cloud, f"{joined(able, 'or')}, as the file's inject needs")
     return found
@@ -306,157 +296,42 @@ def changed(
 
 def line_of(file: Path, key: str) -> int | None:
     """Where a key such as ``machines.type`` is in a job file that can be read; None if it is not there."""
-    try:
-        node = yaml.compose(read_text(file, _WANTED), Loader=yaml.SafeLoader)
-    except (OSError, DataError, yaml.YAMLError):
-        return None
-    line = None
-    for name in key.split("."):
-        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
-        found = next(((one, value) for one, value in pairs if one.value == name), None)
-        if found is None:
-            return None
-        line, node = found[0].start_mark.line + 1, found[1]
-    return line
+    return yaml_file.line_of(file, key, _WANTED)
 
 
 def parse_job_file(text: str, place: str) -> JobFile:
     """Read a job from YAML; ``place`` is what errors call it. Raises JobFormatError."""
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        mark, position = getattr(error, "problem_mark", None), getattr(error, "position", None)
-        number = mark.line + 1 if mark else text.count("\n", 0, position) + 1 if position is not None else None
-        line = f"line {number}: " if number else ""
-        if position is not None:
-            raise JobFormatError(place, [f"{line}not YAML: a character that no text has: {text[position]!r}"]) from None
-        raise JobFormatError(place, [f"{line}not YAML: {getattr(error, 'problem', None) or error}"]) from None
-    if root is None:
-        raise JobFormatError(place, [f"empty; {_WANTED}"])
-    if not isinstance(root, yaml.MappingNode):
-        raise JobFormatError(place, [f"line {root.start_mark.line + 1}: no keys with values; {_WANTED}"])
-    lines: _LINES = {}
-    problems: list[str] = []
-    try:
-        document = _plain(root, (), lines, problems)
-    except _NotYaml as error:
-        raise JobFormatError(place, [str(error)]) from None
+    return FORMAT.parse(text, place)
+
+
+def _refused(document: Mapping[str, Any], place: str) -> str:
     if str(document.get("schema_version")).startswith("deepvm.recommend/"):
-        raise JobFormatError(place, [f"a plan; put the command that trains behind it: {place} -- python train.py"])
-    try:
-        found = JobFile.model_validate(document)
-    except ValidationError as error:
-        raise JobFormatError(place, [*problems, *dict.fromkeys(_problems(error, document, lines))]) from None
-    problems += _contradictions(found, lines)
-    if problems:
-        raise JobFormatError(place, problems)
-    return found
+        return f"a plan; put the command that trains behind it: {place} -- python train.py"
+    return ""
 
 
-_MOST_NODES, _DEEPEST = 20_000, 40
-"""Of a document whose aliases are written out: a few lines of them can stand for billions."""
-
-
-class _NotYaml(ValueError):
-    """What cannot be read, with its line."""
-
-
-def _plain(node: yaml.Node, path: tuple[str | int, ...], lines: _LINES, problems: list[str]) -> Any:
-    """A document with the line of each key. Raises _NotYaml."""
-    if len(lines) > _MOST_NODES or len(path) > _DEEPEST:
-        raise _NotYaml(f"line {node.start_mark.line + 1}: {_dotted(path[:1])}: too much; aliases are written out here")
-    if isinstance(node, yaml.MappingNode):
-        found: dict[str, Any] = {}
-        for key, value in node.value:
-            name, line = str(key.value), key.start_mark.line + 1
-            if name in found:
-                problems.append(f"line {line}: {_dotted((*path, name))}: occurs twice")
-            lines[(*path, name)] = line
-            found[name] = _plain(value, (*path, name), lines, problems)
-        return found
-    if isinstance(node, yaml.SequenceNode):
-        for place, value in enumerate(node.value):
-            lines[(*path, place)] = value.start_mark.line + 1
-        return [_plain(value, (*path, place), lines, problems) for place, value in enumerate(node.value)]
-    loader = yaml.SafeLoader("")
-    try:
-        return loader.construct_object(node, deep=True)
-    except (yaml.YAMLError, RecursionError, ValueError, AttributeError, LookupError) as error:
-        why = str(getattr(error, "problem", None) or error).splitlines()[0][:100]
-        raise _NotYaml(f"line {node.start_mark.line + 1}: {_dotted(path)}: not YAML: {why}") from None
-    finally:
-        loader.dispose()
-
-
-def _problems(error: ValidationError, document: Mapping[str, Any], lines: _LINES) -> Iterator[str]:
-    for one in error.errors():
-        path = _in_the_file(one["loc"], document, one["type"] in ("missing", "extra_forbidden"))
-        where = f"line {_line(path, lines)}: " if path in lines or len(path) > 1 else ""
-        name, model = _dotted(path), _model_at(path[:-1])
-        known = tuple(model.model_fields) if model else ()
-        if one["type"] == "extra_forbidden":
-            meant = did_you_mean(str(path[-1]), known) or f"there are {', '.join(known)}"
-            yield f"{where}{name}: there is no such key; {meant}"
-        elif one["type"] == "missing":
-            yield f"{where}{name}: missing; allowed: {_allowed(path)}"
-        else:
-            yield f"{where}{name}: {_shown(_at(document, path))} cannot be used; allowed: {_allowed(path)}"
-
-
-def _in_the_file(loc: tuple[str | int, ...], document: Any, last_may_lack: bool) -> tuple[str | int, ...]:
-    """Where an error is, without the names of the alternatives that pydantic tried."""
-    path: list[str | int] = []
-    value = document
-    for place, step in enumerate(loc):
-        here = isinstance(value, dict) and step in value or isinstance(value, list) and isinstance(step, int)
-        if here:
-            path.append(step)
-            value = value[step]
-        elif last_may_lack and place == len(loc) - 1 and isinstance(value, dict):
-            path.append(step)
-    return tuple(path)
-
-
-def _model_at(path: tuple[str | int, ...]) -> type[BaseModel] | None:
-    """The schema of an object."""
-    model: type[BaseModel] | None = JobFile
-    for step in path:
-        field = model.model_fields.get(str(step)) if model else None
-        kinds = [] if field is None else [field.annotation, *getattr(field.annotation, "__args__", ())]
-        model = next((k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)), None)
-    return model
-
-
-def _allowed(path: tuple[str | int, ...]) -> str:
-    """What a key may be: its description, or that of the nearest key above it."""
-    for end in range(len(path), 0, -1):
-        model = _model_at(path[: end - 1])
-        field = model.model_fields.get(str(path[end - 1])) if model else None
-        if field is not None and field.description:
-            return field.description
-    return "what docs/reference/run-file.md shows"
-
-
-def _contradictions(found: JobFile, lines: _LINES) -> Iterator[str]:
+def _contradictions(found: JobFile, lines: Lines) -> Iterator[str]:
     """Keys that do not go together."""
     machines = found.machines
     if machines.type and machines.plan:
-        yield f"line {_line(('machines', 'plan'), lines)}: machines.plan: either type or plan"
+        yield f"{lines.said('machines', 'plan')}either type or plan"
     if isinstance(machines.count, Range) and machines.count.max < machines.count.min:
-        line = _line(("machines", "count", "max"), lines)
-        yield f"line {line}: machines.count.max: {machines.count.max} is less than min, {machines.count.min}"
+        where = lines.said("machines", "count", "max")
+        yield f"{where}{machines.count.max} is less than min, {machines.count.min}"
     if not (machines.type or machines.plan or machines.hosts or found.budget.usd_per_hour):
-        where = f"line {lines['machines',]}: " if ("machines",) in lines else ""
+        where = f"line {lines.known['machines',]}: " if ("machines",) in lines.known else ""
         yield f"{where}machines: neither type nor plan, nor budget.usd_per_hour to plan for; give one of them"
     if machines.hosts and machines.plan:
-        yield f"line {_line(('machines', 'plan'), lines)}: machines.plan: either hosts or plan"
+        yield f"{lines.said('machines', 'plan')}either hosts or plan"
     for key in ("launcher", "python"):
         if getattr(machines, key) and not machines.hosts:
-            yield f"line {_line(('machines', key), lines)}: machines.{key}: only with hosts"
+            yield f"{lines.said('machines', key)}only with hosts"
     if found.inject is not None:
         for key, problem in _impossible(found.inject, found.cloud):
-            path = ("inject", key)
-            yield f"line {_line(path, lines)}: {_dotted(path)}: {problem}"
+            yield f"{lines.said('inject', key)}{problem}"
+
+
+FORMAT = YamlFormat(JobFile, _WANTED, "docs/reference/run-file.md", _contradictions, _refused)
 
 
 def checked_injection(keys: Mapping[str, Any], cloud: str) -> dict[str, Any]:
@@ -472,7 +347,7 @@ def checked_injection(keys: Mapping[str, Any], cloud: str) -> dict[str, Any]:
         found = Injected.model_validate({name: value for name, value in keys.items() if value is not None})
     except ValidationError as error:
         key = str(error.errors()[0]["loc"][0])
-        raise RequestError(key, (lives if key == "lives" else keys[key]), _allowed(("inject", key))) from None
+        raise RequestError(key, (lives if key == "lives" else keys[key]), FORMAT.allowed("inject", key)) from None
     if isinstance(found.lives, str):
         found = _with_trace(found, file)
     for key, problem in _impossible(found, cloud):
@@ -504,34 +379,3 @@ def _impossible(inject: Injected, cloud: str) -> Iterator[tuple[str, str]]:
         yield "scale", "only with lives"
     if sum(getattr(inject, fate) for fate in FATES) > 1:
         yield max(FATES, key=lambda name: float(getattr(inject, name))), f"{joined(FATES)}: at most 1 together"
-
-
-def _at(document: Any, path: tuple[str | int, ...]) -> Any:
-    for step in path:
-        document = document[step]
-    return document
-
-
-def _line(path: tuple[str | int, ...], lines: _LINES) -> int:
-    return next((lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in lines), 1)
-
-
-def _dotted(path: tuple[str | int, ...]) -> str:
-    text = ""
-    for step in path:
-        if isinstance(step, int):
-            text += f"[{step}]"
-        else:
-            text += ("." if text else "") + (step if step.isprintable() else repr(step))[:60]
-    return text
-
-
-def _shown(value: Any) -> str:
-    text = (
-        "an object"
-        if isinstance(value, dict)
-        else f"a list of {len(value)}"
-        if isinstance(value, list)
-        else repr(value)
-    )
-    return text if len(text) < 60 else text[:56] + " ..."

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from functools import partial
 
-from deepvm.jobs.clouds.process_tree import become_subreaper, end_descendants, follow_parent
+from deepvm.io.process_tree import become_subreaper, end_descendants, follow_parent
 
 KEPT = "kept"
 """The last word of the command that a keeper starts."""

@@ -1,0 +1,112 @@
+"""``deepvm lab``: trainings that fail on purpose, and the proof that they came back right."""
+
+from __future__ import annotations
+
+import fnmatch
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from deepvm.cli.long_runs import Progress, cleaning_up, filling
+from deepvm.cli.output import Output, note, print_as, say
+from deepvm.cli.parameters import arg, flag, group, opt
+
+app = group("Prove that trainings come back right: inject failures, audit what they leave, compare strategies.")
+Out = Annotated[Path, opt("Folder of the runs, and of what is found.", "DIR", "--out")]
+Dir = Annotated[Path, arg("DIR", "The folder of 'deepvm lab run --out'.")]
+
+
+@app.command(short_help="Run a matrix of trainings that fail.")
+def run(
+    out: Out,
+    matrix: Annotated[Path | None, arg("[MATRIX.yaml]", "Default: five minutes of small ones.")] = None,
+    only: Annotated[str, opt("Runs whose names match, such as 'digits-*-blk*'.", "PATTERN")] = "*",
+    jobs: Annotated[int, opt("Runs at once; they share the cores.", "N", min=1, max=64)] = 1,
+    fresh: Annotated[bool, typer.Option("--fresh/--resume", help="Run all anew, or what is not there yet.")] = False,
+    output: Output = "table",
+) -> None:
+    """Run each training of a matrix, let it fail as planned, and audit it; what is there and passes is not run again.
+
+    Example: deepvm lab run --out lab
+    """
+    import shutil
+
+    from deepvm.lab.checked import check
+    from deepvm.lab.matrix import quick_matrix, read_matrix
+    from deepvm.lab.running.manifest import NAME
+    from deepvm.lab.running.matrix_runner import RUNS, MatrixRunner
+    from deepvm.lab.running.matrix_runner import Progress as Done
+    from deepvm.reports.lab import results as shown
+
+    found = quick_matrix() if matrix is None else read_matrix(matrix)
+    runner = MatrixRunner(found, out, only=lambda name: fnmatch.fnmatch(name, only), jobs=jobs)
+    out.mkdir(parents=True, exist_ok=True)
+    with filling(out, "deepvm lab run"), cleaning_up():
+        if fresh:
+            shutil.rmtree(out / RUNS, ignore_errors=True)
+            (out / NAME).unlink(missing_ok=True)
+        with Progress(len(runner.runs), "runs") as progress:
+
+            def tell(done: Done) -> None:
+                progress.advance(1)
+                if done.row.reason and not sys.stderr.isatty():
+                    say(f"{done.row.run}: {done.row.reason}")
+
+            runner.run(tell)
+        checked, records = check(out)
+        suites = shown.write_all(out, checked, records)
+    print_as(output, lambda: shown.print_run(checked, suites), lambda: shown.report_document(suites))
+    if checked.failures:
+        note(f"'deepvm lab check {out}' lists what is wrong")
+        raise typer.Exit(1)
+
+
+@app.command(short_help="Audit the runs of a folder.")
+def check(folder: Dir, output: Output = "table") -> None:
+    """Check all runs of a folder against all gates. Exit 0: all hold; 1: some fail; 4: artefacts missing or damaged.
+
+    Example: deepvm lab check lab
+    """
+    from deepvm.lab import checked as audit
+    from deepvm.reports.lab import results as shown
+
+    found, _ = audit.check(folder)
+    print_as(output, lambda: shown.print_checked(found), lambda: shown.checked_document(found))
+    if found.failures:
+        raise typer.Exit(1)
+
+
+@app.command(short_help="Write tables, pictures and a page.")
+def report(
+    folder: Dir,
+    open_page: Annotated[bool, flag("--open", "Open the page in a browser.")] = False,
+    output: Output = "table",
+) -> None:
+    """Write what a folder's runs show: tables, figures, report.html.
+
+    Example: deepvm lab report lab --open
+    """
+    from deepvm.lab.checked import check as checked_of
+    from deepvm.reports.lab import results as shown
+
+    checked, records = checked_of(folder)
+    suites = shown.write_all(folder, checked, records)
+    print_as(output, lambda: shown.print_run(checked, suites), lambda: shown.report_document(suites))
+    note(f"{folder / 'report.html'} shows all of it")
+    if open_page:
+        typer.launch(str(folder / "report.html"))
+
+
+@app.command("list", short_help="List datasets, models, strategies, faults.")
+def list_all(output: Output = "table") -> None:
+    """List what a matrix file can name.
+
+    Example: deepvm lab list
+    """
+    from deepvm.lab.listing import listing
+    from deepvm.reports.lab import results as shown
+
+    found: Any = listing()
+    print_as(output, lambda: shown.print_listing(found), lambda: shown.listing_document(found))

@@ -1,0 +1,62 @@
+"""The answer of ``deepvm lab check``: every run of a folder against every gate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from deepvm.errors import DataError
+from deepvm.lab.audit.gates import GATES, Records, judged
+from deepvm.lab.records import CONFIG, SUPERVISOR
+from deepvm.lab.running.manifest import read_manifest
+from deepvm.lab.running.matrix_runner import RUNS, with_references
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The runs of a folder, by name: what is wrong at each gate, empty where it is passed."""
+
+    runs: Mapping[str, Mapping[str, str]]
+
+    @property
+    def passed(self) -> int:
+        """Runs that pass all gates."""
+        return sum(not any(gates.values()) for gates in self.runs.values())
+
+    def of_gate(self, name: str) -> tuple[int, int]:
+        """How many runs have passed a gate, and have not."""
+        failed = sum(bool(gates[name]) for gates in self.runs.values())
+        return len(self.runs) - failed, failed
+
+    @property
+    def failures(self) -> list[tuple[str, str, str]]:
+        """(run, gate, reason) of all that is wrong."""
+        return [(run, gate, why) for run, gates in self.runs.items() for gate, why in gates.items() if why]
+
+
+def check(out: Path) -> tuple[Checked, list[tuple[Records, bool]]]:
+    """All runs of a folder, and their records with whether they have passed.
+
+    Raises:
+        DataError: there are no runs, some of the manifest are missing, or records are damaged.
+    """
+    names = [row.run for row in read_manifest(out)]
+    if not names:
+        raise DataError(f"{out}: its manifest has no run")
+    found: dict[str, dict[str, str]] = {}
+    records: list[tuple[Records, bool]] = []
+    for name in names:
+        folder = out / RUNS / name
+        for needed in (CONFIG, SUPERVISOR):
+            if not (folder / needed).is_file():
+                raise DataError(f"{folder / needed}: missing; 'deepvm lab run' makes the run again")
+        one = with_references(Records.read(folder), folder.parent)
+        found[name] = judged(one)
+        records.append((one, not any(found[name].values())))
+    return Checked(found), records
+
+
+def gate_names() -> tuple[str, ...]:
+    """In their order."""
+    return tuple(GATES)

@@ -1,0 +1,170 @@
+"""What a fault is: where it strikes, when, and whether a training must survive it or be started again."""
+
+from __future__ import annotations
+
+import random
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+
+class Moment(Enum):
+    """Where in a step a rank can meet with a fault."""
+
+    LOADING = "loading"
+    """while its samples are loaded"""
+    REDUCING = "reducing"
+    """before gradients are exchanged"""
+    BOUNDARY = "boundary"
+    """at the end of a step, behind the barrier after its checkpoint, if any (ECRL 4.6)"""
+
+
+class Target(Enum):
+    """Who is killed."""
+
+    WORKER = "worker"
+    AGENT = "agent"
+    """the launcher's own process on the machine, which the workers should not outlive"""
+    MACHINE = "machine"
+    """all of it at once"""
+    WRITE = "write"
+    """the worker that writes a checkpoint, in the middle of it"""
+
+
+@dataclass(frozen=True)
+class Strike:
+    """One failure of a run.
+
+    Attributes:
+        fault: its name in the registry. step: it strikes when so many steps are done. rank: who is hit.
+        target: of kills. seconds: how long it lasts. delay_s: from the step until it strikes, so that kills land
+            anywhere in a step.
+    """
+
+    fault: str
+    step: int
+    rank: int = 0
+    target: Target = Target.WORKER
+    seconds: float = 0.0
+    delay_s: float = 0.0
+
+    @property
+    def key(self) -> str:
+        """Its name in records, unique in a run."""
+        return f"{self.fault}-{self.step}-{self.rank}"
+
+    def document(self) -> dict[str, Any]:
+        """For files."""
+        return {**asdict(self), "target": self.target.value}
+
+    @classmethod
+    def of(cls, document: dict[str, Any]) -> Strike:
+        """From files."""
+        return cls(**{**document, "target": Target(document["target"])})
+
+
+@dataclass(frozen=True)
+class When:
+    """What a matrix says of a fault: steps, or how many at random; see :class:`deepvm.lab.matrix.Strikes`."""
+
+    at: tuple[int, ...] = ()
+    count: int = 0
+    seed: int = 0
+    rank: int | None = None
+    target: Target = Target.WORKER
+    seconds: float | None = None
+    share: float | None = None
+    mbps: float | None = None
+
+
+class Worker(Protocol):
+    """What a fault in a worker may use."""
+
+    rank: int
+    world: int
+    disk: Disk
+
+    def note(self, event: str, **facts: Any) -> None:
+        """Write an event into the worker's own record."""
+
+
+class Disk(Protocol):
+    """The disk under a worker's checkpoints."""
+
+    def kill_at_next_write(self) -> None:
+        """End the process in the middle of the next write of a checkpoint."""
+
+
+class Victim(Protocol):
+    """A running attempt, as a fault from outside sees it."""
+
+    folder: Path
+    """of the run"""
+
+    def workers(self) -> Sequence[int]:
+        """Processes of the ranks, in their order."""
+
+    def agent(self) -> int | None:
+        """The launcher's own process on the machine, if it has one."""
+
+    def kill_all(self) -> None:
+        """End the machine: all processes at once."""
+
+    def restart_node(self, down_s: float) -> None:
+        """Kill the memory node, and start an empty one after ``down_s``."""
+
+
+class Fault:
+    """A kind of failure. Faults have no state: what was done stands in the records of the run."""
+
+    ends: ClassVar[bool] = True
+    """Whether the attempt ends by it, and another goes on."""
+    moment: ClassVar[Moment | None] = None
+    """Where a rank meets with it; None: the supervisor strikes, when the step stands in the rank's log."""
+    options: ClassVar[frozenset[str]] = frozenset()
+    """Which of ``rank``, ``target``, ``seconds``, ``share``, ``mbps`` it knows."""
+    seconds: ClassVar[float] = 0.0
+    """How long it lasts if the matrix does not say."""
+
+    def strikes(self, name: str, when: When, steps: int, world: int) -> Iterator[Strike]:
+        """The failures of a run; random ones are the same for the same seed."""
+        rng = random.Random(f"{name}-{when.seed}")
+        drawn = sorted(rng.sample(range(1, steps), min(when.count, steps - 1))) if when.count else ()
+        seconds = self.seconds if when.seconds is None else when.seconds
+        for step in (*when.at, *drawn):
+            rank = when.rank if when.rank is not None else rng.randrange(world) if drawn else 0
+            delay_s = rng.random() * _WITHIN_S if drawn and self.moment is None else 0.0
+            yield Strike(name, step, rank, when.target, seconds, delay_s)
+
+    def moment_of(self, strike: Strike) -> Moment | None:
+        """Where a failure is met with, if that depends on it."""
+        return self.moment
+
+    def strike_in_worker(self, strike: Strike, worker: Worker) -> None:
+        """Do it in the process of a rank; for faults with a moment."""
+        raise NotImplementedError
+
+    def strike_from_outside(self, strike: Strike, victim: Victim) -> None:
+        """Do it to a running attempt; for faults without a moment."""
+        raise NotImplementedError
+
+
+_WITHIN_S = 0.2
+"""Kills at random moments come so long after a step at most: steps of the lab are shorter."""
+
+
+class DiskFault(Fault):
+    """A disk that misbehaves for as long as the run lasts."""
+
+    ends = False
+
+    @abstractmethod
+    def disk(self, when: When, seed: int) -> Any:
+        """What :mod:`deepvm.lab.faults.disk` puts between a worker and its checkpoints."""
+
+    def strikes(self, name: str, when: When, steps: int, world: int) -> Iterator[Strike]:
+        """None at a step."""
+        return iter(())

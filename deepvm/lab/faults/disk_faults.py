@@ -1,0 +1,38 @@
+"""Disks that fail now and then, are full, or slow."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from deepvm.lab.faults.base import DiskFault, When
+from deepvm.lab.faults.disk import Faults
+
+
+class FailingDisk(DiskFault):
+    """A share of all fsyncs fails with EIO: what was written may not be there."""
+
+    options: ClassVar[frozenset[str]] = frozenset({"share", "seed"})
+
+    def disk(self, when: When, seed: int) -> Faults:
+        """For one worker."""
+        return Faults(eio=when.share or 0.0, seed=seed)
+
+
+class FullDisk(DiskFault):
+    """A share of all writes finds no room left (ENOSPC)."""
+
+    options: ClassVar[frozenset[str]] = frozenset({"share", "seed"})
+
+    def disk(self, when: When, seed: int) -> Faults:
+        """For one worker."""
+        return Faults(enospc=when.share or 0.0, seed=seed)
+
+
+class SlowDisk(DiskFault):
+    """A disk that takes so many MB in a second."""
+
+    options: ClassVar[frozenset[str]] = frozenset({"mbps"})
+
+    def disk(self, when: When, seed: int) -> Faults:
+        """For one worker."""
+        return Faults(mbps=when.mbps, seed=seed)

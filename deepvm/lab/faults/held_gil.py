@@ -1,0 +1,21 @@
+"""A thread holds the interpreter's lock for ever: no Python code runs any more, signal handlers included."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import ClassVar
+
+from deepvm.lab.faults.base import Fault, Moment, Strike, Worker
+
+_FOR_EVER_S = 10**6
+
+
+class HeldGil(Fault):
+    """It calls C's ``sleep`` through an interface that keeps the lock."""
+
+    moment = Moment.REDUCING
+    options: ClassVar[frozenset[str]] = frozenset({"rank"})
+
+    def strike_in_worker(self, strike: Strike, worker: Worker) -> None:
+        """Hang; who waits for this rank sees no step any more."""
+        ctypes.PyDLL(None).sleep(_FOR_EVER_S)

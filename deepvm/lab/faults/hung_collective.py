@@ -1,0 +1,21 @@
+"""A rank leaves out a collective that all others wait in."""
+
+from __future__ import annotations
+
+import time
+from typing import ClassVar
+
+from deepvm.lab.faults.base import Fault, Moment, Strike, Worker
+
+_FOR_EVER_S = 10**6
+
+
+class HungCollective(Fault):
+    """The rank does not come to exchange gradients; its other threads live on, so its connections stay open."""
+
+    moment = Moment.REDUCING
+    options: ClassVar[frozenset[str]] = frozenset({"rank"})
+
+    def strike_in_worker(self, strike: Strike, worker: Worker) -> None:
+        """Wait for ever."""
+        time.sleep(_FOR_EVER_S)

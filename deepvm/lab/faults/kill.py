@@ -1,0 +1,34 @@
+"""SIGKILL anywhere: a worker, the launcher's process, the whole machine, or a writer in mid-write."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from typing import ClassVar
+
+from deepvm.lab.faults.base import Fault, Moment, Strike, Target, Victim, Worker
+
+
+class Kill(Fault):
+    """It strikes on progress that was logged: by the clock it would hit the start, and prove nothing."""
+
+    options: ClassVar[frozenset[str]] = frozenset({"rank", "target"})
+
+    def moment_of(self, strike: Strike) -> Moment | None:
+        """Only the writer itself knows when it is in mid-write."""
+        return Moment.BOUNDARY if strike.target is Target.WRITE else None
+
+    def strike_in_worker(self, strike: Strike, worker: Worker) -> None:
+        """End the process in the middle of its next write of a checkpoint."""
+        worker.disk.kill_at_next_write()
+
+    def strike_from_outside(self, strike: Strike, victim: Victim) -> None:
+        """Kill; one that is gone meanwhile is killed enough."""
+        if strike.target is Target.MACHINE:
+            victim.kill_all()
+            return
+        agent = victim.agent()
+        process = agent if strike.target is Target.AGENT and agent is not None else victim.workers()[strike.rank]
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)

@@ -1,0 +1,19 @@
+"""The memory node is lost, and an empty one takes its place."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from deepvm.lab.faults.base import Fault, Strike, Victim
+
+
+class LostNode(Fault):
+    """For strategies that keep checkpoints in the memory of another machine; training goes on meanwhile."""
+
+    ends = False
+    options: ClassVar[frozenset[str]] = frozenset({"seconds"})
+    seconds = 0.5
+
+    def strike_from_outside(self, strike: Strike, victim: Victim) -> None:
+        """Kill it; the next one comes after ``seconds``."""
+        victim.restart_node(strike.seconds)

@@ -1,0 +1,30 @@
+"""The faults by the names of matrix files: a new one is a file beside this one and a line here."""
+
+from __future__ import annotations
+
+import pkgutil
+from typing import cast
+
+from deepvm.lab.faults.base import Fault
+
+FAULTS = {
+    "exit": "deepvm.lab.faults.exit:Exit",
+    "kill": "deepvm.lab.faults.kill:Kill",
+    "stop": "deepvm.lab.faults.stop:Stop",
+    "segfault": "deepvm.lab.faults.segfault:Segfault",
+    "held-gil": "deepvm.lab.faults.held_gil:HeldGil",
+    "loader": "deepvm.lab.faults.loader_error:LoaderError",
+    "hang": "deepvm.lab.faults.hung_collective:HungCollective",
+    "torn": "deepvm.lab.faults.damaged_files:Torn",
+    "flip": "deepvm.lab.faults.damaged_files:Flipped",
+    "eio": "deepvm.lab.faults.disk_faults:FailingDisk",
+    "enospc": "deepvm.lab.faults.disk_faults:FullDisk",
+    "slow": "deepvm.lab.faults.disk_faults:SlowDisk",
+    "node": "deepvm.lab.faults.lost_node:LostNode",
+}
+"""Name -> ``module:class``, imported when first used."""
+
+
+def find_fault(name: str) -> Fault:
+    """A fault."""
+    return cast("type[Fault]", pkgutil.resolve_name(FAULTS[name]))()

@@ -1,0 +1,156 @@
+"""Which samples each rank sees at each step: the same whatever fails, and however often (ECRL 3.3, 4.2).
+
+An epoch has a fixed number of steps, and each step a window of a fixed permutation; a rank's samples follow from
+(seed, epoch, step, rank, world) alone. So a restarted training needs three numbers to go on, and an audit needs no
+list of what was seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from deepvm.errors import RequestError
+
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How a data set is divided into steps (ECRL eq. 1).
+
+    Attributes:
+        dataset_size: samples, D. global_batch: samples of one step on all ranks together, B.
+    """
+
+    dataset_size: int
+    global_batch: int
+
+    def __post_init__(self) -> None:
+        """Raises RequestError: there is not a single step in an epoch."""
+        if self.dataset_size < 1:
+            raise RequestError("dataset_size", self.dataset_size, "at least one sample")
+        if not 1 <= self.global_batch <= self.dataset_size:
+            raise RequestError("global_batch", self.global_batch, f"from 1 to the {self.dataset_size} samples")
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """S = floor(D / B)."""
+        return self.dataset_size // self.global_batch
+
+    @property
+    def epoch_samples(self) -> int:
+        """N = S B: so many samples of each permutation are used."""
+        return self.steps_per_epoch * self.global_batch
+
+    def place(self, step: int) -> tuple[int, int]:
+        """The epoch of a step that is counted over all epochs, from 0, and its number there."""
+        return divmod(step, self.steps_per_epoch)
+
+    def local_batch(self, world: int) -> int:
+        """B / W. Raises RequestError: ranks cannot have equally many samples."""
+        if world < 1 or self.global_batch % world:
+            raise RequestError("world", world, f"a divisor of the global batch, {self.global_batch}")
+        return self.global_batch // world
+
+    def permutation(self, seed: int, epoch: int) -> Ids:
+        """The samples of an epoch in their order, cut to N. Shape (N,)."""
+        return np.random.default_rng([seed, epoch]).permutation(self.dataset_size)[: self.epoch_samples]
+
+    def window(self, permutation: Ids, cursor_step: int) -> Ids:
+        """The samples of one step of an epoch on all ranks (ECRL eq. 3). Shape (B,)."""
+        return permutation[cursor_step * self.global_batch : (cursor_step + 1) * self.global_batch]
+
+    def shard(self, window: Ids, rank: int, world: int) -> Ids:
+        """A rank's samples of a window (ECRL eq. 4). Shape (B / W,)."""
+        size = self.local_batch(world)
+        return window[rank * size : (rank + 1) * size]
+
+
+def ids_hash(ids: Iterable[int]) -> str:
+    """Hex SHA-256 of sample ids in their order, decimal, joined by commas: how logs say which samples a step had."""
+    return hashlib.sha256(",".join(str(int(one)) for one in ids).encode()).hexdigest()
+
+
+class ResumableSampler:
+    """Batches of one rank that a restarted training goes on with where the last one stopped (ECRL 4.2).
+
+    A batch sampler for ``torch.utils.data.DataLoader``. Data loaders read ahead, so what was drawn says nothing about
+    what was trained: call :meth:`step` after each optimizer step, and only those steps count. Its state is three
+    numbers, the same on all ranks, and holds for any number of ranks that divides the global batch::
+
+        sampler = ResumableSampler(len(dataset), global_batch=64, rank=rank, world=world, seed=7)
+        checkpointer = Checkpointer(model=model, optimizer=optimizer, extra={"sampler": sampler})
+        checkpointer.restore_latest()
+        while sampler.epoch < 90:
+            for batch in DataLoader(dataset, batch_sampler=sampler):  # what is left of the epoch
+                ...
+                sampler.step()  # before optimizer.step(), behind which the checkpointer reads the sampler
+                optimizer.step()
+    """
+
+    def __init__(self, dataset_size: int, *, global_batch: int, rank: int = 0, world: int = 1, seed: int = 0) -> None:
+        """Begin at the first step of the first epoch.
+
+        Args:
+            dataset_size: samples of the data set, on all ranks together.
+            global_batch: samples of a step on all ranks together; what is left of an epoch behind the last whole step
+                is not used in that epoch.
+            rank: this rank.
+            world: how many there are; it must divide ``global_batch``.
+            seed: of the order, from 0; a new one in each epoch.
+
+        Raises:
+            RequestError: an argument is impossible.
+        """
+        self.geometry = Geometry(dataset_size, global_batch)
+        self.geometry.local_batch(world)
+        if not 0 <= rank < world:
+            raise RequestError("rank", rank, f"from 0 to {world - 1}")
+        if seed < 0:
+            raise RequestError("seed", seed, "a whole number from 0")
+        self.rank, self.world, self.seed = rank, world, seed
+        self.epoch = self.cursor_step = 0
+
+    @property
+    def global_step(self) -> int:
+        """Steps done, over all epochs."""
+        return self.epoch * self.geometry.steps_per_epoch + self.cursor_step
+
+    def __len__(self) -> int:
+        """Steps that are left of this epoch."""
+        return self.geometry.steps_per_epoch - self.cursor_step
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """This rank's samples of the steps that are left of this epoch."""
+        geometry, epoch, first = self.geometry, self.epoch, self.cursor_step
+        order = geometry.permutation(self.seed, epoch)
+        for step in range(first, geometry.steps_per_epoch):
+            yield geometry.shard(geometry.window(order, step), self.rank, self.world).tolist()
+
+    def step(self) -> None:
+        """A step was trained."""
+        self.epoch, self.cursor_step = self.geometry.place(self.global_step + 1)
+
+    def state_dict(self) -> dict[str, int]:
+        """Where training is: {epoch, cursor_step, seed}."""
+        return {"epoch": self.epoch, "cursor_step": self.cursor_step, "seed": self.seed}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go on from there, in the order of its seed.
+
+        Raises:
+            RequestError: no state of a sampler, or one that is behind the last step of an epoch here.
+        """
+        try:
+            epoch, cursor_step, seed = (int(state[name]) for name in ("epoch", "cursor_step", "seed"))
+        except (KeyError, TypeError, ValueError):
+            raise RequestError("state", state, "what state_dict() has returned") from None
+        if epoch < 0 or seed < 0 or not 0 <= cursor_step < self.geometry.steps_per_epoch:
+            steps = self.geometry.steps_per_epoch
+            raise RequestError("state", dict(state), f"of the same data set and global batch: {steps} steps an epoch")
+        self.epoch, self.cursor_step, self.seed = epoch, cursor_step, seed

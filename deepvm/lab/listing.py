@@ -1,0 +1,27 @@
+"""What a matrix file can name, with a line for each."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+
+from deepvm.lab.faults.registry import FAULTS, find_fault
+from deepvm.lab.strategies.registry import SHORT, STRATEGIES, find_strategy
+from deepvm.lab.training.datasets import DATASETS
+from deepvm.lab.training.models import MODELS, WIDTHS
+
+
+def listing() -> Mapping[str, Mapping[str, str]]:
+    """By kind and name: the first line of its documentation."""
+    long = {name: f"{name} ({short})" for short, name in SHORT.items()}
+    return {
+        "datasets": {name: _line(one) for name, one in DATASETS.items()},
+        "models": {name: f"width {WIDTHS[name]} by default" for name in MODELS},
+        "strategies": {long.get(name, name): _line(find_strategy(name)) for name in STRATEGIES},
+        "failures": {name: _line(type(find_fault(name))) for name in FAULTS},
+    }
+
+
+def _line(of: object) -> str:
+    text = inspect.getdoc(of) or ""
+    return text.partition(". Raises")[0].partition("\n")[0].rstrip(".")

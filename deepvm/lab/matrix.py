@@ -1,0 +1,319 @@
+"""Matrix files: which trainings fail how, under which strategies; errors name line, key and what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
+
+from deepvm.catalog.documents.yaml_file import Lines, YamlFormat
+from deepvm.core.spelling import joined
+from deepvm.io.user_dirs import data_folder
+from deepvm.lab.faults.base import DiskFault, Strike, Target, When
+from deepvm.lab.faults.registry import FAULTS, find_fault
+from deepvm.lab.strategies.registry import SHORT, STRATEGIES, find_strategy
+
+CALM, NONE, REFERENCES = "calm", "none", {"ref-blk": "blocking", "ref-ovl": "overlapped"}
+"""The name of the failures of runs without any; the variant without checkpoints; those with them, without failures."""
+VARIANTS = (NONE, *REFERENCES, *SHORT, *(name for name in STRATEGIES if name not in SHORT.values()))
+_DATASETS = ("digits", "fashion-mnist", "cifar10", "cifar100", "tokens")
+_MODELS = ("resnet8", "resnet18", "resnet50", "gpt-tiny")
+_NAME = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
+_MOST = 10**9
+
+
+def _bare(value: object) -> object:
+    """Numbers as they are written: true is none, and text is none."""
+    if isinstance(value, (bool, str)):
+        raise ValueError("no number")
+    return value
+
+
+def _named(value: object) -> object:
+    return {"name": value} if isinstance(value, str) else value
+
+
+def _struck(value: object) -> object:
+    return {"at": value} if isinstance(value, list) else value
+
+
+def _shared(value: object) -> object:
+    return {"share": value} if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+
+
+def _paced(value: object) -> object:
+    return {"mbps": value} if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+
+
+def _said(what: str, default: Any = ...) -> Any:
+    return Field(default, description=what)
+
+
+Whole = Annotated[int, BeforeValidator(_bare), Field(ge=1, le=_MOST)]
+FromZero = Annotated[int, BeforeValidator(_bare), Field(ge=0, le=_MOST)]
+_WHOLE = f"a whole number from 1 to {_MOST:.0e}"
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True)
+
+
+class Dataset(_Strict):
+    """A data set."""
+
+    name: Literal["digits", "fashion-mnist", "cifar10", "cifar100", "tokens"] = _said(joined(_DATASETS, "or"))
+    path: str | None = _said("the folder of its files", None)
+    size: Whole | None = _said("how many of its samples, from the first on", None)
+
+
+class Model(_Strict):
+    """A model."""
+
+    name: Literal["resnet8", "resnet18", "resnet50", "gpt-tiny"] = _said(joined(_MODELS, "or"))
+    width: Whole | None = _said("channels of its first layer, or its hidden size: a multiple of 8", None)
+    norm: Literal["batch", "group"] = _said("batch or group", "batch")
+    dropout: Annotated[float, BeforeValidator(_bare), Field(ge=0, lt=1)] = _said("from 0 to below 1", 0.0)
+
+
+class Strikes(_Strict):
+    """When a fault strikes."""
+
+    at: list[Whole] = _said("steps, such as [40, 110]", [])
+    count: FromZero = _said("how many, at random steps", 0)
+    seed: FromZero = _said("of what is random: a whole number from 0", 0)
+    rank: FromZero | None = _said("which rank, from 0", None)
+    target: Literal["worker", "agent", "machine", "write"] = _said("worker, agent, machine or write", "worker")
+    seconds: Annotated[float, BeforeValidator(_bare), Field(gt=0, le=3600)] | None = _said("seconds above 0", None)
+    share: Annotated[float, BeforeValidator(_bare), Field(ge=0, le=1)] | None = _said("a share from 0 to 1", None)
+    mbps: Annotated[float, BeforeValidator(_bare), Field(gt=0, le=1e6)] | None = _said("MB a second, above 0", None)
+
+    def when(self) -> When:
+        """For faults."""
+        known = self.model_dump()
+        return When(**{**known, "at": tuple(known["at"]), "target": Target(known["target"])})
+
+
+def _fault_field(name: str) -> Any:
+    """The key of a fault, with the short form that people write."""
+    if name == "slow":
+        return Annotated[Strikes, BeforeValidator(_paced)] | None, _said("MB a second, such as 20", None)
+    if isinstance(find_fault(name), DiskFault):
+        return Annotated[Strikes, BeforeValidator(_shared)] | None, _said("a share from 0 to 1, such as 0.2", None)
+    form = "steps such as [40, 110], or {count: 5, seed: 1}"
+    return Annotated[Strikes, BeforeValidator(_struck)] | None, _said(form, None)
+
+
+def _fields() -> dict[str, Any]:
+    return {name.replace("-", "_"): _fault_field(name) for name in FAULTS}
+
+
+Failures: type[BaseModel] = create_model(  # one key for each fault of the registry
+    "Failures",
+    __config__=ConfigDict(
+        extra="forbid", frozen=True, populate_by_name=True, alias_generator=lambda name: name.replace("_", "-")
+    ),
+    **_fields(),
+)
+
+
+class MatrixFile(_Strict):
+    """All of a matrix file; see docs/reference/matrix-file.md."""
+
+    schema_version: Literal["deepvm.matrix/1"] = _said("deepvm.matrix/1", "deepvm.matrix/1")
+    name: Annotated[str, Field(pattern=_NAME)] = _said("1 to 40 lower-case letters, digits and hyphens")
+    datasets: Annotated[list[Annotated[Dataset, BeforeValidator(_named)]], Field(min_length=1)] = _said(
+        f"a list of {joined(_DATASETS, 'or')}, or of {{name: cifar10, path: FOLDER}}"
+    )
+    models: Annotated[list[Annotated[Model, BeforeValidator(_named)]], Field(min_length=1)] = _said(
+        f"a list of {joined(_MODELS, 'or')}, or of {{name: resnet8, width: 8, norm: group}}"
+    )
+    failures: dict[Annotated[str, Field(pattern=_NAME)], Failures] = _said(  # type: ignore[valid-type]
+        f"names with faults, such as base: {{exit: [40, 110]}}; there are {joined(FAULTS, 'and')}", {}
+    )
+    variants: Annotated[list[Literal[VARIANTS]], Field(min_length=1)] = _said(  # type: ignore[valid-type]
+        f"a list of {joined(VARIANTS, 'or')}"
+    )
+    world: Annotated[int, BeforeValidator(_bare), Field(ge=1, le=64)] | None = _said("ranks, from 1 to 64", None)
+    elastic: Annotated[list[tuple[FromZero, Whole]], Field(min_length=2)] | None = _said(
+        "steps with the number of ranks from there on, such as [[0, 4], [60, 2], [120, 4]]", None
+    )
+    virtual_shards: Whole | None = _said("a whole number that each number of ranks divides", None)
+    global_batch: Whole = _said(_WHOLE)
+    accumulate: Whole = _said(f"parts of a rank's batch: {_WHOLE}", 1)
+    steps: Whole = _said(_WHOLE)
+    checkpoint_every: Whole = _said(_WHOLE)
+    max_inflight: Annotated[int, BeforeValidator(_bare), Field(ge=1, le=64)] = _said("from 1 to 64", 4)
+    keep: Annotated[int, BeforeValidator(_bare), Field(ge=1, le=1000)] = _said("from 1 to 1000", 3)
+    seeds: Annotated[list[FromZero], Field(min_length=1)] = _said("a list of whole numbers from 0", [0])
+    launcher: Literal["forkserver", "torchrun", "deepvm-run"] = _said(
+        "forkserver, torchrun or deepvm-run", "forkserver"
+    )
+
+    @property
+    def worlds(self) -> Sequence[tuple[int, int]]:
+        """Steps, with the number of ranks from there on."""
+        return self.elastic or [(0, self.world or 1)]
+
+    @property
+    def shards(self) -> int:
+        """How many virtual shards there are; 0 for a plain DistributedDataParallel."""
+        if self.virtual_shards is not None:
+            return self.virtual_shards
+        return max(world for _, world in self.elastic) if self.elastic else 0
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training of a matrix.
+
+    Attributes:
+        suite: data set, model and failures. strategy: None for no checkpoints. strikes: failures at steps, in their
+            order. disk: faults of the disk, by name. worlds: steps, with the number of ranks from there on.
+    """
+
+    suite: Suite
+    variant: str
+    strategy: str | None
+    seed: int
+    strikes: tuple[Strike, ...]
+    disk: dict[str, When] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        one = self.suite
+        return f"{one.dataset.name}-{one.model.name}-{one.failure}-{self.variant}-s{self.seed}"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What variants are compared on."""
+
+    dataset: Dataset
+    model: Model
+    failure: str
+
+
+def runs_of(matrix: MatrixFile) -> list[Run]:
+    """All runs, those that are compared with one another side by side: seeds, then suites, then variants.
+
+    What has no failures is shared by all failures of a data set and model.
+    """
+    found: dict[str, Run] = {}
+    for seed in matrix.seeds:
+        for dataset in matrix.datasets:
+            for model in matrix.models:
+                for failure in matrix.failures or {CALM: None}:
+                    for variant in matrix.variants:
+                        run = _run(matrix, Suite(dataset, model, failure), variant, seed)
+                        found.setdefault(run.name, run)
+    return list(found.values())
+
+
+def _run(matrix: MatrixFile, suite: Suite, variant: str, seed: int) -> Run:
+    if variant == NONE or variant in REFERENCES:
+        return Run(Suite(suite.dataset, suite.model, CALM), variant, REFERENCES.get(variant), seed, ())
+    strategy = SHORT.get(variant, variant)
+    if suite.failure == CALM:
+        return Run(suite, variant, strategy, seed, ())
+    strikes: list[Strike] = []
+    disk: dict[str, When] = {}
+    world = min(world for _, world in matrix.worlds)
+    for name, given in _faults(matrix.failures[suite.failure]):
+        fault = find_fault(name)
+        if isinstance(fault, DiskFault):
+            disk[name] = given.when()
+        elif name != "node" or find_strategy(strategy).in_memory:
+            strikes += fault.strikes(name, given.when(), matrix.steps, world)
+    return Run(suite, variant, strategy, seed, tuple(sorted(strikes, key=lambda one: (one.step, one.fault))), disk)
+
+
+def _faults(failures: Any) -> Iterator[tuple[str, Strikes]]:
+    for name in FAULTS:
+        given = getattr(failures, name.replace("-", "_"), None)
+        if given is not None:
+            yield name, given
+
+
+def _contradictions(found: MatrixFile, lines: Lines) -> Iterator[str]:
+    """Keys that do not go together."""
+    for key in ("datasets", "models"):
+        names = [one.name for one in getattr(found, key)]
+        twice = [place for place, name in enumerate(names) if name in names[:place]]
+        if twice:
+            yield f"{lines.said(key, twice[0])}{names[twice[0]]} twice: runs are named after it"
+    if (found.world is None) == (found.elastic is None):
+        where = lines.said("elastic") if found.elastic is not None else ""
+        yield f"{where}either world or elastic"
+        return
+    yield from _impossible_worlds(found, lines)
+    if found.checkpoint_every > found.steps:
+        yield f"{lines.said('checkpoint_every')}{found.checkpoint_every} is more than the {found.steps} steps"
+    for place, model in enumerate(found.models):
+        for dataset in found.datasets:
+            if (model.name == "gpt-tiny") != (dataset.name == "tokens"):
+                yield f"{lines.said('models', place)}{model.name} does not train on {dataset.name}"
+        if model.width is not None and model.width % 8:
+            yield f"{lines.said('models', place, 'width')}{model.width} is no multiple of 8"
+    if CALM in found.failures:
+        yield f"{lines.said('failures', CALM)}the name of runs without failures; give it another one"
+    for name, failures in found.failures.items():
+        for fault, given in _faults(failures):
+            yield from _impossible_strikes(found, lines, name, fault, given)
+
+
+def _impossible_worlds(found: MatrixFile, lines: Lines) -> Iterator[str]:
+    key = "elastic" if found.elastic else "world"
+    for _, world in found.worlds:
+        local = found.global_batch // world if world else 0
+        if found.global_batch % world:
+            yield f"{lines.said(key)}{world} ranks do not divide the global batch, {found.global_batch}"
+        elif found.shards and found.shards % world:
+            yield f"{lines.said(key)}{world} ranks do not divide the {found.shards} virtual shards"
+        elif not found.shards and local % found.accumulate:
+            yield f"{lines.said('accumulate')}{found.accumulate} parts do not divide a rank's batch, {local}"
+    if found.shards and found.global_batch % found.shards:
+        yield f"{lines.said('global_batch')}{found.shards} virtual shards do not divide {found.global_batch}"
+    if found.shards and found.accumulate > 1:
+        yield f"{lines.said('accumulate')}only without virtual shards, which are parts already"
+    steps = [step for step, _ in found.worlds]
+    if steps[0] or steps != sorted(set(steps)) or steps[-1] >= found.steps:
+        yield f"{lines.said(key)}steps must begin at 0, grow, and stay below {found.steps}"
+
+
+def _impossible_strikes(found: MatrixFile, lines: Lines, name: str, fault: str, given: Strikes) -> Iterator[str]:
+    path, kind = ("failures", name, fault), find_fault(fault)
+    known = {"at", "count", "seed"} if not isinstance(kind, DiskFault) else set()
+    for key in given.model_fields_set - known - kind.options:
+        yield f"{lines.said(*path, key)}{fault} has no {key}"
+    late = [step for step in given.at if step >= found.steps]
+    if late:
+        yield f"{lines.said(*path)}step {late[0]} is not before the last one, {found.steps}"
+    world = min(world for _, world in found.worlds)
+    if given.rank is not None and given.rank >= world:
+        yield f"{lines.said(*path)}there is no rank {given.rank}: there are {world}"
+    if not isinstance(kind, DiskFault) and not (given.at or given.count):
+        yield f"{lines.said(*path)}neither at nor count: it would never strike"
+    if given.count >= found.steps:
+        yield f"{lines.said(*path)}{given.count} failures do not fit into {found.steps} steps"
+
+
+FORMAT = YamlFormat(
+    MatrixFile,
+    "give a matrix file; docs/reference/matrix-file.md shows one",
+    "docs/reference/matrix-file.md",
+    _contradictions,
+)
+
+
+def read_matrix(path: Path) -> MatrixFile:
+    """Read a matrix file. Raises what :meth:`~deepvm.catalog.documents.yaml_file.YamlFormat.read` raises."""
+    return FORMAT.read(path)
+
+
+def quick_matrix() -> MatrixFile:
+    """The matrix that comes with deepvm, of five minutes."""
+    return read_matrix(data_folder() / "lab" / "quick.yaml")

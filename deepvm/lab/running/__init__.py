@@ -1,0 +1,1 @@
+"""Runs: launched, watched, made to fail, resumed; and the matrix that they are of."""

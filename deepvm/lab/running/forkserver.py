@@ -1,0 +1,80 @@
+"""Ranks that are forked from a process which has loaded torch: a group of two meets within 0.05 s."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from deepvm.io.process_tree import follow_parent
+from deepvm.lab.running.launcher import Attempt, Launcher
+
+_GONE_S = 10.0
+
+
+class Forkserver(Launcher):
+    """One server for all attempts of this process; it ends with it, and the ranks end with the server."""
+
+    def __init__(self) -> None:
+        """Start nothing yet."""
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["deepvm.lab.training.trainer", "torch._dynamo"])
+
+    def start(self, order: Path, world: int, port: int) -> Attempt:
+        """Fork the ranks."""
+        log = order.parent / "workers.log"
+        processes = [
+            self._context.Process(target=_work, args=(str(order), str(log), rank, world, port), daemon=True)
+            for rank in range(world)
+        ]
+        for process in processes:
+            process.start()
+        return _Forked(processes)
+
+
+class _Forked(Attempt):
+    def __init__(self, processes: Sequence[BaseProcess]) -> None:
+        self._processes = processes
+
+    def exits(self) -> Sequence[int | None]:
+        return [process.exitcode for process in self._processes]
+
+    def workers(self) -> Sequence[int]:
+        return [process.pid or 0 for process in self._processes]
+
+    @property
+    def over(self) -> bool:
+        return all(process.exitcode is not None for process in self._processes)
+
+    def kill_all(self) -> None:
+        for process in self._processes:
+            with contextlib.suppress(ProcessLookupError, AttributeError):
+                process.kill()
+        for process in self._processes:
+            process.join(_GONE_S)
+
+
+def _work(order: str, log: str, rank: int, world: int, port: int) -> None:
+    """A rank: it ends with its parent, and says what happens into a file."""
+    follow_parent(os.getppid(), signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor ends it
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world))
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
+    from deepvm.lab.training import trainer
+
+    try:
+        trainer.main(order)
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+    os._exit(0)  # threads of gloo outlive the group, and abort an interpreter that ends (torch 2.13)

@@ -1,0 +1,58 @@
+"""How the ranks of an attempt are started: an interface, and its registry."""
+
+from __future__ import annotations
+
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+
+class Attempt(ABC):
+    """The processes of one start of a training."""
+
+    @abstractmethod
+    def exits(self) -> Sequence[int | None]:
+        """Exit codes of the ranks in their order; below 0: minus a signal's number. None: it runs, or is not known."""
+
+    @abstractmethod
+    def workers(self) -> Sequence[int]:
+        """Processes of the ranks in their order; those that have not said where they are yet are missing."""
+
+    @property
+    @abstractmethod
+    def over(self) -> bool:
+        """Whether no process of it is left, as far as the launcher knows."""
+
+    def agent(self) -> int | None:
+        """The launcher's own process on the machine, if it has one."""
+        return None
+
+    @abstractmethod
+    def kill_all(self) -> None:
+        """End all processes, and wait until they are gone."""
+
+
+class Launcher(ABC):
+    """Starts ranks on this machine."""
+
+    @abstractmethod
+    def start(self, order: Path, world: int, port: int) -> Attempt:
+        """Start ``world`` ranks of the attempt that is described in a file; rank 0 listens at ``port``."""
+
+    def close(self) -> None:
+        """End what helps it, if anything does."""
+        return
+
+
+LAUNCHERS = {
+    "forkserver": "deepvm.lab.running.forkserver:Forkserver",
+    "torchrun": "deepvm.lab.running.torchrun:Torchrun",
+}
+"""Name -> ``module:class``, imported when first used."""
+
+
+def find_launcher(name: str) -> type[Launcher]:
+    """The class of a launcher."""
+    return cast("type[Launcher]", pkgutil.resolve_name(LAUNCHERS[name]))

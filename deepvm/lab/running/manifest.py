@@ -1,0 +1,102 @@
+"""The list of a matrix's runs and what became of them: whole on disk at every moment."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import platform
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from deepvm.errors import DataError
+from deepvm.io.atomic_write import write_bytes
+
+NAME = "manifest.csv"
+
+
+class RunState(Enum):
+    """What became of a run."""
+
+    COMPLETED = "completed"
+    SKIPPED = "skipped_exists"
+    """It was there, and its artefacts were checked again."""
+    FAILED = "failed"
+    """It has not got to its last step."""
+    INVALID = "invalid"
+    """It has, and does not pass a gate."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A run. ``key``: of its configuration, the code and the environment; ``reason``: the first gate that fails."""
+
+    key: str
+    run: str
+    dataset: str
+    model: str
+    failure: str
+    variant: str
+    seed: int
+    state: str
+    wall_s: float
+    goodput: float
+    restarts: int
+    reason: str = ""
+
+
+_COLUMNS = [column.name for column in fields(Row)]
+
+
+def key_of(config: Mapping[str, Any]) -> str:
+    """16 hex digits that change with whatever may change a run."""
+    from deepvm import __version__
+
+    about = [config, __version__, torch.__version__, platform.python_version(), platform.machine()]
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class Manifest:
+    """Of a folder; any thread may add to it."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read what is there. Raises DataError: it is damaged."""
+        self._path, self._lock = folder / NAME, threading.Lock()
+        self.rows = {row.run: row for row in read_manifest(folder)} if self._path.exists() else {}
+
+    def add(self, row: Row) -> None:
+        """Add a run, or what became of it now. Raises OSError."""
+        with self._lock:
+            self.rows[row.run] = row
+            text = io.StringIO()
+            writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(asdict(one) for one in self.rows.values())
+            write_bytes(self._path, text.getvalue().encode())
+
+
+def read_manifest(folder: Path) -> list[Row]:
+    """The rows of a folder's manifest. Raises DataError: there is none, or it is damaged."""
+    path = folder / NAME
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            if reader.fieldnames != _COLUMNS:
+                raise DataError(f"{path}: has other columns than {', '.join(_COLUMNS)}")
+            return [_row(found) for found in reader]
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}; give the folder of 'deepvm lab run --out'") from None
+    except (ValueError, TypeError, csv.Error) as error:
+        raise DataError(f"{path}: damaged: {error}") from None
+
+
+def _row(found: Mapping[str, str]) -> Row:
+    numbers = {"seed": int, "wall_s": float, "goodput": float, "restarts": int}
+    return Row(**{name: numbers.get(name, str)(text) for name, text in found.items()})

@@ -1,0 +1,68 @@
+"""The memory node of a run whose strategy wants one: another machine's memory, which can be lost."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from deepvm.errors import DataError
+from deepvm.io.process_tree import follow_parent
+
+TOKEN = "token"
+"""Its file in the run's folder."""
+_START_S, _LOOK_S = 30.0, 0.02
+
+
+class MemoryNode:
+    """A process with a port of its own, the same after each start."""
+
+    def __init__(self, folder: Path) -> None:
+        """Start nothing yet."""
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            self._port = int(found.getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        """As a tier."""
+        return f"tcp://127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        """Start it, empty. Raises DataError: it does not listen."""
+        token, parent = self._folder / TOKEN, os.getpid()
+        if not token.exists():
+            descriptor = os.open(token, os.O_WRONLY | os.O_CREAT, 0o600)
+            os.write(descriptor, secrets.token_hex(32).encode())
+            os.close(descriptor)
+        words = [sys.executable, "-m", "deepvm", "memory-node", "serve", "--token-file", str(token)]
+        words += ["--listen", f"127.0.0.1:{self._port}", "--memory", "256MiB"]
+        with (self._folder / "memory-node.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=lambda: follow_parent(parent, signal.SIGKILL),
+            )
+        until_s = time.monotonic() + _START_S
+        while time.monotonic() < until_s and self._process.poll() is None:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 1.0):
+                return
+            time.sleep(_LOOK_S)
+        raise DataError(f"{self._folder / 'memory-node.log'}: the memory node did not start")
+
+    def kill(self) -> None:
+        """As if its machine were lost."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None

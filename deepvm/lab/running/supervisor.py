@@ -1,0 +1,296 @@
+"""One run from its start to its end, through all failures: launch, monitor, classify, resume, terminate (ECRL 4.7).
+
+Each start has a number, the attempt. What an older attempt writes is refused by the strategies, so a process that was
+thought dead changes nothing. Failures from outside strike on progress that a rank has logged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deepvm.io.atomic_write import write_bytes
+from deepvm.lab.faults.base import Strike, When
+from deepvm.lab.faults.registry import find_fault
+from deepvm.lab.records import SUPERVISOR, events_of, read_lines, steps_of
+from deepvm.lab.running.launcher import Attempt, Launcher
+from deepvm.lab.running.memory_node import MemoryNode
+from deepvm.lab.training.order import Order
+
+_LOOK_S = 0.005
+_START_S = 180.0
+"""For how long ranks may load torch and meet, on a machine that does other things."""
+_MOST_UNPLANNED = 2
+_TAIL = 20
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be run.
+
+    Attributes:
+        folder: of the run. config: as in ``config.json``. worlds: steps, with the number of ranks from there on.
+            strikes: failures in their order. disk: faults of the disk, by name. hang_s: without a step for so long, an
+            attempt hangs. in_memory: whether it needs a memory node.
+    """
+
+    folder: Path
+    config: Mapping[str, Any]
+    worlds: Sequence[tuple[int, int]]
+    strikes: Sequence[Strike] = ()
+    disk: Mapping[str, When] = field(default_factory=dict)
+    hang_s: float = 15.0
+    in_memory: bool = False
+
+
+@dataclass
+class _Watched:
+    """A running attempt; as :class:`deepvm.lab.faults.base.Victim`, what faults from outside may use."""
+
+    folder: Path
+    number: int
+    world: int
+    made: Attempt
+    node: MemoryNode | None
+    began: float
+    logs: list[_Tail] = field(default_factory=list)
+    struck: dict[str, float] = field(default_factory=dict)
+
+    def workers(self) -> Sequence[int]:
+        return self.made.workers()
+
+    def agent(self) -> int | None:
+        return self.made.agent()
+
+    def kill_all(self) -> None:
+        self.made.kill_all()
+
+    def restart_node(self, down_s: float) -> None:
+        if self.node is not None:
+            self.node.kill()
+            time.sleep(down_s)
+            self.node.start()
+
+    def done(self, rank: int) -> int:
+        """Steps that a rank has done in this attempt and before."""
+        return self.logs[rank].last + 1
+
+
+class _Tail:
+    """The last step in a log that grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._offset, self._rest = path, path.stat().st_size if path.exists() else 0, b""
+        self.last, self.at = -1, 0.0
+
+    def look(self) -> bool:
+        """Whether there is something new."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except OSError:
+            return False
+        self._offset += len(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                row = json.loads(line)
+                self.last, self.at = row["global_step"], row["time"]
+        return bool(lines)
+
+
+class Supervisor:
+    """Of one run."""
+
+    def __init__(self, plan: Plan, launcher: Launcher, say: Callable[[str], None] = lambda text: None) -> None:
+        """Start nothing yet; ``say`` is told what happens, for people."""
+        self._plan, self._launcher, self._say = plan, launcher, say
+        self._left = list(plan.strikes)
+        self._attempts: list[dict[str, Any]] = []
+        self._reached = 0
+        self._node = MemoryNode(plan.folder) if plan.in_memory else None
+        self._given_up: list[_Watched] = []
+
+    def run(self) -> bool:
+        """Run it to its end; whether it has got there. Leaves no process behind, whatever is raised."""
+        began, unplanned = time.time(), 0
+        state = "running"
+        try:
+            if self._node is not None:
+                self._node.start()
+            while state == "running":
+                ended = self._attempt()
+                if ended["state"] == "completed":
+                    state = "completed" if ended["until"] >= self._plan.config["steps"] else "running"
+                    unplanned = 0
+                elif ended["causes"] and ended["causes"] != ["hang"]:
+                    unplanned = 0
+                else:
+                    unplanned += 1
+                    state = "failed" if unplanned >= _MOST_UNPLANNED else "running"
+                self._write(state, began)
+        finally:
+            for orphan in self._given_up:
+                orphan.kill_all()
+            if self._node is not None:
+                self._node.kill()
+        return state == "completed"
+
+    def _attempt(self) -> dict[str, Any]:
+        number, folder = len(self._attempts), self._plan.folder
+        world, until = self._world()
+        order = Order(folder, number, self._plan.config, self._left, self._plan.disk, until, self._tiers())
+        file = folder / f"order-{number}.json"
+        write_bytes(file, json.dumps(order.document()).encode())
+        logs = [_Tail(folder / steps_of(rank)) for rank in range(world)]
+        began = time.time()
+        watched = _Watched(
+            folder, number, world, self._launcher.start(file, world, _free_port()), self._node, began, logs
+        )
+        try:
+            state, detected = self._watch(watched)
+        except BaseException:
+            watched.kill_all()
+            raise
+        if self._gives_up(state):
+            self._given_up.append(watched)
+        else:
+            watched.kill_all()
+        file.unlink(missing_ok=True)
+        facts = self._facts(watched, state, detected, until)
+        self._attempts.append(facts)
+        return facts
+
+    def _gives_up(self, state: str) -> bool:
+        """Whether an attempt is taken for dead, and lives: a mistake that is made on purpose."""
+        return state == "failed" and "orphan" in self._plan.config["controls"] and not self._given_up
+
+    def _world(self) -> tuple[int, int]:
+        """How many ranks train next, and until which step."""
+        worlds, steps = self._plan.worlds, int(self._plan.config["steps"])
+        last = max((one["until"] for one in self._attempts if one["state"] == "completed"), default=0)
+        place = max(i for i, (step, _) in enumerate(worlds) if step <= last)
+        return worlds[place][1], worlds[place + 1][0] if place + 1 < len(worlds) else steps
+
+    def _tiers(self) -> tuple[str, ...]:
+        return () if self._node is None else (self._node.url,)
+
+    def _watch(self, watched: _Watched) -> tuple[str, float]:
+        """Watch an attempt until it ends; how it has, and when that was seen."""
+        moved, stepped = time.monotonic(), False
+        outside = [one for one in self._left if find_fault(one.fault).moment_of(one) is None]
+        while True:
+            for log in watched.logs:
+                if log.look():
+                    moved, stepped = time.monotonic(), True
+            if outside and watched.done(outside[0].rank) >= outside[0].step:
+                strike = outside.pop(0)
+                time.sleep(strike.delay_s)
+                watched.struck[strike.key] = time.time()
+                self._say(f"{strike.fault} at step {strike.step}")
+                if self._gives_up("failed"):
+                    return "failed", time.time()
+                find_fault(strike.fault).strike_from_outside(strike, watched)
+                moved = time.monotonic()
+            codes = watched.made.exits()
+            if any(code not in (None, 0) for code in codes):
+                return "failed", time.time()
+            if all(code == 0 for code in codes):
+                return "completed", time.time()
+            if time.monotonic() - moved > (self._plan.hang_s if stepped else max(_START_S, self._plan.hang_s)):
+                return "hung", time.time()
+            time.sleep(_LOOK_S)
+
+    def _facts(self, watched: _Watched, state: str, detected: float, until: int) -> dict[str, Any]:
+        """What an attempt was, and how long each part of the recovery before it took."""
+        events = [list(self._events(watched, rank)) for rank in range(watched.world)]
+        struck = dict(watched.struck)
+        for row in (row for rows in events for row in rows if row["event"] == "strike"):
+            struck[row["key"]] = row["time"]
+        self._left = [one for one in self._left if one.key not in struck]
+        ends = [key for key in struck if find_fault(key.rpartition("-")[0].rpartition("-")[0]).ends]
+        causes = ends if state != "completed" else []
+        if state == "hung":
+            causes = causes or ["hang"]
+        for log in watched.logs:
+            log.look()
+        joined = _latest(events, "joined")
+        restored = [row for rows in events for row in rows if row["event"] == "restored"]
+        before = self._attempts[-1] if self._attempts else None
+        facts: dict[str, Any] = {
+            "attempt": watched.number,
+            "world": watched.world,
+            "state": state,
+            "until": until,
+            "began": watched.began,
+            "detected": detected,
+            "exits": list(watched.made.exits()),
+            "causes": causes,
+            "struck": struck,
+            "resumed_step": restored[0]["step"] if restored else None,
+            "steps_logged": sum(log.last >= 0 for log in watched.logs) == watched.world,
+            "reached_step": max(log.last for log in watched.logs) + 1,
+            "damaged": sum(row.get("checkpoints", 0) for rows in events for row in rows if row["event"] == "damaged"),
+            "disk_errors": sum(row["event"] == "disk" for rows in events for row in rows),
+        }
+        if state != "completed":
+            facts["detect_s"] = detected - max(struck.values()) if causes and struck else None
+        if before is not None and before["state"] != "completed":
+            facts["restart_s"] = joined - before["detected"] if joined is not None else None
+            facts["restore_s"] = max((row["seconds"] for row in restored), default=None)
+            facts["replay_s"] = self._replayed(watched, restored)
+        if state == "failed" and not causes:
+            facts["last_lines"] = _last_lines(watched.folder / "workers.log")
+        self._reached = max(self._reached, facts["reached_step"])
+        return facts
+
+    def _replayed(self, watched: _Watched, restored: Sequence[Mapping[str, Any]]) -> float | None:
+        """How long the steps took that an earlier attempt had done already."""
+        if not restored:
+            return None
+        since = max(row["time"] for row in restored)
+        again = [
+            row["time"]
+            for row in read_lines(watched.folder / steps_of(0))
+            if row["attempt"] == watched.number and row["global_step"] < self._reached
+        ]
+        return max(again) - since if again else 0.0
+
+    def _events(self, watched: _Watched, rank: int) -> Iterator[dict[str, Any]]:
+        return (row for row in read_lines(watched.folder / events_of(rank)) if row["attempt"] == watched.number)
+
+    def _write(self, state: str, began: float) -> None:
+        failed = [one for one in self._attempts if one["state"] != "completed"]
+        document = {
+            "state": state,
+            "restarts": len(failed) - (state == "failed"),
+            "wall_s": time.time() - began,
+            "hangs": sum(one["state"] == "hung" for one in failed),
+            "attempts": self._attempts,
+        }
+        write_bytes(self._plan.folder / SUPERVISOR, json.dumps(document, indent=1).encode())
+
+
+def _latest(events: Sequence[Sequence[Mapping[str, Any]]], name: str) -> float | None:
+    found = [row["time"] for rows in events for row in rows if row["event"] == name]
+    return max(found) if len(found) == len(events) else None
+
+
+def _last_lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(errors="replace").splitlines()[-_TAIL:]
+    except OSError:
+        return []
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])

@@ -1,0 +1,108 @@
+"""Ranks that torchrun starts, as most people have it: 4 to 7 s, with an agent that can be killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from deepvm.io.process_tree import descendants, follow_parent
+from deepvm.lab.records import events_of, read_lines
+from deepvm.lab.running.launcher import Attempt, Launcher
+
+_PAUSE_S, _GONE_S = 0.01, 10.0
+
+
+class Torchrun(Launcher):
+    """One agent for each attempt, without restarts of its own."""
+
+    def start(self, order: Path, world: int, port: int) -> Attempt:
+        """Start the agent."""
+        parent = os.getpid()
+        words = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={world}", "--max-restarts=0"]
+        words += ["--master-addr=127.0.0.1", f"--master-port={port}", "-m", "deepvm.lab.running.torchrun", str(order)]
+        with (order.parent / "workers.log").open("ab") as log:
+            process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+                start_new_session=True,
+                preexec_fn=lambda: follow_parent(parent, signal.SIGKILL),
+            )
+        return _Launched(process, order.parent, _attempt_of(order), world)
+
+
+def _attempt_of(order: Path) -> int:
+    return int(order.stem.rpartition("-")[2])
+
+
+class _Launched(Attempt):
+    """torchrun's workers are leaders of sessions of their own, and outlive it if they are not told otherwise."""
+
+    def __init__(self, process: subprocess.Popen[bytes], folder: Path, attempt: int, world: int) -> None:
+        self._process, self._folder, self._attempt, self._world = process, folder, attempt, world
+        self._known: set[int] = set()
+
+    def _events(self, rank: int) -> list[dict[str, Any]]:
+        return [row for row in read_lines(self._folder / events_of(rank)) if row["attempt"] == self._attempt]
+
+    def exits(self) -> Sequence[int | None]:
+        """As the ranks' own records say, because torchrun returns 1 whatever has happened; else as the agent's."""
+        code = self._process.poll()
+        if code is None:
+            return [None] * self._world
+        return [0 if any(row["event"] == "ended" for row in self._events(r)) else code or 1 for r in range(self._world)]
+
+    def workers(self) -> Sequence[int]:
+        started = [
+            [row["pid"] for row in self._events(rank) if row["event"] == "started"] for rank in range(self._world)
+        ]
+        return [pids[-1] for pids in started if pids]
+
+    def agent(self) -> int | None:
+        return self._process.pid
+
+    @property
+    def over(self) -> bool:
+        self._known |= descendants(self._process.pid)
+        return self._process.poll() is not None and not self._alive()
+
+    def _alive(self) -> list[int]:
+        return [pid for pid in {*self._known, *self.workers()} if _is_alive(pid)]
+
+    def kill_all(self) -> None:
+        self._known |= descendants(self._process.pid)
+        for pid in [self._process.pid, *self._alive()]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        until_s = time.monotonic() + _GONE_S
+        self._process.wait(_GONE_S)
+        while self._alive() and time.monotonic() < until_s:
+            time.sleep(_PAUSE_S)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
+
+
+def _main() -> None:
+    follow_parent(os.getppid(), signal.SIGKILL)  # else two attempts would run side by side
+    from deepvm.lab.training import trainer
+
+    trainer.main(sys.argv[1])
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    _main()

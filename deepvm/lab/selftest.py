@@ -1,0 +1,125 @@
+"""Mistakes on purpose: each must fail its gate, and no other; else the gates prove nothing.
+
+The trainings are as small as each mistake allows. Failures strike where nothing is done again, unless the mistake needs
+it: else a state that is restored wrongly would be seen twice, by its replays and by its parameters.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deepvm.io.atomic_write import write_bytes
+from deepvm.lab.audit.gates import Records, judged
+from deepvm.lab.faults.base import Strike, Target
+from deepvm.lab.faults.registry import find_fault
+from deepvm.lab.records import CONFIG
+from deepvm.lab.running.launcher import find_launcher
+from deepvm.lab.running.matrix_runner import with_references
+from deepvm.lab.running.supervisor import Plan, Supervisor
+
+STEPS, EVERY = 60, 20
+
+
+@dataclass(frozen=True)
+class Control:
+    """A mistake.
+
+    Attributes:
+        what: for people. gate: the one that must fail. everywhere: whether the undisturbed run makes it, too, so that
+            parameters do not differ.
+    """
+
+    what: str
+    gate: str
+    strategy: str = "blocking"
+    world: int = 2
+    strikes: Sequence[Strike] = field(default_factory=lambda: (Strike("exit", 40),))
+    dropout: float = 0.1
+    everywhere: bool = False
+
+
+CONTROLS: Mapping[str, Control] = {
+    "dropped-id": Control("a sampler leaves out a sample", "samples", everywhere=True),
+    "duplicated-id": Control("a sampler gives a sample twice", "samples", everywhere=True),
+    "uncloned": Control(
+        "a snapshot shares memory with the optimizer", "parameters", "overlapped", strikes=(Strike("exit", 41),)
+    ),
+    "one-rank-random": Control("only rank 0's random states are saved", "parameters"),
+    "cold-ddp": Control("gradients of 4 ranks are added in another order", "parameters", world=4, dropout=0.0),
+    "vacuous": Control("a kill strikes before training has begun", "failures", strikes=(Strike("kill", 0),)),
+    "orphan": Control(
+        "a process that is given up goes on writing", "leftovers", world=1, strikes=(Strike("kill", 21),)
+    ),
+    "early-commit": Control(
+        "a checkpoint is committed before its data", "stories", strikes=(Strike("kill", 39, target=Target.WRITE),)
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A control: what is wrong at each gate, empty where it is passed."""
+
+    name: str
+    gates: Mapping[str, str]
+
+    @property
+    def right(self) -> bool:
+        """Whether its gate has failed, and no other."""
+        failed = {gate for gate, why in self.gates.items() if why}
+        return failed == {CONTROLS[self.name].gate}
+
+
+def run_all(folder: Path, tell: Callable[[Tested], None] = lambda tested: None) -> list[Tested]:
+    """Make each mistake, in a folder that is empty."""
+    launcher, found = find_launcher("forkserver")(), []
+    try:
+        for name, control in CONTROLS.items():
+            runs = folder / name / "runs"
+            calm = _config(name, control, disturbed=False)
+            _run(runs / "calm", calm, (), launcher)
+            disturbed = runs / "disturbed"
+            _run(disturbed, _config(name, control, disturbed=True), control.strikes, launcher)
+            tested = Tested(name, judged(with_references(Records.read(disturbed), runs)))
+            found.append(tested)
+            tell(tested)
+    finally:
+        launcher.close()
+    return found
+
+
+def _config(name: str, control: Control, *, disturbed: bool) -> dict[str, Any]:
+    strikes = control.strikes if disturbed else ()
+    return {
+        "matrix": "selftest",
+        "dataset": {"name": "tokens", "path": None},
+        "dataset_size": 1024,
+        "model": {"name": "gpt-tiny", "width": 16, "norm": "batch", "dropout": control.dropout},
+        "failure": "control" if disturbed else "calm",
+        "variant": control.strategy if disturbed else "none",
+        "strategy": control.strategy if disturbed else None,
+        "seed": 0,
+        "world": control.world,
+        "worlds": [[0, control.world]],
+        "virtual_shards": 0,
+        "global_batch": 32,
+        "accumulate": 1,
+        "steps": STEPS,
+        "checkpoint_every": EVERY,
+        "max_inflight": 2,
+        "keep": 3,
+        "launcher": "forkserver",
+        "strikes": [{**one.document(), "key": one.key, "ends": find_fault(one.fault).ends} for one in strikes],
+        "disk": {},
+        "controls": [name] if disturbed or control.everywhere else [],
+    }
+
+
+def _run(folder: Path, config: dict[str, Any], strikes: Sequence[Strike], launcher: Any) -> None:
+    folder.mkdir(parents=True)
+    write_bytes(folder / CONFIG, json.dumps(config, indent=1).encode())
+    Supervisor(Plan(folder, config, [(0, config["world"])], strikes), launcher).run()

@@ -1,0 +1,88 @@
+"""What a strategy is: it makes checkpoints of a training while that goes on, and finds the newest good one again."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from deepvm.lab.training.state import State
+
+
+@dataclass
+class CheckpointRow:
+    """A line of ``checkpoint_rank0.jsonl``: what one checkpoint has cost (ECRL 4.9, eq. 7). Times in seconds.
+
+    Attributes:
+        step: steps done. snapshot_s: for a copy. foreground_s, background_s: for writing, while training waits and
+            while it goes on. enqueue_s: for handing it over. backpressure_s: until there was room for it in the queue.
+            stall_s: for which training has waited in all. bytes: written. retries: of failed writes. error: why it was
+            given up, empty if it is there.
+    """
+
+    step: int
+    snapshot_s: float = 0.0
+    foreground_s: float = 0.0
+    background_s: float = 0.0
+    enqueue_s: float = 0.0
+    backpressure_s: float = 0.0
+    stall_s: float = 0.0
+    bytes: int = 0
+    retries: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where and how often a training is checkpointed.
+
+    Attributes:
+        folder: of the checkpoints. attempt: number of this start, from 0; what an older one writes must not become
+            visible. every: steps. most_in_flight: checkpoints that wait to be written at most. keep: newest ones that
+            are kept. tiers: for strategies with memory nodes. controls: mistakes that are made on purpose.
+        record: takes each row when it is complete. note: takes events.
+    """
+
+    folder: Path
+    attempt: int
+    every: int
+    most_in_flight: int
+    record: Callable[[CheckpointRow], None]
+    note: Callable[..., None]
+    keep: int = 3
+    tiers: tuple[str, ...] = ()
+    controls: frozenset[str] = field(default_factory=frozenset)
+
+
+class Strategy(ABC):
+    """One training's checkpoints, on one rank. All ranks call the same methods in the same order."""
+
+    in_memory: ClassVar[bool] = False
+    """Whether it needs a memory node."""
+
+    def __init__(self, state: State, setting: Setting) -> None:
+        """Write nothing yet."""
+        self.state, self.setting = state, setting
+
+    @abstractmethod
+    def restore(self) -> int:
+        """Bring the training to the newest good checkpoint; returns its steps, 0 if there is none."""
+
+    @abstractmethod
+    def save(self, step: int) -> None:
+        """A step has ended at which a checkpoint is due: ``step`` are done."""
+
+    def stepped(self, step: int) -> None:
+        """A step has ended at which none is due."""
+        return
+
+    @abstractmethod
+    def close(self) -> None:
+        """Finish what is in flight."""
+
+
+def due(step: int, every: int) -> bool:
+    """Whether a checkpoint is due when so many steps are done."""
+    return every > 0 and step > 0 and step % every == 0

@@ -1,0 +1,81 @@
+"""Training waits until each checkpoint is written (ECRL 4.4): barrier, capture, rank 0 writes, barrier."""
+
+from __future__ import annotations
+
+import io
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from deepvm.lab.strategies.base import CheckpointRow, Setting, Strategy
+from deepvm.lab.strategies.checkpoint_files import CheckpointFiles
+from deepvm.lab.training.state import State
+
+
+class Blocking(Strategy):
+    """Rank 0 writes, and all wait."""
+
+    def __init__(self, state: State, setting: Setting) -> None:
+        """Open the folder, on rank 0."""
+        super().__init__(state, setting)
+        self.files = None if state.rank else CheckpointFiles(setting.folder, setting.attempt, setting.keep)
+
+    def save(self, step: int) -> None:
+        """Collective."""
+        began_s = time.perf_counter()
+        barrier(self.state)
+        row = CheckpointRow(step)
+        captured = self.captured(row)
+        if captured is not None and self.files is not None:
+            wrote_s = time.perf_counter()
+            self.put(row, captured)
+            row.foreground_s = time.perf_counter() - wrote_s
+        barrier(self.state)
+        if captured is not None:
+            row.stall_s = time.perf_counter() - began_s
+            self.setting.record(row)
+
+    def captured(self, row: CheckpointRow, *, clone: bool = False) -> dict[str, Any] | None:
+        """The state, on rank 0; all ranks give it their random numbers."""
+        began_s = time.perf_counter()
+        randoms = self.state.everyones_random_states()
+        if randoms is None:
+            return None
+        if "one-rank-random" in self.setting.controls:
+            randoms = randoms[:1]
+        found = self.state.pack(randoms, clone=clone)
+        row.snapshot_s = time.perf_counter() - began_s
+        return found
+
+    def put(self, row: CheckpointRow, captured: dict[str, Any]) -> None:
+        """Write it."""
+        assert self.files is not None
+        buffer = io.BytesIO()
+        torch.save(captured, buffer)
+        written = self.files.write(row.step, buffer.getbuffer(), early="early-commit" in self.setting.controls)
+        row.bytes, row.retries, row.error = written.bytes, written.retries, written.error
+
+    def restore(self) -> int:
+        """Rank 0 looks for the newest good one, and tells the others."""
+        found = self.files.newest() if self.files is not None else None
+        told: list[Any] = [None if found is None else (found[0], found[1])]
+        if self.state.world > 1:
+            dist.broadcast_object_list(told)
+        if found is not None and found[2]:
+            self.setting.note("damaged", checkpoints=found[2])
+        if told[0] is None:
+            return 0
+        step, data = told[0]
+        self.state.unpack(torch.load(io.BytesIO(data), weights_only=False))
+        return int(step)
+
+    def close(self) -> None:
+        """Nothing is in flight."""
+
+
+def barrier(state: State) -> None:
+    """Wait for all ranks."""
+    if state.world > 1:
+        dist.barrier()

@@ -1,0 +1,104 @@
+"""Checkpoints in files that become visible whole or not at all: write, fsync, rename, then the pointer (ECRL 4.3)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from deepvm.checkpoint.files.epoch_file import EpochFile
+from deepvm.io.atomic_write import sync, write_bytes
+
+_PIECE = 2**20
+MOST_TRIES = 3
+"""Of a write that fails: disks recover, or do not."""
+LATEST = "latest.json"
+
+
+@dataclass(frozen=True)
+class Written:
+    """A checkpoint that was tried to be written: ``retries`` of them failed before; ``error`` if all have."""
+
+    bytes: int
+    retries: int
+    error: str = ""
+
+
+class CheckpointFiles:
+    """The folder of one run's checkpoints, as an attempt may write it."""
+
+    def __init__(self, folder: Path, attempt: int, keep: int) -> None:
+        """Refuse older attempts from now on. Raises CheckpointError: a newer one has begun."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder, self._attempt, self._keep = folder, attempt, keep
+        self._fence = EpochFile(folder, "lab")
+        self._fence.begin(attempt)
+        for path in folder.glob(".step-*"):  # what an older attempt was writing as it was killed
+            path.unlink(missing_ok=True)
+
+    def write(self, step: int, data: bytes | memoryview, *, early: bool = False) -> Written:
+        """Write a checkpoint, several times if need be. ``early``: the pointer first, which is a mistake.
+
+        Raises:
+            CheckpointError: a newer attempt has begun.
+        """
+        view, error = memoryview(data), ""
+        record = {"step": step, "file": self._name(step), "bytes": len(view), "attempt": self._attempt}
+        record["sha256"] = hashlib.sha256(view).hexdigest()
+        for number in range(MOST_TRIES):
+            hidden = self._folder / f".{self._name(step)}.{self._attempt}"
+            try:
+                if early:
+                    self._point(record)
+                _write_durably(hidden, view)
+                with self._fence.current(self._attempt):
+                    os.replace(hidden, self._folder / self._name(step))
+                    self._point(record)
+            except OSError as problem:
+                error = f"{problem.strerror}"
+                hidden.unlink(missing_ok=True)
+                continue
+            self._forget()
+            return Written(len(view), number)
+        return Written(0, MOST_TRIES - 1, error)
+
+    def _point(self, record: dict[str, object]) -> None:
+        line = json.dumps(record).encode()
+        write_bytes(self._folder / f"{self._name(int(str(record['step'])))}.json", line)
+        write_bytes(self._folder / LATEST, line)
+        sync(self._folder)
+
+    def newest(self) -> tuple[int, bytes, int] | None:
+        """The newest checkpoint that is as it was written: its steps, its bytes, how many damaged ones are newer."""
+        for damaged, path in enumerate(sorted(self._folder.glob("step-*.json"), reverse=True)):
+            try:
+                record = json.loads(path.read_bytes())
+                data = (self._folder / str(record["file"])).read_bytes()
+                if hashlib.sha256(data).hexdigest() == record["sha256"]:
+                    return int(record["step"]), data, damaged
+            except (OSError, ValueError, KeyError):
+                continue
+        return None
+
+    def _forget(self) -> None:
+        """Remove what is older than the newest ones."""
+        for path in sorted(self._folder.glob("step-*.json"), reverse=True)[self._keep :]:
+            path.unlink(missing_ok=True)
+            path.with_suffix("").unlink(missing_ok=True)
+
+    @staticmethod
+    def _name(step: int) -> str:
+        return f"step-{step:09d}"
+
+
+def _write_durably(path: Path, data: memoryview) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        done = 0
+        while done < len(data):
+            done += os.write(descriptor, data[done : done + _PIECE])
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,73 @@
+"""deepvm's own :class:`~deepvm.checkpoint.Checkpointer`, into a folder or the memory of another machine."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from deepvm.checkpoint.checkpointer import Checkpointer
+from deepvm.checkpoint.training.save_handle import Handle
+from deepvm.lab.strategies.base import CheckpointRow, Setting, Strategy, due
+from deepvm.lab.training.state import State
+
+
+class Deepvm(Strategy):
+    """It hooks into the optimizer: a save needs no call."""
+
+    def __init__(self, state: State, setting: Setting) -> None:
+        """Hook in."""
+        super().__init__(state, setting)
+        extra = {"scheduler": state.scheduler, "sampler": state.sampler}
+        setting.folder.mkdir(parents=True, exist_ok=True)
+        tiers = [*setting.tiers, setting.folder] if self.in_memory else [setting.folder]
+        self._made = Checkpointer(
+            model=state.trained,
+            optimizer=state.optimizer,
+            extra=extra,  # type: ignore[arg-type]
+            tiers=tiers,
+            every=setting.every,
+            job="lab",
+            keep=setting.keep,
+            slots=max(2, setting.most_in_flight // 2),
+        )
+        self._open: list[Handle] = []
+        self._seen = 0
+
+    def restore(self) -> int:
+        """The newest good version of all tiers."""
+        return self._made.restore_latest(allow_fresh=True)
+
+    def save(self, step: int) -> None:
+        """It has begun at the optimizer's step, unless ranks end here by plan."""
+        if not due(step, self.setting.every):
+            self._made.save(block=True)
+        self.stepped(step)
+
+    def stepped(self, step: int) -> None:
+        """Record the versions that are done."""
+        if self.state.rank:
+            return
+        for handle in self._made.handles:
+            if handle.version > self._seen:
+                self._seen = handle.version
+                self._open.append(handle)
+        for handle in [one for one in self._open if one.done]:
+            self._open.remove(handle)
+            self._record(handle)
+
+    def _record(self, handle: Handle) -> None:
+        row = CheckpointRow(handle.version, stall_s=handle.stall_s)
+        row.snapshot_s = handle.times.get("snapshot", 0.0)
+        row.background_s = max(handle.times.values(), default=0.0) - row.snapshot_s
+        row.error = "skipped" if handle.skipped else "lost" if handle.lost else ""
+        self.setting.record(row)
+
+    def close(self) -> None:
+        """Finish what is in flight."""
+        self._made.close()
+        self.stepped(self._made.version)
+
+
+class DeepvmTcp(Deepvm):
+    """Into the memory of a node, and behind that into the folder."""
+
+    in_memory: ClassVar[bool] = True

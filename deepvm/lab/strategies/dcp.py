@@ -1,0 +1,181 @@
+"""PyTorch's own Distributed Checkpoint, synchronous and asynchronous: each rank writes its part into a folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+from deepvm.checkpoint.files.epoch_file import EpochFile
+from deepvm.lab.strategies.base import CheckpointRow, Setting, Strategy
+from deepvm.lab.strategies.blocking import barrier
+from deepvm.lab.training.state import State, random_states, set_random_states
+
+
+class Dcp(Strategy):
+    """A folder for each checkpoint, which rank 0 renames when all parts are there."""
+
+    def __init__(self, state: State, setting: Setting) -> None:
+        """Refuse older attempts from now on."""
+        super().__init__(state, setting)
+        self._fence = EpochFile(setting.folder, "lab")
+        setting.folder.mkdir(parents=True, exist_ok=True)
+        if not state.rank:
+            self._fence.begin(setting.attempt)
+            for path in setting.folder.glob(".step-*"):  # what an older attempt was writing as it was killed
+                shutil.rmtree(path, ignore_errors=True)
+
+    def save(self, step: int) -> None:
+        """Collective."""
+        row, began_s = CheckpointRow(step), time.perf_counter()
+        tree = self._tree(step)
+        row.snapshot_s = time.perf_counter() - began_s
+        try:
+            dcp.save(tree, checkpoint_id=self._hidden(step))
+        except Exception as error:  # the others hear of it, too: the checkpoint is given up everywhere
+            row.error = str(error)[:200]
+        row.foreground_s = time.perf_counter() - began_s - row.snapshot_s
+        self.commit(row)
+        row.stall_s = time.perf_counter() - began_s
+        if not self.state.rank:
+            self.setting.record(row)
+
+    def commit(self, row: CheckpointRow) -> None:
+        """Make it visible; on rank 0."""
+        hidden, target = self._hidden(row.step), self._target(row.step)
+        if self.state.rank:
+            return
+        if row.error:
+            shutil.rmtree(hidden, ignore_errors=True)
+            return
+        row.bytes = sum(path.stat().st_size for path in hidden.rglob("*") if path.is_file())
+        with self._fence.current(self.setting.attempt):
+            shutil.rmtree(target, ignore_errors=True)
+            os.replace(hidden, target)
+        for old in sorted(self.setting.folder.glob("step-*"), reverse=True)[self.setting.keep :]:
+            shutil.rmtree(old, ignore_errors=True)
+
+    def _tree(self, step: int) -> dict[str, Any]:
+        """What is saved: DCP flattens it; each rank has random numbers of its own."""
+        model, optimizer = get_state_dict(self.state.module, self.state.optimizer)
+        mine = {"random": random_states(), "scheduler": self.state.scheduler.state_dict()}
+        whole = {"model": model, "optimizer": optimizer, "step": torch.tensor(step)}
+        whole["sampler"] = {k: torch.tensor(v) for k, v in self.state.sampler.state_dict().items()}
+        return {**whole, f"rank-{self.state.rank}": {"bytes": _packed(mine)}}
+
+    def restore(self) -> int:
+        """The newest that can be read; all ranks try the same ones."""
+        barrier(self.state)
+        names = [sorted((path.name for path in self.setting.folder.glob("step-*")), reverse=True)]
+        if self.state.world > 1:
+            dist.broadcast_object_list(names)
+        for name in names[0]:
+            if self._load(self.setting.folder / name):
+                return int(name.rpartition("-")[2])
+            if not self.state.rank:
+                self.setting.note("damaged", checkpoints=1)
+        return 0
+
+    def _load(self, folder: Path) -> bool:
+        tree = self._tree(0)
+        mine = tree[f"rank-{self.state.rank}"]
+        try:
+            mine["bytes"] = torch.zeros(_size_of(folder, f"rank-{self.state.rank}.bytes"), dtype=torch.uint8)
+            dcp.load(tree, checkpoint_id=folder)
+            read = True
+        except Exception as error:  # whatever DCP raises at a damaged folder
+            self.setting.note("unreadable", why=str(error)[:200])
+            read = False
+        everywhere = [read] * self.state.world
+        if self.state.world > 1:
+            dist.all_gather_object(everywhere, read)
+        if not all(everywhere):
+            return False
+        found = {"model_state_dict": tree["model"], "optim_state_dict": tree["optimizer"]}
+        set_state_dict(self.state.module, self.state.optimizer, **found)
+        unpacked = _unpacked(mine["bytes"])
+        self.state.scheduler.load_state_dict(unpacked["scheduler"])
+        self.state.sampler.load_state_dict({k: int(v) for k, v in tree["sampler"].items()})
+        set_random_states(unpacked["random"])
+        return True
+
+    def close(self) -> None:
+        """Nothing is in flight."""
+
+    def _target(self, step: int) -> Path:
+        return self.setting.folder / f"step-{step:09d}"
+
+    def _hidden(self, step: int) -> Path:
+        return self.setting.folder / f".step-{step:09d}.{self.setting.attempt}"
+
+
+class DcpAsync(Dcp):
+    """``async_save``: a copy, then writing in the background; at most one at a time, as DCP wants it."""
+
+    def __init__(self, state: State, setting: Setting) -> None:
+        """Have a process group of its own for the background."""
+        super().__init__(state, setting)
+        self._group = dist.new_group(backend="gloo") if state.world > 1 else None
+        self._flight: tuple[CheckpointRow, Future[Any], float] | None = None
+
+    def save(self, step: int) -> None:
+        """Collective."""
+        row, began_s = CheckpointRow(step), time.perf_counter()
+        self._land()
+        row.backpressure_s = time.perf_counter() - began_s
+        tree = self._tree(step)
+        found: Any = dcp.async_save(tree, checkpoint_id=self._hidden(step), process_group=self._group)
+        row.snapshot_s = time.perf_counter() - began_s - row.backpressure_s
+        row.stall_s = time.perf_counter() - began_s
+        self._flight = row, found, time.perf_counter()
+
+    def stepped(self, step: int) -> None:
+        """Make a checkpoint visible that has been written meanwhile."""
+        if self._flight is not None and self._flight[1].done():
+            self._land()
+
+    def _land(self) -> None:
+        if self._flight is None:
+            return
+        (row, future, since_s), self._flight = self._flight, None
+        try:
+            future.result()
+        except Exception as error:  # of any rank
+            row.error = str(error)[:200]
+        row.background_s = time.perf_counter() - since_s
+        self.commit(row)
+        if not self.state.rank:
+            self.setting.record(row)
+
+    def close(self) -> None:
+        """Wait for what is in flight."""
+        self._land()
+
+
+def _packed(value: Any) -> Tensor:
+    import io
+
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
+
+
+def _unpacked(data: Tensor) -> Any:
+    import io
+
+    return torch.load(io.BytesIO(data.numpy().tobytes()), weights_only=False)
+
+
+def _size_of(folder: Path, name: str) -> int:
+    """How many bytes a tensor in a checkpoint has."""
+    metadata = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
+    return int(metadata[name].size[0])  # type: ignore[union-attr]

@@ -1,0 +1,68 @@
+"""A thread writes copies while training goes on (ECRL 4.4): barrier, capture, enqueue, barrier."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from typing import Any
+
+from deepvm.lab.strategies.base import CheckpointRow, Setting
+from deepvm.lab.strategies.blocking import Blocking, barrier
+from deepvm.lab.training.state import State
+
+
+class Overlapped(Blocking):
+    """At most so many checkpoints wait to be written; then training waits for one."""
+
+    def __init__(self, state: State, setting: Setting) -> None:
+        """Start the thread, on rank 0."""
+        super().__init__(state, setting)
+        self._waiting: queue.Queue[tuple[CheckpointRow, dict[str, Any]] | None] = queue.Queue()
+        self._room = threading.Semaphore(setting.most_in_flight)
+        self._thread = threading.Thread(target=self._write_all, name="checkpoints", daemon=True)
+        self._late: tuple[CheckpointRow, dict[str, Any] | None] | None = None
+        if not state.rank:
+            self._thread.start()
+
+    def save(self, step: int) -> None:
+        """Collective."""
+        began_s = time.perf_counter()
+        barrier(self.state)
+        row = CheckpointRow(step)
+        captured = self.captured(row, clone=True)
+        if "uncloned" in self.setting.controls:
+            self._late = (row, captured)
+            return
+        if captured is not None:
+            copied_s = time.perf_counter()
+            self._room.acquire()
+            row.backpressure_s = time.perf_counter() - copied_s
+        barrier(self.state)
+        row.stall_s = time.perf_counter() - began_s
+        if captured is not None:
+            self._waiting.put((row, captured))
+
+    def stepped(self, step: int) -> None:
+        """A mistake that is made on purpose: the optimizer's state is not copied, and written when it has changed."""
+        if self._late is None:
+            return
+        (row, captured), self._late = self._late, None
+        if captured is not None:
+            self.put(row, {**captured, "optimizer": self.state.optimizer.state_dict()})
+            self.setting.record(row)
+        barrier(self.state)
+
+    def _write_all(self) -> None:
+        for row, captured in iter(self._waiting.get, None):
+            began_s = time.perf_counter()
+            self.put(row, captured)
+            row.background_s = time.perf_counter() - began_s
+            self.setting.record(row)
+            self._room.release()
+
+    def close(self) -> None:
+        """Write what waits."""
+        if self._thread.is_alive():
+            self._waiting.put(None)
+            self._thread.join()

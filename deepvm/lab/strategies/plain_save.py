@@ -1,0 +1,56 @@
+"""What most scripts do: rank 0 calls ``torch.save`` into one file, and renames it over the last one."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from deepvm.lab.strategies.base import CheckpointRow
+from deepvm.lab.strategies.blocking import Blocking, barrier
+
+
+class PlainSave(Blocking):
+    """One file, no fsync, no checksum: a file that is damaged is the only one there was."""
+
+    def save(self, step: int) -> None:
+        """Collective, for the random numbers; the others need not wait for the file, but a script's next step does."""
+        began_s = time.perf_counter()
+        row = CheckpointRow(step)
+        captured = self.captured(row)
+        if captured is None:
+            return
+        self.put(row, {**captured, "step": step})
+        row.stall_s = time.perf_counter() - began_s
+        row.foreground_s = row.stall_s - row.snapshot_s
+        self.setting.record(row)
+
+    def put(self, row: CheckpointRow, captured: dict[str, Any]) -> None:
+        """Write it; what fails is given up until the next time."""
+        hidden, target = self.setting.folder / ".last.pt", self.setting.folder / "last-1.pt"
+        try:
+            with hidden.open("wb") as file:
+                torch.save(captured, file)
+                row.bytes = file.tell()
+            os.replace(hidden, target)
+        except (OSError, RuntimeError) as error:
+            row.bytes, row.error = 0, str(error)
+
+    def restore(self) -> int:
+        """All ranks read the file; one that cannot be read is none."""
+        barrier(self.state)
+        target = self.setting.folder / "last-1.pt"
+        try:
+            found = torch.load(target, weights_only=False) if target.exists() else None
+        except Exception as error:  # whatever torch raises at a damaged file
+            self.setting.note("damaged", checkpoints=1, why=str(error)[:200])
+            found = None
+        steps = [0 if found is None else int(found["step"])]
+        if self.state.world > 1:
+            dist.broadcast_object_list(steps)
+        if found is not None and steps[0]:
+            self.state.unpack(found)
+        return steps[0]

@@ -1,0 +1,26 @@
+"""The strategies by their names: a new one is a file beside this one and a line here."""
+
+from __future__ import annotations
+
+import pkgutil
+from typing import cast
+
+from deepvm.lab.strategies.base import Strategy
+
+STRATEGIES = {
+    "blocking": "deepvm.lab.strategies.blocking:Blocking",
+    "overlapped": "deepvm.lab.strategies.overlapped:Overlapped",
+    "deepvm": "deepvm.lab.strategies.checkpointer:Deepvm",
+    "deepvm-tcp": "deepvm.lab.strategies.checkpointer:DeepvmTcp",
+    "dcp": "deepvm.lab.strategies.dcp:Dcp",
+    "dcp-async": "deepvm.lab.strategies.dcp:DcpAsync",
+    "torch-save": "deepvm.lab.strategies.plain_save:PlainSave",
+}
+"""Name -> ``module:class``, imported when first used."""
+SHORT = {"blk": "blocking", "ovl": "overlapped"}
+"""ECRL's names."""
+
+
+def find_strategy(name: str) -> type[Strategy]:
+    """The class of a strategy."""
+    return cast("type[Strategy]", pkgutil.resolve_name(STRATEGIES[name]))

@@ -1,0 +1,1 @@
+"""One rank's training: data, models, and the strict order of a step."""

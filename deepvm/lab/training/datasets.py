@@ -1,0 +1,200 @@
+"""Data sets that say which sample is which: (input, target, sample id), so that an audit can follow each of them."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepvm.errors import DataError, MissingExtraError, RequestError
+
+FASHION = Path("/usr/share/datasets/fashion-mnist")
+"""Where Debian's package ``dataset-fashion-mnist`` puts it."""
+_MAGIC_IMAGES, _MAGIC_LABELS = 2051, 2049
+_TOKENS, _SEQUENCE, _VOCABULARY = 4096, 32, 64
+
+
+@dataclass(frozen=True)
+class Samples(torch.utils.data.Dataset[tuple[Tensor, Tensor, Tensor]]):
+    """All samples of a data set, in memory.
+
+    Attributes:
+        inputs: shape (D, channels, height, width) for images, scaled to about [-1, 1]; (D, length) for tokens.
+        targets: shape (D,), or (D, length) for tokens. classes: of what a target is one.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    classes: int
+
+    def __len__(self) -> int:
+        """D."""
+        return len(self.inputs)
+
+    def __getitem__(self, sample_id: int) -> tuple[Tensor, Tensor, Tensor]:
+        """One sample, and its id."""
+        return self.inputs[sample_id], self.targets[sample_id], torch.tensor(sample_id)
+
+    def batch(self, ids: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+        """Several samples, and their ids."""
+        chosen = torch.as_tensor(ids)
+        return self.inputs[chosen], self.targets[chosen], chosen
+
+
+def digits(path: Path | None) -> Samples:
+    """1797 digits of 8 x 8 pixels, from scikit-learn's own files. Raises MissingExtraError."""
+    try:
+        from sklearn.datasets import load_digits
+    except ModuleNotFoundError:
+        raise MissingExtraError("dataset digits", "scikit-learn", "lab") from None
+    images, targets = load_digits(return_X_y=True)
+    inputs = torch.from_numpy(images.astype(np.float32)).reshape(-1, 1, 8, 8) / 8 - 1
+    return Samples(inputs, torch.from_numpy(targets.astype(np.int64)), 10)
+
+
+def fashion_mnist(path: Path | None) -> Samples:
+    """60 000 pieces of clothing of 28 x 28 pixels, in the files of MNIST. Raises DataError."""
+    folder = path or FASHION
+    images = _idx(_one_of(folder, "train-images-idx3-ubyte"), _MAGIC_IMAGES)
+    targets = _idx(_one_of(folder, "train-labels-idx1-ubyte"), _MAGIC_LABELS)
+    if images.ndim != 3 or len(images) != len(targets):
+        raise DataError(f"{folder}: {images.shape} images and {targets.shape} labels; these are not MNIST's files")
+    inputs = torch.from_numpy(images.astype(np.float32)).unsqueeze(1) / 127.5 - 1
+    return Samples(inputs, torch.from_numpy(targets.astype(np.int64)), int(targets.max()) + 1)
+
+
+def cifar10(path: Path | None) -> Samples:
+    """50 000 images of 3 x 32 x 32 pixels in 10 classes, from their own files. Raises DataError, RequestError."""
+    folder = _given(path, "cifar10")
+    if binary := sorted(folder.glob("data_batch_*.bin")):
+        return _images([_records(file, 1) for file in binary], 10)
+    return _images([_pickled(file, b"labels") for file in _some(folder, "data_batch_*")], 10)
+
+
+def cifar100(path: Path | None) -> Samples:
+    """50 000 images of 3 x 32 x 32 pixels in 100 classes, from their own files. Raises DataError, RequestError."""
+    folder = _given(path, "cifar100")
+    if (binary := folder / "train.bin").is_file():
+        return _images([_records(binary, 2)], 100)
+    return _images([_pickled(file, b"fine_labels") for file in _some(folder, "train")], 100)
+
+
+def tokens(path: Path | None) -> Samples:
+    """4096 sentences of 32 tokens in a language with a grammar of its own: each token depends on the two before it."""
+    rng = np.random.default_rng(20260101)
+    favoured = rng.integers(0, _VOCABULARY, (_VOCABULARY, _VOCABULARY))
+    text = rng.integers(0, _VOCABULARY, (_TOKENS, _SEQUENCE + 1))
+    for place in range(2, _SEQUENCE + 1):
+        follows = rng.random(_TOKENS) < 0.8
+        text[:, place] = np.where(follows, favoured[text[:, place - 2], text[:, place - 1]], text[:, place])
+    whole = torch.from_numpy(text.astype(np.int64))
+    return Samples(whole[:, :-1].contiguous(), whole[:, 1:].contiguous(), _VOCABULARY)
+
+
+DATASETS: Mapping[str, Callable[[Path | None], Samples]] = {
+    "digits": digits,
+    "fashion-mnist": fashion_mnist,
+    "cifar10": cifar10,
+    "cifar100": cifar100,
+    "tokens": tokens,
+}
+"""By the names of matrix files; each takes the folder of its files, if it has any."""
+
+
+def load(name: str, path: Path | None = None, size: int | None = None) -> Samples:
+    """A data set, or its first ``size`` samples.
+
+    Raises:
+        RequestError: it needs a path, or has fewer samples. DataError: its files are not there, or are others.
+    """
+    found = DATASETS[name](path)
+    if size is None:
+        return found
+    if size > len(found):
+        raise RequestError("size", size, f"at most the {len(found)} samples of {name}")
+    return Samples(found.inputs[:size], found.targets[:size], found.classes)
+
+
+def _given(path: Path | None, name: str) -> Path:
+    if path is None:
+        raise RequestError("path", None, f"the folder of the files of {name}, as its authors give them out")
+    return path
+
+
+def _some(folder: Path, pattern: str) -> list[Path]:
+    found = sorted(p for p in folder.glob(pattern) if p.is_file())
+    if not found:
+        raise DataError(f"{folder}: has no {pattern}; give the folder with the files of CIFAR, unpacked")
+    return found
+
+
+def _one_of(folder: Path, name: str) -> Path:
+    for path in (folder / name, folder / f"{name}.gz"):
+        if path.is_file():
+            return path
+    raise DataError(
+        f"{folder}: has no {name}, nor {name}.gz; on Debian: apt install dataset-fashion-mnist, else give its path"
+    )
+
+
+def _idx(path: Path, magic: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """An array of MNIST's format: a number, as many sizes as it says, bytes."""
+    try:
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        (found,) = struct.unpack_from(">I", data)
+        sizes = struct.unpack_from(f">{found & 255}I", data, 4)
+        values = np.frombuffer(data, np.uint8, offset=4 + 4 * len(sizes))
+        if found != magic or values.size != np.prod(sizes):
+            raise ValueError("other numbers than such a file begins with")
+    except (OSError, EOFError, ValueError, struct.error) as error:
+        raise DataError(f"{path}: not a file of MNIST's format: {error}") from None
+    return values.reshape(sizes)
+
+
+def _records(path: Path, labels: int) -> tuple[Any, Any]:
+    """Images and labels of CIFAR's binary format: ``labels`` bytes, the last of which counts, then 3072 of an image."""
+    try:
+        data = np.frombuffer(path.read_bytes(), np.uint8)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from None
+    if not data.size or data.size % (3072 + labels):
+        raise DataError(f"{path}: {data.size} bytes are not whole records of {3072 + labels}")
+    rows = data.reshape(-1, 3072 + labels)
+    return rows[:, labels:], rows[:, labels - 1]
+
+
+class _Plain(pickle.Unpickler):
+    """Loads arrays and plain values only: the files come from the network."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.partition(".")[0] == "numpy" and name in ("_reconstruct", "ndarray", "dtype"):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"{module}.{name} has no place in such a file")
+
+
+def _pickled(path: Path, labels: bytes) -> tuple[Any, Any]:
+    try:
+        with path.open("rb") as file:
+            found = _Plain(file, encoding="bytes").load()
+        images, targets = np.asarray(found[b"data"], np.uint8), np.asarray(found[labels], np.int64)
+        if images.ndim != 2 or images.shape != (len(targets), 3072):
+            raise ValueError(f"{images.shape} images for {len(targets)} labels")
+    except (OSError, EOFError, pickle.UnpicklingError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: not a file of CIFAR's Python format: {error}") from None
+    return images, targets
+
+
+def _images(parts: Sequence[tuple[Any, Any]], classes: int) -> Samples:
+    images, targets = (np.concatenate([part[which] for part in parts]) for which in (0, 1))
+    if targets.max(initial=0) >= classes:
+        raise DataError(f"a label is {targets.max()}: there are {classes} classes")
+    inputs = torch.from_numpy(images.astype(np.float32)).reshape(-1, 3, 32, 32) / 127.5 - 1
+    return Samples(inputs, torch.from_numpy(targets.astype(np.int64)), classes)

@@ -1,0 +1,250 @@
+"""One rank of a training, in the strict order of a step (ECRL 4.6), from its newest checkpoint to its last step.
+
+Two things make more than two ranks come back bit for bit, which ECRL does not do: DistributedDataParallel divides
+gradients into other buckets after the first iteration of a process, so a restarted one would add them in another order,
+unless two iterations are spent before the state is loaded; and the random numbers of all ranks are restored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from deepvm.io.atomic_write import write_bytes
+from deepvm.lab.faults.base import DiskFault, Moment, Strike
+from deepvm.lab.faults.disk import FaultyDisk, combined
+from deepvm.lab.faults.registry import find_fault
+from deepvm.lab.geometry import ResumableSampler, ids_hash
+from deepvm.lab.records import CHECKPOINTS, FINAL, Events, Lines, steps_of
+from deepvm.lab.strategies.base import CheckpointRow, Setting, Strategy, due
+from deepvm.lab.strategies.registry import find_strategy
+from deepvm.lab.training.datasets import load
+from deepvm.lab.training.models import build, loss_of
+from deepvm.lab.training.order import Order
+from deepvm.lab.training.state import State, seed_all
+from deepvm.lab.training.virtual_shards import VirtualShards
+
+_WARM_UPS = 2
+_MISTAKEN_STEP, _ORPHAN_S = 25, 0.1
+
+
+class Trainer:
+    """A rank; as :class:`deepvm.lab.faults.base.Worker`, what faults in a worker may use."""
+
+    def __init__(self, order: Order, rank: int, world: int) -> None:
+        """Join the others."""
+        self.order, self.rank, self.world = order, rank, world
+        config = self.config = order.config
+        folder, attempt = order.folder, order.attempt
+        self._events = Events(folder, rank, attempt)
+        self.note = self._events.note
+        self.note("started", pid=os.getpid())
+        self.disk = FaultyDisk(folder / "checkpoints", self._disk_faults(), self.note)
+        self.disk.install()
+        torch.set_num_threads(1)
+        torch.use_deterministic_algorithms(True)
+        if world > 1:
+            dist.init_process_group("gloo")
+        self.note("joined")
+        self._samples = load(config["dataset"]["name"], _path(config["dataset"]), config["dataset_size"])
+        self._sampler = ResumableSampler(
+            len(self._samples), global_batch=config["global_batch"], rank=rank, world=world, seed=config["seed"]
+        )
+        self._strikes = [(strike, find_fault(strike.fault)) for strike in order.strikes]
+        self._steps, self._rows = Lines(folder / steps_of(rank)), Lines(folder / CHECKPOINTS)
+        self._shards: VirtualShards | None = None
+        self.state = self._made()
+        seed_all(config["seed"], rank)
+        self._strategy = self._opened()
+
+    def _disk_faults(self) -> Any:
+        given = self.order.disk or {}
+        seed = self.config["seed"] * 10_007 + self.order.attempt * 101 + self.rank
+        faults = [
+            fault.disk(when, seed) for name, when in given.items() if isinstance(fault := find_fault(name), DiskFault)
+        ]
+        return combined(faults)
+
+    def _made(self) -> State:
+        config, model = self.config, self.config["model"]
+        module = build(
+            model["name"],
+            self._samples,
+            seed=config["seed"],
+            width=model["width"],
+            norm=model["norm"],
+            dropout=model["dropout"],
+        )
+        trained: nn.Module = module
+        if config["virtual_shards"]:
+            self._shards = VirtualShards(module, config["virtual_shards"], self.rank, self.world, config["seed"])
+        elif self.world > 1:
+            trained = nn.parallel.DistributedDataParallel(module)
+            if "cold-ddp" not in config["controls"]:
+                self._warm_up(module, trained)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=config["steps"])
+        return State(module, trained, optimizer, scheduler, self._sampler, self.rank, self.world)
+
+    def _warm_up(self, module: nn.Module, trained: nn.Module) -> None:
+        """Have gradients divided into buckets for good; the weights stay as they were."""
+        first = {name: value.clone() for name, value in module.state_dict().items()}
+        inputs, targets, _ = self._samples.batch(range(self.config["global_batch"] // self.world))
+        for _ in range(_WARM_UPS):
+            loss_of(trained, inputs, targets).backward()
+        module.zero_grad(set_to_none=True)
+        module.load_state_dict(first)
+
+    def _opened(self) -> Strategy | None:
+        config = self.config
+        if config["strategy"] is None:
+            return None
+        setting = Setting(
+            folder=self.order.folder / "checkpoints",
+            attempt=self.order.attempt,
+            every=config["checkpoint_every"],
+            most_in_flight=config["max_inflight"],
+            record=self._record,
+            note=self.note,
+            keep=config["keep"],
+            tiers=self.order.tiers,
+            controls=frozenset(config["controls"]),
+        )
+        return find_strategy(config["strategy"])(self.state, setting)
+
+    def _record(self, row: CheckpointRow) -> None:
+        self._rows.add({"attempt": self.order.attempt, "time": time.time(), **vars(row)})
+
+    # --- steps -------------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Train to the last step of this attempt."""
+        began_s = time.perf_counter()
+        done = self._strategy.restore() if self._strategy is not None else 0
+        self.note("restored", step=done, seconds=time.perf_counter() - began_s)
+        last = self.order.until or self.config["steps"]
+        loader = self._batches()
+        for step in range(done, last):
+            self._step(step, loader)
+        if self._strategy is not None:
+            if last < self.config["steps"] and not due(last, self.config["checkpoint_every"]):
+                self._strategy.save(last)
+            self._strategy.close()
+        if last == self.config["steps"] and not self.rank:
+            write_bytes(self.order.folder / FINAL, f"{digest(self.state.module)}\n".encode())
+        self.note("ended", step=last)
+        if self.world > 1:
+            dist.barrier()
+
+    def _batches(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        # With the process's own generator each new iterator would draw a number: once more in a training that resumes.
+        own = torch.Generator()
+        while True:
+            yield from DataLoader(self._samples, batch_sampler=self._sampler, generator=own)
+
+    def _step(self, step: int, loader: Iterator[tuple[Tensor, Tensor, Tensor]]) -> None:
+        epoch, cursor = self._sampler.epoch, self._sampler.cursor_step
+        self._meet(Moment.LOADING, step + 1)
+        inputs, targets, ids = self._mistaken(step, *next(loader))
+        began_s = time.perf_counter()
+        loss = self._gradients(step, inputs, targets)
+        if "orphan" in self.config["controls"]:  # it must live until the next attempt has begun
+            time.sleep(_ORPHAN_S)
+        self._sampler.step()
+        self.state.optimizer.step()
+        self.state.scheduler.step()
+        self.state.optimizer.zero_grad(set_to_none=True)
+        row = {
+            "attempt": self.order.attempt,
+            "global_step": step,
+            "epoch": epoch,
+            "cursor_step": cursor,
+            "sample_ids_hash": ids_hash(ids.tolist()),
+            "sample_ids_count": len(ids),
+            "world_size": self.world,
+            "rank": self.rank,
+            "loss": loss,
+            "loss_hex": float.hex(loss),
+            "seconds": time.perf_counter() - began_s,
+            "time": time.time(),
+        }
+        self._steps.add(row)  # before the checkpoint: one that has step s must not outlive the line of step s
+        if self._strategy is not None:
+            is_due = due(step + 1, self.config["checkpoint_every"])
+            (self._strategy.save if is_due else self._strategy.stepped)(step + 1)
+        self._meet(Moment.BOUNDARY, step + 1)
+
+    def _mistaken(self, step: int, inputs: Tensor, targets: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Samples of a sampler that makes a mistake on purpose, at one step."""
+        controls = self.config["controls"]
+        if step != _MISTAKEN_STEP or self.rank:
+            return inputs, targets, ids
+        if "dropped-id" in controls:
+            return inputs[1:], targets[1:], ids[1:]
+        if "duplicated-id" in controls:
+            return self._samples.batch([int(ids[1]), *ids[1:].tolist()])
+        return inputs, targets, ids
+
+    def _gradients(self, step: int, inputs: Tensor, targets: Tensor) -> float:
+        """Forward and backward of this rank's samples; returns their mean loss."""
+        if self._shards is not None:
+            return self._shards.gradients(step, inputs, targets, lambda: self._meet(Moment.REDUCING, step + 1))
+        parts, trained, total = self.config["accumulate"], self.state.trained, 0.0
+        for number, (x, y) in enumerate(zip(inputs.chunk(parts), targets.chunk(parts), strict=True), 1):
+            last = number == parts
+            if last:
+                self._meet(Moment.REDUCING, step + 1)
+            quiet = isinstance(trained, nn.parallel.DistributedDataParallel) and not last
+            with trained.no_sync() if quiet else contextlib.nullcontext():  # type: ignore[operator]
+                loss = loss_of(trained, x, y) / parts
+                loss.backward()
+            total += float(loss.detach())
+        return total
+
+    def _meet(self, moment: Moment, step: int) -> None:
+        """Meet with the failures of this moment; ``step``: how many will have been done at the end of this step."""
+        here: list[Strike] = []
+        for strike, fault in self._strikes:
+            if strike.step == step and fault.moment_of(strike) is moment:
+                here.append(strike)
+        if not here:
+            return
+        if moment is Moment.BOUNDARY and self.world > 1:
+            dist.barrier()
+        for strike in here:
+            if strike.rank == self.rank:
+                self.note("strike", key=strike.key)
+                find_fault(strike.fault).strike_in_worker(strike, self)
+
+
+def digest(module: nn.Module) -> str:
+    """Hex SHA-256 over the bytes of all parameters and buffers, in the order of ``state_dict()``."""
+    found = hashlib.sha256()
+    for value in module.state_dict().values():
+        found.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
+def _path(dataset: dict[str, Any]) -> Path | None:
+    return Path(dataset["path"]) if dataset.get("path") else None
+
+
+def main(order_file: str) -> None:
+    """A rank as the environment says, of the attempt in a file."""
+    order = Order.of(json.loads(Path(order_file).read_bytes()))
+    if order.tiers:
+        os.environ["DEEPVM_TOKEN_FILE"] = str(order.folder / "token")
+    os.environ["DEEPVM_EPOCH"] = str(order.attempt + 1)
+    trainer = Trainer(order, int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
+    trainer.run()

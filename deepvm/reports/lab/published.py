@@ -1,0 +1,59 @@
+"""What ECRL has published of its matrix (Exp4), to stand beside what was measured here: Tables 5, 6 and 7.
+
+Facts of Chen, "ECRL: Elastic and Correct Recovery Lab (DDP)": four RTX 4090, CIFAR, ResNet-18 and ResNet-50.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class PublishedSuite:
+    """A row of Table 6, with the stalls of Table 8. Goodput in steps a second, stalls in seconds."""
+
+    dataset: str
+    model: str
+    failure: str
+    reference: float
+    blocking: float
+    overlapped: float
+    blocking_stall_s: float
+    overlapped_stall_s: float
+
+    @property
+    def gain(self) -> float:
+        """Goodput of overlapped over that of blocking, less 1."""
+        return self.overlapped / self.blocking - 1
+
+
+SUITES: Sequence[PublishedSuite] = (
+    PublishedSuite("cifar100", "resnet18", "late", 14.5657, 12.2979, 12.7471, 11.7959, 5.1019),
+    PublishedSuite("cifar100", "resnet50", "base", 8.6444, 7.6277, 7.8637, 24.2103, 10.2728),
+    PublishedSuite("cifar10", "resnet50", "late", 7.2259, 6.6058, 6.8030, 24.7192, 10.1076),
+    PublishedSuite("cifar10", "resnet18", "base", 11.7289, 11.3023, 11.5721, 11.0699, 6.1273),
+    PublishedSuite("cifar10", "resnet50", "base", 8.5743, 6.7222, 6.8576, 24.2825, 9.7517),
+    PublishedSuite("cifar100", "resnet18", "base", 14.9770, 12.5790, 12.7443, 11.1750, 5.1956),
+    PublishedSuite("cifar100", "resnet50", "late", 8.3879, 7.2988, 7.3179, 26.6126, 10.4842),
+    PublishedSuite("cifar10", "resnet18", "late", 13.3230, 11.2143, 11.2408, 10.8221, 5.8818),
+)
+AGGREGATE = {
+    "pass rate": (1.0, 1.0, 1.0),
+    "goodput, steps/s": (10.9284, 9.4560, 9.6433),
+    "restarts": (0.0, 2.0, 2.0),
+    "wall time, s": (157.1323, 181.3431, 177.7858),
+    "stall, s": (18.0629, 18.0859, 7.8654),
+    "write, s": (17.8939, 17.9036, 1.3811),
+    "snapshot, s": (0.0295, 0.0324, 0.0328),
+}
+"""Table 5: means over the 8 suites, of reference, blocking, overlapped."""
+SLICES = {
+    ("dataset", "cifar10"): (0.019055, -9.7563),
+    ("dataset", "cifar100"): (0.020806, -10.6848),
+    ("model", "resnet18"): (0.018974, -5.6390),
+    ("model", "resnet50"): (0.020888, -14.8021),
+    ("failure", "base"): (0.022025, -9.8476),
+    ("failure", "late"): (0.017837, -10.5935),
+}
+"""Table 7: the gain of overlapped over blocking, and the difference of their stalls in seconds."""
