@@ -17,7 +17,8 @@ from deepvm.lab.audit.gates import Records, judged
 from deepvm.lab.faults.registry import find_fault
 from deepvm.lab.geometry import Geometry
 from deepvm.lab.matrix import MatrixFile, Run, runs_of
-from deepvm.lab.records import AUDIT, CONFIG
+from deepvm.lab.records import AUDIT, CONFIG, ENVIRONMENT
+from deepvm.lab.running.environment import environment
 from deepvm.lab.running.launcher import Launcher, find_launcher
 from deepvm.lab.running.manifest import Manifest, Row, RunState, key_of
 from deepvm.lab.running.supervisor import Plan, Supervisor
@@ -123,6 +124,7 @@ class MatrixRunner:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         write_bytes(folder / CONFIG, json.dumps(config, indent=1).encode())
+        write_bytes(folder / ENVIRONMENT, json.dumps(environment(folder), indent=1).encode())
         in_memory = run.strategy is not None and find_strategy(run.strategy).in_memory
         plan = Plan(folder, config, self._matrix.worlds, run.strikes, run.disk, in_memory=in_memory)
         ended = Supervisor(plan, launcher).run()
