@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from deepvm.checkpoint.checkpointer import Checkpointer
 from deepvm.checkpoint.training.save_handle import Handle
-from deepvm.lab.strategies.base import CheckpointRow, Setting, Strategy, due
-from deepvm.lab.training.state import State
+from deepvm.lab.strategies.state import State
+from deepvm.lab.strategies.strategy import CheckpointRow, Setting, Strategy, due
 
 
 class Deepvm(Strategy):
