@@ -102,7 +102,7 @@ def report(
 
 @app.command(short_help="Run the negative controls: each must fail its gate.")
 def selftest(output: Output = "table") -> None:
-    """Run the negative controls: each makes one mistake, and must fail its own gate and no other. Exit 1 if one does not.
+    """Run the negative controls: each makes one mistake, and must fail its own gate and no other; exit 1 if not.
 
     Example: deepvm lab selftest
     """
