@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 
-from deepvm.lab.faults.registry import FAULTS, find_fault
-from deepvm.lab.strategies.registry import SHORT, STRATEGIES, find_strategy
+from deepvm.lab.faults.fault_registry import FAULTS, find_fault
+from deepvm.lab.strategies.strategy_registry import SHORT, STRATEGIES, find_strategy
 from deepvm.lab.training.datasets import DATASETS
 from deepvm.lab.training.models import MODELS, WIDTHS
 

@@ -12,9 +12,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 from deepvm.catalog.documents.yaml_file import Lines, YamlFormat
 from deepvm.core.spelling import joined
 from deepvm.io.user_dirs import data_folder
-from deepvm.lab.faults.base import DiskFault, Strike, Target, When
-from deepvm.lab.faults.registry import FAULTS, find_fault
-from deepvm.lab.strategies.registry import SHORT, STRATEGIES, find_strategy
+from deepvm.lab.faults.fault import DiskFault, Strike, Target, When
+from deepvm.lab.faults.fault_registry import FAULTS, find_fault
+from deepvm.lab.strategies.strategy_registry import SHORT, STRATEGIES, find_strategy
 
 CALM, NONE, REFERENCES = "calm", "none", {"ref-blk": "blocking", "ref-ovl": "overlapped"}
 """The name of the failures of runs without any; the variant without checkpoints; those with them, without failures."""

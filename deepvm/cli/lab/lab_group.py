@@ -35,8 +35,9 @@ def run(
 
     from deepvm.lab.checked import check
     from deepvm.lab.matrix import quick_matrix, read_matrix
+    from deepvm.lab.records import RUNS
     from deepvm.lab.running.manifest import NAME
-    from deepvm.lab.running.matrix_runner import RUNS, MatrixRunner
+    from deepvm.lab.running.matrix_runner import MatrixRunner
     from deepvm.lab.running.matrix_runner import Progress as Done
     from deepvm.reports.lab import results as shown
 
@@ -97,6 +98,28 @@ def report(
     note(f"{folder / 'report.html'} shows all of it")
     if open_page:
         typer.launch(str(folder / "report.html"))
+
+
+@app.command(short_help="Run the negative controls: each must fail its gate.")
+def selftest(output: Output = "table") -> None:
+    """Run the negative controls: each makes one mistake, and must fail its own gate and no other; exit 1 if not.
+
+    Example: deepvm lab selftest
+    """
+    import tempfile
+
+    from deepvm.lab.selftest import CONTROLS, run_all
+    from deepvm.reports.lab import controls as shown
+
+    with (
+        cleaning_up(),
+        tempfile.TemporaryDirectory(prefix="deepvm-selftest-") as folder,
+        Progress(len(CONTROLS), "negative controls") as progress,
+    ):
+        found = run_all(Path(folder), lambda _: progress.advance(1))
+    print_as(output, lambda: shown.print_tested(found), lambda: shown.tested_document(found))
+    if not all(one.right for one in found):
+        raise typer.Exit(1)
 
 
 @app.command("list", short_help="List datasets, models, strategies, faults.")

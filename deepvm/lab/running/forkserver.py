@@ -6,7 +6,6 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import sys
 import traceback
 from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
@@ -74,7 +73,6 @@ def _work(order: str, log: str, rank: int, world: int, port: int) -> None:
     try:
         trainer.main(order)
     except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
+        os.write(2, traceback.format_exc().encode())
         os._exit(1)
     os._exit(0)  # threads of gloo outlive the group, and abort an interpreter that ends (torch 2.13)

@@ -1,12 +1,10 @@
-"""How the ranks of an attempt are started: an interface, and its registry."""
+"""How the ranks of an attempt are started."""
 
 from __future__ import annotations
 
-import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
 
 class Attempt(ABC):
@@ -44,15 +42,3 @@ class Launcher(ABC):
     def close(self) -> None:
         """End what helps it, if anything does."""
         return
-
-
-LAUNCHERS = {
-    "forkserver": "deepvm.lab.running.forkserver:Forkserver",
-    "torchrun": "deepvm.lab.running.torchrun:Torchrun",
-}
-"""Name -> ``module:class``, imported when first used."""
-
-
-def find_launcher(name: str) -> type[Launcher]:
-    """The class of a launcher."""
-    return cast("type[Launcher]", pkgutil.resolve_name(LAUNCHERS[name]))

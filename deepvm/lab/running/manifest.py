@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import importlib.metadata
 import io
 import json
 import platform
@@ -13,8 +14,6 @@ from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from deepvm.errors import DataError
 from deepvm.io.atomic_write import write_bytes
@@ -59,7 +58,7 @@ def key_of(config: Mapping[str, Any]) -> str:
     """16 hex digits that change with whatever may change a run."""
     from deepvm import __version__
 
-    about = [config, __version__, torch.__version__, platform.python_version(), platform.machine()]
+    about = [config, __version__, importlib.metadata.version("torch"), platform.python_version(), platform.machine()]
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -7,25 +7,25 @@ import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from deepvm.errors import DataError, RequestError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.lab.audit.gates import Records, judged
-from deepvm.lab.faults.registry import find_fault
+from deepvm.lab.audit.references import with_references
+from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.geometry import Geometry
 from deepvm.lab.matrix import MatrixFile, Run, runs_of
-from deepvm.lab.records import AUDIT, CONFIG, ENVIRONMENT
+from deepvm.lab.records import AUDIT, CONFIG, ENVIRONMENT, RUNS
 from deepvm.lab.running.environment import environment
-from deepvm.lab.running.launcher import Launcher, find_launcher
+from deepvm.lab.running.launcher import Launcher
+from deepvm.lab.running.launchers import find_launcher
 from deepvm.lab.running.manifest import Manifest, Row, RunState, key_of
 from deepvm.lab.running.supervisor import Plan, Supervisor
-from deepvm.lab.strategies.registry import find_strategy
+from deepvm.lab.strategies.strategy_registry import find_strategy
 from deepvm.lab.training.datasets import load
-
-RUNS = "runs"
 
 
 @dataclass(frozen=True)
@@ -160,29 +160,6 @@ class MatrixRunner:
         return Row(
             key, run.name, *names, run.seed, state.value, round(wall_s, 3), goodput, int(supervisor["restarts"]), reason
         )
-
-
-def with_references(records: Records, runs: Path) -> Records:
-    """With the final parameters of the undisturbed runs of the same training, those beside it."""
-    finals = []
-    for path in sorted(runs.glob("*/" + CONFIG)):
-        other = records if path.parent == records.folder else Records.read(path.parent)
-        if other.config["strikes"] or other.config["disk"] or not _same(records.config, other.config):
-            continue
-        try:
-            finals.append(other.final)
-        except DataError:
-            continue
-    return replace(records, references=tuple(finals))
-
-
-_SAME = ("dataset", "dataset_size", "model", "seed", "global_batch", "accumulate", "steps", "virtual_shards")
-
-
-def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two runs should end with the same parameters."""
-    worlds = one["virtual_shards"] or one["worlds"] == other["worlds"]
-    return bool(worlds) and all(one[key] == other[key] for key in _SAME)
 
 
 def _with_references(chosen: Sequence[Run], every: Sequence[Run]) -> list[Run]:

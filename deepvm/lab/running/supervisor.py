@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.io.atomic_write import write_bytes
-from deepvm.lab.faults.base import Strike, When
-from deepvm.lab.faults.registry import find_fault
+from deepvm.lab.faults.fault import Strike, When
+from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.records import SUPERVISOR, events_of, read_lines, steps_of
 from deepvm.lab.running.launcher import Attempt, Launcher
 from deepvm.lab.running.memory_node import MemoryNode
@@ -51,7 +51,7 @@ class Plan:
 
 @dataclass
 class _Watched:
-    """A running attempt; as :class:`deepvm.lab.faults.base.Victim`, what faults from outside may use."""
+    """A running attempt; as :class:`deepvm.lab.faults.fault.Victim`, what faults from outside may use."""
 
     folder: Path
     number: int

@@ -104,7 +104,7 @@ def _aggregate(suites: Sequence[SuiteResult]) -> Iterator[str]:
         "ovl-blk",
         *(f"{n}, ECRL" for n in ("reference", "blocking", "overlapped", "ovl-blk")),
     )
-    note = "ECRL: CIFAR, ResNet-18 and ResNet-50 on four RTX 4090. Only ratios can be compared, and only with the same models."
+    note = "ECRL: CIFAR, ResNet-18 and ResNet-50 on four RTX 4090. Compare ratios only, of the same models only."
     return _table("Table 5: means over all suites", head, rows, note)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deepvm.lab.faults.base import Strike
+from deepvm.lab.faults.fault import Strike
 from deepvm.lab.records import SUPERVISOR, Events, Lines, events_of, steps_of
 from deepvm.lab.running.launcher import Attempt, Launcher
 from deepvm.lab.running.supervisor import Plan, Supervisor
