@@ -127,6 +127,7 @@ class MatrixRunner:
         write_bytes(folder / ENVIRONMENT, json.dumps(environment(folder), indent=1).encode())
         in_memory = run.strategy is not None and find_strategy(run.strategy).in_memory
         plan = Plan(folder, config, self._matrix.worlds, run.strikes, run.disk, in_memory=in_memory)
+        launcher.ready()
         ended = Supervisor(plan, launcher).run()
         reasons = judged(self._records(folder)) if ended else {}
         if ended:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from deepvm.lab.faults.fault import Strike
 from deepvm.lab.records import SUPERVISOR, Events, Lines, events_of, steps_of
+from deepvm.lab.running.forkserver import Forkserver
 from deepvm.lab.running.launcher import Attempt, Launcher
 from deepvm.lab.running.supervisor import Plan, Supervisor
 
@@ -77,3 +79,15 @@ def test_loading_data_and_model_is_part_of_a_restart(tmp_path: Path) -> None:
     assert second["replay_s"] == pytest.approx(2 * STEP_S, abs=0.01)  # steps 2 and 3
     restored_s = second["began"] + LOADS_S + RESTORES_S
     assert first["detected"] + second["restart_s"] + second["restore_s"] == pytest.approx(restored_s, abs=0.5)
+
+
+@pytest.mark.slow
+def test_no_run_is_measured_with_the_loading_of_torch() -> None:
+    launcher = Forkserver()
+    launcher.ready()
+    began = time.monotonic()
+    launcher.ready()
+    child = multiprocessing.get_context("forkserver").Process(target=print)
+    child.start()
+    child.join()
+    assert time.monotonic() - began < 1 and child.exitcode == 0
