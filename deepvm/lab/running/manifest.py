@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import importlib.metadata
 import io
 import json
-import platform
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -17,6 +15,7 @@ from typing import Any
 
 from deepvm.errors import DataError
 from deepvm.io.atomic_write import write_bytes
+from deepvm.lab.running.environment import environment
 
 NAME = "manifest.csv"
 
@@ -56,9 +55,7 @@ _COLUMNS = [column.name for column in fields(Row)]
 
 def key_of(config: Mapping[str, Any]) -> str:
     """16 hex digits that change with whatever may change a run."""
-    from deepvm import __version__
-
-    about = [config, __version__, importlib.metadata.version("torch"), platform.python_version(), platform.machine()]
+    about = [config, dict(environment())]
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
 
 
