@@ -20,19 +20,8 @@ from deepvm.lab.records import CHECKPOINTS, CONFIG, FINAL, SUPERVISOR, events_of
 _HIDDEN = re.compile(r"^\.step-|^\.last|^order-")
 
 _NEEDED = (
-    *(
-        "dataset",
-        "dataset_size",
-        "model",
-        "failure",
-        "variant",
-        "strategy",
-        "seed",
-        "world",
-        "worlds",
-        "virtual_shards",
-    ),
-    *("global_batch", "accumulate", "steps", "checkpoint_every", "strikes", "disk", "controls"),
+    *("dataset", "dataset_size", "model", "failure", "variant", "strategy", "seed", "world", "worlds"),
+    *("virtual_shards", "global_batch", "accumulate", "steps", "checkpoint_every", "strikes", "disk", "controls"),
 )
 """Keys of a run's configuration that the audit reads."""
 

@@ -1,4 +1,4 @@
-"""Each gate passes what is right, and fails for what it is there for, and for nothing else; runs are written by hand."""
+"""Each gate passes what is right, and fails for what it is there for and nothing else; runs are written by hand."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_what_is_right_passes_all_gates(runs: Path) -> None:
     assert judge(runs / "run") == {} and judge(runs / "calm") == {}
 
 
-Change = Callable[[Path], None]
+Change = Callable[[Path], object]
 
 
 def lines_of(rank: int, change: Callable[[list[Row]], list[Row]]) -> Change:
@@ -72,14 +72,22 @@ def last_attempt(key: str, value: object) -> Change:
     return document("supervisor.json", lambda found: found["attempts"][-1].update({key: value}))
 
 
+def half_written(folder: Path) -> None:
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / ".step-000000005.0").touch()
+
+
+def without_the_last_step(folder: Path) -> None:
+    for rank in (0, 1):
+        lines_of(rank, lambda rows: [one for one in rows if one["global_step"] < 19])(folder)
+
+
 WRONG: dict[str, tuple[str, str, Change]] = {
     # what: gate, a part of the reason, change
     "no rank did the last step": (
         "steps samples",
         "step 19 was the last one",
-        lambda folder: (
-            [lines_of(r, lambda rows: [x for x in rows if x["global_step"] < 19])(folder) for r in (0, 1)] and None
-        ),
+        without_the_last_step,
     ),
     "it gave up": ("steps", "ended as failed", document("supervisor.json", lambda d: d.update(state="failed"))),
     "a step is missing on a rank": (
@@ -106,9 +114,9 @@ WRONG: dict[str, tuple[str, str, Change]] = {
     "other parameters": (
         "parameters",
         "other parameters",
-        lambda folder: (folder / "final.sha256").write_text(OTHER) and None,
+        lambda folder: (folder / "final.sha256").write_text(OTHER),
     ),
-    "no digest": ("parameters", "no SHA-256", lambda folder: (folder / "final.sha256").write_text("") and None),
+    "no digest": ("parameters", "no SHA-256", lambda folder: (folder / "final.sha256").write_text("")),
     "a failure that never struck": (
         "failures",
         "exit-3-0 has never struck",
@@ -135,9 +143,7 @@ WRONG: dict[str, tuple[str, str, Change]] = {
     "a half-written checkpoint": (
         "leftovers",
         ".step-000000005.0 is left",
-        lambda folder: (
-            ((folder / "checkpoints").mkdir(), (folder / "checkpoints" / ".step-000000005.0").touch()) and None
-        ),
+        half_written,
     ),
     "an order": ("leftovers", "order-2.json is left", lambda folder: (folder / "order-2.json").touch()),
     "no record of checkpoints": (
@@ -249,7 +255,7 @@ def test_records_that_lack_something_are_damaged(runs: Path, name: str, change: 
         judge(runs / "run")
 
 
-# --- samples, against an oracle that counts them -----------------------------------------------------------------------
+# --- samples, against an oracle that counts them ---
 
 
 @st.composite
