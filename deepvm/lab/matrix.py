@@ -104,7 +104,7 @@ def _fault_field(name: str) -> Any:
         return Annotated[Strikes, BeforeValidator(_paced)] | None, _said("MB a second, such as 20", None)
     if isinstance(find_fault(name), DiskFault):
         return Annotated[Strikes, BeforeValidator(_shared)] | None, _said("a share from 0 to 1, such as 0.2", None)
-    form = "steps such as [40, 110], or {count: 5, seed: 1}"
+    form = "steps from 1 on, such as [40, 110], or {count: 5, seed: 1}"
     return Annotated[Strikes, BeforeValidator(_struck)] | None, _said(form, None)
 
 
