@@ -60,7 +60,6 @@ PLACES = {
     "rich": ["reports/", "cli/"],
     "pandas": ["reports/forms.py", "core/answer.py"],
     "pydantic": ["catalog/documents/", "catalog/measured/", "jobs/jobfile.py", "lab/matrix.py"],
-    "sklearn": ["lab/training/datasets.py"],
     "scipy": ["core/", "profiling/fit/", "simulator/traces/"],
     "numpy": ["core/", "planner/", "catalog/", "profiling/", "simulator/", "lab/", "reports/"],
     "matplotlib": ["reports/"],

@@ -41,6 +41,7 @@ def run(
     from deepvm.lab.running.matrix_runner import MatrixRunner
     from deepvm.lab.running.matrix_runner import Progress as Done
     from deepvm.reports.lab import results as shown
+    from deepvm.reports.lab.artefacts import write_all
 
     found = quick_matrix() if matrix is None else read_matrix(matrix)
     runner = MatrixRunner(found, out, only=lambda name: fnmatch.fnmatch(name, only), jobs=jobs)
@@ -60,8 +61,11 @@ def run(
 
             runner.run(tell)
         checked, records = check(out)
-        suites = shown.write_all(out, checked, records)
+        written = write_all(out, checked, records)
+    suites = written.suites
     print_as(output, lambda: shown.print_run(checked, suites), lambda: shown.report_document(suites))
+    if written.missing:
+        note(written.missing)
     if checked.failures:
         note(f"'deepvm lab check {out}' lists what is wrong")
         raise typer.Exit(1)
@@ -94,10 +98,14 @@ def report(
     """
     from deepvm.lab.checked import check as checked_of
     from deepvm.reports.lab import results as shown
+    from deepvm.reports.lab.artefacts import write_all
 
     checked, records = checked_of(folder)
-    suites = shown.write_all(folder, checked, records)
+    written = write_all(folder, checked, records)
+    suites = written.suites
     print_as(output, lambda: shown.print_run(checked, suites), lambda: shown.report_document(suites))
+    if written.missing:
+        note(written.missing)
     note(f"{folder / 'report.html'} shows all of it")
     if open_page:
         typer.launch(str(folder / "report.html"))

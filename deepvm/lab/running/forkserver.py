@@ -24,6 +24,15 @@ class Forkserver(Launcher):
         """Start nothing yet."""
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["deepvm.lab.training.trainer", "torch._dynamo"])
+        self._ready = False
+
+    def ready(self) -> None:
+        """Have the server load torch, which takes seconds."""
+        if not self._ready:
+            first = self._context.Process(target=_nothing, daemon=True)
+            first.start()
+            first.join()
+            self._ready = True
 
     def start(self, order: Path, world: int, port: int) -> Attempt:
         """Fork the ranks."""
@@ -57,6 +66,10 @@ class _Forked(Attempt):
                 process.kill()
         for process in self._processes:
             process.join(_GONE_S)
+
+
+def _nothing() -> None:
+    """A first child."""
 
 
 def _work(order: str, log: str, rank: int, world: int, port: int) -> None:

@@ -35,6 +35,10 @@ class Attempt(ABC):
 class Launcher(ABC):
     """Starts ranks on this machine."""
 
+    def ready(self) -> None:
+        """Load what ranks are made from: else the first run would be measured with it. May be called again."""
+        return
+
     @abstractmethod
     def start(self, order: Path, world: int, port: int) -> Attempt:
         """Start ``world`` ranks of the attempt that is described in a file; rank 0 listens at ``port``."""

@@ -15,7 +15,6 @@ from typing import Any
 
 from deepvm.errors import DataError
 from deepvm.io.atomic_write import write_bytes
-from deepvm.lab.running.environment import environment
 
 NAME = "manifest.csv"
 
@@ -53,9 +52,9 @@ class Row:
 _COLUMNS = [column.name for column in fields(Row)]
 
 
-def key_of(config: Mapping[str, Any]) -> str:
+def key_of(config: Mapping[str, Any], environment: Mapping[str, str]) -> str:
     """16 hex digits that change with whatever may change a run."""
-    about = [config, dict(environment())]
+    about = [config, dict(environment)]
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
 
 

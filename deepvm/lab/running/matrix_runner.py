@@ -17,8 +17,8 @@ from deepvm.lab.audit.references import with_references
 from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.geometry import Geometry
 from deepvm.lab.matrix import MatrixFile, Run, reference_of, runs_of
-from deepvm.lab.records import AUDIT, CONFIG, RUNS, read_document
-from deepvm.lab.running.environment import ENVIRONMENT, environment
+from deepvm.lab.records import AUDIT, CONFIG, ENVIRONMENT, RUNS, read_document
+from deepvm.lab.running.environment import environment
 from deepvm.lab.running.launcher import Launcher
 from deepvm.lab.running.launchers import find_launcher
 from deepvm.lab.running.manifest import Manifest, Row, RunState, key_of
@@ -90,7 +90,6 @@ class MatrixRunner:
         """Run what is not there yet; undisturbed runs first, which others are compared with."""
         self._out.mkdir(parents=True, exist_ok=True)
         manifest = Manifest(self._out)
-        write_bytes(self._out / ENVIRONMENT, json.dumps(dict(environment()), indent=1).encode())
         launcher = find_launcher(self._matrix.launcher)()
         done: list[Row] = []
         try:
@@ -117,14 +116,17 @@ class MatrixRunner:
     def _one(self, run: Run, launcher: Launcher) -> Row:
         folder = self._out / RUNS / run.name
         config = config_of(self._matrix, run, self._sizes[run.suite.dataset.name])
-        key = key_of(config)
+        about = environment(self._out)
+        key = key_of(config, about)
         if (records := _standing(folder, config, key)) is not None:
             return _row(run, key, records, RunState.SKIPPED)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         write_bytes(folder / CONFIG, json.dumps(config, indent=1).encode())
+        write_bytes(folder / ENVIRONMENT, json.dumps(about, indent=1).encode())
         in_memory = run.strategy is not None and find_strategy(run.strategy).in_memory
         plan = Plan(folder, config, run.worlds, run.strikes, run.disk, in_memory=in_memory)
+        launcher.ready()
         ended = Supervisor(plan, launcher).run()
         records = with_references(Records.read(folder), folder.parent)
         if not ended:

@@ -221,7 +221,6 @@ class Supervisor:
             causes = causes or ["hang"]
         for log in watched.logs:
             log.look()
-        joined = _latest(events, "joined")
         restored = [row for rows in events for row in rows if row["event"] == "restored"]
         before = self._attempts[-1] if self._attempts else None
         facts: dict[str, Any] = {
@@ -243,7 +242,9 @@ class Supervisor:
         if state != "completed":
             facts["detect_s"] = detected - max(struck.values()) if causes and struck else None
         if before is not None and before["state"] != "completed":
-            facts["restart_s"] = joined - before["detected"] if joined is not None else None
+            # until restoring begins: ranks are there, have met, and have data and model
+            ready = [row["time"] - row["seconds"] for row in restored]
+            facts["restart_s"] = max(ready) - before["detected"] if len(ready) == watched.world else None
             facts["restore_s"] = max((row["seconds"] for row in restored), default=None)
             facts["replay_s"] = self._replayed(watched, restored)
         if state == "failed" and not causes:
@@ -276,11 +277,6 @@ class Supervisor:
             "attempts": self._attempts,
         }
         write_bytes(self._plan.folder / SUPERVISOR, json.dumps(document, indent=1).encode())
-
-
-def _latest(events: Sequence[Sequence[Mapping[str, Any]]], name: str) -> float | None:
-    found = [row["time"] for rows in events for row in rows if row["event"] == name]
-    return max(found) if len(found) == len(events) else None
 
 
 def _last_lines(path: Path) -> list[str]:

@@ -101,14 +101,13 @@ def test_a_manifest_is_whole_whenever_its_writer_is_killed(tmp_path: Path) -> No
         assert 1 <= len(read_manifest(tmp_path)) <= 50
 
 
-def test_a_key_changes_with_what_may_change_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = key_of(CONFIG)
-    assert first == key_of(dict(CONFIG)) and len(first) == 16 and int(first, 16) >= 0
-    assert key_of({**CONFIG, "seed": 4}) != first
-    known = dict(about.environment())
-    for name in ("torch", "python", "processor", "code"):
-        monkeypatch.setattr("deepvm.lab.running.manifest.environment", lambda name=name: {**known, name: "other"})
-        assert key_of(CONFIG) != first
+def test_a_key_changes_with_what_may_change_a_run(tmp_path: Path) -> None:
+    known = about.environment(tmp_path)
+    first = key_of(CONFIG, known)
+    assert first == key_of(dict(CONFIG), dict(known)) and len(first) == 16 and int(first, 16) >= 0
+    assert key_of({**CONFIG, "seed": 4}, known) != first
+    for name in ("PyTorch", "Python", "CPU", "deepvm"):
+        assert name in known and key_of(CONFIG, {**known, name: "other"}) != first
 
 
 def test_the_code_of_training_is_part_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,14 +57,14 @@ def test_all_runs_pass_and_are_there(made: Path) -> None:
     assert list(checked.runs) == list(RUNS) and checked.passed == 3 and checked.failures == []
     finals = {(made / "runs" / run / "final.sha256").read_text() for run in RUNS}
     assert len(finals) == 1
-    assert {p.name for p in made.iterdir()} == {"runs", "manifest.csv", "environment.json"}
+    assert {p.name for p in made.iterdir()} == {"runs", "manifest.csv"}
 
 
 def test_what_is_there_is_not_made_again(out: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
     assert states(out) == dict.fromkeys(RUNS, "skipped_exists")
     after = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
-    assert {path.name for path in before if before[path] != after[path]} == {"manifest.csv", "environment.json"}
+    assert {path.name for path in before if before[path] != after[path]} == {"manifest.csv"}
 
 
 def tamper(folder: Path, what: str) -> None:
