@@ -12,6 +12,7 @@ import typer
 from deepvm.cli.long_runs import Progress, cleaning_up, filling
 from deepvm.cli.output import Output, note, print_as, say
 from deepvm.cli.parameters import arg, flag, group, opt
+from deepvm.errors import RequestError
 
 app = group("Prove that trainings come back right: inject failures, audit what they leave, compare strategies.")
 Out = Annotated[Path, opt("Folder of the runs, and of what is found.", "DIR", "--out")]
@@ -44,6 +45,8 @@ def run(
 
     found = quick_matrix() if matrix is None else read_matrix(matrix)
     runner = MatrixRunner(found, out, only=lambda name: fnmatch.fnmatch(name, only), jobs=jobs)
+    if fresh and (out / RUNS).exists() and not (out / NAME).exists():
+        raise RequestError("out", str(out), "a folder of 'deepvm lab run', or a new one: --fresh removes its runs")
     out.mkdir(parents=True, exist_ok=True)
     with filling(out, "deepvm lab run"), cleaning_up():
         if fresh:

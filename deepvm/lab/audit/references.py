@@ -15,7 +15,7 @@ from deepvm.lab.records import CONFIG
 def with_references(records: Records, runs: Path) -> Records:
     """With the final parameters of the undisturbed runs of the same training, those beside it."""
     finals = []
-    for path in sorted(runs.glob("*/" + CONFIG)):
+    for path in sorted(runs.glob(f"{_prefix(records)}*/{CONFIG}")):
         other = records if path.parent == records.folder else Records.read(path.parent)
         if other.config["strikes"] or other.config["disk"] or not _same(records.config, other.config):
             continue
@@ -24,6 +24,13 @@ def with_references(records: Records, runs: Path) -> Records:
         except DataError:
             continue
     return replace(records, references=tuple(finals))
+
+
+def _prefix(records: Records) -> str:
+    """How the names of runs of the same data set and model begin: large matrices need not read all of them."""
+    config = records.config
+    name = f"{config['dataset']['name']}-{config['model']['name']}-"
+    return name if records.folder.name.startswith(name) else ""
 
 
 _SAME = ("dataset", "dataset_size", "model", "seed", "global_batch", "accumulate", "steps", "virtual_shards")

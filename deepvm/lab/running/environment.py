@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import importlib.metadata
 import os
 import platform
 import re
 from pathlib import Path
 
+import deepvm
 from deepvm.io.host_info import cores, machine_memory, processor
 
+_ROOMS = ("lab", "checkpoint")
 _MOUNTS = Path("/proc/self/mountinfo")
 
 
 def environment(folder: Path) -> dict[str, str]:
     """Items and values, for people; ``folder``: where the runs are written."""
-    from deepvm import __version__
-
     memory = machine_memory()
     return {
         "OS": f"{_system()}, kernel {platform.release()}, {platform.machine()}",
@@ -28,7 +30,7 @@ def environment(folder: Path) -> dict[str, str]:
         "PyTorch": _version("torch"),
         "NumPy": _version("numpy"),
         "backend": "gloo, CPU, one thread a rank",
-        "deepvm": __version__,
+        "deepvm": f"{deepvm.__version__}, code {code_version()}",
     }
 
 
@@ -48,6 +50,17 @@ def file_system(folder: Path, mounts: Path = _MOUNTS) -> str:
         if path.is_relative_to(point) and len(point.parts) >= longest:  # of equal ones the last hides the others
             longest, kind = len(point.parts), after.split(" ")[0]
     return kind
+
+
+@functools.cache
+def code_version() -> str:
+    """12 hex digits of what trains and makes checkpoints: a checkout changes without a new version number."""
+    found = hashlib.sha256()
+    home = Path(deepvm.__file__).parent
+    for room in _ROOMS:
+        for path in sorted((home / room).rglob("*.py")):
+            found.update(path.relative_to(home).as_posix().encode() + b"\0" + path.read_bytes())
+    return found.hexdigest()[:12]
 
 
 def _system() -> str:

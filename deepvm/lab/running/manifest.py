@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import importlib.metadata
 import io
 import json
-import platform
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -54,11 +52,9 @@ class Row:
 _COLUMNS = [column.name for column in fields(Row)]
 
 
-def key_of(config: Mapping[str, Any]) -> str:
+def key_of(config: Mapping[str, Any], environment: Mapping[str, str]) -> str:
     """16 hex digits that change with whatever may change a run."""
-    from deepvm import __version__
-
-    about = [config, __version__, importlib.metadata.version("torch"), platform.python_version(), platform.machine()]
+    about = [config, dict(environment)]
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
 
 
