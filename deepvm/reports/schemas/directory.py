@@ -68,9 +68,19 @@ def _quotas(name: str) -> dict[str, Any]:
 
 def _matrix(name: str) -> dict[str, Any]:
     from deepvm.catalog.documents.schema import schema_of
+    from deepvm.lab.faults.fault import DiskFault
+    from deepvm.lab.faults.fault_registry import find_fault
     from deepvm.lab.matrix import MatrixFile
 
-    return schema_of(MatrixFile, name)
+    found = schema_of(MatrixFile, name)
+    # pydantic knows what the short forms become, not the forms themselves.
+    for key, kind in (("datasets", "Dataset"), ("models", "Model")):
+        names = found["$defs"][kind]["properties"]["name"]["enum"]
+        found["properties"][key]["items"] = {"anyOf": [{"enum": names}, found["properties"][key]["items"]]}
+    for fault, property_ in found["$defs"]["Failures"]["properties"].items():
+        steps = {"type": "array", "items": {"type": "integer", "minimum": 1}}
+        property_["anyOf"].append({"type": "number"} if isinstance(find_fault(fault), DiskFault) else steps)
+    return found
 
 
 def _tables(name: str) -> dict[str, Any]:

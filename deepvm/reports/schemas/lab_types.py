@@ -260,4 +260,5 @@ class LabSupervisor(TypedDict):
 class LabAudit(TypedDict):
     """What the gates said when the run had ended; ``audit.json`` in its folder, ``check`` asks them anew."""
 
+    key: Annotated[str, "of the configuration, the code and the environment: 16 hex digits"]
     gates: Annotated[dict[str, str], "what is wrong at each gate, empty where it is passed"]

@@ -1,20 +1,19 @@
-"""The folder of a small matrix as ``deepvm lab run`` leaves it, made by hand: no training, and the same times always."""
+"""The folder of a small matrix as ``deepvm lab run`` leaves it, written by hand: no training, always the same times."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from deepvm.lab.records import AUDIT, CHECKPOINTS, CONFIG, ENVIRONMENT, FINAL, RUNS, SUPERVISOR
 from deepvm.lab.running.manifest import Manifest, Row
+from support.lab.made_runs import row, write, write_lines
 
 SIZE, BATCH, WORLD, STEPS, EVERY = 4096, 1024, 2, 12, 4
 BEGAN_S = 1_795_780_800.0  # 2026-11-27T12:00:00Z
+KEY = "0123456789abcdef"
 NO_PROCESS = 2**22 + 1  # above Linux's largest number of a process
 STRATEGIES = {"none": None, "ref-blk": "blocking", "ref-ovl": "overlapped", "blk": "blocking", "ovl": "overlapped"}
 STRATEGIES |= {"deepvm": "deepvm"}
@@ -45,7 +44,11 @@ def make(
     variants: Sequence[str] = tuple(STRATEGIES),
     matrix: str = "by-hand",
 ) -> Path:
-    """Write it. ``wrong``: runs that end with other parameters; ``unfinished``: those that end before their last step."""
+    """Write it, into a folder that may be new.
+
+    ``wrong``: runs that end with other parameters. ``unfinished``: those that end before their last step.
+    """
+    out.mkdir(parents=True, exist_ok=True)
     manifest = Manifest(out)
     for config in configs(seeds, variants, matrix):
         strikes = [one["step"] for one in config["strikes"]]
@@ -57,8 +60,8 @@ def make(
         state = "failed" if name in unfinished else "invalid" if name in wrong else "completed"
         goodput = round(STEPS / wall_s, 4)
         reason = "" if state == "completed" else "by hand"
-        row = Row("0" * 16, name, *names, config["seed"], state, round(wall_s, 3), goodput, len(strikes), reason)
-        manifest.add(row)
+        listed = Row(KEY, name, *names, config["seed"], state, round(wall_s, 3), goodput, len(strikes), reason)
+        manifest.add(listed)
     return out
 
 
@@ -120,7 +123,7 @@ def write_run(folder: Path, config: Mapping[str, Any], *, wrong: bool = False, e
         for step in range(resumed, until):
             now += step_s
             for rank in range(WORLD):
-                logs[rank].append(step_row(number, step, rank, seed, step_s, now))
+                logs[rank].append({**row(config, step, rank, WORLD, number), "seconds": step_s, "time": now})
             if strategy and (step + 1) % EVERY == 0:
                 now += stall_s
                 checkpoints.append(checkpoint_row(number, step + 1, strategy, stall_s, now))
@@ -163,44 +166,18 @@ def write_run(folder: Path, config: Mapping[str, Any], *, wrong: bool = False, e
             "hangs": 0,
             "attempts": attempts,
         },
-        AUDIT: {"gates": {}},
+        AUDIT: {"key": KEY, "gates": {}},
     }
     for name, document in written.items():
-        (folder / name).write_text(json.dumps(document, indent=1))
+        write(folder, name, document)
     if ends:
         (folder / FINAL).write_text(f"{final}\n")
     for rank in range(WORLD):
-        lines(folder / f"rank_{rank}.jsonl", logs[rank])
-        lines(folder / f"worker_{rank}.jsonl", events[rank])
+        write_lines(folder, f"rank_{rank}.jsonl", logs[rank])
+        write_lines(folder, f"worker_{rank}.jsonl", events[rank])
     if strategy:
-        lines(folder / CHECKPOINTS, checkpoints)
+        write_lines(folder, CHECKPOINTS, checkpoints)
     return wall_s
-
-
-def lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-
-
-def step_row(attempt: int, step: int, rank: int, seed: int, seconds: float, now: float) -> dict[str, Any]:
-    epoch, cursor = divmod(step, SIZE // BATCH)
-    order = np.random.default_rng([seed, epoch]).permutation(SIZE)
-    local = BATCH // WORLD
-    ids = order[cursor * BATCH :][:BATCH][rank * local :][:local]
-    loss = 4.0 / (step + 1) + rank / 1000
-    return {
-        "attempt": attempt,
-        "global_step": step,
-        "epoch": epoch,
-        "cursor_step": cursor,
-        "sample_ids_hash": hashlib.sha256(",".join(str(int(i)) for i in ids).encode()).hexdigest(),
-        "sample_ids_count": local,
-        "world_size": WORLD,
-        "rank": rank,
-        "loss": loss,
-        "loss_hex": float.hex(loss),
-        "seconds": seconds,
-        "time": now,
-    }
 
 
 def checkpoint_row(attempt: int, step: int, strategy: str, stall_s: float, now: float) -> dict[str, Any]:
