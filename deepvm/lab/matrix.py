@@ -336,6 +336,8 @@ FORMAT = YamlFormat(
 
 def read_matrix(path: Path) -> MatrixFile:
     """Read a matrix file. Raises what :meth:`~deepvm.catalog.documents.yaml_file.YamlFormat.read` raises."""
+    if path.is_file() and not path.stat().st_size:  # a matrix that says nothing, not data that is missing
+        return FORMAT.parse("", str(path))
     return FORMAT.read(path)
 
 
