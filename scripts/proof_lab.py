@@ -4,8 +4,8 @@
     python scripts/proof_lab.py                # about 40 minutes on two cores; `make proof-lab`
     python scripts/proof_lab.py --only kills   # a part; may be given several times
 
-Prints a line for each part, with what it measured and its limit; the exit status is 1 unless all hold. The runs and their
-pages stay in build/proof-lab/, and are not made again by the next call. Times mean something on a quiet machine only.
+Prints a line for each part, with what it measured and its limit; the exit status is 1 unless all hold. Runs and pages
+stay in build/proof-lab/, and are not made again by the next call. Times mean something on a quiet machine only.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def written_run(folder: Path, *, steps: int, world: int) -> Path:
                 if not cursor:
                     order = geometry.permutation(0, epoch)
                 ids = geometry.shard(geometry.window(order, cursor), rank, world)
-                row = {"attempt": 0, "global_step": step, "epoch": epoch, "cursor_step": cursor, "rank": rank}
+                row: dict[str, Any] = {"attempt": 0, "global_step": step, "epoch": epoch, "cursor_step": cursor, "rank": rank}
                 row |= {"sample_ids_hash": ids_hash(ids), "sample_ids_count": len(ids), "world_size": world}
                 row |= {"loss": 1.0, "loss_hex": (1.0).hex(), "seconds": 0.1, "time": float(step)}
                 file.write(json.dumps(row) + "\n")
