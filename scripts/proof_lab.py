@@ -202,8 +202,13 @@ def written_run(folder: Path, *, steps: int, world: int) -> Path:
                 if not cursor:
                     order = geometry.permutation(0, epoch)
                 ids = geometry.shard(geometry.window(order, cursor), rank, world)
-                row: dict[str, Any] = {"attempt": 0, "global_step": step, "epoch": epoch, "cursor_step": cursor, "rank": rank}
-                row |= {"sample_ids_hash": ids_hash(ids), "sample_ids_count": len(ids), "world_size": world}
+                row: dict[str, Any] = {"attempt": 0, "global_step": step, "epoch": epoch, "cursor_step": cursor}
+                row |= {
+                    "rank": rank,
+                    "sample_ids_hash": ids_hash(ids),
+                    "sample_ids_count": len(ids),
+                    "world_size": world,
+                }
                 row |= {"loss": 1.0, "loss_hex": (1.0).hex(), "seconds": 0.1, "time": float(step)}
                 file.write(json.dumps(row) + "\n")
     return folder
