@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.places import ROOT
 
 from deepvm.errors import DataError, JobFormatError
-from deepvm.lab.matrix import FORMAT, MatrixFile, quick_matrix, read_matrix, reference_of, runs_of
+from deepvm.lab.matrix import FORMAT, MatrixFile, find_matrix, read_matrix, reference_of, runs_of, shipped
 from deepvm.lab.training.datasets import DATASETS
 from deepvm.lab.training.models import MODELS
 
@@ -187,6 +187,20 @@ def test_random_kills_are_the_same_for_the_same_seed(count: int, one: int, other
     assert len(set(steps)) == count and all(0 < step < 120 for step in steps) and steps == sorted(steps)
 
 
+def test_repeats_are_killed_at_other_moments() -> None:
+    text = (
+        HEAD.replace("{exit: [40, 80]}", "{kill: {count: 5}}").replace("[none, blk]", "[blk, ovl]") + "seeds: [0, 1]\n"
+    )
+    steps = {(run.variant, run.seed): [one.step for one in run.strikes] for run in runs_of(parsed(text))}
+    assert steps["blk", 0] == steps["ovl", 0] != steps["blk", 1] == steps["ovl", 1]
+
+
+def test_a_file_here_comes_before_one_of_that_name_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "quick").write_text(HEAD)
+    assert find_matrix("quick").name == "m"
+
+
 def test_each_run_has_a_folder_of_its_own() -> None:
     text = with_line("datasets", "datasets: [digits, fashion-mnist]") + "seeds: [0, 10, 1]\n"
     text = text.replace("models: [resnet8]", "models: [resnet8, resnet18]").replace("[none, blk]", "[none, blk, ovl]")
@@ -201,7 +215,8 @@ def test_a_run_knows_what_it_is_compared_with() -> None:
 
 
 def test_matrices_that_come_with_deepvm_can_be_read() -> None:
-    quick = quick_matrix()
+    assert all(find_matrix(name).name == name for name in shipped())
+    quick = find_matrix("quick")
     assert quick.name == "quick" and {"exit", "kill", "torn"} <= {s.fault for r in runs_of(quick) for s in r.strikes}
     ecrl = read_matrix(ROOT / "data" / "lab" / "ecrl-exp4.yaml")
     suites = {(r.suite.dataset.name, r.suite.model.name, r.suite.failure) for r in runs_of(ecrl) if not r.undisturbed}

@@ -22,7 +22,7 @@ Dir = Annotated[Path, arg("DIR", "The folder of 'deepvm lab run --out'.")]
 @app.command(short_help="Run a matrix of trainings that fail.")
 def run(
     out: Out,
-    matrix: Annotated[Path | None, arg("[MATRIX.yaml]", "Default: five minutes of small ones.")] = None,
+    matrix: Annotated[str, arg("[MATRIX.yaml]", "A file, or one of 'deepvm lab list'.")] = "quick",
     only: Annotated[str, opt("Runs whose names match, such as 'digits-*-blk*'.", "PATTERN")] = "*",
     jobs: Annotated[int, opt("Runs at once; they share the cores.", "N", min=1, max=64)] = 1,
     fresh: Annotated[bool, typer.Option("--fresh/--resume", help="Run all anew, or what is not there yet.")] = False,
@@ -35,7 +35,7 @@ def run(
     import shutil
 
     from deepvm.lab.checked import check
-    from deepvm.lab.matrix import quick_matrix, read_matrix
+    from deepvm.lab.matrix import find_matrix
     from deepvm.lab.records import RUNS
     from deepvm.lab.running.manifest import NAME
     from deepvm.lab.running.matrix_runner import MatrixRunner
@@ -43,7 +43,7 @@ def run(
     from deepvm.reports.lab import results as shown
     from deepvm.reports.lab.artefacts import write_all
 
-    found = quick_matrix() if matrix is None else read_matrix(matrix)
+    found = find_matrix(matrix)
     runner = MatrixRunner(found, out, only=lambda name: fnmatch.fnmatch(name, only), jobs=jobs)
     if fresh and (out / RUNS).exists() and not (out / NAME).exists():
         raise RequestError("out", str(out), "a folder of 'deepvm lab run', or a new one: --fresh removes its runs")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -85,6 +86,7 @@ class MatrixRunner:
         if not chosen:
             raise RequestError("only", "", f"a pattern of one of {', '.join(run.name for run in every[:8])}")
         self.runs = _with_references(chosen, every)
+        self._stopping = threading.Event()
 
     def run(self, tell: Callable[[Progress], None] = lambda progress: None) -> list[Row]:
         """Run what is not there yet; undisturbed runs first, which others are compared with."""
@@ -106,6 +108,7 @@ class MatrixRunner:
                                 done.append(row)
                                 tell(Progress(len(done), len(self.runs), row))
                     except BaseException:
+                        self._stopping.set()
                         for future in pending:
                             future.cancel()
                         raise
@@ -127,7 +130,7 @@ class MatrixRunner:
         in_memory = run.strategy is not None and find_strategy(run.strategy).in_memory
         plan = Plan(folder, config, run.worlds, run.strikes, run.disk, in_memory=in_memory)
         launcher.ready()
-        ended = Supervisor(plan, launcher).run()
+        ended = Supervisor(plan, launcher, self._stopping).run()
         records = with_references(Records.read(folder), folder.parent)
         if not ended:
             why = f"steps: it ended as {records.supervisor['state']}"

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,10 @@ _START_S = 180.0
 """For how long ranks may load torch and meet, on a machine that does other things."""
 _MOST_UNPLANNED = 2
 _TAIL = 20
+
+
+class StoppedError(Exception):
+    """A run was given up because all of them are."""
 
 
 @dataclass(frozen=True)
@@ -109,9 +114,9 @@ class _Tail:
 class Supervisor:
     """Of one run."""
 
-    def __init__(self, plan: Plan, launcher: Launcher, say: Callable[[str], None] = lambda text: None) -> None:
-        """Start nothing yet; ``say`` is told what happens, for people."""
-        self._plan, self._launcher, self._say = plan, launcher, say
+    def __init__(self, plan: Plan, launcher: Launcher, stopping: threading.Event | None = None) -> None:
+        """Start nothing yet; once ``stopping`` is set, the run is given up."""
+        self._plan, self._launcher, self._stopping = plan, launcher, stopping or threading.Event()
         self._left = list(plan.strikes)
         self._attempts: list[dict[str, Any]] = []
         self._reached = 0
@@ -187,6 +192,8 @@ class Supervisor:
         moved, stepped = time.monotonic(), False
         outside = [one for one in self._left if find_fault(one.fault).moment_of(one) is None]
         while True:
+            if self._stopping.is_set():
+                raise StoppedError
             for log in watched.logs:
                 if log.look():
                     moved, stepped = time.monotonic(), True
@@ -194,7 +201,6 @@ class Supervisor:
                 strike = outside.pop(0)
                 time.sleep(strike.delay_s)
                 watched.struck[strike.key] = time.time()
-                self._say(f"{strike.fault} at step {strike.step}")
                 if self._gives_up("failed"):
                     return "failed", time.time()
                 find_fault(strike.fault).strike_from_outside(strike, watched)
