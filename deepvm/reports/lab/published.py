@@ -27,7 +27,6 @@ class PublishedSuite:
     overlapped_stall_s: float
 
 
-
 ENVIRONMENT = "CIFAR, ResNet-18 and ResNet-50, four ranks on RTX 4090, 1600 steps, K = 50, one seed a suite"
 """Under which its figures were taken; steps: see data/lab/ecrl-exp4.yaml."""
 MACHINE = {
