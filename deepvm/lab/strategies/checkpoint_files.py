@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ _PIECE = 2**20
 MOST_TRIES = 3
 """Of a write that fails: disks recover, or do not."""
 LATEST = "latest.json"
+_HIDDEN = (".step-*", ".latest*", ".last*")
 
 
 @dataclass(frozen=True)
@@ -35,8 +37,13 @@ class CheckpointFiles:
         self._folder, self._attempt, self._keep = folder, attempt, keep
         self._fence = EpochFile(folder, "lab")
         self._fence.begin(attempt)
-        for path in folder.glob(".step-*"):  # what an older attempt was writing as it was killed
-            path.unlink(missing_ok=True)
+        for pattern in _HIDDEN:  # what an older attempt was writing as it was killed
+            for path in folder.glob(pattern):
+                path.unlink(missing_ok=True)
+
+    def current(self) -> AbstractContextManager[None]:
+        """Make sure that no newer attempt begins in the context. Raises CheckpointError: one has begun."""
+        return self._fence.current(self._attempt)
 
     def write(self, step: int, data: bytes | memoryview, *, early: bool = False) -> Written:
         """Write a checkpoint, several times if need be. ``early``: the pointer first, which is a mistake.
@@ -53,13 +60,14 @@ class CheckpointFiles:
                 if early:
                     self._point(record)
                 _write_durably(hidden, view)
-                with self._fence.current(self._attempt):
+                with self.current():
                     os.replace(hidden, self._folder / self._name(step))
                     self._point(record)
             except OSError as problem:
                 error = f"{problem.strerror}"
-                hidden.unlink(missing_ok=True)
                 continue
+            finally:
+                hidden.unlink(missing_ok=True)
             self._forget()
             return Written(len(view), number)
         return Written(0, MOST_TRIES - 1, error)
