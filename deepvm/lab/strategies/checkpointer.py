@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import ClassVar
 
 from deepvm.checkpoint.checkpointer import Checkpointer
 from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.training.save_handle import Handle
-from deepvm.lab.strategies.base import CheckpointRow, Setting, Strategy, due
-from deepvm.lab.training.state import State
+from deepvm.lab.strategies.state import State
+from deepvm.lab.strategies.strategy import CheckpointRow, Setting, Strategy, due
 
 _JOB = "lab"
 
@@ -21,7 +22,7 @@ class Deepvm(Strategy):
         super().__init__(state, setting)
         extra = {"scheduler": state.scheduler, "sampler": state.sampler}
         setting.folder.mkdir(parents=True, exist_ok=True)
-        tiers = [*setting.tiers, setting.folder] if self.in_memory else [setting.folder]
+        tiers: list[str | Path] = [*setting.tiers, setting.folder] if self.in_memory else [setting.folder]
         self._made = Checkpointer(
             model=state.trained,
             optimizer=state.optimizer,

@@ -18,9 +18,9 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from deepvm.checkpoint.files.epoch_file import EpochFile
-from deepvm.lab.strategies.base import CheckpointRow, Setting, Strategy
 from deepvm.lab.strategies.blocking import barrier
-from deepvm.lab.training.state import State, cloned, random_states, set_random_states
+from deepvm.lab.strategies.state import State, cloned, random_states, set_random_states
+from deepvm.lab.strategies.strategy import CheckpointRow, Setting, Strategy
 
 _ERRORS = (Exception, CheckpointException)
 """Whatever DCP raises: its own exception is no Exception (torch 2.13)."""
