@@ -84,7 +84,7 @@ class FaultyDisk:
         for name in ("fsync", "fdatasync"):
             setattr(os, name, self._syncing(getattr(os, name)))
         opened = self._opening(io.open)
-        io.open = builtins.open = opened  # type: ignore[assignment]
+        io.open = builtins.open = opened
 
     def _writing(self, real: Callable[..., int]) -> Callable[..., int]:
         @functools.wraps(real)

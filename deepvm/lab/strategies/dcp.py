@@ -12,10 +12,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 from deepvm.checkpoint.files.epoch_file import EpochFile
 from deepvm.lab.strategies.blocking import barrier
@@ -45,7 +47,7 @@ class Dcp(Strategy):
         tree = self._tree(step)
         row.snapshot_s = time.perf_counter() - began_s
         try:
-            dcp.save(tree, checkpoint_id=self._hidden(step))
+            save(tree, checkpoint_id=self._hidden(step))
         except _ERRORS as error:  # the others hear of it, too: the checkpoint is given up everywhere
             row.error = _short(error)
         row.foreground_s = time.perf_counter() - began_s - row.snapshot_s
@@ -106,7 +108,7 @@ class Dcp(Strategy):
         if not self._everywhere(found):  # DCP's load is collective
             return False
         try:
-            dcp.load(tree, checkpoint_id=folder)
+            load(tree, checkpoint_id=folder)
             found = True
         except _ERRORS as error:
             found = self._cannot(error)
@@ -158,7 +160,7 @@ class DcpAsync(Dcp):
         self._land()
         row.backpressure_s = time.perf_counter() - began_s
         tree = self._tree(step)
-        made: Any = dcp.async_save(tree, checkpoint_id=self._hidden(step), process_group=self._group)
+        made: Any = async_save(tree, checkpoint_id=self._hidden(step), process_group=self._group)
         row.snapshot_s = time.perf_counter() - began_s - row.backpressure_s
         row.stall_s = time.perf_counter() - began_s
         self._flight = row, made, time.perf_counter()
@@ -198,7 +200,7 @@ def _unpacked(data: Tensor) -> Any:
 
 def _owner(folder: Path, rank: int) -> tuple[str, int]:
     """Whose own part a rank goes on with, rank 0's if the world was smaller, and how many bytes it has."""
-    metadata = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
+    metadata = FileSystemReader(folder).read_metadata().state_dict_metadata
     owner = f"rank-{rank}" if f"rank-{rank}.bytes" in metadata else "rank-0"
     return owner, int(metadata[f"{owner}.bytes"].size[0])  # type: ignore[union-attr]
 

@@ -103,7 +103,7 @@ class Trainer:
         first = {name: value.clone() for name, value in module.state_dict().items()}
         inputs, targets, _ = self._samples.batch(range(self.config["global_batch"] // self.world))
         for _ in range(_WARM_UPS):
-            loss_of(trained, inputs, targets).backward()
+            torch.autograd.backward(loss_of(trained, inputs, targets))
         module.zero_grad(set_to_none=True)
         module.load_state_dict(first)
 
