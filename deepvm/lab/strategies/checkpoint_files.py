@@ -78,17 +78,18 @@ class CheckpointFiles:
         write_bytes(self._folder / LATEST, line)
         sync(self._folder)
 
-    def newest(self) -> tuple[int, bytes, int] | None:
-        """The newest checkpoint that is as it was written: its steps, its bytes, how many damaged ones are newer."""
-        for damaged, path in enumerate(sorted(self._folder.glob("step-*.json"), reverse=True)):
+    def newest(self) -> tuple[tuple[int, bytes] | None, int]:
+        """The newest checkpoint that is as it was written: its steps and bytes; and how many damaged ones are newer."""
+        paths = sorted(self._folder.glob("step-*.json"), reverse=True)
+        for damaged, path in enumerate(paths):
             try:
                 record = json.loads(path.read_bytes())
                 data = (self._folder / str(record["file"])).read_bytes()
                 if hashlib.sha256(data).hexdigest() == record["sha256"]:
-                    return int(record["step"]), data, damaged
+                    return (int(record["step"]), data), damaged
             except (OSError, ValueError, KeyError):
                 continue
-        return None
+        return None, len(paths)
 
     def _forget(self) -> None:
         """Remove what is older than the newest ones."""
