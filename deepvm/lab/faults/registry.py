@@ -21,6 +21,10 @@ FAULTS = {
     "enospc": "deepvm.lab.faults.disk_faults:FullDisk",
     "slow": "deepvm.lab.faults.disk_faults:SlowDisk",
     "node": "deepvm.lab.faults.lost_node:LostNode",
+    "loss": "deepvm.lab.faults.lost_machine:LostMachine",
+    "notice": "deepvm.lab.faults.notice:Notice",
+    "rebalance": "deepvm.lab.faults.rebalance:Rebalance",
+    "controller": "deepvm.lab.faults.lost_controller:LostController",
 }
 """Name -> ``module:class``, imported when first used."""
 

@@ -16,7 +16,7 @@ from deepvm.io.atomic_write import write_bytes
 from deepvm.lab.audit.gates import Records, judged
 from deepvm.lab.faults.registry import find_fault
 from deepvm.lab.geometry import Geometry
-from deepvm.lab.matrix import MatrixFile, Run, runs_of
+from deepvm.lab.matrix import ORCHESTRATED, MatrixFile, Run, runs_of
 from deepvm.lab.records import AUDIT, CONFIG
 from deepvm.lab.running.launcher import Launcher, find_launcher
 from deepvm.lab.running.manifest import Manifest, Row, RunState, key_of
@@ -51,6 +51,7 @@ def config_of(matrix: MatrixFile, run: Run, dataset_size: int) -> dict[str, Any]
         "seed": run.seed,
         "world": max(world for _, world in matrix.worlds),
         "worlds": [list(one) for one in matrix.worlds],
+        "min_world": matrix.min_world,
         "virtual_shards": matrix.shards,
         "global_batch": matrix.global_batch,
         "accumulate": matrix.accumulate,
@@ -91,7 +92,8 @@ class MatrixRunner:
         """Run what is not there yet; undisturbed runs first, which others are compared with."""
         self._out.mkdir(parents=True, exist_ok=True)
         manifest = Manifest(self._out)
-        launcher = find_launcher(self._matrix.launcher)()
+        is_job = self._matrix.launcher == ORCHESTRATED
+        launcher = None if is_job else find_launcher(self._matrix.launcher)()
         done: list[Row] = []
         try:
             for calm in (True, False):
@@ -111,10 +113,11 @@ class MatrixRunner:
                             future.cancel()
                         raise
         finally:
-            launcher.close()
+            if launcher is not None:
+                launcher.close()
         return done
 
-    def _one(self, run: Run, launcher: Launcher) -> Row:
+    def _one(self, run: Run, launcher: Launcher | None) -> Row:
         folder = self._out / RUNS / run.name
         config = config_of(self._matrix, run, self._sizes[run.suite.dataset.name])
         key = key_of(config)
@@ -125,7 +128,7 @@ class MatrixRunner:
         write_bytes(folder / CONFIG, json.dumps(config, indent=1).encode())
         in_memory = run.strategy is not None and find_strategy(run.strategy).in_memory
         plan = Plan(folder, config, self._matrix.worlds, run.strikes, run.disk, in_memory=in_memory)
-        ended = Supervisor(plan, launcher).run()
+        ended = _supervised(plan, launcher)
         reasons = judged(self._records(folder)) if ended else {}
         if ended:
             write_bytes(folder / AUDIT, json.dumps({"gates": reasons}, indent=1).encode())
@@ -158,6 +161,15 @@ class MatrixRunner:
         return Row(
             key, run.name, *names, run.seed, state.value, round(wall_s, 3), goodput, int(supervisor["restarts"]), reason
         )
+
+
+def _supervised(plan: Plan, launcher: Launcher | None) -> bool:
+    """Run a plan to its end; without a launcher as a job of ``deepvm run``."""
+    if launcher is not None:
+        return Supervisor(plan, launcher).run()
+    from deepvm.lab.orchestrated.supervisor import JobSupervisor  # loads all of the orchestrator
+
+    return JobSupervisor(plan).run()
 
 
 def with_references(records: Records, runs: Path) -> Records:
