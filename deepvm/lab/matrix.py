@@ -14,6 +14,7 @@ from deepvm.core.spelling import joined
 from deepvm.io.user_dirs import data_folder
 from deepvm.lab.faults.base import DiskFault, MachineFault, Strike, Target, When
 from deepvm.lab.faults.registry import FAULTS, find_fault
+from deepvm.lab.records import ORCHESTRATED
 from deepvm.lab.strategies.registry import SHORT, STRATEGIES, find_strategy
 
 CALM, NONE, REFERENCES = "calm", "none", {"ref-blk": "blocking", "ref-ovl": "overlapped"}
@@ -21,8 +22,6 @@ CALM, NONE, REFERENCES = "calm", "none", {"ref-blk": "blocking", "ref-ovl": "ove
 VARIANTS = (NONE, *REFERENCES, *SHORT, *(name for name in STRATEGIES if name not in SHORT.values()))
 _DATASETS = ("digits", "fashion-mnist", "cifar10", "cifar100", "tokens")
 _MODELS = ("resnet8", "resnet18", "resnet50", "gpt-tiny")
-ORCHESTRATED = "deepvm-run"
-"""The launcher whose runs are jobs: the orchestrator decides on how many machines they train."""
 _NAME = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
 _MOST = 10**9
 
@@ -311,7 +310,8 @@ def _impossible_jobs(found: MatrixFile, lines: Lines) -> Iterator[str]:
         return  # it is said already
     for ranks in range(found.least, most):
         if found.shards and (found.shards % ranks or found.global_batch % ranks):
-            yield f"{lines.said('min_world')}a generation of {ranks} ranks does not divide the {found.shards} virtual shards"
+            of = f"the {found.shards} virtual shards and the global batch, {found.global_batch}"
+            yield f"{lines.said('min_world')}a generation of {ranks} ranks does not divide {of}"
             return
 
 

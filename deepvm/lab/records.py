@@ -17,6 +17,10 @@ from deepvm.errors import DataError
 
 CONFIG, SUPERVISOR, FINAL, AUDIT = "config.json", "supervisor.json", "final.sha256", "audit.json"
 CHECKPOINTS = "checkpoint_rank0.jsonl"
+ORCHESTRATED = "deepvm-run"
+"""The launcher whose runs are jobs of ``deepvm run``."""
+EVENTS = "orchestrator.jsonl"
+"""The events of a run that was a job, of which its supervisor's record was made."""
 
 
 def steps_of(rank: int) -> str:

@@ -8,7 +8,7 @@ from deepvm.lab.faults.base import MachineFault, Machines, Strike
 
 
 class Notice(MachineFault):
-    """The machine of a rank has ``seconds`` left; a strategy that the orchestrator can ask saves, and no step is lost."""
+    """The machine of a rank has ``seconds`` left: who can be asked for a version saves one, and loses no step."""
 
     options: ClassVar[frozenset[str]] = frozenset({"rank", "seconds"})
     seconds = 10.0

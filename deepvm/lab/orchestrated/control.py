@@ -70,7 +70,8 @@ def _started(place: JobPlace) -> int:
         os.dup2(nothing, 0)
         code = _control(place)
     except DeepVMError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        sys.stderr.flush()
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()

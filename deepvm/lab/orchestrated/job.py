@@ -19,7 +19,6 @@ from deepvm.lab.orchestrated.leftovers import STATE
 NAME = "lab"
 ORDER = "order-0.json"
 """What each rank of each generation is told; it goes at the end."""
-LAUNCHER = "deepvm-run"
 _TYPE, _MEMORY_TYPE = "g4dn.xlarge", "m7g.large"
 _START_S, _ORPHAN_S = 180, 60
 

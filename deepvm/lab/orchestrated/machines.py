@@ -1,4 +1,4 @@
-"""The machines of a job, as faults from outside see them: what is killed, taken back or told, on which rank's machine."""
+"""The machines of a job, as faults from outside see them: what is killed, taken back or told on a rank's machine."""
 
 from __future__ import annotations
 
@@ -19,24 +19,20 @@ _NOBODY = 2**31 - 1
 """The number of a process that is gone: above all that there are, and not 0, which would be this group's."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class JobMachines:
     """As :class:`deepvm.lab.faults.base.Machines`, what faults may use.
 
     Attributes:
-        place: of the job. placed: the machine of each rank of the generation that runs. rank: who is hit.
-        restart: kills the job's controller, and starts another after so many seconds.
+        folder: of the run. place: of its job. placed: the machine of each rank of the generation that runs.
+        rank: who is hit. restart: kills the job's controller, and starts another after so many seconds.
     """
 
+    folder: Path
     place: JobPlace
     placed: Mapping[int, str]
     rank: int
     restart: Callable[[float], None]
-
-    @property
-    def folder(self) -> Path:
-        """Of the run."""
-        return self.place.run
 
     def workers(self) -> Sequence[int]:
         """Processes of the ranks by their order, as this computer counts them: machines count by themselves."""

@@ -1,6 +1,6 @@
 """What each machine of the job runs: a rank of the lab's trainer, whose attempt is the job's generation.
 
-    python -m deepvm.lab.orchestrated.rank RUN
+python -m deepvm.lab.orchestrated.rank RUN
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The supervisor's record of a job: its generations as attempts, from its events and from what the ranks have logged."""
+"""The supervisor's record of a job: its generations as attempts, from its events and what its ranks have logged."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class JobRecord:
             "reached_step": reached,
             "damaged": sum(row.get("checkpoints", 0) for row in rows if row["event"] == "damaged"),
             "disk_errors": sum(row["event"] == "disk" for row in rows),
-            "safe": [[int(e.facts["version"]), str(e.facts["reason"])] for e in self._of(number, "safe")],
+            "safe": self._safe(number),
         }
         if state != "completed":
             facts["detect_s"] = detected - max(struck.values()) if struck else None
@@ -144,6 +144,15 @@ class JobRecord:
     def _of(self, number: int, kind: str) -> list[EventRow]:
         """Events of a kind that belong to a generation."""
         return [e for e in self.events if e.kind == kind and int(e.facts["generation"]) == number + 1]
+
+    def _safe(self, number: int) -> list[list[Any]]:
+        """Versions of a generation that the controller called safe, why they were made, whether without an anchor."""
+        lasting = {int(event.facts["version"]) for event in self._of(number, "lasts")}
+        found = []
+        for event in self._of(number, "safe"):
+            version = int(event.facts["version"])
+            found.append([version, str(event.facts["reason"]), bool(event.facts["lasts"]) or version in lasting])
+        return found
 
     def _formed(self, number: int) -> float:
         return next(event.at_s for event in self.events if int(event.facts["generation"]) >= number + 1)

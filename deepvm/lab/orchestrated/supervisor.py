@@ -1,4 +1,4 @@
-"""One run as a job of ``deepvm run --cloud local``: the orchestrator restarts, this only strikes, watches and records."""
+"""One run as a job of ``deepvm run --cloud local``: the orchestrator restarts it; this strikes, watches and records."""
 
 from __future__ import annotations
 
@@ -24,12 +24,10 @@ from deepvm.lab.orchestrated.leftovers import left_by
 from deepvm.lab.orchestrated.machines import JobMachines
 from deepvm.lab.orchestrated.rank import PLACED
 from deepvm.lab.orchestrated.record import JobRecord
-from deepvm.lab.records import SUPERVISOR, events_of, read_lines, steps_of
+from deepvm.lab.records import EVENTS, SUPERVISOR, events_of, read_lines, steps_of
 from deepvm.lab.running.supervisor import Plan
 from deepvm.lab.training.order import Order
 
-EVENTS = "orchestrator.jsonl"
-"""The events of the job, of which the record was made."""
 _LOOK_S, _STUCK_S, _GONE_S = 0.01, 240.0, 15.0
 
 
@@ -115,7 +113,7 @@ class JobSupervisor:
         fault, log = find_fault(strike.fault), self._logs[strike.rank]
         if log.attempt != attempt or log.done < strike.step or (fault.ends and attempt <= self._ending):
             return False
-        machines = JobMachines(self._place, self._placed(attempt), strike.rank, self._restart)
+        machines = JobMachines(self._plan.folder, self._place, self._placed(attempt), strike.rank, self._restart)
         time.sleep(strike.delay_s)
         self._struck[strike.key] = time.time(), attempt
         self._ending = attempt if fault.ends else self._ending

@@ -16,8 +16,8 @@ from deepvm.io.atomic_write import write_bytes
 from deepvm.lab.audit.gates import Records, judged
 from deepvm.lab.faults.registry import find_fault
 from deepvm.lab.geometry import Geometry
-from deepvm.lab.matrix import ORCHESTRATED, MatrixFile, Run, runs_of
-from deepvm.lab.records import AUDIT, CONFIG
+from deepvm.lab.matrix import MatrixFile, Run, runs_of
+from deepvm.lab.records import AUDIT, CONFIG, ORCHESTRATED
 from deepvm.lab.running.launcher import Launcher, find_launcher
 from deepvm.lab.running.manifest import Manifest, Row, RunState, key_of
 from deepvm.lab.running.supervisor import Plan, Supervisor

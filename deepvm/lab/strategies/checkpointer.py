@@ -13,6 +13,8 @@ from deepvm.lab.training.state import State
 class Deepvm(Strategy):
     """It hooks into the optimizer: a save needs no call."""
 
+    heeds_orchestrator: ClassVar[bool] = True
+
     def __init__(self, state: State, setting: Setting) -> None:
         """Hook in."""
         super().__init__(state, setting)
