@@ -8,9 +8,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+
+from torch import Tensor
 
 from deepvm.io.agent_board import AGENT
 from deepvm.io.agent_link import EPOCH
@@ -21,6 +24,16 @@ from deepvm.lab.training.trainer import Trainer
 
 PLACED = "placed"
 """The event that says on which machine a rank is."""
+LEAST_STEP_S = 0.01
+
+
+class PacedTrainer(Trainer):
+    """Steps of the lab's models may take a millisecond, notices are looked for once a second: each step takes longer."""
+
+    def _step(self, step: int, loader: Iterator[tuple[Tensor, Tensor, Tensor]]) -> None:
+        ends = time.monotonic() + LEAST_STEP_S
+        super()._step(step, loader)
+        time.sleep(max(ends - time.monotonic(), 0.0))
 
 
 def order_of(run: Path, environ: Mapping[str, str]) -> Order:
@@ -39,7 +52,7 @@ def main() -> None:
     order = order_of(run, os.environ)
     machine = Path(os.environ[AGENT]).parent.name
     Events(run, rank, order.attempt).note(PLACED, machine=machine)
-    Trainer(order, rank, int(os.environ["WORLD_SIZE"])).run()
+    PacedTrainer(order, rank, int(os.environ["WORLD_SIZE"])).run()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # threads of gloo outlive the group, and abort an interpreter that ends (torch 2.13)
