@@ -1,4 +1,4 @@
-"""Runs of the lab that are jobs of ``deepvm run``, each beside an undisturbed run that a forkserver makes in a second."""
+"""Runs of the lab that are jobs of ``deepvm run``, each beside an undisturbed run, which a forkserver makes."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ LEAST_STEP_S = 0.01
 
 
 class PacedTrainer(Trainer):
-    """Steps of the lab's models may take a millisecond, notices are looked for once a second: each step takes longer."""
+    """Each step takes a while: the lab's models may need a millisecond, and notices are looked for once a second."""
 
     def _step(self, step: int, loader: Iterator[tuple[Tensor, Tensor, Tensor]]) -> None:
         ends = time.monotonic() + LEAST_STEP_S

@@ -121,7 +121,7 @@ class JobRecord:
         if last and self.done:
             return "completed", []
         causes = [key for key in struck if self._fault(key).ends]
-        if self._of(number, "hung"):
+        if number in self._hung:
             return "hung", causes or ["hang"]
         if not reached and not causes and before:
             return "superseded", list(before[-1]["causes"])
@@ -129,7 +129,15 @@ class JobRecord:
             notices = all(self._fault(key).announced for key in causes)
             return ("preempted" if notices else "failed"), causes
         resumed = [row["step"] for row in self._workers if row["event"] == "restored" and row["attempt"] > number]
-        return ("completed" if not last and resumed and resumed[0] == reached else "failed"), []
+        crashed = any(event.facts["code"] for event in self._of(number, "ended"))
+        hands_over = not last and not crashed and bool(resumed) and resumed[0] == reached
+        return ("completed" if hands_over else "failed"), []
+
+    @cached_property
+    def _hung(self) -> set[int]:
+        """Attempts that hung: the event says which generation there was behind it, perhaps the next one already."""
+        pairs = zip(self.events, self.events[1:], strict=False)
+        return {int(before.facts["generation"]) - 1 for before, event in pairs if event.kind == "hung"}
 
     def _fault(self, key: str) -> Fault:
         return find_fault(key.rpartition("-")[0].rpartition("-")[0])

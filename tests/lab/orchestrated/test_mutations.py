@@ -18,7 +18,13 @@ pytestmark = pytest.mark.slow  # whole jobs
     [
         ("older-version", {"loss": [70]}, {}, {"stories"}, "though version"),
         ("no-notice", {"notice": {"at": [70], "seconds": 2}}, {"steps": 600}, {"stories"}, "was told in time"),
-        ("two-generations", {"loss": [70]}, {"min_world": 1, "steps": 1200}, {"stories", "leftovers"}, "went on writing beside"),
+        (
+            "two-generations",
+            {"loss": [70]},
+            {"min_world": 1, "steps": 1200},
+            {"stories", "leftovers"},
+            "went on writing beside",
+        ),
     ],
 )
 def test_a_broken_promise_is_noticed(
