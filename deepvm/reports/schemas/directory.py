@@ -8,6 +8,7 @@ from typing import Any
 
 from deepvm.core.spelling import one_of
 from deepvm.errors import RequestError
+from deepvm.reports.schemas import audit_types as audits
 from deepvm.reports.schemas import checkpoint_types as checkpoints
 from deepvm.reports.schemas import job_types as jobs
 from deepvm.reports.schemas import performance_types as performance
@@ -137,6 +138,7 @@ DOCUMENTS: dict[str, Described | Validated] = {
     "jobs": Described("jobs ls", "Jobs in short", jobs.Jobs, "jobs", jobs.ListedJob),
     "orphans": Described("jobs orphans", "Machines without a controller", jobs.Orphans, "orphans", jobs.OrphanMachine),
     "pools": Described("history pools", "How long machines lived", jobs.Pools, "pools", jobs.Pool),
+    "audit": Described("audit", "Whether a script resumes right", audits.Audit, "gates", audits.AuditGate),
     "history": Described("history export", "All machines", jobs.History, "machines", jobs.RecordedMachine),
     "catalog": Validated("catalog show, a catalog file", "VM types of one region with prices", _catalog),
     "quotas": Validated("--quota FILE", "Limits of an account", _quotas),

@@ -1,0 +1,60 @@
+"""A tiny GPT-2 under the Trainer of Hugging Face's transformers, as its documentation has it, with resuming.
+
+deepvm audit docs/examples/audit/hf_trainer.py --out {out}
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
+from transformers.trainer_utils import get_last_checkpoint
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--out", type=Path, required=True)
+parser.add_argument("--epochs", type=int, default=3)
+parser.add_argument("--every", type=int, default=7, help="steps between checkpoints")
+parser.add_argument("--accumulate", type=int, default=1)
+parser.add_argument("--loader-workers", type=int, default=0)
+parser.add_argument("--newest-whole", action="store_true", help="resume from the newest checkpoint that is complete")
+options = parser.parse_args()
+
+
+class Tokens(torch.utils.data.Dataset):
+    def __init__(self):
+        self.ids = torch.randint(0, 64, (160, 16), generator=torch.Generator().manual_seed(0))
+
+    def __len__(self):
+        return len(self.ids)
+
+    def __getitem__(self, place):
+        return {"input_ids": self.ids[place], "labels": self.ids[place]}
+
+
+def newest(folder):
+    if not options.newest_whole:
+        return get_last_checkpoint(folder) if folder.is_dir() else None
+    whole = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]  # it is written last
+    return str(max(whole, key=lambda path: int(path.name.split("-")[1]))) if whole else None
+
+
+torch.set_num_threads(1)
+set_seed(0)
+config = GPT2Config(vocab_size=64, n_positions=16, n_embd=32, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0)
+arguments = TrainingArguments(
+    output_dir=str(options.out),
+    num_train_epochs=options.epochs,
+    per_device_train_batch_size=4,
+    gradient_accumulation_steps=options.accumulate,
+    dataloader_num_workers=options.loader_workers,
+    learning_rate=1e-3,
+    warmup_steps=5,
+    save_steps=options.every,
+    save_total_limit=3,
+    report_to=[],
+    use_cpu=True,
+    seed=0,
+    disable_tqdm=True,
+)
+trainer = Trainer(GPT2LMHeadModel(config), arguments, train_dataset=Tokens())
+trainer.train(resume_from_checkpoint=newest(options.out))
