@@ -85,6 +85,7 @@ def run_attempt(subject: Subject, run: Path, number: int, trigger: Trigger | Non
     held = ""
     try:
         state, held = _watch(process, Tail(logs), trigger, began + limit_s)
+        held = held.removeprefix(f"{run / 'out'}{os.sep}")
         ended = process.poll()
         if state == "killed" and ended is not None:  # by itself, before it could be killed
             state = "ended" if ended == 0 else "failed"

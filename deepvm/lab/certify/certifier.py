@@ -152,7 +152,7 @@ class _Audit:
                 runs.append(run)
                 struck += done
                 if not run.ended:  # the other gates are judged without the kill that it did not survive
-                    left = [kill for kill in left or plan if kill.kind == "step"]
+                    left = [kill for kill in plan if kill.kind == "step"]
         evidence = Evidence(first, second, runs, planned=len(plan), landed=sum(one.landed for one in struck))
         return Certificate(
             self._subject,

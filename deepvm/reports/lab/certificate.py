@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from deepvm.lab.certify.certifier import Certificate
@@ -36,7 +35,7 @@ def audit_document(found: Certificate) -> dict[str, Any]:
                 "run": one.run,
                 "attempt": one.attempt,
                 "kind": one.kind,
-                "file": Path(one.file).name,
+                "file": one.file,
                 "logged_steps": one.steps,
                 "reached_step": one.reached,
                 "resumed_step": one.resumed,
@@ -66,7 +65,7 @@ def print_certificate(found: Certificate) -> None:
         head = [Column("killed", wrap=False), Column("at step", "right"), Column("went on from", "right")]
         rows = []
         for one in found.struck:
-            where = f"writing {Path(one.file).name}" if one.file else "training"
+            where = f"writing {one.file}" if one.file else "training"
             rows.append([where, _step(one.reached), _step(one.resumed)])
         print_table(head, rows)
         print_lines([""])

@@ -11,6 +11,9 @@ from accelerate import Accelerator
 from accelerate.utils import ProjectConfiguration, set_seed
 from torch import nn
 
+from deepvm.lab import SampleLog
+
+log = SampleLog()
 parser = argparse.ArgumentParser()
 parser.add_argument("--out", type=Path, required=True)
 parser.add_argument("--epochs", type=int, default=3)
@@ -28,7 +31,7 @@ if options.seedable:
     more["dataloader_config"] = DataLoaderConfiguration(use_seedable_sampler=True)
 accelerator = Accelerator(cpu=True, project_config=project, **more)
 inputs = torch.randn(640, 16, generator=torch.Generator().manual_seed(1))
-data = torch.utils.data.TensorDataset(inputs, inputs[:, :4].argmax(1))
+data = torch.utils.data.TensorDataset(inputs, inputs[:, :4].argmax(1), torch.arange(len(inputs)))
 model = nn.Sequential(nn.Linear(16, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 4))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=30, gamma=0.5)
@@ -46,12 +49,13 @@ first, skip = divmod(step, len(loader))
 for epoch in range(first, options.epochs):
     loader.set_epoch(epoch)
     batches = accelerator.skip_first_batches(loader, skip) if epoch == first and skip else loader
-    for x, y in batches:
+    for x, y, ids in batches:
         loss = nn.functional.cross_entropy(model(x), y)
         accelerator.backward(loss)
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad()
+        log.step(step, ids, loss, epoch=epoch)
         step += 1
         if step % options.every == 0:
             accelerator.save_state()

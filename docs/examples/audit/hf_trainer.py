@@ -7,9 +7,12 @@ import argparse
 from pathlib import Path
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
+from deepvm.lab import SampleLog
+
+log = SampleLog()
 parser = argparse.ArgumentParser()
 parser.add_argument("--out", type=Path, required=True)
 parser.add_argument("--epochs", type=int, default=3)
@@ -28,7 +31,25 @@ class Tokens(torch.utils.data.Dataset):
         return len(self.ids)
 
     def __getitem__(self, place):
-        return {"input_ids": self.ids[place], "labels": self.ids[place]}
+        return {"input_ids": self.ids[place], "labels": self.ids[place], "sample": place}
+
+
+class Logged(Trainer):
+    samples, losses = [], []
+
+    def compute_loss(self, model, inputs, **more):
+        self.samples += inputs.pop("sample").tolist()
+        loss = super().compute_loss(model, inputs, **more)
+        self.losses.append(float(loss))
+        return loss
+
+
+class Log(TrainerCallback):
+    def on_optimizer_step(self, args, state, control, **more):
+        epoch = state.global_step // (160 // 4 // options.accumulate)
+        log.step(state.global_step, Logged.samples, sum(Logged.losses), epoch=epoch)
+        Logged.samples.clear()
+        Logged.losses.clear()
 
 
 def newest(folder):
@@ -55,6 +76,7 @@ arguments = TrainingArguments(
     use_cpu=True,
     seed=0,
     disable_tqdm=True,
+    remove_unused_columns=False,
 )
-trainer = Trainer(GPT2LMHeadModel(config), arguments, train_dataset=Tokens())
+trainer = Logged(GPT2LMHeadModel(config), arguments, train_dataset=Tokens(), callbacks=[Log()])
 trainer.train(resume_from_checkpoint=newest(options.out))

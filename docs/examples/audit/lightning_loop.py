@@ -12,13 +12,15 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.environments import LightningEnvironment
 from torch import nn
 
+from deepvm.lab import SampleLog
+
+log = SampleLog()
 parser = argparse.ArgumentParser()
 parser.add_argument("--out", type=Path, required=True)
 parser.add_argument("--epochs", type=int, default=3)
 parser.add_argument("--every", type=int, default=7, help="steps between checkpoints")
 parser.add_argument("--dropout", type=float, default=0.2)
 parser.add_argument("--shuffle", default=True, action=argparse.BooleanOptionalAction)
-parser.add_argument("--stateful", action="store_true", help="a data loader whose position is saved")
 options = parser.parse_args()
 
 
@@ -30,8 +32,14 @@ class Network(lightning.LightningModule):
         )
 
     def training_step(self, batch, number):
-        inputs, targets = batch
-        return nn.functional.cross_entropy(self.layers(inputs), targets)
+        inputs, targets, self.ids = batch
+        self.loss = nn.functional.cross_entropy(self.layers(inputs), targets)
+        return self.loss
+
+    def optimizer_step(self, *args, **more):
+        step = self.global_step
+        super().optimizer_step(*args, **more)
+        log.step(step, self.ids, self.loss, epoch=self.current_epoch)
 
     def configure_optimizers(self):
         optimizer = torch.optim.AdamW(self.parameters(), lr=1e-3)
@@ -42,7 +50,7 @@ class Network(lightning.LightningModule):
 torch.set_num_threads(1)
 lightning.seed_everything(0)
 inputs = torch.randn(640, 16, generator=torch.Generator().manual_seed(1))
-data = torch.utils.data.TensorDataset(inputs, inputs[:, :4].argmax(1))
+data = torch.utils.data.TensorDataset(inputs, inputs[:, :4].argmax(1), torch.arange(len(inputs)))
 keep = ModelCheckpoint(options.out, every_n_train_steps=options.every, save_last=True, save_top_k=1, monitor=None)
 trainer = lightning.Trainer(
     accelerator="cpu",

@@ -1,0 +1,126 @@
+"""Audits of a training that starts quickly: each mistake fails its own gate and no other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import support.lab.toy_training as toy
+from support.processes import marked
+
+from deepvm.errors import DataError, RequestError
+from deepvm.lab.certify.certifier import Certificate, certify
+from deepvm.lab.certify.subject import Subject
+
+pytest.importorskip("torch")
+SCRIPT = Path(toy.__file__)
+FINAL = "final.safetensors"
+
+
+def audit(mistake: str = "", kills: int = 2, out: Path | None = None, **more: object) -> Certificate:
+    words = ["--out", "{out}", "--mistake", mistake]
+    return certify(Subject(SCRIPT, words, final=FINAL, **more), kills=kills, out=out)  # type: ignore[arg-type]
+
+
+def failed(found: Certificate) -> list[str]:
+    return [gate.name for gate in found.gates if gate.state == "failed"]
+
+
+def reason(found: Certificate, name: str) -> str:
+    return next(gate.reason for gate in found.gates if gate.name == name)
+
+
+def test_a_right_one_passes_all_gates(tmp_path: Path) -> None:
+    found = audit(out=tmp_path / "out")
+    assert [gate.state for gate in found.gates] == ["passed"] * 7
+    assert found.certified and found.steps == toy.STEPS and found.compared == "file"
+    assert len(found.struck) == found.planned == 2
+    assert all(one.resumed is not None and one.resumed % toy.EVERY == 0 for one in found.struck)
+    assert not marked(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("mistake", "gates"),
+    [
+        ("unseeded", ["repeats"]),
+        ("crash", ["ends"]),
+        ("anew", ["resumed"]),
+        ("momentum", ["parameters"]),
+        ("samples", ["samples"]),
+        ("loss", ["replays"]),
+    ],
+)
+def test_a_mistake_fails_its_gate_only(mistake: str, gates: list[str]) -> None:
+    found = audit(mistake)
+    assert failed(found) == gates and not found.certified
+
+
+def test_what_a_crash_said_is_told() -> None:
+    assert "failed with exit code 1:\nKeyError: 'optimizer'" in reason(audit("crash", kills=1), "ends")
+
+
+def test_a_hanging_one_does_not_end() -> None:
+    found = audit("hang", kills=1, timeout_s=4)
+    assert failed(found) == ["ends"] and "did not end within 4 s" in reason(found, "ends")
+
+
+def test_a_script_may_want_to_be_told_that_it_resumes() -> None:
+    assert failed(audit("untold", kills=1)) == ["ends"]
+    assert audit("untold", kills=1, resume_arguments=["--resume"]).certified
+
+
+def test_one_that_fails_by_itself_is_no_answer() -> None:
+    with pytest.raises(DataError, match="it has never worked"):
+        audit("fails")
+
+
+def test_one_that_shows_nothing_is_told_what_to_add() -> None:
+    with pytest.raises(DataError, match=r"deepvm\.lab\.SampleLog"):
+        audit("silent")
+    with pytest.raises(DataError, match="--final"):
+        certify(Subject(SCRIPT, ["--out", "{out}"]))
+    with pytest.raises(DataError, match=r"other\.pt: the script has not written"):
+        certify(Subject(SCRIPT, ["--out", "{out}"], final="other.pt"))
+
+
+def test_without_a_word_it_runs_in_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "here" / "train.py"
+    script.parent.mkdir()
+    script.write_text(SCRIPT.read_text().replace('os.environ.get("DEEPVM_AUDIT_DIR", ".")', '"."'))
+    monkeypatch.chdir(script.parent)
+    found = certify(Subject(Path("train.py"), final=FINAL), kills=1, out=tmp_path / "out")
+    assert found.certified and "a copy of the current folder" in found.notes[0]
+    assert [path.name for path in script.parent.iterdir()] == ["train.py"]
+    assert (tmp_path / "out" / "killed-1" / "out" / "checkpoint.json").is_file()
+
+
+def test_a_large_folder_is_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("pass")
+    with (tmp_path / "data").open("wb") as file:
+        file.truncate(300 * 10**6)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RequestError, match=r"\{out\}"):
+        certify(Subject(script))
+
+
+def test_a_script_that_reads_the_variable_stays_where_it_is() -> None:
+    assert Subject(SCRIPT).stays  # it reads DEEPVM_AUDIT_DIR
+    assert certify(Subject(SCRIPT, final=FINAL), kills=1).certified
+
+
+def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    with pytest.raises(RequestError, match="a new or empty folder"):
+        audit(out=tmp_path)
+    with pytest.raises(RequestError, match="a Python file"):
+        Subject(tmp_path / "nothing.py")
+    with pytest.raises(RequestError, match="at least 1"):
+        audit(kills=0)
+
+
+def test_kills_depend_on_the_seed_only() -> None:
+    words = ["--out", "{out}"]
+    found = [certify(Subject(SCRIPT, words, final=FINAL), kills=1, seed=seed) for seed in (1, 1, 2)]
+    planned = [one.struck[0].reached for one in found]
+    assert abs(planned[0] - planned[1]) < 8 and len({one.certified for one in found}) == 1  # type: ignore[operator]
