@@ -19,6 +19,7 @@ parser.add_argument("--epochs", type=int, default=3)
 parser.add_argument("--every", type=int, default=7, help="steps between checkpoints")
 parser.add_argument("--accumulate", type=int, default=1)
 parser.add_argument("--loader-workers", type=int, default=0)
+parser.add_argument("--augment", action="store_true", help="samples with random changes, as augmentation makes them")
 parser.add_argument("--newest-whole", action="store_true", help="resume from the newest checkpoint that is complete")
 options = parser.parse_args()
 
@@ -31,7 +32,10 @@ class Tokens(torch.utils.data.Dataset):
         return len(self.ids)
 
     def __getitem__(self, place):
-        return {"input_ids": self.ids[place], "labels": self.ids[place], "sample": place}
+        ids = self.ids[place].clone()
+        if options.augment:
+            ids[torch.rand(16) < 0.1] = 0
+        return {"input_ids": ids, "labels": self.ids[place], "sample": place}
 
 
 class Logged(Trainer):

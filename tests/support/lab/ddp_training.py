@@ -1,4 +1,4 @@
-"""Two ranks under DistributedDataParallel, each with dropout of its own; ``--forget rng``: only rank 0 keeps its state."""
+"""Two ranks under DistributedDataParallel, with dropout; ``--forget rng``: all ranks get the random state of rank 0."""
 
 from __future__ import annotations
 
