@@ -19,6 +19,12 @@ from deepvm.lab.records import CHECKPOINTS, CONFIG, FINAL, SUPERVISOR, events_of
 
 _HIDDEN = re.compile(r"^\.step-|^\.last|^order-")
 
+_NEEDED = (
+    *("dataset", "dataset_size", "model", "failure", "variant", "strategy", "seed", "world", "worlds"),
+    *("virtual_shards", "global_batch", "accumulate", "steps", "checkpoint_every", "strikes", "disk", "controls"),
+)
+"""Keys of a run's configuration that the audit reads."""
+
 
 @dataclass(frozen=True)
 class Records:
@@ -32,7 +38,10 @@ class Records:
     @classmethod
     def read(cls, folder: Path) -> Records:
         """Raises DataError: it is no folder of a run, or its configuration is damaged."""
-        return cls(folder, read_document(folder / CONFIG))
+        config = read_document(folder / CONFIG)
+        if missing := [key for key in _NEEDED if key not in config]:
+            raise DataError(f"{folder / CONFIG}: damaged: it has no {missing[0]}")
+        return cls(folder, config)
 
     @cached_property
     def steps(self) -> dict[int, list[dict[str, Any]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pkgutil
 from typing import cast
 
-from deepvm.lab.faults.base import Fault
+from deepvm.lab.faults.fault import Fault
 
 FAULTS = {
     "exit": "deepvm.lab.faults.exit:Exit",
