@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import support.lab.toy_training as toy
 import yaml
 from support.checkpoint.memory_nodes import TOKEN, running
 from support.checkpoint.version_files import put
@@ -116,10 +117,11 @@ CASES = {
     "jobs resume": [Case("waits", "run", measures=True)],
     "jobs orphans": [Case("", "orphans")],
     "history pools": [Case("", "pools", measures=True)],  # machines that live grow older
+    "audit": [Case(f"--kills 1 --final final.safetensors {toy.__file__}", "audit", measures=True)],
     "history export": [Case("", "history")],
 }
 """By command: all that print JSON must be here."""
-LONG = ("profile all", "profile scaling")
+LONG = ("profile all", "profile scaling", "audit")
 """Commands that measure for seconds."""
 
 

@@ -143,7 +143,7 @@ class _Audit:
         runs: list[Run] = []
         struck: list[Struck] = []
         if not judged(Evidence(first, second))[0].reason:
-            plan = self._plan(reference, kills, write_kills)
+            plan = plan_of(reference, kills, write_kills, self._chance)
             if write_kills and not any(kill.kind == "write" for kill in plan):
                 notes.append("the script writes nothing with torch.save or safetensors: none was killed in a write")
             left = plan
@@ -193,28 +193,6 @@ class _Audit:
     def _final(self, folder: Path) -> str:
         return digest_of_file(self._subject.final_file(folder)) if self._subject.final else ""
 
-    def _plan(self, reference: Logged, kills: int, write_kills: int) -> list[Kill]:
-        """One kill in each of equal parts of the steps."""
-        bursts: dict[int, int] = {}
-        for row in reference.writes:
-            bursts[row["n"]] = bursts.get(row["n"], 0) + 1
-        last = int(_LATEST * len(reference.progress))
-        in_time = [n for n in bursts if 0 < n <= len(reference.progress)]
-        kinds: list[Literal["step", "write"]] = []
-        kinds += ["step"] * (kills - 1)
-        kinds += ["write"] * (write_kills if in_time else 0)
-        self._chance.shuffle(kinds)
-        kinds.insert(0, "step")  # so that a write is killed when there may be an older checkpoint
-        times = [row["time"] for row in reference.progress]
-        pace_s = statistics.median(b - a for a, b in zip(times, times[1:], strict=False)) if len(times) > 1 else 0.1
-        found = []
-        for place, kind in enumerate(kinds):
-            low, high = (1 + (last - 1) * part / len(kinds) for part in (place, place + 1))
-            delay_s = self._chance.uniform(0, 2) * min(pace_s, 5.0)
-            skip = self._chance.randrange(max(bursts.values())) if kind == "write" else 0
-            found.append(Kill(kind, max(1, int(self._chance.uniform(low, high))), delay_s, skip))
-        return found
-
     def _killed(
         self, number: int, reference: Run, again: Run, plan: Sequence[Kill]
     ) -> tuple[Run, list[Struck], list[Kill]]:
@@ -239,6 +217,29 @@ class _Audit:
         except DataError as error:
             final = str(error)
         return Run([one.attempt for one in history.placed], final, history), _struck(number, history), left
+
+
+def plan_of(reference: Logged, kills: int, write_kills: int, chance: random.Random) -> list[Kill]:
+    """One kill in each of equal parts of the steps."""
+    bursts: dict[int, int] = {}
+    for row in reference.writes:
+        bursts[row["n"]] = bursts.get(row["n"], 0) + 1
+    last = int(_LATEST * len(reference.progress))
+    in_time = [n for n in bursts if 0 < n <= len(reference.progress)]
+    kinds: list[Literal["step", "write"]] = []
+    kinds += ["step"] * (kills - 1)
+    kinds += ["write"] * (write_kills if in_time else 0)
+    chance.shuffle(kinds)
+    kinds.insert(0, "step")  # so that a write is killed when there may be an older checkpoint
+    times = [row["time"] for row in reference.progress]
+    pace_s = statistics.median(b - a for a, b in zip(times, times[1:], strict=False)) if len(times) > 1 else 0.1
+    found = []
+    for place, kind in enumerate(kinds):
+        low, high = (1 + (last - 1) * part / len(kinds) for part in (place, place + 1))
+        delay_s = chance.uniform(0, 2) * min(pace_s, 5.0)
+        skip = chance.randrange(max(bursts.values())) if kind == "write" else 0
+        found.append(Kill(kind, max(1, int(chance.uniform(low, high))), delay_s, skip))
+    return found
 
 
 def _trigger(kill: Kill, before: int, history: History, counts: Literal["step", "samples"]) -> Trigger:

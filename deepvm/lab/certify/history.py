@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from deepvm.lab.certify.attempt import Attempt
 from deepvm.lab.certify.logs import Logged, Row
 
+UNKNOWN = "its gradients are others: other samples, buffers or numbers of its own"
 _SHOWN = {"torch": "torch", "cuda": "CUDA", "python": "Python", "numpy": "NumPy"}
 
 
@@ -85,7 +86,6 @@ class History:
         steps = self._reference.steps.get(0, ())
         for one in self.placed:
             number = one.attempt.number
-            first = one.attempt.logged.starts.get(0, ())
             if one.resumed is None:
                 return f"attempt {number} went on with parameters that the undisturbed run never had"
             rows = one.attempt.logged.steps.get(0, ())
@@ -94,14 +94,25 @@ class History:
                 if at >= len(steps):
                     return f"attempt {number} went on from step {one.resumed} and made step {at + 1}, of {len(steps)}"
                 if _values(row) != _values(steps[at]):
-                    before = steps[at - 1]["state"] if at else None
-                    lost = bool(first) and not place and before is not None and first[0]["state"] != before
                     where = f"attempt {number}, which went on from step {one.resumed}, left the way at step {at + 1}"
-                    return f"{where}: {cause(row, steps[at], self._seeded, lost=lost)}"
+                    return f"{where}: {self._cause(one.attempt.logged, place, at)}"
         last = self.placed[-1] if self.placed else None
         if last is not None and last.reached is not None and last.reached < len(steps):
             return f"attempt {last.attempt.number} ended at step {last.reached}, of {len(steps)}"
         return ""
+
+    def _cause(self, logged: Logged, place: int, at: int) -> str:
+        """Why an attempt left the way at its step ``place``, on the first rank that shows it; ``at``: counted over all."""
+        for rank, expected in self._reference.steps.items():
+            rows, first = logged.steps.get(rank, ()), logged.starts.get(rank, ())
+            if place >= len(rows) or at >= len(expected):
+                continue
+            before = next((row for row in expected[:at][::-1] if row["key"] == expected[at]["key"]), None)
+            lost = not place and bool(first) and before is not None and first[0]["state"] != before["state"]
+            found = cause(rows[place], expected[at], self._seeded, lost=lost)
+            if found != UNKNOWN:
+                return f"on rank {rank}, {found}" if rank else found
+        return UNKNOWN
 
 
 def _values(row: Row) -> tuple[str, str]:
@@ -137,7 +148,7 @@ def cause(row: Row, expected: Row, seeded: frozenset[str], *, lost: bool = False
     others = [name for name in sorted(seeded) if row["random"].get(name) != expected["random"].get(name)]
     if others:
         found.append(f"another random state of {' and '.join(_SHOWN[name] for name in others)}")
-    return "; ".join(found) or "its gradients are others: other samples, buffers or numbers of its own"
+    return "; ".join(found) or UNKNOWN
 
 
 def _settings(row: Row, expected: Row) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 import support.lab.toy_training as toy
+from support.lab.audit_logs import Row, logged, train
 from support.processes import marked
 
 from deepvm.errors import DataError, RequestError
-from deepvm.lab.certify.certifier import Certificate, certify
+from deepvm.lab.certify.certifier import Certificate, Kill, certify, plan_of
 from deepvm.lab.certify.subject import Subject
 
 pytest.importorskip("torch")
@@ -30,6 +32,7 @@ def reason(found: Certificate, name: str) -> str:
     return next(gate.reason for gate in found.gates if gate.name == name)
 
 
+@pytest.mark.slow
 def test_a_right_one_passes_all_gates(tmp_path: Path) -> None:
     found = audit(out=tmp_path / "out")
     assert [gate.state for gate in found.gates] == ["passed"] * 7
@@ -39,6 +42,7 @@ def test_a_right_one_passes_all_gates(tmp_path: Path) -> None:
     assert not marked(str(tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mistake", "gates"),
     [
@@ -55,15 +59,18 @@ def test_a_mistake_fails_its_gate_only(mistake: str, gates: list[str]) -> None:
     assert failed(found) == gates and not found.certified
 
 
+@pytest.mark.slow
 def test_what_a_crash_said_is_told() -> None:
     assert "failed with exit code 1:\nKeyError: 'optimizer'" in reason(audit("crash", kills=1), "ends")
 
 
+@pytest.mark.slow
 def test_a_hanging_one_does_not_end() -> None:
     found = audit("hang", kills=1, timeout_s=4)
     assert failed(found) == ["ends"] and "did not end within 4 s" in reason(found, "ends")
 
 
+@pytest.mark.slow
 def test_a_script_may_want_to_be_told_that_it_resumes() -> None:
     assert failed(audit("untold", kills=1)) == ["ends"]
     assert audit("untold", kills=1, resume_arguments=["--resume"]).certified
@@ -83,6 +90,7 @@ def test_one_that_shows_nothing_is_told_what_to_add() -> None:
         certify(Subject(SCRIPT, ["--out", "{out}"], final="other.pt"))
 
 
+@pytest.mark.slow
 def test_without_a_word_it_runs_in_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "here" / "train.py"
     script.parent.mkdir()
@@ -104,8 +112,9 @@ def test_a_large_folder_is_not_copied(tmp_path: Path, monkeypatch: pytest.Monkey
         certify(Subject(script))
 
 
+@pytest.mark.slow
 def test_a_script_that_reads_the_variable_stays_where_it_is() -> None:
-    assert Subject(SCRIPT).stays  # it reads DEEPVM_AUDIT_DIR
+    assert Subject(SCRIPT).stays  # DEEPVM_AUDIT_DIR is in its text
     assert certify(Subject(SCRIPT, final=FINAL), kills=1).certified
 
 
@@ -119,8 +128,18 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
         audit(kills=0)
 
 
-def test_kills_depend_on_the_seed_only() -> None:
-    words = ["--out", "{out}"]
-    found = [certify(Subject(SCRIPT, words, final=FINAL), kills=1, seed=seed) for seed in (1, 1, 2)]
-    planned = [one.struck[0].reached for one in found]
-    assert abs(planned[0] - planned[1]) < 8 and len({one.certified for one in found}) == 1  # type: ignore[operator]
+def test_kills_are_drawn_from_the_seed(tmp_path: Path) -> None:
+    """One in each of equal parts of the steps, and none behind the last step."""
+    rows = train(100)
+    rows += [{"kind": "write", "file": "a", "n": n, "time": n} for n in (20, 20, 20, 40)]
+
+    def plan(seed: int, write_kills: int = 1, text: list[Row] = rows) -> list[Kill]:
+        return plan_of(logged(text), 3, write_kills, random.Random(seed))
+
+    assert plan(1) == plan(1) != plan(2)
+    for seed in range(20):
+        kills = plan(seed)
+        assert [kill.kind for kill in kills].count("write") == 1 and kills[0].kind == "step"
+        assert all(1 + 89 * part / 4 - 1 <= kill.step <= 1 + 89 * (part + 1) / 4 for part, kill in enumerate(kills))
+        assert all(0 <= kill.skip < 3 for kill in kills)
+    assert {kill.kind for kill in plan(1, text=train(100))} == {kill.kind for kill in plan(1, 0)} == {"step"}

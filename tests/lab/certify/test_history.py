@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from support.lab.audit_logs import attempt, logged, start, step, train
 
 from deepvm.lab.certify.history import History
+from deepvm.lab.certify.logs import Logged
 
 REFERENCE = train(10)
 
@@ -77,6 +79,18 @@ def test_random_states_that_nobody_seeds_are_no_cause() -> None:
     assert "gradients are others" in found.first_difference()
     seeded = history(attempt(0, [start("w0", ""), step(1, "x", "s1", python="third")]))
     assert "another random state of Python" in seeded.first_difference()
+
+
+def test_the_rank_that_shows_it_is_named() -> None:
+    def on_both(rows: list[Any], other: list[Any]) -> Logged:
+        one, two = logged(rows), logged(other)
+        return Logged({0: one.starts[0], 1: two.starts[0]}, {0: one.steps[0], 1: two.steps[0]})
+
+    found = History(on_both(REFERENCE, REFERENCE), on_both(REFERENCE, REFERENCE))
+    wrong = [start("w5", "s5"), step(1, "x", "s")]
+    other = [start("w5", "s5"), step(1, "x", "s", torch="other")]
+    found.add(replace(attempt(1, []), logged=on_both(wrong, other)))
+    assert found.first_difference().endswith("left the way at step 6: on rank 1, another random state of torch")
 
 
 def test_too_few_and_too_many_steps_are_told() -> None:
