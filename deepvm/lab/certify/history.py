@@ -102,7 +102,7 @@ class History:
         return ""
 
     def _cause(self, logged: Logged, place: int, at: int) -> str:
-        """Why an attempt left the way at its step ``place``, on the first rank that shows it; ``at``: counted over all."""
+        """Why an attempt left the way at its step ``place``, on the first rank that shows it; ``at``: of all steps."""
         for rank, expected in self._reference.steps.items():
             rows, first = logged.steps.get(rank, ()), logged.starts.get(rank, ())
             if place >= len(rows) or at >= len(expected):

@@ -39,6 +39,7 @@ class SampleLog:
         if self._log is None:
             return
         listed = ids.tolist() if hasattr(ids, "tolist") else list(ids)
-        shown = None if loss is None else float(loss).hex()
+        value = loss.item() if hasattr(loss, "item") else loss  # float() of a tensor with a gradient warns
+        shown = None if value is None else float(value).hex()
         row = {"step": int(global_step), "epoch": int(epoch), "ids": [str(one) for one in listed], "loss": shown}
         self._log.add({"kind": "samples", **row})

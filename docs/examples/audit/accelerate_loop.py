@@ -19,6 +19,7 @@ parser.add_argument("--out", type=Path, required=True)
 parser.add_argument("--epochs", type=int, default=3)
 parser.add_argument("--every", type=int, default=7, help="steps between checkpoints")
 parser.add_argument("--seedable", action="store_true", help="use_seedable_sampler")
+parser.add_argument("--late", action="store_true", help="restore torch's random state behind the first batch")
 options = parser.parse_args()
 
 torch.set_num_threads(1)
@@ -38,18 +39,22 @@ scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=30, gamma=0.5)
 loader = torch.utils.data.DataLoader(data, batch_size=16, shuffle=True)
 model, optimizer, scheduler, loader = accelerator.prepare(model, optimizer, scheduler, loader)
 
-step = 0
+step, late = 0, None
 saved = sorted((options.out / "checkpoints").glob("checkpoint_*"), key=lambda path: int(path.name.split("_")[1]))
 if saved:
     accelerator.load_state(str(saved[-1]))
     accelerator.project_configuration.iteration = len(saved)
     step = len(saved) * options.every
+    late = torch.get_rng_state() if options.late else None
 
 first, skip = divmod(step, len(loader))
 for epoch in range(first, options.epochs):
     loader.set_epoch(epoch)
     batches = accelerator.skip_first_batches(loader, skip) if epoch == first and skip else loader
     for x, y, ids in batches:
+        if late is not None:  # the iterator of the data loader has drawn from it
+            torch.set_rng_state(late)
+            late = None
         loss = nn.functional.cross_entropy(model(x), y)
         accelerator.backward(loss)
         optimizer.step()

@@ -44,9 +44,7 @@ if file.exists():
     model.load_state_dict(weights, strict=forget != "buffers")
     if forget != "momentum":
         optimizer.load_state_dict(saved["optimizer"])
-    if forget == "scheduler":  # the rate from the optimizer's state would hide it
-        optimizer.param_groups[0]["lr"] = 0.1
-    else:
+    if forget != "scheduler":
         scheduler.load_state_dict(saved["scheduler"])
     if forget != "sampler":
         sampler.load_state_dict(saved["sampler"])

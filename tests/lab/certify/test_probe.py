@@ -250,7 +250,7 @@ def test_samples_are_logged_in_an_audit_only(tmp_path: Path, monkeypatch: pytest
     assert not list(tmp_path.iterdir())
     monkeypatch.setenv("DEEPVM_AUDIT_LOG", str(tmp_path))
     log = SampleLog()
-    log.step(7, torch.tensor([3, 4]), torch.tensor(0.1), epoch=2)
+    log.step(7, torch.tensor([3, 4]), torch.tensor(0.1, requires_grad=True), epoch=2)
     log.step(8, ["a", "b"])
     found = [{key: row[key] for key in ("step", "epoch", "ids", "loss")} for row in lines(tmp_path)]
     assert found == [
