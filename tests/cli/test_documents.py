@@ -175,7 +175,7 @@ def call(run: Run, workshop: Path) -> Iterator[Any]:
 
         def printed(command: str, case: Case, form: str) -> str:
             words = case.words.replace("NODE", str(node.address)).split()  # type: ignore[attr-defined]
-            code, out, err = run(*command.split(), *words, "-o", form)
+            code, out, err = run(*command.split(), "-o", form, *words)  # before the words of a script
             assert code == case.code, err
             return out
 
