@@ -12,11 +12,12 @@ import yaml
 
 from deepvm.lab.audit.gates import Records, judged
 from deepvm.lab.matrix import FORMAT, MatrixFile, Run, runs_of
-from deepvm.lab.orchestrated.supervisor import JobSupervisor
+from deepvm.lab.orchestrated.job_supervisor import JobSupervisor
+from deepvm.lab.plan import Plan
 from deepvm.lab.records import CONFIG
 from deepvm.lab.running.forkserver import Forkserver
 from deepvm.lab.running.matrix_runner import config_of, with_references
-from deepvm.lab.running.supervisor import Plan, Supervisor
+from deepvm.lab.running.supervisor import Supervisor
 from deepvm.lab.strategies.strategy_registry import find_strategy
 
 SAMPLES = 4096

@@ -70,11 +70,9 @@ def _started(place: JobPlace) -> int:
         os.dup2(nothing, 0)
         code = _control(place)
     except DeepVMError as error:
-        sys.stderr.write(f"{type(error).__name__}: {error}\n")
-        sys.stderr.flush()
+        os.write(2, f"{type(error).__name__}: {error}\n".encode())
     except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
+        os.write(2, traceback.format_exc().encode())
     os._exit(code)
 
 

@@ -18,12 +18,13 @@ from deepvm.lab.audit.references import with_references
 from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.geometry import Geometry
 from deepvm.lab.matrix import MatrixFile, Run, reference_of, runs_of
+from deepvm.lab.plan import Plan
 from deepvm.lab.records import AUDIT, CONFIG, ENVIRONMENT, ORCHESTRATED, RUNS, read_document
 from deepvm.lab.running.environment import environment
 from deepvm.lab.running.launcher import Launcher
 from deepvm.lab.running.launchers import find_launcher
 from deepvm.lab.running.manifest import Manifest, Row, RunState, key_of
-from deepvm.lab.running.supervisor import Plan, Supervisor
+from deepvm.lab.running.supervisor import Supervisor
 from deepvm.lab.strategies.strategy_registry import find_strategy
 from deepvm.lab.training.datasets import load
 
@@ -147,7 +148,7 @@ class MatrixRunner:
         if launcher is not None:
             launcher.ready()
             return Supervisor(plan, launcher, self._stopping).run()
-        from deepvm.lab.orchestrated.supervisor import JobSupervisor  # loads all of the orchestrator
+        from deepvm.lab.orchestrated.job_supervisor import JobSupervisor  # loads all of the orchestrator
 
         return JobSupervisor(plan, self._stopping).run()
 
