@@ -62,6 +62,8 @@ class Strategy(ABC):
 
     in_memory: ClassVar[bool] = False
     """Whether it needs a memory node."""
+    heeds_orchestrator: ClassVar[bool] = False
+    """Whether the agent of ``deepvm run`` can ask it for a version."""
 
     def __init__(self, state: State, setting: Setting) -> None:
         """Write nothing yet."""
