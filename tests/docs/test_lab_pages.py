@@ -41,7 +41,7 @@ def test_matrices_are_read(page: str, info: str, tmp_path: Path) -> None:
 def test_the_example_has_every_key(tmp_path: Path) -> None:
     (text,) = blocks(FILE, "yaml")
     keys = {key for model in (MatrixFile, Dataset, Model, Strikes) for key in model.model_fields}
-    for key in keys - {"at", "virtual_shards", "share", "mbps"}:
+    for key in keys - {"at", "min_world", "virtual_shards", "share", "mbps"}:
         assert re.search(rf"\b{key}:", text), key
     assert {key for row in rows(FILE, "which `deepvm lab list` names.") for key in named(row[0])} == (
         set(MatrixFile.model_fields) - {"name"}
@@ -52,9 +52,8 @@ def test_all_faults_and_their_options_are_on_the_page() -> None:
     found = {named(row[0])[0]: set(named(row[2])) for row in rows(FILE, "## Faults")}
     assert found == {name: set(find_fault(name).options) - {"seed"} for name in FAULTS}
     at_steps = [name for name in FAULTS if not isinstance(find_fault(name), DiskFault)]
-    assert len(at_steps) == 10 and "A fault of the first ten" in text_of(FILE)
-    assert set(list(found)[:10]) == set(at_steps)
-    for name in ("stop", "node"):
+    assert set(list(found)[:-3]) == set(at_steps) and "All but the last three have `at`" in text_of(FILE)
+    for name in ("stop", "node", "notice", "controller"):
         assert f"`seconds` ({find_fault(name).seconds:g})" in text_of(FILE)
 
 
