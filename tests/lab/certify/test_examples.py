@@ -42,6 +42,7 @@ TRAINERS = {
     "hf_trainer.py --newest-whole --augment": ("transformers", ["parameters", "replays"]),
     "accelerate_loop.py": ("accelerate", ["parameters", "samples", "replays"]),
     "accelerate_loop.py --seedable": ("accelerate", ["parameters", "replays"]),
+    "accelerate_loop.py --seedable --late": ("accelerate", ["parameters"]),
     "lightning_loop.py": ("lightning", ["parameters", "samples", "replays"]),
     "lightning_loop.py --no-shuffle": ("lightning", ["parameters", "replays"]),
 }
