@@ -44,7 +44,7 @@ TRAINERS = {
     "accelerate_loop.py --seedable": ("accelerate", ["parameters", "replays"]),
     "accelerate_loop.py --seedable --late": ("accelerate", ["parameters"]),
     "lightning_loop.py": ("lightning", ["parameters", "samples", "replays"]),
-    "lightning_loop.py --no-shuffle": ("lightning", ["parameters", "replays"]),
+    "lightning_loop.py --no-shuffle --dropout 0": ("lightning", ["parameters", "samples", "replays"]),
 }
 """By command: the library that it needs, and the gates that fail."""
 
