@@ -42,8 +42,9 @@ TRAINERS = {
     "hf_trainer.py --newest-whole --augment": ("transformers", ["parameters", "replays"]),
     "accelerate_loop.py": ("accelerate", ["parameters", "samples", "replays"]),
     "accelerate_loop.py --seedable": ("accelerate", ["parameters", "replays"]),
+    "accelerate_loop.py --seedable --late": ("accelerate", ["parameters"]),
     "lightning_loop.py": ("lightning", ["parameters", "samples", "replays"]),
-    "lightning_loop.py --no-shuffle": ("lightning", ["parameters", "replays"]),
+    "lightning_loop.py --no-shuffle --dropout 0": ("lightning", ["parameters", "samples", "replays"]),
 }
 """By command: the library that it needs, and the gates that fail."""
 

@@ -162,6 +162,18 @@ def test_no_step_done_again_is_no_replay() -> None:
     assert skipped(replace(RIGHT, killed=[killed(lost, back)])) == {"replays"}
 
 
+def test_a_kill_before_the_first_checkpoint_is_no_fault() -> None:
+    early = attempt(0, [*train(2), *samples(some(0, 2))], "killed")
+    lost, back = replace(LOST, number=1), replace(BACK, number=2)
+    assert not failed(replace(RIGHT, killed=[killed(early, lost, back)]))
+
+
+def test_unknown_parameters_are_not_the_first_ones() -> None:
+    """As of a checkpoint in half precision: it resumes, and wrongly."""
+    back = attempt(1, [start("half", "s5"), *train(10, after=5)[1:], *samples(some(5, 10))])
+    assert "resumed" not in failed(replace(RIGHT, killed=[killed(LOST, back)]))
+
+
 def test_a_later_attempt_owns_a_step() -> None:
     """What was done in vain does not count, neither twice nor otherwise."""
     lost = attempt(0, [*train(7), *samples({**some(0, 6), 6: [99, 98, 97]})], "killed")
