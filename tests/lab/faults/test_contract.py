@@ -65,6 +65,14 @@ def test_a_strike_is_the_same_from_its_file(name: str) -> None:
     assert Strike.of(one.document()) == one
 
 
+@pytest.mark.parametrize("name", ["eio", "enospc"])
+def test_bad_disks_draw_by_the_seed_of_the_matrix_and_of_the_run(name: str) -> None:
+    fault = find_fault(name)
+    assert isinstance(fault, DiskFault)
+    seeds = {fault.disk(When(share=0.1, seed=given), seed).seed for given in (0, 1) for seed in (0, 1, 101)}
+    assert len(seeds) == 6
+
+
 # --- what they do ----------------------------------------------------------------------------------------------------
 
 
