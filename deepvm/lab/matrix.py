@@ -12,8 +12,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 from deepvm.catalog.documents.yaml_file import Lines, YamlFormat
 from deepvm.core.spelling import joined
 from deepvm.io.user_dirs import data_folder
-from deepvm.lab.faults.fault import DiskFault, Strike, Target, When
+from deepvm.lab.faults.fault import DiskFault, MachineFault, Strike, Target, When
 from deepvm.lab.faults.fault_registry import FAULTS, find_fault
+from deepvm.lab.records import ORCHESTRATED
 from deepvm.lab.strategies.strategy_registry import SHORT, STRATEGIES, find_strategy
 
 CALM, NONE, REFERENCES = "calm", "none", {"ref-blk": "blocking", "ref-ovl": "overlapped"}
@@ -143,6 +144,7 @@ class MatrixFile(_Strict):
     elastic: Annotated[list[tuple[FromZero, Whole]], Field(min_length=2)] | None = _said(
         "steps with the number of ranks from there on, such as [[0, 4], [60, 2], [120, 4]]", None
     )
+    min_world: Whole | None = _said("ranks with which a job goes on, up to those of world: from 1", None)
     virtual_shards: Whole | None = _said("a whole number that each number of ranks divides", None)
     global_batch: Whole = _said(_WHOLE)
     accumulate: Whole = _said(f"parts of a rank's batch: {_WHOLE}", 1)
@@ -165,7 +167,14 @@ class MatrixFile(_Strict):
         """How many virtual shards there are; 0 for a plain DistributedDataParallel."""
         if self.virtual_shards is not None:
             return self.virtual_shards
-        return max(world for _, world in self.elastic) if self.elastic else 0
+        if self.elastic:
+            return max(world for _, world in self.elastic)
+        return (self.world or 0) if self.least < (self.world or 0) else 0
+
+    @property
+    def least(self) -> int:
+        """With how many ranks it trains at least."""
+        return self.min_world or min(world for _, world in self.worlds)
 
 
 @dataclass(frozen=True)
@@ -234,7 +243,7 @@ def _run(matrix: MatrixFile, suite: Suite, variant: str, seed: int) -> Run:
         return Run(suite, variant, strategy, seed, worlds)
     strikes: list[Strike] = []
     disk: dict[str, When] = {}
-    world = min(world for _, world in matrix.worlds)
+    world = matrix.least
     for name, given in _faults(matrix.failures[suite.failure]):
         fault, when = find_fault(name), given.when()
         when = replace(when, seed=when.seed + _SEEDS_APART * seed)  # each repeat is hit at moments of its own
@@ -277,6 +286,7 @@ def _contradictions(found: MatrixFile, lines: Lines) -> Iterator[str]:
             yield f"{where}{found.global_batch} is more than the {size} samples of {dataset.name}"
         if size > SIZES[dataset.name]:
             yield f"{lines.said('datasets', place)}{dataset.name} has {SIZES[dataset.name]} samples, not {size}"
+    yield from _impossible_jobs(found, lines)
     if found.checkpoint_every > found.steps:
         yield f"{lines.said('checkpoint_every')}{found.checkpoint_every} is more than the {found.steps} steps"
     for place, model in enumerate(found.models):
@@ -311,15 +321,38 @@ def _impossible_worlds(found: MatrixFile, lines: Lines) -> Iterator[str]:
         yield f"{lines.said(key)}steps must begin at 0, grow, and stay below {found.steps}"
 
 
+def _impossible_jobs(found: MatrixFile, lines: Lines) -> Iterator[str]:
+    """What goes only with jobs of ``deepvm run``, or not with them."""
+    if found.launcher != ORCHESTRATED:
+        if found.min_world is not None:
+            yield f"{lines.said('min_world')}only with launcher: {ORCHESTRATED}"
+        return
+    if found.elastic:
+        yield f"{lines.said('elastic')}with launcher: {ORCHESTRATED} the orchestrator decides; give world and min_world"
+        return
+    most = found.world or 1
+    if found.least > most:
+        yield f"{lines.said('min_world')}{found.least} is more than world, {most}"
+    if found.shards and found.shards % most:
+        return  # it is said already
+    for ranks in range(found.least, most):
+        if found.shards and (found.shards % ranks or found.global_batch % ranks):
+            of = f"the {found.shards} virtual shards and the global batch, {found.global_batch}"
+            yield f"{lines.said('min_world')}a generation of {ranks} ranks does not divide {of}"
+            return
+
+
 def _impossible_strikes(found: MatrixFile, lines: Lines, name: str, fault: str, given: Strikes) -> Iterator[str]:
     path, kind = ("failures", name, fault), find_fault(fault)
     known = {"at", "count", "seed"} if not isinstance(kind, DiskFault) else set()
     for key in given.model_fields_set - known - kind.options:
         yield f"{lines.said(*path, key)}{fault} has no {key}"
+    if isinstance(kind, MachineFault) and found.launcher != ORCHESTRATED:
+        yield f"{lines.said(*path)}only with launcher: {ORCHESTRATED}, whose machines a cloud can take back"
     late = [step for step in given.at if step >= found.steps]
     if late:
         yield f"{lines.said(*path)}step {late[0]} is not before the last one, {found.steps}"
-    world = min(world for _, world in found.worlds)
+    world = found.least
     if given.rank is not None and given.rank >= world:
         yield f"{lines.said(*path)}there is no rank {given.rank}: there are {world}"
     if not isinstance(kind, DiskFault) and not (given.at or given.count):

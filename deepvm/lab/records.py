@@ -19,6 +19,10 @@ CONFIG, SUPERVISOR, FINAL, AUDIT = "config.json", "supervisor.json", "final.sha2
 CHECKPOINTS, ENVIRONMENT = "checkpoint_rank0.jsonl", "environment.json"
 RUNS = "runs"
 """The folder of the runs of a matrix."""
+ORCHESTRATED = "deepvm-run"
+"""The launcher whose runs are jobs of ``deepvm run``."""
+EVENTS = "orchestrator.jsonl"
+"""The events of a run that was a job, of which its supervisor's record was made."""
 
 
 def steps_of(rank: int) -> str:

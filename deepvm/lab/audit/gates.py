@@ -14,8 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.errors import DataError
+from deepvm.lab.audit.orchestrated import left_of_job, promises, safe_steps
 from deepvm.lab.geometry import Geometry, ids_hash
-from deepvm.lab.records import CHECKPOINTS, CONFIG, FINAL, SUPERVISOR, events_of, read_document, read_lines, steps_of
+from deepvm.lab.records import (
+    CHECKPOINTS,
+    CONFIG,
+    FINAL,
+    ORCHESTRATED,
+    SUPERVISOR,
+    events_of,
+    read_document,
+    read_lines,
+    steps_of,
+)
 
 _HIDDEN = re.compile(r"^\.step-|^\.last|^order-")
 
@@ -81,7 +92,9 @@ class Records:
         """Hex digest of the final parameters. Raises DataError."""
         try:
             text = (self.folder / FINAL).read_text(encoding="ascii").split()
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise DataError(f"{self.folder / FINAL}: {error.strerror}") from None
+        except ValueError as error:
             raise DataError(f"{self.folder / FINAL}: {error}") from None
         return text[0] if text else ""
 
@@ -185,7 +198,7 @@ def _landed(run: Records, attempt: Mapping[str, Any]) -> bool:
 
 
 def _stories(run: Records) -> Iterator[str]:
-    """Supervisor, ranks and checkpoints tell the same story."""
+    """Supervisor, ranks and checkpoints tell the same story; a job has kept what the orchestrator promises."""
     attempts = run.supervisor["attempts"]
     if [one["attempt"] for one in attempts] != list(range(len(attempts))):
         yield "attempts are not counted from 0"
@@ -210,13 +223,16 @@ def _stories(run: Records) -> Iterator[str]:
     for row in rows:
         if run.config["strategy"] is not None and row["step"] > run.config["steps"]:
             yield f"a checkpoint of step {row['step']} is recorded, of {run.config['steps']}"
+    if run.config["launcher"] == ORCHESTRATED:
+        yield from promises(run)
 
 
 def _begun(run: Records, attempt: Mapping[str, Any]) -> set[int]:
     """Steps of checkpoints that an attempt may have finished without time to record it."""
     every, last = run.config["checkpoint_every"], attempt["reached_step"]
     ended = attempt["state"] != "completed"
-    return {step for step in range(every, last + 1, every)} if ended else {attempt["until"]}
+    found = {step for step in range(every, last + 1, every)} if ended else {attempt["until"]}
+    return found | safe_steps(attempt)
 
 
 def _leftovers(run: Records) -> Iterator[str]:
@@ -237,6 +253,8 @@ def _leftovers(run: Records) -> Iterator[str]:
             if row["event"] == "started" and _lives(row["pid"], run.folder):
                 yield f"process {row['pid']} of attempt {row['attempt']} lives"
                 return
+    if run.config["launcher"] == ORCHESTRATED:  # whose machines count processes by themselves
+        yield from left_of_job(run)
 
 
 def _lives(pid: int, folder: Path) -> bool:
@@ -281,5 +299,5 @@ def judged(run: Records) -> dict[str, str]:
         except DataError as error:
             if "No such file" not in str(error):
                 raise
-            found[name] = str(error)
+            found[name] = str(error).replace(f"{run.folder}/", "")
     return found

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 
 class Moment(Enum):
@@ -120,6 +120,20 @@ class Victim(Protocol):
         """Kill the memory node, and start an empty one after ``down_s``."""
 
 
+@runtime_checkable
+class Machines(Victim, Protocol):
+    """A running job of ``deepvm run``, as a fault sees it: besides, its machines can be taken back."""
+
+    def preempt(self, grace_s: float | None) -> None:
+        """Take the machine of the rank that is hit back: after a notice of ``grace_s``, or at once without one."""
+
+    def recommend(self) -> None:
+        """Tell that machine that the cloud may take it back soon."""
+
+    def restart_controller(self, down_s: float) -> None:
+        """Kill the job's controller; the next one comes after ``down_s``."""
+
+
 class Fault:
     """A kind of failure. Faults have no state: what was done stands in the records of the run."""
 
@@ -131,6 +145,8 @@ class Fault:
     """Which of ``rank``, ``target``, ``seconds``, ``share``, ``mbps`` it knows."""
     seconds: ClassVar[float] = 0.0
     """How long it lasts if the matrix does not say."""
+    announced: ClassVar[bool] = False
+    """Whether it is told beforehand, so that no step need be lost."""
 
     def strikes(self, name: str, when: When, steps: int, world: int) -> Iterator[Strike]:
         """The failures of a run; random ones are the same for the same seed."""
@@ -153,6 +169,19 @@ class Fault:
     def strike_from_outside(self, strike: Strike, victim: Victim) -> None:
         """Do it to a running attempt; for faults without a moment."""
         raise NotImplementedError
+
+
+class MachineFault(Fault):
+    """What happens to machines that a cloud lends: only runs of ``launcher: deepvm-run`` have some."""
+
+    def strike_from_outside(self, strike: Strike, victim: Victim) -> None:
+        """Do it to a job."""
+        assert isinstance(victim, Machines)
+        self.strike_machines(strike, victim)
+
+    @abstractmethod
+    def strike_machines(self, strike: Strike, job: Machines) -> None:
+        """Do it to a job."""
 
 
 _WITHIN_S = 0.2

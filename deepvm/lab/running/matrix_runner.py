@@ -18,12 +18,13 @@ from deepvm.lab.audit.references import with_references
 from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.geometry import Geometry
 from deepvm.lab.matrix import MatrixFile, Run, reference_of, runs_of
-from deepvm.lab.records import AUDIT, CONFIG, ENVIRONMENT, RUNS, read_document
+from deepvm.lab.plan import Plan
+from deepvm.lab.records import AUDIT, CONFIG, ENVIRONMENT, ORCHESTRATED, RUNS, read_document
 from deepvm.lab.running.environment import environment
 from deepvm.lab.running.launcher import Launcher
 from deepvm.lab.running.launchers import find_launcher
 from deepvm.lab.running.manifest import Manifest, Row, RunState, key_of
-from deepvm.lab.running.supervisor import Plan, Supervisor
+from deepvm.lab.running.supervisor import Supervisor
 from deepvm.lab.strategies.strategy_registry import find_strategy
 from deepvm.lab.training.datasets import load
 
@@ -52,6 +53,7 @@ def config_of(matrix: MatrixFile, run: Run, dataset_size: int) -> dict[str, Any]
         "seed": run.seed,
         "world": max(world for _, world in run.worlds),
         "worlds": [list(one) for one in run.worlds],
+        "min_world": matrix.min_world,
         "virtual_shards": matrix.shards,
         "global_batch": matrix.global_batch,
         "accumulate": matrix.accumulate,
@@ -92,7 +94,8 @@ class MatrixRunner:
         """Run what is not there yet; undisturbed runs first, which others are compared with."""
         self._out.mkdir(parents=True, exist_ok=True)
         manifest = Manifest(self._out)
-        launcher = find_launcher(self._matrix.launcher)()
+        is_job = self._matrix.launcher == ORCHESTRATED
+        launcher = None if is_job else find_launcher(self._matrix.launcher)()
         done: list[Row] = []
         try:
             for calm in (True, False):
@@ -113,10 +116,11 @@ class MatrixRunner:
                             future.cancel()
                         raise
         finally:
-            launcher.close()
+            if launcher is not None:
+                launcher.close()
         return done
 
-    def _one(self, run: Run, launcher: Launcher) -> Row:
+    def _one(self, run: Run, launcher: Launcher | None) -> Row:
         folder = self._out / RUNS / run.name
         config = config_of(self._matrix, run, self._sizes[run.suite.dataset.name])
         about = environment(self._out)
@@ -129,8 +133,7 @@ class MatrixRunner:
         write_bytes(folder / ENVIRONMENT, json.dumps(about, indent=1).encode())
         in_memory = run.strategy is not None and find_strategy(run.strategy).in_memory
         plan = Plan(folder, config, run.worlds, run.strikes, run.disk, in_memory=in_memory)
-        launcher.ready()
-        ended = Supervisor(plan, launcher, self._stopping).run()
+        ended = self._supervised(plan, launcher)
         records = with_references(Records.read(folder), folder.parent)
         if not ended:
             why = f"steps: it ended as {records.supervisor['state']}"
@@ -139,6 +142,15 @@ class MatrixRunner:
         write_bytes(folder / AUDIT, json.dumps({"key": key, "gates": gates}, indent=1).encode())
         reason = next((f"{gate}: {why}" for gate, why in gates.items() if why), "")
         return _row(run, key, records, RunState.INVALID if reason else RunState.COMPLETED, reason)
+
+    def _supervised(self, plan: Plan, launcher: Launcher | None) -> bool:
+        """Run a plan to its end; without a launcher as a job of ``deepvm run``."""
+        if launcher is not None:
+            launcher.ready()
+            return Supervisor(plan, launcher, self._stopping).run()
+        from deepvm.lab.orchestrated.job_supervisor import JobSupervisor  # loads all of the orchestrator
+
+        return JobSupervisor(plan, self._stopping).run()
 
 
 def _standing(folder: Path, config: Mapping[str, Any], key: str) -> Records | None:

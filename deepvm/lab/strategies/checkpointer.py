@@ -17,6 +17,8 @@ _JOB = "lab"
 class Deepvm(Strategy):
     """It hooks into the optimizer: a save needs no call."""
 
+    heeds_orchestrator: ClassVar[bool] = True
+
     def __init__(self, state: State, setting: Setting) -> None:
         """Hook in."""
         super().__init__(state, setting)

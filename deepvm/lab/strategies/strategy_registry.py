@@ -21,6 +21,11 @@ SHORT = {"blk": "blocking", "ovl": "overlapped"}
 """ECRL's names."""
 
 
+def heeds_orchestrator(name: str) -> bool:
+    """Whether the agent of ``deepvm run`` can ask a strategy for a version."""
+    return find_strategy(name).heeds_orchestrator
+
+
 def find_strategy(name: str) -> type[Strategy]:
     """The class of a strategy."""
     return cast("type[Strategy]", pkgutil.resolve_name(STRATEGIES[name]))

@@ -36,19 +36,49 @@ def _no_fence(module):
     module.EpochFile._check = lambda self, epoch: None
 
 
+def _older_version(module):
+    """Training goes on from the version before the newest."""
+    candidates = module._candidates
+    module._candidates = lambda tiers, job: candidates(tiers, job)[1:]
+
+
+def _no_notice(module):
+    """Agents hear no notices."""
+    module.Ec2Notices.poll = lambda self: None
+
+
+def _no_end(module):
+    """Agents let the trainers of an older generation go on."""
+
+    def kill(self):
+        self.running = []
+
+    module.Trainers.kill = kill
+
+
+def _no_hold(module):
+    """Trainers go on behind a version after which they should hold."""
+    module.AgentLink.hold = lambda self, step, save: None
+
+
 _MUTATIONS = {
-    "no-fence": ("deepvm.checkpoint.files.epoch_file", _no_fence),
-    "no-agreement": ("deepvm.io.agent_board", _no_agreement),
-    "no-intent": ("deepvm.jobs.history.history", _no_intent),
+    "no-fence": {"deepvm.checkpoint.files.epoch_file": _no_fence},
+    "no-agreement": {"deepvm.io.agent_board": _no_agreement},
+    "no-intent": {"deepvm.jobs.history.history": _no_intent},
+    "older-version": {"deepvm.checkpoint.restore": _older_version},
+    "no-notice": {"deepvm.jobs.agent.notices": _no_notice},
+    "two-generations": {"deepvm.jobs.agent.trainers": _no_end, "deepvm.io.agent_link": _no_hold},
 }
 
 
 class _Finder:
     """Changes a module when it has been imported, and imports nothing by itself."""
 
+    def __init__(self, module, change):
+        self._module, self._change = module, change
+
     def find_spec(self, name, path=None, target=None):
-        module, change = _MUTATIONS[_NAME]
-        if name != module:
+        if name != self._module:
             return None
         sys.meta_path.remove(self)
         from importlib.util import find_spec
@@ -58,7 +88,7 @@ class _Finder:
 
         def changed(made):
             run(made)
-            change(made)
+            self._change(made)
 
         spec.loader.exec_module = changed
         return spec
@@ -85,4 +115,4 @@ def _set_clock(place):
 if "JOBS_CLOCK" in os.environ:
     _set_clock(os.environ["JOBS_CLOCK"])
 if _NAME:
-    sys.meta_path.insert(0, _Finder())
+    sys.meta_path[:0] = [_Finder(module, change) for module, change in _MUTATIONS[_NAME].items()]

@@ -1,0 +1,79 @@
+"""What an orchestrator has promised, of runs that were jobs: asked beside the gates that all runs must pass.
+
+Promises about versions hold for strategies that the orchestrator can ask to save, those of deepvm's own Checkpointer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from deepvm.lab.job_leftovers import STATE, left_by
+from deepvm.lab.records import EVENTS, read_lines
+from deepvm.lab.strategies.strategy_registry import heeds_orchestrator
+
+_INSURANCE = "insurance"
+
+
+def promises(run: Any) -> Iterator[str]:
+    """What a job has not kept; ``run``: :class:`deepvm.lab.audit.gates.Records`. Raises DataError."""
+    attempts = run.supervisor["attempts"]
+    events = list(read_lines(run.folder / EVENTS))
+    formed = max((int(row["generation"]) for row in events), default=0)
+    if formed != len(attempts):
+        yield f"{len(attempts)} attempts are recorded of {formed} generations"
+    yield from _one_at_a_time(run)
+    if run.config["strategy"] is None or not heeds_orchestrator(run.config["strategy"]):
+        return
+    yield from _newest(run)
+    for attempt, later in zip(attempts, attempts[1:], strict=False):
+        lost = attempt["reached_step"] - (later["resumed_step"] or 0)
+        if attempt["state"] == "preempted" and later["state"] != "superseded" and lost:
+            yield f"{', '.join(attempt['causes'])} was told in time, and {lost} steps were lost"
+    for attempt in attempts:
+        told = [key for key in attempt["struck"] if key.startswith("rebalance-")]
+        if told and attempt["state"] == "completed" and not any(row[1] == _INSURANCE for row in attempt["safe"]):
+            yield f"{told[0]} was told, and no version was saved for it"
+
+
+def _one_at_a_time(run: Any) -> Iterator[str]:
+    """No generation does a step once the next has met: its agents end the older one first."""
+    met: dict[int, float] = {}
+    for rank in run.steps:
+        for row in run.events(rank):
+            if row["event"] == "joined":
+                met[row["attempt"]] = max(row["time"], met.get(row["attempt"], 0.0))
+    for rows in run.steps.values():
+        for row in rows:
+            later = [at for attempt, at in met.items() if attempt > row["attempt"]]
+            if later and row["time"] > min(later):
+                yield f"generation {row['attempt'] + 1} did step {row['global_step']} beside a newer one"
+                return
+
+
+def _newest(run: Any) -> Iterator[str]:
+    """Each generation goes on from the newest version that was safe, unless it was damaged on purpose."""
+    if any(strike["fault"] in ("torn", "flip") for strike in run.config["strikes"]) or run.config["disk"]:
+        return
+    anchor_lost = any(strike["fault"] == "node" for strike in run.config["strikes"])
+    newest = 0
+    for attempt in run.supervisor["attempts"]:
+        resumed = attempt["resumed_step"]
+        if resumed is not None and resumed < newest:
+            yield f"attempt {attempt['attempt']} went on from step {resumed}, though version {newest} was safe"
+        newest = max([newest, *(row[0] for row in attempt["safe"] if row[2] or not anchor_lost)])
+
+
+def safe_steps(attempt: Mapping[str, Any]) -> set[int]:
+    """Versions that the orchestrator has called safe; who made one at a notice is killed before it can record it."""
+    return {row[0] for row in attempt.get("safe", ())}
+
+
+def left_of_job(run: Any) -> Iterator[str]:
+    """What a job has left on this computer."""
+    if run.supervisor.get("left"):
+        yield f"the job was over, and processes {run.supervisor['left']} lived"
+    if (run.folder / STATE).exists():
+        yield f"{STATE} is left"
+    for pid in left_by(run.folder):
+        yield f"process {pid} of the job lives"

@@ -1,0 +1,52 @@
+"""What befalls the machines of a job: lost, taken back after a notice, or without a controller."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from deepvm.lab.faults.fault import MachineFault, Machines, Strike
+
+
+class LostMachine(MachineFault):
+    """All of the machine of a rank ends at once; the orchestrator forms a generation without it, and replaces it."""
+
+    options: ClassVar[frozenset[str]] = frozenset({"rank"})
+
+    def strike_machines(self, strike: Strike, job: Machines) -> None:
+        """Take it back at once."""
+        job.preempt(None)
+
+
+class Notice(MachineFault):
+    """The machine of a rank has ``seconds`` left: who can be asked for a version saves one, and loses no step."""
+
+    options: ClassVar[frozenset[str]] = frozenset({"rank", "seconds"})
+    seconds = 10.0
+    announced = True
+
+    def strike_machines(self, strike: Strike, job: Machines) -> None:
+        """Have the machine's metadata service say so."""
+        job.preempt(strike.seconds)
+
+
+class Rebalance(MachineFault):
+    """All ranks save as an insurance, and training goes on."""
+
+    ends = False
+    options: ClassVar[frozenset[str]] = frozenset({"rank"})
+
+    def strike_machines(self, strike: Strike, job: Machines) -> None:
+        """Have the machine's metadata service say so."""
+        job.recommend()
+
+
+class LostController(MachineFault):
+    """Training goes on without it; the next one, after ``seconds``, adopts the machines that live."""
+
+    ends = False
+    options: ClassVar[frozenset[str]] = frozenset({"seconds"})
+    seconds = 1.0
+
+    def strike_machines(self, strike: Strike, job: Machines) -> None:
+        """Kill it."""
+        job.restart_controller(strike.seconds)

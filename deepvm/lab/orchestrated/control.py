@@ -1,0 +1,92 @@
+"""The process that controls the job of a run, and the one above it, with which all of the job ends.
+
+    python -m deepvm.lab.orchestrated.control RUN
+
+Whoever started it holds the other end of its standard input: at the end of that, also when the lab is killed, all that
+the job has started is killed. ``restart SECONDS`` there kills the controller, as a crash would, and starts another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from deepvm.errors import DeepVMError
+from deepvm.io.process_tree import become_subreaper, end_descendants, follow_parent
+from deepvm.jobs.controller.controller import Controller
+from deepvm.jobs.decisions.states import Job
+from deepvm.jobs.history.history import History
+from deepvm.jobs.jobfile import read_job_file
+from deepvm.jobs.submission import cloud_of, resumed, submit
+from deepvm.lab.orchestrated.job import NAME, JobPlace
+
+RESTART = "restart"
+_LOOK_S = 0.02
+
+
+def main() -> None:
+    """Keep the job's controller, until the job is over or nobody wants it any more."""
+    place = JobPlace(Path(sys.argv[1]))
+    become_subreaper()  # machines are nobody's children otherwise, and outlive all that could end them
+    controller, code, rest = _started(place), 1, b""
+    while True:
+        if select.select([0], [], [], _LOOK_S)[0]:
+            data = os.read(0, 4096)
+            if not data:
+                break
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                controller = _restarted(place, controller, float(line.split()[1]))
+        ended, status = os.waitpid(controller, os.WNOHANG)
+        if ended:
+            code = os.waitstatus_to_exitcode(status)
+            break
+    os._exit(code if end_descendants() else 1)
+
+
+def _restarted(place: JobPlace, controller: int, down_s: float) -> int:
+    os.kill(controller, signal.SIGKILL)
+    os.waitpid(controller, 0)
+    time.sleep(down_s)
+    return _started(place)
+
+
+def _started(place: JobPlace) -> int:
+    """Fork a controller, which ends with this process."""
+    above = os.getpid()
+    controller = os.fork()
+    if controller:
+        return controller
+    code = 1
+    try:
+        follow_parent(above, signal.SIGKILL)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        code = _control(place)
+    except DeepVMError as error:
+        os.write(2, f"{type(error).__name__}: {error}\n".encode())
+    except BaseException:
+        os.write(2, traceback.format_exc().encode())
+    os._exit(code)
+
+
+def _control(place: JobPlace) -> int:
+    """Be the controller of the job, new or known, to its end; 0 if it has trained to its end."""
+    with History.open() as history:
+        known = history.job(NAME)
+        if known is None:
+            job, world = submit(read_job_file(place.file), place.file, history)
+        else:
+            job, world = resumed(known, history)
+        end = asyncio.run(Controller(job, world, cloud_of("local"), history).run())
+    return 0 if end.job is Job.DONE else 1
+
+
+if __name__ == "__main__":
+    main()

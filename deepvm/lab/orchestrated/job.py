@@ -1,0 +1,99 @@
+"""The job of one run: its file, its own state folder, and what stands in its history."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deepvm.jobs.clouds.local import LocalCloud
+from deepvm.jobs.decisions.world import World
+from deepvm.jobs.history.history import EventRow, History
+from deepvm.jobs.history.log_files import FOLDER as LOGS
+from deepvm.lab.job_leftovers import STATE
+
+NAME = "lab"
+ORDER = "order-0.json"
+"""What each rank of each generation is told; it goes at the end."""
+_TYPE, _MEMORY_TYPE = "g4dn.xlarge", "m7g.large"
+_START_S, _ORPHAN_S = 180, 60
+
+
+@dataclass(frozen=True)
+class JobPlace:
+    """Where the job of a run is; ``run``: the run's folder."""
+
+    run: Path
+
+    @property
+    def state(self) -> Path:
+        """Its state folder."""
+        return self.run.resolve() / STATE
+
+    @property
+    def file(self) -> Path:
+        """The job file."""
+        return self.state / "job.yaml"
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """The environment of its processes: nothing of the user's own jobs, catalogs or settings is read or written."""
+        found = {k: v for k, v in os.environ.items() if not k.startswith("DEEPVM_")}
+        kinds = ("CACHE", "CONFIG", "DATA", "STATE")
+        found |= {f"XDG_{kind}_HOME": str(self.state / kind.lower()) for kind in kinds}
+        return found | {"DEEPVM_DATA_DIR": str(self.state)}
+
+    @property
+    def cloud(self) -> LocalCloud:
+        """The cloud of its machines."""
+        return LocalCloud(self.state / "jobs")
+
+    @property
+    def logs(self) -> list[Path]:
+        """What its machines' trainers have printed."""
+        return sorted((self.state / "jobs" / NAME / LOGS).glob("*"))
+
+    def history(self) -> History:
+        """Its history, to read. Raises DataError: there is none yet."""
+        return History.reader(self.environ)
+
+    def world(self) -> World:
+        """What its controller knows now. Raises DataError."""
+        with self.history() as history:
+            return history.world(NAME)
+
+    def events(self) -> list[EventRow]:
+        """What has happened to it. Raises DataError."""
+        with self.history() as history:
+            return history.events(NAME)
+
+
+def job_document(place: JobPlace, config: Mapping[str, Any], *, hang_s: float, in_memory: bool) -> dict[str, Any]:
+    """The job file of a run: one rank on each machine, versions in the run's folder, saves at notices only."""
+    least, most = config["min_world"] or config["world"], config["world"]
+    return {
+        "name": NAME,
+        "train": shlex.join(["python", "-m", "deepvm.lab.orchestrated.rank", str(place.run.absolute())]),
+        "env": {"OMP_NUM_THREADS": "1"},
+        "machines": {"type": _TYPE, "count": most if least == most else {"min": least, "max": most}},
+        "anchor": {"type": _MEMORY_TYPE, "memory": "256MiB"} if in_memory else "none",
+        "tiers": [(place.run / "checkpoints").absolute().as_uri()],
+        "keep": config["keep"],
+        # The lab's own strategies save every so many steps; of the orchestrator only what it asks for is wanted.
+        "save_policy": "thesis",
+        "steps": config["steps"],
+        "cloud": "local",
+        "orphan_after": f"{_ORPHAN_S}s",
+        "start_timeout": f"{_START_S}s",
+        "step_timeout": f"{hang_s:g}s",
+    }
+
+
+def write_job(place: JobPlace, document: Mapping[str, Any]) -> None:
+    """Write the job file into a state folder of its own, for this user alone."""
+    place.state.mkdir(mode=0o700)
+    place.file.write_text(json.dumps(document, indent=1), encoding="utf-8")  # YAML, too

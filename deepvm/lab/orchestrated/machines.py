@@ -1,0 +1,94 @@
+"""The machines of a job, as faults from outside see them: what is killed, taken back or told on a rank's machine."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from deepvm.io.process_tree import descendants
+from deepvm.jobs.clouds.local import MACHINE
+from deepvm.jobs.decisions.world import Role
+from deepvm.lab.orchestrated.job import NAME, JobPlace
+from deepvm.lab.records import steps_of
+
+_AGENT = b"deepvm.jobs.agent.main"
+_NOBODY = 2**31 - 1
+"""The number of a process that is gone: above all that there are, and not 0, which would be this group's."""
+
+
+@dataclass
+class JobMachines:
+    """As :class:`deepvm.lab.faults.fault.Machines`, what faults may use.
+
+    Attributes:
+        folder: of the run. place: of its job. placed: the machine of each rank of the generation that runs.
+        rank: who is hit. restart: kills the job's controller, and starts another after so many seconds.
+    """
+
+    folder: Path
+    place: JobPlace
+    placed: Mapping[int, str]
+    rank: int
+    restart: Callable[[float], None]
+
+    def workers(self) -> Sequence[int]:
+        """Processes of the ranks by their order, as this computer counts them: machines count by themselves."""
+        return [self._worker(rank) or _NOBODY for rank in sorted(self.placed)]
+
+    def agent(self) -> int | None:
+        """The agent of the machine that is hit."""
+        return self._of(self.rank, lambda pid: _AGENT in _read(f"/proc/{pid}/cmdline"))
+
+    def kill_all(self) -> None:
+        """Lose all machines, without notice."""
+        for machine in self._alive(Role.TRAINER, Role.ANCHOR):
+            self.place.cloud.preempt(NAME, machine, None)
+
+    def restart_node(self, down_s: float) -> None:
+        """Lose the machines that keep versions in memory; the job's controller replaces them in its own time."""
+        for machine in self._alive(Role.ANCHOR):
+            self.place.cloud.preempt(NAME, machine, None)
+
+    def preempt(self, grace_s: float | None) -> None:
+        """Take the machine back: after a notice of ``grace_s``, or at once."""
+        self.place.cloud.preempt(NAME, self.placed[self.rank], grace_s)
+
+    def recommend(self) -> None:
+        """Tell the machine that the cloud may take it back soon."""
+        self.place.cloud.recommend(NAME, self.placed[self.rank])
+
+    def restart_controller(self, down_s: float) -> None:
+        """Kill the job's controller; the next one comes after ``down_s``."""
+        self.restart(down_s)
+
+    def _alive(self, *roles: Role) -> list[str]:
+        return [m.id for m in self.place.world().machines.values() if m.role in roles and not m.state.over]
+
+    def _of(self, rank: int, wanted: Callable[[int], bool]) -> int | None:
+        folder = self.place.state / "jobs" / NAME / "machines" / self.placed[rank]
+        first = int(json.loads((folder / MACHINE).read_bytes()).get("process", 0))
+        return next((pid for pid in sorted(descendants(first)) if first and wanted(pid)), None)
+
+    def _worker(self, rank: int) -> int | None:
+        return self._of(rank, lambda pid: self._writes(pid, rank))
+
+    def _writes(self, pid: int, rank: int) -> bool:
+        return str((self.folder / steps_of(rank)).resolve()) in open_files(pid)
+
+
+def open_files(pid: int) -> list[str]:
+    """What a process has open; nothing if it has ended, or is another user's."""
+    try:
+        return [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+    except OSError:
+        return []
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""

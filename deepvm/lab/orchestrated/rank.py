@@ -1,0 +1,60 @@
+"""What each machine of the job runs: a rank of the lab's trainer, whose attempt is the job's generation.
+
+python -m deepvm.lab.orchestrated.rank RUN
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from torch import Tensor
+
+from deepvm.io.agent_board import AGENT
+from deepvm.io.agent_link import EPOCH
+from deepvm.lab.orchestrated.job import ORDER
+from deepvm.lab.records import Events, read_lines
+from deepvm.lab.training.order import Order
+from deepvm.lab.training.trainer import Trainer
+
+PLACED = "placed"
+"""The event that says on which machine a rank is."""
+LEAST_STEP_S = 0.01
+
+
+class PacedTrainer(Trainer):
+    """Each step takes a while: the lab's models may need a millisecond, and notices are looked for once a second."""
+
+    def _step(self, step: int, loader: Iterator[tuple[Tensor, Tensor, Tensor]]) -> None:
+        ends = time.monotonic() + LEAST_STEP_S
+        super()._step(step, loader)
+        time.sleep(max(ends - time.monotonic(), 0.0))
+
+
+def order_of(run: Path, environ: Mapping[str, str]) -> Order:
+    """What this rank is to do, in the job's generation; failures in workers that have struck do not come again."""
+    order = Order.of(json.loads((run / ORDER).read_bytes()))
+    rows = (row for path in run.glob("worker_*.jsonl") for row in read_lines(path))
+    struck = {row["key"] for row in rows if row["event"] == "strike"}
+    memory = tuple(url for url in environ.get("DEEPVM_TIERS", "").split() if not url.startswith("file:"))
+    left = [strike for strike in order.strikes if strike.key not in struck]
+    return replace(order, attempt=int(environ[EPOCH]) - 1, strikes=left, tiers=memory)
+
+
+def main() -> None:
+    """Train."""
+    run, rank = Path(sys.argv[1]), int(os.environ["RANK"])
+    order = order_of(run, os.environ)
+    machine = Path(os.environ[AGENT]).parent.name
+    Events(run, rank, order.attempt).note(PLACED, machine=machine)
+    PacedTrainer(order, rank, int(os.environ["WORLD_SIZE"])).run()
+    os._exit(0)  # threads of gloo outlive the group, and abort an interpreter that ends (torch 2.13)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""What is asked of a job's records: each promise, kept and broken."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deepvm.lab.audit.gates import GATES, Records
+
+STEPS, EVERY = 60, 20
+
+
+def attempt(number: int, state: str, resumed: int, reached: int, **more: Any) -> dict[str, Any]:
+    found = {"attempt": number, "state": state, "resumed_step": resumed, "reached_step": reached, "until": reached}
+    found |= {"causes": [], "struck": {}, "damaged": 0, "disk_errors": 0, "safe": []}
+    return found | more
+
+
+class Job:
+    """The records of a job of one rank that was taken back after a notice, and lost its machine later."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.strategy, self.strikes = "deepvm", [("notice", 25), ("loss", 45)]
+        self.attempts = [
+            attempt(0, "preempted", 0, 30, causes=["notice-25-0"], struck={"notice-25-0": 1.0}),
+            attempt(1, "failed", 30, 50, causes=["loss-45-0"], struck={"loss-45-0": 40.0}),
+            attempt(2, "completed", 40, 60),
+        ]
+        self.attempts[0]["safe"] = [[20, "periodic", True], [30, "emergency", True]]
+        self.attempts[1]["safe"] = [[40, "periodic", True]]
+        self.times = [0.0, 30.0, 60.0]
+        self.generations, self.left = 3, list[int]()
+
+    def failed(self) -> dict[str, str]:
+        """The reasons of the gates of stories and leftovers, of those that are not passed."""
+        config = {"steps": STEPS, "checkpoint_every": EVERY, "world": 1, "strategy": self.strategy, "disk": {}}
+        strikes = [{"fault": fault, "key": f"{fault}-{step}-0", "ends": True} for fault, step in self.strikes]
+        config |= {"strikes": strikes, "launcher": "deepvm-run"}
+        supervisor = {"state": "completed", "restarts": 2, "attempts": self.attempts, "left": self.left}
+        self._write("config.json", config)
+        self._write("supervisor.json", supervisor)
+        rows, events = [], []
+        for one in self.attempts:
+            number = one["attempt"]
+            events.append({"event": "joined", "time": self.times[number], "attempt": number, "pid": 0})
+            for place, step in enumerate(range(one["resumed_step"], one["reached_step"])):
+                at = self.times[number] + place / 10
+                rows.append({"attempt": number, "global_step": step, "time": at, "world_size": 1})
+        self._lines("rank_0.jsonl", rows)
+        self._lines("worker_0.jsonl", events)
+        self._lines("checkpoint_rank0.jsonl", [{"step": 20, "attempt": 0, "error": ""}])
+        job = [{"event": "state", "time": float(n), "generation": n} for n in range(1, self.generations + 1)]
+        self._lines("orchestrator.jsonl", job)
+        run = Records.read(self.folder)
+        return {name: why for name in ("stories", "leftovers") if (why := next(GATES[name](run), ""))}
+
+    def _write(self, name: str, document: Any) -> None:
+        (self.folder / name).write_text(json.dumps(document))
+
+    def _lines(self, name: str, rows: list[dict[str, Any]]) -> None:
+        (self.folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_a_job_that_keeps_its_promises_passes(tmp_path: Path) -> None:
+    assert Job(tmp_path).failed() == {}
+
+
+def older_version(job: Job) -> None:
+    job.attempts[2]["resumed_step"] = 20
+
+
+def lost_behind_a_notice(job: Job) -> None:
+    job.attempts[0]["safe"].pop()
+    job.attempts[1]["resumed_step"] = 20
+
+
+def two_at_once(job: Job) -> None:
+    job.times[1] = 2.0
+
+
+def a_generation_that_is_not_recorded(job: Job) -> None:
+    job.generations = 4
+
+
+def an_unplanned_end(job: Job) -> None:
+    job.attempts[1]["causes"] = []
+
+
+def a_version_from_nowhere(job: Job) -> None:
+    job.attempts[0] |= {"safe": [[20, "periodic", True]]}
+
+
+@pytest.mark.parametrize(
+    ("breaks", "why"),
+    [
+        (older_version, "went on from step 20, though version 40 was safe"),
+        (lost_behind_a_notice, "notice-25-0 was told in time, and 10 steps were lost"),
+        (two_at_once, "generation 1 did step 21 beside a newer one"),
+        (a_generation_that_is_not_recorded, "3 attempts are recorded of 4 generations"),
+        (an_unplanned_end, "attempt 1 failed, and nothing had been planned"),
+        (a_version_from_nowhere, "went on from step 30, of which no checkpoint is recorded"),
+    ],
+)
+def test_a_promise_that_is_broken_is_told(tmp_path: Path, breaks: Callable[[Job], None], why: str) -> None:
+    job = Job(tmp_path)
+    breaks(job)
+    assert why in job.failed()["stories"]
+
+
+def test_strategies_that_cannot_be_asked_may_lose_steps(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    lost_behind_a_notice(job)
+    job.strategy = "blocking"
+    assert job.failed() == {}
+
+
+def test_what_was_damaged_on_purpose_need_not_be_restored(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    older_version(job)
+    job.strikes[1] = ("flip", 45)
+    assert job.failed() == {}
+
+
+def test_a_rebalance_is_an_insurance(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.attempts[2]["struck"] = {"rebalance-50-0": 61.0}
+    assert "rebalance-50-0 was told, and no version was saved for it" in job.failed()["stories"]
+    job.attempts[2]["safe"] = [[52, "insurance", True]]
+    assert job.failed() == {}
+
+
+def test_what_a_job_leaves_is_told(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.left = [4711]
+    assert "4711" in job.failed()["leftovers"]
+    job.left = []
+    (tmp_path / "job-state").mkdir()
+    assert "job-state is left" in job.failed()["leftovers"]
+
+
+def test_a_damaged_record_is_said_to_be_damaged(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.attempts[0]["safe"] = [[]]
+    with pytest.raises(IndexError):  # of which judged() makes a DataError
+        job.failed()
