@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.lab.trainings import Ran, ran
 
-from deepvm.lab.faults.fault import DiskFault, Strike, Target, When
+from deepvm.lab.faults.fault import DiskFault, MachineFault, Strike, Target, When
 from deepvm.lab.faults.fault_registry import FAULTS, find_fault
 from deepvm.lab.running.forkserver import Forkserver
 from deepvm.lab.running.launcher import Launcher
@@ -16,7 +16,9 @@ from deepvm.lab.running.launcher import Launcher
 pytestmark = pytest.mark.xdist_group("lab")
 DISK = [name for name in FAULTS if isinstance(find_fault(name), DiskFault)]
 AT_STEPS = [name for name in FAULTS if name not in DISK]
-ENDS = [name for name in AT_STEPS if find_fault(name).ends]
+OF_MACHINES = [name for name in FAULTS if isinstance(find_fault(name), MachineFault)]
+"""Only jobs of ``deepvm run`` have some: tests/lab/orchestrated."""
+ENDS = [name for name in AT_STEPS if find_fault(name).ends and name not in OF_MACHINES]
 HANGS = {"hang", "held-gil"}
 AT = 6
 
