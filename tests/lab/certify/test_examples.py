@@ -22,7 +22,7 @@ PLAIN = {
     "": [],
     "rng": ["parameters", "replays"],
     "sampler": ["parameters", "samples", "replays"],
-    "scheduler": ["parameters", "replays"],
+    "scheduler": ["parameters"],
     "momentum": ["parameters", "replays"],
     "buffers": ["parameters"],
     "atomic": ["ends"],
