@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PW ?= 3
 
-.PHONY: help recommend test test-slow check coverage docs bench bench-recovery proof-recovery clean
+.PHONY: help recommend test test-slow check coverage docs bench bench-recovery proof-recovery proof-lab clean
 .DEFAULT_GOAL := help
 
 help:
@@ -19,6 +19,8 @@ help:
 	@echo "                 heeded with 139 MB of state; a controller with 1000 agents (20 minutes)"
 	@echo "make proof-recovery   as root: the campaigns behind docs/explain/orchestrator.md (kills, notices, parameters bit for bit,"
 	@echo "                 the history, the simulator), and a table of what they have shown (an hour)"
+	@echo "make proof-lab   the recovery lab: kills, worlds of 1 to 4 ranks, strategies side by side, ECRL's matrix, and a table of"
+	@echo "                 what they have shown beside its limits (40 minutes)"
 	@echo "make clean       remove .venv and build/"
 
 # A stamp stands for each set of installed packages; it is renewed when pyproject.toml changes.
@@ -93,6 +95,12 @@ proof-recovery: export OMP_NUM_THREADS := 1
 proof-recovery: $(VENV)/.dev
 	@$(COMPILE)
 	$(BIN)/python scripts/proof_recovery.py
+
+proof-lab: export OMP_NUM_THREADS := 1
+
+proof-lab: $(VENV)/.dev
+	@$(COMPILE)
+	$(BIN)/python scripts/proof_lab.py
 
 clean:
 	rm -rf $(VENV) build dist

@@ -106,6 +106,7 @@ EXTRAS = {
     "pandas": "pandas",
     "psycopg": "postgres",
     "scipy": "fit",
+    "sklearn": "lab",
     "sqlalchemy": "run",
     "starlette": "run",
     "torch": "train",

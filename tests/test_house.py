@@ -20,6 +20,9 @@ from deepvm.catalog.clouds import CLOUDS
 from deepvm.checkpoint.tiers.registry import TIERS
 from deepvm.cli.app import COMMANDS
 from deepvm.jobs.clouds.registry import CLOUDS as JOB_CLOUDS
+from deepvm.lab.faults.fault_registry import FAULTS
+from deepvm.lab.running.launchers import LAUNCHERS
+from deepvm.lab.strategies.strategy_registry import STRATEGIES
 from deepvm.reports.exports.registry import REGISTRY
 
 pytestmark = pytest.mark.xdist_group("house")  # one process reads all files, once
@@ -48,7 +51,7 @@ PLACES = {
     "highspy": ["planner/search/solver.py"],
     "boto3": ["catalog/clouds/aws/", "checkpoint/tiers/bucket.py"],
     "botocore": ["catalog/clouds/aws/", "checkpoint/tiers/bucket.py"],
-    "torch": ["checkpoint/", "jobs/agent/warm.py", "profiling/"],
+    "torch": ["checkpoint/", "jobs/agent/warm.py", "lab/", "profiling/"],
     "isal": ["checkpoint/format/"],
     "safetensors": ["checkpoint/files/export.py"],
     "torchsnapshot": ["profiling/checkpoint/methods.py"],
@@ -56,7 +59,7 @@ PLACES = {
     "typer": ["cli/"],
     "rich": ["reports/", "cli/"],
     "pandas": ["reports/forms.py", "core/answer.py"],
-    "pydantic": ["catalog/documents/", "catalog/measured/", "jobs/jobfile.py"],
+    "pydantic": ["catalog/documents/", "catalog/measured/", "jobs/jobfile.py", "lab/matrix.py"],
     "scipy": ["core/", "profiling/fit/", "simulator/traces/"],
     "numpy": ["core/", "planner/", "catalog/", "profiling/", "simulator/", "lab/", "reports/"],
     "matplotlib": ["reports/"],
@@ -76,6 +79,9 @@ REGISTRIES = {
     "cli/app.py": {f"deepvm.cli.{entry.module}" for entry in COMMANDS},
     "checkpoint/tiers/registry.py": {home.partition(":")[0] for home in TIERS.values()},
     "jobs/clouds/registry.py": {home.partition(":")[0] for home in JOB_CLOUDS.values()},
+    "lab/faults/fault_registry.py": {home.partition(":")[0] for home in FAULTS.values()},
+    "lab/running/launchers.py": {home.partition(":")[0] for home in LAUNCHERS.values()},
+    "lab/strategies/strategy_registry.py": {home.partition(":")[0] for home in STRATEGIES.values()},
     "reports/exports/registry.py": set(REGISTRY.values()),
 }
 USERS_OWN = {"profiling/workload/models.py"}

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from deepvm.errors import DataError
 from deepvm.lab.audit.gates import GATES, Records, judged
-from deepvm.lab.records import CONFIG, SUPERVISOR
+from deepvm.lab.audit.references import with_references
+from deepvm.lab.records import CONFIG, RUNS, SUPERVISOR
 from deepvm.lab.running.manifest import read_manifest
-from deepvm.lab.running.matrix_runner import RUNS, with_references
 
 
 @dataclass(frozen=True)

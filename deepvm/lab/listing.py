@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from pathlib import Path
 
-from deepvm.lab.faults.registry import FAULTS, find_fault
-from deepvm.lab.strategies.registry import SHORT, STRATEGIES, find_strategy
+from deepvm.lab.faults.fault_registry import FAULTS, find_fault
+from deepvm.lab.matrix import shipped
+from deepvm.lab.strategies.strategy_registry import SHORT, STRATEGIES, find_strategy
 from deepvm.lab.training.datasets import DATASETS
 from deepvm.lab.training.models import MODELS, WIDTHS
 
@@ -15,11 +17,17 @@ def listing() -> Mapping[str, Mapping[str, str]]:
     """By kind and name: the first line of its documentation."""
     long = {name: f"{name} ({short})" for short, name in SHORT.items()}
     return {
+        "matrices": {name: _first_comment(path) for name, path in shipped().items()},
         "datasets": {name: _line(one) for name, one in DATASETS.items()},
         "models": {name: f"width {WIDTHS[name]} by default" for name in MODELS},
         "strategies": {long.get(name, name): _line(find_strategy(name)) for name in STRATEGIES},
         "failures": {name: _line(type(find_fault(name))) for name in FAULTS},
     }
+
+
+def _first_comment(path: Path) -> str:
+    text = path.read_text(encoding="utf-8").lstrip("# ").partition("\nschema_version")[0].replace("\n# ", " ")
+    return text.partition(". ")[0].rstrip(".")
 
 
 def _line(of: object) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,18 +12,21 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 from deepvm.catalog.documents.yaml_file import Lines, YamlFormat
 from deepvm.core.spelling import joined
 from deepvm.io.user_dirs import data_folder
-from deepvm.lab.faults.base import DiskFault, MachineFault, Strike, Target, When
-from deepvm.lab.faults.registry import FAULTS, find_fault
+from deepvm.lab.faults.fault import DiskFault, MachineFault, Strike, Target, When
+from deepvm.lab.faults.fault_registry import FAULTS, find_fault
 from deepvm.lab.records import ORCHESTRATED
-from deepvm.lab.strategies.registry import SHORT, STRATEGIES, find_strategy
+from deepvm.lab.strategies.strategy_registry import SHORT, STRATEGIES, find_strategy
 
 CALM, NONE, REFERENCES = "calm", "none", {"ref-blk": "blocking", "ref-ovl": "overlapped"}
 """The name of the failures of runs without any; the variant without checkpoints; those with them, without failures."""
 VARIANTS = (NONE, *REFERENCES, *SHORT, *(name for name in STRATEGIES if name not in SHORT.values()))
-_DATASETS = ("digits", "fashion-mnist", "cifar10", "cifar100", "tokens")
+SIZES = {"digits": 1797, "fashion-mnist": 60_000, "cifar10": 50_000, "cifar100": 50_000, "tokens": 4096}
+"""Samples of each data set."""
+_DATASETS = tuple(SIZES)
 _MODELS = ("resnet8", "resnet18", "resnet50", "gpt-tiny")
 _NAME = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
 _MOST = 10**9
+_SEEDS_APART = 1_000_003
 
 
 def _bare(value: object) -> object:
@@ -103,7 +106,7 @@ def _fault_field(name: str) -> Any:
         return Annotated[Strikes, BeforeValidator(_paced)] | None, _said("MB a second, such as 20", None)
     if isinstance(find_fault(name), DiskFault):
         return Annotated[Strikes, BeforeValidator(_shared)] | None, _said("a share from 0 to 1, such as 0.2", None)
-    form = "steps such as [40, 110], or {count: 5, seed: 1}"
+    form = "steps from 1 on, such as [40, 110], or {count: 5, seed: 1}"
     return Annotated[Strikes, BeforeValidator(_struck)] | None, _said(form, None)
 
 
@@ -187,8 +190,14 @@ class Run:
     variant: str
     strategy: str | None
     seed: int
-    strikes: tuple[Strike, ...]
+    worlds: tuple[tuple[int, int], ...]
+    strikes: tuple[Strike, ...] = ()
     disk: dict[str, When] = field(default_factory=dict)
+
+    @property
+    def undisturbed(self) -> bool:
+        """Whether nothing is planned to fail."""
+        return not self.strikes and not self.disk
 
     @property
     def name(self) -> str:
@@ -223,21 +232,32 @@ def runs_of(matrix: MatrixFile) -> list[Run]:
 
 
 def _run(matrix: MatrixFile, suite: Suite, variant: str, seed: int) -> Run:
-    if variant == NONE or variant in REFERENCES:
-        return Run(Suite(suite.dataset, suite.model, CALM), variant, REFERENCES.get(variant), seed, ())
+    worlds = tuple(matrix.worlds)
+    calm = Suite(suite.dataset, suite.model, CALM)
+    if variant == NONE:  # it could not go on where the number of ranks changes
+        return Run(calm, variant, None, seed, worlds[:1])
+    if variant in REFERENCES:
+        return Run(calm, variant, REFERENCES[variant], seed, worlds)
     strategy = SHORT.get(variant, variant)
     if suite.failure == CALM:
-        return Run(suite, variant, strategy, seed, ())
+        return Run(suite, variant, strategy, seed, worlds)
     strikes: list[Strike] = []
     disk: dict[str, When] = {}
     world = matrix.least
     for name, given in _faults(matrix.failures[suite.failure]):
-        fault = find_fault(name)
+        fault, when = find_fault(name), given.when()
+        when = replace(when, seed=when.seed + _SEEDS_APART * seed)  # each repeat is hit at moments of its own
         if isinstance(fault, DiskFault):
-            disk[name] = given.when()
+            disk[name] = when
         elif name != "node" or find_strategy(strategy).in_memory:
-            strikes += fault.strikes(name, given.when(), matrix.steps, world)
-    return Run(suite, variant, strategy, seed, tuple(sorted(strikes, key=lambda one: (one.step, one.fault))), disk)
+            strikes += fault.strikes(name, when, matrix.steps, world)
+    in_order = tuple(sorted(strikes, key=lambda one: (one.step, one.fault)))
+    return Run(suite, variant, strategy, seed, worlds, in_order, disk)
+
+
+def reference_of(run: Run) -> Run:
+    """The undisturbed training that a run is compared with, if its matrix has none."""
+    return Run(Suite(run.suite.dataset, run.suite.model, CALM), NONE, None, run.seed, run.worlds[:1])
 
 
 def _faults(failures: Any) -> Iterator[tuple[str, Strikes]]:
@@ -260,6 +280,13 @@ def _contradictions(found: MatrixFile, lines: Lines) -> Iterator[str]:
         return
     yield from _impossible_worlds(found, lines)
     yield from _impossible_jobs(found, lines)
+    for place, dataset in enumerate(found.datasets):
+        size = dataset.size or SIZES[dataset.name]
+        if found.global_batch > size:
+            where = lines.said("global_batch")
+            yield f"{where}{found.global_batch} is more than the {size} samples of {dataset.name}"
+        if size > SIZES[dataset.name]:
+            yield f"{lines.said('datasets', place)}{dataset.name} has {SIZES[dataset.name]} samples, not {size}"
     if found.checkpoint_every > found.steps:
         yield f"{lines.said('checkpoint_every')}{found.checkpoint_every} is more than the {found.steps} steps"
     for place, model in enumerate(found.models):
@@ -344,9 +371,17 @@ FORMAT = YamlFormat(
 
 def read_matrix(path: Path) -> MatrixFile:
     """Read a matrix file. Raises what :meth:`~deepvm.catalog.documents.yaml_file.YamlFormat.read` raises."""
+    if path.is_file() and not path.stat().st_size:  # a matrix that says nothing, not data that is missing
+        return FORMAT.parse("", str(path))
     return FORMAT.read(path)
 
 
-def quick_matrix() -> MatrixFile:
-    """The matrix that comes with deepvm, of five minutes."""
-    return read_matrix(data_folder() / "lab" / "quick.yaml")
+def shipped() -> Mapping[str, Path]:
+    """The matrix files that come with deepvm, by name."""
+    return {path.stem: path for path in sorted((data_folder() / "lab").glob("*.yaml"))}
+
+
+def find_matrix(name: str) -> MatrixFile:
+    """Read a matrix file, or one of those that come with deepvm. Raises what :func:`read_matrix` raises."""
+    known = shipped()
+    return read_matrix(known[name] if name in known and not Path(name).exists() else Path(name))

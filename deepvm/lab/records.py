@@ -16,7 +16,9 @@ from typing import Any
 from deepvm.errors import DataError
 
 CONFIG, SUPERVISOR, FINAL, AUDIT = "config.json", "supervisor.json", "final.sha256", "audit.json"
-CHECKPOINTS = "checkpoint_rank0.jsonl"
+CHECKPOINTS, ENVIRONMENT = "checkpoint_rank0.jsonl", "environment.json"
+RUNS = "runs"
+"""The folder of the runs of a matrix."""
 ORCHESTRATED = "deepvm-run"
 """The launcher whose runs are jobs of ``deepvm run``."""
 EVENTS = "orchestrator.jsonl"

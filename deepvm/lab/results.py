@@ -12,11 +12,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from deepvm.errors import DataError
 from deepvm.lab.audit.gates import Records
 from deepvm.lab.matrix import CALM
 
 _T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
-"""Student's t at 97.5 %, for 1 to 15 degrees of freedom; then that of a normal distribution with a correction."""
+"""Student's t at 97.5 %, for 1 to 15 degrees of freedom; then the first terms of its expansion at the normal's."""
 
 
 @dataclass(frozen=True)
@@ -46,19 +47,22 @@ class Estimate:
 
 
 def _t95(freedom: int) -> float:
-    return _T95[freedom - 1] if freedom <= len(_T95) else 1.96 + 2.4 / freedom
+    return _T95[freedom - 1] if freedom <= len(_T95) else 1.95996 + 2.3723 / freedom + 2.8226 / freedom**2
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one run has cost. Times in seconds.
+    """What one run has cost. Times in seconds, those of rank 0.
 
     Attributes:
-        goodput: steps a second, each counted once (eq. 6). compute_s: of steps, those done again included. snapshot_s,
-            write_s: while training waited. stall_s: for which checkpoints held training up in all. background_s: writes
-            beside the training. detect_s, restart_s, restore_s, replay_s: parts of the recovery.
+        run: its name. goodput: steps a second, each counted once (eq. 6). compute_s: of steps, those done again
+            included. repeated_s: of steps that another attempt did again. snapshot_s, write_s: while training waited.
+            stall_s: for which checkpoints held training up in all. background_s: writes beside the training. detect_s,
+            restart_s, restore_s, replay_s: parts of the recovery. loss_difference: mean absolute difference of the
+            losses from those of an undisturbed run; None without one.
     """
 
+    run: str
     variant: str
     seed: int
     passed: bool
@@ -66,6 +70,7 @@ class Cost:
     wall_s: float
     restarts: int
     compute_s: float
+    repeated_s: float
     snapshot_s: float
     write_s: float
     background_s: float
@@ -77,25 +82,41 @@ class Cost:
     loss_difference: float | None = None
 
 
-def cost_of(run: Records, *, passed: bool) -> Cost:
+def cost_of(run: Records, *, passed: bool, undisturbed: Records | None = None) -> Cost:
     """Of one run. Raises DataError: its records are damaged."""
     supervisor, rows = run.supervisor, run.checkpoints
-    wall_s = float(supervisor["wall_s"])
-    parts = {key: sum(a.get(key) or 0.0 for a in supervisor["attempts"]) for key in _RECOVERY}
-    return Cost(
-        variant=str(run.config["variant"]),
-        seed=int(run.config["seed"]),
-        passed=passed,
-        goodput=run.config["steps"] / wall_s if wall_s else 0.0,
-        wall_s=wall_s,
-        restarts=int(supervisor["restarts"]),
-        compute_s=sum(row["seconds"] for row in run.steps.get(0, ())),
-        snapshot_s=sum(row["snapshot_s"] for row in rows),
-        write_s=sum(row["foreground_s"] + row["enqueue_s"] for row in rows),
-        background_s=sum(row["background_s"] for row in rows),
-        stall_s=sum(row["stall_s"] for row in rows),
-        **parts,
-    )
+    try:
+        wall_s = float(supervisor["wall_s"])
+        steps = run.steps.get(0, ())
+        compute_s = sum(row["seconds"] for row in steps)
+        counted_s = sum(row["seconds"] for (_, rank), row in run.owners.items() if not rank)
+        parts = {key: sum(a.get(key) or 0.0 for a in supervisor["attempts"]) for key in _RECOVERY}
+        return Cost(
+            run=run.folder.name,
+            variant=str(run.config["variant"]),
+            seed=int(run.config["seed"]),
+            passed=passed,
+            goodput=run.config["steps"] / wall_s if wall_s else 0.0,
+            wall_s=wall_s,
+            restarts=int(supervisor["restarts"]),
+            compute_s=compute_s,
+            repeated_s=compute_s - counted_s,
+            snapshot_s=sum(row["snapshot_s"] for row in rows),
+            write_s=sum(row["foreground_s"] + row["enqueue_s"] for row in rows),
+            background_s=sum(row["background_s"] for row in rows),
+            stall_s=sum(row["stall_s"] for row in rows),
+            loss_difference=None if undisturbed is None else _loss_difference(run, undisturbed),
+            **parts,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{run.folder}: damaged: {type(error).__name__}: {error}") from None
+
+
+def _loss_difference(run: Records, undisturbed: Records) -> float | None:
+    """Mean over the steps of rank 0 that both have done."""
+    pairs = [(row, undisturbed.owners.get((step, 0))) for (step, rank), row in run.owners.items() if not rank]
+    found = [abs(one["loss"] - other["loss"]) for one, other in pairs if other is not None]
+    return statistics.fmean(found) if found else None
 
 
 _RECOVERY = ("detect_s", "restart_s", "restore_s", "replay_s")
@@ -103,7 +124,12 @@ _RECOVERY = ("detect_s", "restart_s", "restore_s", "replay_s")
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """The variants of a data set, a model and its failures. ``paired``: ratios of goodput, by ``ovl_over_blk``."""
+    """The variants of a data set, a model and its failures.
+
+    Attributes:
+        variants: all runs, by name; numbers are those of the runs that pass all gates alone. paired: ratios of goodput,
+            by ``ovl_over_blk``.
+    """
 
     dataset: str
     model: str
@@ -117,10 +143,16 @@ def suites_of(runs: Iterable[tuple[Records, bool]]) -> list[SuiteResult]:
 
     ``runs``: with whether they have passed all gates.
     """
+    every = list(runs)
+    undisturbed: dict[tuple[str, str, int], Records] = {}
+    for run, passed in every:
+        if passed and run.config["failure"] == CALM:
+            undisturbed.setdefault(_training(run), run)
     found: dict[tuple[str, str, str], list[Cost]] = defaultdict(list)
-    for run, passed in runs:
-        config = run.config
-        found[config["dataset"]["name"], _model(config["model"]), config["failure"]].append(cost_of(run, passed=passed))
+    for run, passed in every:
+        dataset, model, _ = _training(run)
+        cost = cost_of(run, passed=passed, undisturbed=undisturbed.get(_training(run)))
+        found[dataset, model, run.config["failure"]].append(cost)
     failures = [key for key in found if key[2] != CALM] or list(found)
     results = []
     for dataset, model, failure in failures:
@@ -143,5 +175,7 @@ def _paired(variants: Mapping[str, Sequence[Cost]]) -> dict[str, Estimate]:
     return found
 
 
-def _model(model: Mapping[str, object]) -> str:
-    return str(model["name"])
+def _training(run: Records) -> tuple[str, str, int]:
+    """Runs that should do the same steps."""
+    config = run.config
+    return str(config["dataset"]["name"]), str(config["model"]["name"]), int(config["seed"])

@@ -16,7 +16,8 @@ class Frame:
     """Style and script of a page, and what else it may do.
 
     Attributes:
-        nonce: names them in the policy of a page that is served; a file that lies somewhere names their digests.
+        script: empty for none. nonce: names them in the policy of a page that is served; a file that lies somewhere
+            names their digests.
         connects: whether the script may ask the page's own server.
     """
 
@@ -30,9 +31,8 @@ class Frame:
         """What the page may do, as a browser reads it."""
         script, style = (f"'nonce-{self.nonce}'",) * 2 if self.nonce else (_digest(self.script), _digest(self.style))
         connect = "connect-src 'self'; " if self.connects else ""
-        return (
-            f"default-src 'none'; {connect}script-src {script}; style-src {style}; base-uri 'none'; form-action 'none'"
-        )
+        runs = f"script-src {script}; " if self.script else ""
+        return f"default-src 'none'; {connect}{runs}style-src {style}; base-uri 'none'; form-action 'none'"
 
     def page(self, title: str, content: Sequence[Html]) -> str:
         """The page, in ASCII."""
@@ -46,7 +46,8 @@ class Frame:
             tag("title", title),
             tag("style", self.style, nonce=self.nonce or None),
         )
-        body = tag("body", *content, tag("script", self.script, nonce=self.nonce or None))
+        scripts = [tag("script", self.script, nonce=self.nonce or None)] if self.script else []
+        body = tag("body", *content, *scripts)
         return f"<!doctype html>\n{ascii_only(tag('html', head, body, lang='en'))}\n"
 
 

@@ -12,6 +12,7 @@ import typer
 from deepvm.cli.long_runs import Progress, cleaning_up, filling
 from deepvm.cli.output import Output, note, print_as, say
 from deepvm.cli.parameters import arg, flag, group, opt
+from deepvm.errors import RequestError
 
 app = group("Prove that trainings come back right: inject failures, audit what they leave, compare strategies.")
 Out = Annotated[Path, opt("Folder of the runs, and of what is found.", "DIR", "--out")]
@@ -21,7 +22,7 @@ Dir = Annotated[Path, arg("DIR", "The folder of 'deepvm lab run --out'.")]
 @app.command(short_help="Run a matrix of trainings that fail.")
 def run(
     out: Out,
-    matrix: Annotated[Path | None, arg("[MATRIX.yaml]", "Default: five minutes of small ones.")] = None,
+    matrix: Annotated[str, arg("[MATRIX.yaml]", "A file, or one of 'deepvm lab list'.")] = "quick",
     only: Annotated[str, opt("Runs whose names match, such as 'digits-*-blk*'.", "PATTERN")] = "*",
     jobs: Annotated[int, opt("Runs at once; they share the cores.", "N", min=1, max=64)] = 1,
     fresh: Annotated[bool, typer.Option("--fresh/--resume", help="Run all anew, or what is not there yet.")] = False,
@@ -34,14 +35,18 @@ def run(
     import shutil
 
     from deepvm.lab.checked import check
-    from deepvm.lab.matrix import quick_matrix, read_matrix
+    from deepvm.lab.matrix import find_matrix
+    from deepvm.lab.records import RUNS
     from deepvm.lab.running.manifest import NAME
-    from deepvm.lab.running.matrix_runner import RUNS, MatrixRunner
+    from deepvm.lab.running.matrix_runner import MatrixRunner
     from deepvm.lab.running.matrix_runner import Progress as Done
     from deepvm.reports.lab import results as shown
+    from deepvm.reports.lab.artefacts import write_all
 
-    found = quick_matrix() if matrix is None else read_matrix(matrix)
+    found = find_matrix(matrix)
     runner = MatrixRunner(found, out, only=lambda name: fnmatch.fnmatch(name, only), jobs=jobs)
+    if fresh and (out / RUNS).exists() and not (out / NAME).exists():
+        raise RequestError("out", str(out), "a folder of 'deepvm lab run', or a new one: --fresh removes its runs")
     out.mkdir(parents=True, exist_ok=True)
     with filling(out, "deepvm lab run"), cleaning_up():
         if fresh:
@@ -56,8 +61,11 @@ def run(
 
             runner.run(tell)
         checked, records = check(out)
-        suites = shown.write_all(out, checked, records)
+        written = write_all(out, checked, records)
+    suites = written.suites
     print_as(output, lambda: shown.print_run(checked, suites), lambda: shown.report_document(suites))
+    if written.missing:
+        note(written.missing)
     if checked.failures:
         note(f"'deepvm lab check {out}' lists what is wrong")
         raise typer.Exit(1)
@@ -90,13 +98,39 @@ def report(
     """
     from deepvm.lab.checked import check as checked_of
     from deepvm.reports.lab import results as shown
+    from deepvm.reports.lab.artefacts import write_all
 
     checked, records = checked_of(folder)
-    suites = shown.write_all(folder, checked, records)
+    written = write_all(folder, checked, records)
+    suites = written.suites
     print_as(output, lambda: shown.print_run(checked, suites), lambda: shown.report_document(suites))
+    if written.missing:
+        note(written.missing)
     note(f"{folder / 'report.html'} shows all of it")
     if open_page:
         typer.launch(str(folder / "report.html"))
+
+
+@app.command(short_help="Run the negative controls: each must fail its gate.")
+def selftest(output: Output = "table") -> None:
+    """Run the negative controls: each makes one mistake, and must fail its own gate and no other; exit 1 if not.
+
+    Example: deepvm lab selftest
+    """
+    import tempfile
+
+    from deepvm.lab.selftest import CONTROLS, run_all
+    from deepvm.reports.lab import controls as shown
+
+    with (
+        cleaning_up(),
+        tempfile.TemporaryDirectory(prefix="deepvm-selftest-") as folder,
+        Progress(len(CONTROLS), "negative controls") as progress,
+    ):
+        found = run_all(Path(folder), lambda _: progress.advance(1))
+    print_as(output, lambda: shown.print_tested(found), lambda: shown.tested_document(found))
+    if not all(one.right for one in found):
+        raise typer.Exit(1)
 
 
 @app.command("list", short_help="List datasets, models, strategies, faults.")

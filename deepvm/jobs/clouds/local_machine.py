@@ -13,10 +13,10 @@ from pathlib import Path
 
 from deepvm.io.atomic_write import write_bytes
 from deepvm.io.failpoints import point
+from deepvm.io.process_tree import become_subreaper, end_descendants
 from deepvm.jobs.agent.notices import ENDPOINT
 from deepvm.jobs.clouds.fake_metadata import FakeMetadata
 from deepvm.jobs.clouds.keeper import KEPT
-from deepvm.io.process_tree import become_subreaper, end_descendants
 
 _LOOK_S = 0.02
 

@@ -30,6 +30,12 @@ from deepvm.lab.records import (
 
 _HIDDEN = re.compile(r"^\.step-|^\.last|^order-")
 
+_NEEDED = (
+    *("dataset", "dataset_size", "model", "failure", "variant", "strategy", "seed", "world", "worlds"),
+    *("virtual_shards", "global_batch", "accumulate", "steps", "checkpoint_every", "strikes", "disk", "controls"),
+)
+"""Keys of a run's configuration that the audit reads."""
+
 
 @dataclass(frozen=True)
 class Records:
@@ -43,7 +49,10 @@ class Records:
     @classmethod
     def read(cls, folder: Path) -> Records:
         """Raises DataError: it is no folder of a run, or its configuration is damaged."""
-        return cls(folder, read_document(folder / CONFIG))
+        config = read_document(folder / CONFIG)
+        if missing := [key for key in _NEEDED if key not in config]:
+            raise DataError(f"{folder / CONFIG}: damaged: it has no {missing[0]}")
+        return cls(folder, config)
 
     @cached_property
     def steps(self) -> dict[int, list[dict[str, Any]]]:
@@ -212,7 +221,7 @@ def _stories(run: Records) -> Iterator[str]:
     for row in rows:
         if run.config["strategy"] is not None and row["step"] > run.config["steps"]:
             yield f"a checkpoint of step {row['step']} is recorded, of {run.config['steps']}"
-    if run.config["launcher"] == ORCHESTRATED:
+    if run.config.get("launcher") == ORCHESTRATED:
         yield from promises(run)
 
 
@@ -242,7 +251,7 @@ def _leftovers(run: Records) -> Iterator[str]:
             if row["event"] == "started" and _lives(row["pid"], run.folder):
                 yield f"process {row['pid']} of attempt {row['attempt']} lives"
                 return
-    if run.config["launcher"] == ORCHESTRATED:  # whose machines count processes by themselves
+    if run.config.get("launcher") == ORCHESTRATED:  # whose machines count processes by themselves
         yield from left_of_job(run)
 
 

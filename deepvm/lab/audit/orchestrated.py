@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from deepvm.lab.orchestrated.leftovers import STATE, left_by
+from deepvm.lab.audit.job_leftovers import STATE, left_by
 from deepvm.lab.records import EVENTS, read_lines
-from deepvm.lab.strategies.registry import heeds_orchestrator
+from deepvm.lab.strategies.strategy_registry import heeds_orchestrator
 
 _INSURANCE = "insurance"
 

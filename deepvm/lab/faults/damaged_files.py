@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
-from deepvm.lab.faults.base import Fault, Strike, Victim
+from deepvm.lab.faults.fault import Fault, Strike, Victim
 
 
 class _Damaged(Fault):

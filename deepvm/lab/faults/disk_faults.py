@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from deepvm.lab.faults.base import DiskFault, When
 from deepvm.lab.faults.disk import Faults
+from deepvm.lab.faults.fault import DiskFault, When
 
 
 class FailingDisk(DiskFault):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import ClassVar
 
-from deepvm.lab.faults.base import Fault, Moment, Strike, Worker
+from deepvm.lab.faults.fault import Fault, Moment, Strike, Worker
 
 CODE = 137
 

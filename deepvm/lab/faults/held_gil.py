@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import ClassVar
 
-from deepvm.lab.faults.base import Fault, Moment, Strike, Worker
+from deepvm.lab.faults.fault import Fault, Moment, Strike, Worker
 
 _FOR_EVER_S = 10**6
 

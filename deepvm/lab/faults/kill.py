@@ -7,7 +7,7 @@ import os
 import signal
 from typing import ClassVar
 
-from deepvm.lab.faults.base import Fault, Moment, Strike, Target, Victim, Worker
+from deepvm.lab.faults.fault import Fault, Moment, Strike, Target, Victim, Worker
 
 
 class Kill(Fault):

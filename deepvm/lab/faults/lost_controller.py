@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from deepvm.lab.faults.base import MachineFault, Machines, Strike
+from deepvm.lab.faults.fault import MachineFault, Machines, Strike
 
 
 class LostController(MachineFault):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from deepvm.lab.faults.base import Fault, Strike, Victim
+from deepvm.lab.faults.fault import Fault, Strike, Victim
 
 
 class LostNode(Fault):

@@ -8,7 +8,7 @@ import resource
 import signal
 from typing import ClassVar
 
-from deepvm.lab.faults.base import Fault, Moment, Strike, Worker
+from deepvm.lab.faults.fault import Fault, Moment, Strike, Worker
 
 
 class Segfault(Fault):

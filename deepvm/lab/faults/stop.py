@@ -8,7 +8,7 @@ import signal
 import time
 from typing import ClassVar
 
-from deepvm.lab.faults.base import Fault, Strike, Victim
+from deepvm.lab.faults.fault import Fault, Strike, Victim
 
 
 class Stop(Fault):

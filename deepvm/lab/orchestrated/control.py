@@ -9,12 +9,12 @@ the job has started is killed. ``restart SECONDS`` there kills the controller, a
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import select
 import signal
 import sys
 import time
-import traceback
 from pathlib import Path
 
 from deepvm.errors import DeepVMError
@@ -27,11 +27,14 @@ from deepvm.jobs.submission import cloud_of, resumed, submit
 from deepvm.lab.orchestrated.job import NAME, JobPlace
 
 RESTART = "restart"
+
+log = logging.getLogger("deepvm.lab")
 _LOOK_S = 0.02
 
 
 def main() -> None:
     """Keep the job's controller, until the job is over or nobody wants it any more."""
+    logging.basicConfig(format="%(asctime)s %(message)s")
     place = JobPlace(Path(sys.argv[1]))
     become_subreaper()  # machines are nobody's children otherwise, and outlive all that could end them
     controller, code, rest = _started(place), 1, b""
@@ -69,12 +72,11 @@ def _started(place: JobPlace) -> int:
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         code = _control(place)
-    except DeepVMError as error:
-        sys.stderr.write(f"{type(error).__name__}: {error}\n")
-        sys.stderr.flush()
-    except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
+    except BaseException as error:
+        if isinstance(error, DeepVMError):
+            log.error("%s", error)
+        else:
+            log.exception("the controller has ended")
     os._exit(code)
 
 

@@ -21,7 +21,7 @@ _NOBODY = 2**31 - 1
 
 @dataclass
 class JobMachines:
-    """As :class:`deepvm.lab.faults.base.Machines`, what faults may use.
+    """As :class:`deepvm.lab.faults.fault.Machines`, what faults may use.
 
     Attributes:
         folder: of the run. place: of its job. placed: the machine of each rank of the generation that runs.

@@ -6,7 +6,6 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import sys
 import traceback
 from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
@@ -25,6 +24,15 @@ class Forkserver(Launcher):
         """Start nothing yet."""
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["deepvm.lab.training.trainer", "torch._dynamo"])
+        self._ready = False
+
+    def ready(self) -> None:
+        """Have the server load torch, which takes seconds."""
+        if not self._ready:
+            first = self._context.Process(target=_nothing, daemon=True)
+            first.start()
+            first.join()
+            self._ready = True
 
     def start(self, order: Path, world: int, port: int) -> Attempt:
         """Fork the ranks."""
@@ -60,6 +68,10 @@ class _Forked(Attempt):
             process.join(_GONE_S)
 
 
+def _nothing() -> None:
+    """A first child."""
+
+
 def _work(order: str, log: str, rank: int, world: int, port: int) -> None:
     """A rank: it ends with its parent, and says what happens into a file."""
     follow_parent(os.getppid(), signal.SIGKILL)
@@ -74,7 +86,6 @@ def _work(order: str, log: str, rank: int, world: int, port: int) -> None:
     try:
         trainer.main(order)
     except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
+        os.write(2, traceback.format_exc().encode())
         os._exit(1)
     os._exit(0)  # threads of gloo outlive the group, and abort an interpreter that ends (torch 2.13)

@@ -1,12 +1,10 @@
-"""How the ranks of an attempt are started: an interface, and its registry."""
+"""How the ranks of an attempt are started."""
 
 from __future__ import annotations
 
-import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
 
 class Attempt(ABC):
@@ -37,6 +35,10 @@ class Attempt(ABC):
 class Launcher(ABC):
     """Starts ranks on this machine."""
 
+    def ready(self) -> None:
+        """Load what ranks are made from: else the first run would be measured with it. May be called again."""
+        return
+
     @abstractmethod
     def start(self, order: Path, world: int, port: int) -> Attempt:
         """Start ``world`` ranks of the attempt that is described in a file; rank 0 listens at ``port``."""
@@ -44,15 +46,3 @@ class Launcher(ABC):
     def close(self) -> None:
         """End what helps it, if anything does."""
         return
-
-
-LAUNCHERS = {
-    "forkserver": "deepvm.lab.running.forkserver:Forkserver",
-    "torchrun": "deepvm.lab.running.torchrun:Torchrun",
-}
-"""Name -> ``module:class``, imported when first used."""
-
-
-def find_launcher(name: str) -> type[Launcher]:
-    """The class of a launcher."""
-    return cast("type[Launcher]", pkgutil.resolve_name(LAUNCHERS[name]))

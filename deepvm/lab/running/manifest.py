@@ -6,15 +6,12 @@ import csv
 import hashlib
 import io
 import json
-import platform
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from deepvm.errors import DataError
 from deepvm.io.atomic_write import write_bytes
@@ -55,11 +52,9 @@ class Row:
 _COLUMNS = [column.name for column in fields(Row)]
 
 
-def key_of(config: Mapping[str, Any]) -> str:
+def key_of(config: Mapping[str, Any], environment: Mapping[str, str]) -> str:
     """16 hex digits that change with whatever may change a run."""
-    from deepvm import __version__
-
-    about = [config, __version__, torch.__version__, platform.python_version(), platform.machine()]
+    about = [config, dict(environment)]
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -7,24 +7,26 @@ import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from deepvm.errors import DataError, RequestError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.lab.audit.gates import Records, judged
-from deepvm.lab.faults.registry import find_fault
+from deepvm.lab.audit.references import with_references
+from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.geometry import Geometry
-from deepvm.lab.matrix import MatrixFile, Run, runs_of
-from deepvm.lab.records import AUDIT, CONFIG, ORCHESTRATED
-from deepvm.lab.running.launcher import Launcher, find_launcher
+from deepvm.lab.matrix import MatrixFile, Run, reference_of, runs_of
+from deepvm.lab.plan import Plan
+from deepvm.lab.records import AUDIT, CONFIG, ENVIRONMENT, ORCHESTRATED, RUNS, read_document
+from deepvm.lab.running.environment import environment
+from deepvm.lab.running.launcher import Launcher
+from deepvm.lab.running.launchers import find_launcher
 from deepvm.lab.running.manifest import Manifest, Row, RunState, key_of
-from deepvm.lab.running.supervisor import Plan, Supervisor
-from deepvm.lab.strategies.registry import find_strategy
+from deepvm.lab.running.supervisor import Supervisor
+from deepvm.lab.strategies.strategy_registry import find_strategy
 from deepvm.lab.training.datasets import load
-
-RUNS = "runs"
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,8 @@ def config_of(matrix: MatrixFile, run: Run, dataset_size: int) -> dict[str, Any]
         "variant": run.variant,
         "strategy": run.strategy,
         "seed": run.seed,
-        "world": max(world for _, world in matrix.worlds),
-        "worlds": [list(one) for one in matrix.worlds],
+        "world": max(world for _, world in run.worlds),
+        "worlds": [list(one) for one in run.worlds],
         "min_world": matrix.min_world,
         "virtual_shards": matrix.shards,
         "global_batch": matrix.global_batch,
@@ -86,7 +88,7 @@ class MatrixRunner:
         if not chosen:
             raise RequestError("only", "", f"a pattern of one of {', '.join(run.name for run in every[:8])}")
         self.runs = _with_references(chosen, every)
-        self._local = threading.local()
+        self._stopping = threading.Event()
 
     def run(self, tell: Callable[[Progress], None] = lambda progress: None) -> list[Row]:
         """Run what is not there yet; undisturbed runs first, which others are compared with."""
@@ -97,7 +99,7 @@ class MatrixRunner:
         done: list[Row] = []
         try:
             for calm in (True, False):
-                runs = [run for run in self.runs if (not run.strikes and not run.disk) is calm]
+                runs = [run for run in self.runs if run.undisturbed is calm]
                 with ThreadPoolExecutor(self._jobs) as pool:
                     pending = {pool.submit(self._one, run, launcher) for run in runs}
                     try:
@@ -109,6 +111,7 @@ class MatrixRunner:
                                 done.append(row)
                                 tell(Progress(len(done), len(self.runs), row))
                     except BaseException:
+                        self._stopping.set()
                         for future in pending:
                             future.cancel()
                         raise
@@ -120,100 +123,81 @@ class MatrixRunner:
     def _one(self, run: Run, launcher: Launcher | None) -> Row:
         folder = self._out / RUNS / run.name
         config = config_of(self._matrix, run, self._sizes[run.suite.dataset.name])
-        key = key_of(config)
-        if self._stands(folder, config):
-            return self._row(run, key, folder, RunState.SKIPPED)
+        about = environment(self._out)
+        key = key_of(config, about)
+        if (records := _standing(folder, config, key)) is not None:
+            return _row(run, key, records, RunState.SKIPPED)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         write_bytes(folder / CONFIG, json.dumps(config, indent=1).encode())
+        write_bytes(folder / ENVIRONMENT, json.dumps(about, indent=1).encode())
         in_memory = run.strategy is not None and find_strategy(run.strategy).in_memory
-        plan = Plan(folder, config, self._matrix.worlds, run.strikes, run.disk, in_memory=in_memory)
-        ended = _supervised(plan, launcher)
-        reasons = judged(self._records(folder)) if ended else {}
-        if ended:
-            write_bytes(folder / AUDIT, json.dumps({"gates": reasons}, indent=1).encode())
-        state = RunState.FAILED if not ended else RunState.INVALID if any(reasons.values()) else RunState.COMPLETED
-        return self._row(run, key, folder, state)
+        plan = Plan(folder, config, run.worlds, run.strikes, run.disk, in_memory=in_memory)
+        ended = self._supervised(plan, launcher)
+        records = with_references(Records.read(folder), folder.parent)
+        if not ended:
+            why = f"steps: it ended as {records.supervisor['state']}"
+            return _row(run, key, records, RunState.FAILED, why)
+        gates = judged(records)
+        write_bytes(folder / AUDIT, json.dumps({"key": key, "gates": gates}, indent=1).encode())
+        reason = next((f"{gate}: {why}" for gate, why in gates.items() if why), "")
+        return _row(run, key, records, RunState.INVALID if reason else RunState.COMPLETED, reason)
 
-    def _stands(self, folder: Path, config: Mapping[str, Any]) -> bool:
-        """Whether a run is there, as it would be made now, and passes all gates once more."""
-        if not (folder / AUDIT).exists():
-            return False
-        try:
-            records = self._records(folder)
-            return dict(records.config) == json.loads(json.dumps(config)) and not any(judged(records).values())
-        except DataError:
-            return False
+    def _supervised(self, plan: Plan, launcher: Launcher | None) -> bool:
+        """Run a plan to its end; without a launcher as a job of ``deepvm run``."""
+        if launcher is None:
+            from deepvm.lab.orchestrated.job_supervisor import JobSupervisor  # loads all of the orchestrator
 
-    def _records(self, folder: Path) -> Records:
-        return with_references(Records.read(folder), folder.parent)
-
-    def _row(self, run: Run, key: str, folder: Path, state: RunState) -> Row:
-        records = self._records(folder)
-        supervisor = records.supervisor
-        reasons = judged(records) if state is not RunState.FAILED else {"steps": f"it ended as {supervisor['state']}"}
-        reason = next((f"{gate}: {why}" for gate, why in reasons.items() if why), "")
-        wall_s = float(supervisor["wall_s"])
-        done = 1 + max((step for step, _ in records.owners), default=-1)
-        suite = run.suite
-        names = (suite.dataset.name, suite.model.name, suite.failure, run.variant)
-        goodput = round(done / wall_s, 4) if wall_s else 0.0
-        return Row(
-            key, run.name, *names, run.seed, state.value, round(wall_s, 3), goodput, int(supervisor["restarts"]), reason
-        )
+            return JobSupervisor(plan, self._stopping).run()
+        launcher.ready()
+        return Supervisor(plan, launcher, self._stopping).run()
 
 
-def _supervised(plan: Plan, launcher: Launcher | None) -> bool:
-    """Run a plan to its end; without a launcher as a job of ``deepvm run``."""
-    if launcher is not None:
-        return Supervisor(plan, launcher).run()
-    from deepvm.lab.orchestrated.supervisor import JobSupervisor  # loads all of the orchestrator
-
-    return JobSupervisor(plan).run()
-
-
-def with_references(records: Records, runs: Path) -> Records:
-    """With the final parameters of the undisturbed runs of the same training, those beside it."""
-    finals = []
-    for path in sorted(runs.glob("*/" + CONFIG)):
-        other = records if path.parent == records.folder else Records.read(path.parent)
-        if other.config["strikes"] or other.config["disk"] or not _same(records.config, other.config):
-            continue
-        try:
-            finals.append(other.final)
-        except DataError:
-            continue
-    return replace(records, references=tuple(finals))
+def _standing(folder: Path, config: Mapping[str, Any], key: str) -> Records | None:
+    """The records of a run that is there as it would be made now, and passes all gates once more."""
+    try:
+        if read_document(folder / AUDIT).get("key") != key:
+            return None
+        records = with_references(Records.read(folder), folder.parent)
+        same = dict(records.config) == json.loads(json.dumps(config))
+        return records if same and not any(judged(records).values()) else None
+    except DataError:
+        return None
 
 
-_SAME = ("dataset", "dataset_size", "model", "seed", "global_batch", "accumulate", "steps", "virtual_shards")
-
-
-def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two runs should end with the same parameters."""
-    worlds = one["virtual_shards"] or one["worlds"] == other["worlds"]
-    return bool(worlds) and all(one[key] == other[key] for key in _SAME)
+def _row(run: Run, key: str, records: Records, state: RunState, reason: str = "") -> Row:
+    wall_s, restarts = float(records.supervisor["wall_s"]), int(records.supervisor["restarts"])
+    done = 1 + max((step for step, _ in records.owners), default=-1)
+    suite = run.suite
+    return Row(
+        key=key,
+        run=run.name,
+        dataset=suite.dataset.name,
+        model=suite.model.name,
+        failure=suite.failure,
+        variant=run.variant,
+        seed=run.seed,
+        state=state.value,
+        wall_s=round(wall_s, 3),
+        goodput=round(done / wall_s, 4) if wall_s else 0.0,
+        restarts=restarts,
+        reason=reason,
+    )
 
 
 def _with_references(chosen: Sequence[Run], every: Sequence[Run]) -> list[Run]:
     """With an undisturbed run for each training, because others are compared with it."""
     found = list(chosen)
     for run in chosen:
-        alike = [r for r in found if _trains_alike(r, run) and not r.strikes and not r.disk]
-        if not alike:
-            calm = [r for r in every if _trains_alike(r, run) and not r.strikes and not r.disk]
-            found.append(calm[0] if calm else _undisturbed(run))
+        if not any(_trains_alike(one, run) for one in found):
+            found.append(next((one for one in every if _trains_alike(one, run)), reference_of(run)))
     return found
 
 
 def _trains_alike(one: Run, other: Run) -> bool:
-    return (one.suite.dataset, one.suite.model, one.seed) == (other.suite.dataset, other.suite.model, other.seed)
-
-
-def _undisturbed(run: Run) -> Run:
-    from deepvm.lab.matrix import CALM, NONE, Suite
-
-    return Run(Suite(run.suite.dataset, run.suite.model, CALM), NONE, None, run.seed, ())
+    """Whether the first is undisturbed, and should end with the parameters of the other."""
+    names = [(run.suite.dataset, run.suite.model, run.seed) for run in (one, other)]
+    return one.undisturbed and names[0] == names[1]
 
 
 def _path(text: str | None) -> Path | None:

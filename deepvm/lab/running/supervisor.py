@@ -9,15 +9,16 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from deepvm.io.atomic_write import write_bytes
-from deepvm.lab.faults.base import Strike, When
-from deepvm.lab.faults.registry import find_fault
+from deepvm.lab.faults.fault_registry import find_fault
+from deepvm.lab.plan import Plan, StoppedError
 from deepvm.lab.records import SUPERVISOR, events_of, read_lines, steps_of
 from deepvm.lab.running.launcher import Attempt, Launcher
 from deepvm.lab.running.memory_node import MemoryNode
@@ -30,28 +31,9 @@ _MOST_UNPLANNED = 2
 _TAIL = 20
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What is to be run.
-
-    Attributes:
-        folder: of the run. config: as in ``config.json``. worlds: steps, with the number of ranks from there on.
-            strikes: failures in their order. disk: faults of the disk, by name. hang_s: without a step for so long, an
-            attempt hangs. in_memory: whether it needs a memory node.
-    """
-
-    folder: Path
-    config: Mapping[str, Any]
-    worlds: Sequence[tuple[int, int]]
-    strikes: Sequence[Strike] = ()
-    disk: Mapping[str, When] = field(default_factory=dict)
-    hang_s: float = 15.0
-    in_memory: bool = False
-
-
 @dataclass
 class _Watched:
-    """A running attempt; as :class:`deepvm.lab.faults.base.Victim`, what faults from outside may use."""
+    """A running attempt; as :class:`deepvm.lab.faults.fault.Victim`, what faults from outside may use."""
 
     folder: Path
     number: int
@@ -109,9 +91,9 @@ class _Tail:
 class Supervisor:
     """Of one run."""
 
-    def __init__(self, plan: Plan, launcher: Launcher, say: Callable[[str], None] = lambda text: None) -> None:
-        """Start nothing yet; ``say`` is told what happens, for people."""
-        self._plan, self._launcher, self._say = plan, launcher, say
+    def __init__(self, plan: Plan, launcher: Launcher, stopping: threading.Event | None = None) -> None:
+        """Start nothing yet; once ``stopping`` is set, the run is given up."""
+        self._plan, self._launcher, self._stopping = plan, launcher, stopping or threading.Event()
         self._left = list(plan.strikes)
         self._attempts: list[dict[str, Any]] = []
         self._reached = 0
@@ -187,6 +169,8 @@ class Supervisor:
         moved, stepped = time.monotonic(), False
         outside = [one for one in self._left if find_fault(one.fault).moment_of(one) is None]
         while True:
+            if self._stopping.is_set():
+                raise StoppedError
             for log in watched.logs:
                 if log.look():
                     moved, stepped = time.monotonic(), True
@@ -194,7 +178,6 @@ class Supervisor:
                 strike = outside.pop(0)
                 time.sleep(strike.delay_s)
                 watched.struck[strike.key] = time.time()
-                self._say(f"{strike.fault} at step {strike.step}")
                 if self._gives_up("failed"):
                     return "failed", time.time()
                 find_fault(strike.fault).strike_from_outside(strike, watched)
@@ -221,7 +204,6 @@ class Supervisor:
             causes = causes or ["hang"]
         for log in watched.logs:
             log.look()
-        joined = _latest(events, "joined")
         restored = [row for rows in events for row in rows if row["event"] == "restored"]
         before = self._attempts[-1] if self._attempts else None
         facts: dict[str, Any] = {
@@ -243,7 +225,9 @@ class Supervisor:
         if state != "completed":
             facts["detect_s"] = detected - max(struck.values()) if causes and struck else None
         if before is not None and before["state"] != "completed":
-            facts["restart_s"] = joined - before["detected"] if joined is not None else None
+            # until restoring begins: ranks are there, have met, and have data and model
+            ready = [row["time"] - row["seconds"] for row in restored]
+            facts["restart_s"] = max(ready) - before["detected"] if len(ready) == watched.world else None
             facts["restore_s"] = max((row["seconds"] for row in restored), default=None)
             facts["replay_s"] = self._replayed(watched, restored)
         if state == "failed" and not causes:
@@ -276,11 +260,6 @@ class Supervisor:
             "attempts": self._attempts,
         }
         write_bytes(self._plan.folder / SUPERVISOR, json.dumps(document, indent=1).encode())
-
-
-def _latest(events: Sequence[Sequence[Mapping[str, Any]]], name: str) -> float | None:
-    found = [row["time"] for rows in events for row in rows if row["event"] == name]
-    return max(found) if len(found) == len(events) else None
 
 
 def _last_lines(path: Path) -> list[str]:

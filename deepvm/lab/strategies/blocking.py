@@ -9,9 +9,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from deepvm.lab.strategies.base import CheckpointRow, Setting, Strategy
 from deepvm.lab.strategies.checkpoint_files import CheckpointFiles
-from deepvm.lab.training.state import State
+from deepvm.lab.strategies.state import State
+from deepvm.lab.strategies.strategy import CheckpointRow, Setting, Strategy
 
 
 class Blocking(Strategy):

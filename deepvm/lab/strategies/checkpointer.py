@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import ClassVar
 
 from deepvm.checkpoint.checkpointer import Checkpointer
 from deepvm.checkpoint.training.save_handle import Handle
-from deepvm.lab.strategies.base import CheckpointRow, Setting, Strategy, due
-from deepvm.lab.training.state import State
+from deepvm.lab.strategies.state import State
+from deepvm.lab.strategies.strategy import CheckpointRow, Setting, Strategy, due
 
 
 class Deepvm(Strategy):
@@ -20,7 +21,7 @@ class Deepvm(Strategy):
         super().__init__(state, setting)
         extra = {"scheduler": state.scheduler, "sampler": state.sampler}
         setting.folder.mkdir(parents=True, exist_ok=True)
-        tiers = [*setting.tiers, setting.folder] if self.in_memory else [setting.folder]
+        tiers: list[str | Path] = [*setting.tiers, setting.folder] if self.in_memory else [setting.folder]
         self._made = Checkpointer(
             model=state.trained,
             optimizer=state.optimizer,

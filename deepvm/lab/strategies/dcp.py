@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from deepvm.checkpoint.files.epoch_file import EpochFile
-from deepvm.lab.strategies.base import CheckpointRow, Setting, Strategy
 from deepvm.lab.strategies.blocking import barrier
-from deepvm.lab.training.state import State, random_states, set_random_states
+from deepvm.lab.strategies.state import State, random_states, set_random_states
+from deepvm.lab.strategies.strategy import CheckpointRow, Setting, Strategy
 
 
 class Dcp(Strategy):

@@ -7,9 +7,9 @@ import threading
 import time
 from typing import Any
 
-from deepvm.lab.strategies.base import CheckpointRow, Setting
 from deepvm.lab.strategies.blocking import Blocking, barrier
-from deepvm.lab.training.state import State
+from deepvm.lab.strategies.state import State
+from deepvm.lab.strategies.strategy import CheckpointRow, Setting
 
 
 class Overlapped(Blocking):

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from deepvm.lab.strategies.base import CheckpointRow
 from deepvm.lab.strategies.blocking import Blocking, barrier
+from deepvm.lab.strategies.strategy import CheckpointRow
 
 
 class PlainSave(Blocking):

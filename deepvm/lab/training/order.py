@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deepvm.lab.faults.base import Strike, When
-from deepvm.lab.faults.base import Target as _Target
+from deepvm.lab.faults.fault import Strike, When
+from deepvm.lab.faults.fault import Target as _Target
 
 
 @dataclass(frozen=True)

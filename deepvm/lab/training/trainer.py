@@ -22,17 +22,17 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from deepvm.io.atomic_write import write_bytes
-from deepvm.lab.faults.base import DiskFault, Moment, Strike
 from deepvm.lab.faults.disk import FaultyDisk, combined
-from deepvm.lab.faults.registry import find_fault
+from deepvm.lab.faults.fault import DiskFault, Moment, Strike
+from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.geometry import ResumableSampler, ids_hash
 from deepvm.lab.records import CHECKPOINTS, FINAL, Events, Lines, steps_of
-from deepvm.lab.strategies.base import CheckpointRow, Setting, Strategy, due
-from deepvm.lab.strategies.registry import find_strategy
+from deepvm.lab.strategies.state import State, seed_all
+from deepvm.lab.strategies.strategy import CheckpointRow, Setting, Strategy, due
+from deepvm.lab.strategies.strategy_registry import find_strategy
 from deepvm.lab.training.datasets import load
 from deepvm.lab.training.models import build, loss_of
 from deepvm.lab.training.order import Order
-from deepvm.lab.training.state import State, seed_all
 from deepvm.lab.training.virtual_shards import VirtualShards
 
 _WARM_UPS = 2
@@ -40,7 +40,7 @@ _MISTAKEN_STEP, _ORPHAN_S = 25, 0.1
 
 
 class Trainer:
-    """A rank; as :class:`deepvm.lab.faults.base.Worker`, what faults in a worker may use."""
+    """A rank; as :class:`deepvm.lab.faults.fault.Worker`, what faults in a worker may use."""
 
     def __init__(self, order: Order, rank: int, world: int) -> None:
         """Join the others."""

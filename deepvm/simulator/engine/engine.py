@@ -233,8 +233,9 @@ class _Engine:
         """How long replacements have been paid for whose machines are noticed, and not gone yet."""
         if not self._job.proactive_replacement:
             return np.zeros(len(rows))
-        now, notice = r.now[rows, None], np.maximum(r.notice[rows], r.asked[rows])
-        return np.where(r.notice[rows] < r.death[rows], np.maximum(now - notice, 0.0), 0.0).sum(1)
+        since = np.maximum(r.notice[rows], r.asked[rows])
+        noticed = (r.notice[rows] < r.death[rows]) & (since < r.now[rows, None])
+        return np.asarray(np.where(noticed, r.now[rows, None] - since, 0.0).sum(1))
 
     def _noticed(self, r: Runs, which: Rows, machine: Rows, when: Array) -> list[tuple[Rows, int]]:
         """The machines that have trained with those that are lost, and are noticed: rows and machine of each."""

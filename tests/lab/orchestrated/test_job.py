@@ -13,11 +13,11 @@ import pytest
 from support.lab_jobs import SAMPLES, matrix_of
 
 from deepvm.jobs.jobfile import read_job_file
-from deepvm.lab.faults.base import Machines, Strike
-from deepvm.lab.faults.registry import find_fault
+from deepvm.lab.audit.job_leftovers import STATE, left_by
+from deepvm.lab.faults.fault import Machines, Strike
+from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.matrix import runs_of
 from deepvm.lab.orchestrated.job import ORDER, JobPlace, job_document, write_job
-from deepvm.lab.orchestrated.leftovers import STATE, left_by
 from deepvm.lab.orchestrated.rank import order_of
 from deepvm.lab.running.matrix_runner import config_of
 from deepvm.lab.training.order import Order

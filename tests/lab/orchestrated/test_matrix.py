@@ -9,8 +9,8 @@ import yaml
 from support.lab_jobs import matrix_of
 
 from deepvm.errors import DeepVMError
-from deepvm.lab.faults.base import MachineFault
-from deepvm.lab.faults.registry import FAULTS, find_fault
+from deepvm.lab.faults.fault import MachineFault
+from deepvm.lab.faults.fault_registry import FAULTS, find_fault
 from deepvm.lab.matrix import FORMAT, runs_of
 
 MACHINE_FAULTS = [name for name in FAULTS if isinstance(find_fault(name), MachineFault)]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from deepvm.lab.audit.gates import GATES, Records
+from deepvm.lab.audit.gates import _NEEDED, GATES, Records
 
 STEPS, EVERY = 60, 20
 
@@ -38,7 +38,8 @@ class Job:
 
     def failed(self) -> dict[str, str]:
         """The reasons of the gates of stories and leftovers, of those that are not passed."""
-        config = {"steps": STEPS, "checkpoint_every": EVERY, "world": 1, "strategy": self.strategy, "disk": {}}
+        config: dict[str, Any] = dict.fromkeys(_NEEDED)
+        config |= {"steps": STEPS, "checkpoint_every": EVERY, "world": 1, "strategy": self.strategy, "disk": {}}
         strikes = [{"fault": fault, "key": f"{fault}-{step}-0", "ends": True} for fault, step in self.strikes]
         config |= {"strikes": strikes, "launcher": "deepvm-run"}
         supervisor = {"state": "completed", "restarts": 2, "attempts": self.attempts, "left": self.left}

@@ -20,8 +20,9 @@ It shares no code with deepvm/simulator but the policies. The model (Spotify the
   to save: the VM is let go when it is prepared.
 * Without an emergency save the replacement is asked for at the preemption. ``proactive_replacement``: at the notice;
   its life counts from there, its preparation begins when it is allocated and the old VM is done, and the time for
-  which there are two of them is paid twice, also where the job ends before the old one. Allocation and preparation of which the old VM's training hides a part
-  count with the rest. Replacements are prepared in ``warm_preparation_s`` where that is given.
+  which there are two of them is paid twice, also where the job ends before the old one. Allocation and preparation of
+  which the old VM's training hides a part count with the rest. Replacements are prepared in ``warm_preparation_s``
+  where that is given.
 * ``vms``: the first loss stops all; the lost one is replaced, the others keep their lives. Each has an allocation of
   its own, and the last to come is waited for; one preparation for all. No training begins with a VM that is noticed:
   with the one that is lost, or let go behind an emergency save, those go whose notice has come by then; and while all

@@ -25,7 +25,8 @@ the deadline adds:
 * If no step fits, the market is changed there and then. The VMs that are given back are paid until the version that was
   just made is durable, or until one of them is lost; if one is, the version is lost too.
 * ``proactive_replacement``: the notice brings a spot VM. If the job goes to on-demand at the loss, that one is given
-  back, and paid until then, as at any other change and at the end; it uses up no life. The VMs on demand are asked for at the loss.
+  back, and paid until then, as at any other change of the market and at the end; it uses up no life. The VMs on demand
+  are asked for at the loss.
 * The bill: each VM's time at the price of its market.
 """
 

@@ -9,23 +9,23 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from deepvm.errors import DataError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.jobs.decisions.states import Job
-from deepvm.lab.faults.registry import find_fault
+from deepvm.lab.audit.job_leftovers import left_by
+from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.orchestrated.control import RESTART
 from deepvm.lab.orchestrated.job import ORDER, JobPlace, job_document, write_job
-from deepvm.lab.orchestrated.leftovers import left_by
 from deepvm.lab.orchestrated.machines import JobMachines
 from deepvm.lab.orchestrated.rank import PLACED
 from deepvm.lab.orchestrated.record import JobRecord
+from deepvm.lab.plan import Plan, StoppedError
 from deepvm.lab.records import EVENTS, SUPERVISOR, events_of, read_lines, steps_of
-from deepvm.lab.running.supervisor import Plan
 from deepvm.lab.training.order import Order
 
 _LOOK_S, _STUCK_S, _GONE_S = 0.01, 240.0, 15.0
@@ -55,9 +55,9 @@ class _Log:
 class JobSupervisor:
     """Of one run."""
 
-    def __init__(self, plan: Plan, say: Callable[[str], None] = lambda text: None) -> None:
-        """Start nothing yet; ``say`` is told what happens, for people."""
-        self._plan, self._say, self._place = plan, say, JobPlace(plan.folder)
+    def __init__(self, plan: Plan, stopping: threading.Event | None = None) -> None:
+        """Start nothing yet; once ``stopping`` is set, the run is given up."""
+        self._plan, self._stopping, self._place = plan, stopping or threading.Event(), JobPlace(plan.folder)
         self._logs = [_Log(plan.folder / steps_of(rank)) for rank in range(plan.config["world"])]
         self._outside = [one for one in plan.strikes if find_fault(one.fault).moment_of(one) is None]
         self._struck: dict[str, tuple[float, int]] = {}
@@ -100,6 +100,8 @@ class JobSupervisor:
         assert self._process is not None
         moved = time.monotonic()
         while self._process.poll() is None and time.monotonic() - moved < _STUCK_S:
+            if self._stopping.is_set():
+                raise StoppedError
             if any([log.look() for log in self._logs]) or self._strike():
                 moved = time.monotonic()
             time.sleep(_LOOK_S)
@@ -118,7 +120,6 @@ class JobSupervisor:
         self._struck[strike.key] = time.time(), attempt
         self._ending = attempt if fault.ends else self._ending
         self._outside.remove(strike)
-        self._say(f"{strike.fault} at step {strike.step}")
         fault.strike_from_outside(strike, machines)
         return True
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from deepvm.lab.training.state import State
+from deepvm.lab.strategies.state import State
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pkgutil
 from typing import cast
 
-from deepvm.lab.faults.base import Fault
+from deepvm.lab.faults.fault import Fault
 
 FAULTS = {
     "exit": "deepvm.lab.faults.exit:Exit",
@@ -21,9 +21,9 @@ FAULTS = {
     "enospc": "deepvm.lab.faults.disk_faults:FullDisk",
     "slow": "deepvm.lab.faults.disk_faults:SlowDisk",
     "node": "deepvm.lab.faults.lost_node:LostNode",
-    "loss": "deepvm.lab.faults.lost_machine:LostMachine",
-    "notice": "deepvm.lab.faults.notice:Notice",
-    "rebalance": "deepvm.lab.faults.rebalance:Rebalance",
+    "loss": "deepvm.lab.faults.taken_machines:LostMachine",
+    "notice": "deepvm.lab.faults.taken_machines:Notice",
+    "rebalance": "deepvm.lab.faults.taken_machines:Rebalance",
     "controller": "deepvm.lab.faults.lost_controller:LostController",
 }
 """Name -> ``module:class``, imported when first used."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pkgutil
 from typing import cast
 
-from deepvm.lab.strategies.base import Strategy
+from deepvm.lab.strategies.strategy import Strategy
 
 STRATEGIES = {
     "blocking": "deepvm.lab.strategies.blocking:Blocking",

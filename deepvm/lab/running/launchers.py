@@ -1,0 +1,19 @@
+"""The launchers by the names of matrix files: a new one is a file beside this one and a line here."""
+
+from __future__ import annotations
+
+import pkgutil
+from typing import cast
+
+from deepvm.lab.running.launcher import Launcher
+
+LAUNCHERS = {
+    "forkserver": "deepvm.lab.running.forkserver:Forkserver",
+    "torchrun": "deepvm.lab.running.torchrun:Torchrun",
+}
+"""Name -> ``module:class``, imported when first used."""
+
+
+def find_launcher(name: str) -> type[Launcher]:
+    """The class of a launcher."""
+    return cast("type[Launcher]", pkgutil.resolve_name(LAUNCHERS[name]))

@@ -1,0 +1,198 @@
+"""``deepvm lab``: what people type, what they see, and the exit codes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support.command import Run
+from support.lab.made_runs import make_calm, make_run
+from support.lab.small_matrix import MATRIX, RUNS
+
+from deepvm.lab.running.manifest import Manifest, Row
+
+pytestmark = pytest.mark.xdist_group("lab")
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    """A folder of two runs that are right, written by hand."""
+    out = tmp_path / "out"
+    make_calm(out / "runs" / RUNS[0])
+    make_run(out / "runs" / RUNS[1])
+    manifest = Manifest(out)
+    for run, failure, variant in ((RUNS[0], "calm", "none"), (RUNS[1], "base", "blk")):
+        manifest.add(Row("0" * 16, run, "tokens", "gpt-tiny", failure, variant, 3, "completed", 10.0, 2.0, 0))
+    return out
+
+
+@pytest.fixture(scope="module")
+def matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("matrix") / "m.yaml"
+    path.write_text(MATRIX)
+    return path
+
+
+def test_a_matrix_is_run_checked_and_reported(run: Run, matrix: Path, tmp_path: Path) -> None:
+    out = tmp_path / "lab"
+    code, text, err = run("lab", "run", matrix, "--out", out, "-o", "json")
+    assert code == 0, err
+    document = json.loads(text)
+    assert document["schema_version"] == "deepvm.lab-report/1"
+    (suite,) = document["suites"]
+    assert (suite["dataset"], suite["model"], suite["failure"]) == ("tokens", "gpt-tiny", "base")
+    assert set(suite["variants"]) == {"none", "blk", "ovl"}
+    assert suite["variants"]["blk"]["restarts"] == 1 and suite["variants"]["blk"]["audit"] == "pass"
+    assert set(suite["variants"]["blk"]["recovery_s"]) == {"detect", "restart", "restore", "replay"}
+    assert suite["paired"]["ovl_over_blk"]["n"] == 1
+
+    code, text, _ = run("lab", "check", out, "-o", "json")
+    document = json.loads(text)
+    assert code == 0 and (document["runs"], document["passed"], document["failures"]) == (3, 3, [])
+    assert set(document["gates"]) == {
+        *("steps", "samples", "replays", "parameters", "failures", "stories", "leftovers", "artefacts")
+    }
+    assert all(gate == {"passed": 3, "failed": 0} for gate in document["gates"].values())
+
+    began = time.monotonic()
+    code, text, err = run("lab", "run", matrix, "--out", out)
+    assert code == 0 and "3 of 3 runs pass all gates" in text and time.monotonic() - began < 20
+    with (out / "manifest.csv").open() as file:
+        assert {row["state"] for row in csv.DictReader(file)} == {"skipped_exists"}
+
+    code, _, err = run("lab", "report", out)
+    assert code == 0 and "report.html" in err and "<html" in (out / "report.html").read_text().lower()
+    for name in ("summary.csv", "detailed_table.csv", "analysis.md", "tokens-gpt-tiny-base_publishable.json"):
+        assert (out / name).stat().st_size
+
+
+def test_only_some_runs(run: Run, matrix: Path, tmp_path: Path) -> None:
+    code, _, err = run("lab", "run", matrix, "--out", tmp_path / "lab", "--only", "*-none-*", "-o", "json")
+    assert code == 0, err
+    assert [p.name for p in (tmp_path / "lab" / "runs").iterdir()] == [RUNS[0]]
+    code, _, err = run("lab", "run", matrix, "--out", tmp_path / "lab", "--only", "nothing")
+    assert code == 2 and "--only" in err and RUNS[1] in err
+
+
+def test_failures_of_gates_are_listed_and_the_exit_code_is_1(run: Run, made: Path) -> None:
+    (made / "runs" / RUNS[1] / "final.sha256").write_text("0" * 64)
+    code, out, _ = run("lab", "check", made)
+    assert code == 1 and "1 of 2 runs pass all gates" in out and "other parameters than those" in out
+    code, out, _ = run("lab", "check", made, "-o", "json")
+    (failure,) = json.loads(out)["failures"]
+    assert code == 1 and failure["run"] == RUNS[1] and failure["gate"] == "parameters" and failure["reason"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda out: shutil.rmtree(out), "No such file or directory; give the folder of 'deepvm lab run --out'"),
+        (lambda out: (out / "manifest.csv").write_text("x"), "has other columns"),
+        (lambda out: (out / "runs" / RUNS[0] / "supervisor.json").unlink(), "missing; 'deepvm lab run' makes the run"),
+        (lambda out: (out / "runs" / RUNS[0] / "config.json").write_text("[]"), "config.json: damaged"),
+        (lambda out: (out / "runs" / RUNS[1] / "rank_0.jsonl").write_text("{\n{}\n"), "rank_0.jsonl, line 1: damaged"),
+        (lambda out: (out / "runs" / RUNS[1] / "rank_0.jsonl").write_bytes(b"\xff\n{}\n"), "rank_0.jsonl, line 1: "),
+        (lambda out: (out / "runs" / RUNS[1] / "supervisor.json").write_text("{}"), "damaged"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("command", ["check", "report"])
+def test_damaged_artefacts_are_exit_4(run: Run, made: Path, damage: object, said: str, command: str) -> None:
+    damage(made)  # type: ignore[operator]
+    code, _, err = run("lab", command, made)
+    assert code == 4 and said in err
+
+
+@pytest.mark.parametrize("text", ["", "a: [", "steps: -1\n", MATRIX.replace("world: 2", "world: 3"), MATRIX + "x: 1\n"])
+def test_bad_matrices_are_exit_2_and_write_nothing(run: Run, tmp_path: Path, text: str) -> None:
+    (tmp_path / "m.yaml").write_text(text)
+    code, _, err = run("lab", "run", tmp_path / "m.yaml", "--out", tmp_path / "lab")
+    assert code == 2 and "m.yaml" in err and not (tmp_path / "lab").exists()
+
+
+def test_a_data_set_whose_files_are_not_there_says_where_to_get_them(run: Run, tmp_path: Path) -> None:
+    text = MATRIX.replace("{name: tokens, size: 256}", "{name: cifar10, path: PLACE}").replace("gpt-tiny", "resnet8")
+    (tmp_path / "m.yaml").write_text(text.replace("PLACE", str(tmp_path)))
+    code, _, err = run("lab", "run", tmp_path / "m.yaml", "--out", tmp_path / "lab")
+    assert code == 4 and "give the folder with the files of CIFAR" in err and not (tmp_path / "lab").exists()
+
+
+def test_fresh_removes_only_runs_of_its_own(run: Run, matrix: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "runs" / "of-somebody-else.txt"
+    kept.parent.mkdir()
+    kept.touch()
+    code, _, err = run("lab", "run", matrix, "--out", tmp_path, "--fresh")
+    assert code == 2 and "--out" in err and kept.exists()
+
+
+def test_a_folder_that_is_being_filled_is_locked(run: Run, matrix: Path, tmp_path: Path) -> None:
+    from deepvm.cli.long_runs import filling
+
+    out = tmp_path / "lab"
+    out.mkdir()
+    with filling(out, "deepvm lab run"):
+        code, _, err = run("lab", "run", matrix, "--out", out)
+    assert code == 2 and "no other 'deepvm lab run' is writing to now" in err
+
+
+def test_a_folder_that_cannot_be_made(run: Run, matrix: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    code, _, err = run("lab", "run", matrix, "--out", tmp_path / "file" / "lab")
+    assert code in (1, 2, 4) and str(tmp_path / "file") in err
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
+def test_an_interrupted_matrix_can_be_resumed(
+    run: Run, matrix: Path, tmp_path: Path, number: int, expected: int
+) -> None:
+    out = tmp_path / "lab"
+    words = [sys.executable, "-m", "deepvm", "lab", "run", str(matrix), "--out", str(out)]
+    process = subprocess.Popen(
+        words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True
+    )
+    until = time.monotonic() + 60
+    while not list(out.glob("runs/*/rank_0.jsonl")) and time.monotonic() < until:
+        time.sleep(0.05)
+    began = time.monotonic()
+    os.kill(process.pid, number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == expected and time.monotonic() - began < 15, err
+    assert "keeps what was measured; the same command continues with the rest" in err and "Traceback" not in err
+    assert not subprocess.run(["pgrep", "-f", str(out)], capture_output=True, text=True).stdout
+    code, _, err = run("lab", "check", out)
+    assert code in (0, 4)  # what is complete passes; perhaps nothing is
+
+
+def test_the_listing_names_what_matrix_files_can(run: Run) -> None:
+    code, out, _ = run("lab", "list", "-o", "json")
+    entries = json.loads(out)["entries"]
+    names = {(one["kind"], one["name"]) for one in entries}
+    assert code == 0 and {("datasets", "digits"), ("models", "resnet8"), ("failures", "held-gil")} <= names
+    assert all(one["what"] for one in entries)
+    assert len([one for one in entries if one["kind"] == "failures"]) >= 13
+
+
+@pytest.mark.slow
+def test_every_negative_control_fails_its_gate_and_no_other(run: Run) -> None:
+    code, out, _ = run("lab", "selftest", "-o", "json")
+    found = json.loads(out)["controls"]
+    assert code == 0 and len(found) >= 8 and all(one["right"] and set(one["failed"]) == {one["gate"]} for one in found)
+
+
+def test_a_control_that_passes_is_exit_1(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from deepvm.lab import selftest
+    from deepvm.lab.audit.gates import GATES
+
+    tested = [selftest.Tested(name, dict.fromkeys(GATES, "")) for name in selftest.CONTROLS]
+    monkeypatch.setattr(selftest, "run_all", lambda folder, tell: tested)
+    code, out, _ = run("lab", "selftest")
+    assert code == 1 and f"0 of {len(tested)} negative controls fail" in out and "it has passed all gates" in out

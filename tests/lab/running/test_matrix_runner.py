@@ -1,0 +1,168 @@
+"""Matrices of real trainings: what is there and right is kept, all else is made anew; a kill costs one run at most."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support.effort import THOROUGH
+from support.lab.small_matrix import MATRIX, RUNS
+
+from deepvm.errors import RequestError
+from deepvm.io.process_tree import descendants
+from deepvm.lab.checked import check
+from deepvm.lab.matrix import FORMAT, MatrixFile
+from deepvm.lab.running.manifest import read_manifest
+from deepvm.lab.running.matrix_runner import MatrixRunner, Progress
+
+pytestmark = pytest.mark.xdist_group("lab")
+
+
+def matrix(text: str = MATRIX) -> MatrixFile:
+    return FORMAT.parse(text, "m.yaml")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("lab") / "out"
+    told: list[Progress] = []
+    rows = MatrixRunner(matrix(), out).run(told.append)
+    assert [row.state for row in rows] == ["completed"] * 3, rows
+    assert [(one.done, one.total) for one in told] == [(1, 3), (2, 3), (3, 3)]
+    return out
+
+
+@pytest.fixture
+def out(made: Path, tmp_path: Path) -> Path:
+    """A copy of the folder, to be changed."""
+    return Path(shutil.copytree(made, tmp_path / "out"))
+
+
+def states(out: Path, text: str = MATRIX, only: str = "") -> dict[str, str]:
+    """What became of each run that was asked for, after another start."""
+    runner = MatrixRunner(matrix(text), out, only=lambda name: only in name)
+    return {row.run: row.state for row in runner.run()}
+
+
+def test_all_runs_pass_and_are_there(made: Path) -> None:
+    checked, _ = check(made)
+    assert list(checked.runs) == list(RUNS) and checked.passed == 3 and checked.failures == []
+    finals = {(made / "runs" / run / "final.sha256").read_text() for run in RUNS}
+    assert len(finals) == 1
+    assert {p.name for p in made.iterdir()} == {"runs", "manifest.csv"}
+
+
+def test_what_is_there_is_not_made_again(out: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
+    assert states(out) == dict.fromkeys(RUNS, "skipped_exists")
+    after = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
+    assert {path.name for path in before if before[path] != after[path]} == {"manifest.csv"}
+
+
+def tamper(folder: Path, what: str) -> None:
+    path = folder / what
+    if what == "final.sha256":
+        path.write_text("0" * 64)
+    elif what == "rank_1.jsonl":
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(lines[:4] + lines[5:]))
+    elif what == "supervisor.json":
+        path.write_text("{")
+    elif what == "audit.json":
+        path.write_text(json.dumps({**json.loads(path.read_text()), "key": "of another machine"}))
+    else:
+        path.unlink()
+
+
+@pytest.mark.parametrize("what", ["rank_1.jsonl", "config.json"])
+def test_what_is_not_right_is_made_again(out: Path, what: str) -> None:
+    tamper(out / "runs" / RUNS[1], what)
+    assert states(out) == {RUNS[0]: "skipped_exists", RUNS[1]: "completed", RUNS[2]: "skipped_exists"}
+    assert check(out)[0].passed == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["final.sha256", "supervisor.json", "audit.json"])
+def test_whatever_is_not_right_is_made_again(out: Path, what: str) -> None:
+    test_what_is_not_right_is_made_again(out, what)
+
+
+def test_another_configuration_is_another_run(out: Path) -> None:
+    assert states(out, MATRIX.replace("[7]", "[8]"), only="blk")[RUNS[1]] == "completed"
+    assert {row.run for row in read_manifest(out)} == set(RUNS)
+    assert check(out)[0].passed == 3
+
+
+def test_what_is_compared_with_comes_along(tmp_path: Path) -> None:
+    runner = MatrixRunner(matrix(), tmp_path / "out", only=lambda name: "-blk-" in name)
+    assert [run.name for run in runner.runs] == [RUNS[1], RUNS[0]]
+    no_none = matrix(MATRIX.replace("[none, blk, ovl]", "[blk]"))
+    assert [run.name for run in MatrixRunner(no_none, tmp_path / "out").runs] == [RUNS[1], RUNS[0]]
+
+
+def test_a_pattern_that_chooses_nothing_names_what_there_is(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="tokens-gpt-tiny-base-blk-s0"):
+        MatrixRunner(matrix(), tmp_path, only=lambda name: False)
+
+
+def killed_at(seconds: float, file: Path, out: Path) -> None:
+    """Start a matrix in a process of its own, and kill that after so long; see that nothing of it is left."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "deepvm", "lab", "run", str(file), "--out", str(out)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    time.sleep(seconds)
+    family = {process.pid, *descendants(process.pid)}
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    until = time.monotonic() + 10
+    while (left := [pid for pid in family if alive(pid)]) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not left
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+def test_a_matrix_killed_at_random_moments_ends_as_if_it_had_not_been(made: Path, tmp_path: Path) -> None:
+    """No run that was complete is made again: its records are those of the first time."""
+    random_ = random.Random(18)
+    out, file = tmp_path / "out", tmp_path / "m.yaml"
+    file.write_text(MATRIX)
+    complete: dict[str, int] = {}
+    for _ in range(20 if THOROUGH else 5):
+        killed_at(random_.uniform(0.5, 14), file, out)
+        rows = read_manifest(out) if (out / "manifest.csv").exists() else []
+        for row in rows:
+            stamp = (out / "runs" / row.run / "supervisor.json").stat().st_mtime_ns
+            assert complete.setdefault(row.run, stamp) == stamp, f"{row.run} was made twice"
+    assert set(states(out).values()) <= {"completed", "skipped_exists"}
+    for run, stamp in complete.items():
+        assert (out / "runs" / run / "supervisor.json").stat().st_mtime_ns == stamp
+    mine, theirs = check(out)[0], check(made)[0]
+    assert mine.runs == theirs.runs
+
+
+@pytest.mark.slow
+def test_runs_side_by_side_are_those_of_one_after_the_other(made: Path, tmp_path: Path) -> None:
+    rows = MatrixRunner(matrix(), tmp_path / "out", jobs=3).run()
+    assert {row.state for row in rows} == {"completed"}
+    for run in RUNS:
+        assert (tmp_path / "out" / "runs" / run / "final.sha256").read_text() == (
+            made / "runs" / run / "final.sha256"
+        ).read_text()

@@ -1,0 +1,94 @@
+"""The parts of a recovery add up: nothing between a failure and the next step that counts is left out."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deepvm.lab.faults.fault import Strike
+from deepvm.lab.plan import Plan
+from deepvm.lab.records import SUPERVISOR, Events, Lines, events_of, steps_of
+from deepvm.lab.running.forkserver import Forkserver
+from deepvm.lab.running.launcher import Attempt, Launcher
+from deepvm.lab.running.supervisor import Supervisor
+
+LOADS_S, RESTORES_S, STEP_S = 3.0, 0.5, 0.25
+
+
+class Ended(Attempt):
+    """An attempt that has ended already."""
+
+    def __init__(self, code: int) -> None:
+        self._code = code
+
+    def exits(self) -> Sequence[int | None]:
+        return [self._code]
+
+    def workers(self) -> Sequence[int]:
+        return [0]
+
+    @property
+    def over(self) -> bool:
+        return True
+
+    def kill_all(self) -> None:
+        pass
+
+
+class Scripted(Launcher):
+    """Attempts of one rank that meets at once, then loads data for 3 s, restores for 0.5 s, and steps each 0.25 s."""
+
+    def start(self, order: Path, world: int, port: int) -> Attempt:
+        number = json.loads(order.read_bytes())["attempt"]
+        begins = {0: 0, 1: 2}[number]
+        folder, now = order.parent, time.time()
+        events = Events(folder, 0, number)
+        events.note("joined")
+        events.note("restored", step=begins, seconds=RESTORES_S)
+        lines = Lines(folder / steps_of(0))
+        restored = now + LOADS_S + RESTORES_S
+        for place, step in enumerate(range(begins, 4 if not number else 6), 1):
+            row = {"attempt": number, "global_step": step, "seconds": STEP_S, "time": restored + place * STEP_S}
+            lines.add(row)
+        lines.close()
+        if not number:
+            events.note("strike", key="exit-4-0")
+        rows = [json.loads(line) for line in (folder / events_of(0)).read_text().splitlines()]
+        for row in rows:  # when it would have restored
+            if row["event"] == "restored" and row["attempt"] == number:
+                row["time"] = restored
+        (folder / events_of(0)).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return Ended(137 if not number else 0)
+
+    def close(self) -> None:
+        pass
+
+
+def test_loading_data_and_model_is_part_of_a_restart(tmp_path: Path) -> None:
+    config: dict[str, Any] = {"steps": 6, "controls": [], "world": 1}
+    plan = Plan(tmp_path, config, [(0, 1)], [Strike("exit", 4)])
+    assert Supervisor(plan, Scripted()).run()
+    first, second = json.loads((tmp_path / SUPERVISOR).read_text())["attempts"]
+    assert second["restart_s"] == pytest.approx(LOADS_S, abs=0.5)
+    assert second["restore_s"] == RESTORES_S
+    assert second["replay_s"] == pytest.approx(2 * STEP_S, abs=0.01)  # steps 2 and 3
+    restored_s = second["began"] + LOADS_S + RESTORES_S
+    assert first["detected"] + second["restart_s"] + second["restore_s"] == pytest.approx(restored_s, abs=0.5)
+
+
+@pytest.mark.slow
+def test_no_run_is_measured_with_the_loading_of_torch() -> None:
+    launcher = Forkserver()
+    launcher.ready()
+    began = time.monotonic()
+    launcher.ready()
+    child = multiprocessing.get_context("forkserver").Process(target=print)
+    child.start()
+    child.join()
+    assert time.monotonic() - began < 1 and child.exitcode == 0

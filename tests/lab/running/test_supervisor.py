@@ -1,0 +1,168 @@
+"""The supervisor: what ends an attempt, its cause, when a run is given up; ranks are small scripts without torch."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.lab.made_runs import CONFIG
+
+from deepvm.lab.faults.fault import Strike
+from deepvm.lab.plan import Plan
+from deepvm.lab.running.launcher import Attempt, Launcher
+from deepvm.lab.running.supervisor import Supervisor
+
+RANK = textwrap.dedent(
+    """
+    import json, os, sys, time
+    folder, order, rank, attempt = sys.argv[1], json.load(open(sys.argv[2])), int(sys.argv[3]), int(sys.argv[4])
+    struck = {one["fault"] for one in order["strikes"]}
+    def line(name, **row):
+        with open(f"{folder}/{name}", "a") as file:
+            file.write(json.dumps({"attempt": attempt, "rank": rank, "time": time.time(), **row}) + "\\n")
+    def event(name, **facts):
+        line(f"worker_{rank}.jsonl", event=name, **facts)
+    event("started", pid=os.getpid())
+    event("joined")
+    first = int(os.environ.get("FIRST", 0)) if attempt else 0
+    event("restored", step=first, seconds=0.01)
+    for step in range(first, order["until"]):
+        BODY
+        line(f"rank_{rank}.jsonl", global_step=step)
+        time.sleep(0.01)
+    event("ended", step=order["until"])
+    """
+)
+
+
+class Scripts(Launcher):
+    """Ranks that run a script; ``body`` is what they do before each step."""
+
+    def __init__(self, body: str) -> None:
+        self._code, self.started = RANK.replace("BODY", body), 0
+        self.killed: list[int] = []
+
+    def start(self, order: Path, world: int, port: int) -> Attempt:
+        number = self.started
+        self.started += 1
+        words = [sys.executable, "-c", self._code, str(order.parent), str(order)]
+        with (order.parent / "workers.log").open("ab") as log:
+            made = [subprocess.Popen([*words, str(r), str(number)], stderr=log) for r in range(world)]
+        return _Ranks(made, self)
+
+
+class _Ranks(Attempt):
+    def __init__(self, made: Sequence[subprocess.Popen[bytes]], of: Scripts) -> None:
+        self._made, self._of = made, of
+
+    def exits(self) -> Sequence[int | None]:
+        return [one.poll() for one in self._made]
+
+    def workers(self) -> Sequence[int]:
+        return [one.pid for one in self._made]
+
+    @property
+    def over(self) -> bool:
+        return all(one.poll() is not None for one in self._made)
+
+    def kill_all(self) -> None:
+        for one in self._made:
+            with contextlib.suppress(ProcessLookupError):
+                one.kill()
+            one.wait()
+            self._of.killed.append(one.pid)
+
+
+def supervised(folder: Path, body: str, *strikes: Strike, **changes: Any) -> tuple[bool, dict[str, Any], Scripts]:
+    """Whether the run has ended well, what the supervisor wrote, and the launcher."""
+    folder.mkdir()
+    hang_s = changes.pop("hang_s", 5.0)
+    config = {**CONFIG, "steps": 10, **changes}
+    launcher = Scripts(body)
+    plan = Plan(folder, config, [tuple(one) for one in config["worlds"]], strikes, hang_s=hang_s)
+    ended = Supervisor(plan, launcher).run()
+    return ended, json.loads((folder / "supervisor.json").read_text()), launcher
+
+
+def test_an_undisturbed_run_is_one_attempt(tmp_path: Path) -> None:
+    ended, found, launcher = supervised(tmp_path / "run", "pass")
+    assert ended and found["state"] == "completed" and found["restarts"] == 0
+    (one,) = found["attempts"]
+    assert one["state"] == "completed" and one["reached_step"] == 10 and one["causes"] == [] and launcher.started == 1
+    assert not list((tmp_path / "run").glob("order-*.json")) and len(launcher.killed) == 2
+
+
+def test_a_planned_exit_is_a_restart_with_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIRST", "4")
+    strikes = 'event("strike", key="exit-6-0"); os._exit(137)'
+    body = f"if rank == 0 and attempt == 0 and step == 6:\n            {strikes}"
+    ended, found, _ = supervised(tmp_path / "run", body, Strike("exit", 6))
+    first, second = found["attempts"]
+    assert ended and found["restarts"] == 1
+    assert first["state"] == "failed" and first["causes"] == ["exit-6-0"] and first["exits"][0] == 137
+    assert first["reached_step"] in (6, 7) and 0 <= first["detect_s"] < 5
+    assert second["resumed_step"] == 4 and second["state"] == "completed"
+    assert 0 <= second["restart_s"] < 10 and second["restore_s"] == 0.01 and 0 < second["replay_s"] < 5
+
+
+def test_what_was_not_planned_is_tried_once_more_and_then_given_up(tmp_path: Path) -> None:
+    ended, found, launcher = supervised(tmp_path / "run", 'if step == 3: raise SystemExit("no room left")')
+    assert not ended and found["state"] == "failed" and launcher.started == 2 and found["restarts"] == 1
+    assert all(one["causes"] == [] and any("no room left" in t for t in one["last_lines"]) for one in found["attempts"])
+
+
+def test_ranks_that_make_no_step_are_killed(tmp_path: Path) -> None:
+    body = "if attempt == 0 and step == 3: time.sleep(1000)"
+    began = time.monotonic()
+    ended, found, launcher = supervised(tmp_path / "run", body, hang_s=0.5)
+    assert ended and found["hangs"] == 1 and time.monotonic() - began < 30
+    assert found["attempts"][0]["state"] == "hung" and found["attempts"][0]["causes"] == ["hang"]
+    assert len(launcher.killed) == 4
+
+
+def test_a_run_that_hangs_again_is_given_up(tmp_path: Path) -> None:
+    ended, found, launcher = supervised(tmp_path / "run", "if step == 3: time.sleep(1000)", hang_s=0.4)
+    assert not ended and found["hangs"] == 2 and launcher.started == 2
+
+
+def test_kills_from_outside_strike_on_progress(tmp_path: Path) -> None:
+    ended, found, _ = supervised(tmp_path / "run", "pass", Strike("kill", 5, rank=1))
+    first = found["attempts"][0]
+    assert ended and first["causes"] == ["kill-5-1"] and first["exits"][1] == -9 and first["reached_step"] >= 5
+
+
+def test_each_world_has_an_attempt_of_its_own(tmp_path: Path) -> None:
+    ended, found, _ = supervised(tmp_path / "run", "pass", worlds=[[0, 2], [4, 1], [7, 2]])
+    assert ended and [(one["world"], one["until"]) for one in found["attempts"]] == [(2, 4), (1, 7), (2, 10)]
+    assert found["restarts"] == 0
+
+
+def test_nothing_is_left_when_the_supervisor_is_interrupted(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    launcher = Scripts("time.sleep(1)")
+
+    class Stopped(Exception):
+        pass
+
+    class Interrupts(Scripts):
+        def start(self, order: Path, world: int, port: int) -> Attempt:
+            made = launcher.start(order, world, port)
+
+            def exits() -> Sequence[int | None]:
+                raise Stopped
+
+            made.exits = exits  # type: ignore[method-assign]
+            return made
+
+    with pytest.raises(Stopped):
+        Supervisor(Plan(folder, {**CONFIG, "steps": 10}, [(0, 2)]), Interrupts("pass")).run()
+    assert len(launcher.killed) == 2
