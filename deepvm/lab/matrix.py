@@ -279,7 +279,6 @@ def _contradictions(found: MatrixFile, lines: Lines) -> Iterator[str]:
         yield f"{where}either world or elastic"
         return
     yield from _impossible_worlds(found, lines)
-    yield from _impossible_jobs(found, lines)
     for place, dataset in enumerate(found.datasets):
         size = dataset.size or SIZES[dataset.name]
         if found.global_batch > size:
@@ -287,6 +286,7 @@ def _contradictions(found: MatrixFile, lines: Lines) -> Iterator[str]:
             yield f"{where}{found.global_batch} is more than the {size} samples of {dataset.name}"
         if size > SIZES[dataset.name]:
             yield f"{lines.said('datasets', place)}{dataset.name} has {SIZES[dataset.name]} samples, not {size}"
+    yield from _impossible_jobs(found, lines)
     if found.checkpoint_every > found.steps:
         yield f"{lines.said('checkpoint_every')}{found.checkpoint_every} is more than the {found.steps} steps"
     for place, model in enumerate(found.models):

@@ -16,6 +16,8 @@ from support.checkpoint.memory_nodes import TOKEN, running
 from support.checkpoint.version_files import put
 from support.command import Run
 from support.jobs.worlds import many, store
+from support.lab.made_folder import make
+from support.lab.small_matrix import MATRIX
 from support.profiling.measurements import eflops, saturation, scaling
 from support.schemas import check
 
@@ -100,6 +102,11 @@ CASES = {
     "tables list": [Case("", "tables-list")],
     "tables show": [Case("*", "tables")],
     "memory-node status": [Case("--node NODE --token-file token", "memory-node", measures=True)],
+    "lab check": [Case("lab", "lab"), Case("lab-bad", "lab", 1)],
+    "lab report": [Case("lab", "lab-report")],
+    "lab list": [Case("", "lab-list")],
+    "lab run": [Case("matrix.yaml --out lab-new", "lab-report", measures=True)],
+    "lab selftest": [Case("", "lab-selftest", measures=True)],
     "ckpt bench": [Case("--reps 1 --methods deepvm-file --steps 1", "ckpt-bench", measures=True)],
     "ckpt ls": [Case("versions", "ckpt-ls"), Case("empty", "ckpt-ls")],
     "ckpt verify": [Case("versions", "ckpt-verify", 1), Case("versions/job-000000000002.pt", "ckpt-verify")],
@@ -119,7 +126,7 @@ CASES = {
     "history export": [Case("", "history")],
 }
 """By command: all that print JSON must be here."""
-LONG = ("profile all", "profile scaling")
+LONG = ("profile all", "profile scaling", "lab run", "lab selftest")
 """Commands that measure for seconds."""
 
 
@@ -159,6 +166,9 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         put(Path("versions"), version)
     Path("versions", "job-000000000001.pt").write_bytes(b"other bytes")
     Path("train.yaml").write_text(JOB_TO_RUN)
+    make(Path("lab"), seeds=(0, 1))
+    make(Path("lab-bad"), seeds=(0,), wrong={"tokens-gpt-tiny-late-ovl-s0"})
+    Path("matrix.yaml").write_text(MATRIX)
     with History.open() as history:
         store(history, many(20, cloud="local"), tmp_path / "gone")
         waits = changed(read_job_file(Path("train.yaml")), name="waits")
@@ -190,7 +200,8 @@ def test_a_command_with_one_form_has_all(command: str) -> None:
 
 
 def test_each_document_is_printed_by_a_case() -> None:
-    files = {"quotas", "job", "model", "trace", "checkpoint", "profile"}
+    files = {"quotas", "job", "model", "trace", "checkpoint", "profile", "matrix"}
+    files |= {"lab-suite", "lab-run", "lab-supervisor", "lab-audit"}
     assert {case.name for cases in CASES.values() for case in cases} == set(DOCUMENTS) - files
 
 

@@ -13,6 +13,44 @@ from typing import Any
 import pytest
 
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+OVERLAPS = """() => {
+  const found = [];
+  for (const svg of document.querySelectorAll(".plot > svg")) {
+    const boxes = [...svg.querySelectorAll("text")].map((t) => [t.textContent, t.getBoundingClientRect()]);
+    boxes.forEach(([one, a], i) => boxes.slice(i + 1).forEach(([other, b]) => {
+      const across = a.left < b.right && b.left < a.right;
+      if (across && a.top + 2 < b.bottom && b.top + 2 < a.bottom) { found.push([one, other]); }
+    }));
+    for (const [text, box] of boxes) {
+      const width = document.documentElement.clientWidth;
+      if (box.left < -1 || box.right > width + 1) { found.push([text, "leaves the page"]); }
+    }
+  }
+  return found;
+}"""
+"""Script: texts of charts that stand on one another, or leave the page."""
+FAINT = """() => {
+  const rgb = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
+  const linear = (v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+  const light = (c) => c.reduce((sum, v, i) => sum + linear(v / 255) * [0.2126, 0.7152, 0.0722][i], 0);
+  const found = [];
+  for (const e of document.querySelectorAll("body *")) {
+    const says = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+    if (!says || e.closest("script,style,title,[hidden]")) { continue; }
+    const style = getComputedStyle(e);
+    const ink = rgb(e.tagName === "text" ? style.fill : style.color);
+    let at = e, paper = [0, 0, 0, 0];
+    while (at && paper.length === 4 && paper[3] === 0) {
+      paper = rgb(getComputedStyle(at).backgroundColor);
+      at = at.parentElement;
+    }
+    const [high, low] = [light(ink.slice(0, 3)), light(paper.slice(0, 3))].sort((a, b) => b - a);
+    const ratio = (high + 0.05) / (low + 0.05);
+    if (ratio < 4.5) { found.push([e.tagName, e.textContent.slice(0, 20), ratio]); }
+  }
+  return found;
+}"""
+"""Script: texts with too little contrast to be read."""
 
 
 def browser() -> Iterator[Any]:

@@ -42,7 +42,10 @@ class EpochFile:
         with self._held(shared=False):
             self._check(epoch)
             if epoch > self.read():
-                write_bytes(self._path, str(epoch).encode())
+                try:
+                    write_bytes(self._path, str(epoch).encode())
+                except OSError as error:
+                    raise CheckpointError(f"{self._path}: cannot be written: {error.strerror or error}") from error
 
     @contextlib.contextmanager
     def current(self, epoch: int) -> Iterator[None]:
@@ -60,10 +63,11 @@ class EpochFile:
     def _held(self, *, shared: bool) -> Iterator[None]:
         lock = FileLock(self._lock, 0o666)
         try:
-            if not lock.take(shared=shared, limit_s=_LIMIT_S):
-                raise CheckpointError(f"{self._lock}: another process has held it for {_LIMIT_S:.0f} s")
+            try:
+                if not lock.take(shared=shared, limit_s=_LIMIT_S):
+                    raise CheckpointError(f"{self._lock}: another process has held it for {_LIMIT_S:.0f} s")
+            except OSError as error:
+                raise CheckpointError(f"{self._lock}: {error.strerror or error}") from error
             yield
-        except OSError as error:
-            raise CheckpointError(f"{self._lock}: {error.strerror or error}") from error
         finally:
             lock.release()

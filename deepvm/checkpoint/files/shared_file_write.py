@@ -1,11 +1,13 @@
 """Several ranks write one file in a folder that all of them see: each its own bytes, and rank 0 completes it.
 
 A rank reports that its bytes are on disk by a small hidden file with their checksums. When all have reported, rank 0
-verifies the bytes, fills in the file's checksums and commits. A rank that dies leaves no more than a hidden file.
+verifies the bytes, fills in the file's checksums and commits. A rank that dies leaves no more than a hidden file. One
+that cannot write says so in the place of its checksums; rank 0 removes all reports when the version has come or will not.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import mmap
@@ -20,7 +22,7 @@ from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.format.checksums import crc32, seal
 from deepvm.checkpoint.format.manifest import SUFFIX, CommitRecord
 from deepvm.checkpoint.format.shard import Shard
-from deepvm.errors import CheckpointError
+from deepvm.errors import CheckpointError, TierBusyError
 from deepvm.io.atomic_write import discard
 from deepvm.io.failpoints import point
 
@@ -40,8 +42,14 @@ def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float =
     deadline = time.monotonic() + limit_s + shard.moving_s
     try:
         with failing(target):
-            folder.enter()
-            _write_part(hidden, shard)
+            try:
+                folder.enter()
+                _write_part(hidden, shard)
+            except TierBusyError:  # all ranks give it up
+                raise
+            except (CheckpointError, OSError):
+                _refuse(parts, shard, deadline)
+                raise
             point("shared-file.before-part")
             _report(parts[shard.rank], _checksums(shard))
             if shard.rank:
@@ -51,13 +59,18 @@ def put_part(folder: VersionFolder, shard: Shard, session: str, limit_s: float =
                     raise CheckpointError(f"{target}: rank 0 did not commit it")
                 return
             _await(lambda: all(p.exists() for p in parts), shard, deadline, f"{target}: not all ranks wrote their part")
+            missing = [str(rank) for rank, part in enumerate(parts) if _refused(part)]
+            if missing:
+                raise CheckpointError(f"{target}: rank {', '.join(missing)} could not write its part")
             point("shared-file.before-commit")
             folder.adopt(hidden, _complete(hidden, shard, parts))
-            for part in parts:
-                part.unlink(missing_ok=True)  # a rank that gave up has removed its own
     finally:
-        # Either the file was renamed, or this rank gives the version up: nobody else would remove these.
-        discard(hidden, parts[shard.rank])
+        # Either the file was renamed, or this rank gives the version up: nobody else would remove these. Only rank 0
+        # removes a refusal, once it has seen it.
+        discard(hidden)
+        for rank, part in enumerate(parts):
+            if not shard.rank or (rank == shard.rank and not _refused(part)):
+                discard(part)
 
 
 def _name(target: Path, suffix: str, session: str, rank: int) -> Path:
@@ -80,7 +93,24 @@ def _checksums(shard: Shard) -> list[int]:
     return [crc32(shard.image[o : o + n]) for o, n in shard.layout.shards[shard.rank]]
 
 
-def _report(part: Path, crcs: list[int]) -> None:
+def _refuse(parts: list[Path], shard: Shard, deadline: float) -> None:
+    """Tell the others that this rank's part will not come, so that they need not wait for it."""
+    if shard.rank:
+        with contextlib.suppress(OSError):  # else they wait
+            _report(parts[shard.rank], None)
+        return
+    with contextlib.suppress(CheckpointError):  # rank 0 removes their reports: they see that it will not commit
+        _await(lambda: all(part.exists() for part in parts[1:]), shard, deadline, "")
+
+
+def _refused(part: Path) -> bool:
+    try:
+        return json.loads(part.read_text()) is None
+    except (OSError, ValueError):
+        return False
+
+
+def _report(part: Path, crcs: list[int] | None) -> None:
     """Write atomically: the others look for the name."""
     draft = part.with_name(part.name.replace(".tmp", "")[:-8] + secrets.token_hex(4) + ".tmp")
     draft.write_text(json.dumps(crcs))

@@ -92,7 +92,9 @@ class Records:
         """Hex digest of the final parameters. Raises DataError."""
         try:
             text = (self.folder / FINAL).read_text(encoding="ascii").split()
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise DataError(f"{self.folder / FINAL}: {error.strerror}") from None
+        except ValueError as error:
             raise DataError(f"{self.folder / FINAL}: {error}") from None
         return text[0] if text else ""
 
@@ -297,5 +299,5 @@ def judged(run: Records) -> dict[str, str]:
         except DataError as error:
             if "No such file" not in str(error):
                 raise
-            found[name] = str(error)
+            found[name] = str(error).replace(f"{run.folder}/", "")
     return found

@@ -1,14 +1,16 @@
 """A disk that misbehaves, put between a worker and its checkpoints.
 
-The functions of ``os`` by which Python programs write are replaced in the worker's process, for files below one folder;
-Python's own file objects do not call them, so the lab's strategies and torch's writers write through :class:`Writer`.
-What a program written in C writes by itself is not met with.
+The functions of ``os`` by which Python programs write are replaced in the worker's process, for files below one folder.
+Python's own file objects do not call them, so those that are opened there for writing bytes are replaced by ones that
+do. What a program written in C writes by itself, or through a mapping, is not met with.
 """
 
 from __future__ import annotations
 
+import builtins
 import errno
 import functools
+import io
 import os
 import random
 import signal
@@ -20,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 _SMALL = 512
-"""Writes below are notes, not checkpoints."""
+"""Writes below, and files, are notes, not checkpoints."""
+_WRITING = ("wb", "bw", "xb", "bx", "ab", "ba")
 
 
 @dataclass(frozen=True)
@@ -28,14 +31,16 @@ class Faults:
     """How a disk misbehaves.
 
     Attributes:
-        eio: the share of fsyncs that fail. enospc: the share of writes that find no room. mbps: how many MB it takes
-            in a second, None for as many as it can. seed: of what is random.
+        eio: the share of writes and fsyncs that fail. enospc: the share of writes that find no room. mbps: how many MB
+            it takes in a second, None for as many as it can. seed: of what is random. first: the first one fails for
+            sure, so that no run is without.
     """
 
     eio: float = 0.0
     enospc: float = 0.0
     mbps: float | None = None
     seed: int = 0
+    first: bool = False
 
 
 def combined(faults: Sequence[Faults]) -> Faults:
@@ -46,7 +51,15 @@ def combined(faults: Sequence[Faults]) -> Faults:
         enospc=max((one.enospc for one in faults), default=0.0),
         mbps=min(speeds, default=None),
         seed=next((one.seed for one in faults), 0),
+        first=any(one.first for one in faults),
     )
+
+
+class _Raw(io.FileIO):
+    """A file that is written by the functions of ``os``."""
+
+    def write(self, data: Any) -> int:
+        return os.write(self.fileno(), data)
 
 
 class FaultyDisk:
@@ -58,6 +71,7 @@ class FaultyDisk:
         self._rng = random.Random(faults.seed)
         self._lock = threading.Lock()
         self._kill = False
+        self._pending = {name for name in ("EIO", "ENOSPC") if faults.first and getattr(faults, name.lower())}
 
     def kill_at_next_write(self) -> None:
         """End the process in the middle of the next write of a checkpoint."""
@@ -69,6 +83,8 @@ class FaultyDisk:
             setattr(os, name, self._writing(getattr(os, name)))
         for name in ("fsync", "fdatasync"):
             setattr(os, name, self._syncing(getattr(os, name)))
+        opened = self._opening(io.open)
+        io.open = builtins.open = opened
 
     def _writing(self, real: Callable[..., int]) -> Callable[..., int]:
         @functools.wraps(real)
@@ -82,9 +98,8 @@ class FaultyDisk:
                 os.kill(os.getpid(), signal.SIGKILL)
             if self._faults.mbps is not None:
                 time.sleep(size / (self._faults.mbps * 1e6))
-            if self._is_full():
-                self._note("disk", error="ENOSPC")
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._fail("ENOSPC", self._faults.enospc)
+            self._fail("EIO", self._faults.eio)
             return real(descriptor, data, *rest)
 
         return write
@@ -92,20 +107,34 @@ class FaultyDisk:
     def _syncing(self, real: Callable[[int], None]) -> Callable[[int], None]:
         @functools.wraps(real)
         def sync(descriptor: int) -> None:
-            with self._lock:
-                fails = self._rng.random() < self._faults.eio
-            if fails and self._is_here(descriptor):
-                self._note("disk", error="EIO")
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            if self._is_here(descriptor) and os.fstat(descriptor).st_size >= _SMALL:
+                self._fail("EIO", self._faults.eio)
             real(descriptor)
 
         return sync
 
-    def _is_full(self) -> bool:
-        if not self._faults.enospc:
-            return False
+    def _opening(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(real)
+        def opened(file: Any, mode: str = "r", buffering: int = -1, *rest: Any, **more: Any) -> Any:
+            if not (isinstance(file, (str, os.PathLike)) and mode in _WRITING and buffering):
+                return real(file, mode, buffering, *rest, **more)
+            if not os.path.realpath(file).startswith(self._folder):
+                return real(file, mode, buffering, *rest, **more)
+            return io.BufferedWriter(_Raw(file, mode.replace("b", "")))
+
+        return opened
+
+    def _fail(self, name: str, share: float) -> None:
+        """Fail with an error, now and then."""
+        if not share:
+            return
         with self._lock:
-            return self._rng.random() < self._faults.enospc
+            fails = self._rng.random() < share or name in self._pending
+            self._pending.discard(name)
+        if fails:
+            self._note("disk", error=name)
+            number = getattr(errno, name)
+            raise OSError(number, os.strerror(number))
 
     def _is_here(self, descriptor: int) -> bool:
         try:

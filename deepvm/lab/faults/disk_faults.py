@@ -9,7 +9,7 @@ from deepvm.lab.faults.fault import DiskFault, When
 
 
 class FailingDisk(DiskFault):
-    """A share of all fsyncs fails with EIO: what was written may not be there."""
+    """A share of all writes and fsyncs fails with EIO, the first one for sure: what was written may not be there."""
 
     options: ClassVar[frozenset[str]] = frozenset({"share", "seed"})
 
@@ -19,7 +19,7 @@ class FailingDisk(DiskFault):
 
 
 class FullDisk(DiskFault):
-    """A share of all writes finds no room left (ENOSPC)."""
+    """A share of all writes, the first one for sure, finds no room left (ENOSPC)."""
 
     options: ClassVar[frozenset[str]] = frozenset({"share", "seed"})
 

@@ -85,7 +85,10 @@ class Worker(Protocol):
 
     rank: int
     world: int
-    disk: Disk
+
+    @property
+    def disk(self) -> Disk:
+        """Where its checkpoints go."""
 
     def note(self, event: str, **facts: Any) -> None:
         """Write an event into the worker's own record."""

@@ -21,10 +21,10 @@ FAULTS = {
     "enospc": "deepvm.lab.faults.disk_faults:FullDisk",
     "slow": "deepvm.lab.faults.disk_faults:SlowDisk",
     "node": "deepvm.lab.faults.lost_node:LostNode",
-    "loss": "deepvm.lab.faults.taken_machines:LostMachine",
-    "notice": "deepvm.lab.faults.taken_machines:Notice",
-    "rebalance": "deepvm.lab.faults.taken_machines:Rebalance",
-    "controller": "deepvm.lab.faults.lost_controller:LostController",
+    "loss": "deepvm.lab.faults.machine_faults:LostMachine",
+    "notice": "deepvm.lab.faults.machine_faults:Notice",
+    "rebalance": "deepvm.lab.faults.machine_faults:Rebalance",
+    "controller": "deepvm.lab.faults.machine_faults:LostController",
 }
 """Name -> ``module:class``, imported when first used."""
 

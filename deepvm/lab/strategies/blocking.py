@@ -59,12 +59,12 @@ class Blocking(Strategy):
 
     def restore(self) -> int:
         """Rank 0 looks for the newest good one, and tells the others."""
-        found = self.files.newest() if self.files is not None else None
-        told: list[Any] = [None if found is None else (found[0], found[1])]
+        found, damaged = self.files.newest() if self.files is not None else (None, 0)
+        told: list[Any] = [found]
         if self.state.world > 1:
             dist.broadcast_object_list(told)
-        if found is not None and found[2]:
-            self.setting.note("damaged", checkpoints=found[2])
+        if damaged:
+            self.setting.note("damaged", checkpoints=damaged)
         if told[0] is None:
             return 0
         step, data = told[0]

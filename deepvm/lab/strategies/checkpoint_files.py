@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ _PIECE = 2**20
 MOST_TRIES = 3
 """Of a write that fails: disks recover, or do not."""
 LATEST = "latest.json"
+_HIDDEN = (".step-*", ".latest*", ".last*")
 
 
 @dataclass(frozen=True)
@@ -35,8 +37,13 @@ class CheckpointFiles:
         self._folder, self._attempt, self._keep = folder, attempt, keep
         self._fence = EpochFile(folder, "lab")
         self._fence.begin(attempt)
-        for path in folder.glob(".step-*"):  # what an older attempt was writing as it was killed
-            path.unlink(missing_ok=True)
+        for pattern in _HIDDEN:  # what an older attempt was writing as it was killed
+            for path in folder.glob(pattern):
+                path.unlink(missing_ok=True)
+
+    def current(self) -> AbstractContextManager[None]:
+        """Make sure that no newer attempt begins in the context. Raises CheckpointError: one has begun."""
+        return self._fence.current(self._attempt)
 
     def write(self, step: int, data: bytes | memoryview, *, early: bool = False) -> Written:
         """Write a checkpoint, several times if need be. ``early``: the pointer first, which is a mistake.
@@ -53,13 +60,14 @@ class CheckpointFiles:
                 if early:
                     self._point(record)
                 _write_durably(hidden, view)
-                with self._fence.current(self._attempt):
+                with self.current():
                     os.replace(hidden, self._folder / self._name(step))
                     self._point(record)
             except OSError as problem:
                 error = f"{problem.strerror}"
-                hidden.unlink(missing_ok=True)
                 continue
+            finally:
+                hidden.unlink(missing_ok=True)
             self._forget()
             return Written(len(view), number)
         return Written(0, MOST_TRIES - 1, error)
@@ -70,17 +78,18 @@ class CheckpointFiles:
         write_bytes(self._folder / LATEST, line)
         sync(self._folder)
 
-    def newest(self) -> tuple[int, bytes, int] | None:
-        """The newest checkpoint that is as it was written: its steps, its bytes, how many damaged ones are newer."""
-        for damaged, path in enumerate(sorted(self._folder.glob("step-*.json"), reverse=True)):
+    def newest(self) -> tuple[tuple[int, bytes] | None, int]:
+        """The newest checkpoint that is as it was written: its steps and bytes; and how many damaged ones are newer."""
+        paths = sorted(self._folder.glob("step-*.json"), reverse=True)
+        for damaged, path in enumerate(paths):
             try:
                 record = json.loads(path.read_bytes())
                 data = (self._folder / str(record["file"])).read_bytes()
                 if hashlib.sha256(data).hexdigest() == record["sha256"]:
-                    return int(record["step"]), data, damaged
+                    return (int(record["step"]), data), damaged
             except (OSError, ValueError, KeyError):
                 continue
-        return None
+        return None, len(paths)
 
     def _forget(self) -> None:
         """Remove what is older than the newest ones."""

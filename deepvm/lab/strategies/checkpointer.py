@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import ClassVar
 
 from deepvm.checkpoint.checkpointer import Checkpointer
+from deepvm.checkpoint.files.version_dir import VersionFolder
 from deepvm.checkpoint.training.save_handle import Handle
 from deepvm.lab.strategies.state import State
 from deepvm.lab.strategies.strategy import CheckpointRow, Setting, Strategy, due
+
+_JOB = "lab"
 
 
 class Deepvm(Strategy):
@@ -28,7 +31,7 @@ class Deepvm(Strategy):
             extra=extra,  # type: ignore[arg-type]
             tiers=tiers,
             every=setting.every,
-            job="lab",
+            job=_JOB,
             keep=setting.keep,
             slots=max(2, setting.most_in_flight // 2),
         )
@@ -37,7 +40,12 @@ class Deepvm(Strategy):
 
     def restore(self) -> int:
         """The newest good version of all tiers."""
-        return self._made.restore_latest(allow_fresh=True)
+        step = self._made.restore_latest(allow_fresh=True)
+        # What is recorded there and newer was not as it had been written.
+        newer = [f for f in VersionFolder(self.setting.folder).found(_JOB) if f.manifest and f.version > step]
+        if newer and not self.state.rank:
+            self.setting.note("damaged", checkpoints=len(newer))
+        return step
 
     def save(self, step: int) -> None:
         """It has begun at the optimizer's step, unless ranks end here by plan."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import time
@@ -11,14 +12,20 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 from deepvm.checkpoint.files.epoch_file import EpochFile
 from deepvm.lab.strategies.blocking import barrier
-from deepvm.lab.strategies.state import State, random_states, set_random_states
+from deepvm.lab.strategies.state import State, cloned, random_states, set_random_states
 from deepvm.lab.strategies.strategy import CheckpointRow, Setting, Strategy
+
+_ERRORS = (Exception, CheckpointException)
+"""Whatever DCP raises: its own exception is no Exception (torch 2.13)."""
 
 
 class Dcp(Strategy):
@@ -40,9 +47,9 @@ class Dcp(Strategy):
         tree = self._tree(step)
         row.snapshot_s = time.perf_counter() - began_s
         try:
-            dcp.save(tree, checkpoint_id=self._hidden(step))
-        except Exception as error:  # the others hear of it, too: the checkpoint is given up everywhere
-            row.error = str(error)[:200]
+            save(tree, checkpoint_id=self._hidden(step))
+        except _ERRORS as error:  # the others hear of it, too: the checkpoint is given up everywhere
+            row.error = _short(error)
         row.foreground_s = time.perf_counter() - began_s - row.snapshot_s
         self.commit(row)
         row.stall_s = time.perf_counter() - began_s
@@ -58,9 +65,12 @@ class Dcp(Strategy):
             shutil.rmtree(hidden, ignore_errors=True)
             return
         row.bytes = sum(path.stat().st_size for path in hidden.rglob("*") if path.is_file())
-        with self._fence.current(self.setting.attempt):
-            shutil.rmtree(target, ignore_errors=True)
-            os.replace(hidden, target)
+        try:
+            with self._fence.current(self.setting.attempt):
+                shutil.rmtree(target, ignore_errors=True)
+                os.replace(hidden, target)
+        finally:
+            shutil.rmtree(hidden, ignore_errors=True)
         for old in sorted(self.setting.folder.glob("step-*"), reverse=True)[self.setting.keep :]:
             shutil.rmtree(old, ignore_errors=True)
 
@@ -86,27 +96,44 @@ class Dcp(Strategy):
         return 0
 
     def _load(self, folder: Path) -> bool:
-        tree = self._tree(0)
-        mine = tree[f"rank-{self.state.rank}"]
+        tree = cloned(self._tree(0))  # DCP loads in place: what is damaged must not reach the training
+        del tree[f"rank-{self.state.rank}"]
+        mine: dict[str, Tensor] = {}
         try:
-            mine["bytes"] = torch.zeros(_size_of(folder, f"rank-{self.state.rank}.bytes"), dtype=torch.uint8)
-            dcp.load(tree, checkpoint_id=folder)
-            read = True
-        except Exception as error:  # whatever DCP raises at a damaged folder
-            self.setting.note("unreadable", why=str(error)[:200])
-            read = False
-        everywhere = [read] * self.state.world
-        if self.state.world > 1:
-            dist.all_gather_object(everywhere, read)
-        if not all(everywhere):
+            owner, size = _owner(folder, self.state.rank)
+            tree[owner] = mine = {"bytes": torch.zeros(size, dtype=torch.uint8)}
+            found = True
+        except _ERRORS as error:
+            found = self._cannot(error)
+        if not self._everywhere(found):  # DCP's load is collective
             return False
-        found = {"model_state_dict": tree["model"], "optim_state_dict": tree["optimizer"]}
-        set_state_dict(self.state.module, self.state.optimizer, **found)
-        unpacked = _unpacked(mine["bytes"])
-        self.state.scheduler.load_state_dict(unpacked["scheduler"])
-        self.state.sampler.load_state_dict({k: int(v) for k, v in tree["sampler"].items()})
-        set_random_states(unpacked["random"])
+        try:
+            load(tree, checkpoint_id=folder)
+            found = True
+        except _ERRORS as error:
+            found = self._cannot(error)
+        if not self._everywhere(found):
+            return False
+        self._take(tree, _unpacked(mine["bytes"]))
         return True
+
+    def _cannot(self, error: BaseException) -> bool:
+        self.setting.note("unreadable", why=_short(error))
+        return False
+
+    def _everywhere(self, here: bool) -> bool:
+        everywhere = [here] * self.state.world
+        if self.state.world > 1:
+            dist.all_gather_object(everywhere, here)
+        return all(everywhere)
+
+    def _take(self, tree: dict[str, Any], mine: dict[str, Any]) -> None:
+        """Go on with what was read."""
+        whole = {"model_state_dict": tree["model"], "optim_state_dict": tree["optimizer"]}
+        set_state_dict(self.state.module, self.state.optimizer, **whole)
+        self.state.scheduler.load_state_dict(mine["scheduler"])
+        self.state.sampler.load_state_dict({k: int(v) for k, v in tree["sampler"].items()})
+        set_random_states(mine["random"])
 
     def close(self) -> None:
         """Nothing is in flight."""
@@ -133,10 +160,10 @@ class DcpAsync(Dcp):
         self._land()
         row.backpressure_s = time.perf_counter() - began_s
         tree = self._tree(step)
-        found: Any = dcp.async_save(tree, checkpoint_id=self._hidden(step), process_group=self._group)
+        made: Any = async_save(tree, checkpoint_id=self._hidden(step), process_group=self._group)
         row.snapshot_s = time.perf_counter() - began_s - row.backpressure_s
         row.stall_s = time.perf_counter() - began_s
-        self._flight = row, found, time.perf_counter()
+        self._flight = row, made, time.perf_counter()
 
     def stepped(self, step: int) -> None:
         """Make a checkpoint visible that has been written meanwhile."""
@@ -149,8 +176,8 @@ class DcpAsync(Dcp):
         (row, future, since_s), self._flight = self._flight, None
         try:
             future.result()
-        except Exception as error:  # of any rank
-            row.error = str(error)[:200]
+        except _ERRORS as error:  # of any rank
+            row.error = _short(error)
         row.background_s = time.perf_counter() - since_s
         self.commit(row)
         if not self.state.rank:
@@ -162,20 +189,24 @@ class DcpAsync(Dcp):
 
 
 def _packed(value: Any) -> Tensor:
-    import io
-
     buffer = io.BytesIO()
     torch.save(value, buffer)
     return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
 
 
 def _unpacked(data: Tensor) -> Any:
-    import io
-
     return torch.load(io.BytesIO(data.numpy().tobytes()), weights_only=False)
 
 
-def _size_of(folder: Path, name: str) -> int:
-    """How many bytes a tensor in a checkpoint has."""
-    metadata = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
-    return int(metadata[name].size[0])  # type: ignore[union-attr]
+def _owner(folder: Path, rank: int) -> tuple[str, int]:
+    """Whose own part a rank goes on with, rank 0's if the world was smaller, and how many bytes it has."""
+    metadata = FileSystemReader(folder).read_metadata().state_dict_metadata
+    owner = f"rank-{rank}" if f"rank-{rank}.bytes" in metadata else "rank-0"
+    return owner, int(metadata[f"{owner}.bytes"].size[0])  # type: ignore[union-attr]
+
+
+def _short(error: BaseException) -> str:
+    """The cause that DCP has put into its own exception, if it is one."""
+    if isinstance(error, CheckpointException) and error.failures:
+        error = next(iter(error.failures.values()))[0]
+    return f"{type(error).__name__}: {error}"[:200]

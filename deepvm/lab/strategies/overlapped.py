@@ -7,6 +7,7 @@ import threading
 import time
 from typing import Any
 
+from deepvm.errors import CheckpointError
 from deepvm.lab.strategies.blocking import Blocking, barrier
 from deepvm.lab.strategies.state import State
 from deepvm.lab.strategies.strategy import CheckpointRow, Setting
@@ -21,12 +22,15 @@ class Overlapped(Blocking):
         self._waiting: queue.Queue[tuple[CheckpointRow, dict[str, Any]] | None] = queue.Queue()
         self._room = threading.Semaphore(setting.most_in_flight)
         self._thread = threading.Thread(target=self._write_all, name="checkpoints", daemon=True)
+        self._refused: CheckpointError | None = None
         self._late: tuple[CheckpointRow, dict[str, Any] | None] | None = None
         if not state.rank:
             self._thread.start()
 
     def save(self, step: int) -> None:
         """Collective."""
+        if self._refused is not None:
+            raise self._refused
         began_s = time.perf_counter()
         barrier(self.state)
         row = CheckpointRow(step)
@@ -56,7 +60,10 @@ class Overlapped(Blocking):
     def _write_all(self) -> None:
         for row, captured in iter(self._waiting.get, None):
             began_s = time.perf_counter()
-            self.put(row, captured)
+            try:
+                self.put(row, captured)
+            except CheckpointError as error:  # a newer attempt has begun: the training hears of it at its next one
+                row.error, self._refused = str(error), error
             row.background_s = time.perf_counter() - began_s
             self.setting.record(row)
             self._room.release()
@@ -66,3 +73,5 @@ class Overlapped(Blocking):
         if self._thread.is_alive():
             self._waiting.put(None)
             self._thread.join()
+        if self._refused is not None:
+            raise self._refused

@@ -30,14 +30,18 @@ class PlainSave(Blocking):
 
     def put(self, row: CheckpointRow, captured: dict[str, Any]) -> None:
         """Write it; what fails is given up until the next time."""
-        hidden, target = self.setting.folder / ".last.pt", self.setting.folder / "last-1.pt"
+        assert self.files is not None
+        hidden, target = self.setting.folder / f".last.pt.{self.setting.attempt}", self.setting.folder / "last-1.pt"
         try:
             with hidden.open("wb") as file:
                 torch.save(captured, file)
                 row.bytes = file.tell()
-            os.replace(hidden, target)
-        except (OSError, RuntimeError) as error:
-            row.bytes, row.error = 0, str(error)
+            with self.files.current():
+                os.replace(hidden, target)
+        except (OSError, RuntimeError) as error:  # torch raises its own on top of the disk's
+            row.bytes, row.error = 0, str(error)[:200]
+        finally:
+            hidden.unlink(missing_ok=True)
 
     def restore(self) -> int:
         """All ranks read the file; one that cannot be read is none."""
@@ -46,7 +50,7 @@ class PlainSave(Blocking):
         try:
             found = torch.load(target, weights_only=False) if target.exists() else None
         except Exception as error:  # whatever torch raises at a damaged file
-            self.setting.note("damaged", checkpoints=1, why=str(error)[:200])
+            self.setting.note("damaged", checkpoints=int(not self.state.rank), why=str(error)[:200])
             found = None
         steps = [0 if found is None else int(found["step"])]
         if self.state.world > 1:

@@ -72,7 +72,7 @@ class State:
             "sampler": self.sampler.state_dict(),
             "random": randoms,
         }
-        return _cloned(whole) if clone else whole
+        return cloned(whole) if clone else whole
 
     def unpack(self, found: dict[str, Any]) -> None:
         """Go on with what was saved."""
@@ -84,11 +84,12 @@ class State:
         set_random_states(randoms[self.rank] if self.rank < len(randoms) else randoms[0])
 
 
-def _cloned(value: Any) -> Any:
+def cloned(value: Any) -> Any:
+    """A copy on the host, with all tensors in it, that training does not change."""
     if isinstance(value, Tensor):
         return value.detach().cpu().clone()
     if isinstance(value, dict):
-        return {key: _cloned(one) for key, one in value.items()}
+        return {key: cloned(one) for key, one in value.items()}
     if isinstance(value, list):
-        return [_cloned(one) for one in value]
-    return tuple(_cloned(one) for one in value) if isinstance(value, tuple) else value
+        return [cloned(one) for one in value]
+    return tuple(cloned(one) for one in value) if isinstance(value, tuple) else value

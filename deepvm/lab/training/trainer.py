@@ -13,6 +13,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ class Trainer:
         faults = [
             fault.disk(when, seed) for name, when in given.items() if isinstance(fault := find_fault(name), DiskFault)
         ]
-        return combined(faults)
+        return replace(combined(faults), first=not self.order.attempt)
 
     def _made(self) -> State:
         config, model = self.config, self.config["model"]
@@ -102,7 +103,7 @@ class Trainer:
         first = {name: value.clone() for name, value in module.state_dict().items()}
         inputs, targets, _ = self._samples.batch(range(self.config["global_batch"] // self.world))
         for _ in range(_WARM_UPS):
-            loss_of(trained, inputs, targets).backward()
+            torch.autograd.backward(loss_of(trained, inputs, targets))
         module.zero_grad(set_to_none=True)
         module.load_state_dict(first)
 

@@ -51,7 +51,7 @@ class VirtualShards:
         before()
         mean = _tree_sum(self._everyones(torch.stack(rows))) / self._shards
         sizes = [t.numel() for t in (*self._parameters, *self._buffers)]
-        *parts, loss = mean.split([*sizes, 1])
+        *parts, loss = torch.split(mean, [*sizes, 1])
         for parameter, part in zip(self._parameters, parts, strict=False):
             parameter.grad = part.reshape(parameter.shape).clone()
         for buffer, part in zip(self._buffers, parts[len(self._parameters) :], strict=True):

@@ -111,7 +111,7 @@ def _matrix(found: Findings) -> Iterator[str]:
 
 def _model(model: Mapping[str, object]) -> str:
     said = [f"width {model['width']}"] if model.get("width") else []
-    said += [f"{model['norm']} norm"] if model.get("norm") else []
+    said += [f"{model['norm']} norm"] if str(model["name"]).startswith("resnet") else []
     said += [f"dropout {model['dropout']}"] if model.get("dropout") else []
     return f"{model['name']} ({', '.join(said)})" if said else str(model["name"])
 

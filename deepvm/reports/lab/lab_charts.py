@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from deepvm.lab.results import Estimate
@@ -12,7 +12,7 @@ from deepvm.reports.markup import Html, joined, tag
 from deepvm.reports.pictures import short
 
 _ROW, _AXIS, _HEIGHT = 28, 24, 220
-_LONGEST = 24
+_LONGEST = 28
 """Letters of a name beside a chart; a telephone has room for the rest of it."""
 
 
@@ -36,7 +36,7 @@ class Scale:
 
     def ticks(self) -> list[tuple[float, str]]:
         """At most four round values with their labels."""
-        step = round_up((self.high - self.low) / 3)
+        step = round_up((self.high - self.low) / 3.5)
         digits = max(0, -math.floor(math.log10(step) + 1e-9))
         first = math.ceil(self.low / step - 1e-9)
         count = math.floor(self.high / step + 1e-9) - first + 1
@@ -52,17 +52,20 @@ class Scale:
             yield tag("text", label, x=x, y=f"{height + 17:g}", text_anchor=anchor)
 
 
-def forest(label: str, rows: Sequence[tuple[str, Estimate, str]], *, around: float = 1.0) -> Html:
-    """Means with their intervals below one another, beside a line at what changes nothing: name, estimate, tip."""
-    ends = [end for _, one, _ in rows for end in (one.low, one.mean, one.high) if end is not None]
-    scale, height = Scale.of(ends, around=around), _ROW * len(rows)
-    drawn: list[Html] = [*scale.axis(height), _upright("same", scale.share(around), height)]
+def ratio_scale(ratios: Iterable[Estimate]) -> Scale:
+    """An axis with all ratios, their intervals, and 1."""
+    return Scale.of([end for one in ratios for end in (one.low, one.mean, one.high) if end is not None], around=1.0)
+
+
+def forest(label: str, rows: Sequence[tuple[str, Estimate, str]], scale: Scale | None = None) -> Html:
+    """Ratios with their intervals below one another, beside a line at 1: name, estimate, tip."""
+    scale, height = scale or ratio_scale(one for _, one, _ in rows), _ROW * len(rows)
+    drawn: list[Html] = [*scale.axis(height), _upright("same", scale.share(1.0), height)]
     for place, (_, one, tip) in enumerate(rows):
         y = f"{_ROW * (place + 0.5):g}"
         parts = []
         if one.low is not None and one.high is not None:
-            ends_at = (percent(scale.share(end)) for end in (one.low, one.high))
-            x1, x2 = ends_at
+            x1, x2 = (percent(scale.share(end)) for end in (one.low, one.high))
             parts.append(tag("line", class_="whisker", x1=x1, x2=x2, y1=y, y2=y))
         parts.append(tag("circle", class_="mean", cx=percent(scale.share(one.mean)), cy=y, r=5))
         drawn.append(tag("g", tag("title", tip), *parts))

@@ -17,7 +17,7 @@ from deepvm.lab.results import Cost, Estimate, SuiteResult
 from deepvm.reports.lab.analysis import accepted
 from deepvm.reports.lab.figures import over_reference, stall_and_gain, suite_name
 from deepvm.reports.lab.findings import BASE, PARTS, REFERENCES, Findings, estimate, passing, recovery_s
-from deepvm.reports.lab.lab_charts import bars, forest, keys, scatter
+from deepvm.reports.lab.lab_charts import bars, forest, keys, ratio_scale, scatter
 from deepvm.reports.lab.results import interval_words, passed_words, publishable, variant_document
 from deepvm.reports.markup import Html, joined, table, tag, visible
 from deepvm.reports.page_frame import Frame, beside
@@ -192,15 +192,15 @@ class LabPage:
 
     def _figures(self) -> Iterator[Html]:
         found = self.found
-        rows = [
-            (f"{name}, {suite_name(suite)}", one, f"{name}, {suite_name(suite)}: {_pairs(one)}")
-            for suite in found.suites
-            for name, one in over_reference(found, suite).items()
-            if name not in REFERENCES
-        ]
-        if rows:
+        every = {suite_name(suite): over_reference(found, suite) for suite in found.suites}
+        scale = ratio_scale(one for ratios in every.values() for one in ratios.values())
+        if any(every.values()):
             yield tag("h3", f"Goodput over {found.reference} (ECRL, figure 2)")
-            yield forest(f"Goodput over {found.reference}", rows)
+        for suite, ratios in every.items():
+            if ratios:
+                yield tag("p", visible(suite), class_="quiet")
+                rows = [(name, one, f"{name}: {_pairs(one)}") for name, one in ratios.items()]
+                yield forest(f"Goodput over {found.reference}, {suite}", rows, scale)
         gains = [(one, gain) for one in accepted(found) if (gain := one.ratio("ovl", BASE)) is not None]
         if not gains:
             yield tag("p", "No suite has overlapped and blocking runs that pass with the same seed.")

@@ -136,14 +136,16 @@ def passed_words(found: Checked) -> str:
 def print_run(checked: Checked, suites: Sequence[SuiteResult]) -> None:
     """What each variant has cost in each suite, and the paired ratios."""
     head = [
-        Column("suite", wrap=False),
+        Column("suite"),
         Column("variant", wrap=False),
-        Column("runs", "right", drop=5),
-        Column("goodput, steps/s", "right", drop=1),
-        Column("restarts", "right", drop=4),
-        Column("stall s", "right", drop=2),
-        Column("recovery s", "right", drop=3),
+        Column("runs", "right", drop=6),
+        Column("steps/s", "right", drop=1),
+        Column("steps/s 95 %", "right", drop=5),
+        Column("restarts", "right", drop=7),
+        Column("stall s", "right", drop=3),
+        Column("recovery s", "right", drop=4),
         Column("over blocking", "right"),
+        Column("ratio 95 %", "right", drop=2),
         Column("audit"),
     ]
     rows = []
@@ -155,19 +157,27 @@ def print_run(checked: Checked, suites: Sequence[SuiteResult]) -> None:
             recovery = _mean(recovery_s(cost) for cost in good)
             rows.append(
                 [
-                    "" if place else f"{suite.dataset}-{suite.model}-{suite.failure}",
+                    "" if place else f"{suite.dataset} {suite.model} {suite.failure}",
                     name,
                     str(len(good)) if len(good) == len(costs) else f"{len(good)} of {len(costs)}",
-                    interval_words(goodput, 2),
+                    "-" if goodput is None else f"{goodput.mean:.2f}",
+                    _ends_words(goodput, 2),
                     "-" if restarts is None else f"{restarts:g}",
                     "-" if stall is None else f"{stall.mean:.3f}",
                     f"{recovery:.2f}" if restarts and recovery is not None else "",
-                    "" if ratio is None else interval_words(ratio, 3),
+                    "" if ratio is None else f"{ratio.mean:.3f}",
+                    _ends_words(ratio, 3),
                     "pass" if len(good) == len(costs) else "fail",
                 ]
             )
     print_table(head, rows, also="-o csv")
     print_lines([passed_words(checked)])
+
+
+def _ends_words(found: Estimate | None, digits: int) -> str:
+    if found is None or found.low is None or found.high is None:
+        return ""
+    return f"{found.low:.{digits}f} to {found.high:.{digits}f}"
 
 
 def interval_words(found: Estimate | None, digits: int) -> str:
@@ -187,4 +197,4 @@ def print_listing(found: Mapping[str, Mapping[str, str]]) -> None:
         for kind, names in found.items()
         for place, (name, what) in enumerate(names.items())
     ]
-    print_table([Column("", wrap=False), Column("name", wrap=False), Column("what")], rows)
+    print_table([Column("kind", drop=1), Column("name"), Column("what")], rows, also="-o csv")

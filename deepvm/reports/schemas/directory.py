@@ -10,6 +10,7 @@ from deepvm.core.spelling import one_of
 from deepvm.errors import RequestError
 from deepvm.reports.schemas import checkpoint_types as checkpoints
 from deepvm.reports.schemas import job_types as jobs
+from deepvm.reports.schemas import lab_types as lab
 from deepvm.reports.schemas import performance_types as performance
 from deepvm.reports.schemas import plan_types as plans
 from deepvm.reports.schemas import price_types as prices
@@ -63,6 +64,23 @@ def _quotas(name: str) -> dict[str, Any]:
     from deepvm.catalog.documents.schema import QuotaDocument, schema_of
 
     return schema_of(QuotaDocument, name)
+
+
+def _matrix(name: str) -> dict[str, Any]:
+    from deepvm.catalog.documents.schema import schema_of
+    from deepvm.lab.faults.fault import DiskFault
+    from deepvm.lab.faults.fault_registry import find_fault
+    from deepvm.lab.matrix import MatrixFile
+
+    found = schema_of(MatrixFile, name)
+    # pydantic knows what the short forms become, not the forms themselves.
+    for key, kind in (("datasets", "Dataset"), ("models", "Model")):
+        names = found["$defs"][kind]["properties"]["name"]["enum"]
+        found["properties"][key]["items"] = {"anyOf": [{"enum": names}, found["properties"][key]["items"]]}
+    for fault, property_ in found["$defs"]["Failures"]["properties"].items():
+        steps = {"type": "array", "items": {"type": "integer", "minimum": 1}}
+        property_["anyOf"].append({"type": "number"} if isinstance(find_fault(fault), DiskFault) else steps)
+    return found
 
 
 def _tables(name: str) -> dict[str, Any]:
@@ -138,8 +156,19 @@ DOCUMENTS: dict[str, Described | Validated] = {
     "orphans": Described("jobs orphans", "Machines without a controller", jobs.Orphans, "orphans", jobs.OrphanMachine),
     "pools": Described("history pools", "How long machines lived", jobs.Pools, "pools", jobs.Pool),
     "history": Described("history export", "All machines", jobs.History, "machines", jobs.RecordedMachine),
+    "lab": Described("lab check", "Runs that fail, against the gates", lab.LabCheck, "failures", lab.GateFailure),
+    "lab-report": Described("lab run, lab report", "What failures have cost", lab.LabReport, "suites", lab.LabSuite),
+    "lab-list": Described("lab list", "What a matrix file can name", lab.LabList, "entries", lab.LabEntry),
+    "lab-selftest": Described(
+        "lab selftest", "Mistakes on purpose, at the gates", lab.LabSelftest, "controls", lab.TestedControl
+    ),
     "catalog": Validated("catalog show, a catalog file", "VM types of one region with prices", _catalog),
     "quotas": Validated("--quota FILE", "Limits of an account", _quotas),
+    "matrix": Validated("lab run MATRIX.yaml", "Trainings that fail on purpose", _matrix),
+    "lab-suite": Described("*_publishable.json of lab", "One suite, to be published", lab.PublishedSuite),
+    "lab-run": Described("config.json of a run of lab", "What makes the run what it is", lab.LabRun),
+    "lab-supervisor": Described("supervisor.json beside it", "What happened to the run", lab.LabSupervisor),
+    "lab-audit": Described("audit.json beside it", "What the gates said at its end", lab.LabAudit),
     "job": Described("--job FILE, as YAML", "A training job", simulation.Job, required=_JOB_NEEDS),
     "model": Described("--model FILE, as YAML or JSON", "A model", performance.ModelFile, required=_MODEL_NEEDS),
     "trace": Described("a file of traces", "A recorded trace of spot VMs", simulation.TraceFile, more=True),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from pathlib import Path
 
@@ -68,3 +70,12 @@ def test_a_damaged_number_is_an_error(tmp_path: Path) -> None:
     (tmp_path / ".job.epoch").write_text("two")
     with pytest.raises(CheckpointError, match="no number of a generation"):
         EpochFile(tmp_path, "job").begin(3)
+
+
+def test_what_fails_beside_a_lock_is_not_blamed_on_it(tmp_path: Path) -> None:
+    """The writer of the version says which file could not be written, and may try again."""
+    epochs = EpochFile(tmp_path, "job")
+    epochs.begin(1)
+    with pytest.raises(OSError, match="No space"), epochs.current(1):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "version")
+    EpochFile(tmp_path, "job").begin(2)  # it is released

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 import time
 from pathlib import Path
@@ -140,3 +142,32 @@ def test_bytes_that_changed_on_their_way(tmp_path: Path, monkeypatch: pytest.Mon
     errors = put(tmp_path, 1, parts, layout, [0, 1], "s")
     assert all(isinstance(e, CheckpointError) for e in errors) and "rank 1" in str(errors[0])
     assert VersionFolder(tmp_path).manifests("job") == ()
+
+
+@pytest.mark.parametrize(
+    ("where", "which"), [("_write_part", 0), ("_write_part", 1), ("_write_part", 2), ("_complete", 0)]
+)
+def test_a_rank_that_cannot_write_keeps_nobody_waiting(
+    where: str, which: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others hear of it at once: a training that ends meanwhile would wait for them a minute."""
+    layout = layout_of(3)
+    _, parts = joint_images(layout, 1)
+    put(tmp_path, 1, parts, layout, [0, 1, 2], "s")
+    honest = getattr(shared_file_write, where)
+
+    def fail(hidden: Path, shard: Shard, *rest: object) -> object:
+        if shard.rank == which:
+            time.sleep(0.05 * (which == 2))  # the others have written by then
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return honest(hidden, shard, *rest)
+
+    monkeypatch.setattr(shared_file_write, where, fail)
+    began = time.monotonic()
+    errors = put(tmp_path, 2, joint_images(layout, 2)[1], layout, [0, 1, 2], "s")
+    assert time.monotonic() - began < 10
+    assert all(isinstance(error, CheckpointError) for error in errors)
+    assert "Input/output error" in str(errors[which])
+    assert not which or f"rank {which} could not write" in str(errors[0])
+    assert [m.version for m in VersionFolder(tmp_path).manifests("job")] == [1]
+    assert [n for n in names(tmp_path) if n.startswith(".job") and "spare" not in n] == []

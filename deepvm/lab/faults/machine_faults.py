@@ -1,4 +1,4 @@
-"""What a cloud does to a machine that it lends: it takes it back, at once or after a notice, or says that it may."""
+"""What befalls the machines of a job: lost, taken back after a notice, or without a controller."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Notice(MachineFault):
 
 
 class Rebalance(MachineFault):
-    """The cloud recommends to replace a machine, and does not take it back: all ranks save, and training goes on."""
+    """All ranks save as an insurance, and training goes on."""
 
     ends = False
     options: ClassVar[frozenset[str]] = frozenset({"rank"})
@@ -38,3 +38,15 @@ class Rebalance(MachineFault):
     def strike_machines(self, strike: Strike, job: Machines) -> None:
         """Have the machine's metadata service say so."""
         job.recommend()
+
+
+class LostController(MachineFault):
+    """Training goes on without it; the next one, after ``seconds``, adopts the machines that live."""
+
+    ends = False
+    options: ClassVar[frozenset[str]] = frozenset({"seconds"})
+    seconds = 1.0
+
+    def strike_machines(self, strike: Strike, job: Machines) -> None:
+        """Kill it."""
+        job.restart_controller(strike.seconds)

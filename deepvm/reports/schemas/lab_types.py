@@ -1,0 +1,264 @@
+"""Documents and files of ``deepvm lab``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypedDict
+
+Verdict = Literal["pass", "fail"]
+
+
+class GateCounts(TypedDict):
+    """Runs at a gate."""
+
+    passed: Annotated[int, "runs that pass it"]
+    failed: Annotated[int, "runs that do not"]
+
+
+class GateFailure(TypedDict):
+    """What is wrong with a run."""
+
+    run: Annotated[str, "name of the run, and of its folder"]
+    gate: Annotated[str, "the gate that it does not pass"]
+    reason: str
+
+
+class LabCheck(TypedDict):
+    """Every run of a folder against every gate."""
+
+    schema_version: Literal["deepvm.lab/1"]
+    runs: Annotated[int, "runs of the folder"]
+    passed: Annotated[int, "of them that pass all gates"]
+    gates: Annotated[dict[str, GateCounts], "by name"]
+    failures: list[GateFailure]
+
+
+class MeanOfRuns(TypedDict):
+    """A mean over the runs that pass all gates, one for each seed."""
+
+    mean: Annotated[float | None, "null if no run passes"]
+    low: Annotated[float | None, "of the 95 % interval of Student's t; null with less than two runs"]
+    high: Annotated[float | None, "of the same"]
+    n: Annotated[int, "runs that pass"]
+
+
+class PairedRatio(TypedDict):
+    """A ratio of goodputs of runs with the same seed: the geometric mean."""
+
+    ratio: Annotated[float, "geometric mean"]
+    low: Annotated[float | None, "of the 95 % interval, of logarithms; null with less than two pairs"]
+    high: Annotated[float | None, "of the same"]
+    n: Annotated[int, "pairs"]
+
+
+class RecoveryParts(TypedDict):
+    """What the recovery from all failures of a run took, a mean over runs."""
+
+    detect: Annotated[float | None, "from the failure until the supervisor sees it, seconds"]
+    restart: Annotated[float | None, "until ranks are back, with data and model, and begin to restore, seconds"]
+    restore: Annotated[float | None, "reading the checkpoint, seconds"]
+    replay: Annotated[float | None, "until training is where it was, seconds"]
+
+
+class LabVariant(TypedDict):
+    """A variant of a suite: means over its runs that pass all gates; null if none does."""
+
+    goodput: Annotated[MeanOfRuns, "steps a second, each counted once"]
+    restarts: Annotated[float | None, "a run"]
+    wall_s: Annotated[float | None, "of a run, seconds"]
+    compute_s: Annotated[float | None, "of steps, those done again included, seconds"]
+    repeated_s: Annotated[float | None, "of steps that another attempt did again, seconds"]
+    snapshot_s: Annotated[float | None, "for copies of the state, seconds"]
+    write_s: Annotated[float | None, "for writing while training waited, seconds"]
+    background_s: Annotated[float | None, "for writing beside the training, seconds"]
+    stall_s: Annotated[float | None, "for which checkpoints held training up in all, seconds"]
+    recovery_s: RecoveryParts
+    loss_difference: Annotated[float | None, "mean absolute difference of losses from an undisturbed run's"]
+    runs: Annotated[int, "all runs, those that do not pass included"]
+    audit: Annotated[Verdict, "whether all runs pass all gates"]
+
+
+class LabSuite(TypedDict):
+    """What variants are compared on: a data set, a model and its failures."""
+
+    dataset: Annotated[str, "name of the data set"]
+    model: Annotated[str, "name of the model"]
+    failure: Annotated[str, "name of the failures in the matrix"]
+    variants: Annotated[dict[str, LabVariant], "by name; those without failures stand in each suite of their model"]
+    paired: Annotated[dict[str, PairedRatio], "goodput over that of another variant, such as ovl_over_blk"]
+
+
+class LabReport(TypedDict):
+    """What a matrix has shown."""
+
+    schema_version: Literal["deepvm.lab-report/1"]
+    suites: list[LabSuite]
+
+
+class LabEntry(TypedDict):
+    """What a matrix file can name."""
+
+    kind: Annotated[str, "datasets, models, strategies or failures"]
+    name: str
+    what: Annotated[str, "in a line"]
+
+
+class LabList(TypedDict):
+    """All that a matrix file can name."""
+
+    schema_version: Literal["deepvm.lab-list/1"]
+    entries: list[LabEntry]
+
+
+class TestedControl(TypedDict):
+    """A mistake that was made on purpose."""
+
+    name: str
+    what: Annotated[str, "the mistake"]
+    gate: Annotated[str, "the gate that must fail"]
+    failed: Annotated[dict[str, str], "gates that have failed, and why"]
+    right: Annotated[bool, "whether that gate has failed, and no other"]
+
+
+class LabSelftest(TypedDict):
+    """Negative controls: each must fail its gate and no other."""
+
+    schema_version: Literal["deepvm.lab-selftest/1"]
+    controls: list[TestedControl]
+
+
+class LabModel(TypedDict):
+    """The model of a run."""
+
+    name: str
+    width: Annotated[int | None, "channels of its first layer, or its hidden size; null for its default"]
+    norm: Annotated[Literal["batch", "group"], "kind of its normalisation"]
+    dropout: Annotated[float, "from 0 to below 1"]
+
+
+class SuiteConfig(TypedDict):
+    """How the runs of a suite were made."""
+
+    matrix: Annotated[str, "name of the matrix"]
+    dataset_size: Annotated[int, "samples"]
+    worlds: Annotated[list[list[int]], "steps with the number of ranks from there on"]
+    virtual_shards: Annotated[int, "0 for a plain DistributedDataParallel"]
+    global_batch: Annotated[int, "samples of a step on all ranks together"]
+    accumulate: Annotated[int, "parts of a rank's batch"]
+    steps: Annotated[int, "of a run"]
+    model: LabModel
+    checkpoint_every: Annotated[int, "steps"]
+    max_inflight: Annotated[int, "checkpoints that wait to be written at most"]
+    launcher: Annotated[str, "what starts the ranks"]
+    failures: Annotated[str, "what fails when, in words"]
+
+
+class SuiteRun(TypedDict):
+    """A run of a suite."""
+
+    run: Annotated[str, "name of the run, and of its folder"]
+    variant: Annotated[str, "name of the variant"]
+    seed: Annotated[int, "of data order, weights and random numbers"]
+    audit: Annotated[Verdict, "whether it passes all gates"]
+    reason: str
+    final_sha256: Annotated[str | None, "hex SHA-256 of the final parameters; null if there are none"]
+
+
+class PublishedSuite(LabSuite):
+    """One suite, with all that others need to judge it; ``*_publishable.json``."""
+
+    schema_version: Literal["deepvm.lab-suite/1"]
+    config: SuiteConfig
+    environment: Annotated[dict[str, str], "machine and versions"]
+    made: Annotated[str, "when its runs began and ended, ISO 8601, UTC"]
+    runs: list[SuiteRun]
+
+
+class LabDataset(TypedDict):
+    """The data set of a run."""
+
+    name: str
+    path: Annotated[str | None, "folder of its files; null for its own place"]
+
+
+class LabStrike(TypedDict):
+    """A planned failure."""
+
+    fault: Annotated[str, "its kind"]
+    step: Annotated[int, "it strikes when so many steps are done"]
+    rank: Annotated[int, "who is hit"]
+    target: Annotated[str, "of kills: worker, agent, machine or write"]
+    seconds: Annotated[float, "how long it lasts, seconds"]
+    delay_s: Annotated[float, "from the step until it strikes, seconds"]
+    key: Annotated[str, "its name in other records"]
+    ends: Annotated[bool, "whether the attempt ends by it"]
+
+
+class LabRun(TypedDict):
+    """All that makes a run what it is; ``config.json`` in its folder."""
+
+    schema_version: Literal["deepvm.lab-run/1"]
+    matrix: Annotated[str, "name of the matrix"]
+    dataset: LabDataset
+    dataset_size: Annotated[int, "samples"]
+    model: LabModel
+    failure: Annotated[str, "name of the failures; calm: none"]
+    variant: Annotated[str, "name of the variant"]
+    strategy: Annotated[str | None, "what makes its checkpoints; null for none"]
+    seed: Annotated[int, "of data order, weights and random numbers"]
+    world: Annotated[int, "ranks; the most of them if their number changes"]
+    worlds: Annotated[list[list[int]], "steps with the number of ranks from there on"]
+    virtual_shards: Annotated[int, "0 for a plain DistributedDataParallel"]
+    global_batch: Annotated[int, "samples of a step on all ranks together"]
+    accumulate: Annotated[int, "parts of a rank's batch"]
+    steps: Annotated[int, "of the run"]
+    checkpoint_every: Annotated[int, "steps"]
+    max_inflight: Annotated[int, "checkpoints that wait to be written at most"]
+    keep: Annotated[int, "newest checkpoints that are kept"]
+    launcher: Annotated[str, "what starts the ranks"]
+    strikes: list[LabStrike]
+    disk: Annotated[dict[str, Any], "faults of the disk, by name"]
+    controls: Annotated[list[str], "mistakes that are made on purpose"]
+
+
+class _MoreOfAttempt(TypedDict, total=False):
+    detect_s: Annotated[float | None, "from the failure until it was seen, seconds; of attempts that failed"]
+    restart_s: Annotated[float | None, "until ranks began to restore, seconds; as below behind a failure only"]
+    restore_s: Annotated[float | None, "reading the checkpoint, seconds"]
+    replay_s: Annotated[float | None, "until training was where it had been, seconds"]
+    last_lines: Annotated[list[str], "of the ranks' output, where nothing planned explains the failure"]
+
+
+class LabAttempt(_MoreOfAttempt):
+    """One start of a training."""
+
+    attempt: Annotated[int, "its number, from 0"]
+    world: Annotated[int, "ranks"]
+    state: Annotated[str, "completed, failed or hung"]
+    until: Annotated[int, "step at which it had to end"]
+    began: Annotated[float, "seconds since the epoch"]
+    detected: Annotated[float, "when its end was seen, seconds since the epoch"]
+    exits: Annotated[list[int | None], "exit codes of the ranks; below 0: minus a signal's number; null: not known"]
+    causes: Annotated[list[str], "planned failures that ended it, or hang"]
+    struck: Annotated[dict[str, float], "planned failures with their times, seconds since the epoch"]
+    resumed_step: Annotated[int | None, "steps that were done when it went on; null if it never did"]
+    steps_logged: Annotated[bool, "whether all ranks logged a step"]
+    reached_step: Annotated[int, "steps that were done when it ended"]
+    damaged: Annotated[int, "checkpoints that it found damaged"]
+    disk_errors: Annotated[int, "writes that the disk refused, as planned"]
+
+
+class LabSupervisor(TypedDict):
+    """What happened to a run; ``supervisor.json`` in its folder."""
+
+    state: Annotated[str, "completed, failed or running"]
+    restarts: Annotated[int, "attempts behind failures"]
+    wall_s: Annotated[float, "from its start to its end, seconds"]
+    hangs: Annotated[int, "attempts that hung"]
+    attempts: list[LabAttempt]
+
+
+class LabAudit(TypedDict):
+    """What the gates said when the run had ended; ``audit.json`` in its folder, ``check`` asks them anew."""
+
+    key: Annotated[str, "of the configuration, the code and the environment: 16 hex digits"]
+    gates: Annotated[dict[str, str], "what is wrong at each gate, empty where it is passed"]

@@ -1,0 +1,124 @@
+"""What every fault promises, over the registry: it strikes when said, ends the attempt or does not, and is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.lab.trainings import Ran, ran
+
+from deepvm.lab.faults.fault import DiskFault, Strike, Target, When
+from deepvm.lab.faults.fault_registry import FAULTS, find_fault
+from deepvm.lab.running.forkserver import Forkserver
+from deepvm.lab.running.launcher import Launcher
+
+pytestmark = pytest.mark.xdist_group("lab")
+DISK = [name for name in FAULTS if isinstance(find_fault(name), DiskFault)]
+AT_STEPS = [name for name in FAULTS if name not in DISK]
+ENDS = [name for name in AT_STEPS if find_fault(name).ends]
+HANGS = {"hang", "held-gil"}
+AT = 6
+
+
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[Launcher]:
+    made = Forkserver()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def calm(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    return ran(tmp_path_factory.mktemp("calm") / "run", launcher, None)
+
+
+# --- when they strike ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", AT_STEPS)
+def test_it_strikes_at_the_steps_that_are_given(name: str) -> None:
+    found = list(find_fault(name).strikes(name, When(at=(3, 9), rank=1), 20, 4))
+    assert [(one.step, one.rank, one.delay_s) for one in found] == [(3, 1, 0.0), (9, 1, 0.0)]
+    assert len({one.key for one in found}) == 2 and all(one.fault == name for one in found)
+
+
+@pytest.mark.parametrize("name", AT_STEPS)
+def test_random_strikes_are_those_of_their_seed(name: str) -> None:
+    fault = find_fault(name)
+    draws = [list(fault.strikes(name, When(count=5, seed=seed), 40, 4)) for seed in (1, 1, 2)]
+    assert draws[0] == draws[1] != draws[2]
+    for found in draws:
+        assert len({one.step for one in found}) == 5 and all(1 <= one.step < 40 and 0 <= one.rank < 4 for one in found)
+        assert all(one.delay_s == 0 for one in found) == (fault.moment is not None)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_disks_strike_at_no_step(name: str) -> None:
+    found = list(find_fault(name).strikes(name, When(at=(3,), share=0.5, mbps=1.0), 20, 2))
+    assert (not found) is (name in DISK)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_strike_is_the_same_from_its_file(name: str) -> None:
+    one = Strike(name, 7, 1, Target.MACHINE, 0.5, 0.125)
+    assert Strike.of(one.document()) == one
+
+
+# --- what they do ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_it_ends_the_attempt_and_the_next_one_is_right(
+    name: str, launcher: Launcher, calm: Ran, tmp_path: Path
+) -> None:
+    one = ran(tmp_path / "run", launcher, "blocking", Strike(name, AT), hang_s=1.5)
+    assert one.ended and one.wrong(calm) == {}
+    first, second = one.supervisor["attempts"]
+    assert list(first["struck"]) == first["causes"] == [f"{name}-{AT}-0"]
+    assert first["state"] == ("hung" if name in HANGS else "failed") and first["exits"][0]
+    assert AT - 1 <= first["reached_step"] <= AT + 2
+    assert 0 <= first["detect_s"] < 60
+    damaged = int(name in ("torn", "flip"))
+    assert second["damaged"] == damaged and second["resumed_step"] == (0 if damaged else 4)
+
+
+@pytest.mark.parametrize("target", list(Target))
+def test_kills_hit_their_target(target: Target, launcher: Launcher, calm: Ran, tmp_path: Path) -> None:
+    one = ran(tmp_path / "run", launcher, "blocking", Strike("kill", AT, target=target))
+    assert one.ended and one.wrong(calm) == {}
+    first, second = one.supervisor["attempts"]
+    assert first["exits"] == [-9]
+    assert second["resumed_step"] == 4
+    events = {row["event"] for row in one.records.events(0)}
+    assert ("killed-in-write" in events) == (target is Target.WRITE)
+
+
+def test_a_straggler_is_waited_for(launcher: Launcher, calm: Ran, tmp_path: Path) -> None:
+    one = ran(tmp_path / "run", launcher, "blocking", Strike("stop", AT, seconds=0.5))
+    (only,) = one.supervisor["attempts"]
+    assert one.ended and one.wrong(calm) == {} and only["struck"]
+    times = [row["time"] for row in one.records.steps[0]]
+    assert max(b - a for a, b in zip(times, times[1:], strict=False)) >= 0.4
+
+
+def test_a_lost_node_ends_nothing(launcher: Launcher, calm: Ran, tmp_path: Path) -> None:
+    one = ran(tmp_path / "run", launcher, "deepvm-tcp", Strike("node", AT, seconds=0.1), Strike("exit", 10))
+    assert one.ended and one.wrong(calm) == {}
+    assert one.supervisor["attempts"][0]["struck"].keys() == {"node-6-0", "exit-10-0"}
+
+
+@pytest.mark.parametrize("name", DISK)
+@pytest.mark.parametrize("strategy", ["blocking", "torch-save"])
+def test_a_bad_disk_costs_no_step(name: str, strategy: str, launcher: Launcher, calm: Ran, tmp_path: Path) -> None:
+    """Even a share that would draw nothing fails once: else a run would prove nothing."""
+    when = When(mbps=0.5) if name == "slow" else When(share=0.001)
+    one = ran(tmp_path / "run", launcher, strategy, disk={name: when})
+    assert one.ended and one.wrong(calm) == {}
+    (only,) = one.supervisor["attempts"]
+    assert only["disk_errors"] == (0 if name == "slow" else 1)
+    first = one.records.checkpoints[0]
+    if name == "slow":
+        assert first["foreground_s"] > 0.8 * first["bytes"] / 0.5e6
+    else:
+        assert (first["retries"], bool(first["error"])) == ((1, False) if strategy == "blocking" else (0, True))

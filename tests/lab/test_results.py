@@ -1,0 +1,118 @@
+"""What runs have cost, against SciPy's intervals and figures that were written down by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from support.lab import made_folder
+from support.lab.made_folder import make
+
+from deepvm.errors import DataError
+from deepvm.lab.checked import check
+from deepvm.lab.results import Estimate, SuiteResult, suites_of
+
+VALUES = st.lists(st.floats(1e-3, 1e6), min_size=2, max_size=60)
+
+
+@given(VALUES)
+def test_intervals_are_those_of_students_t(values: list[float]) -> None:
+    found = Estimate.of(values)
+    error = stats.sem(values)
+    assert found.n == len(values) and found.mean == pytest.approx(stats.tmean(values))
+    assert found.low is not None and found.high is not None
+    if error > 1e-9 * found.mean:
+        low, high = stats.t.interval(0.95, len(values) - 1, loc=stats.tmean(values), scale=error)
+        assert (found.high - found.low) / (high - low) == pytest.approx(1, rel=1e-3)
+        assert found.high - found.mean == pytest.approx(found.mean - found.low)
+
+
+@given(VALUES)
+def test_ratios_are_a_geometric_mean_with_the_interval_of_logarithms(ratios: list[float]) -> None:
+    found, logs = Estimate.of_ratios(ratios), Estimate.of([math.log(one) for one in ratios])
+    assert found.mean == pytest.approx(stats.gmean(ratios))
+    assert found.low is not None and logs.low is not None and math.log(found.low) == pytest.approx(logs.low)
+    turned = Estimate.of_ratios([1 / one for one in ratios])
+    assert turned.mean == pytest.approx(1 / found.mean) and turned.high == pytest.approx(1 / found.low)
+
+
+def test_a_single_value_has_no_interval() -> None:
+    assert Estimate.of([2.5]) == Estimate(2.5, None, None, 1)
+    assert Estimate.of_ratios([2.5]).low is None
+
+
+@given(VALUES, st.floats(1e-3, 1e3))
+def test_another_unit_changes_nothing(values: list[float], factor: float) -> None:
+    one, other = Estimate.of(values), Estimate.of([factor * value for value in values])
+    assert one.low is not None and other.low is not None
+    assert other.mean == pytest.approx(factor * one.mean)
+    assert other.low == pytest.approx(factor * one.low, rel=1e-6, abs=1e-9 * factor * one.mean)
+
+
+def suites(out: Path) -> dict[str, SuiteResult]:
+    _, records = check(out)
+    return {one.failure: one for one in suites_of(records)}
+
+
+def test_each_part_of_a_run(tmp_path: Path) -> None:
+    """12 steps of 0.25 s and failures at 6 and 10: steps 5, 6, 9 and 10 are done again, behind checkpoints each 4."""
+    cost = suites(make(tmp_path, seeds=(0,)))["late"].variants["blk"][0]
+    step_s, stall_s = made_folder.STEP_S, made_folder.STALLS_S["blocking"]
+    assert cost.run == "tokens-gpt-tiny-late-blk-s0" and cost.passed and cost.restarts == 2
+    assert cost.compute_s == pytest.approx(16 * step_s) and cost.repeated_s == pytest.approx(4 * step_s)
+    assert cost.stall_s == pytest.approx(3 * stall_s)
+    assert (cost.write_s, cost.snapshot_s) == pytest.approx((3 * (stall_s - 0.02), 3 * 0.02))
+    assert cost.background_s == 0
+    parts = (cost.detect_s, cost.restart_s, cost.restore_s)
+    assert parts == pytest.approx((2 * made_folder.DETECT_S, 2 * made_folder.RESTART_S, 2 * made_folder.RESTORE_S))
+    assert cost.replay_s == pytest.approx(4 * step_s)
+    assert cost.goodput == pytest.approx(12 / cost.wall_s)
+    spent = cost.compute_s + cost.stall_s + sum(parts)
+    assert cost.wall_s - spent == pytest.approx(made_folder.START_S + made_folder.RESTORE_S, abs=0.1)
+
+
+def test_runs_without_failures_stand_in_each_suite(tmp_path: Path) -> None:
+    found = suites(make(tmp_path, seeds=(0, 1)))
+    assert set(found) == {"base", "late"}
+    assert found["base"].variants["ref-blk"] == found["late"].variants["ref-blk"]
+    assert [len(costs) for costs in found["base"].variants.values()] == [2] * 6
+
+
+def test_ratios_are_of_the_same_seed(tmp_path: Path) -> None:
+    """Seeds differ by half in their steps; within a seed nothing is left to chance."""
+    late = suites(make(tmp_path, seeds=(0, 5)))["late"]
+    by_seed = {seed: [c.goodput for n in ("ovl", "blk") for c in late.variants[n] if c.seed == seed] for seed in (0, 5)}
+    ratios = [ovl / blk for ovl, blk in by_seed.values()]
+    found = late.paired["ovl_over_blk"]
+    assert found.n == 2 and found.mean == pytest.approx(stats.gmean(ratios))
+    assert "blk_over_blk" not in late.paired
+
+
+def test_what_does_not_pass_is_in_no_ratio(tmp_path: Path) -> None:
+    late = suites(make(tmp_path, wrong={"tokens-gpt-tiny-late-ovl-s1", "tokens-gpt-tiny-late-blk-s2"}))["late"]
+    assert late.paired["ovl_over_blk"].n == 1 and late.paired["deepvm_over_blk"].n == 2
+    assert [cost.passed for cost in late.variants["ovl"]] == [True, False, True]
+
+
+def test_losses_are_compared_with_an_undisturbed_run(tmp_path: Path) -> None:
+    make(tmp_path, seeds=(0,))
+    log = tmp_path / "runs" / "tokens-gpt-tiny-late-ovl-s0" / "rank_0.jsonl"
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    last = max(rows, key=lambda row: (row["global_step"], row["attempt"]))
+    last["loss"] += 0.12
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    late = suites(tmp_path)["late"].variants
+    assert late["ovl"][0].loss_difference == pytest.approx(0.01) and late["blk"][0].loss_difference == 0
+
+
+def test_damaged_records_are_said(tmp_path: Path) -> None:
+    make(tmp_path, seeds=(0,))
+    log = tmp_path / "runs" / "tokens-gpt-tiny-late-ovl-s0" / "checkpoint_rank0.jsonl"
+    log.write_text(log.read_text().replace("stall_s", "stalled_s"))
+    with pytest.raises(DataError, match="late-ovl-s0: damaged: KeyError: 'stall_s'"):
+        suites(tmp_path)

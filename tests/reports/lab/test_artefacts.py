@@ -1,0 +1,135 @@
+"""All files that a lab writes: there, as their schemas say, the same each time, and without runs that do not pass."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.golden import check_golden
+from support.lab.made_folder import make
+from support.schemas import check as check_schema
+
+from deepvm.errors import MissingExtraError
+from deepvm.lab.checked import check
+from deepvm.reports.lab import artefacts
+from deepvm.reports.lab.artefacts import Written, write_all
+from deepvm.reports.lab.results import checked_document, report_document
+
+WRONG, UNFINISHED = "tokens-gpt-tiny-late-ovl-s1", "tokens-gpt-tiny-base-deepvm-s2"
+NAMES = {
+    *("summary.csv", "detailed_table.csv", "analysis.md", "report.html"),
+    *(f"tokens-gpt-tiny-{failure}_publishable.{form}" for failure in ("base", "late") for form in ("json", "md")),
+    *(f"figure-{name}.{form}" for name in ("2-goodput", "3-gain", "4-stall") for form in ("png", "svg")),
+}
+
+
+def written(out: Path) -> Written:
+    return write_all(out, *check(out))
+
+
+def table(out: Path, name: str) -> list[dict[str, str]]:
+    with (out / name).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def files(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in out.iterdir() if path.is_file() and path.name != "manifest.csv"}
+
+
+def test_all_are_there_and_the_same_each_time(tmp_path: Path) -> None:
+    assert written(make(tmp_path)).missing == ""
+    first = files(tmp_path)
+    assert set(first) == NAMES and all(first.values())
+    written(tmp_path)
+    assert files(tmp_path) == first
+
+
+def test_documents_are_as_their_schemas_say(tmp_path: Path) -> None:
+    make(tmp_path, wrong={WRONG}, unfinished={UNFINISHED})
+    suites = written(tmp_path).suites
+    check_schema(checked_document(check(tmp_path)[0]), "lab")
+    check_schema(report_document(suites), "lab-report")
+    for failure in ("base", "late"):
+        document = json.loads((tmp_path / f"tokens-gpt-tiny-{failure}_publishable.json").read_text())
+        check_schema(document, "lab-suite")
+        assert len(document["runs"]) == 18 and document["config"]["failures"].startswith("exit")
+    for folder in (tmp_path / "runs").iterdir():
+        for name, schema in (("config", "lab-run"), ("supervisor", "lab-supervisor"), ("audit", "lab-audit")):
+            check_schema(json.loads((folder / f"{name}.json").read_text()), schema)
+
+
+def test_runs_that_do_not_pass_are_in_no_number(tmp_path: Path) -> None:
+    good, bad = (
+        {(row["failure"], row["variant"]): row for row in table(out, "summary.csv")}
+        for out in (tmp_path / "good", tmp_path / "bad")
+        if written(make(out, wrong={WRONG} if out.name == "bad" else ()))
+    )
+    late = bad["late", "ovl"]
+    assert (late["runs"], late["passed"], late["pairs"], late["audit"]) == ("3", "2", "2", "fail")
+    assert late["goodput"] != good["late", "ovl"]["goodput"]
+    assert {key: row for key, row in bad.items() if key != ("late", "ovl")} == {
+        key: row for key, row in good.items() if key != ("late", "ovl")
+    }
+    rows = {row["run"]: row for row in table(tmp_path / "bad", "detailed_table.csv")}
+    kept = [float(row["goodput"]) for row in rows.values() if row["run"].startswith("tokens-gpt-tiny-late-ovl")]
+    assert float(late["goodput"]) == pytest.approx((kept[0] + kept[2]) / 2, abs=1e-6)
+    assert rows[WRONG]["audit"] == "fail" and rows[WRONG]["reason"].startswith("parameters: other parameters")
+
+
+def test_where_no_run_passes_there_is_no_number(tmp_path: Path) -> None:
+    make(tmp_path, seeds=(0,), wrong={"tokens-gpt-tiny-late-ovl-s0"})
+    document = report_document(written(tmp_path).suites)
+    late = document["suites"][1]
+    assert late["variants"]["ovl"]["goodput"] == {"mean": None, "low": None, "high": None, "n": 0}
+    assert late["variants"]["ovl"]["stall_s"] is None and late["variants"]["ovl"]["audit"] == "fail"
+    assert "ovl_over_blk" not in late["paired"] and "deepvm_over_blk" in late["paired"]
+    check_schema(document, "lab-report")
+    (row,) = (r for r in table(tmp_path, "summary.csv") if (r["failure"], r["variant"]) == ("late", "ovl"))
+    assert row["goodput"] == row["stall_s"] == row["detect_s"] == ""
+
+
+def test_what_nobody_else_says_is_in_the_markdown(tmp_path: Path) -> None:
+    make(tmp_path, wrong={WRONG})
+    written(tmp_path)
+    text = (tmp_path / "tokens-gpt-tiny-late_publishable.md").read_text()
+    assert "Failures: exit 6, 10. 12 steps, a checkpoint each 4, 2 ranks" in text
+    assert f"- `{WRONG}`: parameters: other parameters than those of the undisturbed run" in text
+    assert "| ovl | 2 of 3 |" in text and "n = 2 |" in text
+
+
+@pytest.mark.parametrize("name", ["analysis.md", "tokens-gpt-tiny-late_publishable.md"])
+def test_texts_as_they_are_kept(tmp_path: Path, name: str) -> None:
+    make(tmp_path, wrong={WRONG})
+    written(tmp_path)
+    check_golden(f"lab-{name}", (tmp_path / name).read_text())
+
+
+def test_without_matplotlib_all_else_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: Any) -> None:
+        raise MissingExtraError("plot", "matplotlib", "plot")
+
+    monkeypatch.setattr(artefacts, "write_figures", missing)
+    found = written(make(tmp_path))
+    assert "figures 2 to 4 are not written" in found.missing and "plot" in found.missing
+    assert set(files(tmp_path)) == {name for name in NAMES if not name.startswith("figure")}
+    page = (tmp_path / "report.html").read_text()
+    assert "they need matplotlib" in page and "figure-2" not in page and page.count("<svg") > 10
+
+
+def test_a_matrix_without_blocking_or_a_reference(tmp_path: Path) -> None:
+    """Nothing to compare with: goodputs remain."""
+    written(make(tmp_path, variants=("none", "deepvm")))
+    text = (tmp_path / "analysis.md").read_text()
+    assert "No suite has blocking, overlapped and reference runs that pass with the same seed: no means." in text
+    (row, _) = (r for r in table(tmp_path, "summary.csv") if r["variant"] == "deepvm")
+    assert row["over_blocking"] == "" and not math.isnan(float(row["goodput"]))
+
+
+def test_undisturbed_runs_alone_are_a_suite(tmp_path: Path) -> None:
+    (suite,) = written(make(tmp_path, variants=("none", "ref-blk"))).suites
+    assert suite.failure == "calm" and set(suite.variants) == {"none", "ref-blk"}
+    assert "<h2" in (tmp_path / "report.html").read_text()

@@ -1,0 +1,83 @@
+"""Whole runs of small real trainings by a supervisor, and what they have left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from deepvm.io.atomic_write import write_bytes
+from deepvm.lab.audit.gates import Records, judged
+from deepvm.lab.faults.fault import Strike, When
+from deepvm.lab.faults.fault_registry import find_fault
+from deepvm.lab.plan import Plan
+from deepvm.lab.records import CONFIG
+from deepvm.lab.running.launcher import Launcher
+from deepvm.lab.running.supervisor import Supervisor
+from deepvm.lab.strategies.strategy_registry import find_strategy
+
+
+def config(strategy: str | None, strikes: Sequence[Strike] = (), **changes: Any) -> dict[str, Any]:
+    """Of a run on one rank, 12 steps with a checkpoint at each fourth."""
+    world = changes.get("world", 1)
+    made: dict[str, Any] = {
+        "matrix": "tests",
+        "dataset": {"name": "tokens", "path": None},
+        "dataset_size": 128,
+        "model": {"name": "gpt-tiny", "width": 16, "norm": "batch", "dropout": 0.1},
+        "failure": "f" if strikes or changes.get("disk") else "calm",
+        "variant": strategy or "none",
+        "strategy": strategy,
+        "seed": 0,
+        "world": world,
+        "worlds": [[0, world]],
+        "virtual_shards": 0,
+        "global_batch": 16,
+        "accumulate": 1,
+        "steps": 12,
+        "checkpoint_every": 4,
+        "max_inflight": 2,
+        "keep": 3,
+        "launcher": "forkserver",
+        "strikes": [{**one.document(), "key": one.key, "ends": find_fault(one.fault).ends} for one in strikes],
+        "disk": {},
+        "controls": [],
+    }
+    return {**made, **changes}
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A run: whether it has reached its end, what its supervisor wrote, its records."""
+
+    ended: bool
+    supervisor: dict[str, Any]
+    records: Records
+
+    def wrong(self, *references: Ran) -> dict[str, str]:
+        """What is wrong at each gate that is not passed, beside undisturbed runs."""
+        compared = replace(self.records, references=tuple(one.records.final for one in references))
+        return {gate: why for gate, why in judged(compared).items() if why}
+
+
+def ran(
+    folder: Path,
+    launcher: Launcher,
+    strategy: str | None,
+    *strikes: Strike,
+    disk: dict[str, When] | None = None,
+    hang_s: float = 15.0,
+    **changes: Any,
+) -> Ran:
+    """Run it, in a folder that is not there yet."""
+    folder.mkdir(parents=True)
+    known = {name: {**vars(when), "target": when.target.value} for name, when in (disk or {}).items()}
+    made = config(strategy, strikes, disk=known, **changes)
+    write_bytes(folder / CONFIG, json.dumps(made).encode())
+    worlds = [(step, world) for step, world in made["worlds"]]
+    in_memory = strategy is not None and find_strategy(strategy).in_memory
+    plan = Plan(folder, made, worlds, strikes, disk or {}, hang_s=hang_s, in_memory=in_memory)
+    ended = Supervisor(plan, launcher).run()
+    return Ran(ended, json.loads((folder / "supervisor.json").read_text()), Records.read(folder))
