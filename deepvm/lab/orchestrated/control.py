@@ -9,6 +9,8 @@ the job has started is killed. ``restart SECONDS`` there kills the controller, a
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import logging
 import os
 import select
@@ -18,7 +20,7 @@ import time
 from pathlib import Path
 
 from deepvm.errors import DeepVMError
-from deepvm.io.process_tree import become_subreaper, end_descendants, follow_parent
+from deepvm.io.process_tree import become_subreaper, descendants, end_descendants, follow_parent
 from deepvm.jobs.controller.controller import Controller
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.history.history import History
@@ -29,7 +31,7 @@ from deepvm.lab.orchestrated.job import NAME, JobPlace
 RESTART = "restart"
 
 log = logging.getLogger("deepvm.lab")
-_LOOK_S = 0.02
+_LOOK_S, _GRACE_S = 0.02, 1.0
 
 
 def main() -> None:
@@ -49,8 +51,32 @@ def main() -> None:
         ended, status = os.waitpid(controller, os.WNOHANG)
         if ended:
             code = os.waitstatus_to_exitcode(status)
+            if not code:
+                note_left(place)
             break
     os._exit(code if end_descendants() else 1)
+
+
+def note_left(place: JobPlace) -> None:
+    """Write down what lives although the job is over: its controller was to end all of it."""
+    until = time.monotonic() + _GRACE_S
+    while (left := _living()) and time.monotonic() < until:
+        time.sleep(_LOOK_S)
+    place.left.write_text(json.dumps(left))
+
+
+def _living() -> list[int]:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    return sorted(pid for pid in descendants(os.getpid()) if not _is_zombie(pid))
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("Z", "X")
+    except OSError:
+        return True
 
 
 def _restarted(place: JobPlace, controller: int, down_s: float) -> int:

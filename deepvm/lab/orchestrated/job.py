@@ -40,6 +40,11 @@ class JobPlace:
         return self.state / "job.yaml"
 
     @property
+    def left(self) -> Path:
+        """Where the processes are written down that lived when the job was over."""
+        return self.state / "left.json"
+
+    @property
     def environ(self) -> dict[str, str]:
         """The environment of its processes: nothing of the user's own jobs, catalogs or settings is read or written."""
         found = {k: v for k, v in os.environ.items() if not k.startswith("DEEPVM_")}

@@ -116,6 +116,29 @@ def test_faults_of_machines(fault: str, done: tuple[str, object]) -> None:
     assert job.done == [done]
 
 
+OVER = """
+import subprocess, sys
+from pathlib import Path
+from deepvm.io.process_tree import become_subreaper, end_descendants
+from deepvm.lab.orchestrated.control import note_left
+from deepvm.lab.orchestrated.job import JobPlace
+
+become_subreaper()
+place = JobPlace(Path(sys.argv[1]))
+subprocess.run(["sh", "-c", sys.argv[2]])
+note_left(place)
+assert end_descendants()
+"""
+
+
+@pytest.mark.parametrize(("command", "count"), [("sleep 60 & sleep 60 &", 2), ("true & true", 0)])
+def test_what_lives_when_a_job_is_over_is_written_down(tmp_path: Path, command: str, count: int) -> None:
+    place = JobPlace(tmp_path)
+    place.state.mkdir()
+    subprocess.run([sys.executable, "-c", OVER, str(tmp_path), command], check=True, timeout=60)
+    assert len(json.loads(place.left.read_bytes())) == count
+
+
 def test_processes_that_a_job_has_left_are_found_by_their_environment(tmp_path: Path) -> None:
     other = tmp_path / "other"
     words = [sys.executable, "-c", "input()"]
