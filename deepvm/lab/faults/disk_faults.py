@@ -15,7 +15,7 @@ class FailingDisk(DiskFault):
 
     def disk(self, when: When, seed: int) -> Faults:
         """For one worker."""
-        return Faults(eio=when.share or 0.0, seed=seed)
+        return Faults(eio=when.share or 0.0, seed=_mixed(when, seed))
 
 
 class FullDisk(DiskFault):
@@ -25,7 +25,7 @@ class FullDisk(DiskFault):
 
     def disk(self, when: When, seed: int) -> Faults:
         """For one worker."""
-        return Faults(enospc=when.share or 0.0, seed=seed)
+        return Faults(enospc=when.share or 0.0, seed=_mixed(when, seed))
 
 
 class SlowDisk(DiskFault):
@@ -36,3 +36,8 @@ class SlowDisk(DiskFault):
     def disk(self, when: When, seed: int) -> Faults:
         """For one worker."""
         return Faults(mbps=when.mbps, seed=seed)
+
+
+def _mixed(when: When, seed: int) -> int:
+    """Other draws for another seed of the matrix."""
+    return seed + 1_000_003 * when.seed

@@ -144,12 +144,12 @@ class MatrixRunner:
 
     def _supervised(self, plan: Plan, launcher: Launcher | None) -> bool:
         """Run a plan to its end; without a launcher as a job of ``deepvm run``."""
-        if launcher is not None:
-            launcher.ready()
-            return Supervisor(plan, launcher, self._stopping).run()
-        from deepvm.lab.orchestrated.job_supervisor import JobSupervisor  # loads all of the orchestrator
+        if launcher is None:
+            from deepvm.lab.orchestrated.job_supervisor import JobSupervisor  # loads all of the orchestrator
 
-        return JobSupervisor(plan, self._stopping).run()
+            return JobSupervisor(plan, self._stopping).run()
+        launcher.ready()
+        return Supervisor(plan, launcher, self._stopping).run()
 
 
 def side_by_side(runs: Sequence[Run]) -> list[list[Run]]:

@@ -30,12 +30,12 @@ WORLDS: dict[str, dict[str, Any]] = {
     "one": {"world": 1},
     "two": {"world": 2},
     "four": {"world": 4},
-    "elastic": {"world": 4, "worlds": [[0, 4], [4, 2], [8, 1], [14, 4]], "virtual_shards": 4},
+    "elastic": {"world": 4, "worlds": [[0, 4], [4, 2], [8, 1], [20, 4]], "virtual_shards": 4},
     "accumulate": {"world": 2, "accumulate": 4},
     "batch-norm": {"world": 2, **BATCH_NORM},
     "elastic-batch-norm": {"world": 4, "worlds": [[0, 4], [7, 2], [13, 4]], "virtual_shards": 4, **BATCH_NORM},
 }
-STEPS, EVERY = 20, 6
+STEPS, EVERY = 40, 6  # what strikes from outside may come some steps late: it must not come behind the last one
 Made = Callable[..., Ran]
 
 
@@ -106,13 +106,14 @@ def test_a_lost_node_among_exits(made: Made) -> None:
 @pytest.mark.parametrize("strategy", ["blocking", "overlapped", "deepvm", "dcp-async"])
 def test_killed_anywhere_no_result_is_wrong(strategy: str, made: Made) -> None:
     """Ten kills in a run, each so long after a random step that it lands anywhere in one: 100 of them if thorough."""
-    struck = 0
-    for seed in range(10 if THOROUGH else 1):
-        options = {"steps": 80, "dataset_size": 128, "checkpoint_every": 6}
+    struck, options = 0, {"steps": 80, "checkpoint_every": 6}
+    for seed in range(20):
         strikes = list(find_fault("kill").strikes("kill", When(count=10, seed=seed), 80, 2))
         one = made("two", strategy, *strikes, **options)
         found = wrong(made, one, "two", **options)
         found.pop("failures", None)  # a kill so early that nothing had been trained proves nothing, and costs nothing
         assert one.ended and found == {}, (seed, found)
         struck += one.supervisor["restarts"]
-    assert struck >= (90 if THOROUGH else 8)
+        if struck >= (100 if THOROUGH else 5):
+            return
+    pytest.fail(f"{struck} kills have struck")
