@@ -53,7 +53,7 @@ PLACES = {
     "botocore": ["catalog/clouds/aws/", "checkpoint/tiers/bucket.py"],
     "torch": ["checkpoint/", "jobs/agent/warm.py", "lab/", "profiling/"],
     "isal": ["checkpoint/format/"],
-    "safetensors": ["checkpoint/files/export.py"],
+    "safetensors": ["checkpoint/files/export.py", "lab/certify/final_file.py"],
     "torchsnapshot": ["profiling/checkpoint/methods.py"],
     "mpi4py": ["profiling/saturation/", "checkpoint/network/mpi_streams.py"],
     "typer": ["cli/"],

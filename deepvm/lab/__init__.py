@@ -5,6 +5,7 @@ Failures are injected into real trainings, and what they leave behind is audited
 
 from __future__ import annotations
 
+from deepvm.lab.certify.sample_log import SampleLog
 from deepvm.lab.geometry import ResumableSampler
 
-__all__ = ["ResumableSampler"]
+__all__ = ["ResumableSampler", "SampleLog"]

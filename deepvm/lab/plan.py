@@ -1,4 +1,4 @@
-"""What is to be run: the plan of one run, for whoever supervises it."""
+"""What is to be run: one training, and what is to fail in it."""
 
 from __future__ import annotations
 

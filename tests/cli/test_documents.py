@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import support.lab.toy_training as toy
 import yaml
 from support.checkpoint.memory_nodes import TOKEN, running
 from support.checkpoint.version_files import put
@@ -123,10 +124,11 @@ CASES = {
     "jobs resume": [Case("waits", "run", measures=True)],
     "jobs orphans": [Case("", "orphans")],
     "history pools": [Case("", "pools", measures=True)],  # machines that live grow older
+    "audit": [Case(f"--kills 1 --final final.safetensors {toy.__file__}", "audit", measures=True)],
     "history export": [Case("", "history")],
 }
 """By command: all that print JSON must be here."""
-LONG = ("profile all", "profile scaling", "lab run", "lab selftest")
+LONG = ("profile all", "profile scaling", "lab run", "lab selftest", "audit")
 """Commands that measure for seconds."""
 
 
@@ -183,7 +185,7 @@ def call(run: Run, workshop: Path) -> Iterator[Any]:
 
         def printed(command: str, case: Case, form: str) -> str:
             words = case.words.replace("NODE", str(node.address)).split()  # type: ignore[attr-defined]
-            code, out, err = run(*command.split(), *words, "-o", form)
+            code, out, err = run(*command.split(), "-o", form, *words)  # before the words of a script
             assert code == case.code, err
             return out
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from deepvm.lab.audit.job_leftovers import STATE, left_by
+from deepvm.lab.job_leftovers import STATE, left_by
 from deepvm.lab.records import EVENTS, read_lines
 from deepvm.lab.strategies.strategy_registry import heeds_orchestrator
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from deepvm.core.spelling import one_of
 from deepvm.errors import RequestError
+from deepvm.reports.schemas import audit_types as audits
 from deepvm.reports.schemas import checkpoint_types as checkpoints
 from deepvm.reports.schemas import job_types as jobs
 from deepvm.reports.schemas import lab_types as lab
@@ -155,6 +156,7 @@ DOCUMENTS: dict[str, Described | Validated] = {
     "jobs": Described("jobs ls", "Jobs in short", jobs.Jobs, "jobs", jobs.ListedJob),
     "orphans": Described("jobs orphans", "Machines without a controller", jobs.Orphans, "orphans", jobs.OrphanMachine),
     "pools": Described("history pools", "How long machines lived", jobs.Pools, "pools", jobs.Pool),
+    "audit": Described("audit", "Whether a script resumes right", audits.Audit, "gates", audits.AuditGate),
     "history": Described("history export", "All machines", jobs.History, "machines", jobs.RecordedMachine),
     "lab": Described("lab check", "Runs that fail, against the gates", lab.LabCheck, "failures", lab.GateFailure),
     "lab-report": Described("lab run, lab report", "What failures have cost", lab.LabReport, "suites", lab.LabSuite),

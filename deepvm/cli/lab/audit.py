@@ -1,0 +1,68 @@
+"""``deepvm audit``: does a training script come back right when it is killed?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deepvm.cli.output import Output, note, print_as, say
+from deepvm.cli.parameters import arg, opt
+
+
+def audit(
+    script: Annotated[Path, arg("SCRIPT", "A training script; options of this command stand before it.")],
+    arguments: Annotated[
+        list[str] | None, arg("[ARGS...]", "Of the script; {out} in them is the folder of the run.")
+    ] = None,
+    kills: Annotated[int, opt("How often it is killed behind a logged step.", "K", min=1, max=1000)] = 3,
+    write_kills: Annotated[
+        int, opt("How often, besides, in the middle of a torch.save or a save of safetensors.", "K", min=0, max=1000)
+    ] = 1,
+    seed: Annotated[int, opt("Of what is random about kills.", "N", min=0)] = 0,
+    nproc: Annotated[int, opt("Processes that torchrun starts; 0: no torchrun.", "N", min=0, max=1024)] = 0,
+    resume_args: Annotated[str, opt("Added to ARGS when it is started again.", "WORDS")] = "",
+    final: Annotated[str, opt("The file of final parameters; default: compare what the optimizers hold.", "PATH")] = "",
+    timeout: Annotated[str, opt("How long one start of the script may take.", "TIME")] = "1h",
+    out: Annotated[Path | None, opt("Keep all runs there; default: a temporary folder.", "DIR", "--out")] = None,
+    output: Output = "table",
+) -> None:
+    """Certify that a training script resumes right: run it undisturbed twice, then kill it, and compare bit for bit.
+
+    Its optimizer steps are seen without its help. Exit 0: certified; 1: not; 4: the script fails by itself, or shows
+    nothing to compare.
+
+    Example: deepvm audit --kills 5 train.py --save-dir {out}
+    """
+    import shlex
+
+    from deepvm.cli.long_runs import cleaning_up
+    from deepvm.core.units import parse_seconds
+    from deepvm.errors import RequestError
+    from deepvm.lab.certify.certifier import certify
+    from deepvm.lab.certify.subject import Subject
+    from deepvm.reports.lab import certificate as shown
+
+    words = list(arguments or ())
+    try:
+        resuming = shlex.split(resume_args)
+    except ValueError as error:
+        raise RequestError("resume_args", resume_args, f"words as in a shell ({error})") from None
+    timeout_s = parse_seconds(timeout, "timeout")
+    subject = Subject(script, words[words[:1] == ["--"] :], resuming, nproc, final, timeout_s)
+    with cleaning_up():
+        found = certify(subject, kills=kills, write_kills=write_kills, seed=seed, out=out, say=say)
+    if out is not None:
+        from deepvm.io.atomic_write import write_bytes
+        from deepvm.reports.documents import to_json
+
+        write_bytes(out / "audit.json", to_json(shown.audit_document(found)).encode())
+    print_as(output, lambda: shown.print_certificate(found), lambda: shown.audit_document(found))
+    for text in found.notes:
+        note(text)
+    if not found.certified:
+        raise typer.Exit(1)
+
+
+audit.context_settings = {"allow_interspersed_args": False}  # type: ignore[attr-defined]  # what follows is the script's

@@ -1,0 +1,1 @@
+"""``deepvm audit``: does anybody's training script come back right when it is killed?"""

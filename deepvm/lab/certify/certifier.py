@@ -1,0 +1,281 @@
+"""The audit of a script: two undisturbed runs, one that is killed and started again until it ends, and the gates."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from deepvm.errors import DataError, RequestError
+from deepvm.lab.certify.attempt import Trigger, run_attempt
+from deepvm.lab.certify.final_file import digest_of_file
+from deepvm.lab.certify.history import History, Placed
+from deepvm.lab.certify.logs import Logged
+from deepvm.lab.certify.subject import Subject
+from deepvm.lab.certify.verdict import Evidence, Gate, Run, judged
+
+_ROUNDS = 3
+_LATEST = 0.9
+"""Kills are planned in this part of the steps: what comes behind the last step proves nothing."""
+_SLOWER, _SPARE_S = 10.0, 60.0
+"""An attempt that takes so many times as long as the undisturbed run, and so much more, hangs."""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One that is planned: behind a step of the whole training, counted from 1, or in the first write behind it."""
+
+    kind: Literal["step", "write"]
+    step: int
+    delay_s: float
+    skip: int = 0
+
+
+@dataclass(frozen=True)
+class Struck:
+    """One that has happened.
+
+    Attributes:
+        run: its number. attempt: that was killed. kind: behind a step, or in a write. file: the one that was being
+            written. steps: that the attempt had logged. reached: the last of them; resumed: the step behind which the
+            next attempt has gone on, None where that is unknown, or there is no next one.
+    """
+
+    run: int
+    attempt: int
+    kind: str
+    file: str
+    steps: int
+    reached: int | None
+    resumed: int | None
+
+    @property
+    def landed(self) -> bool:
+        """Whether there was something to lose."""
+        return self.steps > 0
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The verdict.
+
+    Attributes:
+        compared: ``optimizers`` or ``file``. steps: of the undisturbed run. processes: that train. kills: that were
+            asked for. notes: what a reader should know besides.
+    """
+
+    subject: Subject
+    gates: Sequence[Gate]
+    compared: Literal["optimizers", "file"]
+    steps: int
+    processes: int
+    planned: int
+    struck: Sequence[Struck]
+    notes: Sequence[str]
+    wall_s: float
+
+    @property
+    def certified(self) -> bool:
+        """Whether no gate has failed."""
+        return not any(gate.state == "failed" for gate in self.gates)
+
+
+def certify(
+    subject: Subject,
+    *,
+    kills: int = 3,
+    write_kills: int = 1,
+    seed: int = 0,
+    out: Path | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Certificate:
+    """Audit a script.
+
+    Args:
+        subject: the script.
+        kills: behind logged steps.
+        write_kills: besides, each in the middle of a write of ``torch.save`` or ``safetensors.torch.save_file``, if the
+            script uses them.
+        seed: of what is random about kills.
+        out: folder that keeps all runs; None: a temporary one.
+        say: is told what happens, for people.
+
+    Raises:
+        RequestError: an argument is impossible.
+        DataError: the script fails by itself, or shows nothing to compare.
+    """
+    if kills < 1:
+        raise RequestError("kills", kills, "at least 1")
+    with _place(out) as folder:
+        return _Audit(subject, folder, random.Random(seed), say).run(kills, write_kills)
+
+
+@contextmanager
+def _place(out: Path | None) -> Iterator[Path]:
+    if out is None:
+        folder = Path(tempfile.mkdtemp(prefix="deepvm-audit-")).resolve()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise RequestError("out", str(out), "a new or empty folder")
+    out.mkdir(parents=True, exist_ok=True)
+    yield out.resolve()
+
+
+class _Audit:
+    def __init__(self, subject: Subject, folder: Path, chance: random.Random, say: Callable[[str], None]) -> None:
+        self._subject, self._folder, self._chance, self._say = subject, folder, chance, say
+
+    def run(self, kills: int, write_kills: int) -> Certificate:
+        first, second = self._undisturbed(1), self._undisturbed(2)
+        reference = first.attempts[0].logged
+        notes = list(_notes(self._subject, reference))
+        plan: list[Kill] = []
+        runs: list[Run] = []
+        struck: list[Struck] = []
+        if not judged(Evidence(first, second))[0].reason:
+            plan = plan_of(reference, kills, write_kills, self._chance)
+            if write_kills and not any(kill.kind == "write" for kill in plan):
+                notes.append("the script writes nothing with torch.save or safetensors: none was killed in a write")
+            left = plan
+            while left and len(runs) < _ROUNDS and sum(not run.ended for run in runs) < 2:
+                run, done, left = self._killed(len(runs) + 1, first, second, left)
+                runs.append(run)
+                struck += done
+                if not run.ended:  # the other gates are judged without the kill that it did not survive
+                    left = [kill for kill in plan if kill.kind == "step"]
+        evidence = Evidence(first, second, runs, planned=len(plan), landed=sum(one.landed for one in struck))
+        return Certificate(
+            self._subject,
+            judged(evidence),
+            "file" if self._subject.final else "optimizers",
+            len(reference.progress),
+            max(len(reference.steps), len(reference.samples)),
+            len(plan),
+            struck,
+            notes,
+            sum(attempt.wall_s for run in (first, second, *runs) for attempt in run.attempts),
+        )
+
+    def _undisturbed(self, number: int) -> Run:
+        """Raises DataError: it fails, or shows nothing."""
+        folder = self._folder / f"undisturbed-{number}"
+        self._subject.prepare(folder)
+        attempt = run_attempt(self._subject, folder, 0, None, self._subject.timeout_s)
+        self._say(f"undisturbed run {number}: {attempt.state} after {attempt.wall_s:.0f} s")
+        if attempt.state == "hung":
+            raise DataError(f"the script has not ended after {self._subject.timeout_s:.0f} s; see --timeout")
+        if attempt.state == "failed":
+            raise DataError(f"the script fails by itself, with exit code {attempt.code}:\n{attempt.last_lines}")
+        logged = attempt.logged
+        if not logged.progress:
+            why = f" ({logged.errors[0]})" if logged.errors else ""
+            raise DataError(
+                f"no step of a torch optimizer was seen{why}: let the script log its steps, with deepvm.lab.SampleLog, "
+                "and name the file that it writes its final parameters to: --final PATH"
+            )
+        if not logged.steps and not self._subject.final:
+            raise DataError(
+                "no step of a torch optimizer was seen, so there are no parameters to compare: name the file that "
+                "the script writes them to: --final PATH"
+            )
+        return Run([attempt], self._final(folder))
+
+    def _final(self, folder: Path) -> str:
+        return digest_of_file(self._subject.final_file(folder)) if self._subject.final else ""
+
+    def _killed(
+        self, number: int, reference: Run, again: Run, plan: Sequence[Kill]
+    ) -> tuple[Run, list[Struck], list[Kill]]:
+        """A run with as many of these kills as happen before it ends, and those that are left."""
+        folder = self._folder / f"killed-{number}"
+        self._subject.prepare(folder)
+        history = History(reference.attempts[0].logged, again.attempts[0].logged)
+        limit_s = min(self._subject.timeout_s, _SLOWER * reference.attempts[0].wall_s + _SPARE_S)
+        left, before = list(plan), 0
+        counts: Literal["step", "samples"] = "step" if reference.attempts[0].logged.steps else "samples"
+        while True:
+            trigger = _trigger(left[0], before, history, counts) if left else None
+            attempt = run_attempt(self._subject, folder, len(history.placed), trigger, limit_s)
+            placed = history.add(attempt)
+            self._say(f"run {number}, attempt {attempt.number}: {_told(placed)}")
+            if attempt.state != "killed":
+                break
+            before = left.pop(0).step
+        ended = attempt.state == "ended"
+        try:
+            final = self._final(folder) if ended else ""
+        except DataError as error:
+            final = str(error)
+        return Run([one.attempt for one in history.placed], final, history), _struck(number, history), left
+
+
+def plan_of(reference: Logged, kills: int, write_kills: int, chance: random.Random) -> list[Kill]:
+    """One kill in each of equal parts of the steps."""
+    bursts: dict[int, int] = {}
+    for row in reference.writes:
+        bursts[row["n"]] = bursts.get(row["n"], 0) + 1
+    last = int(_LATEST * len(reference.progress))
+    in_time = [n for n in bursts if 0 < n <= len(reference.progress)]
+    kinds: list[Literal["step", "write"]] = []
+    kinds += ["step"] * (kills - 1)
+    kinds += ["write"] * (write_kills if in_time else 0)
+    chance.shuffle(kinds)
+    kinds.insert(0, "step")  # so that a write is killed when there may be an older checkpoint
+    times = [row["time"] for row in reference.progress]
+    pace_s = statistics.median(b - a for a, b in zip(times, times[1:], strict=False)) if len(times) > 1 else 0.1
+    found = []
+    for place, kind in enumerate(kinds):
+        low, high = (1 + (last - 1) * part / len(kinds) for part in (place, place + 1))
+        delay_s = chance.uniform(0, 2) * min(pace_s, 5.0)
+        skip = chance.randrange(max(bursts.values())) if kind == "write" else 0
+        found.append(Kill(kind, max(1, int(chance.uniform(low, high))), delay_s, skip))
+    return found
+
+
+def _trigger(kill: Kill, before: int, history: History, counts: Literal["step", "samples"]) -> Trigger:
+    """``before``: the step of the last kill. An attempt that nobody can place has gone on from there, or earlier."""
+    least = max(1, kill.step - before)
+
+    def steps(first: Mapping[str, Any]) -> int:
+        place = history.place_of(first)
+        return least if place is None else max(1, kill.step - place)
+
+    return Trigger(kill.kind, steps, kill.delay_s, least, kill.skip, counts)
+
+
+def _told(placed: Placed) -> str:
+    attempt = placed.attempt
+    where = "unknown parameters" if placed.resumed is None else f"step {placed.resumed}"
+    how = f"killed while {Path(attempt.held).name} was written" if attempt.held else attempt.state
+    return f"from {where}, {len(attempt.logged.progress)} steps, {how}"
+
+
+def _struck(number: int, history: History) -> list[Struck]:
+    found = []
+    for place, one in enumerate(history.placed):
+        if one.attempt.state == "killed":
+            later = history.placed[place + 1] if place + 1 < len(history.placed) else None
+            kind = "write" if one.attempt.held else "step"
+            steps = len(one.attempt.logged.progress)
+            resumed = later.resumed if later is not None else None
+            found.append(Struck(number, one.attempt.number, kind, one.attempt.held, steps, one.reached, resumed))
+    return found
+
+
+def _notes(subject: Subject, reference: Logged) -> Iterator[str]:
+    if not subject.stays:
+        yield "each run had a copy of the current folder; with {out} in its arguments a script says where it writes"
+    if not reference.samples:
+        yield "samples and replays are not judged: the script does not log them, with deepvm.lab.SampleLog"
+    for why in dict.fromkeys(reference.errors):
+        yield f"some steps could not be read: {why}"

@@ -1,0 +1,317 @@
+"""What is loaded into each process of a script that is audited: it logs optimizer steps and writes of checkpoints.
+
+Python runs it at its start, from a ``sitecustomize.py`` that is on PYTHONPATH for the run. It waits until the script
+itself imports torch, draws no random number, changes no value, and needs the standard library only, so that the script
+may run where deepvm is not installed. Each process of a training appends lines of JSON to a file of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import hashlib
+import importlib.machinery
+import importlib.util
+import io
+import json
+import os
+import random
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+LOG, HOLD = "DEEPVM_AUDIT_LOG", "DEEPVM_AUDIT_HOLD"
+"""The folder of the logs; STEPS:SKIP, to stop in the middle of a write after so many steps and so many other writes."""
+_HELD_S = 60.0
+_MOST_STATE_BYTES = 1 << 28
+"""States of optimizers only help to say what is wrong: larger ones are not read."""
+
+
+def rank() -> int:
+    """Of this process; 0 without a group."""
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank())
+    text = os.environ.get("RANK", "0")
+    return int(text) if text.isdecimal() else 0
+
+
+class Log:
+    """The file of this process; each line is one write, which survives a SIGKILL."""
+
+    def __init__(self, folder: str, kind: str) -> None:
+        """Nothing is created yet: most processes have nothing to log."""
+        self._folder, self._kind = folder, kind
+        self._file, self._owner = -1, 0
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Append a line."""
+        if self._owner != os.getpid():  # not opened, or opened by the process that has forked this one
+            name = f"{self._kind}-{rank()}-{os.getpid()}.jsonl"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._file, self._owner = os.open(os.path.join(self._folder, name), flags, 0o644), os.getpid()
+        os.write(self._file, json.dumps({**row, "time": time.time()}).encode() + b"\n")
+
+
+class Probe:
+    """Of one process."""
+
+    def __init__(self, folder: str, hold: str = "") -> None:
+        """See the constants of the module."""
+        self._log = Log(folder, "steps")
+        self._steps = self._started = 0
+        after, _, skip = hold.partition(":")
+        self._hold = [int(after), int(skip or 0)] if after else []
+        self._names: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self._modules: dict[str, list[weakref.ref[Any]]] = {}
+        self._met: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    # --- steps -------------------------------------------------------------------------------------------------------
+
+    def watch_optimizers(self, module: Any) -> None:
+        """Hook ``torch.optim.optimizer``."""
+        module.register_optimizer_step_pre_hook(lambda optimizer, *_: self._safely(self._before, optimizer))
+        module.register_optimizer_step_post_hook(lambda optimizer, *_: self._safely(self._after, optimizer))
+
+    def _safely(self, do: Callable[[Any], None], optimizer: Any) -> None:
+        """A mistake of this module must not end somebody's training."""
+        try:
+            do(optimizer)
+        except Exception as error:
+            self._log.add({"kind": "error", "why": f"{type(error).__name__}: {error}"})
+
+    def _before(self, optimizer: Any) -> None:
+        """Before its first step, an optimizer holds what training begins with or goes on from."""
+        if optimizer in self._met:
+            return
+        self._met.add(optimizer)
+        found = {"kind": "start", "key": self._name(optimizer), "params": digest(_parameters(optimizer))}
+        self._log.add({**found, "state": _state(optimizer), "n": self._steps})
+
+    def _after(self, optimizer: Any) -> None:
+        self._steps += 1
+        key = self._name(optimizer)
+        self._log.add(
+            {
+                "kind": "step",
+                "n": self._steps,
+                "key": key,
+                "params": digest(_parameters(optimizer)),
+                "buffers": digest(self._buffers(key, optimizer)),
+                "state": _state(optimizer),
+                "groups": [_numbers(group) for group in optimizer.param_groups],
+                "random": _random_states(),
+            }
+        )
+
+    def _name(self, optimizer: Any) -> str:
+        """The same for the same parameters in each process, whichever optimizer holds them."""
+        parameters = list(_parameters(optimizer))
+        if not parameters:
+            return "none"
+        known = self._names.get(id(parameters[0]))
+        if known is not None and known[0]() is parameters[0]:
+            return known[1]
+        shapes = hashlib.sha256(repr([tuple(p.shape) for p in parameters]).encode()).hexdigest()[:8]
+        alike = sum(name.startswith(shapes) for ref, name in self._names.values() if ref() is not None)
+        name = f"{shapes}-{alike}"
+        self._names[id(parameters[0])] = (weakref.ref(parameters[0]), name)
+        return name
+
+    def _buffers(self, key: str, optimizer: Any) -> Iterator[Any]:
+        """What ``state_dict()`` has besides parameters, such as BatchNorm's averages, of all modules that train."""
+        if key not in self._modules:
+            self._modules[key] = [weakref.ref(module) for module in _roots(list(_parameters(optimizer)))]
+        seen = set[int]()
+        for root in filter(None, (ref() for ref in self._modules[key])):
+            for module in root.modules():
+                if id(module) not in seen:
+                    seen.add(id(module))
+                    kept = (k for k in module._buffers if k not in module._non_persistent_buffers_set)
+                    yield from (module._buffers[name] for name in kept if module._buffers[name] is not None)
+
+    # --- writes ------------------------------------------------------------------------------------------------------
+
+    def watch_torch_save(self, module: Any) -> None:
+        """Wrap ``torch.save``."""
+        original = module.save
+
+        def save(obj: Any, f: Any, *args: Any, **options: Any) -> Any:
+            return self._write(f, lambda place: original(obj, place, *args, **options))
+
+        module.save = _named(save, original)
+
+    def watch_safetensors(self, module: Any) -> None:
+        """Wrap ``safetensors.torch.save_file``."""
+        original = module.save_file
+
+        def save_file(tensors: Any, filename: Any, metadata: Any = None) -> Any:
+            def write(place: Any) -> Any:
+                if place is filename:
+                    return original(tensors, filename, metadata)
+                return place.write(module.save(tensors, metadata))
+
+            return self._write(filename, write)
+
+        module.save_file = _named(save_file, original)
+
+    def _write(self, place: Any, write: Callable[[Any], Any]) -> Any:
+        """Log a write, and do it; the one in which the script is to be killed stops half done."""
+        is_path = isinstance(place, (str, os.PathLike))
+        row = {"file": os.fsdecode(place) if is_path else type(place).__name__, "n": self._steps}
+        self._log.add({"kind": "write", **row})
+        if not self._hold or self._steps < self._hold[0]:
+            return write(place)
+        if self._hold[1]:
+            self._hold[1] -= 1
+            return write(place)
+        self._hold = []
+        buffer = io.BytesIO()
+        write(buffer)
+        data = buffer.getvalue()
+        with open(place, "wb", buffering=0) if is_path else contextlib.nullcontext(place) as file:
+            file.write(data[: len(data) // 2])
+            with contextlib.suppress(AttributeError, OSError):
+                file.flush()
+            self._log.add({"kind": "held", **row})
+            time.sleep(_HELD_S)
+            file.write(data[len(data) // 2 :])
+        return None
+
+
+def _named(function: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    for name in ("__doc__", "__module__", "__qualname__", "__name__"):
+        setattr(function, name, getattr(original, name))
+    return function
+
+
+def _parameters(optimizer: Any) -> Iterator[Any]:
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
+
+
+def digest(tensors: Iterable[Any]) -> str:
+    """Hex SHA-256 over kinds, shapes and bytes of tensors; of one that is spread over ranks, of this rank's part."""
+    import torch
+
+    found = hashlib.sha256()
+    for tensor in tensors:
+        here = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        found.update(f"{here.dtype} {tuple(here.shape)};".encode())
+        found.update(here.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return found.hexdigest()
+
+
+def _state(optimizer: Any) -> str:
+    """A digest of what an optimizer remembers of earlier steps, empty if it is too large."""
+    tensors: list[Any] = []
+    others = ""
+    for parameter in _parameters(optimizer):
+        kept = optimizer.state.get(parameter) or {}  # a defaultdict: reading must not create an entry
+        for name in sorted(map(str, kept)):
+            value = kept.get(name)
+            if hasattr(value, "numel"):
+                tensors.append(value)
+            else:
+                others += f"{name} {value!r};"
+    if sum(t.numel() * t.element_size() for t in tensors) > _MOST_STATE_BYTES:
+        return ""
+    return digest(tensors) + _short(others)[:8]
+
+
+def _numbers(group: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a group of parameters, such as the learning rate."""
+    found: dict[str, Any] = {}
+    for name, value in group.items():
+        if hasattr(value, "item") and name != "params" and value.numel() == 1:
+            value = value.item()
+        if isinstance(value, (bool, int, float)) or (
+            isinstance(value, tuple) and all(isinstance(v, (int, float)) for v in value)
+        ):
+            found[name] = value
+    return found
+
+
+def _random_states() -> dict[str, str]:
+    """Digests of the random states behind a step. Reading them changes nothing."""
+    import torch
+
+    found = {"torch": digest([torch.get_rng_state()]), "python": _short(repr(random.getstate()))}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        found["cuda"] = digest(torch.cuda.get_rng_state_all())
+    if "numpy" in sys.modules:
+        kind, keys, *rest = sys.modules["numpy"].random.get_state()
+        found["numpy"] = _short(f"{kind} {keys.tolist()} {rest}")
+    return found
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _roots(parameters: Sequence[Any]) -> list[Any]:
+    """The outermost modules that hold some of these parameters, in the order of their first one."""
+    import torch
+
+    places = {id(parameter): place for place, parameter in enumerate(parameters)}
+    # By type(), not isinstance(): that would ask lazy modules and dead proxies for their class.
+    modules = [one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module) and "_modules" in vars(one)]
+    inner = {id(child) for one in modules for child in one._modules.values()}
+    found: list[tuple[int, Any]] = []
+    for one in modules:
+        if id(one) not in inner:
+            first = min((places[id(p)] for p in one.parameters() if id(p) in places), default=None)
+            if first is not None:
+                found.append((first, one))
+    return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+
+
+# --- at the start of a process ---------------------------------------------------------------------------------------
+
+
+class _AfterImport:
+    """Does something with a module when it has been imported."""
+
+    def __init__(self, then: dict[str, Callable[[Any], None]]) -> None:
+        self._then = then
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """As of a finder on ``sys.meta_path``."""
+        then = self._then.pop(name, None)
+        if then is None:
+            return None
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        loader, run = spec.loader, spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            run(module)
+            then(module)
+
+        loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def install(own_folder: str) -> None:
+    """Begin, if this process is of an audit; and run the ``sitecustomize`` that this one hides.
+
+    Args:
+        own_folder: where the ``sitecustomize.py`` lies that calls this.
+    """
+    own = os.path.realpath(own_folder)
+    others = [one for one in sys.path if os.path.realpath(one or ".") != own]
+    if os.environ.get(LOG):
+        probe = Probe(os.environ[LOG], os.environ.get(HOLD, ""))
+        then = {
+            "torch.optim.optimizer": probe.watch_optimizers,
+            "torch.serialization": probe.watch_torch_save,
+            "safetensors.torch": probe.watch_safetensors,
+        }
+        sys.meta_path.insert(0, _AfterImport(then))  # type: ignore[arg-type]
+    sys.path[:] = others
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)

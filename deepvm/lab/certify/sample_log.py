@@ -1,0 +1,45 @@
+"""How a script tells ``deepvm audit`` which samples a step had."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from deepvm.lab.certify.probe import LOG, Log
+
+
+class SampleLog:
+    """Logs samples and losses of a training for ``deepvm audit``; does nothing when there is no audit.
+
+    Call :meth:`step` on each rank behind ``optimizer.step()``, and before a checkpoint that holds the step::
+
+        log = SampleLog()
+        for ids, inputs, targets in loader:
+            ...
+            optimizer.step()
+            log.step(global_step, ids, loss, epoch=epoch)
+            global_step += 1
+    """
+
+    def __init__(self) -> None:
+        """Find out whether there is an audit."""
+        folder = os.environ.get(LOG, "")
+        self._log = Log(folder, "samples") if folder else None
+
+    def step(self, global_step: int, ids: Iterable[Any], loss: Any = None, epoch: int = 0) -> None:
+        """A step was trained.
+
+        Args:
+            global_step: its number, counted over all epochs and restarts.
+            ids: of this rank's samples of the step: numbers or texts, as a list, an array or a tensor.
+            loss: a number or a tensor of one; compared to the last bit when the step is done again.
+            epoch: in which each sample belongs once; without it, all steps count as one.
+        """
+        if self._log is None:
+            return
+        listed = ids.tolist() if hasattr(ids, "tolist") else list(ids)
+        value = loss.item() if hasattr(loss, "item") else loss  # float() of a tensor with a gradient warns
+        shown = None if value is None else float(value).hex()
+        row = {"step": int(global_step), "epoch": int(epoch), "ids": [str(one) for one in listed], "loss": shown}
+        self._log.add({"kind": "samples", **row})

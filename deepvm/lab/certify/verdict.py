@@ -1,0 +1,229 @@
+"""The gates of an audit: what each asks, and the answer from what runs have logged."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from deepvm.lab.certify.attempt import Attempt
+from deepvm.lab.certify.history import History, cause, final_values, seeded
+from deepvm.lab.certify.logs import Logged, Row
+
+_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Run:
+    """A script from its first start to its end.
+
+    Attributes:
+        final: digest of the file of final parameters, empty where there is none; if it cannot be read, why.
+        history: of a run that was killed.
+    """
+
+    attempts: Sequence[Attempt]
+    final: str = ""
+    history: History | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the last attempt has ended as it should."""
+        return self.attempts[-1].state == "ended"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All runs; of kills, how many were planned, and how many landed in training."""
+
+    first: Run
+    second: Run
+    killed: Sequence[Run] = ()
+    planned: int = 0
+    landed: int = 0
+
+    @property
+    def reference(self) -> Logged:
+        """What the first undisturbed run has logged."""
+        return self.first.attempts[0].logged
+
+
+@dataclass(frozen=True)
+class Gate:
+    """An answer, with its reason unless it is passed."""
+
+    name: str
+    state: Literal["passed", "failed", "skipped"]
+    reason: str = ""
+
+
+class _Skip(Exception):
+    """A gate cannot be judged, and why."""
+
+
+def _repeats(found: Evidence) -> Iterator[str]:
+    """Two undisturbed runs agree bit for bit: else a difference says nothing about resuming."""
+    ours, theirs = found.reference, found.second.attempts[0].logged
+    for rank, rows in ours.steps.items() if not found.first.final else ():
+        others = theirs.steps.get(rank, ())
+        if len(rows) != len(others):
+            yield f"two undisturbed runs made {len(rows)} and {len(others)} steps"
+            return
+        for place, (row, other) in enumerate(zip(rows, others, strict=True), 1):
+            if (row["params"], row["buffers"]) != (other["params"], other["buffers"]):
+                why = cause(other, row, seeded(ours, theirs))
+                advice = "seed what is random, and see torch.use_deterministic_algorithms"
+                yield f"two undisturbed runs differ from step {place} on: {why}; {advice}"
+                return
+    if found.first.final != found.second.final:
+        yield "two undisturbed runs wrote other final parameters: seed what is random"
+    if _all_samples(ours) != _all_samples(theirs):
+        yield "two undisturbed runs logged other samples: seed what is random"
+
+
+def _all_samples(logged: Logged) -> list[tuple[int, int, int, list[str]]]:
+    return sorted((rank, r["step"], r["epoch"], r["ids"]) for rank, rows in logged.samples.items() for r in rows)
+
+
+def _ends(found: Evidence) -> Iterator[str]:
+    """The script comes to its end after each kill, by itself."""
+    for run in found.killed:
+        last = run.attempts[-1]
+        before = run.attempts[-2] if len(run.attempts) > 1 else None
+        if run.ended:
+            continue
+        after = f", started behind a kill {_when(before)}," if before is not None else ""
+        if last.state == "hung":
+            yield f"attempt {last.number}{after} did not end within {last.wall_s:.0f} s"
+        else:
+            yield f"attempt {last.number}{after} failed with exit code {last.code}:\n{last.last_lines}"
+
+
+def _when(attempt: Attempt) -> str:
+    return f"while {attempt.held} was written" if attempt.held else "behind a step"
+
+
+def _kills(found: Evidence) -> Iterator[str]:
+    """All kills that were planned hit a training that had made steps, and left no process."""
+    _ended(found)
+    if found.landed < found.planned:
+        yield f"{found.landed} of {found.planned} kills hit the training: let it run for more steps or more time"
+    left = sum(attempt.left for run in found.killed for attempt in run.attempts)
+    if left:
+        yield f"{left} processes could not be killed"
+
+
+def _resumed(found: Evidence) -> Iterator[str]:
+    """Some attempt went on from a checkpoint: a script that starts anew may end right, and resumes nothing."""
+    later = [one for run in found.killed if run.history is not None for one in run.history.placed[1:]]
+    placed = [one for one in later if one.resumed is not None or one.attempt.logged.progress]
+    if not placed:
+        raise _Skip("no attempt made a step behind a kill")
+    if all(one.resumed == 0 for one in placed):
+        writes = [row["n"] for row in found.reference.writes if row["n"] > 0]
+        first = f"; the first torch.save or save_file was behind step {min(writes)}" if writes else ""
+        yield f"each attempt started anew, from step 0{first}"
+
+
+def _parameters(found: Evidence) -> Iterator[str]:
+    """Final parameters and buffers are those of the undisturbed run, bit for bit."""
+    for run in _ended(found):
+        assert run.history is not None
+        if found.first.final:
+            if run.final != found.first.final:
+                shown = "" if len(run.final) == 64 else f" ({run.final})"
+                why = run.history.first_difference()
+                yield f"the file of final parameters differs{shown}{f': {why}' if why else ''}"
+        elif final_values(run.attempts) != final_values(found.first.attempts):
+            yield run.history.first_difference() or "they differ on another rank than the first"
+
+
+def _ended(found: Evidence) -> list[Run]:
+    runs = [run for run in found.killed if run.ended]
+    if not runs:
+        raise _Skip("the script did not come to its end")
+    return runs
+
+
+def _samples(found: Evidence) -> Iterator[str]:
+    """Each epoch had the samples of the undisturbed run, each as often; what was lost with a kill does not count."""
+    if not found.reference.samples:
+        raise _Skip("the script logs no samples; see deepvm.lab.SampleLog")
+    expected = _epochs(found.first.attempts)
+    for run in _ended(found):
+        seen = _epochs(run.attempts)
+        for epoch in sorted({*expected, *seen}):
+            missing = expected.get(epoch, Counter[str]()) - seen.get(epoch, Counter[str]())
+            more = seen.get(epoch, Counter[str]()) - expected.get(epoch, Counter[str]())
+            if missing or more:
+                parts = [
+                    f"{len(c)} are {what} ({_some(c)})" for c, what in ((missing, "missing"), (more, "too many")) if c
+                ]
+                yield f"epoch {epoch}: of the ids of its samples, {' and '.join(parts)}"
+                break
+
+
+def _epochs(attempts: Sequence[Attempt]) -> dict[int, Counter[str]]:
+    """Samples by epoch. A step belongs to the last attempt that logged it."""
+    owners: dict[tuple[int, int], Row] = {}
+    for attempt in attempts:
+        for rank, rows in attempt.logged.samples.items():
+            owners.update({(row["step"], rank): row for row in rows})
+    found: dict[int, Counter[str]] = {}
+    for row in owners.values():
+        found.setdefault(row["epoch"], Counter()).update(row["ids"])
+    return found
+
+
+def _some(samples: Counter[str]) -> str:
+    names = sorted(samples, key=lambda name: (len(name), name))
+    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
+
+
+def _replays(found: Evidence) -> Iterator[str]:
+    """A step that was done again had the same samples and, to the last bit, the same loss."""
+    if not found.reference.samples:
+        raise _Skip("the script logs no samples; see deepvm.lab.SampleLog")
+    again = 0
+    for run in found.killed:
+        first: dict[tuple[int, int], Row] = {}
+        for attempt in run.attempts:
+            for rank, rows in attempt.logged.samples.items():
+                for row in rows:
+                    before = first.setdefault((row["step"], rank), row)
+                    again += before is not row
+                    for key, what in (("ids", "samples"), ("loss", "loss")):
+                        if before[key] != row[key]:
+                            yield f"step {row['step']} of rank {rank}: attempt {attempt.number} had another {what}"
+                            return
+    if not again:
+        raise _Skip("no step was done again")
+
+
+GATES: Mapping[str, Callable[[Evidence], Iterator[str]]] = {
+    "repeats": _repeats,
+    "ends": _ends,
+    "kills": _kills,
+    "resumed": _resumed,
+    "parameters": _parameters,
+    "samples": _samples,
+    "replays": _replays,
+}
+"""By name, in the order in which they are told: what is wrong, nothing if the gate is passed."""
+
+
+def judged(found: Evidence) -> list[Gate]:
+    """All gates. If undisturbed runs differ, nothing else can be judged."""
+    answers: list[Gate] = []
+    for name, gate in GATES.items():
+        if answers and answers[0].state == "failed":
+            answers.append(Gate(name, "skipped", "two undisturbed runs differ"))
+            continue
+        try:
+            reason = next(gate(found), "")
+        except _Skip as skipped:
+            answers.append(Gate(name, "skipped", str(skipped)))
+            continue
+        answers.append(Gate(name, "failed" if reason else "passed", reason))
+    return answers

@@ -1,0 +1,48 @@
+"""The document of ``deepvm audit``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypedDict
+
+
+class AuditGate(TypedDict):
+    """What was asked of a script."""
+
+    gate: Annotated[
+        Literal["repeats", "ends", "kills", "resumed", "parameters", "samples", "replays"], "what was asked"
+    ]
+    state: Annotated[Literal["passed", "failed", "skipped"], "the answer; skipped: it could not be judged"]
+    reason: Annotated[str, "why, empty if passed"]
+
+
+class AuditKill(TypedDict):
+    """A kill that has happened."""
+
+    run: Annotated[int, "number of the run, from 1; a second one makes up for kills that the first was too quick for"]
+    attempt: Annotated[int, "start of the script in its run that was killed, from 0"]
+    kind: Annotated[Literal["step", "write"], "behind a logged step, or in the middle of a write"]
+    file: Annotated[str, "that was being written, below the folder of the run; empty behind a step"]
+    logged_steps: Annotated[int, "steps that the attempt had made"]
+    reached_step: Annotated[int | None, "the last of them, counted from the start of training, null if unknown"]
+    resumed_step: Annotated[int | None, "step behind which the next attempt has gone on, null if unknown"]
+
+
+class Audit(TypedDict):
+    """Whether a training script comes back right when it is killed."""
+
+    schema_version: Literal["deepvm.audit/1"]
+    certified: Annotated[bool, "whether no gate has failed"]
+    script: Annotated[str, "its path"]
+    arguments: Annotated[list[str], "of the script"]
+    resume_arguments: Annotated[list[str], "added when it was started again"]
+    compared: Annotated[
+        Literal["optimizers", "file"], "which final parameters: those that the optimizers hold, or those in --final"
+    ]
+    steps: Annotated[int, "of the undisturbed run"]
+    processes: Annotated[int, "that train"]
+    gates: Annotated[list[AuditGate], "in the order in which they were judged"]
+    planned_kills: Annotated[int, "that were to happen; none if two undisturbed runs differ"]
+    kills: Annotated[list[AuditKill], "that have happened"]
+    notes: Annotated[list[str], "what a reader should know besides"]
+    wall_s: Annotated[float, "of all runs together, s"]
+    versions: Annotated[dict[str, str], "of Python and of libraries that are installed, by name"]

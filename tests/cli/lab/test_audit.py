@@ -1,0 +1,65 @@
+"""``deepvm audit``: its exit codes, what it says, and whose options are whose."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import support.lab.toy_training as toy
+from support.command import Run
+from support.schemas import check
+
+pytest.importorskip("torch")
+FINAL = ("--final", "final.safetensors")
+
+
+@pytest.mark.slow
+def test_a_certificate(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ["audit", *FINAL, "--kills", 1, "--out", out, toy.__file__, "--out", "{out}"]
+    code, said, err = run(*words)
+    assert code == 0, err
+    assert said.endswith("compared: the tensors of the file that --final names\ncertified: it comes back right\n")
+    assert "run 1, attempt 1: from step" in err
+    document = json.loads((out / "audit.json").read_text())
+    check(document, "audit")
+    assert document["certified"] and document["kills"][0]["resumed_step"] % toy.EVERY == 0
+    code, _, err = run(*words)
+    assert code == 2 and "--out" in err and "a new or empty folder" in err
+
+
+@pytest.mark.slow
+def test_a_script_that_is_not_certified(run: Run) -> None:
+    code, said, _ = run("audit", *FINAL, "--kills", 1, toy.__file__, "--", "--out", "{out}", "--mistake", "anew")
+    assert code == 1
+    assert "not certified: resumed" in said and "each attempt started anew, from step 0" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--mistake", "fails"], "the script fails by itself, with exit code 1:\nValueError: it has never worked"),
+        (["--mistake", "silent"], "deepvm.lab.SampleLog"),
+        ([], "--final PATH"),
+    ],
+)
+def test_no_answer_is_4(run: Run, words: list[str], why: str) -> None:
+    code, said, err = run("audit", toy.__file__, "--out", "{out}", *words)
+    assert code == 4 and why in err and not said
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["nothing.py"], "SCRIPT: 'nothing.py' cannot be used; allowed: a Python file"),
+        ([], "SCRIPT"),
+        (["--kills", "0", toy.__file__], "--kills"),
+        (["--kils", "1", toy.__file__], "did you mean --kills"),
+        (["--timeout", "soon", toy.__file__], "--timeout"),
+        (["--resume-args", "'", toy.__file__], "--resume-args"),
+    ],
+)
+def test_wrong_usage_is_2(run: Run, words: list[str], why: str) -> None:
+    code, _, err = run("audit", *words)
+    assert code == 2 and why in err

@@ -1,0 +1,97 @@
+"""The examples of docs/guide/audit.md: what the audit finds in each is what the page says."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from pathlib import Path
+
+import pytest
+import support.lab.ddp_training as ddp
+from support.pages import text_of
+from support.places import ROOT
+
+from deepvm.lab.certify.certifier import Certificate, certify
+from deepvm.lab.certify.subject import Subject
+
+pytestmark = pytest.mark.slow
+PAGE, EXAMPLES = "docs/guide/audit.md", ROOT / "docs" / "examples" / "audit"
+pytest.importorskip("torch")
+PLAIN = {
+    "": [],
+    "rng": ["parameters", "replays"],
+    "sampler": ["parameters", "samples", "replays"],
+    "scheduler": ["parameters", "replays"],
+    "momentum": ["parameters", "replays"],
+    "buffers": ["parameters"],
+    "atomic": ["ends"],
+    "checkpoint": ["resumed"],
+}
+"""By what plain_loop.py forgets: the gates that fail."""
+CAUSES = {
+    "rng": "another random state of torch",
+    "sampler": "its gradients are others: other samples",
+    "scheduler": "the learning rate is 0.1, not 0.05",
+    "momentum": "the optimizer had another state, such as momentum",
+    "buffers": "buffers, such as BatchNorm's averages, are others",
+}
+TRAINERS = {
+    "hf_trainer.py": ("transformers", ["ends"]),
+    "hf_trainer.py --newest-whole": ("transformers", []),
+    "hf_trainer.py --newest-whole --augment": ("transformers", ["parameters", "replays"]),
+    "accelerate_loop.py": ("accelerate", ["parameters", "samples", "replays"]),
+    "accelerate_loop.py --seedable": ("accelerate", ["parameters", "replays"]),
+    "accelerate_loop.py --seedable --late": ("accelerate", ["parameters"]),
+    "lightning_loop.py": ("lightning", ["parameters", "samples", "replays"]),
+    "lightning_loop.py --no-shuffle --dropout 0": ("lightning", ["parameters", "samples", "replays"]),
+}
+"""By command: the library that it needs, and the gates that fail."""
+
+
+def failed(found: Certificate) -> list[str]:
+    return [gate.name for gate in found.gates if gate.state == "failed"]
+
+
+def audit(words: str, **more: int) -> Certificate:
+    script, *rest = words.split()
+    return certify(Subject(EXAMPLES / script, ["--out", "{out}", *rest], **more))
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+@pytest.mark.parametrize("what", PLAIN)
+def test_a_plain_loop_that_forgets(what: str) -> None:
+    found = audit(f"plain_loop.py --forget {what}" if what else "plain_loop.py")
+    assert failed(found) == PLAIN[what]
+    reason = next(gate.reason for gate in found.gates if gate.name == "parameters")
+    if what in CAUSES:
+        assert CAUSES[what] in reason
+    if what == "scheduler":
+        assert reason.count("0.1") == 1
+
+
+@pytest.mark.parametrize("words", TRAINERS)
+def test_a_trainer(words: str) -> None:
+    library, gates = TRAINERS[words]
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"needs {library}: pip install 'deepvm[trainers]'")
+    assert failed(audit(words)) == gates
+
+
+@pytest.mark.parametrize(("forget", "gates"), [("none", []), ("rng", ["parameters", "replays"])])
+def test_two_ranks_under_torchrun(forget: str, gates: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests")]))
+    found = certify(Subject(Path(ddp.__file__), ["--out", "{out}", "--forget", forget], processes=2), kills=2)
+    assert found.processes == 2 and failed(found) == gates
+
+
+def test_the_page_says_the_same() -> None:
+    """Each row of its two tables: a command or what is forgotten, and the gates that fail."""
+    rows = re.findall(r"^\| `([^`]+)` \|.*\| ([^|]+) \|$", text_of(PAGE), re.MULTILINE)
+    shown = {what: [] if gates == "none" else gates.replace("`", "").split(", ") for what, gates in rows}
+    assert {what: shown[what] for what in PLAIN if what} == {what: gates for what, gates in PLAIN.items() if what}
+    assert {words: shown[words] for words in TRAINERS} == {words: gates for words, (_, gates) in TRAINERS.items()}

@@ -1,0 +1,66 @@
+"""Digests of files of final parameters: of the tensors in them, wherever they lie, and of nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deepvm.errors import DataError
+from deepvm.lab.certify.final_file import digest_of_file
+
+torch = pytest.importorskip("torch")
+WEIGHTS = {"a.weight": torch.arange(6.0).reshape(2, 3), "b": torch.tensor([1, 2])}
+
+
+def saved(folder: Path, value: Any, name: str = "f.pt") -> str:
+    torch.save(value, folder / name)
+    return digest_of_file(folder / name)
+
+
+def test_equal_tensors_have_equal_digests(tmp_path: Path) -> None:
+    first = saved(tmp_path, {"model": WEIGHTS, "step": 3, "names": ["x"]})
+    assert first == saved(tmp_path, {"step": 4, "model": dict(reversed(WEIGHTS.items()))})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {**WEIGHTS, "b": torch.tensor([1, 3])},
+        {**WEIGHTS, "b": torch.tensor([1, 2], dtype=torch.int32)},
+        {**WEIGHTS, "a.weight": WEIGHTS["a.weight"].reshape(3, 2)},
+        {"a.weight": WEIGHTS["a.weight"]},
+        {"a.weight": WEIGHTS["a.weight"], "c": WEIGHTS["b"]},
+        {"a.weight": WEIGHTS["a.weight"].nextafter(torch.tensor(9.0)), "b": WEIGHTS["b"]},
+    ],
+    ids=["value", "kind", "shape", "missing", "name", "last bit"],
+)
+def test_other_tensors_have_other_digests(tmp_path: Path, other: Any) -> None:
+    assert saved(tmp_path, WEIGHTS) != saved(tmp_path, other)
+
+
+def test_lists_keep_their_order(tmp_path: Path) -> None:
+    one, two = WEIGHTS.values()
+    assert saved(tmp_path, [one, two]) != saved(tmp_path, [two, one])
+
+
+def test_safetensors_are_read(tmp_path: Path) -> None:
+    files = pytest.importorskip("safetensors.torch")
+    files.save_file(WEIGHTS, tmp_path / "f.safetensors")
+    assert digest_of_file(tmp_path / "f.safetensors") == saved(tmp_path, WEIGHTS)
+    (tmp_path / "f.safetensors").write_bytes(b"no such file")
+    with pytest.raises(DataError, match="not a file of safetensors"):
+        digest_of_file(tmp_path / "f.safetensors")
+
+
+def test_what_cannot_be_compared_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="has not written"):
+        digest_of_file(tmp_path / "nothing.pt")
+    with pytest.raises(DataError, match="no tensors"):
+        saved(tmp_path, {"step": 3})
+    with pytest.raises(DataError, match="with tensors alone"):
+        saved(tmp_path, {"path": tmp_path, "w": WEIGHTS["b"]})
+    (tmp_path / "torn.pt").write_bytes((tmp_path / "f.pt").read_bytes()[:50])
+    with pytest.raises(DataError, match=r"not a file of torch\.save"):
+        digest_of_file(tmp_path / "torn.pt")
