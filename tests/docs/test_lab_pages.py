@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support.lab.made_folder import make
 from support.pages import ROOT, blocks, pages_with, text_of
+from support.schemas import check as check_schema
 
 from deepvm.lab.audit.gates import GATES
 from deepvm.lab.faults.fault import DiskFault
@@ -149,3 +150,5 @@ def test_the_small_matrix_runs(tmp_path: Path) -> None:
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         there = {re.sub(r"_\d\.", "_R.", path.name) for path in folder.iterdir()}
         assert there - {"workers.log"} <= listed
+        for name, schema in (("config", "lab-run"), ("supervisor", "lab-supervisor"), ("audit", "lab-audit")):
+            check_schema(json.loads((folder / f"{name}.json").read_text()), schema)

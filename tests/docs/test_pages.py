@@ -1,8 +1,8 @@
 """Every page tells the truth: its outputs are what its commands print, its Python runs, its ``deepvm`` commands exist.
 
 What the fences of a block promise: ``console``: the command prints exactly this; ``sh``: the commands run, in an empty
-folder, in the order of the page; ``sh node``, ``sh aws``, ``sh traces``, ``sh lab``, ``sh audit``: they need what a test
-has not, or time, but have these options; ``python``: it runs.
+folder, in the order of the page; ``sh node``, ``sh aws``, ``sh traces``, ``sh lab``, ``sh audit``: they need what a
+test has not, or time, but have these options; ``python``: it runs.
 """
 
 from __future__ import annotations

@@ -151,6 +151,7 @@ COMMANDS = {
     "cluster": "recommend",
     "train": "recommend",
     "recommendation": "recommend",
+    "certify": "audit",
     "why": "explain",
     "budgets": "sweep",
     "frontier": "sweep",

@@ -29,7 +29,7 @@ class FullDisk(DiskFault):
 
 
 class SlowDisk(DiskFault):
-    """A disk that takes so many MB in a second."""
+    """The disk takes so many MB in a second."""
 
     options: ClassVar[frozenset[str]] = frozenset({"mbps"})
 

@@ -15,7 +15,7 @@ _JOB = "lab"
 
 
 class Deepvm(Strategy):
-    """It hooks into the optimizer: a save needs no call."""
+    """``Checkpointer`` into a folder: it hooks into the optimizer, and a save needs no call."""
 
     heeds_orchestrator: ClassVar[bool] = True
 
@@ -79,6 +79,6 @@ class Deepvm(Strategy):
 
 
 class DeepvmTcp(Deepvm):
-    """Into the memory of a node, and behind that into the folder."""
+    """``Checkpointer`` into the memory of a node, and behind that into the folder."""
 
     in_memory: ClassVar[bool] = True

@@ -22,7 +22,7 @@ PLAIN = {
     "": [],
     "rng": ["parameters", "replays"],
     "sampler": ["parameters", "samples", "replays"],
-    "scheduler": ["parameters", "replays"],
+    "scheduler": ["parameters"],
     "momentum": ["parameters", "replays"],
     "buffers": ["parameters"],
     "atomic": ["ends"],
@@ -45,6 +45,7 @@ TRAINERS = {
     "accelerate_loop.py --seedable --late": ("accelerate", ["parameters"]),
     "lightning_loop.py": ("lightning", ["parameters", "samples", "replays"]),
     "lightning_loop.py --no-shuffle --dropout 0": ("lightning", ["parameters", "samples", "replays"]),
+    "lightning_loop.py --no-shuffle --dropout 0 --every 40": ("lightning", ["parameters", "samples"]),
 }
 """By command: the library that it needs, and the gates that fail."""
 
@@ -70,8 +71,8 @@ def test_a_plain_loop_that_forgets(what: str) -> None:
     reason = next(gate.reason for gate in found.gates if gate.name == "parameters")
     if what in CAUSES:
         assert CAUSES[what] in reason
-    if what == "scheduler":
-        assert reason.count("0.1") == 1
+    if what == "atomic":  # the other kills were done in another run
+        assert next(gate.state for gate in found.gates if gate.name == "parameters") == "passed"
 
 
 @pytest.mark.parametrize("words", TRAINERS)

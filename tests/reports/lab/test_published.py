@@ -32,7 +32,7 @@ def record(one: published.PublishedSuite) -> Any:
         "matrix": "exp4",
         "dataset": {"name": one.dataset},
         "dataset_size": 50_000,
-        "model": {"name": one.model},
+        "model": {"name": one.model, "width": None, "norm": "batch", "dropout": 0.0},
         "failure": one.failure,
         "worlds": [[0, 4]],
         "virtual_shards": 0,
