@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -47,7 +48,7 @@ class Dcp(Strategy):
         tree = self._tree(step)
         row.snapshot_s = time.perf_counter() - began_s
         try:
-            save(tree, checkpoint_id=self._hidden(step))
+            save(tree, checkpoint_id=self._hidden(step), planner=_planner())
         except _ERRORS as error:  # the others hear of it, too: the checkpoint is given up everywhere
             row.error = _short(error)
         row.foreground_s = time.perf_counter() - began_s - row.snapshot_s
@@ -160,7 +161,7 @@ class DcpAsync(Dcp):
         self._land()
         row.backpressure_s = time.perf_counter() - began_s
         tree = self._tree(step)
-        made: Any = async_save(tree, checkpoint_id=self._hidden(step), process_group=self._group)
+        made: Any = async_save(tree, checkpoint_id=self._hidden(step), planner=_planner(), process_group=self._group)
         row.snapshot_s = time.perf_counter() - began_s - row.backpressure_s
         row.stall_s = time.perf_counter() - began_s
         self._flight = row, made, time.perf_counter()
@@ -186,6 +187,14 @@ class DcpAsync(Dcp):
     def close(self) -> None:
         """Wait for what is in flight."""
         self._land()
+
+
+def _planner() -> DefaultSavePlanner:
+    """Rank 0 writes what all ranks have: DCP would spread it, and BatchNorm's statistics are others on other ranks.
+
+    DistributedDataParallel goes on with those of rank 0.
+    """
+    return DefaultSavePlanner(dedup_save_to_lowest_rank=True)
 
 
 def _packed(value: Any) -> Tensor:
