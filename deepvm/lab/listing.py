@@ -32,4 +32,4 @@ def _first_comment(path: Path) -> str:
 
 def _line(of: object) -> str:
     text = inspect.getdoc(of) or ""
-    return text.partition(". Raises")[0].partition("\n")[0].rstrip(".")
+    return text.partition(". Raises")[0].partition("\n")[0].rstrip(".").replace("``", "")

@@ -17,9 +17,10 @@ from deepvm.lab.audit.gates import Records, judged
 from deepvm.lab.audit.references import with_references
 from deepvm.lab.faults.fault import Strike, Target
 from deepvm.lab.faults.fault_registry import find_fault
+from deepvm.lab.plan import Plan
 from deepvm.lab.records import CONFIG
 from deepvm.lab.running.launchers import find_launcher
-from deepvm.lab.running.supervisor import Plan, Supervisor
+from deepvm.lab.running.supervisor import Supervisor
 
 STEPS, EVERY = 60, 20
 

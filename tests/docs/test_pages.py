@@ -1,8 +1,8 @@
 """Every page tells the truth: its outputs are what its commands print, its Python runs, its ``deepvm`` commands exist.
 
 What the fences of a block promise: ``console``: the command prints exactly this; ``sh``: the commands run, in an empty
-folder, in the order of the page; ``sh node``, ``sh aws``, ``sh traces``, ``sh audit``: they need what a test has not,
-but have these options; ``python``: it runs.
+folder, in the order of the page; ``sh node``, ``sh aws``, ``sh traces``, ``sh lab``, ``sh audit``: they need what a
+test has not, or time, but have these options; ``python``: it runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from support.pages import PAGES, ROOT, commands, pages_with, printed, text_of
 from deepvm.cli.app import COMMANDS, load
 
 CONSOLE = re.compile(r"```console\n\$ (deepvm [^\n]*)\n(.*?)```", re.DOTALL)
-NOT_HERE = ("sh node", "sh aws", "sh traces", "sh audit")
+NOT_HERE = ("sh node", "sh aws", "sh traces", "sh lab", "sh audit")
 MOST_README_BYTES = 8_000
 
 

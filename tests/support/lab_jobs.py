@@ -11,12 +11,14 @@ from typing import Any
 import yaml
 
 from deepvm.lab.audit.gates import Records, judged
+from deepvm.lab.audit.references import with_references
 from deepvm.lab.matrix import FORMAT, MatrixFile, Run, runs_of
-from deepvm.lab.orchestrated.supervisor import JobSupervisor
+from deepvm.lab.orchestrated.job_supervisor import JobSupervisor
+from deepvm.lab.plan import Plan
 from deepvm.lab.records import CONFIG
 from deepvm.lab.running.forkserver import Forkserver
-from deepvm.lab.running.matrix_runner import config_of, with_references
-from deepvm.lab.running.supervisor import Plan, Supervisor
+from deepvm.lab.running.matrix_runner import config_of
+from deepvm.lab.running.supervisor import Supervisor
 from deepvm.lab.strategies.strategy_registry import find_strategy
 
 SAMPLES = 4096
@@ -61,7 +63,7 @@ def plan_of(matrix: MatrixFile, folder: Path, run: Run) -> Plan:
     folder.mkdir(parents=True)
     (folder / CONFIG).write_text(json.dumps(config))
     in_memory = run.strategy is not None and find_strategy(run.strategy).in_memory
-    return Plan(folder, config, matrix.worlds, run.strikes, run.disk, in_memory=in_memory)
+    return Plan(folder, config, run.worlds, run.strikes, run.disk, in_memory=in_memory)
 
 
 def run_job(matrix: MatrixFile, out: Path) -> JobRun:

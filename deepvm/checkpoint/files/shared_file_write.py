@@ -2,7 +2,7 @@
 
 A rank reports that its bytes are on disk by a small hidden file with their checksums. When all have reported, rank 0
 verifies the bytes, fills in the file's checksums and commits. A rank that dies leaves no more than a hidden file. One
-that cannot write says so in the place of its checksums; rank 0 removes all reports when the version has come or will not.
+that cannot write says so in place of its checksums; rank 0 removes all reports when the version has come or will not.
 """
 
 from __future__ import annotations

@@ -264,6 +264,23 @@ TOPICS = (
         "docs/reference/settings.md",
     ),
     Topic(
+        ("recovery", "faults", "failures", "chaos", "bitwise", "goodput", "ecrl"),
+        "Prove that trainings come back right after failures.",
+        (
+            "It trains small models, lets them fail on purpose (kills anywhere, torn files, failing disks), and audits "
+            "what they leave: samples exact, final parameters equal bit for bit. Then it compares what strategies of "
+            "checkpointing cost, and writes tables, figures and a page. 'deepvm lab selftest' makes mistakes on "
+            "purpose: each must fail its own gate.",
+        ),
+        (
+            ("--out lab", "the folder of the runs; the same command goes on with what is missing"),
+            ("--only 'digits*'", "some runs, by their names"),
+            ("--jobs 2", "two at once; their times then mean little"),
+        ),
+        ("deepvm lab list",),
+        "docs/guide/lab.md",
+    ),
+    Topic(
         ("exit-codes", "exit", "errors", "scripts", "debug"),
         "What a script can rely on.",
         (

@@ -223,7 +223,7 @@ def _stories(run: Records) -> Iterator[str]:
     for row in rows:
         if run.config["strategy"] is not None and row["step"] > run.config["steps"]:
             yield f"a checkpoint of step {row['step']} is recorded, of {run.config['steps']}"
-    if run.config["launcher"] == ORCHESTRATED:
+    if run.config.get("launcher") == ORCHESTRATED:
         yield from promises(run)
 
 
@@ -253,7 +253,7 @@ def _leftovers(run: Records) -> Iterator[str]:
             if row["event"] == "started" and _lives(row["pid"], run.folder):
                 yield f"process {row['pid']} of attempt {row['attempt']} lives"
                 return
-    if run.config["launcher"] == ORCHESTRATED:  # whose machines count processes by themselves
+    if run.config.get("launcher") == ORCHESTRATED:  # whose machines count processes by themselves
         yield from left_of_job(run)
 
 

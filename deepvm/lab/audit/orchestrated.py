@@ -5,10 +5,10 @@ Promises about versions hold for strategies that the orchestrator can ask to sav
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from deepvm.lab.orchestrated.leftovers import STATE, left_by
+from deepvm.lab.audit.job_leftovers import STATE, left_by
 from deepvm.lab.records import EVENTS, read_lines
 from deepvm.lab.strategies.strategy_registry import heeds_orchestrator
 
@@ -30,10 +30,16 @@ def promises(run: Any) -> Iterator[str]:
         lost = attempt["reached_step"] - (later["resumed_step"] or 0)
         if attempt["state"] == "preempted" and later["state"] != "superseded" and lost:
             yield f"{', '.join(attempt['causes'])} was told in time, and {lost} steps were lost"
-    for attempt in attempts:
-        told = [key for key in attempt["struck"] if key.startswith("rebalance-")]
-        if told and attempt["state"] == "completed" and not any(row[1] == _INSURANCE for row in attempt["safe"]):
-            yield f"{told[0]} was told, and no version was saved for it"
+    yield from _insured(attempts, events)
+
+
+def _insured(attempts: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A version was asked for after each recommendation; one may be skipped while those before it are under way."""
+    told = {key: at for one in attempts for key, at in one["struck"].items() if key.startswith("rebalance-")}
+    asked = [row["time"] for row in events if row["event"] in ("safe", "unsaved") and row["reason"] == _INSURANCE]
+    for key, struck in told.items():
+        if not any(at > struck for at in asked):
+            yield f"{key} was told, and no version was asked for"
 
 
 def _one_at_a_time(run: Any) -> Iterator[str]:

@@ -15,7 +15,7 @@ class FailingDisk(DiskFault):
 
     def disk(self, when: When, seed: int) -> Faults:
         """For one worker."""
-        return Faults(eio=when.share or 0.0, seed=seed)
+        return Faults(eio=when.share or 0.0, seed=_mixed(when, seed))
 
 
 class FullDisk(DiskFault):
@@ -25,14 +25,19 @@ class FullDisk(DiskFault):
 
     def disk(self, when: When, seed: int) -> Faults:
         """For one worker."""
-        return Faults(enospc=when.share or 0.0, seed=seed)
+        return Faults(enospc=when.share or 0.0, seed=_mixed(when, seed))
 
 
 class SlowDisk(DiskFault):
-    """A disk that takes so many MB in a second."""
+    """The disk takes so many MB in a second."""
 
     options: ClassVar[frozenset[str]] = frozenset({"mbps"})
 
     def disk(self, when: When, seed: int) -> Faults:
         """For one worker."""
         return Faults(mbps=when.mbps, seed=seed)
+
+
+def _mixed(when: When, seed: int) -> int:
+    """Other draws for another seed of the matrix."""
+    return seed + 1_000_003 * when.seed

@@ -11,7 +11,7 @@ _FOR_EVER_S = 10**6
 
 
 class HeldGil(Fault):
-    """It calls C's ``sleep`` through an interface that keeps the lock."""
+    """A thread holds the interpreter's lock for ever: it calls C's ``sleep`` through an interface that keeps it."""
 
     moment = Moment.REDUCING
     options: ClassVar[frozenset[str]] = frozenset({"rank"})

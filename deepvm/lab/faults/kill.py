@@ -11,7 +11,10 @@ from deepvm.lab.faults.fault import Fault, Moment, Strike, Target, Victim, Worke
 
 
 class Kill(Fault):
-    """It strikes on progress that was logged: by the clock it would hit the start, and prove nothing."""
+    """SIGKILL anywhere in a step: of a worker, the launcher, the whole machine, or a writer in mid-write.
+
+    It strikes on progress that was logged: by the clock it would hit the start, and prove nothing.
+    """
 
     options: ClassVar[frozenset[str]] = frozenset({"rank", "target"})
 

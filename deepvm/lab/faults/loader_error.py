@@ -12,7 +12,7 @@ class DamagedSampleError(Exception):
 
 
 class LoaderError(Fault):
-    """The rank's samples cannot be loaded: the error ends its process."""
+    """A rank's samples cannot be loaded: the error ends its process."""
 
     moment = Moment.LOADING
     options: ClassVar[frozenset[str]] = frozenset({"rank"})

@@ -8,7 +8,7 @@ from deepvm.lab.faults.fault import Fault, Strike, Victim
 
 
 class LostNode(Fault):
-    """For strategies that keep checkpoints in the memory of another machine; training goes on meanwhile."""
+    """The memory node is lost, and an empty one takes its place; training goes on meanwhile."""
 
     ends = False
     options: ClassVar[frozenset[str]] = frozenset({"seconds"})

@@ -30,7 +30,7 @@ class Notice(MachineFault):
 
 
 class Rebalance(MachineFault):
-    """All ranks save as an insurance, and training goes on."""
+    """The cloud recommends to leave a machine: all ranks save as an insurance, and training goes on."""
 
     ends = False
     options: ClassVar[frozenset[str]] = frozenset({"rank"})
@@ -41,7 +41,7 @@ class Rebalance(MachineFault):
 
 
 class LostController(MachineFault):
-    """Training goes on without it; the next one, after ``seconds``, adopts the machines that live."""
+    """The job's controller is killed: training goes on, and the next one comes after ``seconds``."""
 
     ends = False
     options: ClassVar[frozenset[str]] = frozenset({"seconds"})

@@ -12,7 +12,7 @@ from deepvm.lab.faults.fault import Fault, Moment, Strike, Worker
 
 
 class Segfault(Fault):
-    """It reads from address 0, in C."""
+    """A rank reads from address 0, in C."""
 
     moment = Moment.REDUCING
     options: ClassVar[frozenset[str]] = frozenset({"rank"})

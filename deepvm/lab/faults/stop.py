@@ -12,7 +12,7 @@ from deepvm.lab.faults.fault import Fault, Strike, Victim
 
 
 class Stop(Fault):
-    """The rank goes on after ``seconds``; all others wait for it, and nothing must be lost."""
+    """SIGSTOP: a rank stands still, and goes on after ``seconds``; all others wait for it, and nothing must be lost."""
 
     ends = False
     options: ClassVar[frozenset[str]] = frozenset({"rank", "seconds"})

@@ -9,16 +9,18 @@ the job has started is killed. ``restart SECONDS`` there kills the controller, a
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
+import logging
 import os
 import select
 import signal
 import sys
 import time
-import traceback
 from pathlib import Path
 
 from deepvm.errors import DeepVMError
-from deepvm.io.process_tree import become_subreaper, end_descendants, follow_parent
+from deepvm.io.process_tree import become_subreaper, descendants, end_descendants, follow_parent
 from deepvm.jobs.controller.controller import Controller
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.history.history import History
@@ -27,11 +29,14 @@ from deepvm.jobs.submission import cloud_of, resumed, submit
 from deepvm.lab.orchestrated.job import NAME, JobPlace
 
 RESTART = "restart"
-_LOOK_S = 0.02
+
+log = logging.getLogger("deepvm.lab")
+_LOOK_S, _GRACE_S = 0.02, 1.0
 
 
 def main() -> None:
     """Keep the job's controller, until the job is over or nobody wants it any more."""
+    logging.basicConfig(format="%(asctime)s %(message)s")
     place = JobPlace(Path(sys.argv[1]))
     become_subreaper()  # machines are nobody's children otherwise, and outlive all that could end them
     controller, code, rest = _started(place), 1, b""
@@ -46,8 +51,32 @@ def main() -> None:
         ended, status = os.waitpid(controller, os.WNOHANG)
         if ended:
             code = os.waitstatus_to_exitcode(status)
+            if not code:
+                note_left(place)
             break
     os._exit(code if end_descendants() else 1)
+
+
+def note_left(place: JobPlace) -> None:
+    """Write down what lives although the job is over: its controller was to end all of it."""
+    until = time.monotonic() + _GRACE_S
+    while (left := _living()) and time.monotonic() < until:
+        time.sleep(_LOOK_S)
+    place.left.write_text(json.dumps(left))
+
+
+def _living() -> list[int]:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    return sorted(pid for pid in descendants(os.getpid()) if not _is_zombie(pid))
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("Z", "X")
+    except OSError:
+        return True
 
 
 def _restarted(place: JobPlace, controller: int, down_s: float) -> int:
@@ -69,12 +98,11 @@ def _started(place: JobPlace) -> int:
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         code = _control(place)
-    except DeepVMError as error:
-        sys.stderr.write(f"{type(error).__name__}: {error}\n")
-        sys.stderr.flush()
-    except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
+    except BaseException as error:
+        if isinstance(error, DeepVMError):
+            log.error("%s", error)
+        else:
+            log.exception("the controller has ended")
     os._exit(code)
 
 

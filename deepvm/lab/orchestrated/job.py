@@ -14,7 +14,7 @@ from deepvm.jobs.clouds.local import LocalCloud
 from deepvm.jobs.decisions.world import World
 from deepvm.jobs.history.history import EventRow, History
 from deepvm.jobs.history.log_files import FOLDER as LOGS
-from deepvm.lab.orchestrated.leftovers import STATE
+from deepvm.lab.audit.job_leftovers import STATE
 
 NAME = "lab"
 ORDER = "order-0.json"
@@ -38,6 +38,11 @@ class JobPlace:
     def file(self) -> Path:
         """The job file."""
         return self.state / "job.yaml"
+
+    @property
+    def left(self) -> Path:
+        """Where the processes are written down that lived when the job was over."""
+        return self.state / "left.json"
 
     @property
     def environ(self) -> dict[str, str]:

@@ -53,8 +53,6 @@ def main() -> None:
     machine = Path(os.environ[AGENT]).parent.name
     Events(run, rank, order.attempt).note(PLACED, machine=machine)
     PacedTrainer(order, rank, int(os.environ["WORLD_SIZE"])).run()
-    sys.stdout.flush()
-    sys.stderr.flush()
     os._exit(0)  # threads of gloo outlive the group, and abort an interpreter that ends (torch 2.13)
 
 

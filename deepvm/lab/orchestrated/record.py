@@ -97,8 +97,9 @@ class JobRecord:
                 facts["last_lines"] = self._last_lines()
         failed = [one for one in before if one["state"] != "completed"]
         if failed and before[-1]["state"] != "completed":
-            joined = [row["time"] for row in rows if row["event"] == "joined"]
-            facts["restart_s"] = max(joined) - failed[-1]["detected"] if joined else None
+            # until restoring begins: ranks are there, have met, and have data and model
+            ready = [row["time"] - row["seconds"] for row in restored]
+            facts["restart_s"] = max(ready) - failed[-1]["detected"] if ready else None
             facts["restore_s"] = max((row["seconds"] for row in restored), default=None)
             facts["replay_s"] = self._replayed(number, restored, max(one["reached_step"] for one in before))
         return facts

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import multiprocessing
 import os
 import signal
 import traceback
 from collections.abc import Sequence
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -18,13 +20,18 @@ _GONE_S = 10.0
 
 
 class Forkserver(Launcher):
-    """One server for all attempts of this process; it ends with it, and the ranks end with the server."""
+    """One server for all attempts of this process.
+
+    Ranks are children of the server, which ends with this process, but not before they do: each has the server's pipe
+    to this process, for children of its own. So they follow another pipe, whose end is here and nowhere else.
+    """
 
     def __init__(self) -> None:
         """Start nothing yet."""
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["deepvm.lab.training.trainer", "torch._dynamo"])
         self._ready = False
+        self._followed, self._alive = self._context.Pipe(duplex=False)
 
     def ready(self) -> None:
         """Have the server load torch, which takes seconds."""
@@ -38,12 +45,19 @@ class Forkserver(Launcher):
         """Fork the ranks."""
         log = order.parent / "workers.log"
         processes = [
-            self._context.Process(target=_work, args=(str(order), str(log), rank, world, port), daemon=True)
+            self._context.Process(
+                target=_work, args=(self._followed, str(order), str(log), rank, world, port), daemon=True
+            )
             for rank in range(world)
         ]
         for process in processes:
             process.start()
         return _Forked(processes)
+
+    def close(self) -> None:
+        """End ranks that are left, if any."""
+        self._alive.close()
+        self._followed.close()
 
 
 class _Forked(Attempt):
@@ -72,9 +86,20 @@ def _nothing() -> None:
     """A first child."""
 
 
-def _work(order: str, log: str, rank: int, world: int, port: int) -> None:
-    """A rank: it ends with its parent, and says what happens into a file."""
+def _follow(pipe: Connection) -> None:
+    """Be killed when the other end of a pipe is closed, whatever this process does then."""
+    own = os.open(f"/proc/self/fd/{pipe.fileno()}", os.O_RDONLY | os.O_NONBLOCK)  # else only one rank is told
+    fcntl.fcntl(own, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(own, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(own, fcntl.F_SETFL, fcntl.fcntl(own, fcntl.F_GETFL) | os.O_ASYNC)
+    if pipe.poll(0):  # it was closed before
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _work(followed: Connection, order: str, log: str, rank: int, world: int, port: int) -> None:
+    """A rank: it ends with the process that has asked for it, and says what happens into a file."""
     follow_parent(os.getppid(), signal.SIGKILL)
+    _follow(followed)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor ends it
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(out, 1)

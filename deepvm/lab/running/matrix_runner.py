@@ -18,12 +18,13 @@ from deepvm.lab.audit.references import with_references
 from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.geometry import Geometry
 from deepvm.lab.matrix import MatrixFile, Run, reference_of, runs_of
+from deepvm.lab.plan import Plan
 from deepvm.lab.records import AUDIT, CONFIG, ENVIRONMENT, ORCHESTRATED, RUNS, read_document
 from deepvm.lab.running.environment import environment
 from deepvm.lab.running.launcher import Launcher
 from deepvm.lab.running.launchers import find_launcher
 from deepvm.lab.running.manifest import Manifest, Row, RunState, key_of
-from deepvm.lab.running.supervisor import Plan, Supervisor
+from deepvm.lab.running.supervisor import Supervisor
 from deepvm.lab.strategies.strategy_registry import find_strategy
 from deepvm.lab.training.datasets import load
 
@@ -90,15 +91,14 @@ class MatrixRunner:
         self._stopping = threading.Event()
 
     def run(self, tell: Callable[[Progress], None] = lambda progress: None) -> list[Row]:
-        """Run what is not there yet; undisturbed runs first, which others are compared with."""
+        """Run what is not there yet, in the order of :func:`side_by_side`."""
         self._out.mkdir(parents=True, exist_ok=True)
         manifest = Manifest(self._out)
         is_job = self._matrix.launcher == ORCHESTRATED
         launcher = None if is_job else find_launcher(self._matrix.launcher)()
         done: list[Row] = []
         try:
-            for calm in (True, False):
-                runs = [run for run in self.runs if run.undisturbed is calm]
+            for runs in side_by_side(self.runs):
                 with ThreadPoolExecutor(self._jobs) as pool:
                     pending = {pool.submit(self._one, run, launcher) for run in runs}
                     try:
@@ -144,12 +144,26 @@ class MatrixRunner:
 
     def _supervised(self, plan: Plan, launcher: Launcher | None) -> bool:
         """Run a plan to its end; without a launcher as a job of ``deepvm run``."""
-        if launcher is not None:
-            launcher.ready()
-            return Supervisor(plan, launcher, self._stopping).run()
-        from deepvm.lab.orchestrated.supervisor import JobSupervisor  # loads all of the orchestrator
+        if launcher is None:
+            from deepvm.lab.orchestrated.job_supervisor import JobSupervisor  # loads all of the orchestrator
 
-        return JobSupervisor(plan, self._stopping).run()
+            return JobSupervisor(plan, self._stopping).run()
+        launcher.ready()
+        return Supervisor(plan, launcher, self._stopping).run()
+
+
+def side_by_side(runs: Sequence[Run]) -> list[list[Run]]:
+    """Runs in the order in which they are made: what is compared is made in one go, and so hit alike by other work.
+
+    Seed by seed; in each, undisturbed runs first, because others are compared with them. Every second seed has the
+    reverse order, so that a machine that becomes slower is to nobody's advantage.
+    """
+    found = []
+    for place, seed in enumerate(dict.fromkeys(run.seed for run in runs)):
+        for calm in (True, False):
+            batch = [run for run in runs if run.seed == seed and run.undisturbed is calm]
+            found.append(batch[::-1] if place % 2 else batch)
+    return [batch for batch in found if batch]
 
 
 def _standing(folder: Path, config: Mapping[str, Any], key: str) -> Records | None:

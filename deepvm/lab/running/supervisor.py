@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.io.atomic_write import write_bytes
-from deepvm.lab.faults.fault import Strike, When
 from deepvm.lab.faults.fault_registry import find_fault
+from deepvm.lab.plan import Plan, StoppedError
 from deepvm.lab.records import SUPERVISOR, events_of, read_lines, steps_of
 from deepvm.lab.running.launcher import Attempt, Launcher
 from deepvm.lab.running.memory_node import MemoryNode
@@ -29,29 +29,6 @@ _START_S = 180.0
 """For how long ranks may load torch and meet, on a machine that does other things."""
 _MOST_UNPLANNED = 2
 _TAIL = 20
-
-
-class StoppedError(Exception):
-    """A run was given up because all of them are."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is to be run.
-
-    Attributes:
-        folder: of the run. config: as in ``config.json``. worlds: steps, with the number of ranks from there on.
-            strikes: failures in their order. disk: faults of the disk, by name. hang_s: without a step for so long, an
-            attempt hangs. in_memory: whether it needs a memory node.
-    """
-
-    folder: Path
-    config: Mapping[str, Any]
-    worlds: Sequence[tuple[int, int]]
-    strikes: Sequence[Strike] = ()
-    disk: Mapping[str, When] = field(default_factory=dict)
-    hang_s: float = 15.0
-    in_memory: bool = False
 
 
 @dataclass

@@ -15,7 +15,7 @@ _JOB = "lab"
 
 
 class Deepvm(Strategy):
-    """It hooks into the optimizer: a save needs no call."""
+    """``Checkpointer`` into a folder: it hooks into the optimizer, and a save needs no call."""
 
     heeds_orchestrator: ClassVar[bool] = True
 
@@ -40,11 +40,11 @@ class Deepvm(Strategy):
 
     def restore(self) -> int:
         """The newest good version of all tiers."""
+        there = VersionFolder(self.setting.folder).found(_JOB) if not self.state.rank else ()
         step = self._made.restore_latest(allow_fresh=True)
-        # What is recorded there and newer was not as it had been written.
-        newer = [f for f in VersionFolder(self.setting.folder).found(_JOB) if f.manifest and f.version > step]
-        if newer and not self.state.rank:
-            self.setting.note("damaged", checkpoints=len(newer))
+        damaged = sum(one.manifest is not None and one.version > step for one in there)
+        if damaged:  # else a newer one that is recorded would have been taken
+            self.setting.note("damaged", checkpoints=damaged)
         return step
 
     def save(self, step: int) -> None:
@@ -79,6 +79,6 @@ class Deepvm(Strategy):
 
 
 class DeepvmTcp(Deepvm):
-    """Into the memory of a node, and behind that into the folder."""
+    """``Checkpointer`` into the memory of a node, and behind that into the folder."""
 
     in_memory: ClassVar[bool] = True

@@ -29,7 +29,7 @@ _ERRORS = (Exception, CheckpointException)
 
 
 class Dcp(Strategy):
-    """A folder for each checkpoint, which rank 0 renames when all parts are there."""
+    """PyTorch's distributed checkpoint: a folder for each, which rank 0 renames when all parts are there."""
 
     def __init__(self, state: State, setting: Setting) -> None:
         """Refuse older attempts from now on."""
@@ -146,7 +146,7 @@ class Dcp(Strategy):
 
 
 class DcpAsync(Dcp):
-    """``async_save``: a copy, then writing in the background; at most one at a time, as DCP wants it."""
+    """Its ``async_save``: a copy, then writing in the background; at most one at a time, as DCP wants it."""
 
     def __init__(self, state: State, setting: Setting) -> None:
         """Have a process group of its own for the background."""

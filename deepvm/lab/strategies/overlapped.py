@@ -14,7 +14,7 @@ from deepvm.lab.strategies.strategy import CheckpointRow, Setting
 
 
 class Overlapped(Blocking):
-    """At most so many checkpoints wait to be written; then training waits for one."""
+    """A copy, then writing beside the training; at most so many wait to be written, then training waits for one."""
 
     def __init__(self, state: State, setting: Setting) -> None:
         """Start the thread, on rank 0."""

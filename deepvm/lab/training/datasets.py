@@ -200,7 +200,8 @@ def _pickled(path: Path, labels: bytes) -> tuple[Any, Any]:
 
 def _images(parts: Sequence[tuple[Any, Any]], classes: int) -> Samples:
     images, targets = (np.concatenate([part[which] for part in parts]) for which in (0, 1))
-    if targets.max(initial=0) >= classes:
-        raise DataError(f"a label is {targets.max()}: there are {classes} classes")
+    wrong = [label for label in (targets.min(initial=0), targets.max(initial=0)) if not 0 <= label < classes]
+    if wrong:
+        raise DataError(f"a label is {wrong[0]}: there are {classes} classes")
     inputs = torch.from_numpy(images.astype(np.float32)).reshape(-1, 3, 32, 32) / 127.5 - 1
     return Samples(inputs, torch.from_numpy(targets.astype(np.int64)), classes)

@@ -12,6 +12,7 @@ from deepvm.reports.markup import Html, joined, tag
 from deepvm.reports.pictures import short
 
 _ROW, _AXIS, _HEIGHT = 28, 24, 220
+_FAR = 2.0
 _LONGEST = 28
 """Letters of a name beside a chart; a telephone has room for the rest of it."""
 
@@ -53,8 +54,15 @@ class Scale:
 
 
 def ratio_scale(ratios: Iterable[Estimate]) -> Scale:
-    """An axis with all ratios, their intervals, and 1."""
-    return Scale.of([end for one in ratios for end in (one.low, one.mean, one.high) if end is not None], around=1.0)
+    """An axis with all ratios, 1, and of their intervals what is within twice and half of that.
+
+    Two or three pairs have intervals beside which nothing else could be seen.
+    """
+    every = list(ratios)
+    means = [one.mean for one in every]
+    least, most = min([1.0, *means]) / _FAR, max([1.0, *means]) * _FAR
+    ends = [min(max(end, least), most) for one in every for end in (one.low, one.high) if end is not None]
+    return Scale.of([*means, *ends], around=1.0)
 
 
 def forest(label: str, rows: Sequence[tuple[str, Estimate, str]], scale: Scale | None = None) -> Html:
@@ -65,7 +73,7 @@ def forest(label: str, rows: Sequence[tuple[str, Estimate, str]], scale: Scale |
         y = f"{_ROW * (place + 0.5):g}"
         parts = []
         if one.low is not None and one.high is not None:
-            x1, x2 = (percent(scale.share(end)) for end in (one.low, one.high))
+            x1, x2 = (percent(min(max(scale.share(end), 0.0), 1.0)) for end in (one.low, one.high))
             parts.append(tag("line", class_="whisker", x1=x1, x2=x2, y1=y, y2=y))
         parts.append(tag("circle", class_="mean", cx=percent(scale.share(one.mean)), cy=y, r=5))
         drawn.append(tag("g", tag("title", tip), *parts))

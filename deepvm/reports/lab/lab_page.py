@@ -37,6 +37,7 @@ _PROVEN = (
     "Each training used exactly the samples it should have, and ended with the parameters that it would have had "
     "without failures, bit for bit."
 )
+_RIGHT = "Right of the line: more steps a second than blocking, with the same seed. What is cut off: see the table."
 _REST = ("rest", "the rest: first start, waits for other ranks, steps that failures cut off")
 
 
@@ -98,8 +99,20 @@ class LabPage:
         )
         yield wide(made, "Gates")
         if checked.failures:
-            rows = [[_run_link(run), gate, visible(why)] for run, gate, why in checked.failures]
-            yield wide(table("What fails, and why", ["run", "gate", "reason"], rows, class_="failing"), "What fails")
+            made = table(
+                "What fails, and why", ["run", "gate", "fails, too", "reason"], self._failing(), class_="failing"
+            )
+            yield wide(made, "What fails", tall=True)
+
+    def _failing(self) -> list[list[str]]:
+        """A row for each run that fails: its first gate says the most, and others often follow from it."""
+        by_run: dict[str, list[tuple[str, str]]] = {}
+        for run, gate, why in self.found.checked.failures:
+            by_run.setdefault(run, []).append((gate, why))
+        return [
+            [_run_link(run), found[0][0], ", ".join(gate for gate, _ in found[1:]) or "-", visible(found[0][1])]
+            for run, found in by_run.items()
+        ]
 
     def _doubts(self) -> list[str]:
         reference = self.found.reference
@@ -123,7 +136,7 @@ class LabPage:
         ]
         if ratios:
             yield tag("h3", "Goodput over blocking")
-            yield tag("p", "Right of the line: more steps a second than blocking, with the same seed.", class_="quiet")
+            yield tag("p", _RIGHT, class_="quiet")
             yield forest("Goodput over blocking, by variant", ratios)
         yield wide(self._costs(suite), f"Costs of {suite_name(suite)}")
         spent = [(name, _spent(good)) for name, costs in suite.variants.items() if (good := passing(costs))]
@@ -136,7 +149,7 @@ class LabPage:
         left_out = self.found.left_out(suite)
         if left_out:
             yield tag("p", "In no number above, because they do not pass all gates:")
-            yield tag("ul", *(tag("li", _run_link(run), f": {visible(why)}") for run, why in left_out))
+            yield tag("ul", *(tag("li", _run_link(run), f": {visible(_first(why))}") for run, why in left_out))
         links = [tag("a", form, href=quote(publishable(suite, form))) for form in ("json", "md")]
         yield tag("p", "To publish: ", links[0], ", ", links[1], ".")
 
@@ -241,6 +254,11 @@ class LabPage:
         yield tag(
             "details", tag("summary", f"Folders of all {len(runs)} runs"), tag("ul", *(tag("li", r) for r in runs))
         )
+
+
+def _first(why: str) -> str:
+    """The first gate; the table of gates has the others."""
+    return why.partition("; ")[0]
 
 
 def _spent(good: Sequence[Cost]) -> list[tuple[str, float, str]]:

@@ -207,6 +207,7 @@ class LabRun(TypedDict):
     seed: Annotated[int, "of data order, weights and random numbers"]
     world: Annotated[int, "ranks; the most of them if their number changes"]
     worlds: Annotated[list[list[int]], "steps with the number of ranks from there on"]
+    min_world: Annotated[int | None, "ranks with which a job of deepvm run goes on; null: all"]
     virtual_shards: Annotated[int, "0 for a plain DistributedDataParallel"]
     global_batch: Annotated[int, "samples of a step on all ranks together"]
     accumulate: Annotated[int, "parts of a rank's batch"]
@@ -226,6 +227,8 @@ class _MoreOfAttempt(TypedDict, total=False):
     restore_s: Annotated[float | None, "reading the checkpoint, seconds"]
     replay_s: Annotated[float | None, "until training was where it had been, seconds"]
     last_lines: Annotated[list[str], "of the ranks' output, where nothing planned explains the failure"]
+    machines: Annotated[list[str], "of the ranks, of jobs of deepvm run"]
+    safe: Annotated[list[list[Any]], "versions that such a job called safe: step, reason, whether without an anchor"]
 
 
 class LabAttempt(_MoreOfAttempt):
@@ -233,7 +236,7 @@ class LabAttempt(_MoreOfAttempt):
 
     attempt: Annotated[int, "its number, from 0"]
     world: Annotated[int, "ranks"]
-    state: Annotated[str, "completed, failed or hung"]
+    state: Annotated[str, "completed, failed or hung; of jobs of deepvm run also preempted or superseded"]
     until: Annotated[int, "step at which it had to end"]
     began: Annotated[float, "seconds since the epoch"]
     detected: Annotated[float, "when its end was seen, seconds since the epoch"]
@@ -247,7 +250,12 @@ class LabAttempt(_MoreOfAttempt):
     disk_errors: Annotated[int, "writes that the disk refused, as planned"]
 
 
-class LabSupervisor(TypedDict):
+class _MoreOfSupervisor(TypedDict, total=False):
+    left: Annotated[list[str], "what a job of deepvm run has left behind"]
+    why: Annotated[str, "why such a job has not got to its end, empty if it has"]
+
+
+class LabSupervisor(_MoreOfSupervisor):
     """What happened to a run; ``supervisor.json`` in its folder."""
 
     state: Annotated[str, "completed, failed or running"]

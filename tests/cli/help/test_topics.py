@@ -44,7 +44,7 @@ def test_what_a_topic_names_is_there(topic: Topic, run: Run) -> None:
     assert (ROOT / topic.page).exists()
     root = typer.main.get_command(app)
     known = {"--install-completion", "--show-completion", "--debug"}
-    for name in ("recommend", "sweep", "catalog", "performance", "run"):
+    for name in ("recommend", "sweep", "catalog", "performance", "run", "lab"):
         command = root.get_command(typer.Context(root), name)  # type: ignore[attr-defined]
         for one in (command, *getattr(command, "commands", {}).values()):
             known |= {o for p in one.params for o in p.opts}

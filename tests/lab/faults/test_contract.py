@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.lab.trainings import Ran, ran
 
-from deepvm.lab.faults.fault import DiskFault, Strike, Target, When
+from deepvm.lab.faults.fault import DiskFault, MachineFault, Strike, Target, When
 from deepvm.lab.faults.fault_registry import FAULTS, find_fault
 from deepvm.lab.running.forkserver import Forkserver
 from deepvm.lab.running.launcher import Launcher
@@ -16,7 +16,9 @@ from deepvm.lab.running.launcher import Launcher
 pytestmark = pytest.mark.xdist_group("lab")
 DISK = [name for name in FAULTS if isinstance(find_fault(name), DiskFault)]
 AT_STEPS = [name for name in FAULTS if name not in DISK]
-ENDS = [name for name in AT_STEPS if find_fault(name).ends]
+OF_MACHINES = [name for name in FAULTS if isinstance(find_fault(name), MachineFault)]
+"""Only jobs of ``deepvm run`` have some: tests/lab/orchestrated."""
+ENDS = [name for name in AT_STEPS if find_fault(name).ends and name not in OF_MACHINES]
 HANGS = {"hang", "held-gil"}
 AT = 6
 
@@ -63,6 +65,14 @@ def test_disks_strike_at_no_step(name: str) -> None:
 def test_a_strike_is_the_same_from_its_file(name: str) -> None:
     one = Strike(name, 7, 1, Target.MACHINE, 0.5, 0.125)
     assert Strike.of(one.document()) == one
+
+
+@pytest.mark.parametrize("name", ["eio", "enospc"])
+def test_bad_disks_draw_by_the_seed_of_the_matrix_and_of_the_run(name: str) -> None:
+    fault = find_fault(name)
+    assert isinstance(fault, DiskFault)
+    seeds = {fault.disk(When(share=0.1, seed=given), seed).seed for given in (0, 1) for seed in (0, 1, 101)}
+    assert len(seeds) == 6
 
 
 # --- what they do ----------------------------------------------------------------------------------------------------

@@ -13,11 +13,11 @@ import pytest
 from support.lab_jobs import SAMPLES, matrix_of
 
 from deepvm.jobs.jobfile import read_job_file
+from deepvm.lab.audit.job_leftovers import STATE, left_by
 from deepvm.lab.faults.fault import Machines, Strike
 from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.matrix import runs_of
 from deepvm.lab.orchestrated.job import ORDER, JobPlace, job_document, write_job
-from deepvm.lab.orchestrated.leftovers import STATE, left_by
 from deepvm.lab.orchestrated.rank import order_of
 from deepvm.lab.running.matrix_runner import config_of
 from deepvm.lab.training.order import Order
@@ -114,6 +114,29 @@ def test_faults_of_machines(fault: str, done: tuple[str, object]) -> None:
     assert isinstance(job, Machines)
     find_fault(fault).strike_from_outside(strike, job)
     assert job.done == [done]
+
+
+OVER = """
+import subprocess, sys
+from pathlib import Path
+from deepvm.io.process_tree import become_subreaper, end_descendants
+from deepvm.lab.orchestrated.control import note_left
+from deepvm.lab.orchestrated.job import JobPlace
+
+become_subreaper()
+place = JobPlace(Path(sys.argv[1]))
+subprocess.run(["sh", "-c", sys.argv[2]])
+note_left(place)
+assert end_descendants()
+"""
+
+
+@pytest.mark.parametrize(("command", "count"), [("sleep 60 & sleep 60 &", 2), ("true & true", 0)])
+def test_what_lives_when_a_job_is_over_is_written_down(tmp_path: Path, command: str, count: int) -> None:
+    place = JobPlace(tmp_path)
+    place.state.mkdir()
+    subprocess.run([sys.executable, "-c", OVER, str(tmp_path), command], check=True, timeout=60)
+    assert len(json.loads(place.left.read_bytes())) == count
 
 
 def test_processes_that_a_job_has_left_are_found_by_their_environment(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from deepvm.lab.audit.gates import GATES, Records
+from deepvm.lab.audit.gates import _NEEDED, GATES, Records
 
 STEPS, EVERY = 60, 20
 
@@ -35,10 +35,13 @@ class Job:
         self.attempts[1]["safe"] = [[40, "periodic", True]]
         self.times = [0.0, 30.0, 60.0]
         self.generations, self.left = 3, list[int]()
+        self.told: list[dict[str, Any]] = []
+        """Events of the job besides those by which generations are formed."""
 
     def failed(self) -> dict[str, str]:
         """The reasons of the gates of stories and leftovers, of those that are not passed."""
-        config = {"steps": STEPS, "checkpoint_every": EVERY, "world": 1, "strategy": self.strategy, "disk": {}}
+        config: dict[str, Any] = dict.fromkeys(_NEEDED)
+        config |= {"steps": STEPS, "checkpoint_every": EVERY, "world": 1, "strategy": self.strategy, "disk": {}}
         strikes = [{"fault": fault, "key": f"{fault}-{step}-0", "ends": True} for fault, step in self.strikes]
         config |= {"strikes": strikes, "launcher": "deepvm-run"}
         supervisor = {"state": "completed", "restarts": 2, "attempts": self.attempts, "left": self.left}
@@ -55,7 +58,7 @@ class Job:
         self._lines("worker_0.jsonl", events)
         self._lines("checkpoint_rank0.jsonl", [{"step": 20, "attempt": 0, "error": ""}])
         job = [{"event": "state", "time": float(n), "generation": n} for n in range(1, self.generations + 1)]
-        self._lines("orchestrator.jsonl", job)
+        self._lines("orchestrator.jsonl", [*job, *self.told])
         run = Records.read(self.folder)
         return {name: why for name in ("stories", "leftovers") if (why := next(GATES[name](run), ""))}
 
@@ -129,8 +132,9 @@ def test_what_was_damaged_on_purpose_need_not_be_restored(tmp_path: Path) -> Non
 def test_a_rebalance_is_an_insurance(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.attempts[2]["struck"] = {"rebalance-50-0": 61.0}
-    assert "rebalance-50-0 was told, and no version was saved for it" in job.failed()["stories"]
-    job.attempts[2]["safe"] = [[52, "insurance", True]]
+    job.told.append({"event": "safe", "time": 60.5, "generation": 3, "reason": "insurance", "version": 3})
+    assert "rebalance-50-0 was told, and no version was asked for" in job.failed()["stories"]
+    job.told[0]["time"] = 61.5
     assert job.failed() == {}
 
 

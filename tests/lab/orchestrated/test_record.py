@@ -54,7 +54,7 @@ def test_a_loss(tmp_path: Path) -> None:
     assert (first["state"], first["causes"], first["reached_step"]) == ("failed", ["loss-50-0"], 50)
     assert first["safe"] == [[40, "periodic", True]] and first["detect_s"] == 0.25
     assert (second["state"], second["resumed_step"], second["machines"]) == ("completed", 40, ["m2", "m3"])
-    assert (second["restart_s"], second["restore_s"]) == (3.25, 0.25)
+    assert (second["restart_s"], second["restore_s"]) == (3.5, 0.25)
     assert abs(second["replay_s"] - 1.0) < 1e-6  # ten steps
     assert (self := job.document)["restarts"] == 1 and self["state"] == "completed" and self["wall_s"] == 99.0
 
@@ -86,7 +86,7 @@ def test_a_generation_that_never_trains_belongs_to_the_recovery_before(tmp_path:
     job.trains(3, 9.0, 40, 100, ("m3", "m4"))
     found = job.attempts({"loss-50-0": (6.0, 0)})
     assert [a["state"] for a in found] == ["failed", "superseded", "completed"]
-    assert found[1]["causes"] == ["loss-50-0"] and found[2]["restart_s"] == 9.5 - found[1]["detected"]
+    assert found[1]["causes"] == ["loss-50-0"] and found[2]["restart_s"] == 9.75 - found[1]["detected"]
 
 
 def test_a_hang(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from deepvm.lab.faults.fault import Strike
+from deepvm.lab.plan import Plan
 from deepvm.lab.records import SUPERVISOR, Events, Lines, events_of, steps_of
 from deepvm.lab.running.forkserver import Forkserver
 from deepvm.lab.running.launcher import Attempt, Launcher
-from deepvm.lab.running.supervisor import Plan, Supervisor
+from deepvm.lab.running.supervisor import Supervisor
 
 LOADS_S, RESTORES_S, STEP_S = 3.0, 0.5, 0.25
 

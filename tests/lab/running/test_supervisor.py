@@ -16,8 +16,9 @@ import pytest
 from support.lab.made_runs import CONFIG
 
 from deepvm.lab.faults.fault import Strike
+from deepvm.lab.plan import Plan
 from deepvm.lab.running.launcher import Attempt, Launcher
-from deepvm.lab.running.supervisor import Plan, Supervisor
+from deepvm.lab.running.supervisor import Supervisor
 
 RANK = textwrap.dedent(
     """

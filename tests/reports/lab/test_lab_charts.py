@@ -30,6 +30,13 @@ def test_a_ratio_without_interval_has_no_whisker() -> None:
     assert ratio_scale(one for _, one, _ in rows).share(1.3) < 1
 
 
+def test_a_wide_interval_hides_nothing() -> None:
+    wide, narrow = Estimate(1.0, 0.02, 40.0, 2), Estimate(1.1, 1.05, 1.15, 6)
+    scale = ratio_scale([wide, narrow])
+    assert scale.share(1.15) - scale.share(1.05) > 0.04 and scale.low > 0 and scale.high < 3
+    assert 'x1="0%" x2="100%"' in forest("ratios", [("a", wide, ""), ("b", narrow, "")])
+
+
 def test_parts_of_bars_stand_behind_one_another() -> None:
     picture = bars("time", [("blk", [("a", 1.0, "x"), ("b", 0.0, "y"), ("c", 3.0, "z")])], "s")
     assert picture.count("<rect") == 2 and 'x="25%" width="75%"' in picture

@@ -88,6 +88,7 @@ def config_of(matrix: str, seed: int, variant: str, failure: str) -> dict[str, A
         "seed": seed,
         "world": WORLD,
         "worlds": [[0, WORLD]],
+        "min_world": None,
         "virtual_shards": 0,
         "global_batch": BATCH,
         "accumulate": 1,

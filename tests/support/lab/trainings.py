@@ -12,9 +12,10 @@ from deepvm.io.atomic_write import write_bytes
 from deepvm.lab.audit.gates import Records, judged
 from deepvm.lab.faults.fault import Strike, When
 from deepvm.lab.faults.fault_registry import find_fault
+from deepvm.lab.plan import Plan
 from deepvm.lab.records import CONFIG
 from deepvm.lab.running.launcher import Launcher
-from deepvm.lab.running.supervisor import Plan, Supervisor
+from deepvm.lab.running.supervisor import Supervisor
 from deepvm.lab.strategies.strategy_registry import find_strategy
 
 

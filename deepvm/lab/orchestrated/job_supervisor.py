@@ -17,15 +17,15 @@ from typing import Any
 from deepvm.errors import DataError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.jobs.decisions.states import Job
+from deepvm.lab.audit.job_leftovers import left_by
 from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.orchestrated.control import RESTART
 from deepvm.lab.orchestrated.job import ORDER, JobPlace, job_document, write_job
-from deepvm.lab.orchestrated.leftovers import left_by
 from deepvm.lab.orchestrated.machines import JobMachines
 from deepvm.lab.orchestrated.rank import PLACED
 from deepvm.lab.orchestrated.record import JobRecord
+from deepvm.lab.plan import Plan, StoppedError
 from deepvm.lab.records import EVENTS, SUPERVISOR, events_of, read_lines, steps_of
-from deepvm.lab.running.supervisor import Plan, StoppedError
 from deepvm.lab.training.order import Order
 
 _LOOK_S, _STUCK_S, _GONE_S = 0.01, 240.0, 15.0
@@ -77,9 +77,9 @@ class JobSupervisor:
             done = self._finished()
         finally:
             ended = time.time()
-            left = self._end()
+            self._end()
             (folder / ORDER).unlink(missing_ok=True)
-        self._write(began, ended, done=done, left=left)
+        self._write(began, ended, done=done)
         shutil.rmtree(self._place.state)
         return done
 
@@ -137,10 +137,9 @@ class JobSupervisor:
         assert self._process is not None
         return self._process.poll() == 0
 
-    def _end(self) -> list[int]:
-        """End all that the job has; returns what had to be killed although the job was over."""
+    def _end(self) -> None:
+        """End all that the job has."""
         process = self._process
-        over = process is None or process.poll() is not None
         if process is not None and process.stdin is not None:
             with contextlib.suppress(OSError):
                 process.stdin.close()
@@ -148,15 +147,14 @@ class JobSupervisor:
                 process.wait(_GONE_S)
             process.kill()
             process.wait()
-        left, until = left_by(self._plan.folder), time.monotonic() + _GONE_S
+        until = time.monotonic() + _GONE_S
         while (found := left_by(self._plan.folder)) and time.monotonic() < until:
             for pid in found:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(_LOOK_S)
-        return left if over else []
 
-    def _write(self, began: float, ended: float, *, done: bool, left: list[int]) -> None:
+    def _write(self, began: float, ended: float, *, done: bool) -> None:
         """The record, and what it was made of, out of the state folder that goes."""
         folder, place = self._plan.folder, self._place
         try:
@@ -170,6 +168,7 @@ class JobSupervisor:
             for path in place.logs:
                 log.write(path.read_bytes())
         record = JobRecord(folder, self._plan.config, events, self._struck, done)
+        left = json.loads(place.left.read_bytes()) if place.left.exists() else []
         found = {**record.document(began, ended), "left": left, "why": why}
         write_bytes(folder / SUPERVISOR, json.dumps(found, indent=1).encode())
 

@@ -1,0 +1,160 @@
+"""What every launcher promises: exits of ranks, and that nothing outlives an attempt or the process that started it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.lab.trainings import config
+
+from deepvm.lab.faults.fault import Strike
+from deepvm.lab.records import events_of, read_lines
+from deepvm.lab.running.launcher import Attempt, Launcher
+from deepvm.lab.running.launchers import LAUNCHERS, find_launcher
+from deepvm.lab.training.order import Order
+
+pytestmark = pytest.mark.xdist_group("lab")
+NAMES = [pytest.param(name, marks=[] if name == "forkserver" else pytest.mark.slow) for name in LAUNCHERS]
+LIMIT_S = 90.0
+
+
+@pytest.fixture
+def launcher(request: pytest.FixtureRequest) -> Iterator[Launcher]:
+    made = find_launcher(request.param)()
+    yield made
+    made.close()
+
+
+def order(folder: Path, *strikes: Strike, world: int = 2, steps: int = 8) -> Path:
+    """The file of a first attempt."""
+    folder.mkdir(exist_ok=True)
+    made = config("blocking", strikes, world=world, steps=steps)
+    file = folder / "order-0.json"
+    file.write_text(json.dumps(Order(folder, 0, made, strikes, {}, steps).document()))
+    return file
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def until(true: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
+    end = time.monotonic() + limit_s
+    while not true():
+        assert time.monotonic() < end, "it has not come in time"
+        time.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
+
+
+def started(folder: Path, world: int) -> list[int]:
+    """Processes of the ranks, as they say."""
+    rows = [row for rank in range(world) for row in read_lines(folder / events_of(rank))]
+    return [row["pid"] for row in rows if row["event"] == "started"]
+
+
+def trains(folder: Path) -> bool:
+    return all((folder / f"rank_{rank}.jsonl").exists() for rank in range(2))
+
+
+def ended(attempt: Attempt) -> bool:
+    return all(code is not None for code in attempt.exits())
+
+
+@pytest.mark.parametrize("launcher", NAMES, indirect=True)
+def test_ranks_that_end_well(launcher: Launcher, tmp_path: Path) -> None:
+    attempt = launcher.start(order(tmp_path / "run"), 2, free_port())
+    assert not attempt.over
+    until(lambda: ended(attempt))
+    assert attempt.exits() == [0, 0]
+    until(lambda: attempt.over)
+    assert (tmp_path / "run" / "final.sha256").exists()
+    attempt.kill_all()  # may be called again
+
+
+@pytest.mark.parametrize("launcher", NAMES, indirect=True)
+def test_a_rank_that_fails_is_seen(launcher: Launcher, tmp_path: Path) -> None:
+    attempt = launcher.start(order(tmp_path / "run", Strike("exit", 3, rank=1)), 2, free_port())
+    until(lambda: any(code not in (None, 0) for code in attempt.exits()))
+    if "Fork" in type(launcher).__name__:
+        assert attempt.exits()[1] == 137
+    pids = started(tmp_path / "run", 2)
+    attempt.kill_all()
+    assert attempt.over and len(pids) == 2 and not any(map(alive, pids))
+
+
+@pytest.mark.parametrize("launcher", NAMES, indirect=True)
+def test_nothing_outlives_kill_all(launcher: Launcher, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    attempt = launcher.start(order(folder, steps=100_000), 2, free_port())
+    until(lambda: trains(folder))
+    pids = started(folder, 2)
+    assert list(attempt.workers()) == pids and all(map(alive, pids))
+    attempt.kill_all()
+    assert attempt.over and not any(map(alive, pids))
+    assert all(code for code in attempt.exits())
+
+
+@pytest.mark.parametrize("launcher", NAMES, indirect=True)
+def test_kill_all_at_the_start(launcher: Launcher, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    attempt = launcher.start(order(folder, steps=100_000), 2, free_port())
+    attempt.kill_all()
+    assert attempt.over
+    time.sleep(0.5)
+    assert not any(map(alive, started(folder, 2))) and not trains(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["torchrun"], indirect=True)  # the others have no process of their own
+def test_a_killed_agent_takes_its_ranks_along(launcher: Launcher, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    attempt = launcher.start(order(folder, steps=100_000), 2, free_port())
+    until(lambda: trains(folder))
+    pids, agent = started(folder, 2), attempt.agent()
+    assert agent is not None
+    os.kill(agent, signal.SIGKILL)
+    until(lambda: not any(map(alive, pids)), 10)
+    assert any(code not in (None, 0) for code in attempt.exits())
+
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from deepvm.lab.running.launchers import find_launcher
+if __name__ == "__main__":
+    launcher = find_launcher(sys.argv[1])()
+    attempt = launcher.start(Path(sys.argv[2]), 2, int(sys.argv[3]))
+    time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_outlives_a_killed_parent(name: str, tmp_path: Path) -> None:
+    folder, script = tmp_path / "run", tmp_path / "parent.py"
+    script.write_text(PARENT)
+    file = order(folder, steps=100_000)
+    parent = subprocess.Popen([sys.executable, str(script), name, str(file), str(free_port())])
+    try:
+        until(lambda: trains(folder))
+        pids = started(folder, 2)
+        assert len(pids) == 2
+    finally:
+        parent.kill()
+        parent.wait()
+    until(lambda: not any(map(alive, pids)), 10)

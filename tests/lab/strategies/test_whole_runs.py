@@ -1,0 +1,119 @@
+"""Every strategy through whole trainings with failures, and the verdict of the gates; kills anywhere, many times.
+
+A strategy that does not survive a failure is named with the gates that it fails: the lab's verdict is to say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+from support.effort import THOROUGH
+from support.lab.trainings import Ran, ran
+
+from deepvm.lab.faults.fault import Strike, Target, When
+from deepvm.lab.faults.fault_registry import find_fault
+from deepvm.lab.running.forkserver import Forkserver
+from deepvm.lab.running.launcher import Launcher
+from deepvm.lab.strategies.strategy_registry import STRATEGIES
+
+pytestmark = pytest.mark.xdist_group("lab")
+NO_CHECKSUM = {"torch-save", "dcp", "dcp-async"}
+"""A bit that has changed may be loaded without a word: then replays and parameters are others."""
+BATCH_NORM = {
+    "dataset": {"name": "digits", "path": None},
+    "model": {"name": "resnet8", "width": 8, "norm": "batch", "dropout": 0.0},
+}
+WORLDS: dict[str, dict[str, Any]] = {
+    "one": {"world": 1},
+    "two": {"world": 2},
+    "four": {"world": 4},
+    "elastic": {"world": 4, "worlds": [[0, 4], [4, 2], [8, 1], [20, 4]], "virtual_shards": 4},
+    "accumulate": {"world": 2, "accumulate": 4},
+    "batch-norm": {"world": 2, **BATCH_NORM},
+    "elastic-batch-norm": {"world": 4, "worlds": [[0, 4], [7, 2], [13, 4]], "virtual_shards": 4, **BATCH_NORM},
+}
+STEPS, EVERY = 40, 6  # what strikes from outside may come some steps late: it must not come behind the last one
+Made = Callable[..., Ran]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+    """Runs, those without failures once for each world."""
+    launcher: Launcher = Forkserver()
+    folder, number = tmp_path_factory.mktemp("runs"), iter(range(10_000))
+
+    def make(world: str, strategy: str | None, *strikes: Strike, **changes: Any) -> Ran:
+        options = {"steps": STEPS, "checkpoint_every": EVERY, **WORLDS[world], **changes}
+        return ran(folder / f"{next(number)}", launcher, strategy, *strikes, **options)
+
+    make.calm = cache(lambda world, **changes: make(world, None, **changes))  # type: ignore[attr-defined]
+    yield make
+    launcher.close()
+
+
+def wrong(made: Made, one: Ran, world: str, **changes: Any) -> dict[str, str]:
+    return one.wrong(made.calm(world, **changes))  # type: ignore[attr-defined]
+
+
+def test_two_ranks_come_back_after_a_rank_has_ended(made: Made) -> None:
+    """The quick one of those below."""
+    one = made("two", "deepvm", Strike("exit", 8), Strike("kill", 15, 1))
+    assert one.ended and wrong(made, one, "two") == {} and one.supervisor["restarts"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("world", WORLDS)
+def test_bit_for_bit_in_every_world(world: str, strategy: str, made: Made) -> None:
+    one = made(world, strategy, Strike("exit", 7), Strike("kill", 16, target=Target.MACHINE))
+    assert one.ended and wrong(made, one, world) == {} and one.supervisor["restarts"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("fault", ["torn", "flip", "segfault", "loader", "stop", "hang", "held-gil", "write"])
+def test_every_failure(fault: str, strategy: str, made: Made) -> None:
+    strike = Strike("kill", 11, target=Target.WRITE) if fault == "write" else Strike(fault, 15, seconds=0.3)
+    one = made("two", strategy, strike, hang_s=4.0)
+    found = wrong(made, one, "two")
+    if fault == "flip" and strategy in NO_CHECKSUM:
+        assert set(found) in ({"replays", "parameters"}, set()), found
+        return
+    assert one.ended and found == {}
+    assert one.supervisor["restarts"] == int(find_fault(strike.fault).ends)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("disk", ["eio", "enospc", "slow"])
+def test_every_bad_disk(disk: str, strategy: str, made: Made) -> None:
+    when = When(mbps=1.0) if disk == "slow" else When(share=0.3)
+    one = made("two", strategy, Strike("exit", 15), disk={disk: when}, checkpoint_every=3)
+    assert one.ended and wrong(made, one, "two") == {}
+    assert (disk == "slow") is not any(attempt["disk_errors"] for attempt in one.supervisor["attempts"])
+
+
+@pytest.mark.slow
+def test_a_lost_node_among_exits(made: Made) -> None:
+    one = made("two", "deepvm-tcp", Strike("exit", 7), Strike("node", 10, seconds=0.2), Strike("exit", 16))
+    assert one.ended and wrong(made, one, "two") == {} and one.supervisor["restarts"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["blocking", "overlapped", "deepvm", "dcp-async"])
+def test_killed_anywhere_no_result_is_wrong(strategy: str, made: Made) -> None:
+    """Ten kills in a run, each so long after a random step that it lands anywhere in one: 100 of them if thorough."""
+    struck, options = 0, {"steps": 80, "checkpoint_every": 6}
+    for seed in range(20):
+        strikes = list(find_fault("kill").strikes("kill", When(count=10, seed=seed), 80, 2))
+        one = made("two", strategy, *strikes, **options)
+        found = wrong(made, one, "two", **options)
+        found.pop("failures", None)  # a kill so early that nothing had been trained proves nothing, and costs nothing
+        assert one.ended and found == {}, (seed, found)
+        struck += one.supervisor["restarts"]
+        if struck >= (100 if THOROUGH else 5):
+            return
+    pytest.fail(f"{struck} kills have struck")
