@@ -218,6 +218,26 @@ def test_torch_is_not_loaded_for_it(tmp_path: Path) -> None:
     assert python(code, tmp_path, DEEPVM_AUDIT_LOG=str(tmp_path)) == "[]\n"
 
 
+def test_the_script_does_not_see_the_folder_of_the_hook(tmp_path: Path) -> None:
+    assert python("import sys; print([p for p in sys.path if p.endswith('hook')])", tmp_path) == "[]\n"
+
+
+def test_a_forked_process_has_a_file_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    code = f"""import importlib.util, os
+spec = importlib.util.spec_from_file_location("p", {probes.__file__!r})
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+log = module.Log({str(tmp_path / "log")!r}, "steps")
+log.add({{"kind": "step"}})
+if not os.fork():
+    log.add({{"kind": "step"}})
+    os._exit(0)
+os.wait()"""
+    python(code, tmp_path)
+    assert [len(path.read_text().splitlines()) for path in (tmp_path / "log").iterdir()] == [1, 1]
+
+
 @pytest.mark.slow
 def test_a_process_logs_by_itself(tmp_path: Path) -> None:
     code = """import torch

@@ -1,0 +1,52 @@
+"""Logs of an attempt: of several processes and ranks, growing, torn."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from deepvm.errors import DataError
+from deepvm.lab.certify.logs import Logged, Tail
+
+
+def line(kind: str, time: float, **more: object) -> str:
+    return json.dumps({"kind": kind, "time": time, **more}) + "\n"
+
+
+def test_lines_of_several_processes_are_in_their_order(tmp_path: Path) -> None:
+    (tmp_path / "steps-0-7.jsonl").write_text(line("step", 3, n=1) + line("write", 3.5, file="a", n=1))
+    (tmp_path / "steps-0-8.jsonl").write_text(line("start", 1) + line("step", 2, n=1) + line("step", 4, n=2))
+    (tmp_path / "steps-1-9.jsonl").write_text(line("step", 1, n=1) + line("write", 2, file="b", n=1))
+    (tmp_path / "samples-0-7.jsonl").write_text(line("samples", 1, step=0) + line("error", 2, why="no"))
+    (tmp_path / "others.jsonl").write_text("x")
+    found = Logged.read(tmp_path)
+    assert [row["time"] for row in found.steps[0]] == [2, 3, 4] and len(found.steps[1]) == 1
+    assert [row["file"] for row in found.writes] == ["a"] and found.errors == ["no"]
+    assert found.progress == found.steps[0]
+
+
+def test_without_optimizers_samples_are_progress(tmp_path: Path) -> None:
+    (tmp_path / "samples-0-7.jsonl").write_text(line("samples", 1, step=0))
+    assert len(Logged.read(tmp_path).progress) == 1
+    assert not Logged.read(tmp_path / "nothing").progress
+
+
+def test_only_the_last_line_may_be_torn(tmp_path: Path) -> None:
+    (tmp_path / "steps-0-7.jsonl").write_text(line("step", 1, n=1) + '{"kind": "st')
+    assert len(Logged.read(tmp_path).steps[0]) == 1
+    (tmp_path / "steps-0-7.jsonl").write_text('{"kind": "st\n' + line("step", 1, n=1))
+    with pytest.raises(DataError, match="line 1: damaged"):
+        Logged.read(tmp_path)
+
+
+def test_new_lines_are_seen_once_and_whole(tmp_path: Path) -> None:
+    tail, file = Tail(tmp_path), tmp_path / "steps-1-7.jsonl"
+    assert tail.new() == []
+    file.write_text('{"a": 1}\n{"b"')
+    assert tail.new() == [(1, b'{"a": 1}')]
+    with file.open("a") as more:
+        more.write(": 2}\n")
+    assert tail.new() == [(1, b'{"b": 2}')]
+    assert tail.new() == []
