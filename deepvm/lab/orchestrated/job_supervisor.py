@@ -17,6 +17,7 @@ from typing import Any
 from deepvm.errors import DataError
 from deepvm.io.atomic_write import write_bytes
 from deepvm.jobs.decisions.states import Job
+from deepvm.lab.audit.job_leftovers import left_by
 from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.orchestrated.control import RESTART
 from deepvm.lab.orchestrated.job import ORDER, JobPlace, job_document, write_job
