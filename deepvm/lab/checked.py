@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,14 +10,20 @@ from deepvm.errors import DataError
 from deepvm.lab.audit.gates import GATES, Records, judged
 from deepvm.lab.audit.references import with_references
 from deepvm.lab.records import CONFIG, RUNS, SUPERVISOR
-from deepvm.lab.running.manifest import read_manifest
+from deepvm.lab.running.manifest import NAME, read_manifest, read_planned
 
 
 @dataclass(frozen=True)
 class Checked:
-    """The runs of a folder, by name: what is wrong at each gate, empty where it is passed."""
+    """The runs of a folder.
+
+    Attributes:
+        runs: by name: what is wrong at each gate, empty where it is passed. left_out: of the same matrices, runs that
+            nobody has asked for (``--only``).
+    """
 
     runs: Mapping[str, Mapping[str, str]]
+    left_out: Sequence[str] = ()
 
     @property
     def passed(self) -> int:
@@ -39,9 +45,14 @@ def check(out: Path) -> tuple[Checked, list[tuple[Records, bool]]]:
     """All runs of a folder, and their records with whether they have passed.
 
     Raises:
-        DataError: there are no runs, some of the manifest are missing, or records are damaged.
+        DataError: there are no runs, some that were asked for are missing, or records are damaged.
     """
-    names = [row.run for row in read_manifest(out)]
+    planned = read_planned(out)
+    begun = (out / NAME).exists() or not planned.wanted
+    names = [row.run for row in read_manifest(out)] if begun else []
+    if missing := [name for name in planned.wanted if name not in names]:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise DataError(f"{out}: {missing[0]}{more} not run yet; 'deepvm lab run' goes on with what is missing")
     if not names:
         raise DataError(f"{out}: its manifest has no run")
     found: dict[str, dict[str, str]] = {}
@@ -54,7 +65,7 @@ def check(out: Path) -> tuple[Checked, list[tuple[Records, bool]]]:
         one = with_references(Records.read(folder), folder.parent)
         found[name] = judged(one)
         records.append((one, not any(found[name].values())))
-    return Checked(found), records
+    return Checked(found, [name for name in planned.runs if name not in names]), records
 
 
 def gate_names() -> tuple[str, ...]:

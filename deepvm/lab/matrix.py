@@ -26,6 +26,8 @@ _DATASETS = tuple(SIZES)
 _MODELS = ("resnet8", "resnet18", "resnet50", "gpt-tiny")
 _NAME = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
 _MOST = 10**9
+_NODE = "node"
+"""The fault of memory nodes, which only some strategies have."""
 _SEEDS_APART = 1_000_003
 
 
@@ -226,9 +228,18 @@ def runs_of(matrix: MatrixFile) -> list[Run]:
             for model in matrix.models:
                 for failure in matrix.failures or {CALM: None}:
                     for variant in matrix.variants:
-                        run = _run(matrix, Suite(dataset, model, failure), variant, seed)
-                        found.setdefault(run.name, run)
+                        if _meets(matrix, failure, variant):
+                            run = _run(matrix, Suite(dataset, model, failure), variant, seed)
+                            found.setdefault(run.name, run)
     return list(found.values())
+
+
+def _meets(matrix: MatrixFile, failure: str, variant: str) -> bool:
+    """Whether a variant can meet all faults of a suite: else it would be compared with what failed in other ways."""
+    if failure == CALM or variant == NONE or variant in REFERENCES:
+        return True
+    faults = {name for name, _ in _faults(matrix.failures[failure])}
+    return _NODE not in faults or find_strategy(SHORT.get(variant, variant)).in_memory
 
 
 def _run(matrix: MatrixFile, suite: Suite, variant: str, seed: int) -> Run:
@@ -249,7 +260,7 @@ def _run(matrix: MatrixFile, suite: Suite, variant: str, seed: int) -> Run:
         when = replace(when, seed=when.seed + _SEEDS_APART * seed)  # each repeat is hit at moments of its own
         if isinstance(fault, DiskFault):
             disk[name] = when
-        elif name != "node" or find_strategy(strategy).in_memory:
+        else:
             strikes += fault.strikes(name, when, matrix.steps, world)
     in_order = tuple(sorted(strikes, key=lambda one: (one.step, one.fault)))
     return Run(suite, variant, strategy, seed, worlds, in_order, disk)
@@ -269,8 +280,8 @@ def _faults(failures: Any) -> Iterator[tuple[str, Strikes]]:
 
 def _contradictions(found: MatrixFile, lines: Lines) -> Iterator[str]:
     """Keys that do not go together."""
-    for key in ("datasets", "models"):
-        names = [one.name for one in getattr(found, key)]
+    for key in ("datasets", "models", "variants", "seeds"):
+        names = [getattr(one, "name", one) for one in getattr(found, key)]
         twice = [place for place, name in enumerate(names) if name in names[:place]]
         if twice:
             yield f"{lines.said(key, twice[0])}{names[twice[0]]} twice: runs are named after it"
@@ -295,11 +306,15 @@ def _contradictions(found: MatrixFile, lines: Lines) -> Iterator[str]:
                 yield f"{lines.said('models', place)}{model.name} does not train on {dataset.name}"
         if model.width is not None and model.width % 8:
             yield f"{lines.said('models', place, 'width')}{model.width} is no multiple of 8"
-    if CALM in found.failures:
-        yield f"{lines.said('failures', CALM)}the name of runs without failures; give it another one"
     for name, failures in found.failures.items():
+        if name == CALM or name.startswith(f"{CALM}-"):
+            yield f"{lines.said('failures', name)}{CALM} is the name of runs without failures; give it another one"
+        if not any(True for _ in _faults(failures)):
+            yield f"{lines.said('failures', name)}has no fault; leave it out, or use {', '.join((NONE, *REFERENCES))}"
         for fault, given in _faults(failures):
             yield from _impossible_strikes(found, lines, name, fault, given)
+        if not any(_meets(found, name, variant) for variant in found.variants if variant not in (NONE, *REFERENCES)):
+            yield f"{lines.said('failures', name)}no variant can meet it; give some that fail, with node: deepvm-tcp"
 
 
 def _impossible_worlds(found: MatrixFile, lines: Lines) -> Iterator[str]:
@@ -349,6 +364,18 @@ def _impossible_strikes(found: MatrixFile, lines: Lines, name: str, fault: str, 
         yield f"{lines.said(*path, key)}{fault} has no {key}"
     if isinstance(kind, MachineFault) and found.launcher != ORCHESTRATED:
         yield f"{lines.said(*path)}only with launcher: {ORCHESTRATED}, whose machines a cloud can take back"
+    if isinstance(kind, DiskFault):
+        for key in kind.options & {"share", "mbps"}:
+            if not getattr(given, key):
+                yield f"{lines.said(*path)}needs {key}, above 0"
+    if given.target == Target.AGENT.value and found.launcher == "forkserver":
+        yield f"{lines.said(*path)}forkserver has no agent; use launcher: torchrun or {ORCHESTRATED}"
+    twice = [step for place, step in enumerate(given.at) if step in given.at[:place]]
+    if twice:
+        yield f"{lines.said(*path)}step {twice[0]} twice"
+    if kind.damages and (early := [step for step in given.at if step < found.checkpoint_every]):
+        first = f"the first is of step {found.checkpoint_every}"
+        yield f"{lines.said(*path)}at step {early[0]} there is no checkpoint to damage; {first}"
     late = [step for step in given.at if step >= found.steps]
     if late:
         yield f"{lines.said(*path)}step {late[0]} is not before the last one, {found.steps}"

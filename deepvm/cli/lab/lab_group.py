@@ -37,7 +37,7 @@ def run(
     from deepvm.lab.checked import check
     from deepvm.lab.matrix import find_matrix
     from deepvm.lab.records import RUNS
-    from deepvm.lab.running.manifest import NAME
+    from deepvm.lab.running.manifest import NAME, PLANNED
     from deepvm.lab.running.matrix_runner import MatrixRunner
     from deepvm.lab.running.matrix_runner import Progress as Done
     from deepvm.reports.lab import results as shown
@@ -51,7 +51,8 @@ def run(
     with filling(out, "deepvm lab run"), cleaning_up():
         if fresh:
             shutil.rmtree(out / RUNS, ignore_errors=True)
-            (out / NAME).unlink(missing_ok=True)
+            for name in (NAME, PLANNED):
+                (out / name).unlink(missing_ok=True)
         with Progress(len(runner.runs), "runs") as progress:
 
             def tell(done: Done) -> None:

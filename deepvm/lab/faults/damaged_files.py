@@ -10,6 +10,8 @@ from deepvm.lab.faults.fault import Fault, Strike, Victim
 
 
 class _Damaged(Fault):
+    damages = True
+
     def strike_from_outside(self, strike: Strike, victim: Victim) -> None:
         """Kill all processes, then damage the largest file of the newest checkpoint."""
         victim.kill_all()

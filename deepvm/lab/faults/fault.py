@@ -141,6 +141,8 @@ class Fault:
     """Whether the attempt ends by it, and another goes on."""
     moment: ClassVar[Moment | None] = None
     """Where a rank meets with it; None: the supervisor strikes, when the step stands in the rank's log."""
+    damages: ClassVar[bool] = False
+    """Whether it damages a checkpoint, of which there must be one."""
     options: ClassVar[frozenset[str]] = frozenset()
     """Which of ``rank``, ``target``, ``seconds``, ``share``, ``mbps`` it knows."""
     seconds: ClassVar[float] = 0.0

@@ -7,7 +7,7 @@ import hashlib
 import io
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from pathlib import Path
@@ -15,8 +15,9 @@ from typing import Any
 
 from deepvm.errors import DataError
 from deepvm.io.atomic_write import write_bytes
+from deepvm.lab.records import read_document
 
-NAME = "manifest.csv"
+NAME, PLANNED = "manifest.csv", "planned.json"
 
 
 class RunState(Enum):
@@ -90,6 +91,34 @@ def read_manifest(folder: Path) -> list[Row]:
         raise DataError(f"{path}: {error.strerror}; give the folder of 'deepvm lab run --out'") from None
     except (ValueError, TypeError, csv.Error) as error:
         raise DataError(f"{path}: damaged: {error}") from None
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What was asked for in a folder. ``runs``: of its matrices; ``wanted``: those that ``--only`` has chosen."""
+
+    runs: tuple[str, ...] = ()
+    wanted: tuple[str, ...] = ()
+
+    def and_also(self, runs: Iterable[str], wanted: Iterable[str]) -> Planned:
+        """With those of another start."""
+        return Planned(tuple(dict.fromkeys((*self.runs, *runs))), tuple(dict.fromkeys((*self.wanted, *wanted))))
+
+
+def write_planned(folder: Path, planned: Planned) -> None:
+    """Before the first run: what is never begun must not look as if nobody had asked for it. Raises OSError."""
+    write_bytes(folder / PLANNED, json.dumps(asdict(planned), indent=1).encode())
+
+
+def read_planned(folder: Path) -> Planned:
+    """What was asked for; nothing if there is no such file. Raises DataError: it is damaged."""
+    if not (folder / PLANNED).exists():
+        return Planned()
+    found = read_document(folder / PLANNED)
+    try:
+        return Planned(tuple(map(str, found["runs"])), tuple(map(str, found["wanted"])))
+    except (KeyError, TypeError):
+        raise DataError(f"{folder / PLANNED}: damaged: it has no lists of runs") from None
 
 
 def _row(found: Mapping[str, str]) -> Row:

@@ -23,7 +23,7 @@ from deepvm.lab.records import AUDIT, CONFIG, ENVIRONMENT, ORCHESTRATED, RUNS, r
 from deepvm.lab.running.environment import environment
 from deepvm.lab.running.launcher import Launcher
 from deepvm.lab.running.launchers import find_launcher
-from deepvm.lab.running.manifest import Manifest, Row, RunState, key_of
+from deepvm.lab.running.manifest import Manifest, Row, RunState, key_of, read_planned, write_planned
 from deepvm.lab.running.supervisor import Supervisor
 from deepvm.lab.strategies.strategy_registry import find_strategy
 from deepvm.lab.training.datasets import load
@@ -88,12 +88,14 @@ class MatrixRunner:
         if not chosen:
             raise RequestError("only", "", f"a pattern of one of {', '.join(run.name for run in every[:8])}")
         self.runs = _with_references(chosen, every)
+        self._every = [run.name for run in every]
         self._stopping = threading.Event()
 
     def run(self, tell: Callable[[Progress], None] = lambda progress: None) -> list[Row]:
         """Run what is not there yet, in the order of :func:`side_by_side`."""
         self._out.mkdir(parents=True, exist_ok=True)
         manifest = Manifest(self._out)
+        write_planned(self._out, read_planned(self._out).and_also(self._every, (run.name for run in self.runs)))
         is_job = self._matrix.launcher == ORCHESTRATED
         launcher = None if is_job else find_launcher(self._matrix.launcher)()
         done: list[Row] = []
@@ -132,8 +134,11 @@ class MatrixRunner:
         write_bytes(folder / ENVIRONMENT, json.dumps(about, indent=1).encode())
         in_memory = run.strategy is not None and find_strategy(run.strategy).in_memory
         plan = Plan(folder, config, run.worlds, run.strikes, run.disk, in_memory=in_memory)
-        ended = self._supervised(plan, launcher)
-        records = with_references(Records.read(folder), folder.parent)
+        try:
+            ended = self._supervised(plan, launcher)
+            records = with_references(Records.read(folder), folder.parent)
+        except DataError as error:  # of this run; the others are made all the same
+            return _row(run, key, None, RunState.FAILED, str(error))
         if not ended:
             why = f"steps: it ended as {records.supervisor['state']}"
             return _row(run, key, records, RunState.FAILED, why)
@@ -178,9 +183,12 @@ def _standing(folder: Path, config: Mapping[str, Any], key: str) -> Records | No
         return None
 
 
-def _row(run: Run, key: str, records: Records, state: RunState, reason: str = "") -> Row:
-    wall_s, restarts = float(records.supervisor["wall_s"]), int(records.supervisor["restarts"])
-    done = 1 + max((step for step, _ in records.owners), default=-1)
+def _row(run: Run, key: str, records: Records | None, state: RunState, reason: str = "") -> Row:
+    """``records``: None if there are none that can be read."""
+    wall_s, restarts, done = 0.0, 0, 0
+    if records is not None:
+        wall_s, restarts = float(records.supervisor["wall_s"]), int(records.supervisor["restarts"])
+        done = 1 + max((step for step, _ in records.owners), default=-1)
     suite = run.suite
     return Row(
         key=key,

@@ -65,13 +65,15 @@ class LabPage:
 
     def _head(self) -> Iterator[Html]:
         bad = bool(self.found.checked.failures)
-        badge = tag("span", "not proven" if bad else "proven", class_=f"badge {'bad' if bad else 'good'}")
+        whole = not bad and not self.found.checked.left_out
+        word = "proven" if whole else "not proven" if bad else "incomplete"
+        badge = tag("span", word, class_=f"badge {'good' if whole else 'bad'}")
         yield tag("h1", self._verdict, " ", badge)
         if bad:
             runs = len(self.found.checked.runs) - self.found.checked.passed
             gates = ", ".join(dict.fromkeys(gate for _, gate, _ in self.found.checked.failures))
             yield tag("p", f"{counted(runs, 'run')} did not come back right; gates that fail: {gates}.", class_="alarm")
-        else:
+        elif whole:
             yield tag("p", _PROVEN)
         names = ", ".join(self.found.values(lambda config: config["matrix"]))
         yield tag("p", visible(f"Matrix {names}: {counted(len(self.found.suites), 'suite')}."), class_="quiet")

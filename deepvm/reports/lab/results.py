@@ -23,6 +23,7 @@ def checked_document(found: Checked) -> dict[str, Any]:
         "schema_version": "deepvm.lab/1",
         "runs": len(found.runs),
         "passed": found.passed,
+        "left_out": list(found.left_out),
         "gates": gates,
         "failures": [{"run": run, "gate": gate, "reason": why} for run, gate, why in found.failures],
     }
@@ -130,7 +131,8 @@ def print_checked(found: Checked) -> None:
 
 def passed_words(found: Checked) -> str:
     """How many runs pass."""
-    return f"{found.passed} of {len(found.runs)} runs pass all gates"
+    rest = f"; {len(found.left_out)} more of the matrix were left out" if found.left_out else ""
+    return f"{found.passed} of {len(found.runs)} runs pass all gates{rest}"
 
 
 def print_run(checked: Checked, suites: Sequence[SuiteResult]) -> None:

@@ -28,6 +28,7 @@ class LabCheck(TypedDict):
     schema_version: Literal["deepvm.lab/1"]
     runs: Annotated[int, "runs of the folder"]
     passed: Annotated[int, "of them that pass all gates"]
+    left_out: Annotated[list[str], "runs of the same matrices that nobody has asked for yet (--only)"]
     gates: Annotated[dict[str, GateCounts], "by name"]
     failures: list[GateFailure]
 

@@ -62,9 +62,8 @@ def test_a_matrix_is_run_checked_and_reported(run: Run, matrix: Path, tmp_path: 
     }
     assert all(gate == {"passed": 3, "failed": 0} for gate in document["gates"].values())
 
-    began = time.monotonic()
     code, text, err = run("lab", "run", matrix, "--out", out)
-    assert code == 0 and "3 of 3 runs pass all gates" in text and time.monotonic() - began < 20
+    assert code == 0 and "3 of 3 runs pass all gates" in text
     with (out / "manifest.csv").open() as file:
         assert {row["state"] for row in csv.DictReader(file)} == {"skipped_exists"}
 
@@ -78,6 +77,10 @@ def test_only_some_runs(run: Run, matrix: Path, tmp_path: Path) -> None:
     code, _, err = run("lab", "run", matrix, "--out", tmp_path / "lab", "--only", "*-none-*", "-o", "json")
     assert code == 0, err
     assert [p.name for p in (tmp_path / "lab" / "runs").iterdir()] == [RUNS[0]]
+    code, out, _ = run("lab", "check", tmp_path / "lab")
+    assert code == 0 and "1 of 1 runs pass all gates; 2 more of the matrix were left out" in out
+    page = (tmp_path / "lab" / "report.html").read_text()
+    assert ">incomplete<" in page and ">proven<" not in page
     code, _, err = run("lab", "run", matrix, "--out", tmp_path / "lab", "--only", "nothing")
     assert code == 2 and "--only" in err and RUNS[1] in err
 
@@ -145,7 +148,7 @@ def test_a_folder_that_is_being_filled_is_locked(run: Run, matrix: Path, tmp_pat
 def test_a_folder_that_cannot_be_made(run: Run, matrix: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     code, _, err = run("lab", "run", matrix, "--out", tmp_path / "file" / "lab")
-    assert code in (1, 2, 4) and str(tmp_path / "file") in err
+    assert code == 1 and str(tmp_path / "file") in err
 
 
 @pytest.mark.parametrize(
@@ -162,14 +165,13 @@ def test_an_interrupted_matrix_can_be_resumed(
     until = time.monotonic() + 60
     while not list(out.glob("runs/*/rank_0.jsonl")) and time.monotonic() < until:
         time.sleep(0.05)
-    began = time.monotonic()
     os.kill(process.pid, number)
-    _, err = process.communicate(timeout=30)
-    assert process.returncode == expected and time.monotonic() - began < 15, err
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == expected, err
     assert "keeps what was measured; the same command continues with the rest" in err and "Traceback" not in err
     assert not subprocess.run(["pgrep", "-f", str(out)], capture_output=True, text=True).stdout
     code, _, err = run("lab", "check", out)
-    assert code in (0, 4)  # what is complete passes; perhaps nothing is
+    assert code == 4 and "not run yet; 'deepvm lab run' goes on with what is missing" in err
 
 
 def test_the_listing_names_what_matrix_files_can(run: Run) -> None:

@@ -57,14 +57,14 @@ def test_all_runs_pass_and_are_there(made: Path) -> None:
     assert list(checked.runs) == list(RUNS) and checked.passed == 3 and checked.failures == []
     finals = {(made / "runs" / run / "final.sha256").read_text() for run in RUNS}
     assert len(finals) == 1
-    assert {p.name for p in made.iterdir()} == {"runs", "manifest.csv"}
+    assert {p.name for p in made.iterdir()} == {"runs", "manifest.csv", "planned.json"}
 
 
 def test_what_is_there_is_not_made_again(out: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
     assert states(out) == dict.fromkeys(RUNS, "skipped_exists")
     after = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
-    assert {path.name for path in before if before[path] != after[path]} == {"manifest.csv"}
+    assert {path.name for path in before if before[path] != after[path]} == {"manifest.csv", "planned.json"}
 
 
 def tamper(folder: Path, what: str) -> None:
@@ -111,6 +111,20 @@ def test_what_is_compared_with_comes_along(tmp_path: Path) -> None:
 def test_a_pattern_that_chooses_nothing_names_what_there_is(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="tokens-gpt-tiny-base-blk-s0"):
         MatrixRunner(matrix(), tmp_path, only=lambda name: False)
+
+
+def test_a_run_that_cannot_be_recorded_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from deepvm.errors import DataError
+    from deepvm.lab.running import matrix_runner
+
+    def fails(*_: object) -> None:
+        raise DataError("the memory node did not start")
+
+    monkeypatch.setattr(matrix_runner, "Supervisor", fails)
+    rows = MatrixRunner(matrix(), tmp_path / "out").run()
+    assert [(row.state, row.reason) for row in rows] == [("failed", "the memory node did not start")] * 3
+    with pytest.raises(DataError, match="missing; 'deepvm lab run' makes the run again"):
+        check(tmp_path / "out")
 
 
 def killed_at(seconds: float, file: Path, out: Path) -> None:
