@@ -47,7 +47,7 @@ COMMANDS = (
     Entry("memory-node", "Keep checkpoints in the memory of another machine.", "checkpoint.memory_node", "app"),
     Entry("ckpt", "List, verify, prune, restore and benchmark checkpoints.", "checkpoint.ckpt", "app"),
     Entry("traces", "Show spot traces, fit lifetimes, replay save policies.", "simulate.traces", "app"),
-    Entry("lab", "Prove that trainings come back right after failures.", "lab.lab_group", "app"),
+    Entry("lab", "Prove that training resumes correctly after failures.", "lab.lab_group", "app"),
     Entry("reproduce", "Compute the papers' figures again, and compare.", "reproduce.reproduce", "reproduce"),
     Entry("schema", "Print the JSON Schema of a document or a file.", "schema", "schema"),
     Entry("config", "Show the settings from the environment and from files.", "config", "app"),

@@ -1,4 +1,4 @@
-"""``deepvm audit``: does a training script come back right when it is killed?"""
+"""``deepvm audit``: does a training script resume correctly when it is killed?"""
 
 from __future__ import annotations
 
@@ -14,24 +14,23 @@ from deepvm.cli.parameters import arg, opt
 def audit(
     script: Annotated[Path, arg("SCRIPT", "A training script; options of this command stand before it.")],
     arguments: Annotated[
-        list[str] | None, arg("[ARGS...]", "Of the script; {out} in them is the folder of the run.")
+        list[str] | None, arg("[ARGS...]", "Arguments for the script; {out} becomes the run's folder.")
     ] = None,
-    kills: Annotated[int, opt("How often it is killed behind a logged step.", "K", min=1, max=1000)] = 3,
+    kills: Annotated[int, opt("Number of kills after a logged step.", "K", min=1, max=1000)] = 3,
     write_kills: Annotated[
-        int, opt("How often, besides, in the middle of a torch.save or a save of safetensors.", "K", min=0, max=1000)
+        int, opt("Number of kills in the middle of a torch.save or of safetensors' save_file.", "K", min=0, max=1000)
     ] = 1,
-    seed: Annotated[int, opt("Of what is random about kills.", "N", min=0)] = 0,
-    nproc: Annotated[int, opt("Processes that torchrun starts; 0: no torchrun.", "N", min=0, max=1024)] = 0,
-    resume_args: Annotated[str, opt("Added to ARGS when it is started again.", "WORDS")] = "",
-    final: Annotated[str, opt("The file of final parameters; default: compare what the optimizers hold.", "PATH")] = "",
-    timeout: Annotated[str, opt("How long one start of the script may take.", "TIME")] = "1h",
-    out: Annotated[Path | None, opt("Keep all runs there; default: a temporary folder.", "DIR", "--out")] = None,
+    seed: Annotated[int, opt("Seed for the random kill points.", "N", min=0)] = 0,
+    nproc: Annotated[int, opt("Processes to start with torchrun; 0: no torchrun.", "N", min=0, max=1024)] = 0,
+    resume_args: Annotated[str, opt("Arguments to add when the script is restarted.", "WORDS")] = "",
+    final: Annotated[str, opt("File of the final parameters; default: what the optimizers hold.", "PATH")] = "",
+    timeout: Annotated[str, opt("Time limit for one start of the script.", "TIME")] = "1h",
+    out: Annotated[Path | None, opt("Keep all runs here; default: a temporary folder.", "DIR", "--out")] = None,
     output: Output = "table",
 ) -> None:
-    """Certify that a training script resumes right: run it undisturbed twice, then kill it, and compare bit for bit.
+    """Certify that a training script resumes correctly: run it twice, then kill it, and compare bit for bit.
 
-    Its optimizer steps are seen without its help. Exit 0: certified; 1: not; 4: the script fails by itself, or shows
-    nothing to compare.
+    The script needs no change. Exit 0: certified; 1: not; 4: the script fails by itself, or there is nothing to compare.
 
     Example: deepvm audit --kills 5 train.py --save-dir {out}
     """

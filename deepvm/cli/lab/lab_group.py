@@ -1,4 +1,4 @@
-"""``deepvm lab``: trainings that fail on purpose, and the proof that they came back right."""
+"""``deepvm lab``: trainings that fail on purpose, and the proof that they resumed correctly."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from deepvm.cli.output import Output, note, print_as, say
 from deepvm.cli.parameters import arg, flag, group, opt
 from deepvm.errors import RequestError
 
-app = group("Prove that trainings come back right: inject failures, audit what they leave, compare strategies.")
-Out = Annotated[Path, opt("Folder of the runs, and of what is found.", "DIR", "--out")]
+app = group("Prove that training resumes correctly: inject failures, audit the results, compare strategies.")
+Out = Annotated[Path, opt("Output folder for runs and reports.", "DIR", "--out")]
 Dir = Annotated[Path, arg("DIR", "The folder of 'deepvm lab run --out'.")]
 
 
@@ -24,11 +24,11 @@ def run(
     out: Out,
     matrix: Annotated[str, arg("[MATRIX.yaml]", "A file, or one of 'deepvm lab list'.")] = "quick",
     only: Annotated[str, opt("Runs whose names match, such as 'digits-*-blk*'.", "PATTERN")] = "*",
-    jobs: Annotated[int, opt("Runs at once; they share the cores.", "N", min=1, max=64)] = 1,
-    fresh: Annotated[bool, typer.Option("--fresh/--resume", help="Run all anew, or what is not there yet.")] = False,
+    jobs: Annotated[int, opt("Runs at the same time; they share the cores.", "N", min=1, max=64)] = 1,
+    fresh: Annotated[bool, typer.Option("--fresh/--resume", help="Rerun everything, or only what is missing.")] = False,
     output: Output = "table",
 ) -> None:
-    """Run each training of a matrix, let it fail as planned, and audit it; what is there and passes is not run again.
+    """Run each training of a matrix with its failures, and audit it; runs that are there and pass are kept.
 
     Example: deepvm lab run --out lab
     """

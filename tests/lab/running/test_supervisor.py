@@ -121,9 +121,8 @@ def test_what_was_not_planned_is_tried_once_more_and_then_given_up(tmp_path: Pat
 
 def test_ranks_that_make_no_step_are_killed(tmp_path: Path) -> None:
     body = "if attempt == 0 and step == 3: time.sleep(1000)"
-    began = time.monotonic()
     ended, found, launcher = supervised(tmp_path / "run", body, hang_s=0.5)
-    assert ended and found["hangs"] == 1 and time.monotonic() - began < 30
+    assert ended and found["hangs"] == 1
     assert found["attempts"][0]["state"] == "hung" and found["attempts"][0]["causes"] == ["hang"]
     assert len(launcher.killed) == 4
 
