@@ -36,7 +36,7 @@ COMMANDS = (
     Entry("run", "Train on machines that vanish: save, replace, resume.", "jobs.run", "run"),
     Entry("jobs", "List, watch, save, stop and resume jobs of deepvm run.", "jobs.jobs_group", "app"),
     Entry("agent", "Run a command that saves before its machine is taken back.", "jobs.agent", "agent"),
-    Entry("audit", "Certify that a training script resumes right after kills.", "lab.audit", "audit"),
+    Entry("audit", "Certify that a training script resumes correctly after kills.", "lab.audit", "audit"),
     Entry("inject", "Take machines of a job back on purpose.", "jobs.jobs_group", "inject"),
     Entry("history", "Show how long machines lived, by type, zone and market.", "jobs.history", "app"),
     Entry("profile", "Measure your own machines: eFLOPS, speed-up, saturation.", "profile.profile_group", "app"),

@@ -13,7 +13,7 @@ from deepvm.lab.faults.fault_registry import FAULTS, find_fault
 from deepvm.lab.running.forkserver import Forkserver
 from deepvm.lab.running.launcher import Launcher
 
-pytestmark = pytest.mark.xdist_group("lab")
+pytestmark = pytest.mark.xdist_group("lab-faults")
 DISK = [name for name in FAULTS if isinstance(find_fault(name), DiskFault)]
 AT_STEPS = [name for name in FAULTS if name not in DISK]
 OF_MACHINES = [name for name in FAULTS if isinstance(find_fault(name), MachineFault)]

@@ -30,7 +30,7 @@ from deepvm.lab.training.trainer import digest
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning"),  # DCP's, of a single process
-    pytest.mark.xdist_group("lab"),
+    pytest.mark.xdist_group("lab-faults"),
 ]
 STEPS, EVERY = 10, 3
 ONE_FILE = {"torch-save"}

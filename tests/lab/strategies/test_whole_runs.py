@@ -19,7 +19,7 @@ from deepvm.lab.running.forkserver import Forkserver
 from deepvm.lab.running.launcher import Launcher
 from deepvm.lab.strategies.strategy_registry import STRATEGIES
 
-pytestmark = pytest.mark.xdist_group("lab")
+pytestmark = pytest.mark.xdist_group("lab-faults")
 NO_CHECKSUM = {"torch-save", "dcp", "dcp-async"}
 """A bit that has changed may be loaded without a word: then replays and parameters are others."""
 BATCH_NORM = {
