@@ -1,4 +1,4 @@
-"""One attempt of a script: start it, watch its log, kill all of its processes, leave none behind."""
+"""One attempt of a script: start it, watch its log, kill all of its processes, leave none."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Trigger:
     """When an attempt is to be killed.
 
     Attributes:
-        kind: behind a step, or in a write. steps: lines that must have been logged in the attempt, given the first
+        kind: after a step, or in a write. steps: lines that must have been logged in the attempt, given the first
             one, which tells where it goes on. delay_s: from then on. hold_after: steps of the attempt before the write.
             skip: writes to let pass then. counts: the kind of the lines that are counted.
     """

@@ -22,14 +22,14 @@ from deepvm.lab.certify.verdict import Evidence, Gate, Run, judged
 
 _ROUNDS = 3
 _LATEST = 0.9
-"""Kills are planned in this part of the steps: what comes behind the last step proves nothing."""
+"""Kills are planned in this part of the steps: what comes after the last step proves nothing."""
 _SLOWER, _SPARE_S = 10.0, 60.0
 """An attempt that takes so many times as long as the undisturbed run, and so much more, hangs."""
 
 
 @dataclass(frozen=True)
 class Kill:
-    """One that is planned: behind a step of the whole training, counted from 1, or in the first write behind it."""
+    """One that is planned: after a step of the whole training, counted from 1, or in the first write after it."""
 
     kind: Literal["step", "write"]
     step: int
@@ -42,8 +42,8 @@ class Struck:
     """One that has happened.
 
     Attributes:
-        run: its number. attempt: that was killed. kind: behind a step, or in a write. file: the one that was being
-            written. steps: that the attempt had logged. reached: the last of them; resumed: the step behind which the
+        run: its number. attempt: that was killed. kind: after a step, or in a write. file: the one that was being
+            written. steps: that the attempt had logged. reached: the last of them; resumed: the step after which the
             next attempt has gone on, None where that is unknown, or there is no next one.
     """
 
@@ -99,7 +99,7 @@ def certify(
 
     Args:
         subject: the script.
-        kills: behind logged steps.
+        kills: after logged steps.
         write_kills: besides, each in the middle of a write of ``torch.save`` or ``safetensors.torch.save_file``, if the
             script uses them.
         seed: of what is random about kills.

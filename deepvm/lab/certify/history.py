@@ -1,4 +1,4 @@
-"""Where an attempt has gone on, and where it has left the way of the undisturbed run: from digests of parameters.
+"""Where an attempt has resumed, and where it has diverged from the undisturbed run: from digests of parameters.
 
 A step is known by its number in the undisturbed run. An attempt is found there by the parameters (and the state of the
 optimizer) that it holds before its first step; the script need not say where it goes on.
@@ -51,7 +51,7 @@ class History:
         self._known += [(resumed + place, row) for place, row in enumerate(logged.steps.get(0, ()), 1)]
 
     def place_of(self, first: Row) -> int | None:
-        """The step behind which an attempt goes on, by its first line: of an optimizer, or of samples."""
+        """The step after which an attempt goes on, by its first line: of an optimizer, or of samples."""
         if first["kind"] == "samples":
             steps = [row["step"] for row in self._reference.progress]
             return steps.index(first["step"]) if first["step"] in steps else None
@@ -67,7 +67,7 @@ class History:
         return next((step - 1 for step in turns if step > found), self.steps)
 
     def add(self, attempt: Attempt) -> Placed:
-        """Place an attempt behind those before it."""
+        """Place an attempt after those before it."""
         logged = attempt.logged
         first = (logged.samples if self._by_samples else logged.starts).get(0, ())
         place = self.place_of(first[0]) if first else self._end() if attempt.state == "ended" else None
@@ -92,9 +92,9 @@ class History:
             for place, row in enumerate(rows):
                 at = one.resumed + place
                 if at >= len(steps):
-                    return f"attempt {number} went on from step {one.resumed} and made step {at + 1}, of {len(steps)}"
+                    return f"attempt {number} resumed from step {one.resumed} and made step {at + 1}, of {len(steps)}"
                 if _values(row) != _values(steps[at]):
-                    where = f"attempt {number}, which went on from step {one.resumed}, left the way at step {at + 1}"
+                    where = f"attempt {number}, which resumed from step {one.resumed}, diverged at step {at + 1}"
                     return f"{where}: {self._cause(one.attempt.logged, place, at)}"
         last = self.placed[-1] if self.placed else None
         if last is not None and last.reached is not None and last.reached < len(steps):
@@ -102,7 +102,7 @@ class History:
         return ""
 
     def _cause(self, logged: Logged, place: int, at: int) -> str:
-        """Why an attempt left the way at its step ``place``, on the first rank that shows it; ``at``: of all steps."""
+        """Why an attempt diverged at its step ``place``, on the first rank that shows it; ``at``: of all steps."""
         for rank, expected in self._reference.steps.items():
             rows, first = logged.steps.get(rank, ()), logged.starts.get(rank, ())
             if place >= len(rows) or at >= len(expected):
@@ -161,7 +161,7 @@ def _settings(row: Row, expected: Row) -> str:
 
 
 def final_values(attempts: Sequence[Attempt]) -> Mapping[tuple[int, str], tuple[str, str]]:
-    """By (rank, optimizer): digests of parameters and buffers behind the last step."""
+    """By (rank, optimizer): digests of parameters and buffers after the last step."""
     found: dict[tuple[int, str], tuple[str, str]] = {}
     for attempt in attempts:
         for rank, rows in attempt.logged.steps.items():

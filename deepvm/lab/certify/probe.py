@@ -234,7 +234,7 @@ def _numbers(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _random_states() -> dict[str, str]:
-    """Digests of the random states behind a step. Reading them changes nothing."""
+    """Digests of the random states after a step. Reading them changes nothing."""
     import torch
 
     found = {"torch": digest([torch.get_rng_state()]), "python": _short(repr(random.getstate()))}

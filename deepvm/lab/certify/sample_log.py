@@ -12,7 +12,7 @@ from deepvm.lab.certify.probe import LOG, Log
 class SampleLog:
     """Logs samples and losses of a training for ``deepvm audit``; does nothing when there is no audit.
 
-    Call :meth:`step` on each rank behind ``optimizer.step()``, and before a checkpoint that holds the step::
+    Call :meth:`step` on each rank after ``optimizer.step()``, and before a checkpoint that holds the step::
 
         log = SampleLog()
         for ids, inputs, targets in loader:

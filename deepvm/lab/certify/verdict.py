@@ -93,7 +93,7 @@ def _ends(found: Evidence) -> Iterator[str]:
         before = run.attempts[-2] if len(run.attempts) > 1 else None
         if run.ended:
             continue
-        after = f", started behind a kill {_when(before)}," if before is not None else ""
+        after = f", started after a kill {_when(before)}," if before is not None else ""
         if last.state == "hung":
             yield f"attempt {last.number}{after} did not end within {last.wall_s:.0f} s"
         else:
@@ -101,7 +101,7 @@ def _ends(found: Evidence) -> Iterator[str]:
 
 
 def _when(attempt: Attempt) -> str:
-    return f"while {attempt.held} was written" if attempt.held else "behind a step"
+    return f"while {attempt.held} was written" if attempt.held else "after a step"
 
 
 def _kills(found: Evidence) -> Iterator[str]:
@@ -115,14 +115,14 @@ def _kills(found: Evidence) -> Iterator[str]:
 
 
 def _resumed(found: Evidence) -> Iterator[str]:
-    """Some attempt went on from a checkpoint: a script that starts anew may end right, and resumes nothing."""
+    """Some attempt resumed from a checkpoint: a script that starts anew may end right, and resumes nothing."""
     later = [one for run in found.killed if run.history is not None for one in run.history.placed[1:]]
     placed = [one for one in later if one.resumed is not None or one.attempt.logged.progress]
     if not placed:
-        raise _Skip("no attempt made a step behind a kill")
+        raise _Skip("no attempt made a step after a kill")
     if all(one.resumed == 0 for one in placed):
         writes = [row["n"] for row in found.reference.writes if row["n"] > 0]
-        first = f"; the first torch.save or save_file was behind step {min(writes)}" if writes else ""
+        first = f"; the first torch.save or save_file was after step {min(writes)}" if writes else ""
         yield f"each attempt started anew, from step 0{first}"
 
 

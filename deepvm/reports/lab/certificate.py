@@ -10,7 +10,7 @@ from deepvm.lab.certify.certifier import Certificate
 from deepvm.reports.tables import Column, print_lines, print_table
 
 _COMPARED = {
-    "optimizers": "what the optimizers hold behind the last step, and the buffers of their modules",
+    "optimizers": "what the optimizers hold after the last step, and the buffers of their modules",
     "file": "the tensors of the file that --final names",
 }
 _LIBRARIES = ("torch", "transformers", "accelerate", "lightning")
@@ -62,7 +62,7 @@ def versions() -> dict[str, str]:
 def print_certificate(found: Certificate) -> None:
     """Each kill, each gate, and the verdict."""
     if found.struck:
-        head = [Column("killed", wrap=False), Column("at step", "right"), Column("went on from", "right")]
+        head = [Column("killed", wrap=False), Column("at step", "right"), Column("resumed from", "right")]
         rows = []
         for one in found.struck:
             where = f"writing {one.file}" if one.file else "training"

@@ -20,11 +20,11 @@ class AuditKill(TypedDict):
 
     run: Annotated[int, "number of the run, from 1; a second one makes up for kills that the first was too quick for"]
     attempt: Annotated[int, "start of the script in its run that was killed, from 0"]
-    kind: Annotated[Literal["step", "write"], "behind a logged step, or in the middle of a write"]
-    file: Annotated[str, "that was being written, below the folder of the run; empty behind a step"]
+    kind: Annotated[Literal["step", "write"], "after a logged step, or in the middle of a write"]
+    file: Annotated[str, "that was being written, below the folder of the run; empty after a step"]
     logged_steps: Annotated[int, "steps that the attempt had made"]
     reached_step: Annotated[int | None, "the last of them, counted from the start of training, null if unknown"]
-    resumed_step: Annotated[int | None, "step behind which the next attempt has gone on, null if unknown"]
+    resumed_step: Annotated[int | None, "step after which the next attempt has gone on, null if unknown"]
 
 
 class Audit(TypedDict):

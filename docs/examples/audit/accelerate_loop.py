@@ -19,7 +19,7 @@ parser.add_argument("--out", type=Path, required=True)
 parser.add_argument("--epochs", type=int, default=3)
 parser.add_argument("--every", type=int, default=7, help="steps between checkpoints")
 parser.add_argument("--seedable", action="store_true", help="use_seedable_sampler")
-parser.add_argument("--late", action="store_true", help="restore torch's random state behind the first batch")
+parser.add_argument("--late", action="store_true", help="restore torch's random state after the first batch")
 options = parser.parse_args()
 
 torch.set_num_threads(1)

@@ -29,7 +29,7 @@ def attempt(folder: Path, code: str, trigger: Trigger | None = None, limit_s: fl
     return run_attempt(subject, run, 0, trigger, limit_s)
 
 
-def behind(steps: int, delay_s: float = 0.0) -> Trigger:
+def after(steps: int, delay_s: float = 0.0) -> Trigger:
     return Trigger("step", lambda first: steps, delay_s, counts="samples")
 
 
@@ -37,13 +37,13 @@ LONG = "for step in range(1000):\n    say(step)\n    time.sleep(0.02)\n"
 
 
 def test_it_is_killed_behind_its_step(tmp_path: Path) -> None:
-    found = attempt(tmp_path, LONG, behind(5))
+    found = attempt(tmp_path, LONG, after(5))
     assert (found.state, found.code, found.left) == ("killed", -9, 0)
     assert 5 <= len(found.logged.progress) < 20
 
 
 def test_the_delay_counts_from_there(tmp_path: Path) -> None:
-    found = attempt(tmp_path, LONG, behind(5, delay_s=0.5))
+    found = attempt(tmp_path, LONG, after(5, delay_s=0.5))
     assert len(found.logged.progress) > 15
 
 
@@ -63,7 +63,7 @@ def test_processes_in_sessions_of_their_own_are_killed_too(tmp_path: Path) -> No
     sleeper = f"[sys.executable, '-c', 'import time; time.sleep(60)', {str(tmp_path)!r}]"
     orphan = f"import subprocess, sys; subprocess.Popen({sleeper}, start_new_session=True)"
     code = f"subprocess.Popen({sleeper}, start_new_session=True)\nsubprocess.run([sys.executable, '-c', {orphan!r}])\n"
-    assert attempt(tmp_path, code + LONG, behind(2)).left == 0
+    assert attempt(tmp_path, code + LONG, after(2)).left == 0
     assert not marked(str(tmp_path))
 
 
@@ -73,7 +73,7 @@ def test_nothing_of_one_that_has_ended_is_left(tmp_path: Path) -> None:
     assert not marked(str(tmp_path))
 
 
-@pytest.mark.parametrize("trigger", [None, behind(5)])
+@pytest.mark.parametrize("trigger", [None, after(5)])
 def test_one_that_ends_before_it_is_killed_has_ended(tmp_path: Path, trigger: Trigger | None) -> None:
     found = attempt(tmp_path, "say(0)\nprint('done')\n", trigger)
     assert (found.state, found.code, len(found.logged.progress), found.last_lines) == ("ended", 0, 1, "")
@@ -81,13 +81,13 @@ def test_one_that_ends_before_it_is_killed_has_ended(tmp_path: Path, trigger: Tr
 
 
 def test_one_that_fails_tells_its_last_lines(tmp_path: Path) -> None:
-    found = attempt(tmp_path, "for n in range(100):\n    print(n, flush=True)\nsys.exit('ValueError: no')\n", behind(5))
+    found = attempt(tmp_path, "for n in range(100):\n    print(n, flush=True)\nsys.exit('ValueError: no')\n", after(5))
     assert (found.state, found.code) == ("failed", 1)
     assert found.last_lines.splitlines()[-2:] == ["99", "ValueError: no"] and "\n84" not in found.last_lines
 
 
 def test_one_that_takes_too_long_hangs(tmp_path: Path) -> None:
-    found = attempt(tmp_path, "say(0)\ntime.sleep(60)\n", behind(5), limit_s=1.5)
+    found = attempt(tmp_path, "say(0)\ntime.sleep(60)\n", after(5), limit_s=1.5)
     assert found.state == "hung" and found.wall_s < 20
 
 

@@ -128,7 +128,7 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
 
 
 def test_kills_are_drawn_from_the_seed(tmp_path: Path) -> None:
-    """One in each of equal parts of the steps, and none behind the last step."""
+    """One in each of equal parts of the steps, and none after the last step."""
     rows = train(100)
     rows += [{"kind": "write", "file": "a", "n": n, "time": n} for n in (20, 20, 20, 40)]
 

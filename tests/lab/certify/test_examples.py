@@ -81,7 +81,7 @@ def test_a_trainer(words: str) -> None:
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"needs {library}: pip install 'deepvm[trainers]'")
     found = failed(audit(words))
-    if library == "accelerate":  # a kill behind a step may hit a checkpoint that is being written
+    if library == "accelerate":  # a kill after a step may hit a checkpoint that is being written
         found = [gate for gate in found if gate != "ends"]
     assert found == gates
 

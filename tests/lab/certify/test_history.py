@@ -69,7 +69,7 @@ def test_unknown_parameters_are_told() -> None:
 )
 def test_the_cause_is_told(state: str, row: Any, said: str) -> None:
     found = history(attempt(0, train(7)), attempt(1, [start("w5", state), row]))
-    assert f"which went on from step 5, left the way at step 6: {said}" in found.first_difference()
+    assert f"which resumed from step 5, diverged at step 6: {said}" in found.first_difference()
 
 
 def test_random_states_that_nobody_seeds_are_no_cause() -> None:
@@ -90,13 +90,13 @@ def test_the_rank_that_shows_it_is_named() -> None:
     wrong = [start("w5", "s5"), step(1, "x", "s")]
     other = [start("w5", "s5"), step(1, "x", "s", torch="other")]
     found.add(replace(attempt(1, []), logged=on_both(wrong, other)))
-    assert found.first_difference().endswith("left the way at step 6: on rank 1, another random state of torch")
+    assert found.first_difference().endswith("diverged at step 6: on rank 1, another random state of torch")
 
 
 def test_too_few_and_too_many_steps_are_told() -> None:
     assert history(attempt(0, train(9))).first_difference() == "attempt 0 ended at step 9, of 10"
     more = history(attempt(0, train(10)), attempt(1, [start("w10", "s10"), step(1, "w11", "s11")]))
-    assert more.first_difference() == "attempt 1 went on from step 10 and made step 11, of 10"
+    assert more.first_difference() == "attempt 1 resumed from step 10 and made step 11, of 10"
 
 
 def test_an_attempt_without_steps() -> None:

@@ -16,8 +16,8 @@ from deepvm.lab.certify.verdict import GATES, Evidence, Run, judged
 IDS = {n: [3 * n, 3 * n + 1, 3 * n + 2] for n in range(10)}
 
 
-def some(first: int, behind: int) -> dict[int, list[int]]:
-    return {n: IDS[n] for n in range(first, behind)}
+def some(first: int, after: int) -> dict[int, list[int]]:
+    return {n: IDS[n] for n in range(first, after)}
 
 
 def undisturbed(rows: Sequence[Any] = (*train(10), *samples(IDS)), final: str = "") -> Run:
@@ -58,7 +58,7 @@ WRONG = {
             RIGHT, killed=[killed(LOST, attempt(1, [*train(9, after=5), step(5, "x", "s10"), *samples(some(5, 10))]))]
         ),
         "parameters",
-        "attempt 1, which went on from step 5, left the way at step 10: its gradients are others",
+        "attempt 1, which resumed from step 5, diverged at step 10: its gradients are others",
     ),
     "buffers differ": (
         replace(
@@ -103,12 +103,12 @@ WRONG = {
     "a crash": (
         replace(RIGHT, killed=[RIGHT.killed[0], killed(LOST, attempt(1, [], "failed", last_lines="KeyError: 1"))]),
         "ends",
-        "attempt 1, started behind a kill behind a step, failed with exit code 0:\nKeyError: 1",
+        "attempt 1, started after a kill after a step, failed with exit code 0:\nKeyError: 1",
     ),
     "a crash on a torn file": (
         replace(RIGHT, killed=[RIGHT.killed[0], killed(replace(LOST, held="a/b.pt"), attempt(1, [], "failed"))]),
         "ends",
-        "started behind a kill while a/b.pt was written, failed",
+        "started after a kill while a/b.pt was written, failed",
     ),
     "a hang": (
         replace(RIGHT, killed=[RIGHT.killed[0], killed(LOST, attempt(1, [], "hung"))]),
