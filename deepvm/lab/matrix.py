@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from deepvm.catalog.documents.yaml_file import Lines, YamlFormat
-from deepvm.core.spelling import joined
+from deepvm.core.spelling import did_you_mean, joined
+from deepvm.errors import DataError
 from deepvm.io.user_dirs import data_folder
 from deepvm.lab.faults.fault import DiskFault, MachineFault, Strike, Target, When
 from deepvm.lab.faults.fault_registry import FAULTS, find_fault
@@ -118,9 +119,7 @@ def _fields() -> dict[str, Any]:
 
 Failures: type[BaseModel] = create_model(  # one key for each fault of the registry
     "Failures",
-    __config__=ConfigDict(
-        extra="forbid", frozen=True, populate_by_name=True, alias_generator=lambda name: name.replace("_", "-")
-    ),
+    __config__=ConfigDict(extra="forbid", frozen=True, alias_generator=lambda name: name.replace("_", "-")),
     **_fields(),
 )
 
@@ -304,6 +303,8 @@ def _contradictions(found: MatrixFile, lines: Lines) -> Iterator[str]:
         for dataset in found.datasets:
             if (model.name == "gpt-tiny") != (dataset.name == "tokens"):
                 yield f"{lines.said('models', place)}{model.name} does not train on {dataset.name}"
+        if model.name == "gpt-tiny" and "norm" in model.model_fields_set:
+            yield f"{lines.said('models', place, 'norm')}only of ResNets; gpt-tiny has LayerNorm"
         if model.width is not None and model.width % 8:
             yield f"{lines.said('models', place, 'width')}{model.width} is no multiple of 8"
     for name, failures in found.failures.items():
@@ -378,7 +379,7 @@ def _impossible_strikes(found: MatrixFile, lines: Lines, name: str, fault: str, 
         yield f"{lines.said(*path)}at step {early[0]} there is no checkpoint to damage; {first}"
     late = [step for step in given.at if step >= found.steps]
     if late:
-        yield f"{lines.said(*path)}step {late[0]} is not before the last one, {found.steps}"
+        yield f"{lines.said(*path)}step {late[0]} is not before the end: {found.steps - 1} or less"
     world = found.least
     if given.rank is not None and given.rank >= world:
         yield f"{lines.said(*path)}there is no rank {given.rank}: there are {world}"
@@ -411,4 +412,9 @@ def shipped() -> Mapping[str, Path]:
 def find_matrix(name: str) -> MatrixFile:
     """Read a matrix file, or one of those that come with deepvm. Raises what :func:`read_matrix` raises."""
     known = shipped()
-    return read_matrix(known[name] if name in known and not Path(name).exists() else Path(name))
+    if name in known and not Path(name).exists():
+        return read_matrix(known[name])
+    if not Path(name).exists() and "." not in name:
+        meant = did_you_mean(name, known) or f"there are {', '.join(known)}"
+        raise DataError(f"{name}: no such file, nor a matrix that comes with deepvm; {meant}")
+    return read_matrix(Path(name))

@@ -61,10 +61,15 @@ BAD = {
     "width": (with_line("models", "models: [{name: resnet8, width: 9}]"), "line 3: models[0].width: 9 is no multiple"),
     "norm": (with_line("models", "models: [{name: resnet8, norm: layer}]"), "models[0].norm: 'layer' cannot be used"),
     "dropout": (with_line("models", "models: [{name: resnet8, dropout: 1}]"), "models[0].dropout: 1 cannot be used"),
+    "norm of tokens": (
+        HEAD.replace("[digits]", "[tokens]").replace("[resnet8]", "[{name: gpt-tiny, norm: batch}]"),
+        "line 3: models[0].norm: only of ResNets; gpt-tiny has LayerNorm",
+    ),
+    "underscore": (HEAD.replace("exit: [", "held_gil: ["), "there is no such key; did you mean held-gil"),
     "two of a name": (with_line("models", "models: [resnet8, {name: resnet8, width: 8}]"), "models[1]: resnet8 twice"),
     "variant": (with_line("variants", "variants: [blocked]"), "line 6: variants[0]: 'blocked' cannot be used"),
     "fault": (HEAD.replace("exit:", "explode:"), "line 5: failures.base.explode: there is no such key"),
-    "late": (HEAD.replace("80]", "120]"), "line 5: failures.base.exit: step 120 is not before the last one, 120"),
+    "late": (HEAD.replace("80]", "120]"), "line 5: failures.base.exit: step 120 is not before the end: 119 or less"),
     "step 0": (
         HEAD.replace("[40,", "[0,"),
         "line 5: failures.base.exit[0]: 0 cannot be used; allowed: steps from 1 on",
@@ -139,6 +144,12 @@ def test_what_cannot_be_is_refused_with_its_place(what: str) -> None:
 def test_a_file_that_is_not_there_says_what_to_give(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nothing\.yaml: No such file or directory; give a matrix file"):
         read_matrix(tmp_path / "nothing.yaml")
+
+
+@pytest.mark.parametrize(("name", "said"), [("qiuck", "did you mean quick"), ("whatever", "there are ecrl-exp4, ")])
+def test_a_name_that_nothing_has_says_what_there_is(name: str, said: str) -> None:
+    with pytest.raises(DataError, match=f"{name}: no such file, nor a matrix that comes with deepvm; {said}"):
+        find_matrix(name)
 
 
 def test_what_has_no_failures_is_shared() -> None:

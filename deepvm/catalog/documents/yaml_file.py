@@ -128,7 +128,7 @@ class YamlFormat(Generic[Model]):
             path = _in_the_file(one["loc"], document, one["type"] in ("missing", "extra_forbidden"))
             where = f"line {lines.of(path)}: " if path in lines.known or len(path) > 1 else ""
             name, model = dotted(path), self._model_at(path[:-1])
-            known = tuple(model.model_fields) if model else ()
+            known = tuple(field.alias or key for key, field in model.model_fields.items()) if model else ()
             if one["type"] == "extra_forbidden":
                 meant = did_you_mean(str(path[-1]), known) or f"there are {', '.join(known)}"
                 yield f"{where}{name}: there is no such key; {meant}"

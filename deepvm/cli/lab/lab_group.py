@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fnmatch
+import importlib.util
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,9 +12,17 @@ import typer
 from deepvm.cli.long_runs import Progress, cleaning_up, filling
 from deepvm.cli.output import Output, note, print_as, say
 from deepvm.cli.parameters import arg, flag, group, opt
-from deepvm.errors import RequestError
+from deepvm.errors import MissingExtraError, RequestError
 
 app = group("Prove that training resumes correctly: inject failures, audit the results, compare strategies.")
+
+
+def _need_torch() -> None:
+    """Raises MissingExtraError, which names the extra that brings all that the lab needs."""
+    if importlib.util.find_spec("torch") is None:
+        raise MissingExtraError("", "torch", "lab")
+
+
 Out = Annotated[Path, opt("Output folder for runs and reports.", "DIR", "--out")]
 Dir = Annotated[Path, arg("DIR", "The folder of 'deepvm lab run --out'.")]
 
@@ -34,9 +42,11 @@ def run(
     """
     import shutil
 
+    _need_torch()
     from deepvm.lab.checked import check
     from deepvm.lab.matrix import find_matrix
     from deepvm.lab.records import RUNS
+    from deepvm.lab.results import suites_of
     from deepvm.lab.running.manifest import NAME, PLANNED
     from deepvm.lab.running.matrix_runner import MatrixRunner
     from deepvm.lab.running.matrix_runner import Progress as Done
@@ -44,7 +54,7 @@ def run(
     from deepvm.reports.lab.artefacts import write_all
 
     found = find_matrix(matrix)
-    runner = MatrixRunner(found, out, only=lambda name: fnmatch.fnmatch(name, only), jobs=jobs)
+    runner = MatrixRunner(found, out, only=only, jobs=jobs)
     if fresh and (out / RUNS).exists() and not (out / NAME).exists():
         raise RequestError("out", str(out), "a folder of 'deepvm lab run', or a new one: --fresh removes its runs")
     out.mkdir(parents=True, exist_ok=True)
@@ -62,11 +72,12 @@ def run(
 
             runner.run(tell)
         checked, records = check(out)
-        written = write_all(out, checked, records)
-    suites = written.suites
-    print_as(output, lambda: shown.print_run(checked, suites), lambda: shown.report_document(suites))
+        suites = suites_of(records)
+        print_as(output, lambda: shown.print_run(checked, suites), lambda: shown.report_document(suites))
+        written = write_all(out, checked, records)  # last: a full disk hides no answer
     if written.missing:
         note(written.missing)
+    note(f"{out / 'report.html'} shows all of it")
     if checked.failures:
         note(f"'deepvm lab check {out}' lists what is wrong")
         raise typer.Exit(1)
@@ -74,7 +85,7 @@ def run(
 
 @app.command(short_help="Audit the runs of a folder.")
 def check(folder: Dir, output: Output = "table") -> None:
-    """Check all runs of a folder against all gates. Exit 0: all hold; 1: some fail; 4: artefacts missing or damaged.
+    """Check all runs of a folder against all gates. Exit 0: all hold; 1: some fail; 4: a run is missing or damaged.
 
     Example: deepvm lab check lab
     """
@@ -98,13 +109,14 @@ def report(
     Example: deepvm lab report lab --open
     """
     from deepvm.lab.checked import check as checked_of
+    from deepvm.lab.results import suites_of
     from deepvm.reports.lab import results as shown
     from deepvm.reports.lab.artefacts import write_all
 
     checked, records = checked_of(folder)
-    written = write_all(folder, checked, records)
-    suites = written.suites
+    suites = suites_of(records)
     print_as(output, lambda: shown.print_run(checked, suites), lambda: shown.report_document(suites))
+    written = write_all(folder, checked, records)
     if written.missing:
         note(written.missing)
     note(f"{folder / 'report.html'} shows all of it")
@@ -120,6 +132,7 @@ def selftest(output: Output = "table") -> None:
     """
     import tempfile
 
+    _need_torch()
     from deepvm.lab.selftest import CONTROLS, run_all
     from deepvm.reports.lab import controls as shown
 
@@ -140,6 +153,7 @@ def list_all(output: Output = "table") -> None:
 
     Example: deepvm lab list
     """
+    _need_torch()
     from deepvm.lab.listing import listing
     from deepvm.reports.lab import results as shown
 

@@ -16,7 +16,10 @@ def with_references(records: Records, runs: Path) -> Records:
     """With the final parameters of the undisturbed runs of the same training, those beside it."""
     finals = []
     for path in sorted(runs.glob(f"{_prefix(records)}*/{CONFIG}")):
-        other = records if path.parent == records.folder else Records.read(path.parent)
+        try:
+            other = records if path.parent == records.folder else Records.read(path.parent)
+        except DataError:  # it is judged by itself
+            continue
         if other.config["strikes"] or other.config["disk"] or not _same(records.config, other.config):
             continue
         try:

@@ -46,7 +46,7 @@ class Subject:
     def __post_init__(self) -> None:
         """Raises RequestError: there is no such script."""
         if not self.script.is_file():
-            raise RequestError("SCRIPT", str(self.script), "a Python file")
+            raise RequestError("SCRIPT", str(self.script), "a Python file; there is none of this name")
 
     @property
     def stays(self) -> bool:

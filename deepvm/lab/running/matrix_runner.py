@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import shutil
 import threading
@@ -71,25 +72,45 @@ def config_of(matrix: MatrixFile, run: Run, dataset_size: int) -> dict[str, Any]
 class MatrixRunner:
     """Of one matrix, into one folder."""
 
-    def __init__(
-        self, matrix: MatrixFile, out: Path, *, only: Callable[[str], bool] = lambda name: True, jobs: int = 1
-    ) -> None:
+    def __init__(self, matrix: MatrixFile, out: Path, *, only: str = "*", jobs: int = 1) -> None:
         """Look at the data sets.
 
+        Args:
+            matrix: what to run.
+            out: its folder.
+            only: runs whose names match; those that they are compared with come along.
+            jobs: how many run at a time.
+
         Raises:
-            RequestError: a batch is larger than its data set, or nothing is chosen. DataError: no such files.
+            RequestError: a batch is larger than its data set, nothing is chosen, or runs of the folder that are not
+                chosen are of another matrix. DataError: no such files.
         """
         self._matrix, self._out, self._jobs = matrix, out, jobs
         self._sizes = {one.name: len(load(one.name, _path(one.path), one.size)) for one in matrix.datasets}
         for size in self._sizes.values():
             Geometry(size, matrix.global_batch)
         every = runs_of(matrix)
-        chosen = [run for run in every if only(run.name)]
+        chosen = [run for run in every if fnmatch.fnmatchcase(run.name, only)]
         if not chosen:
-            raise RequestError("only", "", f"a pattern of one of {', '.join(run.name for run in every[:8])}")
+            names = ", ".join(run.name for run in every[:8])
+            raise RequestError("only", only, f"a pattern that one of the {len(every)} runs matches, such as {names}")
         self.runs = _with_references(chosen, every)
         self._every = [run.name for run in every]
+        self._refuse_others([run for run in every if run not in self.runs])
         self._stopping = threading.Event()
+
+    def _refuse_others(self, left: Sequence[Run]) -> None:
+        """Of those that stay as they are: made with another matrix, they would be compared with runs of this one."""
+        for run in left:
+            try:
+                there = read_document(self._out / RUNS / run.name / CONFIG)
+            except DataError:  # not there, or made again by a start that chooses it
+                continue
+            now = json.loads(json.dumps(config_of(self._matrix, run, self._sizes[run.suite.dataset.name])))
+            key = next((key for key in now if there.get(key) != now[key]), None)
+            if key is not None:
+                allowed = f"a new folder, or --fresh: {run.name} there has {key} {there.get(key)}, now {now[key]}"
+                raise RequestError("out", str(self._out), allowed)
 
     def run(self, tell: Callable[[Progress], None] = lambda progress: None) -> list[Row]:
         """Run what is not there yet, in the order of :func:`side_by_side`."""

@@ -48,7 +48,7 @@ def out(made: Path, tmp_path: Path) -> Path:
 
 def states(out: Path, text: str = MATRIX, only: str = "") -> dict[str, str]:
     """What became of each run that was asked for, after another start."""
-    runner = MatrixRunner(matrix(text), out, only=lambda name: only in name)
+    runner = MatrixRunner(matrix(text), out, only=f"*{only}*")
     return {row.run: row.state for row in runner.run()}
 
 
@@ -96,13 +96,26 @@ def test_whatever_is_not_right_is_made_again(out: Path, what: str) -> None:
 
 
 def test_another_configuration_is_another_run(out: Path) -> None:
-    assert states(out, MATRIX.replace("[7]", "[8]"), only="blk")[RUNS[1]] == "completed"
+    """The undisturbed run knows nothing of failures, so it stays."""
+    changed = MATRIX.replace("[7]", "[8]").replace("[none, blk, ovl]", "[none, blk]")
+    assert states(out, changed) == {RUNS[0]: "skipped_exists", RUNS[1]: "completed"}
     assert {row.run for row in read_manifest(out)} == set(RUNS)
     assert check(out)[0].passed == 3
 
 
+def test_runs_of_another_matrix_are_not_mixed_with_those_of_this_one(out: Path) -> None:
+    with pytest.raises(RequestError, match=r"--fresh: tokens-gpt-tiny-base-ovl-s0 there has steps 12, now 14"):
+        MatrixRunner(matrix(MATRIX.replace("steps: 12", "steps: 14")), out, only="*-blk-*")
+
+
+def test_a_damaged_neighbour_is_nobody_elses_fault(out: Path) -> None:
+    (out / "runs" / RUNS[2] / "config.json").write_text("{")
+    found = MatrixRunner(matrix(), out, only="*-blk-*")
+    assert {row.run: row.state for row in found.run()} == {RUNS[1]: "skipped_exists", RUNS[0]: "skipped_exists"}
+
+
 def test_what_is_compared_with_comes_along(tmp_path: Path) -> None:
-    runner = MatrixRunner(matrix(), tmp_path / "out", only=lambda name: "-blk-" in name)
+    runner = MatrixRunner(matrix(), tmp_path / "out", only="*-blk-*")
     assert [run.name for run in runner.runs] == [RUNS[1], RUNS[0]]
     no_none = matrix(MATRIX.replace("[none, blk, ovl]", "[blk]"))
     assert [run.name for run in MatrixRunner(no_none, tmp_path / "out").runs] == [RUNS[1], RUNS[0]]
@@ -110,7 +123,7 @@ def test_what_is_compared_with_comes_along(tmp_path: Path) -> None:
 
 def test_a_pattern_that_chooses_nothing_names_what_there_is(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="tokens-gpt-tiny-base-blk-s0"):
-        MatrixRunner(matrix(), tmp_path, only=lambda name: False)
+        MatrixRunner(matrix(), tmp_path, only="nothing")
 
 
 def test_a_run_that_cannot_be_recorded_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
