@@ -265,7 +265,7 @@ TOPICS = (
     ),
     Topic(
         ("recovery", "faults", "failures", "chaos", "bitwise", "goodput", "ecrl"),
-        "Prove that trainings come back right after failures.",
+        "Prove that training resumes correctly after failures.",
         (
             "It trains small models, lets them fail on purpose (kills anywhere, torn files, failing disks), and audits "
             "what they leave: samples exact, final parameters equal bit for bit. Then it compares what strategies of "

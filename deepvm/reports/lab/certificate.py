@@ -76,7 +76,7 @@ def print_certificate(found: Certificate) -> None:
         if more:
             print_lines(["", *(f"  {line}" for line in lines.splitlines())])
     failed = [gate.name for gate in found.gates if gate.state == "failed"]
-    verdict = f"not certified: {', '.join(failed)}" if failed else "certified: it comes back right"
+    verdict = f"not certified: {', '.join(failed)}" if failed else "certified: it resumes correctly"
     print_lines(["", f"{found.steps} steps; compared: {_COMPARED[found.compared]}", verdict])
 
 

@@ -1,6 +1,6 @@
 """What tables, figures, files and the page all show: which runs count, what they are compared with, how they were made.
 
-Numbers are those of runs that pass all gates: a figure of a training that did not come back right says nothing. Means
+Numbers are those of runs that pass all gates: a figure of a training that did not resume correctly says nothing. Means
 over suites take the seeds with which the reference, blocking and overlapped all pass (ECRL 5.9).
 """
 

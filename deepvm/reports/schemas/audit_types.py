@@ -28,7 +28,7 @@ class AuditKill(TypedDict):
 
 
 class Audit(TypedDict):
-    """Whether a training script comes back right when it is killed."""
+    """Whether a training script resumes correctly when it is killed."""
 
     schema_version: Literal["deepvm.audit/1"]
     certified: Annotated[bool, "whether no gate has failed"]

@@ -1,4 +1,4 @@
-"""A plain training loop that comes back right; with --forget it leaves one thing out, as many loops do.
+"""A plain training loop that resumes correctly; with --forget it leaves one thing out, as many loops do.
 
 deepvm audit docs/examples/audit/plain_loop.py --out {out}
 deepvm audit docs/examples/audit/plain_loop.py --out {out} --forget rng

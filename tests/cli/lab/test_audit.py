@@ -20,7 +20,7 @@ def test_a_certificate(run: Run, tmp_path: Path) -> None:
     words = ["audit", *FINAL, "--kills", 1, "--out", out, toy.__file__, "--out", "{out}"]
     code, said, err = run(*words)
     assert code == 0, err
-    assert said.endswith("compared: the tensors of the file that --final names\ncertified: it comes back right\n")
+    assert said.endswith("compared: the tensors of the file that --final names\ncertified: it resumes correctly\n")
     assert "run 1, attempt 1: from step" in err
     document = json.loads((out / "audit.json").read_text())
     check(document, "audit")

@@ -66,7 +66,7 @@ def test_the_verdict_comes_first(page: Page, bad: Page) -> None:
     assert page.all("h1")[0].text == "27 of 27 runs pass all gates proven"
     assert bad.all("h1")[0].text == "25 of 27 runs pass all gates not proven"
     (alarm,) = [e for e in bad.all("p") if e.attributes.get("class") == "alarm"]
-    assert alarm.text.startswith("2 runs did not come back right; gates that fail: ")
+    assert alarm.text.startswith("2 runs did not resume correctly; gates that fail: ")
     assert "bit for bit" in page.all("header")[0].text and "bit for bit" not in bad.all("header")[0].text
     assert page.all("title")[0].text.startswith("27 of 27")
 
