@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deepvm.errors import DataError
-from deepvm.lab.audit.gates import GATES, Records, judged
+from deepvm.lab.audit.gates import GATES, verdicts
 from deepvm.lab.audit.references import with_references
-from deepvm.lab.records import CONFIG, RUNS, SUPERVISOR
+from deepvm.lab.records import CONFIG, RUNS, SUPERVISOR, Records
 from deepvm.lab.running.manifest import read_manifest
 
 
@@ -52,7 +52,7 @@ def check(out: Path) -> tuple[Checked, list[tuple[Records, bool]]]:
             if not (folder / needed).is_file():
                 raise DataError(f"{folder / needed}: missing; 'deepvm lab run' makes the run again")
         one = with_references(Records.read(folder), folder.parent)
-        found[name] = judged(one)
+        found[name] = verdicts(one)
         records.append((one, not any(found[name].values())))
     return Checked(found), records
 
