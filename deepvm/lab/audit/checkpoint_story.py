@@ -93,9 +93,9 @@ def damage(run: Records) -> Iterator[str]:
             unnoticed = ""
         newest = max(_recorded(run, one), default=0)
         there = [reached for reached in there if reached > newest]  # restoring looks no further than a good one
-        broken = one.get("broken", ())
-        there += [one["reached_step"]] * len(broken)
         keys = [key for key in one["struck"] if faults.get(key) in DAMAGING]
+        broken = one.get("broken", ())[: len(keys)]  # each damages one file
+        there += [one["reached_step"]] * len(broken)
         # what was not recorded may not have been whole when it was damaged: then there is nothing to notice
-        if broken and keys and not silent & {faults[key] for key in keys} and not possibly_saved(run, one):
+        if broken and not silent & {faults[key] for key in keys} and not possibly_saved(run, one):
             unnoticed = keys[-1]

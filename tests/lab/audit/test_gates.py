@@ -324,6 +324,13 @@ def test_damage_is_found_by_the_next_attempt_and_nowhere_else(runs: Path) -> Non
     assert found == {"stories": "attempt 1 did not notice the damage of torn-12-0"}
 
 
+def test_damage_that_no_strike_did_is_no_excuse(runs: Path) -> None:
+    facts = {"broken": ["step-000000010"]}
+    change_document(runs / "run", "supervisor.json", lambda d: d["attempts"][0].update(facts))
+    change_document(runs / "run", "supervisor.json", lambda d: d["attempts"][1].update(damaged=1))
+    assert "attempt 1 found a damaged checkpoint, and nothing had" in judge(runs / "run")["stories"]
+
+
 def test_damage_is_found_until_there_is_a_newer_checkpoint(runs: Path) -> None:
     change_lines(runs / "run", "checkpoint_rank0.jsonl", lambda rows: [one for one in rows if one["attempt"] != 1])
     assert broke(runs / "run", "flip", 1, 1) == {}
