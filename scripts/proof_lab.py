@@ -24,8 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from deepvm.lab.audit.gates import Records, judged
+from deepvm.lab.audit.gates import verdicts
 from deepvm.lab.geometry import Geometry, ids_hash
+from deepvm.lab.records import Records
 from deepvm.reports.tables import Column, print_lines, print_table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -161,7 +162,7 @@ def audit() -> Iterator[Finding]:
     with tempfile.TemporaryDirectory() as folder:
         run = written_run(Path(folder) / "run", steps=10_000, world=4)
         began_s = time.perf_counter()
-        gates = judged(Records.read(run))
+        gates = verdicts(Records.read(run))
         took_s = time.perf_counter() - began_s
     yield f"10 000 steps of 4 ranks: {took_s:.2f} s", "2 s", took_s <= 2 and not gates["samples"]
 
@@ -185,6 +186,8 @@ def written_run(folder: Path, *, steps: int, world: int) -> Path:
         "accumulate": 1,
         "steps": steps,
         "checkpoint_every": 50,
+        "max_inflight": 4,
+        "launcher": "forkserver",
         "strikes": [],
         "disk": {},
         "controls": [],
@@ -192,6 +195,7 @@ def written_run(folder: Path, *, steps: int, world: int) -> Path:
     (folder / "config.json").write_text(json.dumps(config))
     attempt = {"attempt": 0, "state": "completed", "struck": {}, "causes": [], "damaged": 0, "disk_errors": 0}
     attempt |= {"resumed_step": 0, "reached_step": steps, "until": steps, "world": world}
+    attempt |= {"began": 0.0, "detected": 1.0, "exits": [0] * world}
     supervisor = {"state": "completed", "restarts": 0, "wall_s": 1.0, "attempts": [attempt]}
     (folder / "supervisor.json").write_text(json.dumps(supervisor))
     (folder / "final.sha256").write_text("0" * 64)

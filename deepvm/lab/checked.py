@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deepvm.errors import DataError
-from deepvm.lab.audit.gates import GATES, Records, judged
+from deepvm.lab.audit.gates import GATES, verdicts
 from deepvm.lab.audit.references import with_references
-from deepvm.lab.records import CONFIG, RUNS, SUPERVISOR
+from deepvm.lab.records import CONFIG, RUNS, SUPERVISOR, Records
 from deepvm.lab.running.manifest import NAME, read_manifest, read_planned
 
 
@@ -61,9 +61,12 @@ def check(out: Path) -> tuple[Checked, list[tuple[Records, bool]]]:
         folder = out / RUNS / name
         for needed in (CONFIG, SUPERVISOR):
             if not (folder / needed).is_file():
-                raise DataError(f"{folder / needed}: missing; 'deepvm lab run' makes the run again")
-        one = with_references(Records.read(folder), folder.parent)
-        found[name] = judged(one)
+                raise DataError(f"{folder / needed}: missing; 'deepvm lab run' makes this run again")
+        try:
+            one = with_references(Records.read(folder), folder.parent)
+            found[name] = verdicts(one)
+        except DataError as error:
+            raise DataError(f"{error}; 'deepvm lab run' makes this run again") from None
         records.append((one, not any(found[name].values())))
     return Checked(found, [name for name in planned.runs if name not in names]), records
 

@@ -8,12 +8,25 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from deepvm.errors import DataError
+from deepvm.lab.record_checks import (
+    CHECKPOINT_CHECKS,
+    EVENT_CHECKS,
+    FACT_CHECKS,
+    STEP_CHECKS,
+    Check,
+    check_config,
+    check_keys,
+    check_supervisor,
+)
 
 CONFIG, SUPERVISOR, FINAL, AUDIT = "config.json", "supervisor.json", "final.sha256", "audit.json"
 CHECKPOINTS, ENVIRONMENT = "checkpoint_rank0.jsonl", "environment.json"
@@ -23,6 +36,15 @@ ORCHESTRATED = "deepvm-run"
 """The launcher whose runs are jobs of ``deepvm run``."""
 EVENTS = "orchestrator.jsonl"
 """The events of a run that was a job, of which its supervisor's record was made."""
+
+
+class MissingFileError(DataError):
+    """A file of a run is not there."""
+
+    def __init__(self, path: Path) -> None:
+        """See the class."""
+        self.name = path.name
+        super().__init__(f"{path}: No such file")
 
 
 def steps_of(rank: int) -> str:
@@ -69,6 +91,8 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
         text = path.read_bytes()
     except FileNotFoundError:
         return
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from None
     lines = text.split(b"\n")
     for number, line in enumerate(lines, 1):
         if not line:
@@ -77,7 +101,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
             row = json.loads(line)
             if not isinstance(row, dict):
                 raise ValueError("no object")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if number == len(lines):  # no line break behind it: torn
                 return
             raise DataError(f"{path}, line {number}: damaged: {error}") from None
@@ -88,10 +112,98 @@ def read_document(path: Path) -> dict[str, Any]:
     """A JSON object. Raises DataError: it is not there, or damaged."""
     try:
         found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise MissingFileError(path) from None
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: damaged: {error}") from None
     if not isinstance(found, dict):
         raise DataError(f"{path}: damaged: no object")
     return found
+
+
+@dataclass(frozen=True)
+class Records:
+    """What one run has left in its folder. All that is read is checked: damaged records raise DataError."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    references: Sequence[str] = field(default_factory=tuple)
+    """Final parameters of failure-free runs of the same training."""
+
+    @classmethod
+    def read(cls, folder: Path) -> Records:
+        """Raises DataError: it is no folder of a run, or its configuration is damaged."""
+        config = read_document(folder / CONFIG)
+        check_config(config, folder / CONFIG)
+        return cls(folder, config)
+
+    @cached_property
+    def steps(self) -> dict[int, list[dict[str, Any]]]:
+        """Lines of each rank, in the order in which they were written. Raises DataError."""
+        return {rank: self._lines(path, STEP_CHECKS) for rank, path in self._ranks("rank")}
+
+    @cached_property
+    def owners(self) -> dict[tuple[int, int], dict[str, Any]]:
+        """By (step, rank): the line of the last attempt."""
+        found: dict[tuple[int, int], dict[str, Any]] = {}
+        for rank, rows in self.steps.items():
+            for row in rows:
+                key = (row["global_step"], rank)
+                if key not in found or row["attempt"] >= found[key]["attempt"]:
+                    found[key] = row
+        return found
+
+    @cached_property
+    def supervisor(self) -> dict[str, Any]:
+        """Raises DataError."""
+        found = read_document(self.folder / SUPERVISOR)
+        check_supervisor(found, self.folder / SUPERVISOR)
+        return found
+
+    @cached_property
+    def checkpoints(self) -> list[dict[str, Any]]:
+        """Raises DataError."""
+        return self._lines(self.folder / CHECKPOINTS, CHECKPOINT_CHECKS)
+
+    @cached_property
+    def all_events(self) -> dict[int, list[dict[str, Any]]]:
+        """What else happened, by rank. Raises DataError."""
+        found = {}
+        for rank, path in self._ranks("worker"):
+            found[rank] = self._lines(path, EVENT_CHECKS)
+            for number, row in enumerate(found[rank], 1):
+                check_keys(row, FACT_CHECKS.get(row["event"], {}), f"{path}, line {number}")
+        return found
+
+    def events(self, rank: int) -> list[dict[str, Any]]:
+        """What else happened to a rank. Raises DataError."""
+        return self.all_events.get(rank, [])
+
+    @property
+    def final(self) -> str:
+        """Hex digest of the final parameters. Raises DataError."""
+        try:
+            text = (self.folder / FINAL).read_text(encoding="ascii").split()
+        except FileNotFoundError:
+            raise MissingFileError(self.folder / FINAL) from None
+        except OSError as error:
+            raise DataError(f"{self.folder / FINAL}: {error.strerror}") from None
+        except ValueError as error:
+            raise DataError(f"{self.folder / FINAL}: damaged: {error}") from None
+        return text[0] if text else ""
+
+    def _ranks(self, kind: str) -> list[tuple[int, Path]]:
+        """The logs of a kind, by rank; what else people lay beside them is none."""
+        named = ((re.fullmatch(rf"{kind}_(0|[1-9][0-9]{{0,5}})\.jsonl", p.name), p) for p in self.folder.iterdir())
+        return sorted((int(match[1]), path) for match, path in named if match is not None)
+
+    @staticmethod
+    def _lines(path: Path, checks: Mapping[str, Check]) -> list[dict[str, Any]]:
+        found = list(read_lines(path))
+        for number, row in enumerate(found, 1):
+            for key, (good, _) in checks.items():
+                if key not in row or not good(row[key]):  # the words are only made where they are needed: logs are long
+                    check_keys(row, {key: checks[key]}, f"{path}, line {number}")
+        return found

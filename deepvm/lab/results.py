@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from deepvm.errors import DataError
-from deepvm.lab.audit.gates import Records
 from deepvm.lab.matrix import CALM
+from deepvm.lab.records import Records
 
 _T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 """Student's t at 97.5 %, for 1 to 15 degrees of freedom; then the first terms of its expansion at the normal's."""

@@ -7,18 +7,19 @@ it: else a state that is restored wrongly would be seen twice, by its replays an
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from deepvm.io.atomic_write import write_bytes
-from deepvm.lab.audit.gates import Records, judged
+from deepvm.lab.audit.gates import verdicts
 from deepvm.lab.audit.references import with_references
 from deepvm.lab.faults.fault import Strike, Target
 from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.plan import Plan
-from deepvm.lab.records import CONFIG
+from deepvm.lab.records import CHECKPOINTS, CONFIG, Records, read_lines, steps_of
 from deepvm.lab.running.launchers import find_launcher
 from deepvm.lab.running.supervisor import Supervisor
 
@@ -30,8 +31,9 @@ class Control:
     """A mistake.
 
     Attributes:
-        what: for people. gate: the one that must fail. everywhere: whether the undisturbed run makes it, too, so that
-            parameters do not differ.
+        what: for people. gate: the one that must fail. everywhere: whether the failure-free run makes it, too, so that
+            parameters do not differ. steps: that are trained. left_out: further ones that were asked for. spoil: is
+            done to the records of the run.
     """
 
     what: str
@@ -41,13 +43,37 @@ class Control:
     strikes: Sequence[Strike] = field(default_factory=lambda: (Strike("exit", 40),))
     dropout: float = 0.1
     everywhere: bool = False
+    steps: int = STEPS
+    left_out: int = 0
+    spoil: Callable[[Path], None] = lambda folder: None
+
+
+def _noise(folder: Path) -> None:
+    """The last bit of a loss, where a step is logged for the second time."""
+    rows = list(read_lines(folder / steps_of(0)))
+    again = next(row for row in rows if row["attempt"] and row["global_step"] == EVERY * 2)
+    again["loss_hex"] = math.nextafter(again["loss"], math.inf).hex()
+    write_bytes(folder / steps_of(0), "".join(f"{json.dumps(row)}\n" for row in rows).encode())
+
+
+def _lose(folder: Path) -> None:
+    (folder / CHECKPOINTS).unlink()
 
 
 CONTROLS: Mapping[str, Control] = {
+    "early-end": Control("a training ends early, and says that it is complete", "steps", left_out=5),
     "dropped-id": Control("a sampler leaves out a sample", "samples", everywhere=True),
     "duplicated-id": Control("a sampler gives a sample twice", "samples", everywhere=True),
+    "noised-loss": Control(
+        "a step that is done again is logged with another loss", "replays", strikes=(Strike("exit", 42),), spoil=_noise
+    ),
     "uncloned": Control(
-        "a snapshot shares memory with the optimizer", "parameters", "overlapped", strikes=(Strike("exit", 41),)
+        # it writes a step late: the last step must have no checkpoint
+        "a snapshot shares memory with the optimizer",
+        "parameters",
+        "overlapped",
+        strikes=(Strike("exit", 41),),
+        steps=STEPS - 1,
     ),
     "one-rank-random": Control("only rank 0's random states are saved", "parameters"),
     "cold-ddp": Control("gradients of 4 ranks are added in another order", "parameters", world=4, dropout=0.0),
@@ -58,6 +84,7 @@ CONTROLS: Mapping[str, Control] = {
     "early-commit": Control(
         "a checkpoint is committed before its data", "stories", strikes=(Strike("kill", 39, target=Target.WRITE),)
     ),
+    "lost-record": Control("the log of checkpoints is not there", "artefacts", spoil=_lose),
 }
 
 
@@ -82,10 +109,11 @@ def run_all(folder: Path, tell: Callable[[Tested], None] = lambda tested: None) 
         for name, control in CONTROLS.items():
             runs = folder / name / "runs"
             calm = _config(name, control, disturbed=False)
-            _run(runs / "calm", calm, (), launcher)
+            _run(runs / "calm", calm, (), launcher, control.left_out)
             disturbed = runs / "disturbed"
-            _run(disturbed, _config(name, control, disturbed=True), control.strikes, launcher)
-            tested = Tested(name, judged(with_references(Records.read(disturbed), runs)))
+            _run(disturbed, _config(name, control, disturbed=True), control.strikes, launcher, control.left_out)
+            control.spoil(disturbed)
+            tested = Tested(name, verdicts(with_references(Records.read(disturbed), runs)))
             found.append(tested)
             tell(tested)
     finally:
@@ -109,7 +137,7 @@ def _config(name: str, control: Control, *, disturbed: bool) -> dict[str, Any]:
         "virtual_shards": 0,
         "global_batch": 32,
         "accumulate": 1,
-        "steps": STEPS,
+        "steps": control.steps + control.left_out,
         "checkpoint_every": EVERY,
         "max_inflight": 2,
         "keep": 3,
@@ -120,7 +148,8 @@ def _config(name: str, control: Control, *, disturbed: bool) -> dict[str, Any]:
     }
 
 
-def _run(folder: Path, config: dict[str, Any], strikes: Sequence[Strike], launcher: Any) -> None:
+def _run(folder: Path, config: dict[str, Any], strikes: Sequence[Strike], launcher: Any, left_out: int) -> None:
     folder.mkdir(parents=True)
     write_bytes(folder / CONFIG, json.dumps(config, indent=1).encode())
-    Supervisor(Plan(folder, config, [(0, config["world"])], strikes), launcher).run()
+    trained = {**config, "steps": config["steps"] - left_out}
+    Supervisor(Plan(folder, trained, [(0, config["world"])], strikes), launcher).run()

@@ -10,12 +10,12 @@ from typing import Any
 
 import yaml
 
-from deepvm.lab.audit.gates import Records, judged
+from deepvm.lab.audit.gates import verdicts
 from deepvm.lab.audit.references import with_references
 from deepvm.lab.matrix import FORMAT, MatrixFile, Run, runs_of
 from deepvm.lab.orchestrated.job_supervisor import JobSupervisor
 from deepvm.lab.plan import Plan
-from deepvm.lab.records import CONFIG
+from deepvm.lab.records import CONFIG, Records
 from deepvm.lab.running.forkserver import Forkserver
 from deepvm.lab.running.matrix_runner import config_of
 from deepvm.lab.running.supervisor import Supervisor
@@ -79,5 +79,5 @@ def run_job(matrix: MatrixFile, out: Path) -> JobRun:
             launcher.close()
     plan = plan_of(matrix, out / "planned", run)
     JobSupervisor(plan).run()
-    gates = judged(with_references(Records.read(plan.folder), out))
+    gates = verdicts(with_references(Records.read(plan.folder), out))
     return JobRun(plan.folder, {gate: why for gate, why in gates.items() if why})

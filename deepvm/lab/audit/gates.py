@@ -1,106 +1,31 @@
 """The gates that each run must pass: what each asks, and the answer from the files that the run has left (ECRL 5.9).
 
 What a rank did at a step is what the last attempt logged that did it: earlier ones were lost with their failure.
-Nothing here is read from the code that trained; orders, windows and hashes are computed anew.
+The samples of each step are computed anew, by :mod:`deepvm.lab.audit.sample_rule`: with the code that trained, the
+audit shares only the form of the files.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from deepvm.errors import DataError
-from deepvm.lab.audit.orchestrated import left_of_job, promises, safe_steps
-from deepvm.lab.geometry import Geometry, ids_hash
-from deepvm.lab.records import (
-    CHECKPOINTS,
-    CONFIG,
-    FINAL,
-    ORCHESTRATED,
-    SUPERVISOR,
-    events_of,
-    read_document,
-    read_lines,
-    steps_of,
-)
+from deepvm.lab.audit import checkpoint_story
+from deepvm.lab.audit.checkpoint_story import DAMAGING
+from deepvm.lab.audit.orchestrated import left_of_job, promises
+from deepvm.lab.audit.sample_rule import SampleRule, hash_of
+from deepvm.lab.records import CHECKPOINTS, CONFIG, FINAL, ORCHESTRATED, SUPERVISOR, MissingFileError, Records, steps_of
 
-_HIDDEN = re.compile(r"^\.step-|^\.last|^order-")
-
-_NEEDED = (
-    *("dataset", "dataset_size", "model", "failure", "variant", "strategy", "seed", "world", "worlds"),
-    *("virtual_shards", "global_batch", "accumulate", "steps", "checkpoint_every", "strikes", "disk", "controls"),
-)
-"""Keys of a run's configuration that the audit reads."""
-
-
-@dataclass(frozen=True)
-class Records:
-    """What one run has left in its folder."""
-
-    folder: Path
-    config: Mapping[str, Any]
-    references: Sequence[str] = field(default_factory=tuple)
-    """Final parameters of undisturbed runs of the same training."""
-
-    @classmethod
-    def read(cls, folder: Path) -> Records:
-        """Raises DataError: it is no folder of a run, or its configuration is damaged."""
-        config = read_document(folder / CONFIG)
-        if missing := [key for key in _NEEDED if key not in config]:
-            raise DataError(f"{folder / CONFIG}: damaged: it has no {missing[0]}")
-        return cls(folder, config)
-
-    @cached_property
-    def steps(self) -> dict[int, list[dict[str, Any]]]:
-        """Lines of each rank, in the order in which they were written. Raises DataError."""
-        found: dict[int, list[dict[str, Any]]] = {}
-        for path in self.folder.glob("rank_*.jsonl"):
-            found[int(path.stem.partition("_")[2])] = list(read_lines(path))
-        return found
-
-    @cached_property
-    def owners(self) -> dict[tuple[int, int], dict[str, Any]]:
-        """By (step, rank): the line of the last attempt."""
-        found: dict[tuple[int, int], dict[str, Any]] = {}
-        for rank, rows in self.steps.items():
-            for row in rows:
-                key = (row["global_step"], rank)
-                if key not in found or row["attempt"] >= found[key]["attempt"]:
-                    found[key] = row
-        return found
-
-    @cached_property
-    def supervisor(self) -> dict[str, Any]:
-        """Raises DataError."""
-        return read_document(self.folder / SUPERVISOR)
-
-    @cached_property
-    def checkpoints(self) -> list[dict[str, Any]]:
-        """Raises DataError."""
-        return list(read_lines(self.folder / CHECKPOINTS))
-
-    def events(self, rank: int) -> list[dict[str, Any]]:
-        """Raises DataError."""
-        return list(read_lines(self.folder / events_of(rank)))
-
-    @property
-    def final(self) -> str:
-        """Hex digest of the final parameters. Raises DataError."""
-        try:
-            text = (self.folder / FINAL).read_text(encoding="ascii").split()
-        except OSError as error:
-            raise DataError(f"{self.folder / FINAL}: {error.strerror}") from None
-        except ValueError as error:
-            raise DataError(f"{self.folder / FINAL}: {error}") from None
-        return text[0] if text else ""
+_HIDDEN = re.compile(r"\..*(?<!\.spare)\.tmp|\.(step-|last|latest).*|order-.*")
+"""Half-written files, and orders; deepvm's Checkpointer keeps a spare file, locks, and the number of a generation."""
+_KILLED = (-9, 137)
 
 
 def _reached(run: Records) -> Iterator[str]:
-    """Every rank did all steps."""
+    """All steps were done, and no more."""
     steps = run.config["steps"]
     if run.supervisor["state"] != "completed":
         yield f"it has ended as {run.supervisor['state']}"
@@ -110,59 +35,84 @@ def _reached(run: Records) -> Iterator[str]:
 
 
 def _samples(run: Records) -> Iterator[str]:
-    """Each step had the samples of its window, on the ranks of its world: none twice, none left out, none else."""
-    config = run.config
-    geometry = Geometry(config["dataset_size"], config["global_batch"])
-    order, known_epoch = None, -1
-    for step in range(config["steps"]):
-        rows = {rank: row for rank in run.steps if (row := run.owners.get((step, rank))) is not None}
-        newest = max((row["attempt"] for row in rows.values()), default=0)
-        worlds = {row["world_size"] for row in rows.values() if row["attempt"] == newest}
-        if len(worlds) != 1:
-            yield f"step {step} is missing" if not rows else f"step {step} has ranks of {sorted(worlds)} worlds"
+    """Each step had the samples of its window, on the ranks of its world: none twice, none left out, none else.
+
+    How many steps there must be is a question of its own.
+    """
+    for rank, rows in run.steps.items():
+        seen: set[tuple[int, int]] = set()
+        for row in rows:
+            key = (row["attempt"], row["global_step"])
+            if key in seen:
+                yield f"step {row['global_step']} of rank {rank} was done twice in attempt {row['attempt']}"
+                return
+            seen.add(key)
+    rule, steps = SampleRule(run.config), dict[int, dict[int, dict[str, Any]]]()
+    for (step, rank), row in run.owners.items():
+        steps.setdefault(step, {})[rank] = row
+    for step in range(max(steps, default=-1) + 1):
+        wrong = _wrong_step(run, rule, step, steps.get(step, {}))
+        if wrong:
+            yield wrong
             return
-        world = worlds.pop()
-        epoch, cursor = geometry.place(step)
-        if epoch != known_epoch:
-            order, known_epoch = geometry.permutation(config["seed"], epoch), epoch
-        assert order is not None
-        window = geometry.window(order, cursor)
-        for rank in range(world):
-            row = rows.get(rank)
-            if row is None:
-                yield f"step {step} of rank {rank} is missing"
-                return
-            expected = geometry.shard(window, rank, world)
-            if (row["epoch"], row["cursor_step"]) != (epoch, cursor):
-                yield f"step {step} of rank {rank} is said to be {row['epoch']}, {row['cursor_step']}"
-                return
-            if row["sample_ids_hash"] != ids_hash(expected) or row["sample_ids_count"] != len(expected):
-                yield f"step {step} of rank {rank} had other samples"
-                return
+
+
+def _wrong_step(run: Records, rule: SampleRule, step: int, owners: Mapping[int, Mapping[str, Any]]) -> str:
+    """What is wrong with the samples of a step; empty if nothing is."""
+    if not owners:
+        return f"step {step} is missing"
+    newest = max(row["attempt"] for row in owners.values())
+    rows = {rank: row for rank, row in owners.items() if row["attempt"] == newest}
+    worlds = {row["world_size"] for row in rows.values()}
+    if len(worlds) != 1:
+        return f"step {step} has ranks of {sorted(worlds)} worlds"
+    world = worlds.pop()
+    least, most = _worlds_at(run.config, step)
+    if not least <= world <= most or run.config["global_batch"] % world:
+        return f"step {step} had a world of {world}, not {most if least == most else f'{least} to {most}'}"
+    if max(rows) >= world:
+        return f"step {step} was done by rank {max(rows)}, of a world of {world}"
+    place = rule.place(step)
+    for rank in range(world):
+        row = rows.get(rank)
+        if row is None:
+            if rank in owners:
+                older = owners[rank]["attempt"]
+                return f"step {step} of rank {rank} is of attempt {older}, that of rank {min(rows)} of attempt {newest}"
+            return f"step {step} of rank {rank} is missing"
+        if (row["epoch"], row["cursor_step"]) != place:
+            return f"step {step} of rank {rank} is logged as epoch {row['epoch']}, step {row['cursor_step']}"
+        expected = rule.samples(step, rank, world)
+        if row["sample_ids_count"] != len(expected) or row["sample_ids_hash"] != hash_of(expected):
+            return f"step {step} of rank {rank} had other samples"
+    return ""
+
+
+def _worlds_at(config: Mapping[str, Any], step: int) -> tuple[int, int]:
+    """How many ranks may do a step: at least, and at most."""
+    planned: int = [world for first, world in config["worlds"] if first <= step][-1]
+    return max(1, min(config.get("min_world") or planned, planned)), planned
 
 
 def _replays(run: Records) -> Iterator[str]:
     """A step that was done again had the same samples and, on as many ranks, the same loss to the last bit."""
     for rank, rows in run.steps.items():
-        first: dict[int, dict[str, Any]] = {}
+        first: dict[tuple[int, int], dict[str, Any]] = {}
         for row in rows:
-            before = first.setdefault(row["global_step"], row)
-            if before["world_size"] != row["world_size"]:
-                continue
-            for key in ("sample_ids_hash", "loss_hex"):
+            before = first.setdefault((row["global_step"], row["world_size"]), row)
+            for key, what in (("sample_ids_hash", "other samples"), ("loss_hex", "another loss")):
                 if before[key] != row[key]:
-                    what = "samples" if key == "sample_ids_hash" else "loss"
-                    yield f"step {row['global_step']} of rank {rank}: attempt {row['attempt']} had another {what}"
+                    yield f"step {row['global_step']} of rank {rank}: attempt {row['attempt']} had {what}"
                     return
 
 
 def _parameters(run: Records) -> Iterator[str]:
-    """Final parameters are those of an undisturbed run, bit for bit."""
+    """Final parameters are those of a failure-free run, bit for bit."""
     final = run.final
     if not re.fullmatch(r"[0-9a-f]{64}", final):
         yield f"{FINAL} has no SHA-256"
     elif not run.references:
-        yield "there is no undisturbed run to compare with"
+        yield "no failure-free run to compare with"
     elif set(run.references) != {final}:
         yield "other parameters than those of the undisturbed run"
 
@@ -173,19 +123,34 @@ def _failures(run: Records) -> Iterator[str]:
     for attempt in run.supervisor["attempts"]:
         struck.update({key: attempt for key in attempt["struck"]})
     for strike in run.config["strikes"]:
-        attempt = struck.get(strike["key"])
+        key, attempt = strike["key"], struck.get(strike["key"])
         if attempt is None:
-            yield f"{strike['key']} has never struck"
+            yield f"{key} has never struck"
         elif strike["ends"] and attempt["state"] == "completed":
-            yield f"{strike['key']} has ended nothing"
+            yield f"{key} did not end its attempt"
         elif strike["ends"] and not _landed(run, attempt):
-            yield f"{strike['key']} struck before training had begun: it proves nothing"
+            yield f"{key} struck before training had begun: it proves nothing"
+        elif strike["fault"] in ("kill", *DAMAGING) and not _killed(run, attempt):
+            yield f"{key} has killed no rank: they exited with {', '.join(map(str, attempt['exits']))}"
+        elif strike["fault"] in DAMAGING and not attempt.get("broken"):
+            yield f"{key} damaged no file: it proves nothing"
     if run.config["disk"] and not any(a["disk_errors"] for a in run.supervisor["attempts"]) and _fails(run):
         yield "the disk has never failed"
 
 
 def _fails(run: Records) -> bool:
     return any(name != "slow" for name in run.config["disk"])
+
+
+def _killed(run: Records, attempt: Mapping[str, Any]) -> bool:
+    """Whether a rank ended by SIGKILL; None: it was given up alive, which is a leftover.
+
+    torchrun says 1 whatever has happened, and a machine that is lost says nothing.
+    """
+    if run.config["launcher"] == ORCHESTRATED:
+        return True
+    codes = {*_KILLED, None, *([1] if run.config["launcher"] == "torchrun" else [])}
+    return any(code in codes for code in attempt["exits"])
 
 
 def _landed(run: Records, attempt: Mapping[str, Any]) -> bool:
@@ -208,31 +173,36 @@ def _stories(run: Records) -> Iterator[str]:
     unplanned = [one["attempt"] for one in attempts if one["state"] != "completed" and not one["causes"]]
     if unplanned:
         yield f"attempt {unplanned[0]} failed, and nothing had been planned"
-    broken = any(strike["fault"] in ("torn", "flip") for strike in run.config["strikes"])
-    for one in attempts:
-        if one["damaged"] and not broken:
-            yield f"attempt {one['attempt']} found a damaged checkpoint, and nothing had damaged one"
-    saved: set[int] = set()
-    rows = sorted(run.checkpoints, key=lambda row: row["attempt"])
-    for one in attempts:
-        resumed = one["resumed_step"] or 0
-        if run.config["strategy"] is not None and resumed and resumed not in saved:
-            yield f"attempt {one['attempt']} went on from step {resumed}, of which no checkpoint is recorded"
-        saved |= {row["step"] for row in rows if row["attempt"] == one["attempt"] and not row["error"]}
-        saved |= _begun(run, one)
-    for row in rows:
-        if run.config["strategy"] is not None and row["step"] > run.config["steps"]:
-            yield f"a checkpoint of step {row['step']} is recorded, of {run.config['steps']}"
-    if run.config.get("launcher") == ORCHESTRATED:
+    yield from _ranks(run)
+    yield from checkpoint_story.damage(run)
+    yield from checkpoint_story.resumptions(run)
+    yield from checkpoint_story.records(run)
+    if run.config["launcher"] == ORCHESTRATED:
         yield from promises(run)
 
 
-def _begun(run: Records, attempt: Mapping[str, Any]) -> set[int]:
-    """Steps of checkpoints that an attempt may have finished without time to record it."""
-    every, last = run.config["checkpoint_every"], attempt["reached_step"]
-    ended = attempt["state"] != "completed"
-    found = {step for step in range(every, last + 1, every)} if ended else {attempt["until"]}
-    return found | safe_steps(attempt)
+def _ranks(run: Records) -> Iterator[str]:
+    """All ranks of an attempt went on from one step, and each was one of its world."""
+    attempts = {one["attempt"]: one for one in run.supervisor["attempts"]}
+    restored: dict[int, set[int]] = {}
+    for row in (row for rows in run.all_events.values() for row in rows if row["event"] == "restored"):
+        restored.setdefault(row["attempt"], set()).add(row["step"])
+    for number, found in restored.items():
+        if len(found) > 1:
+            yield f"ranks of attempt {number} went on from steps {', '.join(map(str, sorted(found)))}"
+        elif number in attempts and found != {attempts[number]["resumed_step"]}:
+            said = attempts[number]["resumed_step"]
+            yield f"attempt {number} went on from step {said}, and from {found.pop()} by its ranks"
+    for rank, rows in run.steps.items():
+        for row in rows:
+            attempt = attempts.get(row["attempt"])
+            if attempt is None:
+                yield f"rank {rank} did step {row['global_step']} in attempt {row['attempt']}, which is not recorded"
+                return
+            if attempt["world"] != row["world_size"] or rank >= row["world_size"]:
+                logged = f"rank {rank} of {row['world_size']}"
+                yield f"attempt {row['attempt']} had a world of {attempt['world']}, and {logged} did a step"
+                return
 
 
 def _leftovers(run: Records) -> Iterator[str]:
@@ -244,16 +214,16 @@ def _leftovers(run: Records) -> Iterator[str]:
                 yield f"attempt {row['attempt']} of rank {rank} went on writing beside attempt {newest}"
                 return
             newest = max(newest, row["attempt"])
-    for path in [*run.folder.iterdir(), *(run.folder / "checkpoints").glob("*")]:
-        if _HIDDEN.match(path.name):
+    for path in run.folder.rglob("*"):
+        if _HIDDEN.fullmatch(path.name):
             yield f"{path.relative_to(run.folder)} is left"
             return
-    for rank in run.steps:
-        for row in run.events(rank):
+    for rows in run.all_events.values():
+        for row in rows:
             if row["event"] == "started" and _lives(row["pid"], run.folder):
                 yield f"process {row['pid']} of attempt {row['attempt']} lives"
                 return
-    if run.config.get("launcher") == ORCHESTRATED:  # whose machines count processes by themselves
+    if run.config["launcher"] == ORCHESTRATED:  # whose machines count processes by themselves
         yield from left_of_job(run)
 
 
@@ -288,16 +258,14 @@ GATES: Mapping[str, Callable[[Records], Iterator[str]]] = {
 """By name, in the order of the design: what is wrong, nothing if the gate is passed."""
 
 
-def judged(run: Records) -> dict[str, str]:
+def verdicts(run: Records) -> dict[str, str]:
     """The first thing that is wrong, by gate; empty where it is passed. Raises DataError: records are damaged."""
     found: dict[str, str] = {}
     for name, gate in GATES.items():
         try:
             found[name] = next(gate(run), "")
-        except (KeyError, TypeError, IndexError) as error:
-            raise DataError(f"{run.folder}: damaged: {type(error).__name__}: {error}") from None
-        except DataError as error:
-            if "No such file" not in str(error):
-                raise
-            found[name] = str(error).replace(f"{run.folder}/", "")
+        except MissingFileError as error:
+            found[name] = f"{error.name} is missing"
+        except (LookupError, TypeError, AttributeError, ValueError, OSError) as error:
+            raise DataError(f"{run.folder}: damaged: {name}: {type(error).__name__}: {error}") from None
     return found

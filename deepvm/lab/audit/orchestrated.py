@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from deepvm.lab.audit.job_leftovers import STATE, left_by
-from deepvm.lab.records import EVENTS, read_lines
+from deepvm.lab.records import EVENTS, Records, read_lines
 from deepvm.lab.strategies.strategy_registry import heeds_orchestrator
 
 _INSURANCE = "insurance"
 
 
-def promises(run: Any) -> Iterator[str]:
-    """What a job has not kept; ``run``: :class:`deepvm.lab.audit.gates.Records`. Raises DataError."""
+def promises(run: Records) -> Iterator[str]:
+    """What a job has not kept. Raises DataError."""
     attempts = run.supervisor["attempts"]
     events = list(read_lines(run.folder / EVENTS))
     formed = max((int(row["generation"]) for row in events), default=0)
@@ -42,11 +42,11 @@ def _insured(attempts: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str
             yield f"{key} was told, and no version was asked for"
 
 
-def _one_at_a_time(run: Any) -> Iterator[str]:
+def _one_at_a_time(run: Records) -> Iterator[str]:
     """No generation does a step once the next has met: its agents end the older one first."""
     met: dict[int, float] = {}
-    for rank in run.steps:
-        for row in run.events(rank):
+    for rows in run.all_events.values():
+        for row in rows:
             if row["event"] == "joined":
                 met[row["attempt"]] = max(row["time"], met.get(row["attempt"], 0.0))
     for rows in run.steps.values():
@@ -57,7 +57,7 @@ def _one_at_a_time(run: Any) -> Iterator[str]:
                 return
 
 
-def _newest(run: Any) -> Iterator[str]:
+def _newest(run: Records) -> Iterator[str]:
     """Each generation goes on from the newest version that was safe, unless it was damaged on purpose."""
     if any(strike["fault"] in ("torn", "flip") for strike in run.config["strikes"]) or run.config["disk"]:
         return
@@ -75,7 +75,7 @@ def safe_steps(attempt: Mapping[str, Any]) -> set[int]:
     return {row[0] for row in attempt.get("safe", ())}
 
 
-def left_of_job(run: Any) -> Iterator[str]:
+def left_of_job(run: Records) -> Iterator[str]:
     """What a job has left on this computer."""
     if run.supervisor.get("left"):
         yield f"the job was over, and processes {run.supervisor['left']} lived"

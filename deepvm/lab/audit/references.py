@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.errors import DataError
-from deepvm.lab.audit.gates import Records
-from deepvm.lab.records import CONFIG
+from deepvm.lab.records import CONFIG, Records
 
 
 def with_references(records: Records, runs: Path) -> Records:

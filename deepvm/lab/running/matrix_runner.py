@@ -14,13 +14,13 @@ from typing import Any
 
 from deepvm.errors import DataError, RequestError
 from deepvm.io.atomic_write import write_bytes
-from deepvm.lab.audit.gates import Records, judged
+from deepvm.lab.audit.gates import verdicts
 from deepvm.lab.audit.references import with_references
 from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.geometry import Geometry
 from deepvm.lab.matrix import MatrixFile, Run, reference_of, runs_of
 from deepvm.lab.plan import Plan
-from deepvm.lab.records import AUDIT, CONFIG, ENVIRONMENT, ORCHESTRATED, RUNS, read_document
+from deepvm.lab.records import AUDIT, CONFIG, ENVIRONMENT, ORCHESTRATED, RUNS, Records, read_document
 from deepvm.lab.running.environment import environment
 from deepvm.lab.running.launcher import Launcher
 from deepvm.lab.running.launchers import find_launcher
@@ -163,7 +163,7 @@ class MatrixRunner:
         if not ended:
             why = f"steps: it ended as {records.supervisor['state']}"
             return _row(run, key, records, RunState.FAILED, why)
-        gates = judged(records)
+        gates = verdicts(records)
         write_bytes(folder / AUDIT, json.dumps({"key": key, "gates": gates}, indent=1).encode())
         reason = next((f"{gate}: {why}" for gate, why in gates.items() if why), "")
         return _row(run, key, records, RunState.INVALID if reason else RunState.COMPLETED, reason)
@@ -199,7 +199,7 @@ def _standing(folder: Path, config: Mapping[str, Any], key: str) -> Records | No
             return None
         records = with_references(Records.read(folder), folder.parent)
         same = dict(records.config) == json.loads(json.dumps(config))
-        return records if same and not any(judged(records).values()) else None
+        return records if same and not any(verdicts(records).values()) else None
     except DataError:
         return None
 

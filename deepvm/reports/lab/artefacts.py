@@ -10,8 +10,8 @@ from typing import Any
 
 from deepvm.errors import MissingExtraError
 from deepvm.io.atomic_write import write_bytes
-from deepvm.lab.audit.gates import Records
 from deepvm.lab.checked import Checked
+from deepvm.lab.records import Records
 from deepvm.lab.results import SuiteResult
 from deepvm.reports.documents import to_csv
 from deepvm.reports.lab.analysis import analysis

@@ -16,10 +16,9 @@ from typing import Any
 
 from deepvm.errors import DataError
 from deepvm.io.times import format_time
-from deepvm.lab.audit.gates import Records
 from deepvm.lab.checked import Checked
 from deepvm.lab.matrix import CALM
-from deepvm.lab.records import ENVIRONMENT, read_document
+from deepvm.lab.records import ENVIRONMENT, Records, read_document
 from deepvm.lab.results import Cost, Estimate, SuiteResult, suites_of
 
 BASE = "blk"

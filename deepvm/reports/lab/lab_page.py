@@ -72,7 +72,9 @@ class LabPage:
         if bad:
             runs = len(self.found.checked.runs) - self.found.checked.passed
             gates = ", ".join(dict.fromkeys(gate for _, gate, _ in self.found.checked.failures))
-            yield tag("p", f"{counted(runs, 'run')} did not resume correctly; gates that fail: {gates}.", class_="alarm")
+            yield tag(
+                "p", f"{counted(runs, 'run')} did not resume correctly; gates that fail: {gates}.", class_="alarm"
+            )
         elif whole:
             yield tag("p", _PROVEN)
         names = ", ".join(self.found.values(lambda config: config["matrix"]))

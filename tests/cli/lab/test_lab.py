@@ -99,7 +99,7 @@ def test_failures_of_gates_are_listed_and_the_exit_code_is_1(run: Run, made: Pat
     [
         (lambda out: shutil.rmtree(out), "No such file or directory; give the folder of 'deepvm lab run --out'"),
         (lambda out: (out / "manifest.csv").write_text("x"), "has other columns"),
-        (lambda out: (out / "runs" / RUNS[0] / "supervisor.json").unlink(), "missing; 'deepvm lab run' makes the run"),
+        (lambda out: (out / "runs" / RUNS[0] / "supervisor.json").unlink(), "missing; 'deepvm lab run' makes this run"),
         (lambda out: (out / "runs" / RUNS[0] / "config.json").write_text("[]"), "config.json: damaged"),
         (lambda out: (out / "runs" / RUNS[1] / "rank_0.jsonl").write_text("{\n{}\n"), "rank_0.jsonl, line 1: damaged"),
         (lambda out: (out / "runs" / RUNS[1] / "rank_0.jsonl").write_bytes(b"\xff\n{}\n"), "rank_0.jsonl, line 1: "),

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.lab.made_runs import CONFIG, row
 
-from deepvm.lab.audit.gates import _NEEDED, GATES, Records
+from deepvm.errors import DataError
+from deepvm.lab.audit.gates import GATES
+from deepvm.lab.records import Records
 
 STEPS, EVERY = 60, 20
 
@@ -17,6 +20,7 @@ STEPS, EVERY = 60, 20
 def attempt(number: int, state: str, resumed: int, reached: int, **more: Any) -> dict[str, Any]:
     found = {"attempt": number, "state": state, "resumed_step": resumed, "reached_step": reached, "until": reached}
     found |= {"causes": [], "struck": {}, "damaged": 0, "disk_errors": 0, "safe": []}
+    found |= {"world": 1, "began": 0.0, "detected": 0.0, "exits": []}
     return found | more
 
 
@@ -40,11 +44,11 @@ class Job:
 
     def failed(self) -> dict[str, str]:
         """The reasons of the gates of stories and leftovers, of those that are not passed."""
-        config: dict[str, Any] = dict.fromkeys(_NEEDED)
-        config |= {"steps": STEPS, "checkpoint_every": EVERY, "world": 1, "strategy": self.strategy, "disk": {}}
+        config = {**CONFIG, "steps": STEPS, "checkpoint_every": EVERY, "strategy": self.strategy}
+        config |= {"world": 1, "worlds": [[0, 1]]}
         strikes = [{"fault": fault, "key": f"{fault}-{step}-0", "ends": True} for fault, step in self.strikes]
         config |= {"strikes": strikes, "launcher": "deepvm-run"}
-        supervisor = {"state": "completed", "restarts": 2, "attempts": self.attempts, "left": self.left}
+        supervisor = {"state": "completed", "restarts": 2, "wall_s": 90.0, "attempts": self.attempts, "left": self.left}
         self._write("config.json", config)
         self._write("supervisor.json", supervisor)
         rows, events = [], []
@@ -53,14 +57,19 @@ class Job:
             events.append({"event": "joined", "time": self.times[number], "attempt": number, "pid": 0})
             for place, step in enumerate(range(one["resumed_step"], one["reached_step"])):
                 at = self.times[number] + place / 10
-                rows.append({"attempt": number, "global_step": step, "time": at, "world_size": 1})
+                rows.append({**row(config, step, 0, 1, number), "time": at})
         self._lines("rank_0.jsonl", rows)
         self._lines("worker_0.jsonl", events)
-        self._lines("checkpoint_rank0.jsonl", [{"step": 20, "attempt": 0, "error": ""}])
+        self._lines("checkpoint_rank0.jsonl", [{"step": 20, "attempt": 0, "error": ""}, *self._last()])
         job = [{"event": "state", "time": float(n), "generation": n} for n in range(1, self.generations + 1)]
         self._lines("orchestrator.jsonl", [*job, *self.told])
         run = Records.read(self.folder)
         return {name: why for name in ("stories", "leftovers") if (why := next(GATES[name](run), ""))}
+
+    def _last(self) -> list[dict[str, Any]]:
+        """The checkpoints of the generation that came to its end, which has recorded all."""
+        number, first = len(self.attempts) - 1, self.attempts[-1]["resumed_step"]
+        return [{"step": step, "attempt": number, "error": ""} for step in range(first + EVERY, STEPS + 1, EVERY)]
 
     def _write(self, name: str, document: Any) -> None:
         (self.folder / name).write_text(json.dumps(document))
@@ -150,5 +159,5 @@ def test_what_a_job_leaves_is_told(tmp_path: Path) -> None:
 def test_a_damaged_record_is_said_to_be_damaged(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.attempts[0]["safe"] = [[]]
-    with pytest.raises(IndexError):  # of which judged() makes a DataError
+    with pytest.raises(DataError, match=r"supervisor\.json, attempts\[0\]: damaged: safe is"):
         job.failed()

@@ -136,7 +136,7 @@ def test_a_run_that_cannot_be_recorded_fails_alone(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(matrix_runner, "Supervisor", fails)
     rows = MatrixRunner(matrix(), tmp_path / "out").run()
     assert [(row.state, row.reason) for row in rows] == [("failed", "the memory node did not start")] * 3
-    with pytest.raises(DataError, match="missing; 'deepvm lab run' makes the run again"):
+    with pytest.raises(DataError, match="missing; 'deepvm lab run' makes this run again"):
         check(tmp_path / "out")
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from deepvm.io.atomic_write import write_bytes
-from deepvm.lab.audit.gates import Records, judged
+from deepvm.lab.audit.gates import verdicts
 from deepvm.lab.faults.fault import Strike, When
 from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.plan import Plan
-from deepvm.lab.records import CONFIG
+from deepvm.lab.records import CONFIG, Records
 from deepvm.lab.running.launcher import Launcher
 from deepvm.lab.running.supervisor import Supervisor
 from deepvm.lab.strategies.strategy_registry import find_strategy
@@ -59,7 +59,7 @@ class Ran:
     def wrong(self, *references: Ran) -> dict[str, str]:
         """What is wrong at each gate that is not passed, beside undisturbed runs."""
         compared = replace(self.records, references=tuple(one.records.final for one in references))
-        return {gate: why for gate, why in judged(compared).items() if why}
+        return {gate: why for gate, why in verdicts(compared).items() if why}
 
 
 def ran(
