@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 
 from deepvm.io.atomic_write import write_bytes
 from deepvm.lab.faults.disk import FaultyDisk, combined
-from deepvm.lab.faults.fault import DiskFault, Moment, Strike
+from deepvm.lab.faults.fault import DiskFault, Moment, Strike, Target
 from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.geometry import ResumableSampler, ids_hash
 from deepvm.lab.records import CHECKPOINTS, FINAL, Events, Lines, steps_of
@@ -225,7 +225,7 @@ class Trainer:
             dist.barrier()
         for strike in here:
             if strike.rank == self.rank:
-                self.note("strike", key=strike.key)
+                self.note("armed" if strike.target is Target.WRITE else "strike", key=strike.key)
                 find_fault(strike.fault).strike_in_worker(strike, self)
 
 

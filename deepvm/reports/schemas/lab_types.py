@@ -227,6 +227,7 @@ class _MoreOfAttempt(TypedDict, total=False):
     restore_s: Annotated[float | None, "reading the checkpoint, seconds"]
     replay_s: Annotated[float | None, "until training was where it had been, seconds"]
     last_lines: Annotated[list[str], "of the ranks' output, where nothing planned explains the failure"]
+    broken: Annotated[list[str], "files of checkpoints that were damaged, as planned, below the run's folder"]
     machines: Annotated[list[str], "of the ranks, of jobs of deepvm run"]
     safe: Annotated[list[list[Any]], "versions that such a job called safe: step, reason, whether without an anchor"]
 
@@ -244,7 +245,6 @@ class LabAttempt(_MoreOfAttempt):
     causes: Annotated[list[str], "planned failures that ended it, or hang"]
     struck: Annotated[dict[str, float], "planned failures with their times, seconds since the epoch"]
     resumed_step: Annotated[int | None, "steps that were done when it went on; null if it never did"]
-    steps_logged: Annotated[bool, "whether all ranks logged a step"]
     reached_step: Annotated[int, "steps that were done when it ended"]
     damaged: Annotated[int, "checkpoints that it found damaged"]
     disk_errors: Annotated[int, "writes that the disk refused, as planned"]

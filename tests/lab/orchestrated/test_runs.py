@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 import yaml
-from deepvm.lab.audit.job_leftovers import STATE, left_by
 from support.lab_jobs import JobRun, matrix_of, run_job
 from support.processes import until
+
+from deepvm.lab.audit.job_leftovers import STATE, left_by
 
 pytestmark = pytest.mark.slow  # whole jobs
 
