@@ -35,6 +35,11 @@ class MemoryNode:
         """As a tier."""
         return f"tcp://127.0.0.1:{self._port}"
 
+    @property
+    def up(self) -> bool:
+        """Whether it was started, and not killed since."""
+        return self._process is not None
+
     def start(self) -> None:
         """Start it, empty. Raises DataError: it does not listen."""
         token, parent = self._folder / TOKEN, os.getpid()

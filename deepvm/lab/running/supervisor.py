@@ -112,6 +112,10 @@ class Supervisor:
 
     def _attempt(self) -> dict[str, Any]:
         number, folder = len(self._attempts), self._plan.folder
+        while self._node is not None and not self._node.up:  # ranks do not begin without it
+            if self._stopping.wait(_LOOK_S):
+                raise StoppedError
+            self._later.do_due()
         world, until = self._world()
         order = Order(folder, number, self._plan.config, self._left, self._plan.disk, until, self._tiers())
         file = folder / f"order-{number}.json"

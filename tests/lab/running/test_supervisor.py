@@ -174,8 +174,9 @@ def test_a_strike_that_comes_too_late_is_not_booked(tmp_path: Path) -> None:
 
 def test_a_kill_in_a_write_counts_from_the_write(tmp_path: Path) -> None:
     """Armed at step 2, in a write at step 6."""
-    body = """if rank == 0 and attempt == 0 and step == 2: event("armed", key="kill-2-0")
-        if rank == 0 and attempt == 0 and step == 6: time.sleep(1); event("killed-in-write", key="kill-2-0"); os._exit(9)"""
+    dies = 'time.sleep(1); event("killed-in-write", key="kill-2-0"); os._exit(9)'
+    body = 'if (rank, attempt, step) == (0, 0, 2): event("armed", key="kill-2-0")'
+    body += f"\n    if (rank, attempt, step) == (0, 0, 6): {dies}"
     strike = Strike("kill", 2, target=Target.WRITE)
     ended, found, _ = supervised(tmp_path / "run", body, strike)
     first = found["attempts"][0]
