@@ -32,6 +32,8 @@ _START_S = 180.0
 """For how long ranks may load torch and meet, on a machine that does other things."""
 _MOST_UNPLANNED = 2
 _TAIL = 20
+_LATEST = 0.9
+"""In this part of its steps an attempt meets with random failures, even if their moments come later."""
 _PORTS = 2
 """Tries to find a port that nobody takes before rank 0 listens at it."""
 _TAKEN = b"EADDRINUSE"
@@ -45,6 +47,7 @@ class _Watched:
     folder: Path
     number: int
     world: int
+    until: int
     made: Attempt
     node: MemoryNode | None
     began: float
@@ -125,7 +128,7 @@ class Supervisor:
             logs = [StepLog(folder / steps_of(rank), at_end=True) for rank in range(world)]
             began = time.time()
             made = self._launcher.start(file, world, free_port("127.0.0.1"))
-            watched = _Watched(folder, number, world, made, self._node, began, self._later.add, logs)
+            watched = _Watched(folder, number, world, until, made, self._node, began, self._later.add, logs)
             try:
                 state, detected = self._watch(watched)
             except BaseException:
@@ -178,9 +181,7 @@ class Supervisor:
                     moved, stepped = time.monotonic(), True
             if outside and watched.done(outside[0].rank) >= outside[0].step:
                 strike = outside[0]
-                if self._stopping.wait(strike.delay_s):
-                    raise StoppedError
-                if all(code is None for code in watched.made.exits()):  # else it has come too late, and stays planned
+                if self._in_time(watched, strike):  # else it stays planned
                     outside.pop(0)
                     watched.struck[strike.key] = time.time()
                     if self._gives_up("failed"):
@@ -195,6 +196,18 @@ class Supervisor:
             if time.monotonic() - moved > (self._plan.hang_s if stepped else max(_START_S, self._plan.hang_s)):
                 return "hung", time.time()
             time.sleep(_LOOK_S)
+
+    def _in_time(self, watched: _Watched, strike: Strike) -> bool:
+        """Wait until a failure is to strike, at the latest near the end; whether ranks are still there then."""
+        moment = time.monotonic() + strike.delay_s
+        while all(code is None for code in watched.made.exits()):
+            for log in watched.logs:
+                log.look()
+            if time.monotonic() >= moment or watched.done(strike.rank) >= _LATEST * watched.until:
+                return True
+            if self._stopping.wait(_LOOK_S):
+                raise StoppedError
+        return False
 
     def _facts(self, watched: _Watched, state: str, detected: float, until: int) -> dict[str, Any]:
         """What an attempt was, and how long each part of the recovery before it took."""

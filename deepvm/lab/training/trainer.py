@@ -141,7 +141,9 @@ class Trainer:
         if self._strategy is not None:
             if last < self.config["steps"] and not due(last, self.config["checkpoint_every"]):
                 self._strategy.save(last)
+            closing_s = time.perf_counter()
             self._strategy.close()
+            self.note("closed", seconds=time.perf_counter() - closing_s)
         if last == self.config["steps"] and not self.rank:
             write_bytes(self.order.folder / FINAL, f"{digest(self.state.module)}\n".encode())
         self.note("ended", step=last)

@@ -70,9 +70,13 @@ class LabVariant(TypedDict):
     snapshot_s: Annotated[float | None, "for copies of the state, seconds"]
     write_s: Annotated[float | None, "for writing while training waited, seconds"]
     background_s: Annotated[float | None, "for writing beside the training, seconds"]
-    stall_s: Annotated[float | None, "for which checkpoints held training up in all, seconds"]
+    drain_s: Annotated[float | None, "behind the last step, until what was in flight had been written, seconds"]
+    stall_s: Annotated[float | None, "for which checkpoints held training up in all, that included, seconds"]
+    checkpoints: Annotated[float | None, "that were made, a run"]
+    skipped: Annotated[float | None, "checkpoints that were due, and skipped or given up, a run"]
     recovery_s: RecoveryParts
     loss_difference: Annotated[float | None, "mean absolute difference of losses from an undisturbed run's"]
+    diverged: Annotated[int, "of the runs that pass, those with losses that are not numbers"]
     runs: Annotated[int, "all runs, those that do not pass included"]
     audit: Annotated[Verdict, "whether all runs pass all gates"]
 

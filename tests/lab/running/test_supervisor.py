@@ -166,10 +166,22 @@ def test_nothing_is_left_when_the_supervisor_is_interrupted(tmp_path: Path) -> N
 
 
 def test_a_strike_that_comes_too_late_is_not_booked(tmp_path: Path) -> None:
-    """Ranks end while the supervisor waits for the moment at which it strikes."""
-    ended, found, _ = supervised(tmp_path / "run", "pass", Strike("kill", 9, rank=1, delay_s=1.5))
-    (only,) = found["attempts"]
-    assert ended and only["state"] == "completed" and only["struck"] == {} and only["exits"] == [0, 0]
+    """Rank 0 has ended while the supervisor waits for the moment at which rank 1 is killed: that is still to come."""
+    body = 'if (rank, attempt, step) == (0, 0, 6): event("strike", key="exit-6-0"); os._exit(137)'
+    body += "\n    if (rank, attempt) == (1, 0): time.sleep(0.3)"
+    strikes = [Strike("kill", 2, rank=1, delay_s=1.8), Strike("exit", 6)]
+    _, found, _ = supervised(tmp_path / "run", body, *strikes)
+    first = found["attempts"][0]
+    assert set(first["struck"]) == {"exit-6-0"} and first["causes"] == ["exit-6-0"]
+    assert first["exits"] == [137, -9] and first["detect_s"] < 1.5  # who waits still sees what ends
+
+
+def test_random_failures_strike_at_the_latest_near_the_end(tmp_path: Path) -> None:
+    """Their moment would come when training has ended."""
+    body = "time.sleep(0.1)"
+    ended, found, _ = supervised(tmp_path / "run", body, Strike("kill", 2, rank=1, delay_s=60.0))
+    first = found["attempts"][0]
+    assert ended and first["causes"] == ["kill-2-1"] and first["reached_step"] >= 9
 
 
 def test_a_kill_in_a_write_counts_from_the_write(tmp_path: Path) -> None:
