@@ -131,7 +131,7 @@ def test_a_run_that_hangs_again_is_given_up(tmp_path: Path) -> None:
 
 
 def test_kills_from_outside_strike_on_progress(tmp_path: Path) -> None:
-    ended, found, _ = supervised(tmp_path / "run", "pass", Strike("kill", 5, rank=1))
+    ended, found, _ = supervised(tmp_path / "run", "time.sleep(0.05)", Strike("kill", 5, rank=1))
     first = found["attempts"][0]
     assert ended and first["causes"] == ["kill-5-1"] and first["exits"][1] == -9 and first["reached_step"] >= 5
 
@@ -203,7 +203,7 @@ def test_a_kill_that_only_waits_for_a_write_has_not_struck(tmp_path: Path) -> No
 
 def test_a_rank_that_stands_still_for_long_is_a_hang(tmp_path: Path) -> None:
     began = time.monotonic()
-    ended, found, _ = supervised(tmp_path / "run", "pass", Strike("stop", 3, seconds=1000.0), hang_s=0.5)
+    ended, found, _ = supervised(tmp_path / "run", "time.sleep(0.05)", Strike("stop", 3, seconds=1000.0), hang_s=0.7)
     first, second = found["attempts"]
     assert ended and time.monotonic() - began < 30
     assert (first["state"], first["causes"]) == ("hung", ["stop-3-0"]) and second["state"] == "completed"
@@ -211,7 +211,7 @@ def test_a_rank_that_stands_still_for_long_is_a_hang(tmp_path: Path) -> None:
 
 
 def test_who_interrupts_need_not_wait_for_a_rank_that_stands_still(tmp_path: Path) -> None:
-    folder, stopping, launcher = tmp_path / "run", threading.Event(), Scripts("pass")
+    folder, stopping, launcher = tmp_path / "run", threading.Event(), Scripts("time.sleep(0.05)")
     folder.mkdir()
     strike = Strike("stop", 3, seconds=1000.0)
     timer = threading.Timer(1.5, stopping.set)
