@@ -96,6 +96,7 @@ class Dcp(Strategy):
                 return int(name.rpartition("-")[2])
             if not self.state.rank:
                 self.setting.note("damaged", checkpoints=1)
+        self.state.optimizer.state.clear()  # DCP fills it with momentum of weight decay while it looks (torch 2.13)
         return 0
 
     def _load(self, folder: Path) -> bool:

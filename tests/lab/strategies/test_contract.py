@@ -62,7 +62,7 @@ class Training:
 
     def __init__(self, samples: Samples, name: str | None, setting: Setting | None, rows: list[CheckpointRow]) -> None:
         module = build("gpt-tiny", samples, seed=3, width=16, norm="batch", dropout=0.1)
-        optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=STEPS)
         sampler = ResumableSampler(len(samples), global_batch=16, seed=1)
         self.state, self.rows, self._samples = State(module, module, optimizer, scheduler, sampler, 0, 1), rows, samples
