@@ -18,6 +18,7 @@ from deepvm.io.atomic_write import write_bytes
 from deepvm.jobs.decisions.states import Job
 from deepvm.lab.audit.job_leftovers import left_by
 from deepvm.lab.faults.fault_registry import find_fault
+from deepvm.lab.later import Later
 from deepvm.lab.orchestrated.control import RESTART
 from deepvm.lab.orchestrated.job import ORDER, JobPlace, job_document, write_job
 from deepvm.lab.orchestrated.machines import JobMachines
@@ -25,8 +26,7 @@ from deepvm.lab.orchestrated.rank import PLACED
 from deepvm.lab.orchestrated.record import JobRecord
 from deepvm.lab.plan import Plan, StoppedError
 from deepvm.lab.records import EVENTS, SUPERVISOR, events_of, read_lines, steps_of
-from deepvm.lab.running.later import Later
-from deepvm.lab.running.step_log import StepLog
+from deepvm.lab.step_log import StepLog
 from deepvm.lab.training.order import Order
 
 _LOOK_S, _STUCK_S, _GONE_S = 0.01, 240.0, 15.0

@@ -13,7 +13,7 @@ from deepvm.lab.faults.fault import STRUCK, Fault, Strike
 from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.orchestrated.rank import PLACED
 from deepvm.lab.records import events_of, read_lines, steps_of
-from deepvm.lab.running.step_log import replay_s
+from deepvm.lab.step_log import replay_s
 
 _GONE = ("suspect", "lost", "ended")
 

@@ -18,12 +18,12 @@ from deepvm.io.atomic_write import write_bytes
 from deepvm.io.free_port import free_port
 from deepvm.lab.faults.fault import STRUCK, Strike
 from deepvm.lab.faults.fault_registry import find_fault
+from deepvm.lab.later import Later
 from deepvm.lab.plan import Plan, StoppedError
 from deepvm.lab.records import SUPERVISOR, events_of, read_lines, steps_of
-from deepvm.lab.running.later import Later
 from deepvm.lab.running.launcher import Attempt, Launcher
 from deepvm.lab.running.memory_node import MemoryNode
-from deepvm.lab.running.step_log import StepLog, replay_s
+from deepvm.lab.step_log import StepLog, replay_s
 from deepvm.lab.training.order import Order
 
 _LOG = "workers.log"
