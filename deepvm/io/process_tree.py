@@ -64,6 +64,14 @@ def _stopped() -> set[int]:
         found |= new
 
 
+def is_alive(pid: int) -> bool:
+    """Whether a process is there, and not only its exit code, which nobody has asked for yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
+
+
 def descendants(pid: int) -> set[int]:
     """The processes below a process, zombies included."""
     found, rest = set[int](), [pid]

@@ -13,7 +13,7 @@ from deepvm.catalog.documents.yaml_file import Lines, YamlFormat
 from deepvm.core.spelling import did_you_mean, joined
 from deepvm.errors import DataError
 from deepvm.io.user_dirs import data_folder
-from deepvm.lab.faults.fault import DiskFault, MachineFault, Strike, Target, When
+from deepvm.lab.faults.fault import DiskFault, Fault, MachineFault, Strike, Target, When, random_steps
 from deepvm.lab.faults.fault_registry import FAULTS, find_fault
 from deepvm.lab.records import ORCHESTRATED
 from deepvm.lab.strategies.strategy_registry import SHORT, STRATEGIES, find_strategy
@@ -260,7 +260,7 @@ def _run(matrix: MatrixFile, suite: Suite, variant: str, seed: int) -> Run:
         if isinstance(fault, DiskFault):
             disk[name] = when
         else:
-            strikes += fault.strikes(name, when, matrix.steps, world)
+            strikes += fault.strikes(name, when, matrix.steps, world, _first_step(matrix, fault))
     in_order = tuple(sorted(strikes, key=lambda one: (one.step, one.fault)))
     return Run(suite, variant, strategy, seed, worlds, in_order, disk)
 
@@ -268,6 +268,16 @@ def _run(matrix: MatrixFile, suite: Suite, variant: str, seed: int) -> Run:
 def reference_of(run: Run) -> Run:
     """The undisturbed training that a run is compared with, if its matrix has none."""
     return Run(Suite(run.suite.dataset, run.suite.model, CALM), NONE, None, run.seed, run.worlds[:1])
+
+
+def _first_step(matrix: MatrixFile, fault: Fault) -> int:
+    """From which step on a fault strikes at random: what damages a checkpoint needs one."""
+    return matrix.checkpoint_every + 1 if fault.damages else 1
+
+
+def _strategy_of(variant: str) -> str | None:
+    """The strategy of a variant that can fail; None for the others."""
+    return None if variant == NONE or variant in REFERENCES else SHORT.get(variant, variant)
 
 
 def _faults(failures: Any) -> Iterator[tuple[str, Strikes]]:
@@ -385,8 +395,13 @@ def _impossible_strikes(found: MatrixFile, lines: Lines, name: str, fault: str, 
         yield f"{lines.said(*path)}there is no rank {given.rank}: there are {world}"
     if not isinstance(kind, DiskFault) and not (given.at or given.count):
         yield f"{lines.said(*path)}neither at nor count: it would never strike"
-    if given.count >= found.steps:
-        yield f"{lines.said(*path)}{given.count} failures do not fit into {found.steps} steps"
+    room = len(random_steps(found.steps, _first_step(found, kind)))
+    if given.count > room:
+        yield f"{lines.said(*path)}{given.count} failures do not fit into the {room} steps that they are drawn from"
+    if given.target == Target.WRITE.value and given.rank:
+        alone = [v for v in found.variants if (s := _strategy_of(v)) and not find_strategy(s).all_ranks_write]
+        if alone:
+            yield f"{lines.said(*path)}of {alone[0]} rank 0 alone writes"
 
 
 FORMAT = YamlFormat(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from deepvm.errors import DataError
 from deepvm.lab.matrix import CALM
-from deepvm.lab.records import Records
+from deepvm.lab.records import SUPERVISOR, Records
 
 _T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 """Student's t at 97.5 %, for 1 to 15 degrees of freedom; then the first terms of its expansion at the normal's."""
@@ -57,9 +57,12 @@ class Cost:
     Attributes:
         run: its name. goodput: steps a second, each counted once (eq. 6). compute_s: of steps, those done again
             included. repeated_s: of steps that another attempt did again. snapshot_s, write_s: while training waited.
-            stall_s: for which checkpoints held training up in all. background_s: writes beside the training. detect_s,
-            restart_s, restore_s, replay_s: parts of the recovery. loss_difference: mean absolute difference of the
-            losses from those of an undisturbed run; None without one.
+            drain_s: behind the last step, until what was in flight had been written. stall_s: for which checkpoints
+            held training up in all, that included. background_s: writes beside the training. checkpoints: that were
+            made; skipped: that were due, and skipped or given up. detect_s, restart_s, restore_s, replay_s: parts of
+            the recovery, as far as they are known; None if there was one, and no time of it is known. known: how many
+            times of each part are. loss_difference: mean absolute difference of the losses from those of an undisturbed
+            run; None without one, or if a loss is no number, and the run has ``diverged``.
     """
 
     run: str
@@ -74,12 +77,17 @@ class Cost:
     snapshot_s: float
     write_s: float
     background_s: float
+    drain_s: float
     stall_s: float
-    detect_s: float
-    restart_s: float
-    restore_s: float
-    replay_s: float
+    checkpoints: int
+    skipped: int
+    detect_s: float | None
+    restart_s: float | None
+    restore_s: float | None
+    replay_s: float | None
+    known: Mapping[str, int]
     loss_difference: float | None = None
+    diverged: bool = False
 
 
 def cost_of(run: Records, *, passed: bool, undisturbed: Records | None = None) -> Cost:
@@ -87,16 +95,22 @@ def cost_of(run: Records, *, passed: bool, undisturbed: Records | None = None) -
     supervisor, rows = run.supervisor, run.checkpoints
     try:
         wall_s = float(supervisor["wall_s"])
+        if not 0 < wall_s < math.inf:
+            raise DataError(f"{run.folder / SUPERVISOR}: damaged: a run cannot take {wall_s:g} s")
         steps = run.steps.get(0, ())
         compute_s = sum(row["seconds"] for row in steps)
         counted_s = sum(row["seconds"] for (_, rank), row in run.owners.items() if not rank)
-        parts = {key: sum(a.get(key) or 0.0 for a in supervisor["attempts"]) for key in _RECOVERY}
+        parts = {key: [a[key] for a in supervisor["attempts"] if key in a] for key in _RECOVERY}
+        known = {key: [one for one in times if one is not None] for key, times in parts.items()}
+        recovery = {key: sum(known[key]) if known[key] or not times else None for key, times in parts.items()}
+        drain_s = sum(row["seconds"] for row in run.events(0) if row["event"] == "closed")
+        diverged = not all(math.isfinite(row["loss"]) for row in run.owners.values())
         return Cost(
             run=run.folder.name,
             variant=str(run.config["variant"]),
             seed=int(run.config["seed"]),
             passed=passed,
-            goodput=run.config["steps"] / wall_s if wall_s else 0.0,
+            goodput=run.config["steps"] / wall_s,
             wall_s=wall_s,
             restarts=int(supervisor["restarts"]),
             compute_s=compute_s,
@@ -104,9 +118,14 @@ def cost_of(run: Records, *, passed: bool, undisturbed: Records | None = None) -
             snapshot_s=sum(row["snapshot_s"] for row in rows),
             write_s=sum(row["foreground_s"] + row["enqueue_s"] for row in rows),
             background_s=sum(row["background_s"] for row in rows),
-            stall_s=sum(row["stall_s"] for row in rows),
-            loss_difference=None if undisturbed is None else _loss_difference(run, undisturbed),
-            **parts,
+            drain_s=drain_s,
+            stall_s=sum(row["stall_s"] for row in rows) + drain_s,
+            checkpoints=sum(not row["error"] for row in rows),
+            skipped=sum(bool(row["error"]) for row in rows),
+            known={key: len(times) for key, times in known.items()},
+            loss_difference=None if undisturbed is None or diverged else _loss_difference(run, undisturbed),
+            diverged=diverged,
+            **recovery,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{run.folder}: damaged: {type(error).__name__}: {error}") from None
@@ -116,6 +135,7 @@ def _loss_difference(run: Records, undisturbed: Records) -> float | None:
     """Mean over the steps of rank 0 that both have done."""
     pairs = [(row, undisturbed.owners.get((step, 0))) for (step, rank), row in run.owners.items() if not rank]
     found = [abs(one["loss"] - other["loss"]) for one, other in pairs if other is not None]
+    found = [one for one in found if math.isfinite(one)]  # the undisturbed run may have diverged
     return statistics.fmean(found) if found else None
 
 

@@ -75,7 +75,7 @@ BAD = {
         "line 5: failures.base.exit[0]: 0 cannot be used; allowed: steps from 1 on",
     ),
     "never": (HEAD.replace("[40, 80]", "{}"), "line 5: failures.base.exit: neither at nor count"),
-    "too many": (HEAD.replace("[40, 80]", "{count: 120}"), "120 failures do not fit into 120 steps"),
+    "too many": (HEAD.replace("[40, 80]", "{count: 120}"), "120 failures do not fit into the 96 steps"),
     "no option": (HEAD.replace("[40, 80]", "{at: [40], mbps: 3}"), "failures.base.exit.mbps: exit has no mbps"),
     "no rank": (HEAD.replace("[40, 80]", "{at: [40], rank: 2}"), "there is no rank 2: there are 2"),
     "share": (HEAD.replace("exit: [40, 80]", "eio: 1.5"), "failures.base.eio: 1.5 cannot be used"),
@@ -97,6 +97,10 @@ BAD = {
     "nothing to damage": (
         HEAD.replace("exit: [40", "torn: [19"),
         "base.torn: at step 19 there is no checkpoint to damage",
+    ),
+    "rank that does not write": (
+        HEAD.replace("exit: [40, 80]", "kill: {at: [40], target: write, rank: 1}"),
+        "line 5: failures.base.kill: of blk rank 0 alone writes",
     ),
     "no node": (HEAD.replace("exit: [40, 80]", "node: [40]"), "line 5: failures.base: no variant can meet it"),
     "nobody fails": (with_line("variants", "variants: [none]"), "line 5: failures.base: no variant can meet it"),
@@ -215,7 +219,7 @@ def test_random_kills_are_the_same_for_the_same_seed(count: int, one: int, other
     first = strikes(one)
     assert first == strikes(one) and (first != strikes(other) or one == other or count < 3)
     steps = [strike.step for strike in first]  # type: ignore[attr-defined]
-    assert len(set(steps)) == count and all(0 < step < 120 for step in steps) and steps == sorted(steps)
+    assert len(set(steps)) == count and all(0 < step <= 96 for step in steps) and steps == sorted(steps)
 
 
 def test_repeats_are_killed_at_other_moments() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +17,8 @@ from support.lab.made_folder import make
 
 from deepvm.errors import DataError
 from deepvm.lab.checked import check
-from deepvm.lab.results import Estimate, SuiteResult, suites_of
+from deepvm.lab.results import Cost, Estimate, SuiteResult, suites_of
+from deepvm.reports.lab.findings import part_s, recovery_s
 
 VALUES = st.lists(st.floats(1e-3, 1e6), min_size=2, max_size=60)
 
@@ -116,3 +119,59 @@ def test_damaged_records_are_said(tmp_path: Path) -> None:
     log.write_text(log.read_text().replace("stall_s", "stalled_s"))
     with pytest.raises(DataError, match="late-ovl-s0: damaged: KeyError: 'stall_s'"):
         suites(tmp_path)
+
+
+BLK = "tokens-gpt-tiny-late-blk-s0"
+
+
+def edit(out: Path, name: str, change: Callable[[Any], None]) -> Cost:
+    """The cost of a run of which a document was changed, for the run of blocking late failures."""
+    file = out / "runs" / BLK / name
+    document = json.loads(file.read_text())
+    change(document)
+    file.write_text(json.dumps(document))
+    return suites(out)["late"].variants["blk"][0]
+
+
+def append(out: Path, name: str, row: dict[str, Any]) -> Cost:
+    with (out / "runs" / BLK / name).open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    return suites(out)["late"].variants["blk"][0]
+
+
+def test_what_is_written_behind_the_last_step_stalls_too(tmp_path: Path) -> None:
+    before = suites(make(tmp_path, seeds=(0,)))["late"].variants["blk"][0]
+    assert before.drain_s == 0
+    cost = append(
+        tmp_path, "worker_0.jsonl", {"event": "closed", "attempt": 2, "rank": 0, "time": 1.0, "seconds": 0.25}
+    )
+    assert cost.drain_s == 0.25 and cost.stall_s == pytest.approx(before.stall_s + 0.25)
+
+
+def test_checkpoints_that_were_skipped_are_counted(tmp_path: Path) -> None:
+    before = suites(make(tmp_path, seeds=(0,)))["late"].variants["blk"][0]
+    assert (before.checkpoints, before.skipped) == (3, 0)
+    row = made_folder.checkpoint_row(2, 12, "blocking", 0.0, 1.0)
+    cost = append(tmp_path, "checkpoint_rank0.jsonl", {**row, "error": "skipped"})
+    assert (cost.checkpoints, cost.skipped) == (3, 1)
+
+
+def test_parts_that_are_not_known_are_not_zero(tmp_path: Path) -> None:
+    make(tmp_path, seeds=(0,))
+
+    def forget(number: int) -> Callable[[Any], None]:
+        return lambda found: found["attempts"][number].update(detect_s=None)
+
+    one = edit(tmp_path, "supervisor.json", forget(0))
+    assert one.detect_s == pytest.approx(made_folder.DETECT_S) and one.known["detect_s"] == 1
+    assert part_s(one, "detect") == pytest.approx(made_folder.DETECT_S)
+    assert part_s(one, "restart") == pytest.approx(made_folder.RESTART_S) and one.known["restart_s"] == 2
+    none = edit(tmp_path, "supervisor.json", forget(1))
+    assert none.detect_s is None and part_s(none, "detect") is None and recovery_s(none) is None
+
+
+@pytest.mark.parametrize("wall_s", [0, -1.0, math.nan, math.inf])
+def test_a_run_that_took_no_time_is_damaged(tmp_path: Path, wall_s: float) -> None:
+    make(tmp_path, seeds=(0,))
+    with pytest.raises(DataError, match=f"{BLK}/supervisor.json: damaged: a run cannot take"):
+        edit(tmp_path, "supervisor.json", lambda found: found.update(wall_s=wall_s))

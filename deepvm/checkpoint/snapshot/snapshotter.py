@@ -278,6 +278,7 @@ class Snapshotter:
         sources = [as_bytes(s) if n in late else None for n, s in enumerate(parts.storages)]
         slot.copy(sources, [n for n, piece in enumerate(slot.pieces) if piece.storage in late])
         rank, layout = self._ranks.rank, self.layout.shares
+        handle.size = layout.size
         shard = Shard(
             self._job, handle.version, rank, layout, slot.view, home=slot.home, best=handle.best, attempt=self._attempt
         )

@@ -36,7 +36,7 @@ class Handle:
             with this machine.
         stall_s: seconds for which it stalled training. times: seconds from the start to each of the above.
         skipped: there was no free slot. best: the training marked it as the best. tell: called with each event.
-        refused: why a tier did not take it, None if all have or may.
+        refused: why a tier did not take it, None if all have or may. size: its bytes, 0 before it is sent.
     """
 
     version: int
@@ -50,6 +50,7 @@ class Handle:
     skipped: bool = False
     best: bool = False
     refused: BaseException | None = None
+    size: int = 0
     tell: Callable[..., None] = field(default=lambda event, **facts: None, repr=False)
     _start: float = field(default_factory=time.perf_counter)
 

@@ -11,7 +11,6 @@ import http.client
 import logging
 import math
 import os
-import socket
 import threading
 import time
 import traceback
@@ -24,6 +23,7 @@ from deepvm.core.preemption.savepolicy import Never, SaveFacts, parse_policy
 from deepvm.io.agent_board import BOARD, Board, RankWord, SaveReason, Scheduled, Word
 from deepvm.io.agent_link import EPOCH
 from deepvm.io.failpoints import point
+from deepvm.io.free_port import free_port
 from deepvm.jobs.agent.backups import LAST_S, Backups, Others
 from deepvm.jobs.agent.controller_client import LINE, ControllerClient, Orders, Reporter, Unheard
 from deepvm.jobs.agent.notices import MetadataError, NoticeSource
@@ -165,7 +165,7 @@ class Agent:
             "spare": trainers is not None and trainers.warm,
             "preparing": doing,
             "address": around.address,
-            "port": _free_port(),
+            "port": free_port(),
             "idle_s": self._progress.idle_s,
             "printed_s": self._progress.printed_s,
             "longest_s": self._progress.longest_s,
@@ -552,10 +552,3 @@ class Agent:
         if not message["rank"]:
             self._reporter.add("started", generation=self._running, version=self._base)
         return {} if found is None else {"path": str(found.path), "step": found.step}
-
-
-def _free_port() -> int:
-    """A port that nobody uses now."""
-    with socket.socket() as found:
-        found.bind(("", 0))
-        return int(found.getsockname()[1])

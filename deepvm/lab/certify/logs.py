@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from deepvm.io.line_tail import LineTail
 from deepvm.lab.records import read_lines
 
 Row = Mapping[str, Any]
@@ -53,20 +54,14 @@ class Tail:
 
     def __init__(self, folder: Path) -> None:
         """Begin at the first lines."""
-        self._folder, self._read = folder, dict[Path, tuple[int, bytes]]()
+        self._folder, self._tails = folder, dict[Path, LineTail]()
 
     def new(self) -> list[tuple[int, bytes]]:
         """(rank, line) of each whole line that was not there at the last call."""
         found: list[tuple[int, bytes]] = []
         for path in self._folder.iterdir():
             name = _NAME.fullmatch(path.name)
-            if name is None:
-                continue
-            offset, rest = self._read.get(path, (0, b""))
-            with path.open("rb") as file:
-                file.seek(offset)
-                data = file.read()
-            *lines, rest = (rest + data).split(b"\n")
-            self._read[path] = offset + len(data), rest
-            found += [(int(name[2]), line) for line in lines]
+            if name is not None:
+                tail = self._tails.setdefault(path, LineTail(path))
+                found += [(int(name[2]), line) for line in tail.new()]
         return found

@@ -57,7 +57,21 @@ class Subject:
         return DIR in self.script.read_text(encoding="utf-8", errors="replace")
 
     def prepare(self, run: Path) -> None:
-        """Make the folder of a run. Raises RequestError: the current folder is too large to be copied."""
+        """Make the folder of a run.
+
+        Raises:
+            RequestError: the current folder is too large to be copied; or the file of final parameters is there before
+                the script has started, and is not a copy.
+        """
+        self._make(run)
+        final, inside = self.final_file(run), (run / "out").resolve()
+        if not self.final or not os.path.lexists(final):
+            return
+        if not final.parent.resolve().is_relative_to(inside):
+            raise RequestError("final", self.final, "a file that is not there before the script starts: below {out}")
+        final.unlink()  # of another training: who does not write it must not pass with it
+
+    def _make(self, run: Path) -> None:
         (run / "hook").mkdir(parents=True)
         (run / "hook" / "sitecustomize.py").write_text(_SITE.format(probe=str(Path(probe.__file__).resolve())))
         if self.stays:

@@ -17,7 +17,9 @@ class _Damaged(Fault):
         victim.kill_all()
         found = [path for path in newest_checkpoint(victim.folder) if path.stat().st_size]
         if found:
-            self.damage(max(found, key=lambda path: path.stat().st_size))
+            largest = max(found, key=lambda path: path.stat().st_size)
+            self.damage(largest)
+            victim.broken.append(str(largest.relative_to(victim.folder)))
 
     @abstractmethod
     def damage(self, path: Path) -> None:
@@ -37,7 +39,7 @@ class Flipped(_Damaged):
     """One bit in the middle of the file has changed, as on a disk that has lost it silently."""
 
     def damage(self, path: Path) -> None:
-        """Change the bit; the file's times stay."""
+        """Change the bit."""
         at = path.stat().st_size // 2
         with path.open("r+b") as file:
             file.seek(at)

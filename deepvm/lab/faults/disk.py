@@ -70,12 +70,12 @@ class FaultyDisk:
         self._folder, self._faults, self._note = os.path.realpath(folder), faults, note
         self._rng = random.Random(faults.seed)
         self._lock = threading.Lock()
-        self._kill = False
+        self._kill = ""
         self._pending = {name for name in ("EIO", "ENOSPC") if faults.first and getattr(faults, name.lower())}
 
-    def kill_at_next_write(self) -> None:
-        """End the process in the middle of the next write of a checkpoint."""
-        self._kill = True
+    def kill_at_next_write(self, key: str) -> None:
+        """End the process in the middle of the next write of a checkpoint, as the failure ``key``."""
+        self._kill = self._kill or key
 
     def install(self) -> None:
         """Replace the functions, for as long as the process lives."""
@@ -94,7 +94,7 @@ class FaultyDisk:
                 return real(descriptor, data, *rest)
             if self._kill:
                 real(descriptor, memoryview(data).cast("B")[: size // 2], *rest)
-                self._note("killed-in-write")
+                self._note("killed-in-write", key=self._kill)
                 os.kill(os.getpid(), signal.SIGKILL)
             if self._faults.mbps is not None:
                 time.sleep(size / (self._faults.mbps * 1e6))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
@@ -56,6 +56,11 @@ class Strike:
         """Its name in records, unique in a run."""
         return f"{self.fault}-{self.step}-{self.rank}"
 
+    @staticmethod
+    def fault_in(key: str) -> str:
+        """The fault in such a name."""
+        return key.rpartition("-")[0].rpartition("-")[0]
+
     def document(self) -> dict[str, Any]:
         """For files."""
         return {**asdict(self), "target": self.target.value}
@@ -97,8 +102,8 @@ class Worker(Protocol):
 class Disk(Protocol):
     """The disk under a worker's checkpoints."""
 
-    def kill_at_next_write(self) -> None:
-        """End the process in the middle of the next write of a checkpoint."""
+    def kill_at_next_write(self, key: str) -> None:
+        """End the process in the middle of the next write of a checkpoint, as the failure ``key``."""
 
 
 class Victim(Protocol):
@@ -106,6 +111,8 @@ class Victim(Protocol):
 
     folder: Path
     """of the run"""
+    broken: list[str]
+    """files that were damaged, by their names below the run's folder"""
 
     def workers(self) -> Sequence[int]:
         """Processes of the ranks, in their order."""
@@ -118,6 +125,9 @@ class Victim(Protocol):
 
     def restart_node(self, down_s: float) -> None:
         """Kill the memory node, and start an empty one after ``down_s``."""
+
+    def later(self, seconds: float, action: Callable[[], None]) -> None:
+        """Do something after so many seconds, while the run is watched all the time."""
 
 
 @runtime_checkable
@@ -150,13 +160,20 @@ class Fault:
     announced: ClassVar[bool] = False
     """Whether it is told beforehand, so that no step need be lost."""
 
-    def strikes(self, name: str, when: When, steps: int, world: int) -> Iterator[Strike]:
-        """The failures of a run; random ones are the same for the same seed."""
+    def strikes(self, name: str, when: When, steps: int, world: int, first: int = 1) -> Iterator[Strike]:
+        """The failures of a run; random ones are the same for the same seed.
+
+        Those are drawn from step ``first`` to 80 % of the steps: after that training may end before they strike. In a
+        write rank 0 is hit if no rank is given, because with most strategies no other one writes.
+        """
         rng = random.Random(f"{name}-{when.seed}")
-        drawn = sorted(rng.sample(range(1, steps), min(when.count, steps - 1))) if when.count else ()
+        among = random_steps(steps, first)
+        drawn = sorted(rng.sample(among, min(when.count, len(among)))) if when.count else ()
         seconds = self.seconds if when.seconds is None else when.seconds
         for step in (*when.at, *drawn):
-            rank = when.rank if when.rank is not None else rng.randrange(world) if drawn else 0
+            rank = when.rank
+            if rank is None:
+                rank = rng.randrange(world) if drawn and when.target is not Target.WRITE else 0
             delay_s = rng.random() * _WITHIN_S if drawn and self.moment is None else 0.0
             yield Strike(name, step, rank, when.target, seconds, delay_s)
 
@@ -186,6 +203,9 @@ class MachineFault(Fault):
         """Do it to a job."""
 
 
+STRUCK = ("strike", "killed-in-write")
+"""Events of a worker that say that it was hit; between ``armed`` and the second of them it only waits to be."""
+_LAST_PER_CENT = 80
 _WITHIN_S = 0.2
 """Kills at random moments come so long after a step at most: steps of the lab are shorter."""
 
@@ -199,6 +219,11 @@ class DiskFault(Fault):
     def disk(self, when: When, seed: int) -> Any:
         """What :mod:`deepvm.lab.faults.disk` puts between a worker and its checkpoints."""
 
-    def strikes(self, name: str, when: When, steps: int, world: int) -> Iterator[Strike]:
+    def strikes(self, name: str, when: When, steps: int, world: int, first: int = 1) -> Iterator[Strike]:
         """None at a step."""
         return iter(())
+
+
+def random_steps(steps: int, first: int = 1) -> range:
+    """At which of so many steps random failures strike, none before ``first``."""
+    return range(first, max(steps * _LAST_PER_CENT // 100, 1) + 1)

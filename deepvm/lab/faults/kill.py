@@ -7,6 +7,7 @@ import os
 import signal
 from typing import ClassVar
 
+from deepvm.errors import RequestError
 from deepvm.lab.faults.fault import Fault, Moment, Strike, Target, Victim, Worker
 
 
@@ -24,14 +25,24 @@ class Kill(Fault):
 
     def strike_in_worker(self, strike: Strike, worker: Worker) -> None:
         """End the process in the middle of its next write of a checkpoint."""
-        worker.disk.kill_at_next_write()
+        worker.disk.kill_at_next_write(strike.key)
 
     def strike_from_outside(self, strike: Strike, victim: Victim) -> None:
-        """Kill; one that is gone meanwhile is killed enough."""
+        """Kill; one that is gone meanwhile is killed enough.
+
+        Raises:
+            RequestError: the launcher has no process of its own, and is to be killed.
+        """
         if strike.target is Target.MACHINE:
             victim.kill_all()
             return
-        agent = victim.agent()
-        process = agent if strike.target is Target.AGENT and agent is not None else victim.workers()[strike.rank]
+        process = _agent(victim) if strike.target is Target.AGENT else victim.workers()[strike.rank]
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
+
+
+def _agent(victim: Victim) -> int:
+    agent = victim.agent()
+    if agent is None:
+        raise RequestError("target", "agent", "another target: this launcher has no process beside the ranks")
+    return agent

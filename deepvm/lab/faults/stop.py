@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 from typing import ClassVar
 
 from deepvm.lab.faults.fault import Fault, Strike, Victim
@@ -19,9 +18,12 @@ class Stop(Fault):
     seconds = 1.0
 
     def strike_from_outside(self, strike: Strike, victim: Victim) -> None:
-        """Stop it, wait, and let it go on."""
+        """Stop it, and let it go on after a while, in which it may be taken for dead."""
         process = victim.workers()[strike.rank]
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process, signal.SIGSTOP)
-            time.sleep(strike.seconds)
-            os.kill(process, signal.SIGCONT)
+        _signal(process, signal.SIGSTOP)
+        victim.later(strike.seconds, lambda: _signal(process, signal.SIGCONT))
+
+
+def _signal(process: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, number)

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 from deepvm.errors import DeepVMError
-from deepvm.io.process_tree import become_subreaper, descendants, end_descendants, follow_parent
+from deepvm.io.process_tree import become_subreaper, descendants, end_descendants, follow_parent, is_alive
 from deepvm.jobs.controller.controller import Controller
 from deepvm.jobs.decisions.states import Job
 from deepvm.jobs.history.history import History
@@ -69,14 +69,7 @@ def _living() -> list[int]:
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
-    return sorted(pid for pid in descendants(os.getpid()) if not _is_zombie(pid))
-
-
-def _is_zombie(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("Z", "X")
-    except OSError:
-        return True
+    return sorted(pid for pid in descendants(os.getpid()) if is_alive(pid))
 
 
 def _restarted(place: JobPlace, controller: int, down_s: float) -> int:

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 from deepvm.errors import DataError
@@ -19,6 +18,7 @@ from deepvm.io.atomic_write import write_bytes
 from deepvm.jobs.decisions.states import Job
 from deepvm.lab.audit.job_leftovers import left_by
 from deepvm.lab.faults.fault_registry import find_fault
+from deepvm.lab.later import Later
 from deepvm.lab.orchestrated.control import RESTART
 from deepvm.lab.orchestrated.job import ORDER, JobPlace, job_document, write_job
 from deepvm.lab.orchestrated.machines import JobMachines
@@ -26,30 +26,10 @@ from deepvm.lab.orchestrated.rank import PLACED
 from deepvm.lab.orchestrated.record import JobRecord
 from deepvm.lab.plan import Plan, StoppedError
 from deepvm.lab.records import EVENTS, SUPERVISOR, events_of, read_lines, steps_of
+from deepvm.lab.step_log import StepLog
 from deepvm.lab.training.order import Order
 
 _LOOK_S, _STUCK_S, _GONE_S = 0.01, 240.0, 15.0
-
-
-class _Log:
-    """The last line of a rank's log of steps, which grows."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._offset, self._rest = path, 0, b""
-        self.attempt, self.done = -1, 0
-
-    def look(self) -> bool:
-        """Whether there is something new."""
-        with contextlib.suppress(FileNotFoundError), self._path.open("rb") as file:
-            file.seek(self._offset)
-            data = file.read()
-            self._offset += len(data)
-            *lines, self._rest = (self._rest + data).split(b"\n")
-            if lines:
-                row = json.loads(lines[-1])
-                self.attempt, self.done = row["attempt"], row["global_step"] + 1
-                return True
-        return False
 
 
 class JobSupervisor:
@@ -58,9 +38,11 @@ class JobSupervisor:
     def __init__(self, plan: Plan, stopping: threading.Event | None = None) -> None:
         """Start nothing yet; once ``stopping`` is set, the run is given up."""
         self._plan, self._stopping, self._place = plan, stopping or threading.Event(), JobPlace(plan.folder)
-        self._logs = [_Log(plan.folder / steps_of(rank)) for rank in range(plan.config["world"])]
+        self._logs = [StepLog(plan.folder / steps_of(rank)) for rank in range(plan.config["world"])]
         self._outside = [one for one in plan.strikes if find_fault(one.fault).moment_of(one) is None]
         self._struck: dict[str, tuple[float, int]] = {}
+        self._broken: dict[int, list[str]] = {}
+        self._later = Later()
         self._ending = -1
         """The newest attempt that a failure was to end."""
         self._process: subprocess.Popen[bytes] | None = None
@@ -102,6 +84,7 @@ class JobSupervisor:
         while self._process.poll() is None and time.monotonic() - moved < _STUCK_S:
             if self._stopping.is_set():
                 raise StoppedError
+            self._later.do_due()
             if any([log.look() for log in self._logs]) or self._strike():
                 moved = time.monotonic()
             time.sleep(_LOOK_S)
@@ -115,12 +98,18 @@ class JobSupervisor:
         fault, log = find_fault(strike.fault), self._logs[strike.rank]
         if log.attempt != attempt or log.done < strike.step or (fault.ends and attempt <= self._ending):
             return False
-        machines = JobMachines(self._plan.folder, self._place, self._placed(attempt), strike.rank, self._restart)
-        time.sleep(strike.delay_s)
+        placed = self._placed(attempt)
+        machines = JobMachines(self._plan.folder, self._place, placed, strike.rank, self._restart, self._later.add)
+        if self._stopping.wait(strike.delay_s):
+            raise StoppedError
+        assert self._process is not None
+        if self._process.poll() is not None:  # it comes too late, and stays planned
+            return False
         self._struck[strike.key] = time.time(), attempt
         self._ending = attempt if fault.ends else self._ending
         self._outside.remove(strike)
         fault.strike_from_outside(strike, machines)
+        self._broken.setdefault(attempt, []).extend(machines.broken)
         return True
 
     def _placed(self, attempt: int) -> dict[int, str]:
@@ -167,7 +156,7 @@ class JobSupervisor:
         with (folder / "workers.log").open("ab") as log:
             for path in place.logs:
                 log.write(path.read_bytes())
-        record = JobRecord(folder, self._plan.config, events, self._struck, done)
+        record = JobRecord(folder, self._plan.config, events, self._struck, done, self._broken)
         left = json.loads(place.left.read_bytes()) if place.left.exists() else []
         found = {**record.document(began, ended), "left": left, "why": why}
         write_bytes(folder / SUPERVISOR, json.dumps(found, indent=1).encode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from deepvm.io.process_tree import descendants
@@ -25,7 +25,8 @@ class JobMachines:
 
     Attributes:
         folder: of the run. place: of its job. placed: the machine of each rank of the generation that runs.
-        rank: who is hit. restart: kills the job's controller, and starts another after so many seconds.
+        rank: who is hit. restart: kills the job's controller, and starts another after so many seconds. later: does
+            something after so many seconds. broken: files that were damaged, by their names below ``folder``.
     """
 
     folder: Path
@@ -33,6 +34,8 @@ class JobMachines:
     placed: Mapping[int, str]
     rank: int
     restart: Callable[[float], None]
+    later: Callable[[float, Callable[[], None]], None]
+    broken: list[str] = field(default_factory=list)
 
     def workers(self) -> Sequence[int]:
         """Processes of the ranks by their order, as this computer counts them: machines count by themselves."""

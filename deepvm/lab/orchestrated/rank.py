@@ -17,6 +17,7 @@ from torch import Tensor
 
 from deepvm.io.agent_board import AGENT
 from deepvm.io.agent_link import EPOCH
+from deepvm.lab.faults.fault import STRUCK
 from deepvm.lab.orchestrated.job import ORDER
 from deepvm.lab.records import Events, read_lines
 from deepvm.lab.training.order import Order
@@ -40,7 +41,7 @@ def order_of(run: Path, environ: Mapping[str, str]) -> Order:
     """What this rank is to do, in the job's generation; failures in workers that have struck do not come again."""
     order = Order.of(json.loads((run / ORDER).read_bytes()))
     rows = (row for path in run.glob("worker_*.jsonl") for row in read_lines(path))
-    struck = {row["key"] for row in rows if row["event"] == "strike"}
+    struck = {row["key"] for row in rows if row["event"] in STRUCK}
     memory = tuple(url for url in environ.get("DEEPVM_TIERS", "").split() if not url.startswith("file:"))
     left = [strike for strike in order.strikes if strike.key not in struck]
     return replace(order, attempt=int(environ[EPOCH]) - 1, strikes=left, tiers=memory)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from deepvm.jobs.history.history import MACHINE, EventRow
-from deepvm.lab.faults.fault import Fault
+from deepvm.lab.faults.fault import STRUCK, Fault, Strike
 from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.orchestrated.rank import PLACED
 from deepvm.lab.records import events_of, read_lines, steps_of
+from deepvm.lab.step_log import replay_s
 
 _GONE = ("suspect", "lost", "ended")
 
@@ -23,7 +24,8 @@ class JobRecord:
 
     Attributes:
         run: folder of the run. config: of the run. events: of the job, in their order. struck: when each failure from
-            outside struck, and in which attempt. done: whether the job has trained to its end.
+            outside struck, and in which attempt. done: whether the job has trained to its end. broken: files that were
+            damaged, by attempt.
     """
 
     run: Path
@@ -31,6 +33,7 @@ class JobRecord:
     events: Sequence[EventRow]
     struck: Mapping[str, tuple[float, int]]
     done: bool
+    broken: Mapping[int, Sequence[str]] = field(default_factory=dict)
 
     @cached_property
     def _ranks(self) -> range:
@@ -72,7 +75,7 @@ class JobRecord:
         placed = {row["rank"]: row["machine"] for row in rows if row["event"] == PLACED}
         restored = [row for row in rows if row["event"] == "restored"]
         until = reached if number + 1 < self.generations else int(self.config["steps"])
-        detected = self._detected(number, max(struck.values(), default=0.0))
+        detected = self._detected(number, max((struck[key] for key in causes if key in struck), default=0.0))
         facts: dict[str, Any] = {
             "attempt": number,
             "world": len(placed),
@@ -85,14 +88,14 @@ class JobRecord:
             "causes": causes,
             "struck": struck,
             "resumed_step": restored[0]["step"] if restored else None,
-            "steps_logged": bool(placed) and all(self._done(number, rank) for rank in placed),
             "reached_step": reached,
             "damaged": sum(row.get("checkpoints", 0) for row in rows if row["event"] == "damaged"),
             "disk_errors": sum(row["event"] == "disk" for row in rows),
+            "broken": list(self.broken.get(number, ())),
             "safe": self._safe(number),
         }
         if state != "completed":
-            facts["detect_s"] = detected - max(struck.values()) if struck else None
+            facts["detect_s"] = min((detected - struck[key] for key in causes if key in struck), default=None)
             if not self.done and number + 1 == self.generations:
                 facts["last_lines"] = self._last_lines()
         failed = [one for one in before if one["state"] != "completed"]
@@ -101,13 +104,17 @@ class JobRecord:
             ready = [row["time"] - row["seconds"] for row in restored]
             facts["restart_s"] = max(ready) - failed[-1]["detected"] if ready else None
             facts["restore_s"] = max((row["seconds"] for row in restored), default=None)
-            facts["replay_s"] = self._replayed(number, restored, max(one["reached_step"] for one in before))
+            facts["replay_s"] = replay_s(
+                (row for row in self._steps[0] if row["attempt"] == number),
+                restored,
+                max(one["reached_step"] for one in before),
+            )
         return facts
 
     def _struck_in(self, number: int) -> dict[str, float]:
         """The failures that struck in an attempt, and when."""
         found = {key: at for key, (at, attempt) in self.struck.items() if attempt == number}
-        rows = (row for row in self._workers if row["event"] == "strike" and row["attempt"] == number)
+        rows = (row for row in self._workers if row["event"] in STRUCK and row["attempt"] == number)
         return found | {row["key"]: row["time"] for row in rows}
 
     def _state(
@@ -141,7 +148,7 @@ class JobRecord:
         return {int(before.facts["generation"]) - 1 for before, event in pairs if event.kind == "hung"}
 
     def _fault(self, key: str) -> Fault:
-        return find_fault(key.rpartition("-")[0].rpartition("-")[0])
+        return find_fault(Strike.fault_in(key))
 
     def _done(self, number: int, rank: int) -> int:
         """Steps that were done when a rank logged its last one of an attempt; 0 without any."""
@@ -178,14 +185,6 @@ class JobRecord:
             if gone or (event.kind == "ended" and facts["code"]) or int(facts["generation"]) > number + 1:
                 return event.at_s
         return self.events[-1].at_s
-
-    def _replayed(self, number: int, restored: Iterable[Mapping[str, Any]], reached: int) -> float | None:
-        """How long the steps took that an earlier attempt had done already."""
-        since = max((row["time"] for row in restored), default=None)
-        if since is None:
-            return None
-        rows = (row for row in self._steps[0] if row["attempt"] == number and row["global_step"] < reached)
-        return max((row["time"] - since for row in rows), default=0.0)
 
     def _last_lines(self) -> list[str]:
         found = [line for event in self.events for line in event.facts.get("lines", ())]

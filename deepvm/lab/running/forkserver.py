@@ -15,8 +15,10 @@ from pathlib import Path
 
 from deepvm.io.process_tree import follow_parent
 from deepvm.lab.running.launcher import Attempt, Launcher
+from deepvm.lab.strategies.strategy_registry import STRATEGIES
 
 _GONE_S = 10.0
+_LOADED = ("deepvm.lab.training.trainer", "torch._dynamo")
 
 
 class Forkserver(Launcher):
@@ -29,7 +31,8 @@ class Forkserver(Launcher):
     def __init__(self) -> None:
         """Start nothing yet."""
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["deepvm.lab.training.trainer", "torch._dynamo"])
+        strategies = {one.partition(":")[0] for one in STRATEGIES.values()}  # else each start pays for those of others
+        self._context.set_forkserver_preload([*_LOADED, *sorted(strategies)])
         self._ready = False
         self._followed, self._alive = self._context.Pipe(duplex=False)
 
@@ -69,10 +72,6 @@ class _Forked(Attempt):
 
     def workers(self) -> Sequence[int]:
         return [process.pid or 0 for process in self._processes]
-
-    @property
-    def over(self) -> bool:
-        return all(process.exitcode is not None for process in self._processes)
 
     def kill_all(self) -> None:
         for process in self._processes:

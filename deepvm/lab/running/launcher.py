@@ -18,11 +18,6 @@ class Attempt(ABC):
     def workers(self) -> Sequence[int]:
         """Processes of the ranks in their order; those that have not said where they are yet are missing."""
 
-    @property
-    @abstractmethod
-    def over(self) -> bool:
-        """Whether no process of it is left, as far as the launcher knows."""
-
     def agent(self) -> int | None:
         """The launcher's own process on the machine, if it has one."""
         return None

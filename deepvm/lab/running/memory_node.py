@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from deepvm.errors import DataError
+from deepvm.io.free_port import free_port
 from deepvm.io.process_tree import follow_parent
 
 TOKEN = "token"
@@ -27,14 +28,17 @@ class MemoryNode:
         """Start nothing yet."""
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            self._port = int(found.getsockname()[1])
+        self._port = free_port("127.0.0.1")
 
     @property
     def url(self) -> str:
         """As a tier."""
         return f"tcp://127.0.0.1:{self._port}"
+
+    @property
+    def up(self) -> bool:
+        """Whether it was started, and not killed since."""
+        return self._process is not None
 
     def start(self) -> None:
         """Start it, empty. Raises DataError: it does not listen."""

@@ -6,29 +6,38 @@ thought dead changes nothing. Failures from outside strike on progress that a ra
 
 from __future__ import annotations
 
-import contextlib
 import json
-import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from deepvm.io.atomic_write import write_bytes
+from deepvm.io.free_port import free_port
+from deepvm.lab.faults.fault import STRUCK, Strike
 from deepvm.lab.faults.fault_registry import find_fault
+from deepvm.lab.later import Later
 from deepvm.lab.plan import Plan, StoppedError
 from deepvm.lab.records import SUPERVISOR, events_of, read_lines, steps_of
 from deepvm.lab.running.launcher import Attempt, Launcher
 from deepvm.lab.running.memory_node import MemoryNode
+from deepvm.lab.step_log import StepLog, replay_s
 from deepvm.lab.training.order import Order
 
+_LOG = "workers.log"
 _LOOK_S = 0.005
 _START_S = 180.0
 """For how long ranks may load torch and meet, on a machine that does other things."""
 _MOST_UNPLANNED = 2
 _TAIL = 20
+_LATEST = 0.9
+"""In this part of its steps an attempt meets with random failures, even if their moments come later."""
+_PORTS = 2
+"""Tries to find a port that nobody takes before rank 0 listens at it."""
+_TAKEN = b"EADDRINUSE"
+"""As torch says so."""
 
 
 @dataclass
@@ -38,11 +47,14 @@ class _Watched:
     folder: Path
     number: int
     world: int
+    until: int
     made: Attempt
     node: MemoryNode | None
     began: float
-    logs: list[_Tail] = field(default_factory=list)
+    later: Callable[[float, Callable[[], None]], None]
+    logs: list[StepLog] = field(default_factory=list)
     struck: dict[str, float] = field(default_factory=dict)
+    broken: list[str] = field(default_factory=list)
 
     def workers(self) -> Sequence[int]:
         return self.made.workers()
@@ -56,36 +68,11 @@ class _Watched:
     def restart_node(self, down_s: float) -> None:
         if self.node is not None:
             self.node.kill()
-            time.sleep(down_s)
-            self.node.start()
+            self.later(down_s, self.node.start)
 
     def done(self, rank: int) -> int:
         """Steps that a rank has done in this attempt and before."""
-        return self.logs[rank].last + 1
-
-
-class _Tail:
-    """The last step in a log that grows."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._offset, self._rest = path, path.stat().st_size if path.exists() else 0, b""
-        self.last, self.at = -1, 0.0
-
-    def look(self) -> bool:
-        """Whether there is something new."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                data = file.read()
-        except OSError:
-            return False
-        self._offset += len(data)
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            with contextlib.suppress(ValueError):
-                row = json.loads(line)
-                self.last, self.at = row["global_step"], row["time"]
-        return bool(lines)
+        return self.logs[rank].done
 
 
 class Supervisor:
@@ -99,6 +86,7 @@ class Supervisor:
         self._reached = 0
         self._node = MemoryNode(plan.folder) if plan.in_memory else None
         self._given_up: list[_Watched] = []
+        self._later = Later()
 
     def run(self) -> bool:
         """Run it to its end; whether it has got there. Leaves no process behind, whatever is raised."""
@@ -127,20 +115,27 @@ class Supervisor:
 
     def _attempt(self) -> dict[str, Any]:
         number, folder = len(self._attempts), self._plan.folder
+        while self._node is not None and not self._node.up:  # ranks do not begin without it
+            if self._stopping.wait(_LOOK_S):
+                raise StoppedError
+            self._later.do_due()
         world, until = self._world()
         order = Order(folder, number, self._plan.config, self._left, self._plan.disk, until, self._tiers())
         file = folder / f"order-{number}.json"
         write_bytes(file, json.dumps(order.document()).encode())
-        logs = [_Tail(folder / steps_of(rank)) for rank in range(world)]
-        began = time.time()
-        watched = _Watched(
-            folder, number, world, self._launcher.start(file, world, _free_port()), self._node, began, logs
-        )
-        try:
-            state, detected = self._watch(watched)
-        except BaseException:
-            watched.kill_all()
-            raise
+        for _ in range(_PORTS):
+            printed = _size(folder / _LOG)
+            logs = [StepLog(folder / steps_of(rank), at_end=True) for rank in range(world)]
+            began = time.time()
+            made = self._launcher.start(file, world, free_port("127.0.0.1"))
+            watched = _Watched(folder, number, world, until, made, self._node, began, self._later.add, logs)
+            try:
+                state, detected = self._watch(watched)
+            except BaseException:
+                watched.kill_all()
+                raise
+            if state != "failed" or watched.struck or not self._port_was_taken(watched, printed):
+                break
         if self._gives_up(state):
             self._given_up.append(watched)
         else:
@@ -149,6 +144,15 @@ class Supervisor:
         facts = self._facts(watched, state, detected, until)
         self._attempts.append(facts)
         return facts
+
+    def _port_was_taken(self, watched: _Watched, printed: int) -> bool:
+        """Whether ranks have not met because somebody else listens at their port; what they ``printed`` before."""
+        if any(row["event"] == "joined" for rank in range(watched.world) for row in self._events(watched, rank)):
+            return False
+        watched.kill_all()  # so that all is printed
+        with (watched.folder / _LOG).open("rb") as file:
+            file.seek(printed)
+            return _TAKEN in file.read()
 
     def _gives_up(self, state: str) -> bool:
         """Whether an attempt is taken for dead, and lives: a mistake that is made on purpose."""
@@ -171,17 +175,19 @@ class Supervisor:
         while True:
             if self._stopping.is_set():
                 raise StoppedError
+            self._later.do_due()
             for log in watched.logs:
                 if log.look():
                     moved, stepped = time.monotonic(), True
             if outside and watched.done(outside[0].rank) >= outside[0].step:
-                strike = outside.pop(0)
-                time.sleep(strike.delay_s)
-                watched.struck[strike.key] = time.time()
-                if self._gives_up("failed"):
-                    return "failed", time.time()
-                find_fault(strike.fault).strike_from_outside(strike, watched)
-                moved = time.monotonic()
+                strike = outside[0]
+                if self._in_time(watched, strike):  # else it stays planned
+                    outside.pop(0)
+                    watched.struck[strike.key] = time.time()
+                    if self._gives_up("failed"):
+                        return "failed", time.time()
+                    find_fault(strike.fault).strike_from_outside(strike, watched)
+                    moved = time.monotonic()
             codes = watched.made.exits()
             if any(code not in (None, 0) for code in codes):
                 return "failed", time.time()
@@ -191,17 +197,29 @@ class Supervisor:
                 return "hung", time.time()
             time.sleep(_LOOK_S)
 
+    def _in_time(self, watched: _Watched, strike: Strike) -> bool:
+        """Wait until a failure is to strike, at the latest near the end; whether ranks are still there then."""
+        moment = time.monotonic() + strike.delay_s
+        while all(code is None for code in watched.made.exits()):
+            for log in watched.logs:
+                log.look()
+            if time.monotonic() >= moment or watched.done(strike.rank) >= _LATEST * watched.until:
+                return True
+            if self._stopping.wait(_LOOK_S):
+                raise StoppedError
+        return False
+
     def _facts(self, watched: _Watched, state: str, detected: float, until: int) -> dict[str, Any]:
         """What an attempt was, and how long each part of the recovery before it took."""
         events = [list(self._events(watched, rank)) for rank in range(watched.world)]
         struck = dict(watched.struck)
-        for row in (row for rows in events for row in rows if row["event"] == "strike"):
+        for row in (row for rows in events for row in rows if row["event"] in STRUCK):
             struck[row["key"]] = row["time"]
         self._left = [one for one in self._left if one.key not in struck]
-        ends = [key for key in struck if find_fault(key.rpartition("-")[0].rpartition("-")[0]).ends]
+        ends = [key for key in struck if find_fault(Strike.fault_in(key)).ends]
         causes = ends if state != "completed" else []
         if state == "hung":
-            causes = causes or ["hang"]
+            causes = causes or self._lasting(struck, detected) or ["hang"]
         for log in watched.logs:
             log.look()
         restored = [row for rows in events for row in rows if row["event"] == "restored"]
@@ -217,35 +235,29 @@ class Supervisor:
             "causes": causes,
             "struck": struck,
             "resumed_step": restored[0]["step"] if restored else None,
-            "steps_logged": sum(log.last >= 0 for log in watched.logs) == watched.world,
-            "reached_step": max(log.last for log in watched.logs) + 1,
+            "reached_step": max(log.done for log in watched.logs),
             "damaged": sum(row.get("checkpoints", 0) for rows in events for row in rows if row["event"] == "damaged"),
             "disk_errors": sum(row["event"] == "disk" for rows in events for row in rows),
+            "broken": watched.broken,
         }
         if state != "completed":
-            facts["detect_s"] = detected - max(struck.values()) if causes and struck else None
+            facts["detect_s"] = min((detected - struck[key] for key in causes if key in struck), default=None)
         if before is not None and before["state"] != "completed":
             # until restoring begins: ranks are there, have met, and have data and model
             ready = [row["time"] - row["seconds"] for row in restored]
             facts["restart_s"] = max(ready) - before["detected"] if len(ready) == watched.world else None
             facts["restore_s"] = max((row["seconds"] for row in restored), default=None)
-            facts["replay_s"] = self._replayed(watched, restored)
+            rows = (row for row in read_lines(watched.folder / steps_of(0)) if row["attempt"] == watched.number)
+            facts["replay_s"] = replay_s(rows, restored, self._reached)
         if state == "failed" and not causes:
-            facts["last_lines"] = _last_lines(watched.folder / "workers.log")
+            facts["last_lines"] = _last_lines(watched.folder / _LOG)
         self._reached = max(self._reached, facts["reached_step"])
         return facts
 
-    def _replayed(self, watched: _Watched, restored: Sequence[Mapping[str, Any]]) -> float | None:
-        """How long the steps took that an earlier attempt had done already."""
-        if not restored:
-            return None
-        since = max(row["time"] for row in restored)
-        again = [
-            row["time"]
-            for row in read_lines(watched.folder / steps_of(0))
-            if row["attempt"] == watched.number and row["global_step"] < self._reached
-        ]
-        return max(again) - since if again else 0.0
+    def _lasting(self, struck: Mapping[str, float], at: float) -> list[str]:
+        """Failures that were still going on at a time, such as a rank that stands still."""
+        found = {one.key: one.seconds for one in self._plan.strikes if one.seconds}
+        return [key for key, since in struck.items() if since + found.get(key, 0.0) > at]
 
     def _events(self, watched: _Watched, rank: int) -> Iterator[dict[str, Any]]:
         return (row for row in read_lines(watched.folder / events_of(rank)) if row["attempt"] == watched.number)
@@ -262,14 +274,12 @@ class Supervisor:
         write_bytes(self._plan.folder / SUPERVISOR, json.dumps(document, indent=1).encode())
 
 
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
 def _last_lines(path: Path) -> list[str]:
     try:
         return path.read_text(errors="replace").splitlines()[-_TAIL:]
     except OSError:
         return []
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])

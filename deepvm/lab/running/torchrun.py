@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from deepvm.io.process_tree import descendants, follow_parent
+from deepvm.io.process_tree import descendants, follow_parent, is_alive
 from deepvm.lab.records import events_of, read_lines
 from deepvm.lab.running.launcher import Attempt, Launcher
 
@@ -70,13 +70,8 @@ class _Launched(Attempt):
     def agent(self) -> int | None:
         return self._process.pid
 
-    @property
-    def over(self) -> bool:
-        self._known |= descendants(self._process.pid)
-        return self._process.poll() is not None and not self._alive()
-
     def _alive(self) -> list[int]:
-        return [pid for pid in {*self._known, *self.workers()} if _is_alive(pid)]
+        return [pid for pid in {*self._known, *self.workers()} if is_alive(pid)]
 
     def kill_all(self) -> None:
         self._known |= descendants(self._process.pid)
@@ -87,13 +82,6 @@ class _Launched(Attempt):
         self._process.wait(_GONE_S)
         while self._alive() and time.monotonic() < until_s:
             time.sleep(_PAUSE_S)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except OSError:
-        return False
 
 
 def _main() -> None:

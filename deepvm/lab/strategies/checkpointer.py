@@ -17,6 +17,7 @@ _JOB = "lab"
 class Deepvm(Strategy):
     """``Checkpointer`` into a folder: it hooks into the optimizer, and a save needs no call."""
 
+    all_ranks_write: ClassVar[bool] = True
     heeds_orchestrator: ClassVar[bool] = True
 
     def __init__(self, state: State, setting: Setting) -> None:
@@ -37,6 +38,7 @@ class Deepvm(Strategy):
         )
         self._open: list[Handle] = []
         self._seen = 0
+        self._before_close: dict[int, float] = {}
 
     def restore(self) -> int:
         """The newest good version of all tiers."""
@@ -66,14 +68,15 @@ class Deepvm(Strategy):
             self._record(handle)
 
     def _record(self, handle: Handle) -> None:
-        row = CheckpointRow(handle.version, stall_s=handle.stall_s)
-        row.snapshot_s = handle.times.get("snapshot", 0.0)
-        row.background_s = max(handle.times.values(), default=0.0) - row.snapshot_s
+        stall_s = self._before_close.get(handle.version, handle.stall_s)
+        row = CheckpointRow(handle.version, snapshot_s=stall_s, stall_s=stall_s, bytes=handle.size)
+        row.background_s = max(max(handle.times.values(), default=0.0) - stall_s, 0.0)
         row.error = "skipped" if handle.skipped else "lost" if handle.lost else ""
         self.setting.record(row)
 
     def close(self) -> None:
-        """Finish what is in flight."""
+        """Finish what is in flight; who calls it measures for how long training waits, and no row has that again."""
+        self._before_close = {handle.version: handle.stall_s for handle in self._made.handles}
         self._made.close()
         self.stepped(self._made.version)
 

@@ -8,7 +8,7 @@ import shutil
 import time
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -31,6 +31,8 @@ _ERRORS = (Exception, CheckpointException)
 
 class Dcp(Strategy):
     """PyTorch's distributed checkpoint: a folder for each, which rank 0 renames when all parts are there."""
+
+    all_ranks_write: ClassVar[bool] = True
 
     def __init__(self, state: State, setting: Setting) -> None:
         """Refuse older attempts from now on."""
@@ -94,6 +96,7 @@ class Dcp(Strategy):
                 return int(name.rpartition("-")[2])
             if not self.state.rank:
                 self.setting.note("damaged", checkpoints=1)
+        self.state.optimizer.state.clear()  # DCP fills it with momentum of weight decay while it looks (torch 2.13)
         return 0
 
     def _load(self, folder: Path) -> bool:

@@ -17,10 +17,10 @@ class CheckpointRow:
     """A line of ``checkpoint_rank0.jsonl``: what one checkpoint has cost (ECRL 4.9, eq. 7). Times in seconds.
 
     Attributes:
-        step: steps done. snapshot_s: for a copy. foreground_s, background_s: for writing, while training waits and
-            while it goes on. enqueue_s: for handing it over. backpressure_s: until there was room for it in the queue.
-            stall_s: for which training has waited in all. bytes: written. retries: of failed writes. error: why it was
-            given up, empty if it is there.
+        step: steps done. snapshot_s: for a copy, while training waits. foreground_s, background_s: for writing, while
+            training waits and while it goes on. enqueue_s: for handing it over. backpressure_s: until there was room
+            for it in the queue. stall_s: for which training has waited in all. bytes: written. retries: of failed
+            writes. error: why it was given up, empty if it is there.
     """
 
     step: int
@@ -62,6 +62,8 @@ class Strategy(ABC):
 
     in_memory: ClassVar[bool] = False
     """Whether it needs a memory node."""
+    all_ranks_write: ClassVar[bool] = False
+    """Whether each rank writes to files, not rank 0 alone."""
     heeds_orchestrator: ClassVar[bool] = False
     """Whether the agent of ``deepvm run`` can ask it for a version."""
 

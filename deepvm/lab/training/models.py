@@ -100,7 +100,6 @@ MODELS: Mapping[str, Callable[[Samples, int, str, float], nn.Module]] = {
     "gpt-tiny": _gpt,
 }
 """By the names of matrix files: (samples, width, norm, dropout) -> model."""
-FOR_TOKENS = ("gpt-tiny",)
 WIDTHS = {"resnet8": 16, "resnet18": 64, "resnet50": 64, "gpt-tiny": 64}
 """Channels of the first layer, or the hidden size, if a matrix does not say."""
 

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 
 from deepvm.io.atomic_write import write_bytes
 from deepvm.lab.faults.disk import FaultyDisk, combined
-from deepvm.lab.faults.fault import DiskFault, Moment, Strike
+from deepvm.lab.faults.fault import DiskFault, Moment, Strike, Target
 from deepvm.lab.faults.fault_registry import find_fault
 from deepvm.lab.geometry import ResumableSampler, ids_hash
 from deepvm.lab.records import CHECKPOINTS, FINAL, Events, Lines, steps_of
@@ -141,7 +141,9 @@ class Trainer:
         if self._strategy is not None:
             if last < self.config["steps"] and not due(last, self.config["checkpoint_every"]):
                 self._strategy.save(last)
+            closing_s = time.perf_counter()
             self._strategy.close()
+            self.note("closed", seconds=time.perf_counter() - closing_s)
         if last == self.config["steps"] and not self.rank:
             write_bytes(self.order.folder / FINAL, f"{digest(self.state.module)}\n".encode())
         self.note("ended", step=last)
@@ -225,7 +227,7 @@ class Trainer:
             dist.barrier()
         for strike in here:
             if strike.rank == self.rank:
-                self.note("strike", key=strike.key)
+                self.note("armed" if strike.target is Target.WRITE else "strike", key=strike.key)
                 find_fault(strike.fault).strike_in_worker(strike, self)
 
 

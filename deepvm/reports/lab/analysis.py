@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from deepvm.lab.matrix import NONE, REFERENCES
 from deepvm.lab.results import Cost, Estimate, SuiteResult
 from deepvm.reports.lab import findings, published
-from deepvm.reports.lab.findings import BASE, Findings, estimate, passing
-from deepvm.reports.lab.results import interval_words, passed_words
+from deepvm.reports.lab.findings import BASE, Findings, estimate, part_s, passing
+from deepvm.reports.lab.results import COUNTS, interval_words, loss_words, passed_words, variant_document
 
 _OVL = "ovl"
 _METRICS: Mapping[str, Callable[[Cost], float]] = {
@@ -30,9 +30,10 @@ class Accepted:
     suite: SuiteResult
     runs: Mapping[str, Sequence[Cost]]
 
-    def mean(self, name: str, of: Callable[[Cost], float]) -> float | None:
-        """Of a variant; None if the matrix does not have it."""
-        return statistics.fmean(map(of, self.runs[name])) if self.runs.get(name) else None
+    def mean(self, name: str, of: Callable[[Cost], float | None]) -> float | None:
+        """Of the runs of a variant of which it is known; None without any."""
+        found = [value for cost in self.runs.get(name, ()) if (value := of(cost)) is not None]
+        return statistics.fmean(found) if found else None
 
     def ratio(self, name: str, other: str) -> Estimate | None:
         """Of goodputs, by seeds."""
@@ -190,7 +191,7 @@ def _pass_rate(found: Findings, name: str) -> float | None:
 
 
 def _loss(suites: Sequence[Accepted], name: str) -> float | None:
-    return _over(suites, lambda one: one.mean(name, lambda cost: cost.loss_difference or 0.0))
+    return _over(suites, lambda one: one.mean(name, lambda cost: cost.loss_difference))
 
 
 def _reference_note(found: Findings) -> str:
@@ -270,7 +271,7 @@ def _gain(ratio: Estimate | None) -> str:
         return "-"
     text = f"{ratio.mean - 1:+.4%}"
     if ratio.low is None or ratio.high is None:
-        return text
+        return f"{text} (n = {ratio.n})"
     return f"{text} ({ratio.low - 1:+.2%} to {ratio.high - 1:+.2%})"
 
 
@@ -301,10 +302,8 @@ def _variants(found: Findings) -> Iterator[str]:
     for suite in found.suites:
         for name, costs in suite.variants.items():
             good, ratio = passing(costs), suite.paired.get(f"{name}_over_{BASE}")
-            per_restart = [
-                [getattr(cost, f"{part}_s") / cost.restarts for cost in good if cost.restarts]
-                for part in findings.PARTS
-            ]
+            per_restart = [estimate(costs, lambda cost, part=part: part_s(cost, part)) for part in findings.PARTS]  # type: ignore[misc]
+            one = variant_document(costs)
             rows.append(
                 (
                     f"{suite.dataset}-{suite.model}-{suite.failure}",
@@ -312,12 +311,16 @@ def _variants(found: Findings) -> Iterator[str]:
                     f"{len(good)} of {len(costs)}",
                     interval_words(estimate(costs, lambda cost: cost.goodput), 3),
                     "-" if ratio is None else interval_words(ratio, 3),
+                    *("-" if one[key] is None else f"{one[key]:.4g}" for key in COUNTS),
                     interval_words(estimate(costs, lambda cost: cost.stall_s), 3),
-                    *(f"{statistics.fmean(values):.3f}" if values else "-" for values in per_restart),
+                    "-" if one["drain_s"] is None else f"{one['drain_s']:.3f}",
+                    *("-" if found is None else f"{found.mean:.3f}" for found in per_restart),
+                    loss_words(one, ".6g"),
                 )
             )
-    head = ["suite", "variant", "passed", "goodput, steps/s", "over blocking, paired", "stall, s"]
-    head += [f"{part}, s a restart" for part in findings.PARTS]
+    head = ["suite", "variant", "passed", "goodput, steps/s", "over blocking, paired", "saved", "skipped"]
+    head += ["stall, s", "of it behind the last step, s"]
+    head += [*(f"{part}, s a restart" for part in findings.PARTS), "loss difference"]
     calm = ", ".join((NONE, *REFERENCES))
     note = (
         f"Runs without failures ({calm}) are made once and stand in each suite of their model. "

@@ -18,10 +18,19 @@ from deepvm.reports.lab.analysis import analysis
 from deepvm.reports.lab.figures import write_figures
 from deepvm.reports.lab.findings import PARTS, Findings, estimate
 from deepvm.reports.lab.lab_page import PAGE, LabPage
-from deepvm.reports.lab.results import TIMES, interval_words, publishable, suite_document, variant_document
+from deepvm.reports.lab.results import (
+    COUNTS,
+    TIMES,
+    interval_words,
+    loss_words,
+    publishable,
+    ratio_words,
+    suite_document,
+    variant_document,
+)
 
 _NAMES = ("dataset", "model", "failure", "variant")
-_MEASURED = ("goodput", "restarts", *TIMES, *(f"{part}_s" for part in PARTS), "loss_difference")
+_MEASURED = ("goodput", "restarts", *TIMES, *COUNTS, *(f"{part}_s" for part in PARTS), "loss_difference")
 
 
 @dataclass(frozen=True)
@@ -95,21 +104,21 @@ def _markdown(found: Findings, suite: SuiteResult) -> list[str]:
         "",
         "Means over runs that pass all gates, with the 95 % interval of Student's t; times in seconds a run.",
         "",
-        "| variant | passed | goodput, steps/s | over blocking, paired | restarts | stall | write | snapshot | "
-        "detect | restart | restore | replay | loss difference |",
-        f"|{'---|' * 13}",
+        "| variant | passed | goodput, steps/s | over blocking, paired | restarts | saved | skipped | stall | drain | "
+        "write | snapshot | detect | restart | restore | replay | loss difference |",
+        f"|{'---|' * 16}",
     ]
     for name, costs in suite.variants.items():
         one, ratio = variant_document(costs), suite.paired.get(f"{name}_over_blk")
-        times = [*(one[key] for key in ("stall_s", "write_s", "snapshot_s")), *one["recovery_s"].values()]
+        times = [*(one[key] for key in ("stall_s", "drain_s", "write_s", "snapshot_s")), *one["recovery_s"].values()]
         cells = [
             name,
             f"{one['goodput']['n']} of {len(costs)}",
             interval_words(estimate(costs, lambda cost: cost.goodput), 3),
-            "-" if ratio is None else f"{interval_words(ratio, 3)}, n = {ratio.n}",
-            "-" if one["restarts"] is None else f"{one['restarts']:g}",
+            "-" if ratio is None else ratio_words(ratio),
+            *("-" if one[key] is None else f"{one[key]:.4g}" for key in ("restarts", *COUNTS)),
             *("-" if value is None else f"{value:.3f}" for value in times),
-            "-" if one["loss_difference"] is None else f"{one['loss_difference']:.6g}",
+            loss_words(one, ".6g"),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     left_out = found.left_out(suite)

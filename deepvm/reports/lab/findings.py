@@ -22,6 +22,7 @@ from deepvm.lab.records import ENVIRONMENT, Records, read_document
 from deepvm.lab.results import Cost, Estimate, SuiteResult, suites_of
 
 BASE = "blk"
+DIVERGED = "training diverged: some losses are not numbers"
 PARTS = ("detect", "restart", "restore", "replay")
 REFERENCES = {
     "ref-blk": "blocking checkpoints, no failures (ECRL's reference)",
@@ -37,15 +38,23 @@ def passing(costs: Sequence[Cost]) -> list[Cost]:
     return [cost for cost in costs if cost.passed]
 
 
-def estimate(costs: Sequence[Cost], of: Callable[[Cost], float]) -> Estimate | None:
-    """A mean over the runs that pass, with its interval; None without any."""
-    found = [of(cost) for cost in passing(costs)]
+def estimate(costs: Sequence[Cost], of: Callable[[Cost], float | None]) -> Estimate | None:
+    """A mean over the runs that pass and of which it is known, with its interval; None without any."""
+    found = [value for cost in passing(costs) if (value := of(cost)) is not None]
     return Estimate.of(found) if found else None
 
 
-def recovery_s(cost: Cost) -> float:
-    """All of it."""
-    return cost.detect_s + cost.restart_s + cost.restore_s + cost.replay_s
+def part_s(cost: Cost, part: str) -> float | None:
+    """A part of a recovery, a mean over those of a run of which it is known; None without any."""
+    known, total = cost.known[f"{part}_s"], getattr(cost, f"{part}_s")
+    return total / known if known else None
+
+
+def recovery_s(cost: Cost) -> float | None:
+    """A whole recovery, a mean over those of a run; None if a part is not known of any."""
+    parts = [part_s(cost, part) for part in PARTS]
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None
 
 
 @dataclass(frozen=True)
@@ -94,9 +103,10 @@ class Findings:
         return "; ".join(texts) or "none"
 
     def reason(self, cost: Cost) -> str:
-        """Why a run does not pass, empty if it does."""
+        """Why a run does not pass, and whether it has diverged; empty if it passes, and has not."""
         gates = self.checked.runs.get(cost.run, {})
-        return "; ".join(f"{gate}: {why}" for gate, why in gates.items() if why)
+        reasons = [f"{gate}: {why}" for gate, why in gates.items() if why]
+        return "; ".join([*reasons, *([DIVERGED] if cost.diverged else [])])
 
     def left_out(self, suite: SuiteResult) -> list[tuple[str, str]]:
         """Runs of a suite that do not count, and why."""
@@ -170,6 +180,9 @@ class Findings:
             found.append("One seed: there are no intervals, and differences of a few per cent mean nothing.")
         elif len(seeds) < 5:
             found.append(f"{len(seeds)} seeds: intervals are wide; five or more tell small differences apart.")
+        diverged = {c.run for one in self.suites for costs in one.variants.values() for c in costs if c.diverged}
+        if diverged:
+            found.append(f"Training diverged, some losses are not numbers: {', '.join(sorted(diverged))}.")
         if self.checked.failures:
             bad = len(self.checked.runs) - self.checked.passed
             found.append(f"Runs that do not pass all gates are in no number below: {bad} of {len(self.checked.runs)}.")

@@ -18,7 +18,7 @@ from deepvm.reports.lab.analysis import accepted
 from deepvm.reports.lab.figures import over_reference, stall_and_gain, suite_name
 from deepvm.reports.lab.findings import BASE, PARTS, REFERENCES, Findings, estimate, passing, recovery_s
 from deepvm.reports.lab.lab_charts import bars, forest, keys, ratio_scale, scatter
-from deepvm.reports.lab.results import interval_words, passed_words, publishable, variant_document
+from deepvm.reports.lab.results import COUNTS, interval_words, loss_words, passed_words, publishable, variant_document
 from deepvm.reports.markup import Html, joined, table, tag, visible
 from deepvm.reports.page_frame import Frame, beside
 from deepvm.reports.plans.page_parts import listing, section, wide
@@ -28,9 +28,9 @@ _SPENT: Mapping[str, tuple[str, Callable[[Cost], float]]] = {
     "compute": ("steps that count", lambda cost: cost.compute_s - cost.repeated_s),
     "recompute": ("steps done again", lambda cost: cost.repeated_s),
     "save": ("stalls of checkpoints", lambda cost: cost.stall_s),
-    "detect": ("until a failure is seen", lambda cost: cost.detect_s),
-    "restart": ("until ranks are back", lambda cost: cost.restart_s),
-    "restore": ("restoring", lambda cost: cost.restore_s),
+    "detect": ("until a failure is seen", lambda cost: cost.detect_s or 0.0),
+    "restart": ("until ranks are back", lambda cost: cost.restart_s or 0.0),
+    "restore": ("restoring", lambda cost: cost.restore_s or 0.0),
 }
 """Parts of a run's time that exclude one another, by style."""
 _PROVEN = (
@@ -169,13 +169,15 @@ class LabPage:
                     f"{one['goodput']['n']} of {len(costs)}",
                     interval_words(goodput, 2),
                     "1" if name == BASE else "-" if ratio is None else _pairs(ratio),
+                    *("-" if one[key] is None else f"{one[key]:.4g}" for key in COUNTS),
                     interval_words(stall, 3),
-                    *(_seconds(one[key]) for key in ("write_s", "snapshot_s", "background_s")),
-                    "-" if one["loss_difference"] is None else f"{one['loss_difference']:.3g}",
+                    *(_seconds(one[key]) for key in ("drain_s", "write_s", "snapshot_s", "background_s")),
+                    loss_words(one, ".3g"),
                 ]
             )
-        head = ["variant", "audit", "runs that count", "goodput, steps/s", "over blocking, paired", "stall, s"]
-        head += ["write, s", "snapshot, s", "write beside training, s", "loss difference"]
+        head = ["variant", "audit", "runs that count", "goodput, steps/s", "over blocking, paired"]
+        head += ["saved", "skipped", "stall, s", "of it behind the last step, s", "write, s", "snapshot, s"]
+        head += ["write beside training, s", "loss difference"]
         return table("What checkpoints cost; means over runs that pass, a run", head, rows)
 
     def _recovery(self, suite: SuiteResult) -> Html:
@@ -185,7 +187,7 @@ class LabPage:
             if not good:
                 continue
             one = variant_document(good)
-            whole = estimate(good, lambda cost: recovery_s(cost) / cost.restarts)
+            whole = estimate(good, recovery_s)
             parts = (one["recovery_s"][part] for part in PARTS)
             rows.append(
                 [
@@ -272,7 +274,8 @@ def _spent(good: Sequence[Cost]) -> list[tuple[str, float, str]]:
 
 
 def _pairs(ratio: Estimate) -> str:
-    return f"{interval_words(ratio, 3)}, {counted(ratio.n, 'pair')}"
+    text = interval_words(ratio, 3)
+    return text if ratio.low is None else f"{text}, {counted(ratio.n, 'pair')}"
 
 
 def _seconds(value: float | None) -> str:

@@ -12,7 +12,8 @@ from deepvm.lab.results import Cost, Estimate, SuiteResult
 from deepvm.reports.lab.findings import BASE, PARTS, Findings, estimate, passing, recovery_s
 from deepvm.reports.tables import Column, print_lines, print_table
 
-TIMES = ("wall_s", "compute_s", "repeated_s", "snapshot_s", "write_s", "background_s", "stall_s")
+TIMES = ("wall_s", "compute_s", "repeated_s", "snapshot_s", "write_s", "background_s", "drain_s", "stall_s")
+COUNTS = ("checkpoints", "skipped")
 """Of a run, besides the parts of its recovery."""
 
 
@@ -89,9 +90,10 @@ def variant_document(costs: Sequence[Cost]) -> dict[str, Any]:
     return {
         "goodput": _rounded_all(asdict(goodput)) if goodput else {"mean": None, "low": None, "high": None, "n": 0},
         "restarts": _mean(cost.restarts for cost in good),
-        **{key: _mean(getattr(cost, key) for cost in good) for key in TIMES},
+        **{key: _mean(getattr(cost, key) for cost in good) for key in (*TIMES, *COUNTS)},
         "recovery_s": {part: _mean(getattr(cost, f"{part}_s") for cost in good) for part in PARTS},
         "loss_difference": _mean(differences),
+        "diverged": sum(cost.diverged for cost in good),
         "runs": len(costs),
         "audit": "pass" if len(good) == len(costs) else "fail",
     }
@@ -101,8 +103,9 @@ def _ratio(found: Estimate) -> dict[str, Any]:
     return _rounded_all({"ratio": found.mean, "low": found.low, "high": found.high, "n": found.n})
 
 
-def _mean(values: Iterable[float]) -> float | None:
-    found = list(values)
+def _mean(values: Iterable[float | None]) -> float | None:
+    """Of those that are known."""
+    found = [value for value in values if value is not None]
     return round(sum(found) / len(found), 6) if found else None
 
 
@@ -144,6 +147,9 @@ def print_run(checked: Checked, suites: Sequence[SuiteResult]) -> None:
         Column("steps/s", "right", drop=1),
         Column("steps/s 95 %", "right", drop=5),
         Column("restarts", "right", drop=7),
+        Column("saved", "right", drop=8),
+        Column("skipped", "right", drop=9),
+        Column("drain s", "right", drop=10),
         Column("stall s", "right", drop=3),
         Column("recovery s", "right", drop=4),
         Column("over blocking", "right"),
@@ -156,7 +162,8 @@ def print_run(checked: Checked, suites: Sequence[SuiteResult]) -> None:
             good, ratio = passing(costs), suite.paired.get(f"{name}_over_{BASE}")
             goodput, stall = (estimate(costs, of) for of in (lambda c: c.goodput, lambda c: c.stall_s))
             restarts = _mean(cost.restarts for cost in good)
-            recovery = _mean(recovery_s(cost) for cost in good)
+            recovery = _mean(_all_recovered_s(cost) for cost in good)
+            saved, skipped, drain = (_mean(getattr(c, key) for c in good) for key in (*COUNTS, "drain_s"))
             rows.append(
                 [
                     "" if place else f"{suite.dataset} {suite.model} {suite.failure}",
@@ -165,15 +172,41 @@ def print_run(checked: Checked, suites: Sequence[SuiteResult]) -> None:
                     "-" if goodput is None else f"{goodput.mean:.2f}",
                     _ends_words(goodput, 2),
                     "-" if restarts is None else f"{restarts:g}",
+                    "-" if saved is None else f"{saved:.4g}",
+                    "-" if skipped is None else f"{skipped:.4g}",
+                    "-" if drain is None else f"{drain:.3f}",
                     "-" if stall is None else f"{stall.mean:.3f}",
                     f"{recovery:.2f}" if restarts and recovery is not None else "",
-                    "" if ratio is None else f"{ratio.mean:.3f}",
+                    "" if ratio is None else f"{ratio.mean:.3f}" + _alone(ratio),
                     _ends_words(ratio, 3),
                     "pass" if len(good) == len(costs) else "fail",
                 ]
             )
     print_table(head, rows, also="-o csv")
     print_lines([passed_words(checked)])
+
+
+def _all_recovered_s(cost: Cost) -> float | None:
+    one = recovery_s(cost)
+    return None if one is None else one * cost.restarts
+
+
+def _alone(found: Estimate) -> str:
+    """The mark of a number that has no interval: it says little."""
+    return f" (n = {found.n})" if found.low is None else ""
+
+
+def loss_words(variant: Mapping[str, Any], form: str) -> str:
+    """The loss difference of a variant's document, and whether runs have diverged."""
+    said = [] if variant["loss_difference"] is None else [format(variant["loss_difference"], form)]
+    said += [f"{variant['diverged']} diverged"] if variant["diverged"] else []
+    return ", ".join(said) or "-"
+
+
+def ratio_words(found: Estimate) -> str:
+    """A ratio with its interval, and of how many pairs of runs it is."""
+    text = interval_words(found, 3)
+    return text if found.low is None else f"{text}, n = {found.n}"
 
 
 def _ends_words(found: Estimate | None, digits: int) -> str:
@@ -183,12 +216,12 @@ def _ends_words(found: Estimate | None, digits: int) -> str:
 
 
 def interval_words(found: Estimate | None, digits: int) -> str:
-    """A mean and its interval, a dash without any."""
+    """A mean and its interval, or how many values it is of; a dash without any."""
     if found is None:
         return "-"
     text = f"{found.mean:.{digits}f}"
     if found.low is None or found.high is None:
-        return text
+        return text + _alone(found)
     return f"{text} ({found.low:.{digits}f} to {found.high:.{digits}f})"
 
 

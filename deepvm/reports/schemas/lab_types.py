@@ -71,9 +71,13 @@ class LabVariant(TypedDict):
     snapshot_s: Annotated[float | None, "for copies of the state, seconds"]
     write_s: Annotated[float | None, "for writing while training waited, seconds"]
     background_s: Annotated[float | None, "for writing beside the training, seconds"]
-    stall_s: Annotated[float | None, "for which checkpoints held training up in all, seconds"]
+    drain_s: Annotated[float | None, "behind the last step, until what was in flight had been written, seconds"]
+    stall_s: Annotated[float | None, "for which checkpoints held training up in all, that included, seconds"]
+    checkpoints: Annotated[float | None, "that were made, a run"]
+    skipped: Annotated[float | None, "checkpoints that were due, and skipped or given up, a run"]
     recovery_s: RecoveryParts
     loss_difference: Annotated[float | None, "mean absolute difference of losses from an undisturbed run's"]
+    diverged: Annotated[int, "of the runs that pass, those with losses that are not numbers"]
     runs: Annotated[int, "all runs, those that do not pass included"]
     audit: Annotated[Verdict, "whether all runs pass all gates"]
 
@@ -228,6 +232,7 @@ class _MoreOfAttempt(TypedDict, total=False):
     restore_s: Annotated[float | None, "reading the checkpoint, seconds"]
     replay_s: Annotated[float | None, "until training was where it had been, seconds"]
     last_lines: Annotated[list[str], "of the ranks' output, where nothing planned explains the failure"]
+    broken: Annotated[list[str], "files of checkpoints that were damaged, as planned, below the run's folder"]
     machines: Annotated[list[str], "of the ranks, of jobs of deepvm run"]
     safe: Annotated[list[list[Any]], "versions that such a job called safe: step, reason, whether without an anchor"]
 
@@ -245,7 +250,6 @@ class LabAttempt(_MoreOfAttempt):
     causes: Annotated[list[str], "planned failures that ended it, or hang"]
     struck: Annotated[dict[str, float], "planned failures with their times, seconds since the epoch"]
     resumed_step: Annotated[int | None, "steps that were done when it went on; null if it never did"]
-    steps_logged: Annotated[bool, "whether all ranks logged a step"]
     reached_step: Annotated[int, "steps that were done when it ended"]
     damaged: Annotated[int, "checkpoints that it found damaged"]
     disk_errors: Annotated[int, "writes that the disk refused, as planned"]

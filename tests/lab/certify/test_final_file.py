@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from deepvm.errors import DataError
+from deepvm.errors import DataError, RequestError
+from deepvm.lab.certify.certifier import certify
 from deepvm.lab.certify.final_file import digest_of_file
+from deepvm.lab.certify.subject import Subject
 
 torch = pytest.importorskip("torch")
 WEIGHTS = {"a.weight": torch.arange(6.0).reshape(2, 3), "b": torch.tensor([1, 2])}
@@ -64,3 +66,34 @@ def test_what_cannot_be_compared_is_told(tmp_path: Path) -> None:
     (tmp_path / "torn.pt").write_bytes((tmp_path / "f.pt").read_bytes()[:50])
     with pytest.raises(DataError, match=r"not a file of torch\.save"):
         digest_of_file(tmp_path / "torn.pt")
+
+
+SILENT = """
+import time
+from deepvm.lab import SampleLog
+log = SampleLog()
+for step in range(20):
+    log.step(step, [step], 0.5)
+    time.sleep(0.01)
+"""
+
+
+def test_a_file_of_another_training_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script never writes one; the current folder, which each run gets a copy of, has one."""
+    (tmp_path / "silent.py").write_text(SILENT)
+    torch.save({"weights": torch.zeros(3)}, tmp_path / "final.pt")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match="the script has not written this file of final parameters"):
+        certify(Subject(tmp_path / "silent.py", final="final.pt"), kills=1)
+    assert (tmp_path / "final.pt").exists()
+
+
+def test_a_file_elsewhere_is_refused_if_it_is_there(tmp_path: Path) -> None:
+    """It is the user's: nobody removes it."""
+    script, final = tmp_path / "silent.py", tmp_path / "final.pt"
+    script.write_text(SILENT)
+    torch.save({"weights": torch.zeros(3)}, final)
+    subject = Subject(script, ["{out}"], final=str(final))
+    with pytest.raises(RequestError, match="before the script starts"):
+        subject.prepare(tmp_path / "run")
+    assert final.exists()

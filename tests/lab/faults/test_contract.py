@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.lab.trainings import Ran, ran
 
+from deepvm.errors import RequestError
 from deepvm.lab.faults.fault import DiskFault, MachineFault, Strike, Target, When
 from deepvm.lab.faults.fault_registry import FAULTS, find_fault
 from deepvm.lab.running.forkserver import Forkserver
@@ -51,8 +52,23 @@ def test_random_strikes_are_those_of_their_seed(name: str) -> None:
     draws = [list(fault.strikes(name, When(count=5, seed=seed), 40, 4)) for seed in (1, 1, 2)]
     assert draws[0] == draws[1] != draws[2]
     for found in draws:
-        assert len({one.step for one in found}) == 5 and all(1 <= one.step < 40 and 0 <= one.rank < 4 for one in found)
+        assert len({one.step for one in found}) == 5 and all(1 <= one.step <= 32 and 0 <= one.rank < 4 for one in found)
         assert all(one.delay_s == 0 for one in found) == (fault.moment is not None)
+
+
+@pytest.mark.parametrize("name", AT_STEPS)
+def test_random_strikes_leave_the_last_fifth_alone(name: str) -> None:
+    """There training may end before they strike, and a run that ends well proves nothing."""
+    found = list(find_fault(name).strikes(name, When(count=1000), 40, 4))
+    assert [one.step for one in found] == list(range(1, 33))
+    assert [one.step for one in find_fault(name).strikes(name, When(count=3), 1, 1)] == [1]
+
+
+def test_random_kills_in_a_write_hit_the_rank_that_writes() -> None:
+    found = [
+        list(find_fault("kill").strikes("kill", When(count=9, target=Target.WRITE, rank=r), 40, 4)) for r in (None, 2)
+    ]
+    assert [{one.rank for one in strikes} for strikes in found] == [{0}, {2}]
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -90,10 +106,22 @@ def test_it_ends_the_attempt_and_the_next_one_is_right(
     assert AT - 1 <= first["reached_step"] <= AT + 2
     assert 0 <= first["detect_s"] < 60
     damaged = int(name in ("torn", "flip"))
+    assert first["broken"] == (["checkpoints/step-000000004"] if damaged else []) and second["broken"] == []
     assert second["damaged"] == damaged and second["resumed_step"] == (0 if damaged else 4)
 
 
-@pytest.mark.parametrize("target", list(Target))
+@pytest.mark.parametrize("name", ["torn", "flip"])
+def test_nothing_to_damage_is_recorded_too(name: str, launcher: Launcher, tmp_path: Path) -> None:
+    one = ran(tmp_path / "run", launcher, "blocking", Strike(name, AT), checkpoint_every=12)
+    assert one.ended and [attempt["broken"] for attempt in one.supervisor["attempts"]] == [[], []]
+
+
+def test_a_launcher_without_an_agent_cannot_lose_it(launcher: Launcher, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="this launcher has no process beside the ranks"):
+        ran(tmp_path / "run", launcher, "blocking", Strike("kill", AT, target=Target.AGENT))
+
+
+@pytest.mark.parametrize("target", [target for target in Target if target is not Target.AGENT])
 def test_kills_hit_their_target(target: Target, launcher: Launcher, calm: Ran, tmp_path: Path) -> None:
     one = ran(tmp_path / "run", launcher, "blocking", Strike("kill", AT, target=target))
     assert one.ended and one.wrong(calm) == {}
@@ -102,6 +130,12 @@ def test_kills_hit_their_target(target: Target, launcher: Launcher, calm: Ran, t
     assert second["resumed_step"] == 4
     events = {row["event"] for row in one.records.events(0)}
     assert ("killed-in-write" in events) == (target is Target.WRITE)
+    if target is Target.WRITE:  # armed at step 6, struck in the checkpoint of step 8
+        (armed, struck) = (
+            next(r["time"] for r in one.records.events(0) if r["event"] == e) for e in ("armed", "killed-in-write")
+        )
+        assert first["struck"] == {f"kill-{AT}-0": struck} and struck > armed
+        assert first["detect_s"] == pytest.approx(first["detected"] - struck)
 
 
 def test_a_straggler_is_waited_for(launcher: Launcher, calm: Ran, tmp_path: Path) -> None:

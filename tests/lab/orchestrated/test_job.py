@@ -73,6 +73,11 @@ class Taken:
 
     folder = Path()
 
+    broken: list[str] = []
+
+    def later(self, seconds: float, action: object) -> None:
+        raise AssertionError
+
     def __init__(self) -> None:
         self.done: list[tuple[str, object]] = []
 

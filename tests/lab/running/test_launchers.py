@@ -79,10 +79,9 @@ def ended(attempt: Attempt) -> bool:
 @pytest.mark.parametrize("launcher", NAMES, indirect=True)
 def test_ranks_that_end_well(launcher: Launcher, tmp_path: Path) -> None:
     attempt = launcher.start(order(tmp_path / "run"), 2, free_port())
-    assert not attempt.over
     until(lambda: ended(attempt))
     assert attempt.exits() == [0, 0]
-    until(lambda: attempt.over)
+    until(lambda: not any(map(alive, started(tmp_path / "run", 2))))
     assert (tmp_path / "run" / "final.sha256").exists()
     attempt.kill_all()  # may be called again
 
@@ -95,7 +94,7 @@ def test_a_rank_that_fails_is_seen(launcher: Launcher, tmp_path: Path) -> None:
         assert attempt.exits()[1] == 137
     pids = started(tmp_path / "run", 2)
     attempt.kill_all()
-    assert attempt.over and len(pids) == 2 and not any(map(alive, pids))
+    assert len(pids) == 2 and not any(map(alive, pids))
 
 
 @pytest.mark.parametrize("launcher", NAMES, indirect=True)
@@ -106,7 +105,7 @@ def test_nothing_outlives_kill_all(launcher: Launcher, tmp_path: Path) -> None:
     pids = started(folder, 2)
     assert list(attempt.workers()) == pids and all(map(alive, pids))
     attempt.kill_all()
-    assert attempt.over and not any(map(alive, pids))
+    assert not any(map(alive, pids))
     assert all(code for code in attempt.exits())
 
 
@@ -115,7 +114,6 @@ def test_kill_all_at_the_start(launcher: Launcher, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     attempt = launcher.start(order(folder, steps=100_000), 2, free_port())
     attempt.kill_all()
-    assert attempt.over
     time.sleep(0.5)
     assert not any(map(alive, started(folder, 2))) and not trains(folder)
 

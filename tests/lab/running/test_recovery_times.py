@@ -17,6 +17,7 @@ from deepvm.lab.records import SUPERVISOR, Events, Lines, events_of, steps_of
 from deepvm.lab.running.forkserver import Forkserver
 from deepvm.lab.running.launcher import Attempt, Launcher
 from deepvm.lab.running.supervisor import Supervisor
+from deepvm.lab.strategies.strategy_registry import STRATEGIES
 
 LOADS_S, RESTORES_S, STEP_S = 3.0, 0.5, 0.25
 
@@ -32,10 +33,6 @@ class Ended(Attempt):
 
     def workers(self) -> Sequence[int]:
         return [0]
-
-    @property
-    def over(self) -> bool:
-        return True
 
     def kill_all(self) -> None:
         pass
@@ -92,3 +89,15 @@ def test_no_run_is_measured_with_the_loading_of_torch() -> None:
     child.start()
     child.join()
     assert time.monotonic() - began < 1 and child.exitcode == 0
+
+
+@pytest.mark.slow
+def test_no_strategy_is_measured_with_its_imports() -> None:
+    launcher = Forkserver()
+    launcher.ready()
+    names = sorted({one.partition(":")[0] for one in STRATEGIES.values()})
+    code = f"import sys; sys.exit(not set({names}) <= set(sys.modules))"
+    child = multiprocessing.get_context("forkserver").Process(target=exec, args=(code,))
+    child.start()
+    child.join()
+    assert child.exitcode == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -133,3 +134,44 @@ def test_undisturbed_runs_alone_are_a_suite(tmp_path: Path) -> None:
     (suite,) = written(make(tmp_path, variants=("none", "ref-blk"))).suites
     assert suite.failure == "calm" and set(suite.variants) == {"none", "ref-blk"}
     assert "<h2" in (tmp_path / "report.html").read_text()
+
+
+def test_a_training_that_diverged_is_a_finding(tmp_path: Path) -> None:
+    """Its losses are NaN from some step on, in each attempt alike."""
+    run = "tokens-gpt-tiny-late-ovl-s1"
+    make(tmp_path)
+    for log in (tmp_path / "runs" / run).glob("rank_*.jsonl"):
+        rows = [json.loads(line) for line in log.read_text().splitlines()]
+        lost = [{**row, "loss": math.nan, "loss_hex": "nan"} if row["global_step"] >= 7 else row for row in rows]
+        log.write_text("".join(json.dumps(row) + "\n" for row in lost))
+    suites = written(tmp_path).suites
+    document = json.loads((tmp_path / "tokens-gpt-tiny-late_publishable.json").read_text())
+    check_schema(document, "lab-suite")
+    check_schema(report_document(suites), "lab-report")
+    ovl = document["variants"]["ovl"]
+    assert ovl["diverged"] == 1 and ovl["loss_difference"] == 0 and ovl["audit"] == "pass"
+    (row,) = (one for one in table(tmp_path, "detailed_table.csv") if one["run"] == run)
+    assert row["loss_difference"] == "" and row["reason"] == "training diverged: some losses are not numbers"
+    for name in ("analysis.md", "tokens-gpt-tiny-late_publishable.md", "report.html"):
+        text = (tmp_path / name).read_text()
+        assert f"Training diverged, some losses are not numbers: {run}." in text and "1 diverged" in text
+        assert not re.search(r"\bnan\b", text)
+
+
+def test_where_all_have_diverged_there_is_no_loss_difference(tmp_path: Path) -> None:
+    make(tmp_path, seeds=(0,))
+    for log in (tmp_path / "runs").glob("*/rank_*.jsonl"):
+        log.write_text(re.sub(r'"loss": [-+.e0-9]+', '"loss": NaN', log.read_text()))
+    written(tmp_path)
+    (line,) = (
+        one for one in (tmp_path / "analysis.md").read_text().splitlines() if one.startswith("| loss difference")
+    )
+    assert line.startswith("| loss difference | - | - | - | - |")
+
+
+def test_a_single_pair_is_marked(tmp_path: Path) -> None:
+    """Nobody can tell a gain from chance by it."""
+    written(make(tmp_path, seeds=(0,)))
+    for name in ("analysis.md", "tokens-gpt-tiny-late_publishable.md", "report.html"):
+        text = (tmp_path / name).read_text()
+        assert re.search(r"[0-9] \(n = 1\)", text) and "1 pair" not in text

@@ -144,7 +144,6 @@ def write_run(folder: Path, config: Mapping[str, Any], *, wrong: bool = False, e
             "causes": [key] if key else [],
             "struck": {key: now} if key else {},
             "resumed_step": resumed,
-            "steps_logged": True,
             "reached_step": until,
             "damaged": 0,
             "disk_errors": 0,

@@ -83,7 +83,6 @@ def attempt(number: int, first: int, reached: int, struck: Sequence[str] = (), *
         "causes": list(struck),
         "struck": {key: 1049.9 + 100 * number for key in struck},
         "resumed_step": first,
-        "steps_logged": reached > first,
         "reached_step": reached,
         "damaged": 0,
         "disk_errors": 0,

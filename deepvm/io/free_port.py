@@ -1,0 +1,12 @@
+"""A TCP port to listen at, for programs that must be told one beforehand."""
+
+from __future__ import annotations
+
+import socket
+
+
+def free_port(address: str = "") -> int:
+    """A port that nobody uses now; somebody may before it is listened at."""
+    with socket.socket() as found:
+        found.bind((address, 0))
+        return int(found.getsockname()[1])
