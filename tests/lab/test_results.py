@@ -173,5 +173,5 @@ def test_parts_that_are_not_known_are_not_zero(tmp_path: Path) -> None:
 @pytest.mark.parametrize("wall_s", [0, -1.0, math.nan, math.inf])
 def test_a_run_that_took_no_time_is_damaged(tmp_path: Path, wall_s: float) -> None:
     make(tmp_path, seeds=(0,))
-    with pytest.raises(DataError, match=f"{BLK}/supervisor.json: damaged: a run cannot take"):
+    with pytest.raises(DataError, match=f"{BLK}/supervisor.json: damaged: wall_s is"):
         edit(tmp_path, "supervisor.json", lambda found: found.update(wall_s=wall_s))
