@@ -57,7 +57,7 @@ class Cost:
     Attributes:
         run: its name. goodput: steps a second, each counted once (eq. 6). compute_s: of steps, those done again
             included. repeated_s: of steps that another attempt did again. snapshot_s, write_s: while training waited.
-            drain_s: behind the last step, until what was in flight had been written. stall_s: for which checkpoints
+            drain_s: after the last step, until what was in flight had been written. stall_s: for which checkpoints
             held training up in all, that included. background_s: writes beside the training. checkpoints: that were
             made; skipped: that were due, and skipped or given up. detect_s, restart_s, restore_s, replay_s: parts of
             the recovery, as far as they are known; None if there was one, and no time of it is known. known: how many
@@ -119,7 +119,7 @@ def cost_of(run: Records, *, passed: bool, undisturbed: Records | None = None) -
             write_s=sum(row["foreground_s"] + row["enqueue_s"] for row in rows),
             background_s=sum(row["background_s"] for row in rows),
             drain_s=drain_s,
-            stall_s=sum(row["stall_s"] for row in rows) + drain_s,
+            stall_s=sum(row["stall_s"] for row in rows),
             checkpoints=sum(not row["error"] for row in rows),
             skipped=sum(bool(row["error"]) for row in rows),
             known={key: len(times) for key, times in known.items()},
