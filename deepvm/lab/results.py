@@ -57,8 +57,8 @@ class Cost:
     Attributes:
         run: its name. goodput: steps a second, each counted once (eq. 6). compute_s: of steps, those done again
             included. repeated_s: of steps that another attempt did again. snapshot_s, write_s: while training waited.
-            drain_s: after the last step, until what was in flight had been written. stall_s: for which checkpoints
-            held training up in all, that included. background_s: writes beside the training. checkpoints: that were
+            stall_s: for which checkpoints held training up until its last step. drain_s: after that, until what was in
+            flight had been written. background_s: writes beside the training. checkpoints: that were
             made; skipped: that were due, and skipped or given up. detect_s, restart_s, restore_s, replay_s: parts of
             the recovery, as far as they are known; None if there was one, and no time of it is known. known: how many
             times of each part are. loss_difference: mean absolute difference of the losses from those of an undisturbed

@@ -71,10 +71,8 @@ class LabVariant(TypedDict):
     snapshot_s: Annotated[float | None, "for copies of the state, seconds"]
     write_s: Annotated[float | None, "for writing while training waited, seconds"]
     background_s: Annotated[float | None, "for writing beside the training, seconds"]
-    drain_s: Annotated[
-        float | None, "after the last step, until what was in flight had been written, seconds; not in stall_s"
-    ]
-    stall_s: Annotated[float | None, "for which checkpoints held training up in all, that included, seconds"]
+    drain_s: Annotated[float | None, "after the last step, until the last write was done, seconds; not in stall_s"]
+    stall_s: Annotated[float | None, "for which checkpoints held training up until its last step, seconds"]
     checkpoints: Annotated[float | None, "that were made, a run"]
     skipped: Annotated[float | None, "checkpoints that were due, and skipped or given up, a run"]
     recovery_s: RecoveryParts
