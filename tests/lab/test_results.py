@@ -139,7 +139,7 @@ def append(out: Path, name: str, row: dict[str, Any]) -> Cost:
     return suites(out)["late"].variants["blk"][0]
 
 
-def test_what_is_written_behind_the_last_step_stalls_too(tmp_path: Path) -> None:
+def test_what_is_written_after_the_last_step_is_counted_by_itself(tmp_path: Path) -> None:
     before = suites(make(tmp_path, seeds=(0,)))["late"].variants["blk"][0]
     assert before.drain_s == 0
     cost = append(
