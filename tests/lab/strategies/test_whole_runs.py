@@ -80,7 +80,8 @@ def test_every_failure(fault: str, strategy: str, made: Made) -> None:
     one = made("two", strategy, strike, hang_s=4.0)
     found = wrong(made, one, "two")
     if fault == "flip" and strategy in NO_CHECKSUM:
-        assert set(found) in ({"replays", "parameters"}, set()), found
+        # The bit is in no step's loss if it is momentum's or a statistic's; nothing else may be wrong.
+        assert one.ended and set(found) <= {"replays", "parameters"}, found
         return
     assert one.ended and found == {}
     assert one.supervisor["restarts"] == int(find_fault(strike.fault).ends)
