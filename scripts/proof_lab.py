@@ -112,7 +112,7 @@ def kills() -> Iterator[Finding]:
             attempts = json.loads(path.read_text())["attempts"]
             struck += sum(len(one["struck"]) for one in attempts)
             again += sum((one.get("replay_s") or 0) > 0 for one in attempts)
-        yield f"{variant}: {struck} kills, steps were done again behind {again} of them", "100", struck == 100
+        yield f"{variant}: {struck} kills, steps were done again after {again} of them", "100", struck == 100
 
 
 def paired() -> Iterator[Finding]:

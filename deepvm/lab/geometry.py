@@ -90,7 +90,7 @@ class ResumableSampler:
         while sampler.epoch < 90:
             for batch in DataLoader(dataset, batch_sampler=sampler):  # what is left of the epoch
                 ...
-                sampler.step()  # before optimizer.step(), behind which the checkpointer reads the sampler
+                sampler.step()  # before optimizer.step(), after which the checkpointer reads the sampler
                 optimizer.step()
     """
 
@@ -99,7 +99,7 @@ class ResumableSampler:
 
         Args:
             dataset_size: samples of the data set, on all ranks together.
-            global_batch: samples of a step on all ranks together; what is left of an epoch behind the last whole step
+            global_batch: samples of a step on all ranks together; what is left of an epoch after the last whole step
                 is not used in that epoch.
             rank: this rank.
             world: how many there are; it must divide ``global_batch``.

@@ -19,7 +19,7 @@ class Moment(Enum):
     REDUCING = "reducing"
     """before gradients are exchanged"""
     BOUNDARY = "boundary"
-    """at the end of a step, behind the barrier after its checkpoint, if any (ECRL 4.6)"""
+    """at the end of a step, after the barrier that follows its checkpoint, if any (ECRL 4.6)"""
 
 
 class Target(Enum):

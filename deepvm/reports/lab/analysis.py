@@ -319,7 +319,7 @@ def _variants(found: Findings) -> Iterator[str]:
                 )
             )
     head = ["suite", "variant", "passed", "goodput, steps/s", "over blocking, paired", "saved", "skipped"]
-    head += ["stall, s", "of it behind the last step, s"]
+    head += ["stall, s", "drain after the last step, s"]
     head += [*(f"{part}, s a restart" for part in findings.PARTS), "loss difference"]
     calm = ", ".join((NONE, *REFERENCES))
     note = (

@@ -17,7 +17,7 @@ from typing import Any
 from deepvm.errors import DataError
 from deepvm.io.times import format_time
 from deepvm.lab.checked import Checked
-from deepvm.lab.matrix import CALM
+from deepvm.lab.matrix import CALM, SIZES
 from deepvm.lab.records import ENVIRONMENT, Records, read_document
 from deepvm.lab.results import Cost, Estimate, SuiteResult, suites_of
 
@@ -29,8 +29,6 @@ REFERENCES = {
     "none": "neither checkpoints nor failures (ECRL's reference has blocking checkpoints)",
 }
 """What others are compared with, the first one first."""
-SIZES = {"digits": 1797, "fashion-mnist": 60_000, "cifar10": 50_000, "cifar100": 50_000, "tokens": 4096}
-"""Samples of the whole data sets."""
 
 
 def passing(costs: Sequence[Cost]) -> list[Cost]:

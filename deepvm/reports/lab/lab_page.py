@@ -176,7 +176,7 @@ class LabPage:
                 ]
             )
         head = ["variant", "audit", "runs that count", "goodput, steps/s", "over blocking, paired"]
-        head += ["saved", "skipped", "stall, s", "of it behind the last step, s", "write, s", "snapshot, s"]
+        head += ["saved", "skipped", "stall, s", "drain after the last step, s", "write, s", "snapshot, s"]
         head += ["write beside training, s", "loss difference"]
         return table("What checkpoints cost; means over runs that pass, a run", head, rows)
 
