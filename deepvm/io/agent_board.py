@@ -1,7 +1,7 @@
 """The board: memory that an agent shares with the trainers on its machine. A step costs them a few loads and stores.
 
 All ranks save the same step without a collective in each. Rank 0, at the end of step s, sees that a version is asked
-for, and has entry ``(s + 1) % 4`` of every machine's ring set to s + 1. Only behind the acknowledgements of all agents
+for, and has entry ``(s + 1) % 4`` of every machine's ring set to s + 1. Only after the acknowledgements of all agents
 does it contribute to step s + 1, so nobody can have passed it; every rank saves at the end of step k if entry ``k % 4``
 says k. There are four entries because a rank may be a step behind: one that it has not read must not be overwritten.
 There are two rings, each with one writer: the agent marks what its controller tells it, and the trainer that watches

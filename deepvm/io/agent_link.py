@@ -106,7 +106,7 @@ class AgentLink:
     def _is_asked(self, step: int) -> bool:
         """Whether a request is to be announced now.
 
-        Machines may end behind a save that holds: none would acknowledge another one, and this rank would wait.
+        Machines may end after a save that holds: none would acknowledge another one, and this rank would wait.
         """
         if self._words[Word.REQUEST] == self._request:
             return False

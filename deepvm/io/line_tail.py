@@ -9,7 +9,7 @@ class LineTail:
     """Each whole line once, however the writes that made it were cut."""
 
     def __init__(self, path: Path, *, at_end: bool = False) -> None:
-        """Begin at the first line, or behind all that are there; the file may come later."""
+        """Begin at the first line, or after all that are there; the file may come later."""
         self._path, self._rest = path, b""
         self._offset = path.stat().st_size if at_end and path.exists() else 0
 

@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deepvm.errors import DataError
-from deepvm.lab.audit.gates import GATES, verdicts
+from deepvm.lab.audit.gates import ARTEFACTS, GATES, STORIES, verdicts
+from deepvm.lab.audit.publication import published_verdicts
 from deepvm.lab.audit.references import with_references
 from deepvm.lab.records import CONFIG, RUNS, SUPERVISOR, Records
+from deepvm.lab.results import suites_of
 from deepvm.lab.running.manifest import NAME, read_manifest, read_planned
+
+NOT_RUN = "not run yet; 'deepvm lab run' goes on with what is missing"
 
 
 @dataclass(frozen=True)
@@ -18,8 +22,8 @@ class Checked:
     """The runs of a folder.
 
     Attributes:
-        runs: by name: what is wrong at each gate, empty where it is passed. left_out: of the same matrices, runs that
-            nobody has asked for (``--only``).
+        runs: by name, what is wrong at each gate, empty where it is passed. Of a run that is missing or damaged, only
+            ``artefacts`` is there. left_out: of the same matrices, runs that nobody has asked for (``--only``).
     """
 
     runs: Mapping[str, Mapping[str, str]]
@@ -32,43 +36,62 @@ class Checked:
 
     def of_gate(self, name: str) -> tuple[int, int]:
         """How many runs have passed a gate, and have not."""
-        failed = sum(bool(gates[name]) for gates in self.runs.values())
-        return len(self.runs) - failed, failed
+        known = [gates[name] for gates in self.runs.values() if name in gates]
+        failed = sum(map(bool, known))
+        return len(known) - failed, failed
 
     @property
     def failures(self) -> list[tuple[str, str, str]]:
         """(run, gate, reason) of all that is wrong."""
         return [(run, gate, why) for run, gates in self.runs.items() for gate, why in gates.items() if why]
 
+    @property
+    def incomplete(self) -> list[tuple[str, str]]:
+        """(run, reason) of runs whose artefacts are missing or damaged."""
+        return [(run, gates[ARTEFACTS]) for run, gates in self.runs.items() if gates.get(ARTEFACTS)]
 
-def check(out: Path) -> tuple[Checked, list[tuple[Records, bool]]]:
-    """All runs of a folder, and their records with whether they have passed.
+
+def check(out: Path, *, published: bool = False) -> tuple[Checked, list[tuple[Records, bool]]]:
+    """All runs of a folder, and the records of those that are whole, with whether they have passed.
+
+    Args:
+        out: the folder of a matrix.
+        published: whether publishable files must be there, too, and say the same as the runs; if all runs are whole.
 
     Raises:
-        DataError: there are no runs, some that were asked for are missing, or records are damaged.
+        DataError: there are no runs, or the list of runs is damaged.
     """
     planned = read_planned(out)
     begun = (out / NAME).exists() or not planned.wanted
     names = [row.run for row in read_manifest(out)] if begun else []
-    if missing := [name for name in planned.wanted if name not in names]:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise DataError(f"{out}: {missing[0]}{more} not run yet; 'deepvm lab run' goes on with what is missing")
-    if not names:
+    if not names and not planned.wanted:
         raise DataError(f"{out}: its manifest has no run")
     found: dict[str, dict[str, str]] = {}
-    records: list[tuple[Records, bool]] = []
+    whole: list[Records] = []
     for name in names:
-        folder = out / RUNS / name
-        for needed in (CONFIG, SUPERVISOR):
-            if not (folder / needed).is_file():
-                raise DataError(f"{folder / needed}: missing; 'deepvm lab run' makes this run again")
         try:
-            one = with_references(Records.read(folder), folder.parent)
-            found[name] = verdicts(one)
+            records = _records(out / RUNS / name)
+            found[name] = verdicts(records)
+            suites_of([(records, False)])  # it can be counted
+            whole.append(records)
         except DataError as error:
-            raise DataError(f"{error}; 'deepvm lab run' makes this run again") from None
-        records.append((one, not any(found[name].values())))
-    return Checked(found, [name for name in planned.runs if name not in names]), records
+            reason = str(error).removeprefix(f"{out / RUNS / name}").lstrip("/: ")
+            found[name] = {ARTEFACTS: f"{reason}; 'deepvm lab run' makes this run again"}
+    found.update({name: {ARTEFACTS: NOT_RUN} for name in planned.wanted if name not in found})
+    if published and len(whole) == len(found):  # what a damaged run should have published is not known
+        for name, (missing, wrong) in published_verdicts(out, whole).items():
+            found[name][ARTEFACTS] = found[name][ARTEFACTS] or missing
+            found[name][STORIES] = found[name][STORIES] or wrong
+    passed = [(one, not any(found[one.folder.name].values())) for one in whole]
+    return Checked(found, [name for name in planned.runs if name not in found]), passed
+
+
+def _records(folder: Path) -> Records:
+    """Of a run. Raises DataError: without these two nothing can be asked."""
+    for needed in (CONFIG, SUPERVISOR):
+        if not (folder / needed).is_file():
+            raise DataError(f"{folder / needed}: missing")
+    return with_references(Records.read(folder), folder.parent)
 
 
 def gate_names() -> tuple[str, ...]:

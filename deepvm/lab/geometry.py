@@ -145,7 +145,7 @@ class ResumableSampler:
         """Go on from there, in the order of its seed.
 
         Raises:
-            RequestError: no state of a sampler, or one that is behind the last step of an epoch here.
+            RequestError: no state of a sampler, or one past the last step of an epoch here.
         """
         try:
             epoch, cursor_step, seed = (int(state[name]) for name in ("epoch", "cursor_step", "seed"))

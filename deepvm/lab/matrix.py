@@ -32,35 +32,35 @@ _NODE = "node"
 _SEEDS_APART = 1_000_003
 
 
-def _bare(value: object) -> object:
+def _number(value: object) -> object:
     """Numbers as they are written: true is none, and text is none."""
     if isinstance(value, (bool, str)):
         raise ValueError("no number")
     return value
 
 
-def _named(value: object) -> object:
+def _as_object(value: object) -> object:
     return {"name": value} if isinstance(value, str) else value
 
 
-def _struck(value: object) -> object:
+def _as_steps(value: object) -> object:
     return {"at": value} if isinstance(value, list) else value
 
 
-def _shared(value: object) -> object:
+def _as_share(value: object) -> object:
     return {"share": value} if isinstance(value, (int, float)) and not isinstance(value, bool) else value
 
 
-def _paced(value: object) -> object:
+def _as_speed(value: object) -> object:
     return {"mbps": value} if isinstance(value, (int, float)) and not isinstance(value, bool) else value
 
 
-def _said(what: str, default: Any = ...) -> Any:
+def _doc(what: str, default: Any = ...) -> Any:
     return Field(default, description=what)
 
 
-Whole = Annotated[int, BeforeValidator(_bare), Field(ge=1, le=_MOST)]
-FromZero = Annotated[int, BeforeValidator(_bare), Field(ge=0, le=_MOST)]
+Whole = Annotated[int, BeforeValidator(_number), Field(ge=1, le=_MOST)]
+FromZero = Annotated[int, BeforeValidator(_number), Field(ge=0, le=_MOST)]
 _WHOLE = f"a whole number from 1 to {_MOST:.0e}"
 
 
@@ -71,31 +71,31 @@ class _Strict(BaseModel):
 class Dataset(_Strict):
     """A data set."""
 
-    name: Literal["digits", "fashion-mnist", "cifar10", "cifar100", "tokens"] = _said(joined(_DATASETS, "or"))
-    path: str | None = _said("the folder of its files", None)
-    size: Whole | None = _said("how many of its samples, from the first on", None)
+    name: Literal["digits", "fashion-mnist", "cifar10", "cifar100", "tokens"] = _doc(joined(_DATASETS, "or"))
+    path: str | None = _doc("the folder of its files", None)
+    size: Whole | None = _doc("how many of its samples, from the first on", None)
 
 
 class Model(_Strict):
     """A model."""
 
-    name: Literal["resnet8", "resnet18", "resnet50", "gpt-tiny"] = _said(joined(_MODELS, "or"))
-    width: Whole | None = _said("channels of its first layer, or its hidden size: a multiple of 8", None)
-    norm: Literal["batch", "group"] = _said("batch or group", "batch")
-    dropout: Annotated[float, BeforeValidator(_bare), Field(ge=0, lt=1)] = _said("from 0 to below 1", 0.0)
+    name: Literal["resnet8", "resnet18", "resnet50", "gpt-tiny"] = _doc(joined(_MODELS, "or"))
+    width: Whole | None = _doc("channels of its first layer, or its hidden size: a multiple of 8", None)
+    norm: Literal["batch", "group"] = _doc("batch or group", "batch")
+    dropout: Annotated[float, BeforeValidator(_number), Field(ge=0, lt=1)] = _doc("from 0 to below 1", 0.0)
 
 
 class Strikes(_Strict):
     """When a fault strikes."""
 
-    at: list[Whole] = _said("steps, such as [40, 110]", [])
-    count: FromZero = _said("how many, at random steps", 0)
-    seed: FromZero = _said("of what is random: a whole number from 0", 0)
-    rank: FromZero | None = _said("which rank, from 0", None)
-    target: Literal["worker", "agent", "machine", "write"] = _said("worker, agent, machine or write", "worker")
-    seconds: Annotated[float, BeforeValidator(_bare), Field(gt=0, le=3600)] | None = _said("seconds above 0", None)
-    share: Annotated[float, BeforeValidator(_bare), Field(ge=0, le=1)] | None = _said("a share from 0 to 1", None)
-    mbps: Annotated[float, BeforeValidator(_bare), Field(gt=0, le=1e6)] | None = _said("MB a second, above 0", None)
+    at: list[Whole] = _doc("steps, such as [40, 110]", [])
+    count: FromZero = _doc("how many, at random steps", 0)
+    seed: FromZero = _doc("of what is random: a whole number from 0", 0)
+    rank: FromZero | None = _doc("which rank, from 0", None)
+    target: Literal["worker", "agent", "machine", "write"] = _doc("worker, agent, machine or write", "worker")
+    seconds: Annotated[float, BeforeValidator(_number), Field(gt=0, le=3600)] | None = _doc("seconds above 0", None)
+    share: Annotated[float, BeforeValidator(_number), Field(ge=0, le=1)] | None = _doc("a share from 0 to 1", None)
+    mbps: Annotated[float, BeforeValidator(_number), Field(gt=0, le=1e6)] | None = _doc("MB a second, above 0", None)
 
     def when(self) -> When:
         """For faults."""
@@ -106,11 +106,11 @@ class Strikes(_Strict):
 def _fault_field(name: str) -> Any:
     """The key of a fault, with the short form that people write."""
     if name == "slow":
-        return Annotated[Strikes, BeforeValidator(_paced)] | None, _said("MB a second, such as 20", None)
+        return Annotated[Strikes, BeforeValidator(_as_speed)] | None, _doc("MB a second, such as 20", None)
     if isinstance(find_fault(name), DiskFault):
-        return Annotated[Strikes, BeforeValidator(_shared)] | None, _said("a share from 0 to 1, such as 0.2", None)
+        return Annotated[Strikes, BeforeValidator(_as_share)] | None, _doc("a share from 0 to 1, such as 0.2", None)
     form = "steps from 1 on, such as [40, 110], or {count: 5, seed: 1}"
-    return Annotated[Strikes, BeforeValidator(_struck)] | None, _said(form, None)
+    return Annotated[Strikes, BeforeValidator(_as_steps)] | None, _doc(form, None)
 
 
 def _fields() -> dict[str, Any]:
@@ -127,36 +127,34 @@ Failures: type[BaseModel] = create_model(  # one key for each fault of the regis
 class MatrixFile(_Strict):
     """All of a matrix file; see docs/reference/matrix-file.md."""
 
-    schema_version: Literal["deepvm.matrix/1"] = _said("deepvm.matrix/1", "deepvm.matrix/1")
-    name: Annotated[str, Field(pattern=_NAME)] = _said("1 to 40 lower-case letters, digits and hyphens")
-    datasets: Annotated[list[Annotated[Dataset, BeforeValidator(_named)]], Field(min_length=1)] = _said(
+    schema_version: Literal["deepvm.matrix/1"] = _doc("deepvm.matrix/1", "deepvm.matrix/1")
+    name: Annotated[str, Field(pattern=_NAME)] = _doc("1 to 40 lower-case letters, digits and hyphens")
+    datasets: Annotated[list[Annotated[Dataset, BeforeValidator(_as_object)]], Field(min_length=1)] = _doc(
         f"a list of {joined(_DATASETS, 'or')}, or of {{name: cifar10, path: FOLDER}}"
     )
-    models: Annotated[list[Annotated[Model, BeforeValidator(_named)]], Field(min_length=1)] = _said(
+    models: Annotated[list[Annotated[Model, BeforeValidator(_as_object)]], Field(min_length=1)] = _doc(
         f"a list of {joined(_MODELS, 'or')}, or of {{name: resnet8, width: 8, norm: group}}"
     )
-    failures: dict[Annotated[str, Field(pattern=_NAME)], Failures] = _said(  # type: ignore[valid-type]
+    failures: dict[Annotated[str, Field(pattern=_NAME)], Failures] = _doc(  # type: ignore[valid-type]
         f"names with faults, such as base: {{exit: [40, 110]}}; there are {joined(FAULTS, 'and')}", {}
     )
-    variants: Annotated[list[Literal[VARIANTS]], Field(min_length=1)] = _said(  # type: ignore[valid-type]
+    variants: Annotated[list[Literal[VARIANTS]], Field(min_length=1)] = _doc(  # type: ignore[valid-type]
         f"a list of {joined(VARIANTS, 'or')}"
     )
-    world: Annotated[int, BeforeValidator(_bare), Field(ge=1, le=64)] | None = _said("ranks, from 1 to 64", None)
-    elastic: Annotated[list[tuple[FromZero, Whole]], Field(min_length=2)] | None = _said(
+    world: Annotated[int, BeforeValidator(_number), Field(ge=1, le=64)] | None = _doc("ranks, from 1 to 64", None)
+    elastic: Annotated[list[tuple[FromZero, Whole]], Field(min_length=2)] | None = _doc(
         "steps with the number of ranks from there on, such as [[0, 4], [60, 2], [120, 4]]", None
     )
-    min_world: Whole | None = _said("ranks with which a job goes on, up to those of world: from 1", None)
-    virtual_shards: Whole | None = _said("a whole number that each number of ranks divides", None)
-    global_batch: Whole = _said(_WHOLE)
-    accumulate: Whole = _said(f"parts of a rank's batch: {_WHOLE}", 1)
-    steps: Whole = _said(_WHOLE)
-    checkpoint_every: Whole = _said(_WHOLE)
-    max_inflight: Annotated[int, BeforeValidator(_bare), Field(ge=1, le=64)] = _said("from 1 to 64", 4)
-    keep: Annotated[int, BeforeValidator(_bare), Field(ge=1, le=1000)] = _said("from 1 to 1000", 3)
-    seeds: Annotated[list[FromZero], Field(min_length=1)] = _said("a list of whole numbers from 0", [0])
-    launcher: Literal["forkserver", "torchrun", "deepvm-run"] = _said(
-        "forkserver, torchrun or deepvm-run", "forkserver"
-    )
+    min_world: Whole | None = _doc("ranks with which a job goes on, up to those of world: from 1", None)
+    virtual_shards: Whole | None = _doc("a whole number that each number of ranks divides", None)
+    global_batch: Whole = _doc(_WHOLE)
+    accumulate: Whole = _doc(f"parts of a rank's batch: {_WHOLE}", 1)
+    steps: Whole = _doc(_WHOLE)
+    checkpoint_every: Whole = _doc(_WHOLE)
+    max_inflight: Annotated[int, BeforeValidator(_number), Field(ge=1, le=64)] = _doc("from 1 to 64", 4)
+    keep: Annotated[int, BeforeValidator(_number), Field(ge=1, le=1000)] = _doc("from 1 to 1000", 3)
+    seeds: Annotated[list[FromZero], Field(min_length=1)] = _doc("a list of whole numbers from 0", [0])
+    launcher: Literal["forkserver", "torchrun", "deepvm-run"] = _doc("forkserver, torchrun or deepvm-run", "forkserver")
 
     @property
     def worlds(self) -> Sequence[tuple[int, int]]:

@@ -61,7 +61,7 @@ class Lines:
     """A file of JSON lines that is being written."""
 
     def __init__(self, path: Path) -> None:
-        """Open it, behind what is there."""
+        """Open it; lines go to its end."""
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def add(self, row: Mapping[str, Any]) -> None:
@@ -102,7 +102,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
             if not isinstance(row, dict):
                 raise ValueError("no object")
         except (ValueError, RecursionError) as error:
-            if number == len(lines):  # no line break behind it: torn
+            if number == len(lines):  # no line break after it: torn
                 return
             raise DataError(f"{path}, line {number}: damaged: {error}") from None
         yield row

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from deepvm.core.spelling import did_you_mean
+from deepvm.core.spelling import did_you_mean, nearest
 from deepvm.errors import DataError, JobFormatError
 from deepvm.io.safe_read import read_text
 
@@ -124,14 +124,18 @@ class YamlFormat(Generic[Model]):
         return root
 
     def _problems(self, error: ValidationError, document: Mapping[str, Any], lines: Lines) -> Iterator[str]:
-        for one in error.errors():
+        misspelt: set[Path_] = set()  # keys that are there, with another spelling: not missing as well
+        for one in sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden"):
             path = _in_the_file(one["loc"], document, one["type"] in ("missing", "extra_forbidden"))
             where = f"line {lines.of(path)}: " if path in lines.known or len(path) > 1 else ""
             name, model = dotted(path), self._model_at(path[:-1])
             known = tuple(field.alias or key for key, field in model.model_fields.items()) if model else ()
             if one["type"] == "extra_forbidden":
                 meant = did_you_mean(str(path[-1]), known) or f"there are {', '.join(known)}"
+                misspelt.update((*path[:-1], name) for name in nearest(str(path[-1]), known))
                 yield f"{where}{name}: there is no such key; {meant}"
+            elif one["type"] == "missing" and path in misspelt:
+                continue
             elif one["type"] == "missing":
                 yield f"{where}{name}: missing; allowed: {self.allowed(*path)}"
             else:

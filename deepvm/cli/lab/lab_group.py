@@ -5,14 +5,17 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from deepvm.cli.long_runs import Progress, cleaning_up, filling
 from deepvm.cli.output import Output, note, print_as, say
 from deepvm.cli.parameters import arg, flag, group, opt
-from deepvm.errors import MissingExtraError, RequestError
+from deepvm.errors import DataError, MissingExtraError, RequestError
+
+if TYPE_CHECKING:
+    from deepvm.lab.checked import Checked
 
 app = group("Prove that training resumes correctly: inject failures, audit the results, compare strategies.")
 
@@ -27,6 +30,14 @@ Out = Annotated[Path, opt("Output folder for runs and reports.", "DIR", "--out")
 Dir = Annotated[Path, arg("DIR", "The folder of 'deepvm lab run --out'.")]
 
 
+def _refuse_incomplete(out: Path, checked: Checked) -> None:
+    """Raises DataError: artefacts of runs are missing or damaged."""
+    if found := checked.incomplete:
+        run, reason = found[0]
+        more = f" (and {len(found) - 1} more like it)" if len(found) > 1 else ""
+        raise DataError(f"{out}: {run}: {reason}{more}")
+
+
 @app.command(short_help="Run a matrix of trainings that fail.")
 def run(
     out: Out,
@@ -37,6 +48,9 @@ def run(
     output: Output = "table",
 ) -> None:
     """Run each training of a matrix with its failures, and audit it; runs that are there and pass are kept.
+
+    Exit 0: all runs pass; 1: some do not, or DIR cannot be written (what is there is kept); 2: the matrix file or an
+    option is wrong; 4: files of a data set are missing, or those of a run are damaged.
 
     Example: deepvm lab run --out lab
     """
@@ -57,6 +71,8 @@ def run(
     runner = MatrixRunner(found, out, only=only, jobs=jobs)
     if fresh and (out / RUNS).exists() and not (out / NAME).exists():
         raise RequestError("out", str(out), "a folder of 'deepvm lab run', or a new one: --fresh removes its runs")
+    if out.exists() and not out.is_dir():
+        raise RequestError("out", str(out), "a folder, or the name of a new one")
     out.mkdir(parents=True, exist_ok=True)
     with filling(out, "deepvm lab run"), cleaning_up():
         if fresh:
@@ -78,6 +94,7 @@ def run(
     if written.missing:
         note(written.missing)
     note(f"{out / 'report.html'} shows all of it")
+    _refuse_incomplete(out, checked)
     if checked.failures:
         note(f"'deepvm lab check {out}' lists what is wrong")
         raise typer.Exit(1)
@@ -92,8 +109,9 @@ def check(folder: Dir, output: Output = "table") -> None:
     from deepvm.lab import checked as audit
     from deepvm.reports.lab import results as shown
 
-    found, _ = audit.check(folder)
+    found, _ = audit.check(folder, published=True)
     print_as(output, lambda: shown.print_checked(found), lambda: shown.checked_document(found))
+    _refuse_incomplete(folder, found)
     if found.failures:
         raise typer.Exit(1)
 
@@ -122,6 +140,7 @@ def report(
     note(f"{folder / 'report.html'} shows all of it")
     if open_page:
         typer.launch(str(folder / "report.html"))
+    _refuse_incomplete(folder, checked)
 
 
 @app.command(short_help="Run the negative controls: each must fail its gate.")

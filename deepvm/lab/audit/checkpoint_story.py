@@ -54,7 +54,7 @@ def _tells(run: Records) -> bool:
 def possibly_saved(run: Records, attempt: Mapping[str, Any]) -> set[int]:
     """Steps of checkpoints that an attempt may have finished without time to record it.
 
-    They are behind the last one of which it has recorded anything, and no more than can be in flight.
+    They come after the last one of which it has recorded anything, and no more than can be in flight.
     """
     if _closed(run, attempt):
         return set()

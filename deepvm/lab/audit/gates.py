@@ -22,6 +22,8 @@ from deepvm.lab.records import CHECKPOINTS, CONFIG, FINAL, ORCHESTRATED, SUPERVI
 _HIDDEN = re.compile(r"\..*(?<!\.spare)\.tmp|\.(step-|last|latest).*|order-.*")
 """Half-written files, and orders; deepvm's Checkpointer keeps a spare file, locks, and the number of a generation."""
 _KILLED = (-9, 137)
+ARTEFACTS, STORIES = "artefacts", "stories"
+"""Gates that ask of the files of a whole matrix, too: :mod:`deepvm.lab.audit.publication`."""
 
 
 def _reached(run: Records) -> Iterator[str]:
@@ -237,7 +239,9 @@ def _lives(pid: int, folder: Path) -> bool:
 
 def _artefacts(run: Records) -> Iterator[str]:
     """All files that others audit are there."""
-    names = [CONFIG, SUPERVISOR, FINAL, *(steps_of(rank) for rank in range(run.config["world"]))]
+    names = [CONFIG, SUPERVISOR, *(steps_of(rank) for rank in range(run.config["world"]))]
+    if run.supervisor["state"] == "completed":
+        names.append(FINAL)
     if run.config["strategy"] is not None:
         names.append(CHECKPOINTS)
     for name in names:
@@ -251,9 +255,9 @@ GATES: Mapping[str, Callable[[Records], Iterator[str]]] = {
     "replays": _replays,
     "parameters": _parameters,
     "failures": _failures,
-    "stories": _stories,
+    STORIES: _stories,
     "leftovers": _leftovers,
-    "artefacts": _artefacts,
+    ARTEFACTS: _artefacts,
 }
 """By name, in the order of the design: what is wrong, nothing if the gate is passed."""
 

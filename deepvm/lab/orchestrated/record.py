@@ -143,7 +143,7 @@ class JobRecord:
 
     @cached_property
     def _hung(self) -> set[int]:
-        """Attempts that hung: the event says which generation there was behind it, perhaps the next one already."""
+        """Attempts that hung: the event names the generation after it, perhaps the next one already."""
         pairs = zip(self.events, self.events[1:], strict=False)
         return {int(before.facts["generation"]) - 1 for before, event in pairs if event.kind == "hung"}
 

@@ -85,7 +85,10 @@ def read_manifest(folder: Path) -> list[Row]:
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
             if reader.fieldnames != _COLUMNS:
-                raise DataError(f"{path}: has other columns than {', '.join(_COLUMNS)}")
+                raise DataError(
+                    f"{path}: has other columns than {', '.join(_COLUMNS)}; delete it and run 'deepvm lab run' again, "
+                    "which keeps the runs that are there and pass"
+                )
             return [_row(found) for found in reader]
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}; give the folder of 'deepvm lab run --out'") from None

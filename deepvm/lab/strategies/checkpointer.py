@@ -82,6 +82,6 @@ class Deepvm(Strategy):
 
 
 class DeepvmTcp(Deepvm):
-    """``Checkpointer`` into the memory of a node, and behind that into the folder."""
+    """``Checkpointer`` into the memory of a node, and after that into the folder."""
 
     in_memory: ClassVar[bool] = True

@@ -38,7 +38,7 @@ class _Block(nn.Module):
 
 
 def _resnet(depths: Sequence[int], *, bottleneck: bool) -> Callable[[Samples, int, str, float], nn.Module]:
-    """ResNets with a 3x3 stem and no pooling behind it, as for CIFAR: the images are small."""
+    """ResNets with a 3x3 stem and no pooling after it, as for CIFAR: the images are small."""
 
     def build(samples: Samples, width: int, norm: str, dropout: float) -> nn.Module:
         channels = samples.inputs.shape[1]

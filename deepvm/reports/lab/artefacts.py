@@ -10,6 +10,7 @@ from typing import Any
 
 from deepvm.errors import MissingExtraError
 from deepvm.io.atomic_write import write_bytes
+from deepvm.lab.audit.publication import publishable
 from deepvm.lab.checked import Checked
 from deepvm.lab.records import Records
 from deepvm.lab.results import SuiteResult
@@ -23,7 +24,6 @@ from deepvm.reports.lab.results import (
     TIMES,
     interval_words,
     loss_words,
-    publishable,
     ratio_words,
     suite_document,
     variant_document,

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from deepvm.core.units import counted
 from deepvm.lab.audit.gates import GATES
+from deepvm.lab.audit.publication import publishable
 from deepvm.lab.matrix import CALM
 from deepvm.lab.records import RUNS
 from deepvm.lab.results import Cost, Estimate, SuiteResult
@@ -18,7 +19,7 @@ from deepvm.reports.lab.analysis import accepted
 from deepvm.reports.lab.figures import over_reference, stall_and_gain, suite_name
 from deepvm.reports.lab.findings import BASE, PARTS, REFERENCES, Findings, estimate, passing, recovery_s
 from deepvm.reports.lab.lab_charts import bars, forest, keys, ratio_scale, scatter
-from deepvm.reports.lab.results import COUNTS, interval_words, loss_words, passed_words, publishable, variant_document
+from deepvm.reports.lab.results import COUNTS, interval_words, loss_words, passed_words, variant_document
 from deepvm.reports.markup import Html, joined, table, tag, visible
 from deepvm.reports.page_frame import Frame, beside
 from deepvm.reports.plans.page_parts import listing, section, wide

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -74,12 +73,6 @@ def _suite(found: SuiteResult) -> dict[str, Any]:
         "variants": {name: variant_document(costs) for name, costs in found.variants.items()},
         "paired": {name: _ratio(one) for name, one in found.paired.items()},
     }
-
-
-def publishable(suite: SuiteResult, form: str) -> str:
-    """The name of a suite's file."""
-    name = re.sub(r"[^a-z0-9-]+", "-", f"{suite.dataset}-{suite.model}-{suite.failure}")
-    return f"{name}_publishable.{form}"
 
 
 def variant_document(costs: Sequence[Cost]) -> dict[str, Any]:

@@ -23,14 +23,15 @@ pytestmark = pytest.mark.xdist_group("lab")
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Path:
-    """A folder of two runs that are right, written by hand."""
+def made(tmp_path: Path, run: Run) -> Path:
+    """A folder of two runs that are right, written by hand, and reported."""
     out = tmp_path / "out"
     make_calm(out / "runs" / RUNS[0])
     make_run(out / "runs" / RUNS[1])
     manifest = Manifest(out)
-    for run, failure, variant in ((RUNS[0], "calm", "none"), (RUNS[1], "base", "blk")):
-        manifest.add(Row("0" * 16, run, "tokens", "gpt-tiny", failure, variant, 3, "completed", 10.0, 2.0, 0))
+    for name, failure, variant in ((RUNS[0], "calm", "none"), (RUNS[1], "base", "blk")):
+        manifest.add(Row("0" * 16, name, "tokens", "gpt-tiny", failure, variant, 3, "completed", 10.0, 2.0, 0))
+    assert run("lab", "report", out)[0] == 0
     return out
 
 
@@ -90,8 +91,40 @@ def test_failures_of_gates_are_listed_and_the_exit_code_is_1(run: Run, made: Pat
     code, out, _ = run("lab", "check", made)
     assert code == 1 and "1 of 2 runs pass all gates" in out and "other parameters than those" in out
     code, out, _ = run("lab", "check", made, "-o", "json")
-    (failure,) = json.loads(out)["failures"]
+    failure, published = json.loads(out)["failures"]
     assert code == 1 and failure["run"] == RUNS[1] and failure["gate"] == "parameters" and failure["reason"]
+    assert published["gate"] == "stories" and "'deepvm lab report' writes it again" in published["reason"]
+
+
+def test_one_damaged_run_hides_no_other(run: Run, made: Path) -> None:
+    (made / "runs" / RUNS[1] / "rank_0.jsonl").write_text("{\n{}\n")
+    for command in ("check", "report"):
+        code, out, err = run("lab", command, made)
+        assert code == 4 and "1 of 2 runs pass all gates" in out and f"{RUNS[1]}: rank_0.jsonl, line 1: damaged" in err
+    code, out, _ = run("lab", "check", made, "-o", "json")
+    document = json.loads(out)
+    assert code == 4 and document["runs"] == 2 and document["gates"]["steps"] == {"passed": 1, "failed": 0}
+    assert document["gates"]["artefacts"] == {"passed": 1, "failed": 1}
+
+
+@pytest.mark.parametrize("text", [None, "[]", '{"runs": 3}'])
+def test_publishable_files_must_be_there(run: Run, made: Path, text: str | None) -> None:
+    path = made / "tokens-gpt-tiny-base_publishable.json"
+    path.unlink() if text is None else path.write_text(text)
+    code, out, err = run("lab", "check", made, "-o", "json")
+    assert code == 4 and path.name in err and "'deepvm lab report' writes it again" in err
+    assert {one["gate"] for one in json.loads(out)["failures"]} == {"artefacts"}
+    assert run("lab", "report", made)[0] == 0 and run("lab", "check", made)[0] == 0
+
+
+def test_publishable_files_of_other_runs_tell_another_story(run: Run, made: Path) -> None:
+    path = made / "tokens-gpt-tiny-base_publishable.json"
+    document = json.loads(path.read_text())
+    document["runs"] = document["runs"][:1]
+    path.write_text(json.dumps(document))
+    code, out, _ = run("lab", "check", made, "-o", "json")
+    (failure,) = json.loads(out)["failures"]
+    assert code == 1 and failure["gate"] == "stories" and path.name in failure["reason"]
 
 
 @pytest.mark.parametrize(
@@ -143,6 +176,12 @@ def test_a_folder_that_is_being_filled_is_locked(run: Run, matrix: Path, tmp_pat
     with filling(out, "deepvm lab run"):
         code, _, err = run("lab", "run", matrix, "--out", out)
     assert code == 2 and "no other 'deepvm lab run' is writing to now" in err
+
+
+def test_out_that_is_a_file(run: Run, matrix: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("kept")
+    code, _, err = run("lab", "run", matrix, "--out", tmp_path / "file")
+    assert code == 2 and "--out" in err and "a folder" in err and (tmp_path / "file").read_text() == "kept"
 
 
 def test_a_folder_that_cannot_be_made(run: Run, matrix: Path, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_each_gate_with_what_it_asks(page: Page, bad: Page) -> None:
         assert name in page.by_id("gates").text and (gate.__doc__ or "").split("\n")[0] in page.by_id("gates").text
     failing = next(t for t in bad.all("table") if t.attributes.get("class") == "failing").text
     assert f"{WRONG}parameters-other parameters than those of the undisturbed run" in failing
-    assert f"{UNFINISHED}stepsparameters, stories, artefactsit has ended as failed" in failing
+    assert f"{UNFINISHED}stepsparameters, storiesit has ended as failed" in failing
 
 
 def test_each_suite_has_its_costs_and_recoveries(page: Page) -> None:
