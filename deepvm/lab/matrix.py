@@ -35,7 +35,7 @@ _SEEDS_APART = 1_000_003
 def _number(value: object) -> object:
     """Numbers as they are written: true is none, and text is none."""
     if isinstance(value, (bool, str)):
-        raise ValueError("no number")
+        raise ValueError("must be a number")
     return value
 
 
@@ -264,7 +264,7 @@ def _run(matrix: MatrixFile, suite: Suite, variant: str, seed: int) -> Run:
 
 
 def reference_of(run: Run) -> Run:
-    """The undisturbed training that a run is compared with, if its matrix has none."""
+    """The training without checkpoints and failures that a run is compared with."""
     return Run(Suite(run.suite.dataset, run.suite.model, CALM), NONE, None, run.seed, run.worlds[:1])
 
 
@@ -291,10 +291,10 @@ def _contradictions(found: MatrixFile, lines: Lines) -> Iterator[str]:
         names = [getattr(one, "name", one) for one in getattr(found, key)]
         twice = [place for place, name in enumerate(names) if name in names[:place]]
         if twice:
-            yield f"{lines.said(key, twice[0])}{names[twice[0]]} twice: runs are named after it"
+            yield f"{lines.said(key, twice[0])}{names[twice[0]]} is there twice: names of runs would collide"
     if (found.world is None) == (found.elastic is None):
         where = lines.said("elastic") if found.elastic is not None else ""
-        yield f"{where}either world or elastic"
+        yield f"{where}give exactly one of world and elastic"
         return
     yield from _impossible_worlds(found, lines)
     for place, dataset in enumerate(found.datasets):

@@ -68,7 +68,7 @@ def run(
     from deepvm.reports.lab.artefacts import write_all
 
     found = find_matrix(matrix)
-    runner = MatrixRunner(found, out, only=only, jobs=jobs)
+    runner = MatrixRunner(found, out, only=only, jobs=jobs, fresh=fresh)
     if fresh and (out / RUNS).exists() and not (out / NAME).exists():
         raise RequestError("out", str(out), "a folder of 'deepvm lab run', or a new one: --fresh removes its runs")
     if out.exists() and not out.is_dir():

@@ -72,7 +72,7 @@ def config_of(matrix: MatrixFile, run: Run, dataset_size: int) -> dict[str, Any]
 class MatrixRunner:
     """Of one matrix, into one folder."""
 
-    def __init__(self, matrix: MatrixFile, out: Path, *, only: str = "*", jobs: int = 1) -> None:
+    def __init__(self, matrix: MatrixFile, out: Path, *, only: str = "*", jobs: int = 1, fresh: bool = False) -> None:
         """Look at the data sets.
 
         Args:
@@ -80,6 +80,7 @@ class MatrixRunner:
             out: its folder.
             only: runs whose names match; those that they are compared with come along.
             jobs: how many run at a time.
+            fresh: whether the folder's runs will have been removed, and need not be of this matrix.
 
         Raises:
             RequestError: a batch is larger than its data set, nothing is chosen, or runs of the folder that are not
@@ -96,7 +97,8 @@ class MatrixRunner:
             raise RequestError("only", only, f"a pattern that one of the {len(every)} runs matches, such as {names}")
         self.runs = _with_references(chosen, every)
         self._every = [run.name for run in every]
-        self._refuse_others([run for run in every if run not in self.runs])
+        if not fresh:
+            self._refuse_others([run for run in every if run not in self.runs])
         self._stopping = threading.Event()
 
     def _refuse_others(self, left: Sequence[Run]) -> None:
@@ -228,18 +230,13 @@ def _row(run: Run, key: str, records: Records | None, state: RunState, reason: s
 
 
 def _with_references(chosen: Sequence[Run], every: Sequence[Run]) -> list[Run]:
-    """With an undisturbed run for each training, because others are compared with it."""
-    found = list(chosen)
+    """With a run that has neither failures nor checkpoints for each training: a save may change a training, too."""
+    found = {run.name: run for run in chosen}
+    known = {run.name: run for run in every}
     for run in chosen:
-        if not any(_trains_alike(one, run) for one in found):
-            found.append(next((one for one in every if _trains_alike(one, run)), reference_of(run)))
-    return found
-
-
-def _trains_alike(one: Run, other: Run) -> bool:
-    """Whether the first is undisturbed, and should end with the parameters of the other."""
-    names = [(run.suite.dataset, run.suite.model, run.seed) for run in (one, other)]
-    return one.undisturbed and names[0] == names[1]
+        reference = reference_of(run)
+        found.setdefault(reference.name, known.get(reference.name, reference))
+    return list(found.values())
 
 
 def _path(text: str | None) -> Path | None:

@@ -55,6 +55,11 @@ def recovery_s(cost: Cost) -> float | None:
     return sum(known) if len(known) == len(parts) else None
 
 
+def ranks_words(config: Mapping[str, Any]) -> str:
+    """How many ranks a run has, such as ``4; 2 from step 25 on``."""
+    return "; ".join(f"{world} from step {step} on" if step else f"{world}" for step, world in config["worlds"])
+
+
 @dataclass(frozen=True)
 class Findings:
     """Of the folder of a matrix."""

@@ -168,6 +168,18 @@ def test_fresh_removes_only_runs_of_its_own(run: Run, matrix: Path, tmp_path: Pa
     assert code == 2 and "--out" in err and kept.exists()
 
 
+@pytest.mark.slow
+def test_fresh_takes_a_folder_of_another_matrix(run: Run, matrix: Path, tmp_path: Path) -> None:
+    out, other = tmp_path / "lab", tmp_path / "other.yaml"
+    assert run("lab", "run", matrix, "--out", out)[0] == 0
+    other.write_text(MATRIX.replace("base:", "late:").replace("steps: 12", "steps: 10"))
+    code, _, err = run("lab", "run", other, "--out", out, "--only", "*-blk-*")
+    assert code == 2 and "--fresh" in err
+    code, _, err = run("lab", "run", other, "--out", out, "--only", "*-blk-*", "--fresh")
+    assert code == 0, err
+    assert [path.name for path in out.glob("*_publishable.json")] == ["tokens-gpt-tiny-late_publishable.json"]
+
+
 def test_a_folder_that_is_being_filled_is_locked(run: Run, matrix: Path, tmp_path: Path) -> None:
     from deepvm.cli.long_runs import filling
 
