@@ -43,7 +43,7 @@ BAD = {
     "open list": ("a: [", "not YAML"),
     "unknown key": (HEAD + "colour: red\n", "line 11: colour: there is no such key"),
     "misspelt key": (with_line("steps", "stpes: 120"), "line 9: stpes: there is no such key; did you mean steps"),
-    "missing": ("name: m\n", "datasets: missing; allowed: a list of digits"),
+    "missing": ("name: m\n", "datasets: missing; allowed: a list of one or more of digits"),
     "negative": (with_line("steps", "steps: -1"), "line 9: steps: -1 cannot be used"),
     "a word": (with_line("steps", "steps: many"), "line 9: steps: 'many' cannot be used; allowed: a whole number"),
     "true": (with_line("steps", "steps: true"), "line 9: steps: True cannot be used"),
@@ -52,7 +52,7 @@ BAD = {
     "no dataset": (with_line("datasets", "datasets: []"), "line 2: datasets: a list of 0 cannot be used"),
     "model": (
         with_line("models", "models: [vgg]"),
-        "line 3: models[0]: 'vgg' cannot be used; allowed: a list of resnet8",
+        "line 3: models[0]: 'vgg' cannot be used; allowed: a list of one or more of resnet8",
     ),
     "model of tokens": (
         with_line("models", "models: [gpt-tiny]"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import os
 import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,9 @@ from deepvm.lab.running.manifest import Manifest, Row, RunState, key_of, read_pl
 from deepvm.lab.running.supervisor import Supervisor
 from deepvm.lab.strategies.strategy_registry import find_strategy
 from deepvm.lab.training.datasets import load
+
+_LEAST_FREE = 1 << 20
+"""Bytes: with less, a run that failed may have failed for that."""
 
 
 @dataclass(frozen=True)
@@ -161,13 +165,17 @@ class MatrixRunner:
             ended = self._supervised(plan, launcher)
             records = with_references(Records.read(folder), folder.parent)
         except DataError as error:  # of this run; the others are made all the same
+            _refuse_full_disk(self._out)
             return _row(run, key, None, RunState.FAILED, str(error))
         if not ended:
+            _refuse_full_disk(self._out)
             why = f"steps: it ended as {records.supervisor['state']}"
             return _row(run, key, records, RunState.FAILED, why)
         gates = verdicts(records)
         write_bytes(folder / AUDIT, json.dumps({"key": key, "gates": gates}, indent=1).encode())
         reason = next((f"{gate}: {why}" for gate, why in gates.items() if why), "")
+        if reason:
+            _refuse_full_disk(self._out)
         return _row(run, key, records, RunState.INVALID if reason else RunState.COMPLETED, reason)
 
     def _supervised(self, plan: Plan, launcher: Launcher | None) -> bool:
@@ -192,6 +200,17 @@ def side_by_side(runs: Sequence[Run]) -> list[list[Run]]:
             batch = [run for run in runs if run.seed == seed and run.undisturbed is calm]
             found.append(batch[::-1] if place % 2 else batch)
     return [batch for batch in found if batch]
+
+
+def _refuse_full_disk(out: Path) -> None:
+    """Raises DataError: runs that fail for want of space say nothing about a strategy."""
+    found = os.statvfs(out)
+    free = found.f_bavail * found.f_frsize
+    if free < _LEAST_FREE:
+        raise DataError(
+            f"{out}: the disk is full ({free // 1024} KiB are left), so nothing was proven of the run that failed; "
+            "make room, and run the same command again"
+        )
 
 
 def _standing(folder: Path, config: Mapping[str, Any], key: str) -> Records | None:

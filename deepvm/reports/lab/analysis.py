@@ -10,7 +10,7 @@ from typing import Any
 from deepvm.lab.matrix import NONE, REFERENCES
 from deepvm.lab.results import Cost, Estimate, SuiteResult
 from deepvm.reports.lab import findings, published
-from deepvm.reports.lab.findings import BASE, Findings, estimate, part_s, passing, ranks_words
+from deepvm.reports.lab.findings import BASE, Findings, estimate, part_s, passing, ranks_words, variant_words
 from deepvm.reports.lab.results import COUNTS, interval_words, loss_words, passed_words, variant_document
 
 _OVL = "ovl"
@@ -302,7 +302,7 @@ def _variants(found: Findings) -> Iterator[str]:
             rows.append(
                 (
                     f"{suite.dataset}-{suite.model}-{suite.failure}",
-                    name,
+                    variant_words(suite, name),
                     f"{len(good)} of {len(costs)}",
                     interval_words(estimate(costs, lambda cost: cost.goodput), 3),
                     "-" if ratio is None else interval_words(ratio, 3),

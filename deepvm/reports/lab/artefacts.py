@@ -17,7 +17,7 @@ from deepvm.lab.results import SuiteResult
 from deepvm.reports.documents import to_csv
 from deepvm.reports.lab.analysis import analysis
 from deepvm.reports.lab.figures import write_figures
-from deepvm.reports.lab.findings import PARTS, Findings, estimate, ranks_words
+from deepvm.reports.lab.findings import PARTS, Findings, estimate, ranks_words, variant_words
 from deepvm.reports.lab.lab_page import PAGE, LabPage
 from deepvm.reports.lab.results import (
     COUNTS,
@@ -115,7 +115,7 @@ def _markdown(found: Findings, suite: SuiteResult) -> list[str]:
         one, ratio = variant_document(costs), suite.paired.get(f"{name}_over_blk")
         times = [*(one[key] for key in ("stall_s", "drain_s", "write_s", "snapshot_s")), *one["recovery_s"].values()]
         cells = [
-            name,
+            variant_words(suite, name),
             f"{one['goodput']['n']} of {len(costs)}",
             interval_words(estimate(costs, lambda cost: cost.goodput), 3),
             "-" if ratio is None else ratio_words(ratio),
