@@ -40,7 +40,7 @@ def audit_document(found: Certificate) -> dict[str, Any]:
                 "reached_step": one.reached,
                 "resumed_step": one.resumed,
             }
-            for one in found.struck
+            for one in found.kills
         ],
         "notes": list(found.notes),
         "wall_s": round(found.wall_s, 3),
@@ -61,10 +61,10 @@ def versions() -> dict[str, str]:
 
 def print_certificate(found: Certificate) -> None:
     """Each kill, each gate, and the verdict."""
-    if found.struck:
+    if found.kills:
         head = [Column("killed", wrap=False), Column("at step", "right"), Column("resumed from", "right")]
         rows = []
-        for one in found.struck:
+        for one in found.kills:
             where = f"writing {one.file}" if one.file else "training"
             rows.append([where, _step(one.reached), _step(one.resumed)])
         print_table(head, rows)
