@@ -32,7 +32,8 @@ def audit(
 ) -> None:
     """Certify that a training script resumes correctly: run it twice, then kill it, and compare bit for bit.
 
-    The script needs no change. Exit 0: certified; 1: not; 4: the script fails by itself, or leaves nothing to compare.
+    The script needs no change. Exit 0: certified; 1: not; 4: the script fails by itself, leaves nothing
+    to compare, or DIR is full.
 
     Example: deepvm audit --kills 5 train.py --save-dir {out}
     """

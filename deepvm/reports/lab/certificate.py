@@ -39,6 +39,7 @@ def audit_document(found: Certificate) -> dict[str, Any]:
                 "logged_steps": one.steps,
                 "reached_step": one.reached,
                 "resumed_step": one.resumed,
+                "hit": one.hit,
             }
             for one in found.kills
         ],
@@ -65,7 +66,7 @@ def print_certificate(found: Certificate) -> None:
         head = [Column("killed", wrap=False), Column("at step", "right"), Column("resumed from", "right")]
         rows = []
         for one in found.kills:
-            where = f"writing {one.file}" if one.file else "training"
+            where = f"writing {one.file}" if one.file else "training" if one.hit else "no training"
             rows.append([where, _step(one.reached), _step(one.resumed)])
         print_table(head, rows)
         print_lines([""])

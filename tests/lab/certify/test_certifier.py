@@ -16,6 +16,7 @@ from deepvm.lab.certify.attempt import Attempt, Trigger
 from deepvm.lab.certify.certifier import Certificate, PlannedKill, certify, plan_of, trigger_of
 from deepvm.lab.certify.history import History
 from deepvm.lab.certify.subject import Subject
+from deepvm.reports.lab.certificate import audit_document
 
 pytest.importorskip("torch")
 SCRIPT = Path(toy.__file__)
@@ -172,6 +173,7 @@ def killed_run(
 def test_a_kill_with_the_last_step_is_repeated_earlier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, asked, said = killed_run(monkeypatch, tmp_path, [20, None, 10, None])
     assert found.certified and [kill.hit for kill in found.kills] == [False, True]
+    assert [kill["hit"] for kill in audit_document(found)["kills"]] == [False, True]
     assert asked[1] == max(1, asked[0] // 2)
     assert said[2:4] == [
         "run 1, attempt 0: from step 0, 20 steps, killed at step 20 of 20, which proves nothing",
