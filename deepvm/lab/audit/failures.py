@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from deepvm.lab.audit.checkpoint_story import DAMAGING
-from deepvm.lab.records import NODE_LOG, ORCHESTRATED, Records
+from deepvm.lab.records import EVENTS, NODE_LOG, ORCHESTRATED, Records, read_lines
 
 Row = Mapping[str, Any]
 _CODES: Mapping[str, Collection[int | None]] = {
@@ -24,7 +24,7 @@ _EVERYWHERE = ("agent", "machine")
 """Targets of kills that hit all ranks."""
 _STARTED = re.compile(rb"^listening on ", re.MULTILINE)
 """What a memory node prints as it starts."""
-_WAIT_S, _TOLERANCE = 0.1, 0.9
+_WAIT_S, _SEEN_S, _TOLERANCE = 0.1, 5.0, 0.9
 
 
 def failures(run: Records) -> Iterator[str]:
@@ -102,14 +102,12 @@ def _done(run: Records, rank: int, attempt: Row) -> int:
 
 def _other_way(run: Records, strike: Row, attempt: Row) -> str:
     """How an attempt has ended if not as the failure ends it; empty if it has ended so."""
-    fault, rank, exits = strike["fault"], strike["rank"], attempt["exits"]
+    fault, rank, exits, state = strike["fault"], strike["rank"], attempt["exits"], attempt["state"]
     if fault in _HANGS:
-        return (
-            "" if attempt["state"] == "hung" else f"did not hang its attempt, which is recorded as {attempt['state']}"
-        )
+        return "" if state == "hung" else f"did not hang its attempt, which is recorded as {state}"
     everywhere = fault in DAMAGING or strike["target"] in _EVERYWHERE
     ranks, who = (range(attempt["world"]), "any rank") if everywhere else ((rank,), f"rank {rank}")
-    if fault in _CODES:
+    if fault in _CODES and None not in exits:
         said = [_last_words(run, one, attempt) for one in ranks]
         if ("raised" if fault in _RAISES else "") not in said:
             return f"has not ended {who}: the last that it noted is {', '.join(word or 'nothing' for word in said)}"
@@ -130,22 +128,24 @@ def _last_words(run: Records, rank: int, attempt: Row) -> str:
 
 
 def _passing(run: Records, strike: Row, attempt: Row) -> str:
-    """What does not show that a failure has happened that ends nothing; empty if all does, or nothing can."""
+    """Why a failure that ends nothing has not happened; empty if it has, or if nobody could see it any more."""
     if strike["fault"] == "stop":
         return _moved(run, strike, attempt)
-    if strike["fault"] == "node" and run.config["launcher"] != ORCHESTRATED:
-        return _node_stayed(run)
+    if strike["fault"] == "node":
+        at = attempt["struck"][strike["key"]]
+        return _anchor_stayed(run, at) if run.config["launcher"] == ORCHESTRATED else _node_stayed(run)
     return ""
 
 
 def _moved(run: Records, strike: Row, attempt: Row) -> str:
-    """Whether a rank that was stopped has logged steps all the time."""
+    """Whether a rank that was to stand still has logged steps all the time."""
     struck, rank, seconds = attempt["struck"][strike["key"]], strike["rank"], strike["seconds"]
-    if attempt["detected"] < struck + seconds:  # its attempt has ended meanwhile
-        return ""
     times = [row["time"] for row in run.steps.get(rank, ()) if row["attempt"] == attempt["attempt"]]
-    times = sorted([*times, attempt["detected"]])
-    gap = max((b - a for a, b in zip(times, times[1:], strict=False) if b > struck), default=0.0)
+    ended = max([*times, attempt["detected"]])
+    if ended < struck + seconds:
+        return ""
+    marks = [*sorted(times), ended]
+    gap = max((b - a for a, b in zip(marks, marks[1:], strict=False) if b > struck), default=0.0)
     return "" if gap >= _TOLERANCE * seconds else f"did not stop rank {rank}: it never stood still for {seconds:g} s"
 
 
@@ -160,6 +160,21 @@ def _node_stayed(run: Records) -> str:
     log = run.folder / NODE_LOG
     starts = len(_STARTED.findall(log.read_bytes())) if log.is_file() else 0
     return "" if starts > lost else f"has ended no memory node: one was started {starts} times"
+
+
+def _anchor_stayed(run: Records, struck: float) -> str:
+    """Whether a job has lost no machine besides those of its ranks, though there was time to see it."""
+    trainers = {machine for one in run.supervisor["attempts"] for machine in one.get("machines", ())}
+    for row in read_lines(run.folder / EVENTS):
+        if (
+            row["event"] == "machine"
+            and row.get("why") == "lost"
+            and row["time"] >= struck
+            and row["id"] not in trainers
+        ):
+            return ""
+    seen = struck + _SEEN_S < _first(run) + run.supervisor["wall_s"]
+    return "has ended no machine that keeps versions" if seen else ""
 
 
 def _disk(run: Records) -> Iterator[str]:

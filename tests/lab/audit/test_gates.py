@@ -564,6 +564,25 @@ def test_a_memory_node_is_started_again(runs: Path, seconds: float, starts: int,
     assert judge(runs / "run") == ({} if right else {"failures": said})
 
 
+@pytest.mark.parametrize(
+    ("machine", "why", "at", "lost"),
+    [
+        ("m9", "lost", 1218.0, True),
+        ("m1", "lost", 1218.0, False),
+        ("m9", "released", 1218.0, False),
+        ("m9", "lost", 1200.0, False),
+    ],
+)
+def test_a_job_loses_the_machine_that_keeps_versions(runs: Path, machine: str, why: str, at: float, lost: bool) -> None:
+    folder = runs / "run"
+    passing(folder, "node", seconds=0.5)
+    change_document(folder, "config.json", lambda d: d.update(launcher="deepvm-run"))
+    change_document(folder, "supervisor.json", lambda d: [one.update(machines=["m1", "m2"]) for one in d["attempts"]])
+    write_lines(folder, "orchestrator.jsonl", [{"event": "machine", "time": at, "id": machine, "why": why}])
+    found = next(GATES["failures"](Records.read(folder)), "")
+    assert found == ("" if lost else "node-17-0 has ended no machine that keeps versions")
+
+
 def test_a_failure_that_ends_nothing_strikes_in_the_run(runs: Path) -> None:
     passing(runs / "run", "rebalance")
     assert judge(runs / "run") == {}
