@@ -156,7 +156,10 @@ def _leftovers(run: Records) -> Iterator[str]:
 
 def _one_at_a_time(run: Records) -> Iterator[str]:
     """No attempt does a step once the next one is there: by the order of the lines of a rank, and by their times."""
-    there = _there(run)
+    there = sorted(_there(run).items())
+    ends = {
+        number: min(there[place + 1 :], key=lambda one: one[1], default=None) for place, (number, _) in enumerate(there)
+    }
     for rank, rows in run.steps.items():
         newest = -1
         for row in rows:
@@ -164,10 +167,10 @@ def _one_at_a_time(run: Records) -> Iterator[str]:
             if number < newest:
                 yield f"attempt {number} of rank {rank} went on writing beside attempt {newest}"
                 return
-            newest = max(newest, number)
-            late = [later for later, since in there.items() if later > number and row["time"] > since]
-            if late:
-                yield f"attempt {number} of rank {rank} did step {row['global_step']} beside attempt {late[0]}"
+            newest = number
+            end = ends.get(number)
+            if end is not None and row["time"] > end[1]:
+                yield f"attempt {number} of rank {rank} did step {row['global_step']} beside attempt {end[0]}"
                 return
 
 
