@@ -244,7 +244,7 @@ WRONG: dict[str, tuple[str, str, Change]] = {
         document("supervisor.json", lambda d: d.update(restarts=1)),
     ),
     "attempts that were not counted": (
-        "steps stories failures leftovers",
+        "steps stories failures",
         "not counted from 0",
         last_attempt("attempt", 7),
     ),
