@@ -45,7 +45,7 @@ def _newest(run: Records, good: Collection[int], damaged: int) -> int:
     """The newest checkpoint that must be there, of recorded ones, when so many files were damaged; 0: none."""
     if damaged and run.config["strategy"] in _ONE_FILE:
         return 0
-    left = sorted(good)[: len(good) - damaged]
+    left = sorted(good, reverse=True)[damaged:]
     return max(left, default=0)
 
 

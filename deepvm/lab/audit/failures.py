@@ -80,9 +80,7 @@ def _mistimed(run: Records, strike: Row, attempt: Row) -> str:
     done = _done(run, rank, attempt)
     least = step - (fault in _BEFORE)
     if done < least or (fault in (*_BEFORE, *_BEHIND) and done > least):
-        return (
-            f"was due at step {step}, and rank {strike['rank']} had done {done} steps in attempt {attempt['attempt']}"
-        )
+        return f"was due at step {step}, and rank {rank} had done {done} steps in attempt {attempt['attempt']}"
     return ""
 
 

@@ -609,6 +609,29 @@ def test_damage_is_found_by_the_next_attempt_and_nowhere_else(runs: Path) -> Non
     assert found == {"stories": "attempt 1 did not notice the damage of torn-12-0"}
 
 
+@pytest.mark.parametrize(
+    ("fault", "strategy", "first", "right"),
+    [
+        ("kill", "blocking", 5, False),
+        ("torn", "blocking", 5, True),
+        ("torn", "blocking", 0, False),
+        ("torn", "torch-save", 0, True),
+    ],
+)
+def test_an_attempt_goes_on_from_the_newest_checkpoint_that_is_whole(
+    runs: Path, fault: str, strategy: str, first: int, right: bool
+) -> None:
+    """Of steps 5 and 10, the second may be damaged; torch-save has only that one."""
+    folder = runs / "run"
+    broken = ["step-000000010"] if fault == "torn" else []
+    struck(folder, fault, broken=broken, exits=[-9, -9])
+    change_document(folder, "config.json", lambda d: d.update(strategy=strategy))
+    goes_on(1, first)(folder)
+    change_document(folder, "supervisor.json", lambda d: d["attempts"][1].update(damaged=len(broken)))
+    said = f"attempt 1 went on from step {first}, though there was a checkpoint of {5 if broken else 10}"
+    assert judge(folder) == ({} if right else {"stories": said})
+
+
 def test_damage_that_no_strike_did_is_no_excuse(runs: Path) -> None:
     facts = {"broken": ["step-000000010"]}
     change_document(runs / "run", "supervisor.json", lambda d: d["attempts"][0].update(facts))
