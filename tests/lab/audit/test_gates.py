@@ -298,7 +298,7 @@ WRONG: dict[str, tuple[str, str, Change]] = {
     ),
     "recoveries that took longer than the run": (
         "stories",
-        "the run took 250.0 s, and its recoveries 501.6 s",
+        "the run took 250.0 s, and its recoveries 501.4 s",
         document("supervisor.json", lambda d: d["attempts"][1].update(replay_s=500.0)),
     ),
     "a checkpoint of a step that was not reached": (
