@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 from support.lab.trainings import config
 
+from deepvm.io.process_tree import descendants
 from deepvm.lab.faults.fault import Strike
 from deepvm.lab.records import events_of, read_lines
 from deepvm.lab.running.launcher import Attempt, Launcher
@@ -72,6 +74,11 @@ def trains(folder: Path) -> bool:
     return all((folder / f"rank_{rank}.jsonl").exists() for rank in range(2))
 
 
+def below(pid: int) -> set[int]:
+    """The ranks that a process has started: its children's children, long before they can say so."""
+    return {two for one in descendants(pid) for two in descendants(one)}
+
+
 def ended(attempt: Attempt) -> bool:
     return all(code is not None for code in attempt.exits())
 
@@ -111,10 +118,14 @@ def test_nothing_outlives_kill_all(launcher: Launcher, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("launcher", NAMES, indirect=True)
 def test_kill_all_at_the_start(launcher: Launcher, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
+    """As soon as there is a process of a rank, long before it can say so."""
+    folder, before = tmp_path / "run", below(os.getpid())
     attempt = launcher.start(order(folder, steps=100_000), 2, free_port())
+    until(lambda: bool(below(os.getpid()) - before))
+    pids = below(os.getpid()) - before
     attempt.kill_all()
-    time.sleep(0.5)
+    assert pids and not any(map(alive, pids))
+    until(lambda: not below(os.getpid()) - before, 10)
     assert not any(map(alive, started(folder, 2))) and not trains(folder)
 
 
@@ -144,15 +155,41 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_outlives_a_killed_parent(name: str, tmp_path: Path) -> None:
-    folder, script = tmp_path / "run", tmp_path / "parent.py"
-    script.write_text(PARENT)
-    file = order(folder, steps=100_000)
-    parent = subprocess.Popen([sys.executable, str(script), name, str(file), str(free_port())])
-    try:
+    folder = tmp_path / "run"
+    with parent(name, order(folder, steps=100_000), tmp_path):
         until(lambda: trains(folder))
         pids = started(folder, 2)
         assert len(pids) == 2
-    finally:
-        parent.kill()
-        parent.wait()
     until(lambda: not any(map(alive, pids)), 10)
+
+
+@pytest.mark.parametrize(
+    "wait_s", [0.0, pytest.param(0.1, marks=pytest.mark.slow), pytest.param(0.3, marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_outlives_a_parent_that_is_killed_while_ranks_start(name: str, wait_s: float, tmp_path: Path) -> None:
+    """A rank that begins when its launcher is gone must not take whoever has adopted it for that."""
+    folder = tmp_path / "run"
+    with parent(name, order(folder, steps=100_000), tmp_path) as process:
+        until(lambda: bool(below(process.pid)))
+        time.sleep(wait_s)
+        family = descendants(process.pid)
+    try:
+        until(lambda: not any(map(alive, family)), 10)
+        assert not trains(folder)
+    finally:
+        for pid in filter(alive, family):
+            os.kill(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def parent(name: str, file: Path, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that starts an attempt, and is killed at the end."""
+    script = folder / "parent.py"
+    script.write_text(PARENT)
+    process = subprocess.Popen([sys.executable, str(script), name, str(file), str(free_port())])
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
