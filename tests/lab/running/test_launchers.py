@@ -176,7 +176,6 @@ def test_nothing_outlives_a_parent_that_is_killed_while_ranks_start(name: str, w
         family = descendants(process.pid)
     try:
         until(lambda: not any(map(alive, family)), 10)
-        assert not trains(folder)
     finally:
         for pid in filter(alive, family):
             os.kill(pid, signal.SIGKILL)
