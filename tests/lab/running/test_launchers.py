@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing.forkserver
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -129,6 +131,31 @@ def test_kill_all_at_the_start(launcher: Launcher, tmp_path: Path) -> None:
     assert not any(map(alive, started(folder, 2))) and not trains(folder)
 
 
+@pytest.mark.parametrize("launcher", ["forkserver"], indirect=True)
+def test_exits_are_not_lost_while_another_run_starts_ranks(
+    launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """multiprocessing asks for exits of all children whenever it starts one; who asks second reads 255."""
+    real, reads = multiprocessing.forkserver.read_signed, threading.Event()
+
+    def slow(descriptor: int) -> int:
+        code = real(descriptor)
+        reads.set()
+        time.sleep(0.5)
+        return int(code)
+
+    first = launcher.start(order(tmp_path / "one", Strike("exit", 1)), 1, free_port())
+    until(lambda: not any(map(alive, first.workers())))
+    monkeypatch.setattr(multiprocessing.forkserver, "read_signed", slow)
+    file = order(tmp_path / "two", steps=1)
+    second = threading.Thread(target=lambda: launcher.start(file, 1, free_port()).kill_all())
+    second.start()
+    assert reads.wait(LIMIT_S)
+    found = list(first.exits())
+    second.join()
+    assert found == list(first.exits()) == [137]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["torchrun"], indirect=True)  # the others have no process of their own
 def test_a_killed_agent_takes_its_ranks_along(launcher: Launcher, tmp_path: Path) -> None:
@@ -163,10 +190,9 @@ def test_nothing_outlives_a_killed_parent(name: str, tmp_path: Path) -> None:
     until(lambda: not any(map(alive, pids)), 10)
 
 
-@pytest.mark.parametrize(
-    "wait_s", [0.0, pytest.param(0.1, marks=pytest.mark.slow), pytest.param(0.3, marks=pytest.mark.slow)]
-)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
+@pytest.mark.parametrize("wait_s", [0.0, 0.1, 0.3])
+@pytest.mark.parametrize("name", LAUNCHERS)
 def test_nothing_outlives_a_parent_that_is_killed_while_ranks_start(name: str, wait_s: float, tmp_path: Path) -> None:
     """A rank that begins when its launcher is gone must not take whoever has adopted it for that."""
     folder = tmp_path / "run"
@@ -179,6 +205,38 @@ def test_nothing_outlives_a_parent_that_is_killed_while_ranks_start(name: str, w
     finally:
         for pid in filter(alive, family):
             os.kill(pid, signal.SIGKILL)
+
+
+INTERRUPTED = """
+import os, sys, threading, time
+from deepvm.lab.running.forkserver import Forkserver
+if __name__ == "__main__":
+    threading.Thread(target=Forkserver().ready, daemon=True).start()
+    try:
+        time.sleep(1000)
+    except KeyboardInterrupt:
+        os._exit(130)
+"""
+
+
+@pytest.mark.slow
+def test_an_interrupt_while_torch_is_loaded_prints_nothing(tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(INTERRUPTED)
+    words = [sys.executable, str(script)]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, start_new_session=True)
+    until(lambda: any(b"forkserver" in command(pid) for pid in descendants(process.pid)))
+    time.sleep(0.5)  # Python itself has begun there
+    os.killpg(process.pid, signal.SIGINT)
+    _, printed = process.communicate(timeout=LIMIT_S)  # until all have ended
+    assert process.returncode == 130 and printed == b""
+
+
+def command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 @contextlib.contextmanager

@@ -160,7 +160,7 @@ def test_a_run_is_made_again_when_those_that_write_into_it_have_ended(out: Path)
     """Its attempts count from 0 again, so their number would refuse no older one."""
     folder = out / "runs" / RUNS[1]
     tamper(folder, "final.sha256")
-    with writer(folder, 2.0):
+    with writer(folder, 1.0):
         assert states(out)[RUNS[1]] == "completed"
     assert check(out)[0].passed == 3
 
