@@ -120,7 +120,11 @@ STEP_CHECKS: Mapping[str, Check] = {
 }
 """Of a line of a rank's log; ``loss`` may be no number."""
 EVENT_CHECKS: Mapping[str, Check] = {"event": TEXT, "time": TIME, "attempt": whole()}
-FACT_CHECKS: Mapping[str, Mapping[str, Check]] = {"started": {"pid": whole()}, "restored": {"step": whole()}}
+FACT_CHECKS: Mapping[str, Mapping[str, Check]] = {
+    "started": {"pid": whole()},
+    "restored": {"step": whole()},
+    "stalled": {"step": whole(), **dict.fromkeys(("seconds", "snapshot_s", "write_s"), SECONDS)},
+}
 """By event."""
 CHECKPOINT_CHECKS: Mapping[str, Check] = {"attempt": whole(), "step": whole(), "error": TEXT}
 
