@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What docs/explain/lab.md says of the recovery lab, shown again: real trainings that fail, and their audit.
 
-    python scripts/proof_lab.py                # about 40 minutes on two cores; `make proof-lab`
+    python scripts/proof_lab.py                # about 20 minutes on two cores; `make proof-lab`
     python scripts/proof_lab.py --only kills   # a part; may be given several times
 
 Prints a line for each part, with what it measured and its limit; the exit status is 1 unless all hold. Runs and pages
@@ -81,8 +81,8 @@ def quick() -> Iterator[Finding]:
     yield audited("quick")
     yield f"{took_s:.0f} s", "300 s", took_s <= 300
     starts = sorted(restarts_of("quick"))
-    middle = statistics.median(starts)
-    yield f"restart of a forkserver's ranks: median {middle:.2f} s, worst {starts[-1]:.2f} s", "0.5 s", middle <= 0.5
+    said = f"restart of a forkserver's ranks: median {statistics.median(starts):.2f} s, longest {starts[-1]:.2f} s"
+    yield said, "0.5 s each", starts[-1] <= 0.5
 
 
 def restarts_of(name: str) -> Iterator[float]:
@@ -132,10 +132,11 @@ def paired() -> Iterator[Finding]:
         *(Column(text, "right") for text in ("steps/s", "over blk", "stall, s", "drain, s", "n")),
     ]
     print_table(head, rows)
-    stalls = {name: one["stall_s"] for name, one in suite["variants"].items()}
+    stalls, drains = ({name: one[key] for name, one in suite["variants"].items()} for key in ("stall_s", "drain_s"))
     for name, most in (("ovl", 0.5), ("deepvm", 0.1)):
         ratio = stalls[name] / stalls["blk"]
-        yield f"stall of {name} over blk: {ratio:.3f}", f"{most}", ratio <= most
+        drained = (stalls[name] + drains[name]) / (stalls["blk"] + drains["blk"])
+        yield f"stall of {name} over blk: {ratio:.3f}, with its drain {drained:.3f}", f"{most}", ratio <= most
 
 
 def ecrl() -> Iterator[Finding]:

@@ -34,9 +34,7 @@ def write_bytes(path: Path, data: bytes) -> None:
         sync_folder(target.parent)
     except (OSError, ValueError) as error:
         why = os_reason(error)
-        raise DataError(
-            f"{path}: cannot be written: {why}; nothing was changed, name another place or make room"
-        ) from None
+        raise DataError(f"{path}: cannot be written: {why}; it is as it was, make room or name another place") from None
 
 
 @contextlib.contextmanager

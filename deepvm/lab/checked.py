@@ -65,7 +65,7 @@ def check(out: Path, *, published: bool = False) -> tuple[Checked, list[tuple[Re
     begun = (out / NAME).exists() or not planned.wanted
     names = [row.run for row in read_manifest(out)] if begun else []
     if not names and not planned.wanted:
-        raise DataError(f"{out}: its manifest has no run")
+        raise DataError(f"{out}: its manifest lists no runs")
     found: dict[str, dict[str, str]] = {}
     whole: list[Records] = []
     for name in names:

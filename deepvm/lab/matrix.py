@@ -35,7 +35,7 @@ _SEEDS_APART = 1_000_003
 def _number(value: object) -> object:
     """Numbers as they are written: true is none, and text is none."""
     if isinstance(value, (bool, str)):
-        raise ValueError("no number")
+        raise ValueError("must be a number")
     return value
 
 
@@ -73,7 +73,7 @@ class Dataset(_Strict):
 
     name: Literal["digits", "fashion-mnist", "cifar10", "cifar100", "tokens"] = _doc(joined(_DATASETS, "or"))
     path: str | None = _doc("the folder of its files", None)
-    size: Whole | None = _doc("how many of its samples, from the first on", None)
+    size: Whole | None = _doc(f"how many of its samples, from the first on: {_WHOLE}", None)
 
 
 class Model(_Strict):
@@ -130,20 +130,20 @@ class MatrixFile(_Strict):
     schema_version: Literal["deepvm.matrix/1"] = _doc("deepvm.matrix/1", "deepvm.matrix/1")
     name: Annotated[str, Field(pattern=_NAME)] = _doc("1 to 40 lower-case letters, digits and hyphens")
     datasets: Annotated[list[Annotated[Dataset, BeforeValidator(_as_object)]], Field(min_length=1)] = _doc(
-        f"a list of {joined(_DATASETS, 'or')}, or of {{name: cifar10, path: FOLDER}}"
+        f"a list of one or more of {joined(_DATASETS, 'or')}, or of {{name: cifar10, path: FOLDER}}"
     )
     models: Annotated[list[Annotated[Model, BeforeValidator(_as_object)]], Field(min_length=1)] = _doc(
-        f"a list of {joined(_MODELS, 'or')}, or of {{name: resnet8, width: 8, norm: group}}"
+        f"a list of one or more of {joined(_MODELS, 'or')}, or of {{name: resnet8, width: 8, norm: group}}"
     )
     failures: dict[Annotated[str, Field(pattern=_NAME)], Failures] = _doc(  # type: ignore[valid-type]
         f"names with faults, such as base: {{exit: [40, 110]}}; there are {joined(FAULTS, 'and')}", {}
     )
     variants: Annotated[list[Literal[VARIANTS]], Field(min_length=1)] = _doc(  # type: ignore[valid-type]
-        f"a list of {joined(VARIANTS, 'or')}"
+        f"a list of one or more of {joined(VARIANTS, 'or')}"
     )
     world: Annotated[int, BeforeValidator(_number), Field(ge=1, le=64)] | None = _doc("ranks, from 1 to 64", None)
     elastic: Annotated[list[tuple[FromZero, Whole]], Field(min_length=2)] | None = _doc(
-        "steps with the number of ranks from there on, such as [[0, 4], [60, 2], [120, 4]]", None
+        "two or more steps with the number of ranks from there on, such as [[0, 4], [60, 2], [120, 4]]", None
     )
     min_world: Whole | None = _doc("ranks with which a job goes on, up to those of world: from 1", None)
     virtual_shards: Whole | None = _doc("a whole number that each number of ranks divides", None)
@@ -264,7 +264,7 @@ def _run(matrix: MatrixFile, suite: Suite, variant: str, seed: int) -> Run:
 
 
 def reference_of(run: Run) -> Run:
-    """The undisturbed training that a run is compared with, if its matrix has none."""
+    """The training without checkpoints and failures that a run is compared with."""
     return Run(Suite(run.suite.dataset, run.suite.model, CALM), NONE, None, run.seed, run.worlds[:1])
 
 
@@ -291,10 +291,10 @@ def _contradictions(found: MatrixFile, lines: Lines) -> Iterator[str]:
         names = [getattr(one, "name", one) for one in getattr(found, key)]
         twice = [place for place, name in enumerate(names) if name in names[:place]]
         if twice:
-            yield f"{lines.said(key, twice[0])}{names[twice[0]]} twice: runs are named after it"
+            yield f"{lines.said(key, twice[0])}{names[twice[0]]} is there twice: names of runs would collide"
     if (found.world is None) == (found.elastic is None):
         where = lines.said("elastic") if found.elastic is not None else ""
-        yield f"{where}either world or elastic"
+        yield f"{where}give exactly one of world and elastic"
         return
     yield from _impossible_worlds(found, lines)
     for place, dataset in enumerate(found.datasets):

@@ -152,7 +152,7 @@ class Cache:
             self._cannot_write(f"{error.filename or path}: {error.strerror or type(error).__name__}")
             return False
         except DataError as error:
-            self._cannot_write(str(error).partition("; nothing was changed")[0])
+            self._cannot_write(str(error).partition("; it is as it was")[0])
             return False
         return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from deepvm.cli.parameters import arg, opt
 
 
 def audit(
+    context: typer.Context,
     script: Annotated[Path, arg("SCRIPT", "A training script; options of this command stand before it.")],
     arguments: Annotated[
         list[str] | None, arg("[ARGS...]", "Arguments for the script; {out} becomes the run's folder.")
@@ -30,7 +32,8 @@ def audit(
 ) -> None:
     """Certify that a training script resumes correctly: run it twice, then kill it, and compare bit for bit.
 
-    The script needs no change. Exit 0: certified; 1: not; 4: the script fails by itself, or leaves nothing to compare.
+    The script needs no change. Exit 0: certified; 1: not; 4: the script fails by itself, leaves nothing
+    to compare, or DIR is full.
 
     Example: deepvm audit --kills 5 train.py --save-dir {out}
     """
@@ -44,6 +47,12 @@ def audit(
     from deepvm.reports.lab import certificate as shown
 
     words = list(arguments or ())
+    options = {name for parameter in context.command.get_params(context) for name in parameter.opts}
+    if misplaced := ", ".join(_misplaced(words, options)):
+        note(
+            f"passed to {script.name}: {misplaced}; options of deepvm audit come before SCRIPT "
+            "(with '--' after SCRIPT, this note is left out)"
+        )
     try:
         resuming = shlex.split(resume_args)
     except ValueError as error:
@@ -51,17 +60,27 @@ def audit(
     timeout_s = parse_seconds(timeout, "timeout")
     subject = Subject(script, words[words[:1] == ["--"] :], resuming, nproc, final, timeout_s)
     with cleaning_up():
-        found = certify(subject, kills=kills, write_kills=write_kills, seed=seed, out=out, say=say)
-    if out is not None:
+        found = certify(subject, kills=kills, write_kills=write_kills, seed=seed, out=out, report=say)
+    print_as(output, lambda: shown.print_certificate(found), lambda: shown.audit_document(found))
+    for text in found.notes:
+        note(text)
+    if out is not None:  # last: a full disk hides no verdict
         from deepvm.io.atomic_write import write_bytes
         from deepvm.reports.documents import to_json
 
         write_bytes(out / "audit.json", to_json(shown.audit_document(found)).encode())
-    print_as(output, lambda: shown.print_certificate(found), lambda: shown.audit_document(found))
-    for text in found.notes:
-        note(text)
     if not found.certified:
         raise typer.Exit(1)
+
+
+def _misplaced(words: Sequence[str], options: Iterable[str]) -> Iterator[str]:
+    """Options of this command among the script's arguments, unless ``--`` or ``{out}`` shows that they are meant so."""
+    for place, word in enumerate(words):
+        if word == "--":
+            return
+        name, _, value = word.partition("=")
+        if name in options and "{out}" not in (value or "".join(words[place + 1 : place + 2])):
+            yield name
 
 
 audit.context_settings = {"allow_interspersed_args": False}  # type: ignore[attr-defined]  # what follows is the script's

@@ -26,8 +26,22 @@ def _need_torch() -> None:
         raise MissingExtraError("", "torch", "lab")
 
 
-Out = Annotated[Path, opt("Output folder for runs and reports.", "DIR", "--out")]
+Out = Annotated[str, opt("Output folder for runs and reports.", "DIR", "--out")]
 Dir = Annotated[Path, arg("DIR", "The folder of 'deepvm lab run --out'.")]
+
+
+def _make_folder(out: Path) -> None:
+    """Raises RequestError: it cannot be made, or holds files of somebody else, some of which would be replaced."""
+    from deepvm.lab.running.manifest import NAME, PLANNED
+
+    allowed = "a folder of 'deepvm lab run', an empty one, or the name of a new one"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        theirs = next((path.name for path in out.iterdir() if not path.name.startswith(".")), "")
+    except OSError as error:
+        raise RequestError("out", str(out), f"{allowed} ({error.strerror})") from None
+    if theirs and not any((out / name).exists() for name in (NAME, PLANNED)):
+        raise RequestError("out", str(out), f"{allowed}; it has {theirs}")
 
 
 def _refuse_incomplete(out: Path, checked: Checked) -> None:
@@ -40,7 +54,7 @@ def _refuse_incomplete(out: Path, checked: Checked) -> None:
 
 @app.command(short_help="Run a matrix of trainings that fail.")
 def run(
-    out: Out,
+    folder: Out,
     matrix: Annotated[str, arg("[MATRIX.yaml]", "A file, or one of 'deepvm lab list'.")] = "quick",
     only: Annotated[str, opt("Runs whose names match, such as 'digits-*-blk*'.", "PATTERN")] = "*",
     jobs: Annotated[int, opt("Runs at the same time; they share the cores.", "N", min=1, max=64)] = 1,
@@ -49,8 +63,8 @@ def run(
 ) -> None:
     """Run each training of a matrix with its failures, and audit it; runs that are there and pass are kept.
 
-    Exit 0: all runs pass; 1: some do not, or DIR cannot be written (what is there is kept); 2: the matrix file or an
-    option is wrong; 4: files of a data set are missing, or those of a run are damaged.
+    Exit 0: all runs pass; 1: some do not; 2: the matrix file or an
+    option is wrong, or DIR is of no use; 4: the disk is full, files of a data set are missing, or a run is damaged.
 
     Example: deepvm lab run --out lab
     """
@@ -67,13 +81,12 @@ def run(
     from deepvm.reports.lab import results as shown
     from deepvm.reports.lab.artefacts import write_all
 
+    if not folder:  # as of a variable that is not set: Path would make it the current folder
+        raise RequestError("out", folder, "a folder")
+    out = Path(folder)
     found = find_matrix(matrix)
-    runner = MatrixRunner(found, out, only=only, jobs=jobs)
-    if fresh and (out / RUNS).exists() and not (out / NAME).exists():
-        raise RequestError("out", str(out), "a folder of 'deepvm lab run', or a new one: --fresh removes its runs")
-    if out.exists() and not out.is_dir():
-        raise RequestError("out", str(out), "a folder, or the name of a new one")
-    out.mkdir(parents=True, exist_ok=True)
+    runner = MatrixRunner(found, out, only=only, jobs=jobs, fresh=fresh)
+    _make_folder(out)
     with filling(out, "deepvm lab run"), cleaning_up():
         if fresh:
             shutil.rmtree(out / RUNS, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""One attempt of a script: start it, watch its log, kill all of its processes, leave none."""
+"""One attempt of a script: start it, have it killed at the chosen point, leave none of its processes."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from deepvm.io.process_tree import follow_parent
 from deepvm.lab.certify import probe
-from deepvm.lab.certify.logs import Logged, Tail
+from deepvm.lab.certify.disk_room import check_room, log_incomplete
+from deepvm.lab.certify.logs import Logged, Row
 from deepvm.lab.certify.subject import Subject
 
-_LOOK_S, _GONE_S = 0.001, 30.0
+_POLL_S, _IDLE_POLL_S = 0.001, 0.01
 _TAIL_LINES, _TAIL_BYTES = 15, 20_000
 State = Literal["ended", "failed", "killed", "hung"]
 
@@ -28,7 +30,7 @@ class Attempt:
     """What an attempt has been.
 
     Attributes:
-        state: how it ended; ``killed`` by us. code: its exit code. held: the file in whose write it was killed.
+        state: how it ended; ``killed`` by us. code: its exit code. torn_file: the file in whose write it was killed.
             left: processes that could not be killed.
     """
 
@@ -38,8 +40,17 @@ class Attempt:
     wall_s: float
     logged: Logged
     last_lines: str = ""
-    held: str = ""
+    torn_file: str = ""
     left: int = 0
+
+
+@dataclass(frozen=True)
+class KillPoint:
+    """``after`` so many steps of the attempt, and ``delay_s``; at the latest when ``limit`` steps are made."""
+
+    after: int
+    delay_s: float
+    limit: int
 
 
 @dataclass(frozen=True)
@@ -47,34 +58,38 @@ class Trigger:
     """When an attempt is to be killed.
 
     Attributes:
-        kind: after a step, or in a write. steps: lines that must have been logged in the attempt, given the first
-            one, which tells where it goes on. delay_s: from then on. hold_after: steps of the attempt before the write.
-            skip: writes to let pass then. counts: the kind of the lines that are counted.
+        kind: after a step of an optimizer, after samples that the script has logged, or in a write.
+        point: of the first two, given the first line of the attempt, which tells where it goes on.
+        write_after: steps of the attempt before the write. skip: writes to let pass then.
     """
 
-    kind: Literal["step", "write"]
-    steps: Callable[[Mapping[str, Any]], int] = lambda first: 1
-    delay_s: float = 0.0
-    hold_after: int = 0
+    kind: Literal["step", "samples", "write"]
+    point: Callable[[Row], KillPoint] = lambda first: KillPoint(1, 0.0, 1)
+    write_after: int = 0
     skip: int = 0
-    counts: Literal["step", "samples"] = "step"
 
     @property
-    def hold(self) -> str:
+    def setting(self) -> str:
         """As the probe reads it."""
-        return f"{self.hold_after}:{self.skip}" if self.kind == "write" else ""
+        return f"write:{self.write_after}:{self.skip}" if self.kind == "write" else self.kind
 
 
 def run_attempt(subject: Subject, run: Path, number: int, trigger: Trigger | None, limit_s: float) -> Attempt:
-    """Run the script until it ends, or is killed as ``trigger`` says. Leaves no process, whatever is raised."""
+    """Run the script until it ends, or is killed as ``trigger`` says. Leaves no process, whatever is raised.
+
+    Raises:
+        DataError: the folder of the audit is full, so that a failure says nothing of the script.
+        OSError: another fault of that folder.
+    """
     logs = run / f"log-{number}"
     logs.mkdir()
+    (logs / probe.COMPLETE).touch()
     parent, began = os.getpid(), time.monotonic()
     with (run / f"output-{number}.txt").open("wb") as output:
         process = subprocess.Popen(
             subject.command(run, resumes=number > 0),
             cwd=subject.folder(run),
-            env=subject.environment(run, logs, trigger.hold if trigger is not None else ""),
+            env=subject.environment(run, logs, trigger.setting if trigger is not None else ""),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -82,80 +97,72 @@ def run_attempt(subject: Subject, run: Path, number: int, trigger: Trigger | Non
             preexec_fn=lambda: follow_parent(parent, signal.SIGKILL),
         )
     state: State = "hung"
-    held = ""
     try:
-        state, held = _watch(process, Tail(logs), trigger, began + limit_s)
-        held = held.removeprefix(f"{run / 'out'}{os.sep}")
-        ended = process.poll()
-        if state == "killed" and ended is not None:  # by itself, before it could be killed
-            state = "ended" if ended == 0 else "failed"
+        state = _watch(process, logs, trigger, began + limit_s)
     finally:
         left = kill_all(process, logs)
     code = process.wait()
-    text = _last_lines(run / f"output-{number}.txt") if state in ("failed", "hung") else ""
-    return Attempt(number, state, code, time.monotonic() - began, Logged.read(logs), text, held, left)
+    if state == "killed" and code != -signal.SIGKILL:  # it has ended by itself before
+        state = "ended" if code == 0 else "failed"
+    text = ""
+    if state in ("failed", "hung"):
+        check_room(run.parent)
+        text = _last_lines(run / f"output-{number}.txt")
+    torn = json.loads((logs / probe.KILLED).read_text())["file"] if state == "killed" else ""
+    torn = torn.removeprefix(f"{run / 'out'}{os.sep}")
+    return Attempt(number, state, code, time.monotonic() - began, Logged.read(logs), text, torn, left)
 
 
-def _watch(process: subprocess.Popen[bytes], tail: Tail, trigger: Trigger | None, until_s: float) -> tuple[State, str]:
-    """Watch until it ends or is to be killed; in which write."""
-    first: dict[str, Any] | None = None
-    done = 0
+def _watch(process: subprocess.Popen[bytes], logs: Path, trigger: Trigger | None, until_s: float) -> State:
+    """Watch until it has ended or killed itself, and tell it where to do that when it asks."""
+    asked = trigger is not None and trigger.kind != "write"
     while True:
         code = process.poll()
-        for rank, line in tail.new() if trigger is not None else ():
-            row = json.loads(line)
-            if row["kind"] == "held":
-                return "killed", row["file"]
-            if trigger is not None and not rank:
-                if first is None and row["kind"] == ("start" if trigger.counts == "step" else "samples"):
-                    first = row
-                done += row["kind"] == trigger.counts
+        if not (logs / probe.COMPLETE).exists():
+            raise log_incomplete(logs.parent.parent)
+        if (logs / probe.KILLED).exists():
+            return "killed"
         if code is not None:
-            return ("ended" if code == 0 else "failed"), ""
-        if trigger is not None and trigger.kind == "step" and first is not None and done >= trigger.steps(first):
-            time.sleep(trigger.delay_s)
-            return "killed", ""
+            return "ended" if code == 0 else "failed"
+        if asked and trigger is not None and (logs / probe.FIRST).exists():
+            point = trigger.point(json.loads((logs / probe.FIRST).read_text()))
+            probe.write_whole(str(logs / probe.POINT), asdict(point))
+            asked = False
         if time.monotonic() > until_s:
-            return "hung", ""
-        time.sleep(_LOOK_S if trigger is not None else 0.01)
+            return "hung"
+        time.sleep(_POLL_S if asked else _IDLE_POLL_S)
 
 
 def kill_all(process: subprocess.Popen[bytes], logs: Path) -> int:
-    """Kill all processes of an attempt with SIGKILL; how many still live.
+    """Kill all processes of an attempt with SIGKILL; how many still live."""
+    left = probe.kill_processes(str(logs))
+    process.kill()
+    process.wait()
+    return left
 
-    They are known by a variable in their environment: torchrun's workers have sessions of their own, and those that
-    have lost their parents are found, too. What is stopped starts no others.
+
+@contextlib.contextmanager
+def guarded(folder: Path) -> Iterator[None]:
+    """Kill all processes whose logs are below a folder when this process ends, even by SIGKILL.
+
+    A process of its own waits for that. PR_SET_PDEATHSIG in each process of the script would not do: it kills when the
+    *thread* that has started a process ends, so a script that starts workers from a thread would be disturbed, and
+    programs that load no probe would be left.
     """
-    known = set[int]()
-    while new := _processes_of(logs) - known:
-        for pid in new:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)
-        known |= new
-    until_s = time.monotonic() + _GONE_S
-    while True:
-        for pid in _processes_of(logs):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError):
-            if process.poll() is None:
-                process.kill()
-        process.wait()
-        left = _processes_of(logs)
-        if not left or time.monotonic() > until_s:
-            return len(left)
-        time.sleep(0.01)
-
-
-def _processes_of(logs: Path) -> set[int]:
-    marker = f"{probe.LOG}={logs}".encode()
-    found = set[int]()
-    for place in Path("/proc").iterdir():
-        if place.name.isdecimal():
-            with contextlib.suppress(OSError):  # it has ended, or is somebody else's; zombies have no environment
-                if marker in (place / "environ").read_bytes().split(b"\0"):
-                    found.add(int(place.name))
-    return found
+    command = [sys.executable, "-I", "-S", str(Path(probe.__file__).resolve()), str(folder)]
+    guard = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C, and a kill of this process group, are not for it
+    )
+    assert guard.stdin is not None
+    try:
+        yield
+    finally:
+        guard.stdin.close()
+        guard.wait()
 
 
 def _last_lines(path: Path) -> str:

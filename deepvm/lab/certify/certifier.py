@@ -6,30 +6,34 @@ import random
 import shutil
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from deepvm.errors import DataError, RequestError
-from deepvm.lab.certify.attempt import Trigger, run_attempt
+from deepvm.lab.certify.attempt import KillPoint, Trigger, guarded, run_attempt
+from deepvm.lab.certify.disk_room import own_files
 from deepvm.lab.certify.final_file import digest_of_file
-from deepvm.lab.certify.history import History, Placed
-from deepvm.lab.certify.logs import Logged
+from deepvm.lab.certify.history import History, PlacedAttempt
+from deepvm.lab.certify.logs import Logged, Row
 from deepvm.lab.certify.subject import Subject
-from deepvm.lab.certify.verdict import Evidence, Gate, Run, judged
+from deepvm.lab.certify.verdict import Evidence, Gate, Run, judge
 
-_ROUNDS = 3
-_LATEST = 0.9
+_MAX_RUNS = 3
+"""With kills: later ones repeat those that did not hit the training, earlier."""
+_LAST_PART = 0.9
 """Kills are planned in this part of the steps: what comes after the last step proves nothing."""
-_SLOWER, _SPARE_S = 10.0, 60.0
+_DELAY_STEPS = 2
+"""A kill comes at most so many steps after its own."""
+_TIME_FACTOR, _TIME_MARGIN_S = 10.0, 60.0
 """An attempt that takes so many times as long as the undisturbed run, and so much more, hangs."""
 
 
 @dataclass(frozen=True)
-class Kill:
-    """One that is planned: after a step of the whole training, counted from 1, or in the first write after it."""
+class PlannedKill:
+    """After a step of the whole training, counted from 1, and ``delay_s``, or in the first write after it."""
 
     kind: Literal["step", "write"]
     step: int
@@ -38,13 +42,13 @@ class Kill:
 
 
 @dataclass(frozen=True)
-class Struck:
+class Kill:
     """One that has happened.
 
     Attributes:
         run: its number. attempt: that was killed. kind: after a step, or in a write. file: the one that was being
             written. steps: that the attempt had logged. reached: the last of them; resumed: the step after which the
-            next attempt has gone on, None where that is unknown, or there is no next one.
+            next attempt has gone on, None where that is unknown, or there is no next one. total: steps of the training.
     """
 
     run: int
@@ -54,11 +58,12 @@ class Struck:
     steps: int
     reached: int | None
     resumed: int | None
+    total: int
 
     @property
-    def landed(self) -> bool:
-        """Whether there was something to lose."""
-        return self.steps > 0
+    def hit(self) -> bool:
+        """Whether there was something to lose: steps were made, and some were left, or a file was being written."""
+        return self.steps > 0 and (bool(self.file) or self.reached is None or self.reached < self.total)
 
 
 @dataclass(frozen=True)
@@ -66,8 +71,8 @@ class Certificate:
     """The verdict.
 
     Attributes:
-        compared: ``optimizers`` or ``file``. steps: of the undisturbed run. processes: that train. kills: that were
-            asked for. notes: what a reader should know besides.
+        compared: ``optimizers`` or ``file``. steps: of the undisturbed run. processes: that train. planned:
+            number of kills; kills: that have happened. notes: what a reader should know besides.
     """
 
     subject: Subject
@@ -76,7 +81,7 @@ class Certificate:
     steps: int
     processes: int
     planned: int
-    struck: Sequence[Struck]
+    kills: Sequence[Kill]
     notes: Sequence[str]
     wall_s: float
 
@@ -93,7 +98,7 @@ def certify(
     write_kills: int = 1,
     seed: int = 0,
     out: Path | None = None,
-    say: Callable[[str], None] = lambda text: None,
+    report: Callable[[str], None] = lambda text: None,
 ) -> Certificate:
     """Audit a script.
 
@@ -104,20 +109,20 @@ def certify(
             script uses them.
         seed: of what is random about kills.
         out: folder that keeps all runs; None: a temporary one.
-        say: is told what happens, for people.
+        report: is told what happens, for people.
 
     Raises:
         RequestError: an argument is impossible.
-        DataError: the script fails by itself, or shows nothing to compare.
+        DataError: the script fails by itself, or shows nothing to compare; or the folder is full.
     """
     if kills < 1:
         raise RequestError("kills", kills, "at least 1")
-    with _place(out) as folder:
-        return _Audit(subject, folder, random.Random(seed), say).run(kills, write_kills)
+    with _output_folder(out) as folder, own_files(folder), guarded(folder):
+        return _Audit(subject, folder, random.Random(seed), report).run(kills, write_kills)
 
 
 @contextmanager
-def _place(out: Path | None) -> Iterator[Path]:
+def _output_folder(out: Path | None) -> Iterator[Path]:
     if out is None:
         folder = Path(tempfile.mkdtemp(prefix="deepvm-audit-")).resolve()
         try:
@@ -127,41 +132,46 @@ def _place(out: Path | None) -> Iterator[Path]:
         return
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RequestError("out", str(out), "a new or empty folder")
-    out.mkdir(parents=True, exist_ok=True)
+    with own_files(out):
+        out.mkdir(parents=True, exist_ok=True)
     yield out.resolve()
 
 
 class _Audit:
-    def __init__(self, subject: Subject, folder: Path, chance: random.Random, say: Callable[[str], None]) -> None:
-        self._subject, self._folder, self._chance, self._say = subject, folder, chance, say
+    def __init__(self, subject: Subject, folder: Path, chance: random.Random, report: Callable[[str], None]) -> None:
+        self._subject, self._folder, self._chance, self._report = subject, folder, chance, report
 
     def run(self, kills: int, write_kills: int) -> Certificate:
         first, second = self._undisturbed(1), self._undisturbed(2)
         reference = first.attempts[0].logged
         notes = list(_notes(self._subject, reference))
-        plan: list[Kill] = []
+        plan: list[PlannedKill] = []
         runs: list[Run] = []
-        struck: list[Struck] = []
-        if not judged(Evidence(first, second))[0].reason:
+        kills_done: list[Kill] = []
+        if not judge(Evidence(first, second))[0].reason:
             plan = plan_of(reference, kills, write_kills, self._chance)
             if write_kills and not any(kill.kind == "write" for kill in plan):
                 notes.append("the script writes nothing with torch.save or safetensors: none was killed in a write")
-            left = plan
-            while left and len(runs) < _ROUNDS and sum(not run.ended for run in runs) < 2:
-                run, done, left = self._killed(len(runs) + 1, first, second, left)
+            pending = plan
+            while pending and len(runs) < _MAX_RUNS and sum(not run.ended for run in runs) < 2:
+                run, done, missed = self._killed(len(runs) + 1, first, second, pending)
                 runs.append(run)
-                struck += done
-                if not run.ended:  # the other gates are judged without the kill that it did not survive
-                    left = [kill for kill in plan if kill.kind == "step"]
-        evidence = Evidence(first, second, runs, planned=len(plan), landed=sum(one.landed for one in struck))
+                kills_done += done
+                if run.ended:
+                    pending = [_earlier(kill) for kill in missed]
+                    if pending and len(runs) < _MAX_RUNS:
+                        self._report(f"{len(pending)} of {len(plan)} kills did not hit the training: again, earlier")
+                else:  # the other gates are judged without the kill that it did not survive
+                    pending = [kill for kill in plan if kill.kind == "step"]
+        evidence = Evidence(first, second, runs, planned=len(plan), hits=sum(kill.hit for kill in kills_done))
         return Certificate(
             self._subject,
-            judged(evidence),
+            judge(evidence),
             "file" if self._subject.final else "optimizers",
             len(reference.progress),
             max(len(reference.steps), len(reference.samples)),
             len(plan),
-            struck,
+            kills_done,
             notes,
             sum(attempt.wall_s for run in (first, second, *runs) for attempt in run.attempts),
         )
@@ -171,7 +181,7 @@ class _Audit:
         folder = self._folder / f"undisturbed-{number}"
         self._subject.prepare(folder)
         attempt = run_attempt(self._subject, folder, 0, None, self._subject.timeout_s)
-        self._say(f"undisturbed run {number}: {attempt.state} after {attempt.wall_s:.0f} s")
+        self._report(f"undisturbed run {number}: {attempt.state} after {attempt.wall_s:.0f} s")
         if attempt.state == "hung":
             raise DataError(f"the script has not ended after {self._subject.timeout_s:.0f} s; see --timeout")
         if attempt.state == "failed":
@@ -194,20 +204,20 @@ class _Audit:
         return digest_of_file(self._subject.final_file(folder)) if self._subject.final else ""
 
     def _killed(
-        self, number: int, reference: Run, again: Run, plan: Sequence[Kill]
-    ) -> tuple[Run, list[Struck], list[Kill]]:
-        """A run with as many of these kills as happen before it ends, and those that are left."""
+        self, number: int, reference: Run, again: Run, plan: Sequence[PlannedKill]
+    ) -> tuple[Run, list[Kill], list[PlannedKill]]:
+        """A run with as many of these kills as happen before it ends, and those that did not hit the training."""
         folder = self._folder / f"killed-{number}"
         self._subject.prepare(folder)
         history = History(reference.attempts[0].logged, again.attempts[0].logged)
-        limit_s = min(self._subject.timeout_s, _SLOWER * reference.attempts[0].wall_s + _SPARE_S)
+        limit_s = min(self._subject.timeout_s, _TIME_FACTOR * reference.attempts[0].wall_s + _TIME_MARGIN_S)
         left, before = list(plan), 0
         counts: Literal["step", "samples"] = "step" if reference.attempts[0].logged.steps else "samples"
         while True:
-            trigger = _trigger(left[0], before, history, counts) if left else None
+            trigger = trigger_of(left[0], before, history, counts) if left else None
             attempt = run_attempt(self._subject, folder, len(history.placed), trigger, limit_s)
             placed = history.add(attempt)
-            self._say(f"run {number}, attempt {attempt.number}: {_told(placed)}")
+            self._report(f"run {number}, attempt {attempt.number}: {_summary(placed, history.steps)}")
             if attempt.state != "killed":
                 break
             before = left.pop(0).step
@@ -216,15 +226,17 @@ class _Audit:
             final = self._final(folder) if ended else ""
         except DataError as error:
             final = str(error)
-        return Run([one.attempt for one in history.placed], final, history), _struck(number, history), left
+        kills = _kills_of(number, history)
+        missed = [planned for planned, kill in zip(plan, kills, strict=False) if not kill.hit]
+        return Run([one.attempt for one in history.placed], final, history), kills, [*missed, *left]
 
 
-def plan_of(reference: Logged, kills: int, write_kills: int, chance: random.Random) -> list[Kill]:
+def plan_of(reference: Logged, kills: int, write_kills: int, chance: random.Random) -> list[PlannedKill]:
     """One kill in each of equal parts of the steps."""
     bursts: dict[int, int] = {}
     for row in reference.writes:
         bursts[row["n"]] = bursts.get(row["n"], 0) + 1
-    last = int(_LATEST * len(reference.progress))
+    last = int(_LAST_PART * len(reference.progress))
     in_time = [n for n in bursts if 0 < n <= len(reference.progress)]
     kinds: list[Literal["step", "write"]] = []
     kinds += ["step"] * (kills - 1)
@@ -236,44 +248,66 @@ def plan_of(reference: Logged, kills: int, write_kills: int, chance: random.Rand
     found = []
     for place, kind in enumerate(kinds):
         low, high = (1 + (last - 1) * part / len(kinds) for part in (place, place + 1))
-        delay_s = chance.uniform(0, 2) * min(pace_s, 5.0)
+        delay_s = chance.uniform(0, _DELAY_STEPS) * min(pace_s, 5.0)
         skip = chance.randrange(max(bursts.values())) if kind == "write" else 0
-        found.append(Kill(kind, max(1, int(chance.uniform(low, high))), delay_s, skip))
+        found.append(PlannedKill(kind, max(1, int(chance.uniform(low, high))), delay_s, skip))
     return found
 
 
-def _trigger(kill: Kill, before: int, history: History, counts: Literal["step", "samples"]) -> Trigger:
-    """``before``: the step of the last kill. An attempt that nobody can place has gone on from there, or earlier."""
+def _earlier(kill: PlannedKill) -> PlannedKill:
+    """The same at half of its steps, as the training has ended sooner than it was to."""
+    return replace(kill, step=max(1, kill.step // 2), delay_s=0.0, skip=0)
+
+
+def trigger_of(kill: PlannedKill, before: int, history: History, counts: Literal["step", "samples"]) -> Trigger:
+    """As an attempt hears of a planned kill.
+
+    ``before``: the step of the last kill. An attempt that nobody can place has gone on from there, or earlier.
+    """
     least = max(1, kill.step - before)
+    if kill.kind == "write":
+        return Trigger("write", write_after=least, skip=kill.skip)
 
-    def steps(first: Mapping[str, Any]) -> int:
+    def point(first: Row) -> KillPoint:
         place = history.place_of(first)
-        return least if place is None else max(1, kill.step - place)
+        after = least if place is None else max(1, kill.step - place)
+        limit = after + _DELAY_STEPS
+        if place is not None:  # not with the last step
+            limit = max(after, min(limit, history.steps - 1 - place))
+        return KillPoint(after, kill.delay_s, limit)
 
-    return Trigger(kill.kind, steps, kill.delay_s, least, kill.skip, counts)
+    return Trigger(counts, point)
 
 
-def _told(placed: Placed) -> str:
+def _summary(placed: PlacedAttempt, total: int) -> str:
     attempt = placed.attempt
     where = "unknown parameters" if placed.resumed is None else f"step {placed.resumed}"
-    how = f"killed while {Path(attempt.held).name} was written" if attempt.held else attempt.state
+    how: str = attempt.state
+    if attempt.state == "killed":
+        how += f" while {Path(attempt.torn_file).name} was written" if attempt.torn_file else ""
+        how += f" at step {placed.reached} of {total}" if placed.reached is not None else ""
+        how += ", which proves nothing" if not _kill(0, placed, None, total).hit else ""
     return f"from {where}, {len(attempt.logged.progress)} steps, {how}"
 
 
-def _struck(number: int, history: History) -> list[Struck]:
-    found = []
-    for place, one in enumerate(history.placed):
-        if one.attempt.state == "killed":
-            later = history.placed[place + 1] if place + 1 < len(history.placed) else None
-            kind = "write" if one.attempt.held else "step"
-            steps = len(one.attempt.logged.progress)
-            resumed = later.resumed if later is not None else None
-            found.append(Struck(number, one.attempt.number, kind, one.attempt.held, steps, one.reached, resumed))
-    return found
+def _kills_of(number: int, history: History) -> list[Kill]:
+    later = [*history.placed[1:], None]
+    return [
+        _kill(number, one, following, history.steps)
+        for one, following in zip(history.placed, later, strict=True)
+        if one.attempt.state == "killed"
+    ]
+
+
+def _kill(number: int, one: PlacedAttempt, following: PlacedAttempt | None, total: int) -> Kill:
+    attempt = one.attempt
+    kind, steps = "write" if attempt.torn_file else "step", len(attempt.logged.progress)
+    resumed = following.resumed if following is not None else None
+    return Kill(number, attempt.number, kind, attempt.torn_file, steps, one.reached, resumed, total)
 
 
 def _notes(subject: Subject, reference: Logged) -> Iterator[str]:
-    if not subject.stays:
+    if not subject.in_place:
         yield "each run had a copy of the current folder; with {out} in its arguments a script says where it writes"
     if not reference.samples:
         yield "samples and replays are not judged: the script does not log them, with deepvm.lab.SampleLog"

@@ -17,7 +17,7 @@ _SHOWN = {"torch": "torch", "cuda": "CUDA", "python": "Python", "numpy": "NumPy"
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedAttempt:
     """An attempt, and the step that it has gone on from; None: with parameters that no attempt before it has had."""
 
     attempt: Attempt
@@ -37,17 +37,17 @@ class History:
         self._reference, self._seeded = reference, seeded(reference, again)
         self._by_samples = 0 not in reference.steps
         self._known: list[tuple[int, Row]] = []
-        self.placed: list[Placed] = []
+        self.placed: list[PlacedAttempt] = []
         for row in reference.starts.get(0, ()):
             self._known.append((0, row))
-        self._learn(0, reference)
+        self._remember(0, reference)
 
     @property
     def steps(self) -> int:
         """Of the undisturbed run."""
         return len(self._reference.progress)
 
-    def _learn(self, resumed: int, logged: Logged) -> None:
+    def _remember(self, resumed: int, logged: Logged) -> None:
         self._known += [(resumed + place, row) for place, row in enumerate(logged.steps.get(0, ()), 1)]
 
     def place_of(self, first: Row) -> int | None:
@@ -66,18 +66,18 @@ class History:
         turns = (step for step, row in enumerate(self._reference.progress, 1) if row["key"] == first["key"])
         return next((step - 1 for step in turns if step > found), self.steps)
 
-    def add(self, attempt: Attempt) -> Placed:
+    def add(self, attempt: Attempt) -> PlacedAttempt:
         """Place an attempt after those before it."""
         logged = attempt.logged
         first = (logged.samples if self._by_samples else logged.starts).get(0, ())
-        place = self.place_of(first[0]) if first else self._end() if attempt.state == "ended" else None
-        found = Placed(attempt, place)
+        place = self.place_of(first[0]) if first else self._end_of_last() if attempt.state == "ended" else None
+        found = PlacedAttempt(attempt, place)
         self.placed.append(found)
         if place is not None:
-            self._learn(place, logged)
+            self._remember(place, logged)
         return found
 
-    def _end(self) -> int | None:
+    def _end_of_last(self) -> int | None:
         """Where an attempt is that has made no step: where the last one has ended."""
         return self.placed[-1].reached if self.placed else 0
 

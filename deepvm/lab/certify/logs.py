@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deepvm.io.line_tail import LineTail
 from deepvm.lab.records import read_lines
 
 Row = Mapping[str, Any]
@@ -47,21 +46,3 @@ class Logged:
     def progress(self) -> Sequence[Row]:
         """What counts as steps on rank 0: those of optimizers, else those that the script has logged itself."""
         return self.steps.get(0) or self.samples.get(0) or ()
-
-
-class Tail:
-    """New lines of a folder of logs, while it grows."""
-
-    def __init__(self, folder: Path) -> None:
-        """Begin at the first lines."""
-        self._folder, self._tails = folder, dict[Path, LineTail]()
-
-    def new(self) -> list[tuple[int, bytes]]:
-        """(rank, line) of each whole line that was not there at the last call."""
-        found: list[tuple[int, bytes]] = []
-        for path in self._folder.iterdir():
-            name = _NAME.fullmatch(path.name)
-            if name is not None:
-                tail = self._tails.setdefault(path, LineTail(path))
-                found += [(int(name[2]), line) for line in tail.new()]
-        return found

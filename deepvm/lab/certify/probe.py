@@ -3,6 +3,9 @@
 Python runs it at its start, from a ``sitecustomize.py`` that is on PYTHONPATH for the run. It waits until the script
 itself imports torch, draws no random number, changes no value, and needs the standard library only, so that the script
 may run where deepvm is not installed. Each process of a training appends lines of JSON to a file of its own.
+
+It also kills: the process that reaches the chosen point ends all processes of the attempt, itself last. Whoever
+reads the log from outside comes too late on a busy machine, perhaps after the training has ended.
 """
 
 from __future__ import annotations
@@ -16,15 +19,22 @@ import io
 import json
 import os
 import random
+import signal
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-LOG, HOLD = "DEEPVM_AUDIT_LOG", "DEEPVM_AUDIT_HOLD"
-"""The folder of the logs; STEPS:SKIP, to stop in the middle of a write after so many steps and so many other writes."""
-_HELD_S = 60.0
+LOG, KILL = "DEEPVM_AUDIT_LOG", "DEEPVM_AUDIT_KILL"
+"""The folder of the logs; where to kill: ``step`` or ``samples``, see :class:`Killer`, or ``write:STEPS:SKIP``, in the
+middle of a write after so many steps and so many other writes."""
+FIRST, POINT, KILLED, COMPLETE = "first.json", "point.json", "killed.json", "complete"
+"""Files beside the logs: the first line of rank 0; the answer, where to kill; what was killed. COMPLETE is removed when
+a line could not be written: on a full disk no file can be created, but one can be removed."""
+_CLAIM = "claim"
+_POLL_S, _KILL_LIMIT_S = 0.001, 30.0
 _MOST_STATE_BYTES = 1 << 28
 """States of optimizers only help to say what is wrong: larger ones are not read."""
 
@@ -38,6 +48,13 @@ def rank() -> int:
     return int(text) if text.isdecimal() else 0
 
 
+def write_whole(path: str, value: Any) -> None:
+    """Write JSON so that no reader ever sees a part of it. Raises OSError."""
+    with open(f"{path}.{os.getpid()}", "w", encoding="utf-8") as file:
+        json.dump(value, file)
+    os.replace(file.name, path)
+
+
 class Log:
     """The file of this process; each line is one write, which survives a SIGKILL."""
 
@@ -47,26 +64,148 @@ class Log:
         self._file, self._owner = -1, 0
 
     def add(self, row: dict[str, Any]) -> None:
-        """Append a line."""
-        if self._owner != os.getpid():  # not opened, or opened by the process that has forked this one
-            name = f"{self._kind}-{rank()}-{os.getpid()}.jsonl"
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._file, self._owner = os.open(os.path.join(self._folder, name), flags, 0o644), os.getpid()
-        os.write(self._file, json.dumps({**row, "time": time.time()}).encode() + b"\n")
+        """Append a line. If that fails, the audit is told, and ends: it is no fault of the script."""
+        line = json.dumps({**row, "time": time.time()}).encode() + b"\n"
+        try:
+            if self._owner != os.getpid():  # not opened, or opened by the process that has forked this one
+                name = f"{self._kind}-{rank()}-{os.getpid()}.jsonl"
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+                self._file, self._owner = os.open(os.path.join(self._folder, name), flags, 0o644), os.getpid()
+            complete = os.write(self._file, line) == len(line)
+        except OSError:
+            complete = False
+        if not complete:
+            mark_incomplete(self._folder)
+
+
+def mark_incomplete(folder: str) -> None:
+    """Tell the audit that its own files could not be written."""
+    with contextlib.suppress(OSError):
+        os.unlink(os.path.join(folder, COMPLETE))
+
+
+# --- kills -----------------------------------------------------------------------------------------------------------
+
+
+def processes_of(folder: str) -> set[int]:
+    """Processes whose logs are in a folder or below it.
+
+    They are known by a variable in their environment: torchrun's workers have sessions of their own, and those that
+    have lost their parents are found, too.
+    """
+    marker = os.fsencode(f"{LOG}={folder}")
+    found = set[int]()
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        # It has ended, or is somebody else's; zombies have no environment.
+        with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
+            if any(one == marker or one.startswith(marker + b"/") for one in file.read().split(b"\0")):
+                found.add(int(name))
+    return found
+
+
+def _stop(folder: str, without: set[int]) -> set[int]:
+    """Stop processes: what is stopped starts no others."""
+    stopped = set[int]()
+    while new := processes_of(folder) - without - stopped:
+        for pid in new:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        stopped |= new
+    return stopped
+
+
+def kill_processes(folder: str) -> int:
+    """Kill all processes of a folder with SIGKILL; how many still live. The caller is none of them."""
+    _stop(folder, set())
+    until_s = time.monotonic() + _KILL_LIMIT_S
+    while left := processes_of(folder):
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > until_s:
+            return len(left)
+        time.sleep(0.01)
+    return 0
+
+
+class Killer:
+    """Kills all processes of an attempt when this one has come to the chosen point.
+
+    Which step that is depends on where the attempt goes on, and only the audit knows all steps before. So the process
+    of rank 0 shows its first line, and waits for the answer: ``after`` so many steps and ``delay_s``, but at the latest
+    when ``limit`` steps are made.
+    """
+
+    def __init__(self, folder: str, kind: str) -> None:
+        """``kind``: of the lines that are counted here; another one is somebody else's to count."""
+        self._folder = folder
+        self._active = bool(kind) and os.environ.get(KILL) == kind
+        self._point: dict[str, Any] | None = None
+        self._delayed = False
+
+    def begin(self, row: dict[str, Any]) -> None:
+        """The first line of this process: ask where to kill."""
+        if not self._active or self._point is not None or rank():
+            return
+        try:
+            write_whole(os.path.join(self._folder, FIRST), row)
+        except OSError:
+            mark_incomplete(self._folder)
+            self._active = False
+            return
+        answer = os.path.join(self._folder, POINT)
+        while not os.path.exists(answer):
+            time.sleep(_POLL_S)
+        with open(answer, encoding="utf-8") as file:
+            self._point = json.load(file)
+
+    def check(self, steps: int) -> None:
+        """So many steps are made: kill if that is the point."""
+        point = self._point
+        if point is None or steps < point["after"]:
+            return
+        if steps >= point["limit"] or not point["delay_s"]:
+            self.kill()
+        elif not self._delayed:
+            self._delayed = True
+            timer = threading.Timer(point["delay_s"], self.kill)
+            timer.daemon = True
+            timer.start()
+
+    def kill(self, file: str = "") -> None:
+        """Kill all processes of the attempt, this one last; ``file``: that is being written. Does not return."""
+        try:
+            # Only one may: two that stop each other would wait for ever.
+            os.close(os.open(os.path.join(self._folder, _CLAIM), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+            write_whole(os.path.join(self._folder, KILLED), {"file": file})
+        except FileExistsError:
+            pass
+        except OSError:
+            mark_incomplete(self._folder)
+        else:
+            own = os.getpid()
+            for pid in _stop(self._folder, {own}):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            os.kill(own, signal.SIGKILL)
+        while True:  # until another process, or the audit, kills this one
+            time.sleep(1)
 
 
 class Probe:
     """Of one process."""
 
-    def __init__(self, folder: str, hold: str = "") -> None:
+    def __init__(self, folder: str, kill: str = "") -> None:
         """See the constants of the module."""
         self._log = Log(folder, "steps")
-        self._steps = self._started = 0
-        after, _, skip = hold.partition(":")
-        self._hold = [int(after), int(skip or 0)] if after else []
+        self._killer = Killer(folder, "step")
+        self._steps = 0
+        kind, _, where = kill.partition(":")
+        after, _, skip = where.partition(":")
+        self._write_point = [int(after), int(skip)] if kind == "write" else []
         self._names: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._modules: dict[str, list[weakref.ref[Any]]] = {}
-        self._met: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._started: weakref.WeakSet[Any] = weakref.WeakSet()
 
     # --- steps -------------------------------------------------------------------------------------------------------
 
@@ -84,11 +223,13 @@ class Probe:
 
     def _before(self, optimizer: Any) -> None:
         """Before its first step, an optimizer holds what training begins with or goes on from."""
-        if optimizer in self._met:
+        if optimizer in self._started:
             return
-        self._met.add(optimizer)
+        self._started.add(optimizer)
         found = {"kind": "start", "key": self._name(optimizer), "params": digest(_parameters(optimizer))}
-        self._log.add({**found, "state": _state(optimizer), "n": self._steps})
+        row = {**found, "state": _state(optimizer), "n": self._steps}
+        self._log.add(row)
+        self._killer.begin(row)
 
     def _after(self, optimizer: Any) -> None:
         self._steps += 1
@@ -105,6 +246,7 @@ class Probe:
                 "random": _random_states(),
             }
         )
+        self._killer.check(self._steps)
 
     def _name(self, optimizer: Any) -> str:
         """The same for the same parameters in each process, whichever optimizer holds them."""
@@ -141,7 +283,7 @@ class Probe:
         def save(obj: Any, f: Any, *args: Any, **options: Any) -> Any:
             return self._write(f, lambda place: original(obj, place, *args, **options))
 
-        module.save = _named(save, original)
+        module.save = _with_metadata(save, original)
 
     def watch_safetensors(self, module: Any) -> None:
         """Wrap ``safetensors.torch.save_file``."""
@@ -155,33 +297,30 @@ class Probe:
 
             return self._write(filename, write)
 
-        module.save_file = _named(save_file, original)
+        module.save_file = _with_metadata(save_file, original)
 
     def _write(self, place: Any, write: Callable[[Any], Any]) -> Any:
-        """Log a write, and do it; the one in which the script is to be killed stops half done."""
+        """Log a write, and do it; the one in which the script is to be killed ends half done."""
         is_path = isinstance(place, (str, os.PathLike))
-        row = {"file": os.fsdecode(place) if is_path else type(place).__name__, "n": self._steps}
-        self._log.add({"kind": "write", **row})
-        if not self._hold or self._steps < self._hold[0]:
+        file = os.fsdecode(place) if is_path else type(place).__name__
+        self._log.add({"kind": "write", "file": file, "n": self._steps})
+        if not self._write_point or self._steps < self._write_point[0]:
             return write(place)
-        if self._hold[1]:
-            self._hold[1] -= 1
+        if self._write_point[1]:
+            self._write_point[1] -= 1
             return write(place)
-        self._hold = []
         buffer = io.BytesIO()
         write(buffer)
         data = buffer.getvalue()
-        with open(place, "wb", buffering=0) if is_path else contextlib.nullcontext(place) as file:
-            file.write(data[: len(data) // 2])
+        with open(place, "wb", buffering=0) if is_path else contextlib.nullcontext(place) as opened:
+            opened.write(data[: len(data) // 2])
             with contextlib.suppress(AttributeError, OSError):
-                file.flush()
-            self._log.add({"kind": "held", **row})
-            time.sleep(_HELD_S)
-            file.write(data[len(data) // 2 :])
+                opened.flush()
+            self._killer.kill(file)
         return None
 
 
-def _named(function: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+def _with_metadata(function: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
     for name in ("__doc__", "__module__", "__qualname__", "__name__"):
         setattr(function, name, getattr(original, name))
     return function
@@ -303,7 +442,7 @@ def install(own_folder: str) -> None:
     own = os.path.realpath(own_folder)
     others = [one for one in sys.path if os.path.realpath(one or ".") != own]
     if os.environ.get(LOG):
-        probe = Probe(os.environ[LOG], os.environ.get(HOLD, ""))
+        probe = Probe(os.environ[LOG], os.environ.get(KILL, ""))
         then = {
             "torch.optim.optimizer": probe.watch_optimizers,
             "torch.serialization": probe.watch_torch_save,
@@ -315,3 +454,14 @@ def install(own_folder: str) -> None:
     if spec is not None and spec.loader is not None:
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
+
+
+def guard(folder: str) -> None:
+    """Kill the processes of an audit when it ends, however it does: then standard input has ended."""
+    while os.read(0, 1):
+        pass
+    kill_processes(folder)
+
+
+if __name__ == "__main__":
+    guard(sys.argv[1])

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from deepvm.lab.certify.probe import LOG, Log
+from deepvm.lab.certify.probe import LOG, Killer, Log
 
 
 class SampleLog:
@@ -26,6 +26,7 @@ class SampleLog:
         """Find out whether there is an audit."""
         folder = os.environ.get(LOG, "")
         self._log = Log(folder, "samples") if folder else None
+        self._killer, self._steps = Killer(folder, "samples"), 0
 
     def step(self, global_step: int, ids: Iterable[Any], loss: Any = None, epoch: int = 0) -> None:
         """A step was trained.
@@ -43,3 +44,6 @@ class SampleLog:
         shown = None if value is None else float(value).hex()
         row = {"step": int(global_step), "epoch": int(epoch), "ids": [str(one) for one in listed], "loss": shown}
         self._log.add({"kind": "samples", **row})
+        self._steps += 1
+        self._killer.begin({"kind": "samples", **row})
+        self._killer.check(self._steps)

@@ -49,7 +49,7 @@ class Subject:
             raise RequestError("SCRIPT", str(self.script), "a Python file; there is none of this name")
 
     @property
-    def stays(self) -> bool:
+    def in_place(self) -> bool:
         """Whether the script is told where to write, so that it may run in the current folder."""
         told = (*self.arguments, *self.resume_arguments)
         if any(OUT in one for one in told):
@@ -74,7 +74,7 @@ class Subject:
     def _make(self, run: Path) -> None:
         (run / "hook").mkdir(parents=True)
         (run / "hook" / "sitecustomize.py").write_text(_SITE.format(probe=str(Path(probe.__file__).resolve())))
-        if self.stays:
+        if self.in_place:
             (run / "out").mkdir()
             return
         here = Path.cwd()
@@ -101,18 +101,18 @@ class Subject:
     def _script_in(self, run: Path) -> Path:
         """The script itself, or its copy, which finds what lies beside it."""
         script, here = self.script.resolve(), Path.cwd().resolve()
-        inside = not self.stays and script.is_relative_to(here)
+        inside = not self.in_place and script.is_relative_to(here)
         return run / "out" / script.relative_to(here) if inside else script
 
     def folder(self, run: Path) -> Path:
         """Where an attempt runs."""
-        return Path.cwd() if self.stays else run / "out"
+        return Path.cwd() if self.in_place else run / "out"
 
-    def environment(self, run: Path, logs: Path, hold: str) -> Mapping[str, str]:
+    def environment(self, run: Path, logs: Path, kill: str) -> Mapping[str, str]:
         """Of an attempt."""
         path = os.pathsep.join(filter(None, (str(run / "hook"), os.environ.get("PYTHONPATH", ""))))
         found = {**os.environ, "PYTHONPATH": path, DIR: str(run / "out"), probe.LOG: str(logs)}
-        return {**found, probe.HOLD: hold} if hold else found
+        return {**found, probe.KILL: kill} if kill else found
 
     def final_file(self, run: Path) -> Path:
         """The file with the final parameters."""

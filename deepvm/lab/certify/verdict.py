@@ -11,7 +11,7 @@ from deepvm.lab.certify.attempt import Attempt
 from deepvm.lab.certify.history import History, cause, final_values, seeded
 from deepvm.lab.certify.logs import Logged, Row
 
-_NAMED = 3
+_MOST_NAMES = 3
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,13 @@ class Run:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All runs; of kills, how many were planned, and how many landed in training."""
+    """All runs; of kills, how many were planned, and how many hit the training."""
 
     first: Run
     second: Run
     killed: Sequence[Run] = ()
     planned: int = 0
-    landed: int = 0
+    hits: int = 0
 
     @property
     def reference(self) -> Logged:
@@ -58,7 +58,7 @@ class Gate:
     reason: str = ""
 
 
-class _Skip(Exception):
+class _NotJudged(Exception):
     """A gate cannot be judged, and why."""
 
 
@@ -93,22 +93,22 @@ def _ends(found: Evidence) -> Iterator[str]:
         before = run.attempts[-2] if len(run.attempts) > 1 else None
         if run.ended:
             continue
-        after = f", started after a kill {_when(before)}," if before is not None else ""
+        after = f", started after a kill {_kill_shown(before)}," if before is not None else ""
         if last.state == "hung":
             yield f"attempt {last.number}{after} did not end within {last.wall_s:.0f} s"
         else:
             yield f"attempt {last.number}{after} failed with exit code {last.code}:\n{last.last_lines}"
 
 
-def _when(attempt: Attempt) -> str:
-    return f"while {attempt.held} was written" if attempt.held else "after a step"
+def _kill_shown(attempt: Attempt) -> str:
+    return f"while {attempt.torn_file} was written" if attempt.torn_file else "after a step"
 
 
 def _kills(found: Evidence) -> Iterator[str]:
     """All kills that were planned hit a training that had made steps, and left no process."""
     _ended(found)
-    if found.landed < found.planned:
-        yield f"{found.landed} of {found.planned} kills hit the training: let it run for more steps or more time"
+    if found.hits < found.planned:
+        yield f"{found.hits} of {found.planned} kills hit the training: let it run for more steps or more time"
     left = sum(attempt.left for run in found.killed for attempt in run.attempts)
     if left:
         yield f"{left} processes could not be killed"
@@ -119,7 +119,7 @@ def _resumed(found: Evidence) -> Iterator[str]:
     later = [one for run in found.killed if run.history is not None for one in run.history.placed[1:]]
     placed = [one for one in later if one.resumed is not None or one.attempt.logged.progress]
     if not placed:
-        raise _Skip("no attempt made a step after a kill")
+        raise _NotJudged("no attempt made a step after a kill")
     if all(one.resumed == 0 for one in placed):
         writes = [row["n"] for row in found.reference.writes if row["n"] > 0]
         first = f"; the first torch.save or save_file was after step {min(writes)}" if writes else ""
@@ -142,14 +142,14 @@ def _parameters(found: Evidence) -> Iterator[str]:
 def _ended(found: Evidence) -> list[Run]:
     runs = [run for run in found.killed if run.ended]
     if not runs:
-        raise _Skip("the script did not come to its end")
+        raise _NotJudged("the script did not come to its end")
     return runs
 
 
 def _samples(found: Evidence) -> Iterator[str]:
     """Each epoch had the samples of the undisturbed run, each as often; what was lost with a kill does not count."""
     if not found.reference.samples:
-        raise _Skip("the script logs no samples; see deepvm.lab.SampleLog")
+        raise _NotJudged("the script logs no samples; see deepvm.lab.SampleLog")
     expected = _epochs(found.first.attempts)
     for run in _ended(found):
         seen = _epochs(run.attempts)
@@ -158,7 +158,9 @@ def _samples(found: Evidence) -> Iterator[str]:
             more = seen.get(epoch, Counter[str]()) - expected.get(epoch, Counter[str]())
             if missing or more:
                 parts = [
-                    f"{len(c)} are {what} ({_some(c)})" for c, what in ((missing, "missing"), (more, "too many")) if c
+                    f"{len(c)} are {what} ({_some_ids(c)})"
+                    for c, what in ((missing, "missing"), (more, "too many"))
+                    if c
                 ]
                 yield f"epoch {epoch}: of the ids of its samples, {' and '.join(parts)}"
                 break
@@ -176,15 +178,15 @@ def _epochs(attempts: Sequence[Attempt]) -> dict[int, Counter[str]]:
     return found
 
 
-def _some(samples: Counter[str]) -> str:
+def _some_ids(samples: Counter[str]) -> str:
     names = sorted(samples, key=lambda name: (len(name), name))
-    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
+    return ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
 
 
 def _replays(found: Evidence) -> Iterator[str]:
     """A step that was done again had the same samples and, to the last bit, the same loss."""
     if not found.reference.samples:
-        raise _Skip("the script logs no samples; see deepvm.lab.SampleLog")
+        raise _NotJudged("the script logs no samples; see deepvm.lab.SampleLog")
     again = 0
     for run in found.killed:
         first: dict[tuple[int, int], Row] = {}
@@ -198,7 +200,7 @@ def _replays(found: Evidence) -> Iterator[str]:
                             yield f"step {row['step']} of rank {rank}: attempt {attempt.number} had another {what}"
                             return
     if not again:
-        raise _Skip("no step was done again")
+        raise _NotJudged("no step was done again")
 
 
 GATES: Mapping[str, Callable[[Evidence], Iterator[str]]] = {
@@ -213,7 +215,7 @@ GATES: Mapping[str, Callable[[Evidence], Iterator[str]]] = {
 """By name, in the order in which they are told: what is wrong, nothing if the gate is passed."""
 
 
-def judged(found: Evidence) -> list[Gate]:
+def judge(found: Evidence) -> list[Gate]:
     """All gates. If undisturbed runs differ, nothing else can be judged."""
     answers: list[Gate] = []
     for name, gate in GATES.items():
@@ -222,7 +224,7 @@ def judged(found: Evidence) -> list[Gate]:
             continue
         try:
             reason = next(gate(found), "")
-        except _Skip as skipped:
+        except _NotJudged as skipped:
             answers.append(Gate(name, "skipped", str(skipped)))
             continue
         answers.append(Gate(name, "failed" if reason else "passed", reason))

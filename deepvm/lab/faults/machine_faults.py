@@ -30,7 +30,7 @@ class Notice(MachineFault):
 
 
 class Rebalance(MachineFault):
-    """The cloud recommends to leave a machine: all ranks save as an insurance, and training goes on."""
+    """The cloud recommends leaving a machine: all ranks save as a precaution, and training goes on."""
 
     ends = False
     options: ClassVar[frozenset[str]] = frozenset({"rank"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import os
 import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,9 @@ from deepvm.lab.running.supervisor import Supervisor
 from deepvm.lab.running.writers import wait_for_writers
 from deepvm.lab.strategies.strategy_registry import find_strategy
 from deepvm.lab.training.datasets import load
+
+_LEAST_FREE = 1 << 20
+"""Bytes: with less, a run that failed may have failed for that."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ def config_of(matrix: MatrixFile, run: Run, dataset_size: int) -> dict[str, Any]
 class MatrixRunner:
     """Of one matrix, into one folder."""
 
-    def __init__(self, matrix: MatrixFile, out: Path, *, only: str = "*", jobs: int = 1) -> None:
+    def __init__(self, matrix: MatrixFile, out: Path, *, only: str = "*", jobs: int = 1, fresh: bool = False) -> None:
         """Look at the data sets.
 
         Args:
@@ -81,6 +85,7 @@ class MatrixRunner:
             out: its folder.
             only: runs whose names match; those that they are compared with come along.
             jobs: how many run at a time.
+            fresh: whether the folder's runs will have been removed, and need not be of this matrix.
 
         Raises:
             RequestError: a batch is larger than its data set, nothing is chosen, or runs of the folder that are not
@@ -97,7 +102,8 @@ class MatrixRunner:
             raise RequestError("only", only, f"a pattern that one of the {len(every)} runs matches, such as {names}")
         self.runs = _with_references(chosen, every)
         self._every = [run.name for run in every]
-        self._refuse_others([run for run in every if run not in self.runs])
+        if not fresh:
+            self._refuse_others([run for run in every if run not in self.runs])
         self._stopping = threading.Event()
 
     def _refuse_others(self, left: Sequence[Run]) -> None:
@@ -164,13 +170,17 @@ class MatrixRunner:
             ended = self._supervised(plan, launcher)
             records = with_references(Records.read(folder), folder.parent)
         except DataError as error:  # of this run; the others are made all the same
+            _refuse_full_disk(self._out)
             return _row(run, key, None, RunState.FAILED, str(error))
         if not ended:
+            _refuse_full_disk(self._out)
             why = f"steps: it ended as {records.supervisor['state']}"
             return _row(run, key, records, RunState.FAILED, why)
         gates = verdicts(records)
         write_bytes(folder / AUDIT, json.dumps({"key": key, "gates": gates}, indent=1).encode())
         reason = next((f"{gate}: {why}" for gate, why in gates.items() if why), "")
+        if reason:
+            _refuse_full_disk(self._out)
         return _row(run, key, records, RunState.INVALID if reason else RunState.COMPLETED, reason)
 
     def _supervised(self, plan: Plan, launcher: Launcher | None) -> bool:
@@ -195,6 +205,17 @@ def side_by_side(runs: Sequence[Run]) -> list[list[Run]]:
             batch = [run for run in runs if run.seed == seed and run.undisturbed is calm]
             found.append(batch[::-1] if place % 2 else batch)
     return [batch for batch in found if batch]
+
+
+def _refuse_full_disk(out: Path) -> None:
+    """Raises DataError: runs that fail for want of space say nothing about a strategy."""
+    found = os.statvfs(out)
+    free = found.f_bavail * found.f_frsize
+    if free < _LEAST_FREE:
+        raise DataError(
+            f"{out}: the disk is full ({free // 1024} KiB are left), so nothing was proven of the run that failed; "
+            "make room, and run the same command again"
+        )
 
 
 def _standing(folder: Path, config: Mapping[str, Any], key: str) -> Records | None:
@@ -233,18 +254,13 @@ def _row(run: Run, key: str, records: Records | None, state: RunState, reason: s
 
 
 def _with_references(chosen: Sequence[Run], every: Sequence[Run]) -> list[Run]:
-    """With an undisturbed run for each training, because others are compared with it."""
-    found = list(chosen)
+    """With a run that has neither failures nor checkpoints for each training: a save may change a training, too."""
+    found = {run.name: run for run in chosen}
+    known = {run.name: run for run in every}
     for run in chosen:
-        if not any(_trains_alike(one, run) for one in found):
-            found.append(next((one for one in every if _trains_alike(one, run)), reference_of(run)))
-    return found
-
-
-def _trains_alike(one: Run, other: Run) -> bool:
-    """Whether the first is undisturbed, and should end with the parameters of the other."""
-    names = [(run.suite.dataset, run.suite.model, run.seed) for run in (one, other)]
-    return one.undisturbed and names[0] == names[1]
+        reference = reference_of(run)
+        found.setdefault(reference.name, known.get(reference.name, reference))
+    return list(found.values())
 
 
 def _path(text: str | None) -> Path | None:

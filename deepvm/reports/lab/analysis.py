@@ -5,11 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from deepvm.lab.matrix import NONE, REFERENCES
 from deepvm.lab.results import Cost, Estimate, SuiteResult
 from deepvm.reports.lab import findings, published
-from deepvm.reports.lab.findings import BASE, Findings, estimate, part_s, passing
+from deepvm.reports.lab.findings import BASE, Findings, estimate, part_s, passing, ranks_words, variant_words
 from deepvm.reports.lab.results import COUNTS, interval_words, loss_words, passed_words, variant_document
 
 _OVL = "ovl"
@@ -117,19 +118,13 @@ def _model(model: Mapping[str, object]) -> str:
     return f"{model['name']} ({', '.join(said)})" if said else str(model["name"])
 
 
-def _worlds(config: Mapping[str, object]) -> str:
-    worlds = config["worlds"]
-    assert isinstance(worlds, list)
-    return "; ".join(f"{world} from step {step} on" if step else str(world) for step, world in worlds)
-
-
 def _factors(found: Findings) -> Iterator[str]:
-    controlled: Mapping[str, tuple[Callable[[Mapping[str, object]], object], str]] = {
+    controlled: Mapping[str, tuple[Callable[[Mapping[str, Any]], object], str]] = {
         "global batch": (lambda c: c["global_batch"], "fixed, not said"),
-        "ranks": (_worlds, "4"),
+        "ranks": (ranks_words, "4"),
         "virtual shards": (lambda c: c["virtual_shards"] or "none: DistributedDataParallel", "none"),
         "steps": (lambda c: c["steps"], "1600"),
-        "a checkpoint each": (lambda c: f"{c['checkpoint_every']} steps", "50 steps"),
+        "checkpoint": (lambda c: f"every {c['checkpoint_every']} steps", "every 50 steps"),
         "checkpoints in flight": (lambda c: f"at most {c['max_inflight']}", "at most 4"),
         "launcher": (lambda c: c["launcher"], "torchrun"),
     }
@@ -307,7 +302,7 @@ def _variants(found: Findings) -> Iterator[str]:
             rows.append(
                 (
                     f"{suite.dataset}-{suite.model}-{suite.failure}",
-                    name,
+                    variant_words(suite, name),
                     f"{len(good)} of {len(costs)}",
                     interval_words(estimate(costs, lambda cost: cost.goodput), 3),
                     "-" if ratio is None else interval_words(ratio, 3),

@@ -17,7 +17,7 @@ from deepvm.lab.results import SuiteResult
 from deepvm.reports.documents import to_csv
 from deepvm.reports.lab.analysis import analysis
 from deepvm.reports.lab.figures import write_figures
-from deepvm.reports.lab.findings import PARTS, Findings, estimate
+from deepvm.reports.lab.findings import PARTS, Findings, estimate, ranks_words, variant_words
 from deepvm.reports.lab.lab_page import PAGE, LabPage
 from deepvm.reports.lab.results import (
     COUNTS,
@@ -46,6 +46,10 @@ def write_all(out: Path, checked: Checked, records: Sequence[tuple[Records, bool
     from deepvm import __version__
 
     found = Findings.of(out, checked, records)
+    names = {publishable(suite, form) for suite in found.suites for form in ("json", "md")}
+    for old in out.glob("*_publishable.*"):  # of suites that a matrix before had in this folder
+        if old.name not in names:
+            old.unlink(missing_ok=True)
     for suite in found.suites:
         text = json.dumps(suite_document(found, suite), indent=1, allow_nan=False)
         write_bytes(out / publishable(suite, "json"), f"{text}\n".encode())
@@ -95,12 +99,11 @@ def _detailed(found: Findings) -> tuple[Sequence[str], list[list[Any]]]:
 
 def _markdown(found: Findings, suite: SuiteResult) -> list[str]:
     config = found.config_of(suite)
-    worlds = "; ".join(f"{world} ranks" + (f" from step {step} on" if step else "") for step, world in config["worlds"])
     lines = [
         f"# {suite.dataset}, {suite.model}, failures: {suite.failure}",
         "",
-        f"Failures: {found.schedule(suite)}. {config['steps']} steps, a checkpoint each {config['checkpoint_every']}, "
-        f"{worlds}, global batch {config['global_batch']}, launcher {config['launcher']}.",
+        f"Failures: {found.schedule(suite)}. {config['steps']} steps, a checkpoint every {config['checkpoint_every']}; "
+        f"ranks: {ranks_words(config)}; global batch {config['global_batch']}, launcher {config['launcher']}.",
         "",
         "Means over runs that pass all gates, with the 95 % interval of Student's t; times in seconds a run.",
         "",
@@ -112,7 +115,7 @@ def _markdown(found: Findings, suite: SuiteResult) -> list[str]:
         one, ratio = variant_document(costs), suite.paired.get(f"{name}_over_blk")
         times = [*(one[key] for key in ("stall_s", "drain_s", "write_s", "snapshot_s")), *one["recovery_s"].values()]
         cells = [
-            name,
+            variant_words(suite, name),
             f"{one['goodput']['n']} of {len(costs)}",
             interval_words(estimate(costs, lambda cost: cost.goodput), 3),
             "-" if ratio is None else ratio_words(ratio),

@@ -39,8 +39,9 @@ def audit_document(found: Certificate) -> dict[str, Any]:
                 "logged_steps": one.steps,
                 "reached_step": one.reached,
                 "resumed_step": one.resumed,
+                "hit": one.hit,
             }
-            for one in found.struck
+            for one in found.kills
         ],
         "notes": list(found.notes),
         "wall_s": round(found.wall_s, 3),
@@ -61,11 +62,11 @@ def versions() -> dict[str, str]:
 
 def print_certificate(found: Certificate) -> None:
     """Each kill, each gate, and the verdict."""
-    if found.struck:
+    if found.kills:
         head = [Column("killed", wrap=False), Column("at step", "right"), Column("resumed from", "right")]
         rows = []
-        for one in found.struck:
-            where = f"writing {one.file}" if one.file else "training"
+        for one in found.kills:
+            where = f"writing {one.file}" if one.file else "training" if one.hit else "no training"
             rows.append([where, _step(one.reached), _step(one.resumed)])
         print_table(head, rows)
         print_lines([""])

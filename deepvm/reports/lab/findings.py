@@ -17,7 +17,8 @@ from typing import Any
 from deepvm.errors import DataError
 from deepvm.io.times import format_time
 from deepvm.lab.checked import Checked
-from deepvm.lab.matrix import CALM, SIZES
+from deepvm.lab.matrix import CALM, NONE, SIZES
+from deepvm.lab.matrix import REFERENCES as VARIANTS_WITHOUT
 from deepvm.lab.records import ENVIRONMENT, Records, read_document
 from deepvm.lab.results import Cost, Estimate, SuiteResult, suites_of
 
@@ -53,6 +54,16 @@ def recovery_s(cost: Cost) -> float | None:
     parts = [part_s(cost, part) for part in PARTS]
     known = [part for part in parts if part is not None]
     return sum(known) if len(known) == len(parts) else None
+
+
+def variant_words(suite: SuiteResult, name: str) -> str:
+    """A variant of a suite: one without failures is no rival of those that have them."""
+    return f"{name} (no failures)" if suite.failure != CALM and name in (NONE, *VARIANTS_WITHOUT) else name
+
+
+def ranks_words(config: Mapping[str, Any]) -> str:
+    """How many ranks a run has, such as ``4; 2 from step 25 on``."""
+    return "; ".join(f"{world} from step {step} on" if step else f"{world}" for step, world in config["worlds"])
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,17 @@ from deepvm.lab.records import RUNS
 from deepvm.lab.results import Cost, Estimate, SuiteResult
 from deepvm.reports.lab.analysis import accepted
 from deepvm.reports.lab.figures import over_reference, stall_and_gain, suite_name
-from deepvm.reports.lab.findings import BASE, PARTS, REFERENCES, Findings, estimate, passing, recovery_s
+from deepvm.reports.lab.findings import (
+    BASE,
+    PARTS,
+    REFERENCES,
+    Findings,
+    estimate,
+    passing,
+    ranks_words,
+    recovery_s,
+    variant_words,
+)
 from deepvm.reports.lab.lab_charts import bars, forest, keys, ratio_scale, scatter
 from deepvm.reports.lab.results import COUNTS, interval_words, loss_words, passed_words, variant_document
 from deepvm.reports.markup import Html, joined, table, tag, visible
@@ -38,7 +48,10 @@ _PROVEN = (
     "Each training used exactly the samples it should have, and ended with the parameters that it would have had "
     "without failures, bit for bit."
 )
-_RIGHT = "Right of the line: more steps a second than blocking, with the same seed. What is cut off: see the table."
+_RIGHT = (
+    "Right of the line: more steps a second than blocking, with the same seed. Intervals that reach beyond the picture "
+    "are cut off; the table has their ends."
+)
 _REST = ("rest", "the rest: first start, waits for other ranks, steps that failures cut off")
 
 
@@ -165,7 +178,7 @@ class LabPage:
             stall, goodput = (estimate(costs, of) for of in (lambda c: c.stall_s, lambda c: c.goodput))
             rows.append(
                 [
-                    name,
+                    variant_words(suite, name),
                     _badge(one["audit"]),
                     f"{one['goodput']['n']} of {len(costs)}",
                     interval_words(goodput, 2),
@@ -179,7 +192,7 @@ class LabPage:
         head = ["variant", "audit", "runs that count", "goodput, steps/s", "over blocking, paired"]
         head += ["saved", "skipped", "stall, s", "drain after the last step, s", "write, s", "snapshot, s"]
         head += ["write beside training, s", "loss difference"]
-        return table("What checkpoints cost; means over runs that pass, a run", head, rows)
+        return table("What checkpoints cost: means per run, over runs that pass", head, rows)
 
     def _recovery(self, suite: SuiteResult) -> Html:
         rows = []
@@ -204,9 +217,9 @@ class LabPage:
             "restarts",
             *(f"{part}, s" for part in PARTS),
             "steps done again, s",
-            "all of it, s a restart",
+            "whole recovery, s per restart",
         ]
-        return table("What failures cost; means over runs that pass, a run", head, rows)
+        return table("What failures cost: means per run, over runs that pass", head, rows)
 
     # --- all suites --------------------------------------------------------------------------------------------------
 
@@ -228,7 +241,7 @@ class LabPage:
         yield tag("h3", "Gain of overlapped over blocking (ECRL, figure 3)")
         texts = [(suite_name(one.suite), gain, f"{suite_name(one.suite)}: {_pairs(gain)}") for one, gain in gains]
         yield forest("Goodput of overlapped over blocking, by suite", texts)
-        yield tag("h3", "Stall that overlapped saves, and what it brings (ECRL, figure 4)")
+        yield tag("h3", "Stall saved and goodput gained by overlapped (ECRL, figure 4)")
         points = [(suite_name(one.suite), *stall_and_gain(one)) for one, _ in gains]
         tips = [(x, y, f"{name}: {x:.3f} s, {y:+.2f} %") for name, x, y in points]
         yield scatter("Stall saved against goodput gained", tips, "seconds of stall saved a run", "goodput gained, %")
@@ -240,10 +253,10 @@ class LabPage:
         rows = [[item, visible(value)] for item, value in self.found.environment.items()]
         yield wide(table("Machine and versions", ["item", "value"], rows, class_="texts"), "Machine and versions")
         factors = {
-            "ranks": lambda c: "; ".join(f"{w} from step {s} on" if s else f"{w}" for s, w in c["worlds"]),
+            "ranks": ranks_words,
             "global batch": lambda c: c["global_batch"],
             "steps": lambda c: c["steps"],
-            "a checkpoint each": lambda c: f"{c['checkpoint_every']} steps",
+            "checkpoint": lambda c: f"every {c['checkpoint_every']} steps",
             "checkpoints in flight": lambda c: f"at most {c['max_inflight']}",
             "seeds": lambda c: c["seed"],
             "launcher": lambda c: c["launcher"],

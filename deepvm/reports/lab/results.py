@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from deepvm.lab.checked import Checked, gate_names
+from deepvm.lab.matrix import NONE, REFERENCES
 from deepvm.lab.results import Cost, Estimate, SuiteResult
 from deepvm.reports.lab.findings import BASE, PARTS, Findings, estimate, passing, recovery_s
 from deepvm.reports.tables import Column, print_lines, print_table
@@ -176,7 +177,9 @@ def print_run(checked: Checked, suites: Sequence[SuiteResult]) -> None:
                 ]
             )
     print_table(head, rows, also="-o csv")
-    print_lines([passed_words(checked)])
+    names = {name for suite in suites for name in suite.variants}
+    calm = [name for name in (NONE, *REFERENCES) if name in names]
+    print_lines([*([f"without failures: {', '.join(calm)}"] if calm else []), passed_words(checked)])
 
 
 def _all_recovered_s(cost: Cost) -> float | None:

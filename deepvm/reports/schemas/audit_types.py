@@ -18,13 +18,16 @@ class AuditGate(TypedDict):
 class AuditKill(TypedDict):
     """A kill that has happened."""
 
-    run: Annotated[int, "number of the run, from 1; a second one makes up for kills that the first was too quick for"]
+    run: Annotated[int, "number of the run, from 1; later ones repeat kills that hit nothing, earlier"]
     attempt: Annotated[int, "start of the script in its run that was killed, from 0"]
     kind: Annotated[Literal["step", "write"], "after a logged step, or in the middle of a write"]
     file: Annotated[str, "that was being written, below the folder of the run; empty after a step"]
     logged_steps: Annotated[int, "steps that the attempt had made"]
     reached_step: Annotated[int | None, "the last of them, counted from the start of training, null if unknown"]
     resumed_step: Annotated[int | None, "step after which the next attempt has gone on, null if unknown"]
+    hit: Annotated[
+        bool, "whether steps were made and some were left, or a file was being written: else it proves nothing"
+    ]
 
 
 class Audit(TypedDict):

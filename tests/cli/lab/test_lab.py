@@ -16,6 +16,7 @@ import pytest
 from support.command import Run
 from support.lab.made_runs import make_calm, make_run
 from support.lab.small_matrix import MATRIX, RUNS
+from support.small_disk import small_disk
 
 from deepvm.lab.running.manifest import Manifest, Row
 
@@ -160,12 +161,26 @@ def test_a_data_set_whose_files_are_not_there_says_where_to_get_them(run: Run, t
     assert code == 4 and "give the folder with the files of CIFAR" in err and not (tmp_path / "lab").exists()
 
 
-def test_fresh_removes_only_runs_of_its_own(run: Run, matrix: Path, tmp_path: Path) -> None:
+def test_a_folder_with_files_of_somebody_else_is_refused(run: Run, matrix: Path, tmp_path: Path) -> None:
     kept = tmp_path / "runs" / "of-somebody-else.txt"
     kept.parent.mkdir()
     kept.touch()
-    code, _, err = run("lab", "run", matrix, "--out", tmp_path, "--fresh")
-    assert code == 2 and "--out" in err and kept.exists()
+    for words in (["--fresh"], []):
+        code, _, err = run("lab", "run", matrix, "--out", tmp_path, *words)
+        assert code == 2 and "--out" in err and "it has runs" in err
+        assert [path.name for path in tmp_path.rglob("*")] == ["runs", kept.name]
+
+
+@pytest.mark.slow
+def test_fresh_takes_a_folder_of_another_matrix(run: Run, matrix: Path, tmp_path: Path) -> None:
+    out, other = tmp_path / "lab", tmp_path / "other.yaml"
+    assert run("lab", "run", matrix, "--out", out)[0] == 0
+    other.write_text(MATRIX.replace("base:", "late:").replace("steps: 12", "steps: 10"))
+    code, _, err = run("lab", "run", other, "--out", out, "--only", "*-blk-*")
+    assert code == 2 and "--fresh" in err
+    code, _, err = run("lab", "run", other, "--out", out, "--only", "*-blk-*", "--fresh")
+    assert code == 0, err
+    assert [path.name for path in out.glob("*_publishable.json")] == ["tokens-gpt-tiny-late_publishable.json"]
 
 
 def test_a_folder_that_is_being_filled_is_locked(run: Run, matrix: Path, tmp_path: Path) -> None:
@@ -178,6 +193,12 @@ def test_a_folder_that_is_being_filled_is_locked(run: Run, matrix: Path, tmp_pat
     assert code == 2 and "no other 'deepvm lab run' is writing to now" in err
 
 
+def test_out_that_is_empty_is_not_the_current_folder(run: Run, matrix: Path) -> None:
+    before = set(os.listdir())
+    code, _, err = run("lab", "run", matrix, "--out", "")
+    assert code == 2 and "--out" in err and set(os.listdir()) == before
+
+
 def test_out_that_is_a_file(run: Run, matrix: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept")
     code, _, err = run("lab", "run", matrix, "--out", tmp_path / "file")
@@ -187,7 +208,13 @@ def test_out_that_is_a_file(run: Run, matrix: Path, tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made(run: Run, matrix: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     code, _, err = run("lab", "run", matrix, "--out", tmp_path / "file" / "lab")
-    assert code == 1 and str(tmp_path / "file") in err
+    assert code == 2 and "--out" in err and str(tmp_path / "file") in err and "Not a directory" in err
+
+
+def test_a_full_disk_is_no_fault_of_a_strategy(run: Run, matrix: Path, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "300k") as disk:
+        code, out, err = run("lab", "run", matrix, "--out", disk / "lab")
+    assert code == 4 and "the disk is full" in err and "make room" in err and "Traceback" not in err and not out
 
 
 @pytest.mark.parametrize(

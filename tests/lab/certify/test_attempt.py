@@ -1,22 +1,25 @@
-"""Attempts of scripts that log a line now and then: when they are killed, how they end, what they leave."""
+"""Attempts of scripts that log their steps: where they are killed, how they end, what they leave."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
-from support.processes import marked
+from support.processes import marked, until
 
-from deepvm.lab.certify.attempt import Attempt, Trigger, run_attempt
+from deepvm.lab.certify.attempt import Attempt, KillPoint, Trigger, run_attempt
+from deepvm.lab.certify.logs import Row
 from deepvm.lab.certify.subject import Subject
 
 TRAIN = """
-import json, os, subprocess, sys, time
-log = open(os.path.join(os.environ["DEEPVM_AUDIT_LOG"], f"samples-0-{os.getpid()}.jsonl"), "a", buffering=1)
-
-def say(step, kind="samples", **more):
-    row = {"kind": kind, "step": step, "epoch": 0, "ids": [], "loss": None, "time": time.time(), **more}
-    log.write(json.dumps(row) + "\\n")
+import os, subprocess, sys, time
+from deepvm.lab.certify.sample_log import SampleLog
+log = SampleLog()
 
 """
 
@@ -29,33 +32,45 @@ def attempt(folder: Path, code: str, trigger: Trigger | None = None, limit_s: fl
     return run_attempt(subject, run, 0, trigger, limit_s)
 
 
-def after(steps: int, delay_s: float = 0.0) -> Trigger:
-    return Trigger("step", lambda first: steps, delay_s, counts="samples")
+def after(steps: int, delay_s: float = 0.0, limit: int = 1000) -> Trigger:
+    return Trigger("samples", lambda first: KillPoint(steps, delay_s, limit))
 
 
-LONG = "for step in range(1000):\n    say(step)\n    time.sleep(0.02)\n"
+FAST = "for step in range(10000):\n    log.step(step, [])\n"
+LONG = FAST + "    time.sleep(0.02)\n"
 
 
-def test_it_is_killed_behind_its_step(tmp_path: Path) -> None:
-    found = attempt(tmp_path, LONG, after(5))
+def test_it_is_killed_at_its_step(tmp_path: Path) -> None:
+    """However fast the steps are, and however late anybody looks from outside."""
+    found = attempt(tmp_path, FAST, after(5))
     assert (found.state, found.code, found.left) == ("killed", -9, 0)
-    assert 5 <= len(found.logged.progress) < 20
+    assert len(found.logged.progress) == 5
 
 
 def test_the_delay_counts_from_there(tmp_path: Path) -> None:
     found = attempt(tmp_path, LONG, after(5, delay_s=0.5))
-    assert len(found.logged.progress) > 15
+    assert found.state == "killed" and len(found.logged.progress) > 5
+
+
+def test_the_delay_ends_with_the_last_step_that_may_be_made(tmp_path: Path) -> None:
+    found = attempt(tmp_path, FAST, after(5, delay_s=60, limit=7))
+    assert found.state == "killed" and len(found.logged.progress) == 7
 
 
 def test_the_first_line_says_how_many_are_to_come(tmp_path: Path) -> None:
     asked = []
 
-    def steps(first: dict[str, object]) -> int:
+    def point(first: Row) -> KillPoint:
         asked.append(first["step"])
-        return 3
+        return KillPoint(3, 0.0, 3)
 
-    attempt(tmp_path, LONG.replace("say(step)", "say(step + 70)"), Trigger("step", steps, counts="samples"))  # type: ignore[arg-type]
-    assert set(asked) == {70}
+    found = attempt(tmp_path, LONG.replace("log.step(step", "log.step(step + 70"), Trigger("samples", point))
+    assert asked == [70] and len(found.logged.progress) == 3
+
+
+def test_another_rank_than_the_first_is_not_counted(tmp_path: Path) -> None:
+    code = "os.environ['RANK'] = '1'\n" + FAST.replace("10000", "20")
+    assert attempt(tmp_path, code, after(5)).state == "ended"
 
 
 def test_processes_in_sessions_of_their_own_are_killed_too(tmp_path: Path) -> None:
@@ -75,7 +90,7 @@ def test_nothing_of_one_that_has_ended_is_left(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("trigger", [None, after(5)])
 def test_one_that_ends_before_it_is_killed_has_ended(tmp_path: Path, trigger: Trigger | None) -> None:
-    found = attempt(tmp_path, "say(0)\nprint('done')\n", trigger)
+    found = attempt(tmp_path, "log.step(0, [])\nprint('done')\n", trigger)
     assert (found.state, found.code, len(found.logged.progress), found.last_lines) == ("ended", 0, 1, "")
     assert (tmp_path / "run" / "output-0.txt").read_text() == "done\n"
 
@@ -87,21 +102,51 @@ def test_one_that_fails_tells_its_last_lines(tmp_path: Path) -> None:
 
 
 def test_one_that_takes_too_long_hangs(tmp_path: Path) -> None:
-    found = attempt(tmp_path, "say(0)\ntime.sleep(60)\n", after(5), limit_s=1.5)
+    found = attempt(tmp_path, "log.step(0, [])\ntime.sleep(60)\n", after(5), limit_s=1.5)
     assert found.state == "hung" and found.wall_s < 20
 
 
-def test_one_that_waits_in_a_write_is_killed_there(tmp_path: Path) -> None:
-    path = tmp_path / "run" / "out" / "a" / "b.pt"
-    found = attempt(tmp_path, f"say(0)\nsay(1, 'held', file={str(path)!r})\ntime.sleep(60)\n", Trigger("write"))
-    assert (found.state, found.held) == ("killed", "a/b.pt")
+def test_of_two_that_kill_at_once_one_does(tmp_path: Path) -> None:
+    """As two ranks that write their checkpoints at the same time: they must not stop each other for ever."""
+    code = """from deepvm.lab.certify.probe import Killer
+log.step(0, [])
+os.fork()
+while time.time() < START:
+    pass
+Killer(os.environ["DEEPVM_AUDIT_LOG"], "").kill(os.path.join(os.environ["DEEPVM_AUDIT_DIR"], "a", "b.pt"))
+"""
+    for place in range(3):
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        found = attempt(folder, code.replace("START", str(time.time() + 2)), Trigger("write"))
+        assert (found.state, found.torn_file, found.left) == ("killed", "a/b.pt", 0)
+
+
+@pytest.mark.parametrize("how", ["group", "audit"])
+def test_nothing_is_left_of_an_audit_that_is_killed_itself(tmp_path: Path, how: str) -> None:
+    """Workers in sessions of their own, as torchrun starts them, that no signal to the audit reaches."""
+    sleeper = f"[sys.executable, '-c', 'import time; time.sleep(60)', {str(tmp_path)!r}]"
+    code = f"subprocess.Popen({sleeper}, start_new_session=True)\n{LONG}"
+    (tmp_path / "train.py").write_text(f"# DEEPVM_AUDIT_DIR\n{TRAIN}{code}")
+    audit = f"""from pathlib import Path
+from deepvm.lab.certify.certifier import certify
+from deepvm.lab.certify.subject import Subject
+certify(Subject(Path({str(tmp_path / "train.py")!r})), out=Path({str(tmp_path / "out")!r}))"""
+    process = subprocess.Popen([sys.executable, "-c", audit], start_new_session=True)
+    try:
+        mark = f"DEEPVM_AUDIT_LOG={tmp_path / 'out' / 'undisturbed-1' / 'log-0'}"
+        assert until(lambda: len(marked(mark)) >= 2, 60)
+    finally:
+        (os.killpg if how == "group" else os.kill)(process.pid, signal.SIGKILL)
+        process.wait()
+    assert until(lambda: not marked(mark), 20)
 
 
 def test_what_it_is_told(tmp_path: Path) -> None:
-    code = "print(os.environ['DEEPVM_AUDIT_DIR'], os.environ.get('DEEPVM_AUDIT_HOLD'), os.getcwd())\n"
-    attempt(tmp_path, code, Trigger("write", hold_after=3, skip=2))
-    said = (tmp_path / "run" / "output-0.txt").read_text().split()
-    assert said == [str(tmp_path / "run" / "out"), "3:2", str(Path.cwd())]
+    code = "print(os.environ['DEEPVM_AUDIT_DIR'], os.environ.get('DEEPVM_AUDIT_KILL'), os.getcwd())\n"
+    attempt(tmp_path, code, Trigger("write", write_after=3, skip=2))
+    shown = (tmp_path / "run" / "output-0.txt").read_text().split()
+    assert shown == [str(tmp_path / "run" / "out"), "write:3:2", str(Path.cwd())]
 
 
 def test_words_of_torchrun(tmp_path: Path) -> None:

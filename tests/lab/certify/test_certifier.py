@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 import support.lab.toy_training as toy
-from support.lab.audit_logs import Row, logged, train
+from support.lab.audit_logs import Row, attempt, logged, start, train
 from support.processes import marked
 
 from deepvm.errors import DataError, RequestError
-from deepvm.lab.certify.certifier import Certificate, Kill, certify, plan_of
+from deepvm.lab.certify import certifier
+from deepvm.lab.certify.attempt import Attempt, Trigger
+from deepvm.lab.certify.certifier import Certificate, PlannedKill, certify, plan_of, trigger_of
+from deepvm.lab.certify.history import History
 from deepvm.lab.certify.subject import Subject
+from deepvm.reports.lab.certificate import audit_document
 
 pytest.importorskip("torch")
 SCRIPT = Path(toy.__file__)
@@ -36,8 +40,8 @@ def test_a_right_one_passes_all_gates(tmp_path: Path) -> None:
     found = audit(kills=1, out=tmp_path / "out")
     assert [gate.state for gate in found.gates] == ["passed"] * 7
     assert found.certified and found.steps == toy.STEPS and found.compared == "file"
-    assert len(found.struck) == found.planned == 1
-    assert all(one.resumed is not None and one.resumed % toy.EVERY == 0 for one in found.struck)
+    assert len(found.kills) == found.planned == 1
+    assert all(one.resumed is not None and one.resumed % toy.EVERY == 0 for one in found.kills)
     assert not marked(str(tmp_path))
 
 
@@ -59,7 +63,7 @@ def test_a_mistake_fails_its_gate_only(mistake: str, gates: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_crash_said_is_told() -> None:
+def test_the_last_lines_of_a_crash_are_shown() -> None:
     assert "failed with exit code 1:\nKeyError: 'optimizer'" in reason(audit("crash", kills=1), "ends")
 
 
@@ -113,7 +117,7 @@ def test_a_large_folder_is_not_copied(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.slow
 def test_a_script_that_reads_the_variable_stays_where_it_is() -> None:
-    assert Subject(SCRIPT).stays  # DEEPVM_AUDIT_DIR is in its text
+    assert Subject(SCRIPT).in_place  # DEEPVM_AUDIT_DIR is in its text
     assert certify(Subject(SCRIPT, final=FINAL), kills=1).certified
 
 
@@ -132,7 +136,7 @@ def test_kills_are_drawn_from_the_seed(tmp_path: Path) -> None:
     rows = train(100)
     rows += [{"kind": "write", "file": "a", "n": n, "time": n} for n in (20, 20, 20, 40)]
 
-    def plan(seed: int, write_kills: int = 1, text: list[Row] = rows) -> list[Kill]:
+    def plan(seed: int, write_kills: int = 1, text: list[Row] = rows) -> list[PlannedKill]:
         return plan_of(logged(text), 3, write_kills, random.Random(seed))
 
     assert plan(1) == plan(1) != plan(2)
@@ -142,3 +146,59 @@ def test_kills_are_drawn_from_the_seed(tmp_path: Path) -> None:
         assert all(1 + 89 * part / 4 - 1 <= kill.step <= 1 + 89 * (part + 1) / 4 for part, kill in enumerate(kills))
         assert all(0 <= kill.skip < 3 for kill in kills)
     assert {kill.kind for kill in plan(1, text=train(100))} == {kill.kind for kill in plan(1, 0)} == {"step"}
+
+
+def killed_run(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, first: list[int | None], steps: int = 20
+) -> tuple[Certificate, list[int], list[str]]:
+    """The verdict on a script whose attempts reach these steps, or end; the steps asked for; what was reported."""
+    asked: list[int] = []
+    reached = [None, None, *first]
+
+    def run_attempt(subject: Subject, run: Path, number: int, trigger: Trigger | None, limit_s: float) -> Attempt:
+        end = reached.pop(0) if reached else None
+        if trigger is not None:
+            asked.append(trigger.point(start("w0", "")).after)
+        if end is not None:
+            return attempt(number, train(end), "killed")
+        after = 0 if number == 0 else 8
+        return attempt(number, train(steps, after=after))
+
+    monkeypatch.setattr(certifier, "run_attempt", run_attempt)
+    said: list[str] = []
+    found = certify(Subject(SCRIPT), kills=1, write_kills=0, out=folder / "out", report=said.append)
+    return found, asked, said
+
+
+def test_a_kill_with_the_last_step_is_repeated_earlier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, asked, said = killed_run(monkeypatch, tmp_path, [20, None, 10, None])
+    assert found.certified and [kill.hit for kill in found.kills] == [False, True]
+    assert [kill["hit"] for kill in audit_document(found)["kills"]] == [False, True]
+    assert asked[1] == max(1, asked[0] // 2)
+    assert said[2:4] == [
+        "run 1, attempt 0: from step 0, 20 steps, killed at step 20 of 20, which proves nothing",
+        "run 1, attempt 1: from step 8, 12 steps, ended",
+    ]
+    assert said[4] == "1 of 1 kills did not hit the training: again, earlier"
+
+
+def test_one_that_ends_before_its_kill_is_repeated_earlier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, asked, _ = killed_run(monkeypatch, tmp_path, [None, 10, None])
+    assert found.certified and asked[1] == max(1, asked[0] // 2)
+
+
+def test_after_some_runs_kills_that_prove_nothing_are_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, asked, _ = killed_run(monkeypatch, tmp_path, [20, None] * 5)
+    assert failed(found) == ["kills"] and len(asked) == 3
+    assert "0 of 1 kills hit the training" in reason(found, "kills")
+
+
+@pytest.mark.parametrize("kills", [3, 30])
+def test_no_kill_waits_for_the_last_step(kills: int) -> None:
+    """Wherever the attempt goes on."""
+    rows = [*train(10)]
+    history = History(logged(rows), logged(rows))
+    for kill in plan_of(logged(rows), kills, 0, random.Random(0)):
+        for place in range(9):
+            point = trigger_of(kill, 0, history, "step").point(start(f"w{place}", f"s{place}" if place else ""))
+            assert 1 <= point.after <= point.limit <= 9 - place

@@ -44,7 +44,7 @@ def test_optimizers_that_take_turns() -> None:
     assert found.place_of(start("d2", "", "d")) == 4
 
 
-def test_a_later_attempt_is_found_behind_one_that_had_left_the_way() -> None:
+def test_a_later_attempt_is_found_after_one_that_had_diverged() -> None:
     wrong = [start("w5", "s5"), step(1, "x6", "s6"), step(2, "x7", "s7")]
     found = history(attempt(0, train(7)), attempt(1, wrong), attempt(2, [start("x7", "s7"), step(1, "x8", "s8")]))
     assert [one.resumed for one in found.placed] == [0, 5, 7]

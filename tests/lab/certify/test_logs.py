@@ -1,4 +1,4 @@
-"""Logs of an attempt: of several processes and ranks, growing, torn."""
+"""Logs of an attempt: of several processes and ranks, torn."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deepvm.errors import DataError
-from deepvm.lab.certify.logs import Logged, Tail
+from deepvm.lab.certify.logs import Logged
 
 
 def line(kind: str, time: float, **more: object) -> str:
@@ -39,14 +39,3 @@ def test_only_the_last_line_may_be_torn(tmp_path: Path) -> None:
     (tmp_path / "steps-0-7.jsonl").write_text('{"kind": "st\n' + line("step", 1, n=1))
     with pytest.raises(DataError, match="line 1: damaged"):
         Logged.read(tmp_path)
-
-
-def test_new_lines_are_seen_once_and_whole(tmp_path: Path) -> None:
-    tail, file = Tail(tmp_path), tmp_path / "steps-1-7.jsonl"
-    assert tail.new() == []
-    file.write_text('{"a": 1}\n{"b"')
-    assert tail.new() == [(1, b'{"a": 1}')]
-    with file.open("a") as more:
-        more.write(": 2}\n")
-    assert tail.new() == [(1, b'{"b": 2}')]
-    assert tail.new() == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -140,52 +141,99 @@ def test_a_mistake_of_the_probe_ends_no_training(tmp_path: Path) -> None:
 # --- writes ----------------------------------------------------------------------------------------------------------
 
 
-def held(folder: Path, hold: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[bytes]]:
-    """torch.save as the probe wraps it, and what was in the file when it stopped."""
-    seen: list[bytes] = []
-    monkeypatch.setattr(probes.time, "sleep", lambda s: seen.append((folder / "a.pt").read_bytes()))
+class Killed(BaseException):
+    """In place of SIGKILL."""
+
+
+@pytest.fixture
+def torn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bytes]]:
+    """Each file in whose write the process would have been killed, and what was in it then."""
+    seen: list[tuple[str, bytes]] = []
+
+    def kill(self: probes.Killer, file: str = "") -> None:
+        seen.append((file, (tmp_path / "a.pt").read_bytes()))
+        raise Killed
+
+    monkeypatch.setattr(probes.Killer, "kill", kill)
+    return seen
+
+
+def saving(folder: Path, kill: str) -> Callable[..., None]:
+    """torch.save as the probe wraps it."""
     module = SimpleNamespace(save=torch.save)
-    Probe(str(folder), hold).watch_torch_save(module)
-    return module.save, seen
+    Probe(str(folder), kill).watch_torch_save(module)
+    return module.save  # type: ignore[no-any-return]
 
 
-def test_a_write_stops_half_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save, seen = held(tmp_path, "0:1", monkeypatch)
-    value = {"w": torch.arange(100)}
-    for _ in range(3):
-        save(value, tmp_path / "a.pt")
-    whole = (tmp_path / "a.pt").read_bytes()
-    assert len(seen) == 1 and 0 < len(seen[0]) < len(whole) and whole.startswith(seen[0][:10])
-    assert torch.equal(torch.load(tmp_path / "a.pt")["w"], value["w"])
-    assert [row["kind"] for row in lines(tmp_path)] == ["write", "write", "held", "write"]
-    assert lines(tmp_path)[2]["file"] == str(tmp_path / "a.pt")
+def test_it_is_killed_in_the_middle_of_a_write(tmp_path: Path, torn: list[tuple[str, bytes]]) -> None:
+    save, value, path = saving(tmp_path, "write:0:1"), {"w": torch.arange(100)}, tmp_path / "a.pt"
+    save(value, path)
+    whole = path.read_bytes()
+    assert torch.equal(torch.load(path)["w"], value["w"])
+    with pytest.raises(Killed):
+        save(value, path)
+    ((file, data),) = torn
+    assert file == str(path) and 0 < len(data) < len(whole) and whole.startswith(data[:10])
+    assert [(row["kind"], row["file"]) for row in lines(tmp_path)] == [("write", file)] * 2
 
 
-def test_a_held_write_is_whole_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_write_to_an_open_file_too(tmp_path: Path, torn: list[tuple[str, bytes]]) -> None:
     (tmp_path / "a.pt").touch()
-    save, seen = held(tmp_path, "0:0", monkeypatch)
-    place = io.BytesIO()
-    save(torch.arange(5), place)
-    place.seek(0)
-    assert torch.load(place).tolist() == [0, 1, 2, 3, 4] and len(seen) == 1
+    place, whole = io.BytesIO(), io.BytesIO()
+    torch.save(torch.arange(5), whole)
+    with pytest.raises(Killed):
+        saving(tmp_path, "write:0:0")(torch.arange(5), place)
+    assert 0 < len(place.getvalue()) < len(whole.getvalue()) and torn[0][0] == "BytesIO"
 
 
-def test_no_write_is_held_before_its_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save, seen = held(tmp_path, "1:0", monkeypatch)
-    save(torch.arange(5), tmp_path / "a.pt")
-    assert not seen
+def test_not_in_a_write_before_its_step(tmp_path: Path, torn: list[tuple[str, bytes]]) -> None:
+    saving(tmp_path, "write:1:0")(torch.arange(5), tmp_path / "b.pt")
+    assert not torn and (tmp_path / "b.pt").exists()
 
 
-def test_safetensors_are_seen_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_safetensors_are_seen_too(tmp_path: Path, torn: list[tuple[str, bytes]]) -> None:
     files = pytest.importorskip("safetensors.torch")
-    seen: list[bytes] = []
-    monkeypatch.setattr(probes.time, "sleep", lambda s: seen.append((tmp_path / "a").read_bytes()))
     module = SimpleNamespace(save=files.save, save_file=files.save_file)
-    Probe(str(tmp_path), "0:1").watch_safetensors(module)
-    for _ in range(2):
-        module.save_file({"w": torch.arange(100)}, tmp_path / "a")
-        assert torch.equal(files.load_file(tmp_path / "a")["w"], torch.arange(100))
-    assert len(seen) == 1 and len(seen[0]) < (tmp_path / "a").stat().st_size
+    Probe(str(tmp_path), "write:0:1").watch_safetensors(module)
+    module.save_file({"w": torch.arange(100)}, tmp_path / "a.pt")
+    assert torch.equal(files.load_file(tmp_path / "a.pt")["w"], torch.arange(100))
+    whole = (tmp_path / "a.pt").read_bytes()
+    with pytest.raises(Killed):
+        module.save_file({"w": torch.arange(100)}, tmp_path / "a.pt")
+    assert 0 < len(torn[0][1]) < len(whole)
+
+
+def test_it_is_killed_at_a_step(tmp_path: Path, torn: list[tuple[str, bytes]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer is there before the question: nobody waits for it."""
+    (tmp_path / "a.pt").touch()
+    monkeypatch.setenv("DEEPVM_AUDIT_KILL", "step")
+    (tmp_path / probes.POINT).write_text(json.dumps({"after": 3, "delay_s": 0.0, "limit": 3}))
+    model, hooks = network(), watched(tmp_path)
+    with pytest.raises(Killed):
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), hooks, 5)
+    assert [row["kind"] for row in lines(tmp_path)] == ["start", "step", "step", "step"]
+    assert json.loads((tmp_path / probes.FIRST).read_text())["params"] == lines(tmp_path)[0]["params"]
+
+
+# --- full disks ------------------------------------------------------------------------------------------------------
+
+
+def test_a_line_that_cannot_be_written_ends_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is a torn one taken for a whole one: the audit is told by a file that goes."""
+    write = os.write
+    for written in (OSError(errno.ENOSPC, "No space left on device"), 3):
+
+        def full(file: int, data: bytes, written: Any = written) -> int:
+            if isinstance(written, OSError):
+                raise written
+            return write(file, data[:written])
+
+        (tmp_path / probes.COMPLETE).touch()
+        model, hooks = network(), watched(tmp_path)
+        with monkeypatch.context() as patch:
+            patch.setattr(probes.os, "write", full)
+            train(model, torch.optim.SGD(model.parameters(), lr=0.1), hooks)
+        assert not (tmp_path / probes.COMPLETE).exists()
 
 
 # --- the start of a process ------------------------------------------------------------------------------------------

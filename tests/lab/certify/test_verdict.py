@@ -11,7 +11,7 @@ from support.lab.audit_logs import attempt, logged, samples, start, step, train
 
 from deepvm.lab.certify.attempt import Attempt
 from deepvm.lab.certify.history import History
-from deepvm.lab.certify.verdict import GATES, Evidence, Run, judged
+from deepvm.lab.certify.verdict import GATES, Evidence, Run, judge
 
 IDS = {n: [3 * n, 3 * n + 1, 3 * n + 2] for n in range(10)}
 
@@ -33,19 +33,19 @@ def killed(*attempts: Attempt, final: str = "", reference: Sequence[Any] = (*tra
 
 LOST = attempt(0, [*train(7), *samples(some(0, 7))], "killed")
 BACK = attempt(1, [*train(10, after=5), *samples(some(5, 10))])
-RIGHT = Evidence(undisturbed(), undisturbed(), [killed(LOST, BACK)], planned=1, landed=1)
+RIGHT = Evidence(undisturbed(), undisturbed(), [killed(LOST, BACK)], planned=1, hits=1)
 
 
 def failed(found: Evidence) -> dict[str, str]:
-    return {gate.name: gate.reason for gate in judged(found) if gate.state == "failed"}
+    return {gate.name: gate.reason for gate in judge(found) if gate.state == "failed"}
 
 
 def skipped(found: Evidence) -> set[str]:
-    return {gate.name for gate in judged(found) if gate.state == "skipped"}
+    return {gate.name for gate in judge(found) if gate.state == "skipped"}
 
 
 def test_a_right_one_passes_all() -> None:
-    assert [(gate.name, gate.state, gate.reason) for gate in judged(RIGHT)] == [(name, "passed", "") for name in GATES]
+    assert [(gate.name, gate.state, gate.reason) for gate in judge(RIGHT)] == [(name, "passed", "") for name in GATES]
 
 
 def other_samples(ids: Mapping[int, list[int]], **more: Any) -> Evidence:
@@ -106,7 +106,7 @@ WRONG = {
         "attempt 1, started after a kill after a step, failed with exit code 0:\nKeyError: 1",
     ),
     "a crash on a torn file": (
-        replace(RIGHT, killed=[RIGHT.killed[0], killed(replace(LOST, held="a/b.pt"), attempt(1, [], "failed"))]),
+        replace(RIGHT, killed=[RIGHT.killed[0], killed(replace(LOST, torn_file="a/b.pt"), attempt(1, [], "failed"))]),
         "ends",
         "started after a kill while a/b.pt was written, failed",
     ),
@@ -144,12 +144,12 @@ def test_each_gate_has_a_wrong_one() -> None:
     assert {gate for _, gate, _ in WRONG.values()} == set(GATES)
 
 
-def test_nothing_else_is_judged_if_undisturbed_runs_differ() -> None:
+def test_nothing_else_is_judge_if_undisturbed_runs_differ() -> None:
     evidence, _, _ = WRONG["chance in the samples"]
     assert skipped(evidence) == set(GATES) - {"repeats"}
 
 
-def test_what_cannot_be_judged_is_skipped() -> None:
+def test_what_cannot_be_judge_is_skipped() -> None:
     crash = replace(RIGHT, killed=[killed(LOST, attempt(1, [], "failed"))])
     assert skipped(crash) == {"kills", "resumed", "parameters", "samples", "replays"}
     silent = [attempt(0, train(7), "killed"), attempt(1, train(10, after=5))]

@@ -97,7 +97,7 @@ def test_what_nobody_else_says_is_in_the_markdown(tmp_path: Path) -> None:
     make(tmp_path, wrong={WRONG})
     written(tmp_path)
     text = (tmp_path / "tokens-gpt-tiny-late_publishable.md").read_text()
-    assert "Failures: exit 6, 10. 12 steps, a checkpoint each 4, 2 ranks" in text
+    assert "Failures: exit 6, 10. 12 steps, a checkpoint every 4; ranks: 2" in text
     assert f"- `{WRONG}`: parameters: other parameters than those of the undisturbed run" in text
     assert "| ovl | 2 of 3 |" in text and "n = 2 |" in text
 

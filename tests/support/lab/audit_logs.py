@@ -26,7 +26,7 @@ def step(
 
 
 def train(last: int, *, after: int = 0) -> list[Row]:
-    """Of an attempt that goes on behind a step, as it should."""
+    """Of an attempt that goes on after a step, as it should."""
     rows = [step(n - after, f"w{n}", f"s{n}") for n in range(after + 1, last + 1)]
     return [start(f"w{after}", f"s{after}" if after else ""), *rows]
 
