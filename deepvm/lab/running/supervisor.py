@@ -111,7 +111,7 @@ class Supervisor:
             for orphan in self._given_up:
                 orphan.kill_all()
             if self._node is not None:
-                self._node.kill()
+                self._node.close()
         return state == "completed"
 
     def _attempt(self) -> dict[str, Any]:
