@@ -247,6 +247,15 @@ def test_so_many_are_kept(name: str, start: Starts, tmp_path: Path) -> None:
     assert start(name, 1, keep=2).restore() == 9
 
 
+@pytest.mark.parametrize("name", ["blocking", "overlapped"])
+def test_nothing_is_written_that_nobody_reads(name: str, start: Starts, tmp_path: Path) -> None:
+    one = start(name)
+    one.restore()
+    one.train(4).close()
+    found = {path.name for path in (tmp_path / "run" / "checkpoints").iterdir() if not path.name.startswith(".")}
+    assert found == {"step-000000003", "step-000000003.json"}
+
+
 @pytest.mark.parametrize("name", [n for n in FILES if n != "deepvm"])  # tests/checkpoint/files/test_left_behind.py
 def test_what_a_killed_writer_left_is_removed(name: str, start: Starts, tmp_path: Path) -> None:
     one = start(name)
