@@ -143,6 +143,7 @@ FACT_CHECKS: Mapping[str, Mapping[str, Check]] = {
     "restored": {"step": whole(), "seconds": SECONDS},
     "closed": {"seconds": SECONDS},
     "slowed": {"seconds": SECONDS},
+    "stalled": {"step": whole(), **dict.fromkeys(("seconds", "snapshot_s", "write_s"), SECONDS)},
 }
 """By event."""
 CHECKPOINT_CHECKS: Mapping[str, Check] = {

@@ -43,7 +43,7 @@ class Setting:
         folder: of the checkpoints. attempt: number of this start, from 0; what an older one writes must not become
             visible. every: steps. most_in_flight: checkpoints that wait to be written at most. keep: newest ones that
             are kept. tiers: for strategies with memory nodes. controls: mistakes that are made on purpose.
-        record: takes each row when it is complete. note: takes events.
+        record: takes each row when it is complete. note: takes events, such as that training has waited.
     """
 
     folder: Path
@@ -82,6 +82,13 @@ class Strategy(ABC):
     def stepped(self, step: int) -> None:
         """A step has ended at which none is due."""
         return
+
+    def stalled(self, step: int, seconds: float, *, snapshot_s: float = 0.0, write_s: float = 0.0) -> None:
+        """Note that training has waited just now for the checkpoint of a step, whatever becomes of that; on rank 0.
+
+        ``snapshot_s``, ``write_s``: parts of it.
+        """
+        self.setting.note("stalled", step=step, seconds=seconds, snapshot_s=snapshot_s, write_s=write_s)
 
     @abstractmethod
     def close(self) -> None:

@@ -137,6 +137,7 @@ def write_run(folder: Path, config: Mapping[str, Any], *, wrong: bool = False, e
             if strategy and (step + 1) % EVERY == 0:
                 now += stall_s
                 checkpoints.append(checkpoint_row(number, step + 1, strategy, stall_s, now))
+                events[0].append(stall_row(number, step + 1, strategy, stall_s, now))
             if step < reached:
                 replay_s = now - restored
         last = number == len(strikes)
@@ -205,3 +206,10 @@ def checkpoint_row(attempt: int, step: int, strategy: str, stall_s: float, now: 
         "retries": 0,
         "error": "",
     }
+
+
+def stall_row(attempt: int, step: int, strategy: str, stall_s: float, now: float) -> dict[str, Any]:
+    """That training has waited for a checkpoint: a line of ``worker_0.jsonl``."""
+    write_s = stall_s - 0.02 if strategy == "blocking" else 0.0
+    parts = {"seconds": stall_s, "snapshot_s": 0.02, "write_s": write_s}
+    return {"event": "stalled", "time": now, "attempt": attempt, "rank": 0, "step": step, **parts}
