@@ -66,6 +66,7 @@ TIME: Check = _is_time, "a number"
 SECONDS: Check = lambda value: _is_time(value) and value >= 0, "seconds from 0"
 NAMED: Check = lambda value: isinstance(value, dict) and type(value.get("name")) is str, "an object with a name"
 OBJECT: Check = lambda value: isinstance(value, dict), "an object"
+FLAG: Check = lambda value: type(value) is bool, "true or false"
 TEXTS = list_of(TEXT)
 SAFE: Check = (
     lambda value: isinstance(value, list) and len(value) == 3 and type(value[0]) is int,
@@ -143,7 +144,7 @@ FACT_CHECKS: Mapping[str, Mapping[str, Check]] = {
     "restored": {"step": whole(), "seconds": SECONDS},
     "closed": {"seconds": SECONDS},
     "slowed": {"seconds": SECONDS},
-    "stalled": {"step": whole(), **dict.fromkeys(("seconds", "snapshot_s", "write_s"), SECONDS)},
+    "stalled": {"step": whole(), "in_step": FLAG, **dict.fromkeys(("seconds", "snapshot_s", "write_s"), SECONDS)},
 }
 """By event."""
 CHECKPOINT_CHECKS: Mapping[str, Check] = {

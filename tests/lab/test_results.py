@@ -164,6 +164,15 @@ def test_a_stall_counts_whether_or_not_its_checkpoint_was_complete(tmp_path: Pat
     assert cost.write_s == pytest.approx(before.write_s + 0.38)
 
 
+def test_a_stall_in_a_step_is_no_time_of_the_step(tmp_path: Path) -> None:
+    before = suites(make(tmp_path, seeds=(0,)))["late"].variants["blk"][0]
+    row = made_folder.stall_row(1, 8, "blocking", 0.4, 1.0)
+    outside = append(tmp_path, "worker_0.jsonl", row)
+    inside = append(tmp_path, "worker_0.jsonl", {**row, "in_step": True})
+    assert outside.compute_s == before.compute_s and inside.compute_s == pytest.approx(before.compute_s - 0.4)
+    assert inside.repeated_s == before.repeated_s
+
+
 @pytest.mark.parametrize("seconds", [-0.5, "x", None])
 def test_a_stall_that_is_no_time_is_damaged(tmp_path: Path, seconds: object) -> None:
     make(tmp_path, seeds=(0,))

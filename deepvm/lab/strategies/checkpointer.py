@@ -18,6 +18,7 @@ class Deepvm(Strategy):
     """``Checkpointer`` into a folder: it hooks into the optimizer, and a save needs no call."""
 
     all_ranks_write: ClassVar[bool] = True
+    saves_in_step: ClassVar[bool] = True
     heeds_orchestrator: ClassVar[bool] = True
 
     def __init__(self, state: State, setting: Setting) -> None:

@@ -64,6 +64,8 @@ class Strategy(ABC):
     """Whether it needs a memory node."""
     all_ranks_write: ClassVar[bool] = False
     """Whether each rank writes to files, not rank 0 alone."""
+    saves_in_step: ClassVar[bool] = False
+    """Whether training waits for it in the optimizer's step, which is timed, and not after it."""
     heeds_orchestrator: ClassVar[bool] = False
     """Whether the agent of ``deepvm run`` can ask it for a version."""
 
@@ -88,7 +90,8 @@ class Strategy(ABC):
 
         ``snapshot_s``, ``write_s``: parts of it.
         """
-        self.setting.note("stalled", step=step, seconds=seconds, snapshot_s=snapshot_s, write_s=write_s)
+        parts = {"seconds": seconds, "snapshot_s": snapshot_s, "write_s": write_s}
+        self.setting.note("stalled", step=step, in_step=self.saves_in_step, **parts)
 
     @abstractmethod
     def close(self) -> None:

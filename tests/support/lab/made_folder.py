@@ -212,4 +212,4 @@ def stall_row(attempt: int, step: int, strategy: str, stall_s: float, now: float
     """That training has waited for a checkpoint: a line of ``worker_0.jsonl``."""
     write_s = stall_s - 0.02 if strategy == "blocking" else 0.0
     parts = {"seconds": stall_s, "snapshot_s": 0.02, "write_s": write_s}
-    return {"event": "stalled", "time": now, "attempt": attempt, "rank": 0, "step": step, **parts}
+    return {"event": "stalled", "time": now, "attempt": attempt, "rank": 0, "step": step, "in_step": False, **parts}
