@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,14 @@ def make(
         )
         manifest.add(listed)
     return out
+
+
+def list_again(out: Path) -> None:
+    """Give the manifest the keys of configurations that were changed: as if the runs had been made so."""
+    manifest = Manifest(out)
+    for listed in list(manifest.rows.values()):
+        config = json.loads((out / RUNS / listed.run / CONFIG).read_text())
+        manifest.add(replace(listed, key=key_of(config, MACHINE)))
 
 
 def configs(seeds: Sequence[int], variants: Sequence[str], matrix: str) -> Iterator[dict[str, Any]]:
